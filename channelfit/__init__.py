@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from channelfit.front.batches import Batch as Batch
+    from channelfit.front.batches import fit_batch as fit_batch
     from channelfit.front.curves import CurveFits as CurveFits
     from channelfit.front.curves import fit_curves as fit_curves
     from channelfit.front.fitting import fit as fit
@@ -31,6 +33,7 @@ __version__ = "0.1.0"
 
 #: Public names and where they live. Loaded when first used, so that `channelfit --help` is quick.
 _PUBLIC = {
+    "Batch": "front.batches",
     "Comparison": "front.studies",
     "CurveFits": "front.curves",
     "Fit": "front.result",
@@ -43,12 +46,14 @@ _PUBLIC = {
     "Uncertainty": "front.studies",
     "compare": "front.studies",
     "fit": "front.fitting",
+    "fit_batch": "front.batches",
     "fit_curves": "front.curves",
     "load": "front.result",
     "simulate": "front.simulation",
     "uncertainty": "front.studies",
 }
 __all__ = [
+    "Batch",
     "Comparison",
     "CurveFits",
     "Fit",
@@ -62,6 +67,7 @@ __all__ = [
     "__version__",
     "compare",
     "fit",
+    "fit_batch",
     "fit_curves",
     "load",
     "simulate",

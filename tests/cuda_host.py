@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Sequence
@@ -273,7 +274,7 @@ def _precompiled_header(compiler: str, flags: tuple[str, ...]) -> Path:
     header, compiled = folder / _HEADER.name, folder / f"{_HEADER.name}.gch"
     if not compiled.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{_HEADER.name}.{os.getpid()}.partial"
+        partial = folder / f"{_HEADER.name}.{_mine()}.partial"
         partial.write_text(text)
         partial.replace(header)
         command = [compiler, *flags, *_ALWAYS, "-x", "c++-header", str(header)]
@@ -287,7 +288,7 @@ def _run(command: list[str], result: Path, source: str, text: str) -> None:
     A compiler that crashes is asked again: g++ maps a compiled header at an address that is not
     always free, and then says that it has an internal error. What it says of a text stays said.
     """
-    partial = result.with_name(f"{result.name}.{os.getpid()}.partial")
+    partial = result.with_name(f"{result.name}.{_mine()}.partial")
     for _ in range(_TRIES):
         run = subprocess.run(
             [*command, "-o", str(partial)], input=source, capture_output=True, text=True
@@ -297,6 +298,11 @@ def _run(command: list[str], result: Path, source: str, text: str) -> None:
     if run.returncode:
         raise CompileError(f"{run.stderr}\n{numbered_lines(text, run.stderr)}")
     partial.replace(result)
+
+
+def _mine() -> str:
+    """What tells this thread from all others, which may compile the same text at once."""
+    return f"{os.getpid()}.{threading.get_ident()}"
 
 
 def _hash(text: str) -> str:

@@ -37,8 +37,11 @@ import yaml
 from channelfit.curves.curve import build_curve
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
+from channelfit.front.night.calls import Call
+from channelfit.front.night.jobs import read_night
 from channelfit.functions.function import build_function
 from channelfit.model.model_file import build_model
+from channelfit.pieces.cluster_file import read_cluster
 from channelfit.problem.protocol import build_protocol
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,8 +147,16 @@ def read_yaml(block: Block, folder: Path) -> None:
         build_protocol(document, str(block))
     elif {"states", "gates", "currents"} & set(document) and "fit" not in document:
         build_model(document, str(block))
+    elif "jobs" in document:
+        place = folder / f"block_{block.line}.yaml"
+        place.write_text(block.text, encoding="utf-8")
+        night = read_night(place)
+        for job in night.jobs.values():
+            Call(night, job, main.commands[job.command])
     elif "curve" in document:
         build_curve(document, str(block))
+    elif {"class", "scheduler", "local"} & set(document):
+        _read_cluster(block, document, folder)
     elif {"cost", "outputs"} & set(document):
         build_function(document, folder / block.page.name)
     else:
@@ -157,6 +168,14 @@ def _read_fit(document: dict[str, Any], block: Block, folder: Path) -> None:
     place = folder / f"block_{block.line}.yaml"
     place.write_text(yaml.safe_dump(document), encoding="utf-8")
     load_plan(place, (), "cpu")
+
+
+def _read_cluster(block: Block, document: dict[str, Any], folder: Path) -> None:
+    for name in document.get("tls", {}).values():
+        (folder / name).touch()
+    place = folder / f"block_{block.line}.yaml"
+    place.write_text(block.text, encoding="utf-8")
+    read_cluster(str(place))
 
 
 # --- a whole page --------------------------------------------------------------------------------

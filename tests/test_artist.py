@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from channelfit.model.model_file import load_model
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
 from channelfit.results.report import artist
 from channelfit.results.report.artist import Artist, draw, packed, unpacked, write_report
 from channelfit.results.report.page_content import Facts
+from channelfit.results.report.scheme_words import scheme_of
 from channelfit.results.report.traces import Page, Traces
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +58,7 @@ def facts() -> Facts:
         "versions": {"channelfit": "0"},
         "machine": {},
     }
-    return Facts(json.dumps(summary), "", (), np.array([[1.0, 10.0, 0.1, 0.5]]))
+    return Facts(json.dumps(summary), None, (), np.array([[1.0, 10.0, 0.1, 0.5]]))
 
 
 def test_the_other_process_writes_the_report(tmp_path):
@@ -249,3 +252,19 @@ def test_an_interrupt_while_the_page_is_sent_ends_the_process(tmp_path, monkeypa
     one.dismiss()
     assert child.poll() is not None
     assert [f.name for f in tmp_path.iterdir()] == ["x.png"] * (where in ("behind", "report"))
+
+
+def test_who_writes_reports_loads_neither_sympy_nor_scipy():
+    """Which take longer to load than a whole report takes to write."""
+    told = "import sys, channelfit.results.report.page, channelfit.results.report.artist; "
+    told += "print(sorted({'sympy', 'scipy', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_scheme_comes_through(tmp_path):
+    scheme = scheme_of(load_model(ROOT / "models" / "na_hh.yaml"))
+    sent = replace(facts(), scheme=scheme)
+    found, _ = unpacked(packed(sent, tmp_path / "report.html"))
+    assert found.scheme == scheme
+    assert [chain.is_gate for chain in scheme.chains] == [True, True]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -64,6 +65,16 @@ def test_results_are_those_of_one_process(two: Cluster, said: list[str]) -> None
         arrays["drawn"] += 1  # they can be written to
     assert {int(arrays["where"][0]) for arrays in found.values()} == set(processes(two))
     assert said[0].startswith("dashboard http://127.0.0.1:")
+
+
+def test_nobody_else_can_reach_the_cluster(two: Cluster) -> None:
+    psutil = pytest.importorskip("psutil")
+    for process in [os.getpid(), *processes(two)]:
+        for one in psutil.Process(process).net_connections("inet"):
+            if one.status == psutil.CONN_LISTEN:
+                assert one.laddr.ip == "127.0.0.1"
+    if two.jobs.security.require_encryption:  # `cryptography` is there
+        assert two.client.scheduler.address.startswith("tls://")
 
 
 def test_cores_are_shared_out(two: Cluster) -> None:
@@ -142,11 +153,47 @@ def test_a_worker_that_is_killed_costs_its_piece_alone(two: Cluster, tmp_path: P
     assert sum(work.begun(number) for number in range(20)) <= 22
 
 
+def test_a_process_that_dask_gives_up_is_started_again() -> None:
+    """Dask does so with a worker that has not come back after some seconds, on a busy machine."""
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        done(cluster, Toy(), 4)
+        name, nanny = next(iter(cluster.jobs.workers.items()))
+        before = nanny.pid
+        cluster._call(given_up(cluster, name, nanny))
+        assert len(cluster.jobs.workers) == 1
+        seen: set[int] = set()
+        for _, arrays in cluster(Toy(seconds=0.1), keys(2000)):
+            seen.add(int(arrays["where"][0]))
+            if len(seen) == 2:
+                break
+    assert len(seen) == 2
+    assert before not in seen
+
+
+async def given_up(cluster: Cluster, name: int, nanny: Any) -> None:
+    await nanny.close()
+    del cluster.jobs.workers[name]
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path: Path) -> None:
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        done(cluster, Toy(), 4)
+        nannies = list(cluster.jobs.workers.values())
+        for nanny in nannies:
+            before = nanny.pid
+            os.kill(before, signal.SIGKILL)
+            wait_until(lambda n=nanny, b=before: n.pid not in (None, b))  # type: ignore[misc]
+            os.kill(nanny.pid, signal.SIGKILL)
+        found = done(cluster, Toy(seconds=0.1), 20)
+    assert table(found) == table(done(Here(), Toy(), 20))
+
+
 def test_a_piece_that_ends_every_worker_is_an_error(tmp_path: Path, two: Cluster) -> None:
     class Client:
         status = "running"
 
-    errand = clusters._Errand(two, Toy(), keys(2), lambda news: None)
+    errand = clusters._Errand(two, Toy(), keys(2), SimpleQueue())
     errand._client = Client()
     for _ in range(2):
         errand._lose(("piece", 1), OSError("gone"))
@@ -188,6 +235,26 @@ def test_a_worker_that_hangs_costs_its_piece_alone(tmp_path: Path) -> None:
     assert work.begun(7) == 2
     assert sum(work.begun(number) for number in range(40)) <= 42
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_slow_is_not_waited_for(tmp_path: Path) -> None:
+    """Another one does its piece; its own answer comes later, is dropped, and it works again."""
+    work = Toy(seconds=0.02, folder=tmp_path, faults={7: "slow"})
+    with Cluster(ClusterPlan(local=2), patience=3) as cluster:
+        began = time.monotonic()
+        found = done(cluster, work, 20)
+        slow = int((tmp_path / "piece7").read_text().split()[0])
+        assert work.begun(7) == 2
+        assert time.monotonic() - began < 18
+        assert slow != int(found["piece", 7]["where"][0])
+        seen: set[int] = set()
+        for _, arrays in cluster(Toy(seconds=0.1), keys(2000)):
+            seen.add(int(arrays["where"][0]))
+            if slow in seen:
+                break
+    assert slow in seen
+    assert table(found) == table(done(Here(), Toy(), 20))
 
 
 @pytest.mark.slow

@@ -6,19 +6,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
 from test_curves import ONE_INPUT, images, noisy, points
 
-from channelfit.curves import cuda, lanes
+from channelfit.curves import batch, cuda, lanes
 from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda_source import cuda_text
 from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.fitting import Fits, Flight, Task
 from channelfit.curves.swarm_text import swarm_text
+from channelfit.reading.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +129,70 @@ def test_several_gpus_share_the_data_sets(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(used) == {0, 1, 2}
     assert one.values.tobytes() == three.values.tobytes()
     assert one.flags.tolist() == three.flags.tolist()
+
+
+def test_the_next_piece_is_fitted_while_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece in hand waits for the one behind it to begin; all are those of a single call."""
+    monkeypatch.setattr(batch, "_SETS", 40)
+    begun = [Event() for _ in range(3)]
+    fit = cuda.Gpus.fit
+
+    def told(self: cuda.Gpus, first: int, last: int) -> Fits:
+        begun[first // 40].set()
+        return fit(self, first, last)
+
+    curve, data = noisy("exponential", 100)
+    whole = cuda.fit_on_gpu(Task.of(curve, data), 0, 100)
+    monkeypatch.setattr(cuda.Gpus, "fit", told)
+    counts: list[int] = []
+    settings = batch.Settings(backend="cuda")
+    for k, piece in enumerate(batch.fit_pieces(curve, [data], settings, counts.append)):
+        assert (piece.first, piece.last) == (40 * k, min(40 * k + 40, 100))
+        assert begun[min(k + 1, 2)].wait(60)
+        assert piece.fits.values.tobytes() == whole.values[piece.first : piece.last].tobytes()
+    assert counts == [40, 80, 100]
+
+
+def test_what_fails_in_a_piece_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_SETS", 40)
+    curve, data = noisy("exponential", 100)
+    fit = cuda.Gpus.fit
+
+    def failing(self: cuda.Gpus, first: int, last: int) -> Fits:
+        if first:
+            raise InputError("the GPU's memory does not suffice")
+        return fit(self, first, last)
+
+    monkeypatch.setattr(cuda.Gpus, "fit", failing)
+    pieces = batch.fit_pieces(curve, [data], batch.Settings(backend="cuda"))
+    assert next(pieces).last == 40
+    with pytest.raises(InputError, match="memory does not suffice"):
+        next(pieces)
+
+
+def test_transfers_run_behind_the_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three chunks are under way before the first one is waited for, and so on to the end."""
+    monkeypatch.setattr(cuda, "_CHUNK", 128)
+    order: list[str] = []
+    begin, finish = cuda._Lane.begin, cuda._Lane.finish
+
+    def begun(self: cuda._Lane, *given: Any) -> None:
+        order.append(f"begin {given[3]}")
+        begin(self, *given)
+
+    def finished(self: cuda._Lane) -> None:
+        if self.where is not None:
+            order.append(f"wait {self.where[1]}")
+        finish(self)
+
+    monkeypatch.setattr(cuda._Lane, "begin", begun)
+    monkeypatch.setattr(cuda._Lane, "finish", finished)
+    curve, data = noisy("exponential", 600)
+    cuda.fit_on_gpu(Task.of(curve, data), 0, 600)
+    assert order == [
+        "begin 0", "begin 128", "begin 256", "wait 0", "begin 384", "wait 128", "begin 512",
+        "wait 384", "wait 512", "wait 256",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -46,6 +46,7 @@ PAGES = [ROOT / "README.md", ROOT / "models" / "README.md", *sorted(DOCS.glob("*
 GUIDES = ("first-fit.md", "abf-to-neuron.md")
 #: Pages whose commands take longer than a few seconds.
 LONG = (
+    "plates.md",
     "recordings.md",
     "uncertainty.md",
     "machines.md",

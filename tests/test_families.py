@@ -11,7 +11,7 @@ from uncertain import curve_objective
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.curvature import estimate
-from channelfit.results.uncertainty.families import families, good_fits
+from channelfit.results.uncertainty.families import families, good_fits, representatives
 
 pytest.importorskip("sklearn")
 N = 60
@@ -39,6 +39,7 @@ def test_one_bowl_is_one_family():
     assert one.unit.shape == (2, 41)
     assert one.chi_square[one.best] == one.chi_square.min()
     np.testing.assert_allclose(np.ptp(one.unit, axis=1), 0, atol=1e-6)
+    assert [n for _, n in representatives(one)] == [41]
 
 
 def test_a_long_flat_valley_is_one_family():
@@ -49,6 +50,14 @@ def test_a_long_flat_valley_is_one_family():
     (one,) = found_in(found)
     assert one.unit.shape[1] > 20
     assert np.ptp(one.unit, axis=1).min() > 0.3
+    few = representatives(one)
+    assert len(few) == 4
+    assert sum(n for _, n in few) == one.unit.shape[1]
+    # they lie along the valley, and each fit is near to one of them
+    picked = one.unit[:, [k for k, _ in few]]
+    assert np.ptp(picked, axis=1).min() > 0.2
+    apart = ((one.unit[:, :, None] - picked[:, None]) ** 2).sum(axis=0).min(axis=1)
+    assert apart.mean() < one.unit.var(axis=1).sum() / 5
 
 
 def test_two_exponentials_that_can_be_swapped_are_two_families():

@@ -16,6 +16,7 @@ from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Problem
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.kernels.cuda_walk import LISTED
+from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 
@@ -157,3 +158,18 @@ def test_one_program_for_both_gives_the_bits_of_two(
         assert np.array_equal(a, b, equal_nan=True)
     texts = device.cuda.nvrtc.texts
     assert [text.count("#define TRACED 2\n") for text in texts] == [1, 0, 0]
+
+
+def test_what_is_being_compiled_is_not_compiled_twice(
+    idle: HostCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many families of wells ask for the same kernels at once."""
+    go_on = threading.Event()
+    monkeypatch.setattr(idle.cuda.nvrtc, "compileProgram", lambda *_: go_on.wait(60))
+    ahead = [gpu.compile_ahead("the same text") for _ in range(5)]
+    go_on.set()
+    modules = [one.module() for one in ahead]
+    assert {module.text for module in modules} == {"the same text"}
+    finished()
+    assert idle.cuda.nvrtc.texts == ["the same text"]
+    assert gpu.compile_ahead("the same text").done

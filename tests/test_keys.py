@@ -998,7 +998,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
 PROOFS = proofs()
 #: Whole sections inside these keys, each setting of which is proven further down.
 SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("optimizer", "stop")}
-#: Proven in test_curves_command, and in test_cluster.
+#: Proven in test_curves_command, test_cluster and test_night.
 ELSEWHERE = (
     "curve",
     "curve parameter",
@@ -1006,6 +1006,9 @@ ELSEWHERE = (
     "cluster job",
     "cluster adaptive",
     "cluster tls",
+    "night",
+    "job",
+    "job result",
 )
 ACCEPTED = {
     (section, key) for section, keys in KEYS.items() for key in keys if section not in ELSEWHERE

@@ -15,7 +15,7 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Linearization, Score
 from channelfit.search.choose import make_optimizer
 from channelfit.search.hybrid import _explored, _Found
-from channelfit.search.least_squares import TRIALS, _bounded, _steps, begin, improve, refine
+from channelfit.search.least_squares import TRIALS, _bounded, begin, damped_steps, improve, refine
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.projection import eliminated
@@ -90,7 +90,7 @@ def test_what_a_step_promises_of_a_linear_problem_is_what_it_brings():
     a, b = random.normal(size=(20, 3)), random.normal(size=20)
     objective = Objective(space(3, -5.0, 5.0), Residuals(lambda x: a @ x - b))
     starts = begin(objective, random.random((3, 4)))
-    steps, promise = _steps(starts)
+    steps, promise = damped_steps(starts)
     for trial in range(len(TRIALS)):
         there = objective.score(starts.unit + steps[:, trial]).cost
         np.testing.assert_allclose(promise[trial], starts.cost - there, rtol=1e-9)

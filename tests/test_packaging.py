@@ -23,6 +23,9 @@ import channelfit
 from channelfit.front.main import main
 from channelfit.reading import shipped
 from channelfit.reading.errors import InputError
+from channelfit.results.citation import TITLE
+from channelfit.results.citation import cited as program_cited
+from channelfit.results.export.provenance import CITATION
 
 VERBS = sorted(main.commands)
 
@@ -250,6 +253,22 @@ def test_the_citation_is_of_this_version_and_license() -> None:
     assert cited["version"] == channelfit.__version__
     assert cited["license"] == "BSD-3-Clause"
     assert {"cff-version", "message", "title", "authors", "type"} <= set(cited)
+    assert cited["title"] == TITLE
+
+
+def test_the_program_is_called_the_same_wherever_it_is_cited() -> None:
+    name, _, what = TITLE.partition(": ")
+    for told in (CITATION, program_cited("3.2", "2031"), str(channelfit.__doc__)):
+        assert told.startswith(name)
+        assert what in told
+    assert program_cited("3.2", "2031").startswith(f"{name}, version 3.2 (2031)")
+    assert program_cited("3.2", "").startswith(f"{name}, version 3.2 (n.d.)")
+    assert CITATION.startswith(f"{name} {channelfit.__version__}: ")
+    metadata = configparser.ConfigParser(interpolation=None)
+    metadata.read(ROOT / "setup.cfg", encoding="utf-8")
+    assert metadata["metadata"]["description"].lower() == what
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"site_description: {metadata['metadata']['description']}\n" in site
 
 
 def test_the_workflow_runs_the_same_lines_on_three_systems() -> None:

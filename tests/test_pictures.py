@@ -23,6 +23,7 @@ from channelfit.reading.documents import dump_yaml
 from channelfit.results.report import uncertainty as pictures
 from channelfit.results.report.plots import save, traces_figure
 from channelfit.results.report.scheme import scheme_figure
+from channelfit.results.report.scheme_words import scheme_of
 from channelfit.results.report.traces import Traces, fitted
 from channelfit.results.uncertainty.curvature import estimate
 from channelfit.results.uncertainty.profiles import Profile, profiles
@@ -400,7 +401,7 @@ def scheme_file(folder: Path, **changes) -> Path:
 
 
 def test_a_scheme_of_any_names_is_drawn(tmp_path):
-    figure = scheme_figure(load_model(scheme_file(tmp_path)))
+    figure = scheme_figure(scheme_of(load_model(scheme_file(tmp_path))))
     assert_readable(figure)
 
 
@@ -410,7 +411,7 @@ def test_long_names_of_states_are_large_enough_to_read(tmp_path):
     rates |= {f"{b} -> {a}": "b" for a, b in itertools.pairwise(states)}
     current = {"open": states[2:], "conductance": "g", "reversal": "-90 mV"}
     file = scheme_file(tmp_path, gates=None, states=states, rates=rates, current=current)
-    figure = scheme_figure(load_model(file))
+    figure = scheme_figure(scheme_of(load_model(file)))
     assert_readable(figure)
     names = [t for t in texts(figure) if t.get_text() in states]
     assert len(names) == 3
@@ -425,4 +426,4 @@ def test_long_names_of_states_are_large_enough_to_read(tmp_path):
 
 @pytest.mark.parametrize("file", sorted((ROOT / "models").glob("*.yaml")), ids=lambda f: f.stem)
 def test_shipped_schemes_are_readable(file):
-    assert_readable(scheme_figure(load_model(file)))
+    assert_readable(scheme_figure(scheme_of(load_model(file))))

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -45,6 +46,18 @@ def test_pieces_come_in_the_order_of_their_keys_whoever_does_them():
     found = values(pieces_done(Squares(), KEYS, backwards, on_done=lambda key, _: told.append(key)))
     assert found == values(pieces_done(Squares(), KEYS, Here()))
     assert told == KEYS[::-1]
+
+
+def test_a_piece_is_done_ahead_while_the_one_before_is_used():
+    work = Squares()
+    coming = Here(ahead=True)(work, KEYS)
+    first, _ = next(coming)
+    assert first == KEYS[0]
+    deadline = time.monotonic() + 60
+    while len(work.done) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert work.done == KEYS[:2]
+    assert [first, *(key for key, _ in coming)] == KEYS
 
 
 def test_a_doer_that_loses_a_piece_is_found_out():

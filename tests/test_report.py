@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from little import LITTLE
+from scipy.optimize import least_squares
 
 import channelfit as cf
 from channelfit.front.main import main
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.errors import InputError
-from channelfit.results.report import page_words
-from channelfit.results.report.page_content import facts_of, run_of, side_by_side
+from channelfit.results.report import page_words, step_families
+from channelfit.results.report.page_content import run_of, side_by_side
+from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.print_figures import NARROW, WIDE, figures_of, save_figures
 from channelfit.results.report.residuals import autocorrelation
 from channelfit.results.report.step_families import (
@@ -334,7 +337,7 @@ def test_names_are_no_formulas_in_figures(tmp_path):
         run,
         label=evil,
         summary={**run.summary, "parameters": rows},
-        model=replace(run.model, name=evil, description=evil),
+        scheme=replace(run.scheme, name=evil),
         panels=tuple(replace(panel, title=evil) for panel in run.panels),
     )
     files = save_figures([run, replace(run, label=evil + "2")], tmp_path, ["svg"])
@@ -456,3 +459,39 @@ def test_a_page_without_experiments_or_history():
     run = replace(little_run(), history=np.empty((0, 4)))
     assert "No course of a search is recorded" in report_page([run])
     assert Page(()).panels == ()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_boltzmann_curve_is_the_one_that_scipy_finds(seed: int) -> None:
+    """Curves with noise, whole ones and cut ones, some with a parameter at its bound."""
+    random = np.random.default_rng(seed)
+    v = np.arange(-100.0, 61.0, random.choice([10.0, 20.0]))[: int(random.integers(6, 17))]
+    slope = random.choice([-1.0, 1.0]) * random.uniform(2, 25)
+    half = random.uniform(v[0], v[-1] + 20)
+    y = 1 / (1 + np.exp((half - v) / slope)) + random.normal(0, random.choice([1e-4, 0.03]), v.size)
+
+    def curve(p: np.ndarray) -> np.ndarray:
+        return p[2] + (p[3] - p[2]) / (1 + np.exp(np.clip((p[0] - v) / p[1], -300, 300)))
+
+    sign = math.copysign(1.0, slope)
+    ends = sorted((sign * 0.5, sign * 60.0))
+    lower, upper = np.array([v[0], ends[0], -1.5, -1.5]), np.array([v[-1], ends[1], 1.5, 1.5])
+    p, squares = step_families._followed(v, y, lower, upper)
+    assert np.all((lower <= p) & (p <= upper))
+    tight = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 5000}
+    starts = [[middle, 8.0 * sign, y.min(), y.max()] for middle in np.quantile(v, (0.1, 0.5, 0.9))]
+    best = min(
+        (
+            least_squares(
+                lambda p: curve(p) - y, np.clip(one, lower, upper), bounds=(lower, upper), **tight
+            )
+            for one in starts
+        ),
+        key=lambda found: float(found.cost),
+    )
+    # cut off curves leave valleys in which both creep
+    assert squares <= 2 * best.cost * 1.01 + 1e-12
+    if np.linalg.cond(best.jac) < 1e3:
+        assert squares <= 2 * best.cost * (1 + 1e-6) + 1e-12
+        assert p == pytest.approx(best.x, rel=1e-3, abs=1e-3)
+    assert np.sum((curve(p) - y) ** 2) == pytest.approx(squares, abs=1e-12)

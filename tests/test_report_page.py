@@ -21,7 +21,8 @@ import channelfit as cf
 from channelfit.problem.protocol import load_protocol
 from channelfit.results.report.artist import write_report
 from channelfit.results.report.page import report_page
-from channelfit.results.report.page_content import facts_of, run_of
+from channelfit.results.report.page_content import run_of
+from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.page_figures import packed_samples
 from channelfit.results.report.traces import Page, Traces
 from channelfit.results.run_folder import json_text, page_of
@@ -256,11 +257,11 @@ def test_hostile_names_are_nothing_but_names(page, fit, tmp_path, name):
     summary["files"] = [{"what": name, "file": name, "sha256": name}]
     summary["parameters"][name] = dict(summary["parameters"]["g"], unit=name, note=name)
     facts = replace(
-        facts_of(fit.plan, fit.result, "{}"), summary_json=json.dumps(summary), model_json=""
+        facts_of(fit.plan, fit.result, "{}"), summary_json=json.dumps(summary), scheme=None
     )
-    model = replace(told.model, name=name, description=name, source=name)
+    scheme = replace(told.scheme, name=name, source=name)
     panels = (replace(told.panels[0], title=name, subtitle=(name,)),)
-    evil = replace(run_of(name, Page(panels), facts), model=model)
+    evil = replace(run_of(name, Page(panels), facts), scheme=scheme)
     file = tmp_path / "report.html"
     file.write_text(report_page([evil], [[name]]), encoding="utf-8")
     tab = opened(page, file)

@@ -181,7 +181,7 @@ def test_the_command_and_python_agree(tmp_path: Path) -> None:
     words = ["optimize", str(MODEL), *told, "--seeds", "3", "--backend", "cpu"]
     out = CliRunner().invoke(main, [*words, "--json", "--out", str(tmp_path / "run")])
     assert out.exit_code == 0, out.output
-    summary = json.loads(out.stdout)
+    summary = json.loads(out.stdout.splitlines()[-1])["summary"]
     assert summary["agreement"]["independent_starts"] == 3
     assert summary["settings"]["seeds"] == 3
     assert (tmp_path / "run" / "history.csv").read_text().count("\n") == 1 + 12

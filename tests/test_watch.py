@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from watched import TOLD, asked, asked_raw, made_run, serving
+from watched import TOLD, asked, asked_raw, made_batch, made_run, serving
 
 from channelfit.front.watching.answers import Watched
 from channelfit.reading.errors import InputError
@@ -225,6 +225,48 @@ def test_the_rows_of_a_queue_begin_with_what_goes_on(tmp_path):
     assert told["counts"] == "1 running, 1 killed, 2 finished"
     assert told["rows"][0]["left"] == "1:30"
     assert told["rows"][1]["left"] == ""
+
+
+def test_a_batch_tells_how_many_wells_are_done(tmp_path):
+    made_batch(tmp_path / "plate")
+    watched = Watched(tmp_path)
+    (row,) = watched.queue()["rows"]
+    assert row["generation"] == "120 of 384 wells"
+    assert row["order"]["generation"] == 120
+    assert row["cost"] == ""
+    assert row["left"] == "1:30"
+    folder = watched.folder(row["id"])
+    told = watched.run(folder)
+    facts = dict(told["facts"])
+    assert facts["Wells"] == "120 of 384 wells"
+    assert facts["Without a fit"] == "3"
+    assert facts["Time left"] == "1:30"
+    assert "Generation" not in facts
+    assert told["done"] == 120 / 384
+    assert told["of_wells"]
+    assert "page of its own" in watched.traces(folder)["trouble"]
+
+
+def test_a_batch_that_was_killed_says_how_it_goes_on(tmp_path):
+    run = find_run(made_batch(tmp_path / "plate", process=gone()))
+    assert run.state == "killed"
+    assert "120 of 384 wells are done, and `--resume` goes on" in run.why
+    assert "fit.yaml" not in run.why
+
+
+def test_a_finished_batch_leads_to_its_page(tmp_path):
+    place = made_batch(tmp_path / "plate", 384, state="finished", reason="all wells are done")
+    (place / "report.html").write_text("another page")
+    with serving(tmp_path) as server:
+        address = run_address(server, "plate")
+        assert asked(server, "/~/queue").json["rows"][0]["report"] is False
+        assert asked(server, address + "report").status == 404
+        (place / "plate.html").write_text("<p>a plate</p>")
+        (row,) = asked(server, "/~/queue").json["rows"]
+        assert row["report"] is True
+        assert row["generation"] == "384 wells"
+        assert asked(server, address + "report").body == b"<p>a plate</p>"
+        assert asked(server, address + "state").json["report"] is True
 
 
 def test_a_run_that_is_killed_later_is_seen_without_a_change_of_its_files(tmp_path, monkeypatch):

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 from browser import NARROW, WIDE
-from watched import made_run, serving
+from plates import plate
+from watched import made_batch, made_run, serving
 
+from channelfit.batch.page import plate_page
 from channelfit.results.processes import this_process
 
 MODEL = Path(__file__).parents[1] / "models" / "model_b.yaml"
@@ -375,3 +377,31 @@ def test_a_run_that_finishes_is_told_to_those_who_do_not_see(page, tmp_path):
         (folder / "state.json").write_text(json.dumps(told))
         has_text(tab, "#news", "The run is now finished.")
         assert not tab.locator("#done").is_visible()
+
+
+# --- a batch --------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_watched_and_its_page_opens(page, tmp_path):
+    place = made_batch(tmp_path / "runs" / "plate")
+    with serving(tmp_path / "runs") as server:
+        tab = page.open(server.address)
+        row = tab.locator("#runs tbody tr")
+        row.wait_for()
+        assert "120 of 384 wells" in row.inner_text()
+        tab.locator("#runs tbody a").first.click()
+        tab.get_by_text("Without a fit").wait_for()
+        check_page(page)
+        assert not tab.locator("#traces-part").is_visible()
+        assert not tab.locator("#cost-part").is_visible()
+        assert tab.locator("#done").get_attribute("value") == str(120 / 384)
+        state = json.loads((place / "state.json").read_text())
+        state |= {"state": "finished", "reason": "all wells are done", "wells_done": 384}
+        (place / "plate.html").write_text(plate_page(*plate(96, 60)), encoding="utf-8")
+        (place / "state.json").write_text(json.dumps(state))
+        tab.locator("#report").click()
+        tab.wait_for_selector("html[data-ready]", timeout=60_000)
+        assert tab.locator(".cell[data-well]").count() == 96
+        tab.locator(".cell[data-well]").nth(5).click()
+        assert tab.locator("#well-name").inner_text() == "A06"
+        assert page.errors == []

@@ -25,7 +25,7 @@ class Toy:
         seconds: how long a piece takes.
         folder: where each piece that is begun leaves a line: its number and the process.
         faults: by the number of a piece, what happens to the process that does it first:
-            "killed", "stopped"; or "refused", "broken" each time.
+            "killed", "stopped", or "slow" (it takes 20 s); or "refused", "broken" each time.
     """
 
     seconds: float = 0.0
@@ -41,7 +41,9 @@ class Toy:
             raise InputError("is not good", "toy.yaml", "a.b")
         if fault == "broken":
             raise ZeroDivisionError("by zero")
-        if fault and first:
+        if first and fault == "slow":
+            time.sleep(20)
+        elif first and fault:
             os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[fault])
             time.sleep(1)  # the signal may take a moment
         time.sleep(self.seconds)

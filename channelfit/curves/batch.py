@@ -11,6 +11,7 @@ from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda import Gpus
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets, Fits, Flight, Task, edges
+from channelfit.pieces.work import made_ahead
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 
@@ -76,22 +77,32 @@ def fit_pieces(
 ) -> Iterator[Piece]:
     """Fit data sets, group by group and piece by piece.
 
+    GPUs fit a piece while the one before is used, such as written to a file.
+
     Arguments:
         groups: data sets with the same inputs each.
         done: called with the number of data sets that are done, after every piece.
 
     Raises: InputError where ranges do not suit the inputs, or no GPU can be used.
     """
-    fit = fitter(settings)
+    backend = settings.chosen_backend()
+    pieces = _pieces(curve, groups, fitter(settings))
     count = 0
+    for piece in made_ahead(pieces) if backend == "cuda" else pieces:
+        yield piece
+        count += piece.last - piece.first
+        done(count)
+
+
+def _pieces(
+    curve: Curve, groups: Sequence[DataSets], fit: Callable[[Task, int, int], Fits]
+) -> Iterator[Piece]:
     for data in groups:
         task = Task.of(curve, data)
         n_sets, n_points = data.values.shape
         step = max(1, min(_SETS, _NUMBERS // n_points))
         for first, last in edges(n_sets, step):
             yield Piece(task, first, last, fit(task, first, last))
-            count += last - first
-            done(count)
 
 
 def fitter(settings: Settings) -> Fitter:

@@ -134,6 +134,16 @@ def have_come() -> bool:
     return bool(_interrupts.seen)
 
 
+def count() -> int:
+    """How many signals there have been."""
+    return len(_interrupts.seen)
+
+
+def first() -> int | None:
+    """The signal that came first; None before there was one."""
+    return _interrupts.seen[0] if _interrupts.seen else None
+
+
 def exit_code() -> int:
     """130 after Ctrl-C, 143 after SIGTERM; 130 where an interrupt came from elsewhere."""
     return 128 + _interrupts.seen[0] if _interrupts.seen else INTERRUPTED

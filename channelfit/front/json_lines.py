@@ -184,11 +184,13 @@ class JsonLines:
         files: Sequence[str | os.PathLike[str]] = (),
         summary: Mapping[str, Any] | None = None,
         interrupted: bool = False,
+        failed: tuple[int, str] | None = None,
     ) -> None:
         """Takes in what the last line tells.
 
         Arguments:
             interrupted: whether a signal cut the work short, and what there was became the result.
+            failed: the exit code and the reason, where a part of the work has no result.
         """
         self._end |= {
             "folder": None if folder is None else os.fspath(folder),
@@ -198,6 +200,8 @@ class JsonLines:
         if interrupted:
             code = interrupts.exit_code()
             self._end |= {"state": INTERRUPTED, "exit_code": code, "reason": "interrupted"}
+        if failed is not None:
+            self._end |= {"state": FAILED, "exit_code": failed[0], "reason": failed[1]}
 
     def screen(self, title: str, quiet: bool = False) -> SearchScreen:
         """The screen of the command, which tells these lines besides where they are wanted."""

@@ -16,6 +16,7 @@ import click
 
 from channelfit import __version__
 from channelfit.front import interrupts
+from channelfit.front.verbs.batch import batch
 from channelfit.front.verbs.compare import compare
 from channelfit.front.verbs.completion import completion
 from channelfit.front.verbs.curves import curves
@@ -28,6 +29,7 @@ from channelfit.front.verbs.init import init
 from channelfit.front.verbs.inspect import inspect
 from channelfit.front.verbs.optimize import optimize
 from channelfit.front.verbs.report import report
+from channelfit.front.verbs.run import run
 from channelfit.front.verbs.schema import schema
 from channelfit.front.verbs.show import show
 from channelfit.front.verbs.simulate import simulate
@@ -118,6 +120,7 @@ def main() -> None:
            `validate` found an error above its tolerance
       2    the input cannot be used, or memory or disk do not suffice; one
            message says what and where
+      3    `run` has ended, and not all of its jobs could be done
       130  interrupted; `optimize` has saved the best so far
       143  ended by SIGTERM, in the same way
     """
@@ -125,11 +128,13 @@ def main() -> None:
 
 _VERBS = (
     optimize,
+    run,
     watch,
     simulate,
     uncertainty,
     compare,
     report,
+    batch,
     curves,
     inspect,
     init,

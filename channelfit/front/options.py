@@ -32,6 +32,12 @@ path_option = click.option(
     help="How: sample by sample; in a scheme's modes; or without samples, from sums over the "
     "recording. A backend may have one only.",
 )
+cluster_option = click.option(
+    "--cluster",
+    metavar="WHERE",
+    help="Spread the work over local, local:N processes, the workers of tcp://HOST:PORT, or the "
+    "jobs that FILE.yaml describes.",
+)
 json_option = click.option(
     "--json",
     "as_json",

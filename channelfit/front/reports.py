@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from channelfit.batch.table import CSV, WellTable
 from channelfit.reading.errors import InputError
 from channelfit.results.comparison import file_names, told_apart
-from channelfit.results.files import make_folder
+from channelfit.results.files import make_folder, writing
 from channelfit.results.run_folder import REPORT, json_text, page_of
 
 if TYPE_CHECKING:
@@ -39,13 +40,12 @@ def save_report(
             that is no report.
     """
     # Bokeh and Matplotlib load slowly
-    from channelfit.results.report.page import report_page, save_page
+    from channelfit.results.report.page import report_page
+    from channelfit.results.report.page_shell import save_page
     from channelfit.results.report.print_figures import save_figures
     from channelfit.results.report.traces_table import save_tables
 
-    for kind in kinds:
-        if kind not in KINDS:
-            raise InputError(f'unknown kind of figure "{kind}"; known: {", ".join(KINDS)}')
+    _check_kinds(kinds)
     file = out or (_folder(runs[0]) / REPORT if len(fits) == 1 else Path(SEVERAL))
     if file.suffix.lower() not in (".html", ".htm"):
         raise InputError("a page was expected: a name that ends in .html", file)
@@ -67,6 +67,40 @@ def save_report(
     return files
 
 
+def is_batch(run: Path) -> bool:
+    """Whether a folder is that of a batch, with its table of wells."""
+    return (run / CSV).is_file()
+
+
+def save_plate_report(run: Path, out: Path | None, kinds: Sequence[str]) -> list[Path]:
+    """Write the figures for print of a batch, whose page lies in its folder already.
+
+    Returns: the files that were written.
+
+    Raises:
+        InputError: no figures are wanted, another page is, or what the folder holds cannot be used.
+    """
+    from channelfit.batch.page_figures import save_plate_figures  # loads Matplotlib
+
+    if out is not None:
+        raise InputError("the page of a batch is its plate.html; leave this out", None, "--out")
+    if not kinds:
+        told = "the page of a batch is plate.html in its folder; --figures makes figures for print"
+        raise InputError(told, run)
+    _check_kinds(kinds)
+    table = WellTable.read(run)
+    parameters = [name for name in table.columns if f"{name}_error" in table.columns]
+    make_folder(run / FIGURES)
+    with writing(run / FIGURES):
+        return save_plate_figures(table, {"parameters": parameters}, run / FIGURES, kinds)
+
+
+def _check_kinds(kinds: Sequence[str]) -> None:
+    for kind in kinds:
+        if kind not in KINDS:
+            raise InputError(f'unknown kind of figure "{kind}"; known: {", ".join(KINDS)}')
+
+
 def _folder(run: Path) -> Path:
     """The folder of a run; the current one for a file that lies in none."""
     if run.is_dir():
@@ -76,7 +110,7 @@ def _folder(run: Path) -> Path:
 
 def _refuse_others(file: Path) -> None:
     """A report replaces a report, and nothing else."""
-    from channelfit.results.report.page import GENERATOR
+    from channelfit.results.report.page_shell import GENERATOR
 
     try:
         with file.open("rb") as opened:
@@ -91,7 +125,8 @@ def _refuse_others(file: Path) -> None:
 
 def _run(fit: Fit, label: str) -> Run:
     """What a report tells of a fit."""
-    from channelfit.results.report.page_content import facts_of, run_of
+    from channelfit.results.report.page_content import run_of
+    from channelfit.results.report.page_facts import facts_of
 
     plan, result = fit.plan, fit.result
     page = page_of(plan, fit._winner, result.evaluations) if plan.has_currents else None

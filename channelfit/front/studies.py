@@ -36,7 +36,13 @@ from channelfit.results.uncertainty.assessment import (
     parameter_rows,
 )
 from channelfit.results.uncertainty.curvature import Estimate
-from channelfit.results.uncertainty.families import INSTALL, Family, families, good_fits
+from channelfit.results.uncertainty.families import (
+    INSTALL,
+    Family,
+    families,
+    good_fits,
+    representatives,
+)
 from channelfit.results.uncertainty.posterior import Posterior, sample_posterior
 from channelfit.results.uncertainty.profiles import Profile, profiles
 from channelfit.results.uncertainty.study_work import posterior_by, profiles_by
@@ -273,8 +279,7 @@ def study(
         raise InputError(
             f"backend {scorer.backend} has no derivatives for this; --backend cpu has them"
         )
-    _check_installed(wanted)
-    _check_memory(fit, wanted)
+    check_wanted(fit, wanted)
     screen.begin("refining the fit")
     judged = assess(fit, scorer, values, finish=True)
     places = _places(judged.estimate, wanted.profiles)
@@ -331,6 +336,20 @@ def study(
     return Uncertainty(fit, judged, found_profiles, found_families, posterior)
 
 
+def check_wanted(fit: FitPlan, wanted: Wanted) -> None:
+    """Raises InputError where a study lacks a package, memory or a parameter of that name."""
+    _check_installed(wanted)
+    _check_memory(fit, wanted)
+    known = [p.name for p in fit.problem.parameters if not p.fixed]
+    for name in wanted.profiles if known and "all" not in wanted.profiles else ():
+        if name not in known:
+            raise InputError(_no_profile(name, known))
+
+
+def _no_profile(name: str, known: Sequence[str]) -> str:
+    return f'no free parameter "{name}" to profile. There is: {", ".join(known)}, or all'
+
+
 def _check_installed(wanted: Wanted) -> None:
     """Before anything takes long."""
     needed = [
@@ -358,8 +377,7 @@ def _places(found: Estimate, names: Sequence[str]) -> list[int]:
         return list(range(len(found.names)))
     for name in names:
         if name not in found.names:
-            known = ", ".join(found.names)
-            raise InputError(f'no free parameter "{name}" to profile. There is: {known}, or all')
+            raise InputError(_no_profile(name, found.names))
     return [found.names.index(name) for name in names]
 
 
@@ -455,6 +473,10 @@ def _family(found: Estimate, family: Family) -> dict[str, Any]:
         "medoid": dict(zip(names, physical[:, family.medoid].tolist(), strict=True)),
         "least": dict(zip(names, physical.min(axis=1).tolist(), strict=True)),
         "largest": dict(zip(names, physical.max(axis=1).tolist(), strict=True)),
+        "representatives": [
+            {"fits": n_fits, "values": dict(zip(names, physical[:, k].tolist(), strict=True))}
+            for k, n_fits in representatives(family)
+        ],
     }
 
 

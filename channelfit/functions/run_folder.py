@@ -46,7 +46,7 @@ class FunctionRunFolder(RunFolder):
         save(convergence_figure(self.fit.problem, result), self.path / "convergence.png")
         self.artist.finish()
 
-    def _save_fit(self, values: np.ndarray) -> None:
+    def save_fit(self, values: np.ndarray) -> None:
         write_text(self.path / "fit.yaml", saved_text(self.fit.saved(values, self.path)))
 
 

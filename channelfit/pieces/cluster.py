@@ -45,6 +45,8 @@ INSTALL = 'pip install "channelfit[cluster]"'
 _AHEAD = 2
 #: Processes of this computer have so many cores each, where there is no GPU.
 _CORES = 4
+#: Results that may wait for whoever wants them, until no more pieces are given out.
+_MOST_WAITING = 256
 #: How many workers may do the same piece.
 _MOST_AT_ONCE = 3
 #: How often a piece may be lost for other reasons than its worker's death or a lost scheduler.
@@ -53,8 +55,10 @@ _MOST_LOSSES = 3
 _LOOK, _COUNT_JOBS = 0.5, 30.0
 #: Seconds after which it is told that no worker is there, and that no worker will do.
 _TELL_NOBODY, _GIVE_UP_REFUSED = 10.0, 5.0
+#: Seconds that a process of this computer may take to start.
+_STARTING = 300.0
 #: Seconds that the end of a cluster may take; then its processes on this computer are killed.
-_CLOSING = 10.0
+_CLOSING = 20.0
 
 #: Of Dask, while a cluster is open.
 _CONFIGURATION = {
@@ -92,6 +96,7 @@ class Cluster:
 
     Attributes:
         client: Dask's. jobs: Dask's cluster, where this process has started one.
+        known: the workers that have taken the work before, who get pieces of the next one at once.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class Cluster:
         self.plan, self.patience = plan, patience
         self.client: Any = None
         self.jobs: Any = None
+        self.known: dict[str, on_worker.Worker] = {}
         self._say, self._ends = say, ExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
@@ -112,6 +118,7 @@ class Cluster:
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(_note)
         self._loop.run_forever()
 
     def _call(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
@@ -135,7 +142,7 @@ class Cluster:
         if sys.platform != "win32":  # it would let Ctrl-C through to what is started after it
             resource_tracker.ensure_running()
         before = set(multiprocessing.active_children())
-        self._ends.callback(_kill_all_but, before)
+        self._ends.callback(_kill_workers_but, before)
         self._thread.start()
         try:
             self._call(self._open())
@@ -191,7 +198,7 @@ class Cluster:
         if not keys:
             return
         news: SimpleQueue[_News] = SimpleQueue()
-        errand = _Errand(self, work, keys, news.put)
+        errand = _Errand(self, work, keys, news)
         doing: Future[None] = asyncio.run_coroutine_threadsafe(errand.run(), self._loop)
         doing.add_done_callback(lambda _: news.put(None))
         try:
@@ -219,22 +226,23 @@ class _Errand:
     """The pieces of one work on their way.
 
     Arguments:
-        tell: takes what is to be said, and results.
+        news: takes what is to be said, and results.
     """
 
     def __init__(
-        self, cluster: Cluster, work: Work, keys: Sequence[Key], tell: Callable[[_News], None]
+        self, cluster: Cluster, work: Work, keys: Sequence[Key], news: SimpleQueue[_News]
     ) -> None:
-        self._cluster, self._client, self._tell = cluster, cluster.client, tell
+        self._cluster, self._client = cluster, cluster.client
+        self._news, self._tell = news, news.put
         self._work = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         self._name = hashlib.sha256(self._work).hexdigest()[:16]
         self._on_gpu = "GPU" in work.identity
-        self._expected = on_worker.software(self._on_gpu)
+        self._expected = dict(on_worker.software(self._on_gpu))
         self._expected |= {k: str(v) for k, v in work.identity.items() if k in self._expected}
         self._left, self._undone = deque(keys), set(keys)
         self._out: dict[asyncio.Task[Any], _Attempt] = {}
         self._offers: dict[asyncio.Task[Any], str] = {}
-        self._workers: dict[str, on_worker.Worker] = {}
+        self._workers = dict(cluster.known)
         self._refused: dict[str, str] = {}
         self._late: set[str] = set()  # these have let a piece wait for too long
         self._seconds: deque[float] = deque(maxlen=200)
@@ -246,15 +254,18 @@ class _Errand:
 
     async def run(self) -> None:
         """Gets all pieces done."""
+        for address in self._workers:
+            self._offer(address)
         try:
             while self._undone:
                 await self._find_scheduler()
-                await self._look_around()
                 self._send()
                 self._send_again()
+                await self._look_around()
                 await self._listen()
             self._scale(at_end=True)
         finally:
+            self._cluster.known = self._workers
             if tasks := [*self._out, *self._offers]:
                 for task in tasks:
                     task.cancel()
@@ -303,34 +314,42 @@ class _Errand:
         self._late &= there
         offered = set(self._offers.values())
         for address in there - offered - self._workers.keys() - self._refused.keys():
-            future = self._submit(
-                [address], on_worker.take, self._work, self._expected, self._on_gpu
-            )
-            self._offers[asyncio.create_task(_answer(future))] = address
+            self._offer(address)
         for task, address in self._offers.items():
             if address not in there:
                 task.cancel()
         self._judge(there, now)
 
+    def _offer(self, address: str) -> None:
+        work = self._work, self._expected, self._on_gpu
+        future = self._submit([address], on_worker.take, *work)
+        self._offers[asyncio.create_task(_answer(future))] = address
+
     def _judge(self, there: set[str], now: float) -> None:
         """Tells that nobody is there, and ends the work if all who are there do not suit."""
-        if self._workers or (there and self._offers):
+        if self._workers:
             self._nobody_since = now
-        elif there and now - self._nobody_since > _GIVE_UP_REFUSED:
+        waited = now - self._nobody_since
+        if there and there <= self._refused.keys() and waited > _GIVE_UP_REFUSED:
             why = "; ".join(sorted(set(self._refused.values())))
             raise InputError(f"no worker can do this work: {why}")
-        elif not there and now - self._nobody_since > _TELL_NOBODY:
-            self._say_once("no worker is there yet; the work waits for one")
+        if waited > _TELL_NOBODY:
+            who = "no worker has answered" if there else "no worker is there"
+            self._say_once(f"{who} yet; the work waits for one")
 
     def _scale(self, at_end: bool = False) -> None:
-        """Asks a batch system for as many jobs as there is work for, within the user's bounds."""
-        plan, now = self._cluster.plan, time.monotonic()
+        """Asks a batch system for as many jobs as there is work for, within the user's bounds, and
+        this computer for processes that Dask has given up.
+        """
+        plan, jobs, now = self._cluster.plan, self._cluster.jobs, time.monotonic()
+        if plan.local is not None and len(jobs.workers) < len(jobs.worker_spec):
+            jobs.scale(len(jobs.worker_spec))  # what is there in name only is started
         if plan.job_class is None or (now - self._counted < _COUNT_JOBS and not at_end):
             return
         self._counted = now
         wanted = plan.least if at_end else min(plan.most, max(plan.least, len(self._undone)))
         self._n_jobs = wanted if at_end else max(wanted, self._n_jobs)
-        self._cluster.jobs.scale(jobs=int(self._n_jobs))
+        jobs.scale(jobs=int(self._n_jobs))
 
     def _hear_of_offer(self, address: str, answer: Any) -> None:
         """Notes whether a worker has taken the work, and tells what is odd about it."""
@@ -357,6 +376,7 @@ class _Errand:
             )  # it may have another channelfit, or none
 
     def _refuse(self, address: str, worker: str, why: str) -> None:
+        self._workers.pop(address, None)
         self._refused[address] = f"worker {worker}: {why}"
         self._say_once(f"worker {worker} is not used: {why}")
 
@@ -387,6 +407,8 @@ class _Errand:
 
     def _send(self) -> None:
         """Gives pieces to workers that have fewer than they may have."""
+        if self._news.qsize() > _MOST_WAITING:  # whoever wants the results is busy
+            return
         late = self._late if self._late < self._workers.keys() else set()
         while self._left and (worker := self._least_busy(late)) is not None:
             self._give(self._left.popleft(), worker)
@@ -432,7 +454,9 @@ class _Errand:
         if not isinstance(answer, on_worker.Answer):
             self._lose(key, answer)
         elif answer.unknown:
-            self._workers.pop(answer.address, None)  # it is a new process; the work is offered
+            if answer.address not in self._offers.values():  # it is a new process
+                self._workers.pop(answer.address, None)
+                self._looked = 0.0
             self._again(key)
         elif answer.error is not None:
             answer.error.add_note(f"on worker {answer.address}:\n{answer.place}")
@@ -484,6 +508,13 @@ async def _answer(future: Any) -> Any:
         return error
     finally:
         future.release()
+
+
+def _note(loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+    """Keeps off the screen what is left over within Dask when somebody has gone."""
+    logging.getLogger("distributed").error(
+        "%s", told.get("message"), exc_info=told.get("exception")
+    )
 
 
 def _is_loss(error: BaseException) -> bool:
@@ -564,7 +595,7 @@ def _local(plan: ClusterPlan, security: Any) -> dict[str, Any]:
         **both,
         "nthreads": max(1, cores // count),
         "memory_limit": 0,
-        "death_timeout": plan.wait,
+        "death_timeout": _STARTING,
         "dashboard": False,
         "silence_logs": logging.CRITICAL,
     }
@@ -605,8 +636,9 @@ async def _queue(plan: ClusterPlan, security: Any) -> Any:
     )
 
 
-def _kill_all_but(before: set[Any]) -> None:
-    """Kills the processes that were started since and have not ended, such as a stopped one."""
+def _kill_workers_but(before: set[Any]) -> None:
+    """Kills workers that were started here since and have not ended, such as a stopped one."""
     for process in set(multiprocessing.active_children()) - before:
-        process.kill()
-        process.join()
+        if process.name.startswith("Dask"):
+            process.kill()
+            process.join()

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import channelfit
@@ -88,13 +89,14 @@ def own_code() -> str:
     return found.hexdigest()[:16]
 
 
-def software(on_gpu: bool) -> dict[str, str]:
+@cache
+def software(on_gpu: bool) -> Mapping[str, str]:
     """All of the software that a result depends on, by name.
 
     Raises: InputError where a GPU is needed and there is none.
     """
     found = {f"version of {name}": version for name, version in versions(on_gpu).items()}
-    return {**found, "channelfit's own code": own_code()}
+    return MappingProxyType({**found, "channelfit's own code": own_code()})
 
 
 _works: dict[str, Work] = {}

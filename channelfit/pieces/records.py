@@ -47,7 +47,7 @@ class Records:
         try:
             mode = "r+b" if path.exists() else "w+b"
             self._file: IO[bytes] = open(path, mode)  # noqa: SIM115 - until `close`
-            _lock(self._file, path)
+            lock(self._file, path)
             found = self._file.read(len(begins))
             if found != begins:
                 if not begins.startswith(found):
@@ -148,7 +148,7 @@ def unpacked(payload: bytes, place: int, count: int) -> list[np.ndarray]:
     return found
 
 
-def _lock(file: IO[bytes], path: Path) -> None:
+def lock(file: IO[bytes], path: Path) -> None:
     """Keeps a file for this process alone, until it is closed or the process ends.
 
     Raises:

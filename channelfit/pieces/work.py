@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.reading.errors import InputError
+
+_T = TypeVar("_T")
 
 
 class Work(Protocol):
@@ -48,12 +51,29 @@ class Doer(Protocol):
 
 
 class Here:
-    """Does one piece after the other in this process; each may use all cores."""
+    """Does one piece after the other in this process; each may use all cores.
+
+    Arguments:
+        ahead: whether a thread does a piece while the one before is used, such as written: for
+            work of a GPU, which leaves the processor free.
+    """
+
+    def __init__(self, ahead: bool = False) -> None:
+        self.ahead = ahead
 
     def __call__(self, work: Work, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
         """Yields each piece when it is done."""
-        for key in keys:
-            yield key, work.do(key)
+        pieces = ((key, work.do(key)) for key in keys)
+        return made_ahead(pieces) if self.ahead else pieces
+
+
+def made_ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """The same items, of which a thread makes each while the one before is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
 
 
 def pieces_done(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,13 +202,17 @@ def _sample(place: np.ndarray) -> str:
     return f"sample {int(place[1])} of sweep {int(place[0])} (counted from 0)"
 
 
-def load_recording(section: Section, protocol: Protocol) -> Recording:
+def load_recording(
+    section: Section, protocol: Protocol, read: Callable[..., Table] = read_columns
+) -> Recording:
     """The recording that a ``recording:`` mapping describes, laid out as the protocol's sweeps.
 
     Arguments:
         section: the mapping, with the keys ``KEYS["recording"]``.
         protocol: what was commanded; its sampling and its numbers of samples and sweeps must agree
             with the recording's.
+        read: gives the columns of a file, as `read_columns` does: whoever takes many recordings
+            from one file reads it once.
 
     Returns:
         The currents after conditioning; weight 1 where there is a current, else 0.
@@ -219,12 +223,12 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     """
     section.expect(KEYS["recording"])
     _refuse_clamp(section)
-    raw, rows, path = _laid_out(section, protocol)
+    raw, rows, path = _laid_out(section, protocol, read)
     known = np.isfinite(raw)
 
     def read_other(other: Section) -> np.ndarray:
         other.expect(KEYS["recording"])
-        return _laid_out(other, protocol)[0]
+        return _laid_out(other, protocol, read)[0]
 
     done = conditioned(section, raw, rows, protocol, read_other)
     known &= np.isfinite(done.current_pA)
@@ -242,7 +246,9 @@ def load_recording(section: Section, protocol: Protocol) -> Recording:
     )
 
 
-def _laid_out(section: Section, protocol: Protocol) -> tuple[np.ndarray, list[int], Path]:
+def _laid_out(
+    section: Section, protocol: Protocol, read: Callable[..., Table]
+) -> tuple[np.ndarray, list[int], Path]:
     """The currents of a file as the protocol's sweeps, as they were recorded.
 
     Returns:
@@ -255,7 +261,7 @@ def _laid_out(section: Section, protocol: Protocol) -> tuple[np.ndarray, list[in
         table, names, current = _signal(section, protocol, path)
     else:
         refuse_columns_of_signals(section, path)
-        table = read_columns(path, **read_choices(section))
+        table = read(path, **read_choices(section))
         time_column = _check_times(section, protocol, table, path)
         names, current = _currents(section, table, time_column, protocol, path)
     rows = _sweep_numbers(section, len(names), protocol, path)

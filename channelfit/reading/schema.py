@@ -48,6 +48,7 @@ FILES = {
     "function": "function",
     "curve": "curve",
     "cluster": "cluster",
+    "night": "night",
 }
 #: All sections by name: those that `Section` reads, and those that a search reads.
 SECTIONS: dict[str, Keys] = {**KEYS, "stop": STOP, "optimizer": OPTIMIZER}
@@ -67,6 +68,8 @@ def kind_of(document: Mapping[str, Any]) -> str:
         return "curve"
     if any(key in document for key in ("local", "scheduler", "class")):
         return "cluster"
+    if "jobs" in document:  # those of a cluster are a number
+        return "night"
     return "protocol" if "segments" in document else "model"
 
 

@@ -92,7 +92,7 @@ def contend(
         if on_fit is not None:
             on_fit(label)
         if contenders:
-            _check_same_data(contenders[0], fit)
+            check_same_data(contenders[0].fit, fit)
         contenders.append(_contender(fit, label, backend, as_is))
     return contenders
 
@@ -201,8 +201,9 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
     )
 
 
-def _check_same_data(contender: Contender, other: FitPlan) -> None:
-    first, first_file, file = contender.fit, contender.fit.file, other.file
+def check_same_data(first: FitPlan, other: FitPlan) -> None:
+    """Raises InputError unless two fits are of the same experiments in the same order."""
+    first_file, file = first.file, other.file
     ours, theirs = first.problem.experiments, other.problem.experiments
     hint = "; compare fits of the same experiments in the same order" + (
         " (simulated data: the `fit.yaml` of run folders refer to the same files)"

@@ -27,7 +27,12 @@ def this_process() -> dict[str, Any]:
     Returns: `pid`, `started` (of the process, in words of the operating system that mean nothing
         but "the same" or "another") and `host`, the computer.
     """
-    return {"pid": os.getpid(), "started": _started(os.getpid()), "host": host()}
+    return process_of(os.getpid())
+
+
+def process_of(pid: int) -> dict[str, Any]:
+    """Another process of this computer, as plain data for `still_runs`; see `this_process`."""
+    return {"pid": pid, "started": _started(pid), "host": host()}
 
 
 def still_runs(process: Mapping[str, Any]) -> bool | None:

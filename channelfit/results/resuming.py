@@ -31,6 +31,7 @@ from channelfit.scoring.machine.computer import processor, versions
 from channelfit.search.journal import Journal, differences
 
 if TYPE_CHECKING:
+    from channelfit.problem.protocol import Protocol
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.plan import FitPlan
 
@@ -270,19 +271,26 @@ def _data(plan: FitPlan) -> Iterator[tuple[str, str]]:
         data = getattr(plan.problem, "data", None)
         if data is not None:
             tables = (data.inputs, data.targets, data.scales)
-            yield "data", _hash(*(values for table in tables for values in table.values()))
+            yield "data", hash_of(*(values for table in tables for values in table.values()))
         return
     for number, experiment in enumerate(plan.problem.experiments, 1):
         protocol, recording = experiment.protocol, experiment.recording
-        yield f"command of experiment {number}", _hash(protocol.times_ms, repr(protocol))
+        yield f"command of experiment {number}", _hash_of_command(protocol)
         if recording is not None:
             yield (
                 f"recording of experiment {number}",
-                _hash(recording.current_pA, recording.weight, recording.time_ms),
+                hash_of(recording.current_pA, recording.weight, recording.time_ms),
             )
 
 
-def _hash(*parts: np.ndarray | str) -> str:
+def _hash_of_command(protocol: Protocol) -> str:
+    """Of what was commanded at every sample and between samples, and of what came before."""
+    before = (protocol.resting_mV, protocol.carry_over, protocol.rest_ms, protocol.holding_mV)
+    return hash_of(protocol.times_ms, protocol.command(), repr(protocol.sweeps), repr(before))
+
+
+def hash_of(*parts: np.ndarray | str) -> str:
+    """A hash of arrays and texts, 16 hexadecimal digits."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):

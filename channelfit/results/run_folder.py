@@ -40,7 +40,7 @@ from channelfit.results import resuming
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import make_folder, write_text, writing
 from channelfit.results.report.artist import Artist
-from channelfit.results.report.page_content import facts_of
+from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
@@ -396,7 +396,7 @@ class RunFolder:
         if self._best is None or self._best[0] >= self._saved_cost:
             return None
         try:
-            self._save_fit(self._best[1])
+            self.save_fit(self._best[1])
         except InputError as fault:
             return fault
         self._saved_cost = self._best[0]
@@ -432,7 +432,7 @@ class RunFolder:
                 in no file.
         """
         steps: tuple[Callable[[], None], ...] = (
-            lambda: self._save_fit(result.values),
+            lambda: self.save_fit(result.values),
             lambda: write_text(
                 self.path / "history.csv", _lines([_HISTORY]) + _lines(result.history.tolist())
             ),
@@ -506,7 +506,7 @@ class RunFolder:
         self.claim.release()
         return fault
 
-    def _save_fit(self, values: np.ndarray) -> None:
+    def save_fit(self, values: np.ndarray) -> None:
         if not self._has_data:
             with writing(self.path), tempfile.TemporaryDirectory(dir=self.path) as temporary:
                 save_data(self.fit, Path(temporary))

@@ -26,8 +26,10 @@ from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING,
 #: Two states that no run can tell of itself.
 KILLED, UNKNOWN = "killed", "unknown"
 _CLAIM, _SUMMARY, _HISTORY, _FIT = ".running", "summary.json", "history.csv", "fit.yaml"
+#: The record of a night, in a folder that holds run folders and is none itself.
+NIGHT = "night.json"
 #: Bytes of the largest file of each kind that is read.
-_MOST = {STATE: 2**23, _SUMMARY: 2**25, _HISTORY: 2**27}
+_MOST = {STATE: 2**23, _SUMMARY: 2**25, _HISTORY: 2**27, NIGHT: 2**25}
 #: Characters of the longest text that is shown, and entries of the longest list or table.
 _LONGEST, _ENTRIES = 2000, 2000
 #: Columns of `history.csv` that are shown.
@@ -55,6 +57,11 @@ class FoundRun:
         """The name of the folder, printable."""
         return printable(self.folder.name or str(self.folder))
 
+    @property
+    def of_wells(self) -> bool:
+        """Whether it is a batch, whose wells are fitted each on its own."""
+        return self.number("wells") is not None
+
     def number(self, key: str) -> float | None:
         """A finite number of the content, or None."""
         return self.content.get(key)
@@ -66,7 +73,36 @@ class FoundRun:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of a run, be it finished or not."""
+    if (folder / NIGHT).is_file():
+        return False
     return any((folder / name).is_file() for name in (STATE, _SUMMARY, _CLAIM, _HISTORY))
+
+
+def jobs_of_night(folder: Path) -> dict[str, dict[str, Any]]:
+    """What the record of a night says of each of its jobs, by name.
+
+    Returns: rows with `command`, `state` and `reason`, and `seconds` and `started` where they are
+        known; empty where the folder is that of no night.
+    """
+    body = read_plain(folder / NIGHT, _MOST[NIGHT])
+    try:
+        found = json.loads(body or b"")
+    except (ValueError, RecursionError):
+        return {}
+    rows = found.get("jobs") if isinstance(found, dict) else None
+    read: dict[str, Any] = dict.fromkeys(("state", "command", "reason"), _text)
+    read |= {"seconds": _number, "started": _moment, "process": _process}
+    jobs = {
+        printable(name[:_LONGEST]): {
+            key: own for key, reads in read.items() if (own := reads(row.get(key))) is not None
+        }
+        for name, row in list(rows.items() if isinstance(rows, dict) else ())[:_ENTRIES]
+        if isinstance(row, dict)
+    }
+    for job in jobs.values():
+        if job.get("state") == RUNNING and still_runs(job.get("process", {})) is False:
+            job["state"] = KILLED
+    return jobs
 
 
 def find_run(folder: Path) -> FoundRun:
@@ -94,8 +130,13 @@ def find_run(folder: Path) -> FoundRun:
         return _ended(folder, again)
     if (folder / _SUMMARY).is_file():  # all was written but the state, for which no room was left
         return _without_state(folder)
-    kept = "fit.yaml holds the best that it had saved" if (folder / _FIT).is_file() else ""
-    kept = kept or "it had not saved any parameters yet"
+    if "wells" in told:  # its fit.yaml is the file from which it began
+        done, wells = again.get("wells_done", 0), told["wells"]
+        kept = f"{done:.0f} of {wells:.0f} wells are done, and `--resume` goes on from there"
+    elif (folder / _FIT).is_file():
+        kept = "fit.yaml holds the best that it had saved"
+    else:
+        kept = "it had not saved any parameters yet"
     why = f"Its process is gone, and did not say that it ended; {kept}."
     return FoundRun(folder, KILLED, why, again | {"stage": "", "seconds_left": None})
 
@@ -272,6 +313,9 @@ _NUMBERS = (
     "rms_pA",
     "failed",
     "seed",
+    "wells",
+    "wells_done",
+    "wells_failed",
 )
 _TEXTS = ("state", "reason", "stage", "name", "model", "file", "directory", "version", "optimizer")
 #: What is read of the content of a file, and how.

@@ -7,7 +7,7 @@ currents and their derivatives, and matrix products make residuals and their Jac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from threading import RLock
@@ -24,6 +24,9 @@ from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.tangent_plan import Plan
 from channelfit.scoring.tangent_terms import TermPlans, Terms
 from channelfit.scoring.tangent_walks import UNRESOLVED, Relaxing, Scheme, Walk
+
+#: Targets and constants of candidates, by the number of a plan and the numbers of the candidates.
+Recorded = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class Linearizer:
@@ -104,7 +107,7 @@ class Linearizer:
     ) -> None:
         """Fills in the columns first .. last - 1 of a `Linearization`'s arrays."""
         free, some = self.free, slice(first, last)
-        status[some], normals = self._normals(parameters[:, some])
+        status[some], normals = self.normals(parameters[:, some])
         normals *= 1.0 / self.problem.scored.total_weight
         cost[some] = normals[:, 0, 0]
         normals[status[some] != OK] = 0.0
@@ -115,27 +118,55 @@ class Linearizer:
         self, parameters: np.ndarray, first: int, last: int, cost: np.ndarray, status: np.ndarray
     ) -> None:
         """Fills in the same columns of cost and status, and computes nothing else."""
-        status[first:last], normals = self._normals(parameters[:, first:last])
+        status[first:last], normals = self.normals(parameters[:, first:last])
         cost[first:last] = normals[:, 0, 0] / self.problem.scored.total_weight
 
-    def _normals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def normals(
+        self, parameters: np.ndarray, recorded: Recorded | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Status (n,) and products of residuals and derivatives with each other (n, width, width).
 
         Where a candidate failed the sum of the squares of its residuals is infinite.
+
+        Arguments:
+            recorded: by the number of a plan and the numbers of candidates, what each of these is
+                compared with: targets (n, n_residuals) and constants (n,), pA^2; None for the
+                problem's own data.
         """
         thetas = np.ascontiguousarray(parameters.T)
         status, wanted = np.zeros(len(thetas), np.int64), np.arange(len(thetas))
         normals = np.zeros((len(thetas), 1 + len(self.free), 1 + len(self.free)))
-        for plan in self.plans():
+        for k, plan in enumerate(self.plans()):
+            targets, constant = (None, plan.constant) if recorded is None else recorded(k, wanted)
             with self._walk(plan) as walk:
-                status[wanted], normals[wanted] = walk.normals(thetas[wanted])
-            normals[wanted, 0, 0] += plan.constant
+                status[wanted], normals[wanted] = walk.normals(thetas[wanted], targets)
+            normals[wanted, 0, 0] += constant
             wanted = np.flatnonzero(status == UNRESOLVED)
             if not len(wanted):
                 break
         status[(status == OK) & ~np.isfinite(normals).all(axis=(1, 2))] = NOT_FINITE
         normals[status != OK, 0, 0] = np.inf
         return status, normals
+
+    def shown(self, parameters: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """What candidates show, each with the number of the plan that served it.
+
+        Yields: the number, or minus the status where a candidate failed; and weighted currents with
+        their derivatives, (n_residuals, 1 + n_free), as the residuals against data of zeros. They
+        are valid until the next is asked for.
+        """
+        for theta in np.ascontiguousarray(parameters.T):
+            status = NOT_FINITE
+            for k, plan in enumerate(self.plans()):
+                with self._walk(plan) as walk:
+                    found, _ = walk.normals(theta[None], np.zeros((1, plan.n_residuals)))
+                    status = int(found[0])
+                    if status == OK:
+                        yield k, walk.residuals
+                if status != UNRESOLVED:
+                    break
+            if status != OK:
+                yield -max(status, NOT_FINITE), np.empty((0, 0))
 
     def residuals(
         self,

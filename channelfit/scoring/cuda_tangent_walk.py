@@ -6,10 +6,11 @@ All of it is made on the host, once for a problem and a number of jobs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from itertools import islice, pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODE
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.layout.held_compression import compression
 from channelfit.scoring.layout.visit_order import Schedule
+from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
+
+Array: TypeAlias = np.ndarray
 
 #: The structures Visit, Step, Move, Segment and Run of the generated text.
 VISIT = np.dtype(
@@ -66,6 +70,7 @@ RUN = np.dtype(
 _REST, _HELD, _VARYING = range(3)  # kinds of visits
 
 _SHORTEST = 8  # samples of a segment
+_RECORDINGS = 8  # recordings that are compressed at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +78,20 @@ class Group:
     """Runs whose rows lie side by side: those of equally many samples, or all that are kept whole.
 
     Attributes:
+        runs: the numbers of its runs in the tree.
         matrix: (rank, n_points) from points to residuals, None for the identity.
         n_rows: the points of all its runs. Where there is a matrix, row k*n_runs + r is point k of
             run r.
     """
 
+    runs: tuple[int, ...]
     matrix: np.ndarray | None
     n_rows: int
+
+    @property
+    def n_compressed(self) -> int:
+        """How many rows are left of `n_rows` behind the matrix."""
+        return self.n_rows if self.matrix is None else len(self.matrix) * len(self.runs)
 
 
 class Rows:
@@ -91,11 +103,12 @@ class Rows:
         runs: records of RUN. Their `data` point into the attribute `data`: currents at the points,
             pA, of which the matrix of the group makes what `compression` sees of the recording.
         groups: the groups in the order of their rows.
-        n_rows: the rows of all groups.
+        n_rows: the rows of all groups, and n_compressed: those that their matrices leave.
         constant: the part of the sum of squares that no channel can change, pA^2.
     """
 
     def __init__(self, packed: RunTree, oscillating: bool) -> None:
+        self.packed, self.oscillating = packed, oscillating
         self.points: dict[int, np.ndarray] = {}
         self.constant = packed.constant
         members: dict[int, list[int]] = {0: []}  # samples, 0 where all are kept -> runs
@@ -132,9 +145,59 @@ class Rows:
                 data.append(own)
                 first += len(own)
             if some:
-                self.groups.append(Group(matrix, rows))
+                self.groups.append(Group(tuple(some), matrix, rows))
             self.n_rows += rows
+        self.n_compressed = sum(group.n_compressed for group in self.groups)
         self.runs, self.data = np.array(records, dtype=RUN), np.concatenate(data)
+
+    def targets(self, recordings: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
+        """What several recordings look like in the compressed rows of all groups.
+
+        The recordings are taken in blocks of one size, filled up with zeros, so that what a
+        recording looks like does not depend on how many others there are.
+
+        Arguments:
+            recordings: `data_pA` and `constant` of trees with the same runs and weights.
+
+        Returns:
+            Targets (n_recordings, n_compressed), pA times the root of a weight, and what no channel
+            can change of each sum of squares (n_recordings,), pA^2.
+        """
+        targets, constants = [np.empty((0, self.n_compressed))], [np.empty(0)]
+        blocks = _blocks(recordings)
+        with single_threaded_blas(), ThreadPoolExecutor(usable_cores()) as threads:
+            while some := list(islice(blocks, usable_cores())):  # few, as they are large
+                for (shown, rest), block in zip(threads.map(self._block, some), some, strict=True):
+                    targets.append(shown[: len(block)])
+                    constants.append(rest[: len(block)] + [merged for _, merged in block])
+        return np.concatenate(targets), np.concatenate(constants)
+
+    def _block(self, recordings: list[tuple[Array, float]]) -> tuple[Array, Array]:
+        """Targets and squares outside of a block of recordings that is filled up with zeros."""
+        weight, rest = self.packed.run_weight, np.zeros(_RECORDINGS)
+        parts = []
+        for group in self.groups:
+            shown = []
+            for run in group.runs:
+                begin, n = self.packed.runs[run, DATA], int(self.packed.runs[run, N_SAMPLES])
+                own = np.zeros((_RECORDINGS, n))
+                own[: len(recordings)] = [data[begin : begin + n] for data, _ in recordings]
+                if group.matrix is not None:
+                    own, outside = compression(n, self.oscillating).project_all(own)
+                    rest += weight[run] * outside
+                shown.append(np.sqrt(weight[run]) * own)
+            if group.matrix is None:
+                parts += shown
+            else:
+                parts.append(np.stack(shown, axis=-1).reshape(_RECORDINGS, -1))
+        return np.concatenate(parts, axis=1), rest
+
+
+def _blocks(recordings: Iterable[tuple[Array, float]]) -> Iterator[list[tuple[Array, float]]]:
+    """Recordings, `_RECORDINGS` at a time."""
+    ahead = iter(recordings)
+    while block := list(islice(ahead, _RECORDINGS)):
+        yield block
 
 
 @dataclass(frozen=True)

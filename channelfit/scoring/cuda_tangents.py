@@ -8,6 +8,7 @@ that does not depend on how many candidates there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,9 @@ from channelfit.scoring.kernels.cuda_algebra import (
     ALGEBRA_THREADS,
     CONCLUDE_TANGENTS,
     MULTIPLY_TANGENTS,
+    PROJECT_TANGENTS,
+    PROJECTED_ROWS,
+    WEIGH_TANGENTS,
 )
 from channelfit.scoring.kernels.cuda_tangents import (
     COMPOSE_TANGENTS,
@@ -34,6 +38,9 @@ from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 
+#: Into how many jobs a candidate is cut that is compared with wells. As many as fill the GPU would
+#: be more for few candidates than for many, which shows in the last digits.
+ONE_JOB = 1
 _SEGMENTS_A_JOB = 4  # as they leave the walk little to do
 _THREADS = (128, 64, 96, 32)  # of a block; the first that fills the GPU best is taken
 _THREADS_CUT = 64  # of a block of segments
@@ -45,24 +52,41 @@ def _has_cycles(chain: Chain) -> bool:
     return len(pairs) >= len(chain.states) > 1
 
 
+def rows_of(problem: Problem) -> Rows:
+    """Which samples of a problem's recordings are looked at."""
+    return Rows(problem.scored, any(_has_cycles(chain) for chain in problem.model.chains))
+
+
 class Tangents:
     """The kernels of one problem and the algebra behind them, on arrays that lie on the GPU.
 
     Arguments:
         tangents: how many derivatives a thread carries. 0 gives values alone; with None the number
             is chosen by the states of the model.
+        wells: gives recordings that differ from the problem's in their data alone; it is called
+            when they are first needed. Every candidate is then compared with one of them, in the
+            same launches, and nothing that a candidate gets depends on how many there are. None
+            where all candidates are compared with the problem's own recording.
     """
 
-    def __init__(self, problem: Problem, tangents: int | None = None) -> None:
-        self.problem = problem
+    def __init__(
+        self,
+        problem: Problem,
+        tangents: int | None = None,
+        wells: Callable[[], Wells] | None = None,
+    ) -> None:
+        self.problem, self.wells = problem, wells
         self.source = CudaTangentSource(problem.model, tangents)
         free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         self.free = free if self.source.tangents else []
-        self.n_jobs: int | None = None  # of every call; None for as many as fill the GPU
+        #: of every call; None for as many as fill the GPU, which shows in the last digits
+        self.n_jobs: int | None = None if wells is None else ONE_JOB
         self.threads: int | None = None  # of a block; None for what fills the GPU best
         self._programs: dict[int, Program] = {}
         #: (whether the voltage varies, whether runs are cut) -> slots, and what is compiled
         self._modules: dict[tuple[bool, bool], tuple[int, gpu.CudaModule]] = {}
+        self._walks: dict[int, Walk] = {}
+        self._coming: dict[str, gpu.Compilation] = {}  # by its text
 
     @property
     def bytes_a_candidate(self) -> int:
@@ -75,32 +99,50 @@ class Tangents:
         largest = max(group.n_rows for group in self.rows.groups)
         return 8 * (1 + len(self.free)) * (self.rows.n_rows + 3 * largest)
 
-    def linearize(self, parameters: Any) -> tuple[Any, Any, Any, Any]:
+    def linearize(self, parameters: Any, well: Any = gpu.NULL) -> tuple[Any, Any, Any, Any]:
         """Cost, status, gradient and curvature; see `scorer.Linearization`.
 
         Arguments:
             parameters: (n_parameters, n_candidates) float64, contiguous.
+            well: (n_candidates,) int32, the number of the well that each is compared with.
         """
         xp, n_parameters, n = gpu.cupy(), len(self.problem.model.parameters), parameters.shape[1]
         gradient = xp.zeros((n_parameters, n))
         curvature = xp.zeros((n_parameters, n_parameters, n))
-        return *self._concluded(parameters, gradient, curvature), gradient, curvature
+        return *self._concluded(parameters, well, gradient, curvature), gradient, curvature
 
-    def score(self, parameters: Any) -> tuple[Any, Any]:
-        """Cost and status alone, of parameters (n_parameters, n_candidates) as in `linearize`."""
-        return self._concluded(parameters, gpu.NULL, gpu.NULL)
+    def score(self, parameters: Any, well: Any = gpu.NULL) -> tuple[Any, Any]:
+        """Cost and status alone; arguments as in `linearize`."""
+        return self._concluded(parameters, well, gpu.NULL, gpu.NULL)
+
+    def shown(self, parameters: Any) -> tuple[Any, Any]:
+        """What candidates show in the compressed rows that the targets of wells have.
+
+        Arguments:
+            parameters: as in `linearize`, of at least one candidate.
+
+        Returns:
+            Currents (n_candidates, n_compressed, 1 + n_free), pA times the root of a weight, each
+            with its derivatives; and statuses (n_jobs, n_candidates).
+        """
+        xp, n = gpu.cupy(), parameters.shape[1]
+        residuals, statuses = self.trace(parameters)
+        parts = [rows.reshape(n, height, -1) for rows, height in self._compressed(residuals, n)]
+        return xp.concatenate(parts, axis=1), statuses
 
     def fills(self, n: int) -> bool:
         """Whether n candidates fill the GPU without being cut into jobs."""
         return n >= self._resident
 
-    def _concluded(self, parameters: Any, gradient: Any, curvature: Any) -> tuple[Any, Any]:
+    def _concluded(
+        self, parameters: Any, well: Any, gradient: Any, curvature: Any
+    ) -> tuple[Any, Any]:
         """Cost and status; derivatives are written to gradient and curvature, if not null."""
-        xp, packed, n = gpu.cupy(), self.problem.scored, parameters.shape[1]
+        xp, n = gpu.cupy(), parameters.shape[1]
         cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
         if n:
             residuals, statuses = self.trace(parameters)
-            partial = self._products(residuals, n)
+            partial = self._products(residuals, n, well)
             self._any_program.conclude(
                 (n,),
                 (ALGEBRA_THREADS,),
@@ -112,8 +154,9 @@ class Tangents:
                     np.int32(len(statuses)),
                     self._on_device.free,
                     np.int32(len(self.problem.model.parameters)),
-                    np.float64(self.rows.constant),
-                    np.float64(packed.total_weight),
+                    self._compared.constant,
+                    self._compared.total_weight,
+                    well,
                     cost,
                     status,
                     gradient,
@@ -157,44 +200,119 @@ class Tangents:
             )
         return residuals, status
 
-    def _products(self, residuals: Any, n: int) -> Any:
+    def _compressed(self, residuals: Any, n: int) -> Iterator[tuple[Any, int]]:
+        """The rows of each group in the compressed space, a flat array, and how many there are."""
+        width, begin = 1 + len(self.free), 0
+        for group, matrix in zip(self.rows.groups, self._on_device.matrices, strict=True):
+            size = group.n_rows * n * width
+            rows = residuals[begin : begin + size]
+            begin += size
+            if matrix is not None:
+                rows = rows.reshape(n, matrix.shape[1], -1)
+                # cuBLAS would choose the order of its sums by how many candidates there are
+                times = gpu.cupy().matmul if self.wells is None else self.times
+                rows = times(matrix, rows)
+            yield rows, group.n_compressed
+
+    def times(self, matrix: Any, matrices: Any) -> Any:
+        """Products (n, height, n_columns), in which no number depends on how many others there are.
+
+        Arguments:
+            matrix: (height, depth), and matrices (n, depth, n_columns), contiguous.
+        """
+        (height, depth), (n, _, n_columns) = matrix.shape, matrices.shape
+        products = gpu.cupy().empty((n, height, n_columns))
+        self._any_program.project(
+            (n, -(-n_columns // ALGEBRA_THREADS), -(-height // PROJECTED_ROWS)),
+            (ALGEBRA_THREADS,),
+            (matrix, np.int32(height), np.int32(depth), np.int32(n_columns), matrices, products),
+        )
+        return products
+
+    def squares(self, columns: Any) -> Any:
+        """Inner products (n, entries) of columns (n, n_rows, width) with each other.
+
+        The entries (i, j <= i) follow row after row.
+        """
+        n, n_rows, width = columns.shape
+        parts = gpu.cupy().empty((-(-n_rows // ALGEBRA_ROWS), n, width * (width + 1) // 2))
+        self._multiply(columns, n_rows, width, 0, gpu.NULL, 0, gpu.NULL, parts)
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    def _products(self, residuals: Any, n: int, well: Any) -> Any:
         """Inner products of residual and derivatives with each other, in parts to be added up.
 
         Returns:
             (parts, n_candidates, entries), where the entries (i, j <= i) follow row after row.
         """
-        xp, width, begin, n_parts = gpu.cupy(), 1 + len(self.free), 0, 0
-        groups = list(zip(self.rows.groups, self._on_device.matrices, strict=True))
-        heights = [
-            group.n_rows if matrix is None else group.n_rows // matrix.shape[1] * matrix.shape[0]
-            for group, matrix in groups
-        ]
-        parts = [-(-height // ALGEBRA_ROWS) for height in heights]
+        xp, width, n_parts, n_rows = gpu.cupy(), 1 + len(self.free), 0, 0
+        parts = [-(-group.n_compressed // ALGEBRA_ROWS) for group in self.rows.groups]
         products = xp.empty((sum(parts), n, width * (width + 1) // 2))
-        for (group, matrix), height, own in zip(groups, heights, parts, strict=True):
-            size = group.n_rows * n * width
-            rows = residuals[begin : begin + size]
-            begin += size
-            if matrix is not None:
-                rows = xp.matmul(matrix, rows.reshape(n, matrix.shape[1], -1))
+        factors = self._compared.factors or [None] * len(parts)
+        for (rows, height), own, factor in zip(
+            self._compressed(residuals, n), parts, factors, strict=True
+        ):
             if own:
-                self._any_program.multiply(
-                    (n, own),
-                    (ALGEBRA_THREADS,),
-                    (rows, np.int32(height), np.int32(width), np.int32(n_parts), products),
-                )
+                targets = self._compared.targets
+                if factor is not None:
+                    self._weigh(rows, factor, width, well, n)
+                self._multiply(rows, height, width, n_parts, targets, n_rows, well, products)
             n_parts += own
+            n_rows += height
         return products
+
+    def _weigh(self, rows: Any, factors: Any, width: int, well: Any, n: int) -> None:
+        """Compressed rows of a group by the samples that count in each candidate's well."""
+        _, n_runs, rank, _ = factors.shape
+        self._any_program.weigh(
+            (n, -(-n_runs * width // ALGEBRA_THREADS)),
+            (ALGEBRA_THREADS,),
+            (factors, np.int32(rank), np.int32(n_runs), np.int32(width), well, rows),
+        )
+
+    def _multiply(
+        self,
+        rows: Any,
+        height: int,
+        width: int,
+        first_part: int,
+        targets: Any,
+        first_target: int,
+        well: Any,
+        products: Any,
+    ) -> None:
+        """Inner products of the columns of rows (n, height, width), from a part of products on."""
+        self._any_program.multiply(
+            (products.shape[1], -(-height // ALGEBRA_ROWS)),
+            (ALGEBRA_THREADS,),
+            (
+                rows,
+                np.int32(height),
+                np.int32(width),
+                np.int32(first_part),
+                targets,
+                np.int32(self.rows.n_compressed),
+                np.int32(first_target),
+                well,
+                products,
+            ),
+        )
+
+    def compile_ahead(self, n_jobs: int) -> None:
+        """Begin to compile what so many jobs will launch, in another thread."""
+        text = self._text(self._walk(n_jobs))
+        with gpu.gpu_errors():
+            self._coming[text] = gpu.compile_ahead(text, (), self._title)
 
     def program(self, n_jobs: int) -> Program:
         """What is compiled for a schedule of so many jobs, or of as many as there are run ends."""
         if n_jobs not in self._programs:
-            packed = self.problem.scored
-            order = schedule(packed, n_jobs)
-            parts = _SEGMENTS_A_JOB * n_jobs if n_jobs > 1 else 1
-            walk = Layout(self.source, packed, order, self.rows, parts).walk()
+            walk = self._walk(n_jobs)
             cut = len(walk.segments) > 0
-            module = self._module(walk, cut)
+            module = self._module(walk)
             arrays = tuple(gpu.cupy().asarray(array) for array in walk.arrays)
             self._programs[n_jobs] = Program(
                 walk,
@@ -203,25 +321,43 @@ class Tangents:
                 module.kernel(TRACE_TANGENTS),
                 module.kernel(COMPOSE_TANGENTS) if cut else None,
                 module.kernel(REPLAY_TANGENTS) if cut else None,
+                module.kernel(PROJECT_TANGENTS),
+                module.kernel(WEIGH_TANGENTS),
                 module.kernel(MULTIPLY_TANGENTS),
                 module.kernel(CONCLUDE_TANGENTS),
             )
         return self._programs[n_jobs]
 
-    def _module(self, walk: Walk, cut: bool) -> gpu.CudaModule:
+    def _walk(self, n_jobs: int) -> Walk:
+        if n_jobs not in self._walks:
+            packed = self.problem.scored
+            order = schedule(packed, n_jobs)
+            parts = _SEGMENTS_A_JOB * n_jobs if n_jobs > 1 else 1
+            self._walks[n_jobs] = Layout(self.source, packed, order, self.rows, parts).walk()
+        return self._walks[n_jobs]
+
+    def _module(self, walk: Walk) -> gpu.CudaModule:
         """What is compiled for a walk, or for another one with at least as many slots."""
-        most, module = self._modules.get((walk.varying, cut), (-1, None))
+        key = walk.varying, len(walk.segments) > 0
+        most, module = self._modules.get(key, (-1, None))
         if module is None or most < walk.n_slots:
-            text = self.source.specialized(walk.n_slots, walk.varying, cut)
-            module = gpu.compile_cuda(text, (), f"{self.problem.model.name}.cu")
-            self._modules[walk.varying, cut] = walk.n_slots, module
+            text = self._text(walk)
+            coming = self._coming.pop(text, None)
+            module = coming.module() if coming else gpu.compile_cuda(text, (), self._title)
+            self._modules[key] = walk.n_slots, module
         return module
+
+    def _text(self, walk: Walk) -> str:
+        return self.source.specialized(walk.n_slots, walk.varying, len(walk.segments) > 0)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.problem.model.name}.cu"
 
     @cached_property
     def rows(self) -> Rows:
         """Which samples of the recordings are looked at."""
-        oscillating = any(_has_cycles(chain) for chain in self.problem.model.chains)
-        return Rows(self.problem.scored, oscillating)
+        return rows_of(self.problem)
 
     @cached_property
     def _on_device(self) -> OnDevice:
@@ -229,12 +365,21 @@ class Tangents:
         return OnDevice(
             xp.asarray(np.array(self.free or [-1], dtype=np.int32)),
             xp.asarray(rows.runs.view(np.uint8)),
-            xp.asarray(rows.data),
+            xp.asarray(rows.data if self.wells is None else np.zeros_like(rows.data)),
             [
                 None if g.matrix is None else xp.asarray(np.ascontiguousarray(g.matrix))
                 for g in rows.groups
             ],
         )
+
+    @cached_property
+    def _compared(self) -> Wells:
+        """What is subtracted behind the compression, and what costs are made with."""
+        if self.wells is not None:
+            return self.wells()
+        xp, total_weight = gpu.cupy(), self.problem.scored.total_weight
+        alone = (xp.asarray(np.array([number])) for number in (self.rows.constant, total_weight))
+        return Wells(gpu.NULL, *alone)
 
     @cached_property
     def _threads(self) -> int:
@@ -256,7 +401,7 @@ class Tangents:
 
         Most calls launch it, so that they need not wait for another to be compiled.
         """
-        return self.program(2).kernel
+        return self.program(self.n_jobs or 2).kernel
 
     @cached_property
     def _resident(self) -> int:
@@ -272,8 +417,31 @@ class Tangents:
 
 
 @dataclass(frozen=True, eq=False)
+class Wells:
+    """What candidates are compared with, on the GPU.
+
+    Attributes:
+        targets: (n_wells, n_compressed), pA times the root of a weight, subtracted in the
+            compressed space of `Rows`; `gpu.NULL` where all candidates share a recording, which
+            the walk subtracts.
+        constant: (n_wells,) pA^2, of each sum of squares what no channel can change.
+        total_weight: (n_wells,), of all samples.
+        factors: for wells with masks of their own, by group of `Rows`, upper triangles (n_wells,
+            n_runs, rank, rank) that compressed rows are multiplied with. Else empty.
+    """
+
+    targets: Any
+    constant: Any
+    total_weight: Any
+    factors: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class OnDevice:
-    """The arrays of `Rows` on the GPU, and `free`, (n_free,) int32 indices of parameters."""
+    """The arrays of `Rows` on the GPU, and `free`, (n_free,) int32 indices of parameters.
+
+    The walk subtracts `data` at the points; they are 0 where wells are compared behind it.
+    """
 
     free: Any
     runs: Any
@@ -285,8 +453,8 @@ class OnDevice:
 class Program:
     """A walk on the GPU and the kernels compiled for it.
 
-    The kernels compose and replay are None where no run is cut; multiply and conclude, which take
-    what the walk leaves, are the same in every program.
+    The kernels compose and replay are None where no run is cut; project, weigh, multiply and
+    conclude, which take what the walk leaves, are the same in every program.
     """
 
     walk: Walk
@@ -295,5 +463,7 @@ class Program:
     kernel: Any
     compose: Any
     replay: Any
+    project: Any
+    weigh: Any
     multiply: Any
     conclude: Any

@@ -6,8 +6,9 @@ varying voltage `ramp_collocation`), and which matrices make residuals of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,20 @@ class Group:
     matrix: np.ndarray  # (rank, n_points)
     points: slice  # of the flat array, (n_points, n_runs, width)
     residuals: slice  # rows, (rank, n_runs)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """How data become targets of residuals.
+
+    Attributes:
+        project: of some samples, what they look like in the space of the residuals, and the
+            squares that lie outside it.
+        runs: of each run the samples, among all data, and its number.
+    """
+
+    project: Callable[[np.ndarray], tuple[np.ndarray, float]]
+    runs: list[tuple[slice, int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +133,6 @@ class Plan:
         ]
         self.run_dt = tree.run_dt.copy()
         self.run_dt[held] = tree.table_dt[runs[held, TABLE]]
-        self.constant = tree.constant
         self.ramps: dict[int, Ramp] = {}
         for r in np.flatnonzero(~held).tolist() if grade is not None else ():
             ramp = _ramp(tree, r, grade or 0)
@@ -145,17 +159,15 @@ class Plan:
         points: list[np.ndarray] = []
         n_points = flat = rows = 0
         self.groups: list[Group] = []
-        target: list[np.ndarray] = []
+        self._seen: list[Seen] = []
         scale: list[np.ndarray] = []
         for length, members in by_length.items():
             kept = compression(length, oscillating)
             rank, n_kept = kept.matrix.shape
             stride = len(members) * width
-            shown = np.empty((rank, len(members)))
             for k, r in enumerate(members):
                 self.runs[r, columns.OUT :] = flat + k * width, stride, n_points, n_kept
-                shown[:, k], rest = kept.project(self._data(tree, r))
-                self.constant += tree.run_weight[r] * rest
+            self._seen.append(Seen(kept.project, [(_samples(tree, r), r) for r in members]))
             self.groups.append(
                 Group(
                     kept.matrix,
@@ -163,17 +175,15 @@ class Plan:
                     slice(rows, rows + rank * len(members)),
                 )
             )
-            target.append(shown.ravel())
             scale.append(np.tile(np.sqrt(tree.run_weight[members]), rank))
             points.append(kept.points)
             n_points, flat = n_points + n_kept, flat + n_kept * stride
             rows += rank * len(members)
         for r in self.ramps:
-            for group, shown, rest in self._pieces(tree, r, flat, rows) if sampled[r] else ():
+            for group, seen in self._pieces(tree, r, flat, rows) if sampled[r] else ():
                 self.groups.append(group)
-                self.constant += tree.run_weight[r] * rest
-                target.append(shown)
-                scale.append(np.full(len(shown), np.sqrt(tree.run_weight[r])))
+                self._seen.append(seen)
+                scale.append(np.full(len(group.matrix), np.sqrt(tree.run_weight[r])))
                 flat, rows = group.points.stop, group.residuals.stop
         self.n_compressed = flat
         for r in whole:
@@ -185,12 +195,13 @@ class Plan:
                     points.append(np.arange(length))
                     n_points += length
                 self.runs[r, [columns.POINTS, columns.N_POINTS]] = short[length], length
-            target.append(self._data(tree, r))
+            self._seen.append(Seen(_untouched, [(_samples(tree, r), r)]))
             scale.append(np.full(length, np.sqrt(tree.run_weight[r])))
             rows += length
         self.n_residuals, self.n_flat = rows, flat + rows * width
         self.points = joined(points, np.int64)
-        self.target, self.scale = joined(target), joined(scale)
+        self.scale = joined(scale)
+        self.target, self.constant = self.targets(tree.data_pA, tree.constant)
         self.matrices = joined([group.matrix.ravel() for group in self.groups])
         begins = np.cumsum([0, *(group.matrix.size for group in self.groups)])
         self.group_table = np.array(
@@ -201,29 +212,41 @@ class Plan:
             np.int64,
         ).reshape(-1, 6)
 
-    def _pieces(
-        self, tree: RunTree, r: int, flat: int, rows: int
-    ) -> Iterator[tuple[Group, np.ndarray, float]]:
-        """For every piece with samples: its group, its target, and the squares left outside."""
+    def _pieces(self, tree: RunTree, r: int, flat: int, rows: int) -> Iterator[tuple[Group, Seen]]:
+        """For every piece with samples: its group, and what data become in it."""
         ramp, n, step = self.ramps[r], int(tree.runs[r, N_SAMPLES]), int(tree.runs[r, N_SUB])
-        t, data = np.arange(n) * (step * tree.run_dt[r]), self._data(tree, r)
+        t, first = np.arange(n) * (step * tree.run_dt[r]), int(tree.runs[r, DATA])
         piece_of = np.searchsorted(ramp.edges[1:-1], t, side="right")
         for piece in np.unique(piece_of).tolist():
             begin, end = ramp.edges[piece : piece + 2]
             inside = piece_of == piece
             q, matrix = np.linalg.qr(collocation.between((t[inside] - begin) / (end - begin)))
-            shown = q.T @ data[inside]
-            rest = float(np.sum((data[inside] - q @ shown) ** 2))
+            places = first + np.flatnonzero(inside)
+            of_piece = slice(int(places[0]), int(places[-1]) + 1)
             ramp.places[piece] = flat
             points = slice(flat, flat + matrix.shape[1] * self.width)
             group = Group(matrix, points, slice(rows, rows + len(matrix)))
             flat, rows = points.stop, rows + len(matrix)
-            yield group, shown, rest
+            yield group, Seen(partial(_on_basis, q), [(of_piece, r)])
 
-    @staticmethod
-    def _data(tree: RunTree, r: int) -> np.ndarray:
-        begin = tree.runs[r, DATA]
-        return tree.data_pA[begin : begin + tree.runs[r, N_SAMPLES]]
+    def targets(self, data_pA: np.ndarray, constant: float) -> tuple[np.ndarray, float]:
+        """What data look like to the residuals, and the squares that lie outside all of these.
+
+        Arguments:
+            data_pA: (n_data,) in the order of the tree's own, of the same weights.
+            constant: the squares that merging took out of them, pA^2, as `RunTree.constant`.
+
+        Returns: the target (n_residuals,) pA, and the constant with what compression takes out.
+        """
+        target = []
+        for seen in self._seen:
+            shown = []
+            for samples, r in seen.runs:
+                one, rest = seen.project(data_pA[samples])
+                shown.append(one)
+                constant += float(self.tree.run_weight[r]) * rest
+            target.append(np.stack(shown, axis=1).ravel())
+        return joined(target), constant
 
     def _stretches(self, tree: RunTree, held: np.ndarray, relaxes: bool) -> Iterator[Stretch]:
         r = 0
@@ -238,6 +261,23 @@ class Plan:
             else:
                 yield Stretch(r, last, _nodes(tree, r, relaxes))
             r = last
+
+
+def _samples(tree: RunTree, r: int) -> slice:
+    """The samples of a run among all data."""
+    begin = int(tree.runs[r, DATA])
+    return slice(begin, begin + int(tree.runs[r, N_SAMPLES]))
+
+
+def _untouched(data: np.ndarray) -> tuple[np.ndarray, float]:
+    """Data as they are, where every sample is a residual of its own."""
+    return data, 0.0
+
+
+def _on_basis(q: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, float]:
+    """Data by an orthonormal basis (n, n_basis), and the squares that lie outside it."""
+    shown = q.T @ data
+    return shown, float(np.sum((data - q @ shown) ** 2))
 
 
 def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:

@@ -46,10 +46,16 @@ class Walk(ABC):
         self.gain = np.empty((2, plan.width))
         self.flags = np.zeros(2, np.int64)
 
-    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def normals(
+        self, thetas: np.ndarray, targets: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Status (n,) and products (n, width, width) of candidates (n, n_parameters).
 
         Residuals are left as the last one has them, where it is good.
+
+        Arguments:
+            targets: (n, n_residuals), what the residuals of each candidate are against; None for
+                the plan's own.
         """
         plan, status = self.plan, np.zeros(len(thetas), np.int64)
         products = np.zeros((len(thetas), plan.width, plan.width))
@@ -60,7 +66,7 @@ class Walk(ABC):
                     self.flat,
                     plan.matrices,
                     plan.group_table,
-                    plan.target,
+                    plan.target if targets is None else targets[c],
                     plan.scale,
                     self.shown,
                     self.residuals,
@@ -149,11 +155,22 @@ class Relaxing(Walk):
             )
             edges, middles = edges + run.n_steps + 1, middles + run.n_steps
 
-    def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def normals(
+        self, thetas: np.ndarray, targets: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Status and products of candidates, see `Walk.normals`."""
         plan = self.plan
-        projections = plan.group_table, plan.target, plan.scale, self.residuals
-        return self._normals(thetas, *projections)
+        if targets is None:
+            projections = plan.group_table, plan.target, plan.scale, self.residuals
+            return self._normals(thetas, *projections)
+        pairs = [
+            self._normals(theta[None], plan.group_table, target, plan.scale, self.residuals)
+            for theta, target in zip(thetas, targets, strict=True)
+        ]
+        status, products = zip(*pairs, strict=True) if pairs else ((), ())
+        return joined(list(status), np.int64), joined(list(products)).reshape(
+            len(thetas), plan.width, plan.width
+        )
 
     def fill(self, theta: np.ndarray) -> int:
         """Fills the flat array with the currents of one candidate; returns its status."""
@@ -225,7 +242,7 @@ class Scheme(Walk):
         self.dstates = np.zeros((tree.n_slots, n, width))
         self.powers = np.empty((n_tables, n_levels, n, n))
         # without directions no derivative by a rate is of use
-        n_slopes = n_rates if source.free else 0
+        n_slopes = n_rates if source.partials else 0
         self.dpowers = np.empty((n_tables, n_levels, n, n, n_slopes))
         self.m, self.dm = np.empty((8, n, n)), np.empty((8, n, n, n_slopes))
         self.at_held = self._room(len(tree.voltages))

@@ -6,7 +6,7 @@ The `fit` section stands in the model file, or in a file of its own beside `mode
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.tables import Table, read_columns
 from channelfit.reading.units import is_expression, parse_quantity, shown
 from channelfit.search.joined_files import (
     build_fitted_model,
@@ -63,7 +64,12 @@ def default_optimizer(settings: Mapping[str, Any]) -> str:
     return FOR_A_POPULATION if of_a_population else DEFAULT_OPTIMIZER
 
 
-def read_plan(document: dict[str, Any], file: Path, model_file: Path) -> FitPlan:
+def read_plan(
+    document: dict[str, Any],
+    file: Path,
+    model_file: Path,
+    read: Callable[..., Table] = read_columns,
+) -> FitPlan:
     """The fit of a channel, from a document that `read_fit_document` has given.
 
     Data that are to be simulated are not there yet: `plan.with_data` simulates them.
@@ -71,6 +77,7 @@ def read_plan(document: dict[str, Any], file: Path, model_file: Path) -> FitPlan
     Arguments:
         document: the model with its fit section under `fit`, which is taken out.
         file: where the fit section stands; model_file: where the model stands.
+        read: gives the columns of a recorded table, as `tables.read_columns` does.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
@@ -92,7 +99,7 @@ def read_plan(document: dict[str, Any], file: Path, model_file: Path) -> FitPlan
             "either protocols (simulated data) or experiments (recordings) was expected"
         )
     surrogate = "protocols" in section
-    experiments = _protocols(section) if surrogate else _experiments(section, model)
+    experiments = _protocols(section) if surrogate else _experiments(section, model, read)
     experiments = _clamped(section, model, experiments)
     noise, data_seed = _surrogate(section) if surrogate else (0.0, 0)
     plan = plan_search(
@@ -171,6 +178,22 @@ def read_fit_document(file: Path, overrides: Sequence[str] = ()) -> tuple[dict[s
     return document, model_file
 
 
+def read_experiments(
+    section: Section, model: ChannelModel, read: Callable[..., Table]
+) -> list[Experiment]:
+    """The experiments of a fit section, each with its recording and its clamp.
+
+    Arguments:
+        model: has been built, with what the fit file changes of it.
+        read: gives the columns of a recorded table, as `tables.read_columns` does.
+
+    Raises:
+        InputError: anything that cannot be used, with file, key and what would be right.
+    """
+    section.expect(KEYS["fit"])
+    return _clamped(section, model, _experiments(section, model, read))
+
+
 def _protocols(section: Section) -> list[Experiment]:
     names = section.items("protocols")
     if not names:
@@ -209,14 +232,16 @@ def _clamped(
     return list(experiments)
 
 
-def _experiments(section: Section, model: ChannelModel) -> list[Experiment]:
+def _experiments(
+    section: Section, model: ChannelModel, read: Callable[..., Table]
+) -> list[Experiment]:
     if "surrogate" in section:
         raise section.error("surrogate belongs to protocols, not to experiments", "surrogate")
     rows = section.items("experiments")
     if not rows:
         raise section.error("at least one experiment is needed", "experiments")
     experiments = [
-        _experiment(Section(row, section.file, section.path(f"experiments[{i}]")), model)
+        _experiment(Section(row, section.file, section.path(f"experiments[{i}]")), model, read)
         for i, row in enumerate(rows, 1)
     ]
     if not any(e.weight > 0 for e in experiments):
@@ -237,7 +262,7 @@ def first_temperature(raw: object) -> float | None:
     return None
 
 
-def _experiment(row: Section, model: ChannelModel) -> Experiment:
+def _experiment(row: Section, model: ChannelModel, read: Callable[..., Table]) -> Experiment:
     row.expect(KEYS["experiment"])
     cell = row.text("cell")
     if "cell" in row:
@@ -256,7 +281,7 @@ def _experiment(row: Section, model: ChannelModel) -> Experiment:
     if not 0 <= delay < shortest:
         raise row.error(f"a time from 0 to {shortest:g} ms was expected, not {delay:g}", "delay")
     protocol = _delayed(protocol, delay)
-    recording = load_recording(row.section("recording"), protocol)
+    recording = load_recording(row.section("recording"), protocol, read)
     weight = row.number("weight")
     if weight < 0:
         raise row.error(f"a weight of 0 or more was expected, not {weight:g}", "weight")

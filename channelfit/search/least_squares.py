@@ -20,7 +20,7 @@ from channelfit.search.objective import Local, Objective
 #: Dampings tried at once, as multiples of a start's own.
 TRIALS = np.array([1 / 30, 1 / 3, 3.0, 100.0])
 #: The range of dampings, and the damping with which a start begins.
-_LEAST, _MOST, _FIRST = 1e-12, 1e12, 1e-2
+LEAST, MOST, FIRST = 1e-12, 1e12, 1e-2
 #: A coordinate leaves its face only if it is pulled by more than this share of the steepest slope:
 #: less is rounding.
 _INWARD = 1e-10
@@ -87,7 +87,7 @@ def begin(objective: Objective, unit: np.ndarray) -> Starts:
     """
     local = _host(objective.linearize(unit))
     n = unit.shape[1]
-    return Starts(unit.copy(), local, np.full(n, _FIRST), ~np.isfinite(local.cost))
+    return Starts(unit.copy(), local, np.full(n, FIRST), ~np.isfinite(local.cost))
 
 
 def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> Starts:
@@ -101,7 +101,7 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
     if not len(active):
         return starts
     old = starts.take(active)
-    steps, promise = _steps(old)
+    steps, promise = damped_steps(old)
     trial = np.clip(old.unit[:, None, :] + steps, 0.0, 1.0)
     n_free, n_trials, n = trial.shape
     score = objective.score(trial.reshape(n_free, -1))
@@ -113,11 +113,11 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
     damping = old.damping * np.where(better, TRIALS[best], 30.0 * TRIALS[-1])
     # a step that brought far less than promised asks for a shorter next one
     damping = np.where(better & (gained < 0.25 * promised), 4.0 * damping, damping)
-    damping = np.clip(damping, _LEAST, _MOST)
+    damping = np.clip(damping, LEAST, MOST)
     unit = np.where(better, trial[:, best, places], old.unit)
     most = np.where(np.isfinite(promise), promise, 0.0).max(axis=0)
     floor = tolerance * np.abs(old.cost)
-    done = (most <= floor) | (~better & (old.damping >= _MOST / 1e4)) | (better & (gained <= floor))
+    done = (most <= floor) | (~better & (old.damping >= MOST / 1e4)) | (better & (gained <= floor))
     part = Starts(unit, old.local, damping, done)
     moved = np.flatnonzero(better)
     if len(moved):
@@ -154,10 +154,13 @@ def refine(
     return starts
 
 
-def _steps(starts: Starts) -> tuple[np.ndarray, np.ndarray]:
+def damped_steps(starts: Starts, trials: np.ndarray = TRIALS) -> tuple[np.ndarray, np.ndarray]:
     """Compute steps (n_free, n_trials, n_points), and the gain that the parabola promises of each.
 
     Steps are not finite where the damped system is not positive definite.
+
+    Arguments:
+        trials: (n_trials,) dampings, as multiples of a start's own.
     """
     unit, gradient = starts.unit, starts.local.gradient
     stuck = ((unit <= 0) & (gradient > 0)) | ((unit >= 1) & (gradient < 0))
@@ -168,8 +171,8 @@ def _steps(starts: Starts) -> tuple[np.ndarray, np.ndarray]:
     scale = np.where(held, 0.0, h[:, diagonal, diagonal])
     # a coordinate that the data hardly see must not run away: it is damped as if it counted a bit
     scale = np.maximum(scale, 1e-6 * scale.max(axis=1, keepdims=True)) + 1e-300
-    damped = np.repeat(h[None], len(TRIALS), axis=0)  # (n_trials, n, n_free, n_free)
-    damped[..., diagonal, diagonal] += TRIALS[:, None, None] * starts.damping[:, None] * scale
+    damped = np.repeat(h[None], len(trials), axis=0)  # (n_trials, n, n_free, n_free)
+    damped[..., diagonal, diagonal] += trials[:, None, None] * starts.damping[:, None] * scale
     # unit diagonal: the solution then does not suffer from the scales of the parameters
     root = np.sqrt(np.maximum(damped[..., diagonal, diagonal], 1e-300))
     damped /= root[..., :, None] * root[..., None, :]
@@ -180,8 +183,8 @@ def _steps(starts: Starts) -> tuple[np.ndarray, np.ndarray]:
                 (gradient.T / root).reshape(-1, n_free),
                 (-unit.T * root).reshape(-1, n_free),
                 ((1 - unit.T) * root).reshape(-1, n_free),
-                np.tile(held, (len(TRIALS), 1)),
-            ).reshape(len(TRIALS), n, n_free)
+                np.tile(held, (len(trials), 1)),
+            ).reshape(len(trials), n, n_free)
             / root
         )
         step = np.clip(unit.T + step, 0.0, 1.0) - unit.T

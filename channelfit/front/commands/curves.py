@@ -102,6 +102,8 @@ def _fit(
             work = CurvesWork(formula, groups, settings)
             kept = run.open(work.identity, asked, KeptFits)
             with open_cluster(cluster, screen.say) as doer:
+                if cluster is None:  # a GPU leaves the processor free to write
+                    doer = Here(ahead=chosen == "cuda")
                 table = _tabled(work, doer, kept, run, screen, prefix, data)
             seconds = time.perf_counter() - began
             n_sets = sum(len(group.values) for group in groups)

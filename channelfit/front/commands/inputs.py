@@ -14,6 +14,7 @@ from channelfit.front.fitting import prepared
 from channelfit.front.kinds import channel_document, load_plan
 from channelfit.front.simulation import of_cell
 from channelfit.model.channel import ChannelModel
+from channelfit.pieces.work import Doer
 from channelfit.problem.clamp import left_out
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
@@ -21,6 +22,25 @@ from channelfit.results.report.terminal import SearchScreen
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import default_optimizer, read_fit_document
 from channelfit.search.plan import FitPlan
+
+
+@contextmanager
+def working(cluster: str | None, screen: SearchScreen) -> Iterator[Doer | None]:
+    """Who does pieces of the work for as long as the block runs; None for this process alone.
+
+    Arguments:
+        cluster: what stands behind `--cluster`.
+
+    Raises: InputError where it cannot be used.
+    """
+    if cluster is None:
+        yield None
+        return
+    from channelfit.pieces.cluster import open_cluster  # of use only where one is asked for
+
+    screen.begin("starting the cluster")
+    with open_cluster(cluster, screen.say) as doer:
+        yield doer
 
 
 def as_overrides(

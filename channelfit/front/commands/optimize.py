@@ -15,6 +15,7 @@ from channelfit.front import kinds
 from channelfit.front.commands.inputs import (
     as_overrides,
     prepare,
+    working,
 )
 from channelfit.front.fitting import run
 from channelfit.front.interrupts import held
@@ -60,6 +61,7 @@ def _fitted(
     backend: str,
     dtype: str,
     path: str,
+    cluster: str | None,
     chunk: int | None,
     population: int | None,
     generations: int | None,
@@ -98,7 +100,8 @@ def _fitted(
             with held():
                 claim = claim or runs.Claim.by_name(fit.name)
             folder = kinds.open_folder(claim, fit, artist)
-            summary = run(fit, scorer, folder, screen, asked, _command()).summary
+            with working(cluster, screen) as doer:
+                summary = run(fit, scorer, folder, screen, asked, _command(), doer).summary
     finally:
         with held():
             if claim is not None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from channelfit.front.progress import compilations_shown
-from channelfit.front.reports import save_report
+from channelfit.front.reports import is_batch, save_plate_report, save_report
 from channelfit.front.result import load
+from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
 
@@ -16,12 +17,18 @@ from channelfit.results.report import terminal
 def report(runs: tuple[Path, ...], out: Path | None, figures: str | None, backend: str) -> None:
     """Makes the page, and the figures that were asked for, and prints what was written."""
     kinds = tuple(kind.strip().lower() for kind in (figures or "").split(",") if kind.strip())
+    plates = [run for run in runs if is_batch(run)]
+    if plates and len(runs) > 1:
+        raise InputError("this is a batch, which has a page of its own; give it alone", plates[0])
     with terminal.SearchScreen("report") as screen, compilations_shown(screen):
         fits = []
-        for run in runs:
+        for run in runs if not plates else ():
             screen.begin(f"reading {run} and its data")
             fits.append(load(run, backend))
         screen.begin("drawing")
-        files = save_report(fits, runs, out, kinds)
+        if plates:
+            files = save_plate_report(plates[0], out, kinds)
+        else:
+            files = save_report(fits, runs, out, kinds)
     for file in files:
         click.echo(printable(str(file)))

@@ -25,6 +25,7 @@ from channelfit.reading.texts import printable
 from channelfit.results.report.description import describe
 from channelfit.results.report.plots import save
 from channelfit.results.report.scheme import scheme_figure
+from channelfit.results.report.scheme_words import scheme_of
 from channelfit.scoring.kernels.cpu_source import CpuSource
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.neuron.nmodl import nmodl_text
@@ -64,7 +65,7 @@ def show(
     if out is not None:
         with writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
-            save(scheme_figure(channel), out)
+            save(scheme_figure(scheme_of(channel)), out)
         click.echo(printable(str(out)), err=source is not None)
 
 

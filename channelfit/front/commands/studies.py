@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
+from channelfit.front.commands.inputs import working
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.kinds import load_plan, make_scorer, with_currents
 from channelfit.front.progress import compilations_shown
-from channelfit.front.studies import Wanted, contended, study
+from channelfit.front.studies import Elsewhere, Wanted, contended, study
+from channelfit.pieces.work import Here
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder as runs
@@ -23,6 +25,7 @@ from channelfit.results.run_state import plain
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.journal import Journaled
 from channelfit.search.plan import FitPlan
+from channelfit.search.plan_work import PlanWork
 
 
 def uncertainty(as_json: bool, **given: Any) -> None:
@@ -48,6 +51,7 @@ def _studied(
     seed: int,
     out: Path | None,
     resume: bool,
+    cluster: str | None,
     backend: str,
     overrides: tuple[str, ...],
 ) -> tuple[Path, list[Path], dict[str, Any]]:
@@ -66,7 +70,13 @@ def _studied(
         worth = True
         try:
             answers: Any = Journaled(scorer, kept.journal)
-            found = study(plan, answers, plan.problem.values(), wanted, screen)
+            with working(cluster, screen) as doer:
+                elsewhere = None
+                if doer is not None or kept.has_pieces:
+                    who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
+                    elsewhere = Elsewhere(doer or Here(), PlanWork(plan, *who), kept.pieces)
+                values = plan.problem.values()
+                found = study(plan, answers, values, wanted, screen, elsewhere)
             screen.begin("drawing")
             files, summary = found.save(folder), found.summary
             all_is_done()

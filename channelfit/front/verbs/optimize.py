@@ -11,6 +11,7 @@ import click
 from channelfit.front import interrupts
 from channelfit.front.options import (
     backend_option,
+    cluster_option,
     dtype_option,
     json_option,
     path_option,
@@ -50,6 +51,7 @@ from channelfit.front.resumed import arguments_again
 @backend_option
 @dtype_option("Precision of the search; the result is scored in float64 either way.")
 @path_option
+@cluster_option
 @click.option(
     "--chunk",
     type=click.IntRange(1),
@@ -103,6 +105,7 @@ def optimize(context: click.Context, /, **given: Any) -> None:
       channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
       channelfit optimize models/k_hh.yaml --json --quiet | tail -n 1
       channelfit optimize --resume runs/cell7
+      channelfit optimize my_cell.yaml --seeds 8 --cluster local
     """
     if given["resume"] is not None:
         given = arguments_again(context, given, given["resume"], _BESIDE)
@@ -118,5 +121,6 @@ def optimize(context: click.Context, /, **given: Any) -> None:
         sys.exit(interrupts.exit_code())
 
 
-#: Options that may stand beside `--resume`: they say what is printed, not what is done.
-_BESIDE = ("resume", "quiet", "as_json")
+#: Options that may stand beside `--resume`: they say who works and what is printed, not what is
+#: done.
+_BESIDE = ("resume", "cluster", "quiet", "as_json")

@@ -36,11 +36,15 @@ def report(**given: Any) -> None:
     their intervals, what is not determined, what looked wrong, how to repeat it, a paragraph of
     methods and what to cite. The traces are written as CSV beside it.
 
+    RUN may also be the folder of a batch, whose page plate.html is there already: --figures draws
+    the plate and the distributions of its parameters for print.
+
     \b
     Examples
       channelfit report runs/model_b-20260102-030405
       channelfit report runs/cell7 --figures pdf,svg
       channelfit report runs/three_states runs/four_states --out both.html
+      channelfit report runs/plate7 --figures pdf
     """
     from channelfit.front.commands import report as work
 

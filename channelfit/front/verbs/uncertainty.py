@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import backend_option, json_option, set_option
+from channelfit.front.options import backend_option, cluster_option, json_option, set_option
 
 
 @click.command(short_help="How sure a fit is, and what the data leave open.")
@@ -68,6 +68,7 @@ from channelfit.front.options import backend_option, json_option, set_option
     help="Go on with what an interrupted or killed call with the same arguments has left in the "
     "folder of the results.",
 )
+@cluster_option
 @backend_option
 @set_option
 @json_option

@@ -28,10 +28,12 @@ from channelfit.results.runs import (
     find_run,
     history_of,
     is_run,
+    jobs_of_night,
     read_plain,
 )
 
-REPORT = "report.html"
+#: The page of a finished fit, and that of a batch.
+REPORT, PLATE = "report.html", "plate.html"
 #: Bytes of the largest report, and of the largest table, that are sent.
 _REPORT_BYTES, _TABLE_BYTES = 2**26, 2**28
 #: Generations that a page draws at most.
@@ -116,13 +118,20 @@ class Watched:
             found = self.runs()
         except InputError as error:
             return {"place": printable(str(self.place)), "trouble": error.message, "rows": []}
+        rows = [_queue_row(own, run) for own, run in found]
+        names = {run.name for _, run in found}
+        rows += [
+            _job_row(name, told)
+            for name, told in jobs_of_night(self.place).items()
+            if name not in names
+        ]
         counts: dict[str, int] = {}
-        for _, run in found:
-            counts[run.state] = counts.get(run.state, 0) + 1
+        for row in rows:
+            counts[row["state"]] = counts.get(row["state"], 0) + 1
         return {
             "place": printable(str(self.place)),
             "counts": ", ".join(f"{n} {state}" for state, n in counts.items()),
-            "rows": [_queue_row(own, run) for own, run in found],
+            "rows": rows,
         }
 
     def folder(self, own: str) -> Path | None:
@@ -138,11 +147,13 @@ class Watched:
             return {"name": printable(folder.name), "trouble": told}
         return _run_row(run) | {
             "history": _history(self._histories(folder), run),
-            "report": (folder / REPORT).is_file(),
+            "report": _report_of(run).is_file(),
         }
 
     def traces(self, folder: Path) -> Row:
         """The best fit so far over its data: `experiments`, or a `trouble` in words."""
+        if self._find(folder).of_wells:
+            return {"trouble": "A batch shows its wells on a page of its own, once it is done."}
         one = self._traces.setdefault(folder, _Traces(folder / "fit.yaml"))
         return one.answer()
 
@@ -155,8 +166,11 @@ class Watched:
         return traces_figure(experiments[0]) if experiments else None
 
     def report(self, folder: Path) -> bytes | None:
-        """The report of a run as it stands in its folder; None where there is none."""
-        return read_plain(folder / REPORT, _REPORT_BYTES)
+        """The report of a run, or the page of a batch; None where there is none."""
+        try:
+            return read_plain(_report_of(self._find(folder)), _REPORT_BYTES)
+        except (InputError, OSError):
+            return None
 
     def table(self, folder: Path, wanted: str) -> bytes | None:
         """A table of traces by its name, found among those in the folder; None for any other."""
@@ -226,11 +240,12 @@ def _queue_row(own: str, run: FoundRun) -> Row:
     cost, seconds = run.number("best_cost"), run.number("seconds")
     return {
         "id": own,
+        "page": True,
         "name": run.name,
         "fit": run.text("name"),
         "state": run.state,
         "why": "" if run.why == run.state else run.why,
-        "report": run.state != RUNNING and (run.folder / REPORT).is_file(),
+        "report": run.state != RUNNING and _report_of(run).is_file(),
         "cost": _cost(run, cost),
         "generation": _generation(run),
         "time": "" if seconds is None else duration(seconds),
@@ -238,20 +253,40 @@ def _queue_row(own: str, run: FoundRun) -> Row:
         "started": _moment(run.text("started")),
         "order": {
             "cost": cost,
-            "generation": run.number("generation"),
+            "generation": run.number("wells_done" if run.of_wells else "generation"),
             "time": seconds,
             "started": run.text("started"),
         },
     }
 
 
+def _job_row(name: str, told: Row) -> Row:
+    """A job of a night that is no run folder: it waits, is skipped, or was no fit."""
+    seconds, started = told.get("seconds"), told.get("started", "")
+    return {
+        "id": f"job {name}",
+        "page": False,
+        "name": name,
+        "fit": told.get("command", ""),
+        "state": told.get("state", UNKNOWN),
+        "why": told.get("reason", ""),
+        "report": False,
+        **dict.fromkeys(("cost", "generation", "left"), ""),
+        "time": _shown(duration, seconds),
+        "started": _moment(started),
+        "order": {"cost": None, "generation": None, "time": seconds, "started": started},
+    }
+
+
 def _run_row(run: FoundRun) -> Row:
     cost = run.number("best_cost")
     facts = [
+        ("Wells", _wells(run)),
+        ("Without a fit", _shown(lambda n: f"{n:,.0f}", run.number("wells_failed"))),
         ("Best cost", _cost(run, cost)),
         ("RMS", _rms(run, cost)),
         ("Median cost", _cost(run, run.number("median_cost"))),
-        ("Generation", _generation(run)),
+        ("Generation", "" if run.of_wells else _generation(run)),
         ("Time", _shown(duration, run.number("seconds"))),
         ("Time left", _left(run)),
         ("Candidates", _shown(lambda n: f"{n:,.0f}", run.number("evaluations"))),
@@ -268,6 +303,7 @@ def _run_row(run: FoundRun) -> Row:
     logarithmic = set(run.content.get("logarithmic", ()))
     return {
         "name": run.name,
+        "of_wells": run.of_wells,
         "fit": run.text("name"),
         "folder": printable(str(run.folder)),
         "state": run.state,
@@ -300,7 +336,22 @@ def _rms(run: FoundRun, cost: float | None) -> str:
     return f"{number(math.sqrt(cost))} pA"
 
 
+def _report_of(run: FoundRun) -> Path:
+    return run.folder / (PLATE if run.of_wells else REPORT)
+
+
+def _wells(run: FoundRun) -> str:
+    """How many wells of a batch are done; empty for other runs."""
+    done, wells = run.number("wells_done") or 0, run.number("wells")
+    if wells is None:
+        return ""
+    return f"{wells:,.0f} wells" if done == wells else f"{done:,.0f} of {wells:,.0f} wells"
+
+
 def _generation(run: FoundRun) -> str:
+    """How far a run is: its generation, or the wells of a batch that are done."""
+    if run.of_wells:
+        return _wells(run)
     done = run.number("generation")
     most = run.content.get("stop", {}).get("generations")
     if done is None:
@@ -313,7 +364,12 @@ def _left(run: FoundRun) -> str:
 
 
 def _done(run: FoundRun) -> float | None:
-    """The share of the time that has passed; None where the end is not known."""
+    """The share of the wells that are done, or of the time that has passed; None where the end is
+    not known.
+    """
+    done, wells = run.number("wells_done"), run.number("wells")
+    if run.state == RUNNING and done is not None and wells:
+        return min(1.0, done / wells)
     passed, left = run.number("seconds"), run.number("seconds_left")
     if run.state != RUNNING or passed is None or left is None or passed + left <= 0:
         return None

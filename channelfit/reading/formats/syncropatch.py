@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,51 @@ def with_protocol(contents: Contents, protocol: Path | None = None) -> Contents:
     note = f"Its protocol was taken from {fitting[0].file.name}, which has as many samples."
     joined = _joined(contents, fitting[0])
     return replace(joined, notes=(*joined.notes, note))
+
+
+def seal_MOhm(table: Path, row: str, column: int) -> float:
+    """The seal of a well that the instrument has measured, the median over the sweeps.
+
+    Arguments:
+        table: of currents, beside which the instrument's ``.json`` lies.
+        row, column: of the well, such as "A" and 1.
+
+    Returns: NaN where not exactly one such file there has measured it.
+    """
+    found = []
+    for _, seals in _seals_in(table.parent):
+        try:
+            values = [float(sweep[column - 1][ord(row) - ord("A")]) for sweep in seals]
+        except (TypeError, ValueError, IndexError, KeyError):  # not measured in this well
+            continue
+        known = [value for value in values if math.isfinite(value) and value > 0]
+        if known:
+            found.append(float(np.median(known)) * _MEASURES["seal_resistance_MOhm"][1])
+    return found[0] if len(found) == 1 else math.nan
+
+
+def files_of_seals(table: Path) -> list[Path]:
+    """The files from which `seal_MOhm` reads."""
+    return [path for path, _ in _seals_in(table.parent)]
+
+
+def _seals_in(folder: Path) -> list[tuple[Path, list[Any]]]:
+    """Each .json of a SyncroPatch in a folder with its seals, by sweep, column and row."""
+    beside = sorted(p for p in folder.iterdir() if p.suffix.lower() == ".json")
+    places = [(path, path.stat().st_mtime_ns) for path in beside[:_MAX_CANDIDATES]]
+    return [(path, seals) for path, at in places if (seals := _seals_of(path, at))]
+
+
+@lru_cache(maxsize=_MAX_CANDIDATES)
+def _seals_of(path: Path, changed: int) -> list[Any]:
+    """The seals in a file; none where it is another program's. changed: when it was written."""
+    try:
+        if file_size(path) > _MAX_BYTES:
+            return []
+        seals = _inside(read_json(path), "QCData", _MEASURES["seal_resistance_MOhm"][0])
+    except InputError:
+        return []
+    return seals if isinstance(seals, list) else []
 
 
 def _joined(contents: Contents, protocol: Contents) -> Contents:

@@ -10,14 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from channelfit.reading.keys import clusters, curves, fits, functions, models, protocols, recordings
+from channelfit.reading.keys import (
+    clusters,
+    curves,
+    fits,
+    functions,
+    models,
+    nights,
+    protocols,
+    recordings,
+)
 from channelfit.reading.keys.searches import OPTIMIZER, SETTINGS, STOP
 from channelfit.reading.keys.shapes import Keys
 
 #: By the name of the section.
 KEYS: dict[str, Keys] = {
     keys.name: keys
-    for sections in (models, fits, recordings, protocols, functions, curves, clusters)
+    for sections in (models, fits, recordings, protocols, functions, curves, clusters, nights)
     for keys in sections.SECTIONS
 }
 

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from channelfit import __version__
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
+from channelfit.results.citation import named
 from channelfit.results.file_hashes import files_in, sha256_of
 
 #: How channelfit itself is cited.
-CITATION = (
-    f"channelfit {__version__}: kinetic models of ion channels fitted to voltage-clamp recordings"
-)
+CITATION = named()
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ _SERVE = (
 #: Dataclasses that may be sent, and the modules they stand in.
 _KINDS = {
     "Facts": "channelfit.results.report.page_content",
+    "Scheme": "channelfit.results.report.scheme_parts",
+    "SchemeChain": "channelfit.results.report.scheme_parts",
+    "SchemeStep": "channelfit.results.report.scheme_parts",
     "Page": "channelfit.results.report.traces",
     "Traces": "channelfit.results.report.traces",
     "Protocol": "channelfit.problem.protocol",
@@ -216,8 +219,9 @@ def write_report(page: Page | None, facts: Facts, file: Path) -> None:
     Arguments:
         page: its traces; None for a fit of a function, which has none.
     """
-    from channelfit.results.report.page import report_page, save_page  # loads Bokeh
+    from channelfit.results.report.page import report_page  # loads Bokeh
     from channelfit.results.report.page_content import run_of
+    from channelfit.results.report.page_shell import save_page
     from channelfit.results.report.traces_table import save_tables
 
     run = run_of(file.absolute().parent.name, page, facts)

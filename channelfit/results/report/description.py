@@ -11,7 +11,8 @@ from sympy.printing.str import StrPrinter
 
 from channelfit.model.channel import Chain, ChannelModel, Term, Transition
 from channelfit.model.terms import V
-from channelfit.results.report.scheme import as_written, positive_first, rows_of_states
+from channelfit.results.report.scheme import rows_of_states
+from channelfit.results.report.scheme_words import as_written, positive_first
 from channelfit.results.report.terminal import PlainConsole, table
 
 

@@ -1,29 +1,19 @@
 """The report of a fit, or of several beside each other: one page that needs nothing else.
 
-The page is one file: styles, scripts, figures and samples are in it, and its policy
-(`Content-Security-Policy`) forbids it to ask anybody for anything, and scripts other than its own
-two. Texts of a user's files are escaped by the templates, and come into no script and no figure.
+Texts of a user's files are escaped by the templates, and come into no script and no figure.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import bokeh
 import numpy as np
-from jinja2 import Environment, FileSystemLoader
 from matplotlib.colors import to_hex
 
-from channelfit.model.channel import ChannelModel
-from channelfit.reading.texts import printable
 from channelfit.results.report import page_words, sweeps
 from channelfit.results.report.page_content import Run, Shown, place_in_range, side_by_side
 from channelfit.results.report.page_figures import (
@@ -34,20 +24,19 @@ from channelfit.results.report.page_figures import (
     draw_curves,
     draw_traces,
 )
+from channelfit.results.report.page_shell import TEMPLATES, page_text, short
 from channelfit.results.report.plots import styled
 from channelfit.results.report.quality import quality
 from channelfit.results.report.residuals import Autocorrelation, autocorrelation
 from channelfit.results.report.scheme import scheme_figure
+from channelfit.results.report.scheme_parts import Scheme
 from channelfit.results.report.step_families import Family, measured, parts_of
 from channelfit.results.report.terminal import error_text, quality_texts
 from channelfit.results.report.texts import one_line
 from channelfit.results.report.uncertainty import interval_text
 
-#: By this line a page of this program is told from other files.
-GENERATOR = '<meta name="generator" content="channelfit '
 #: More parameters than this have no table of correlations.
 _MOST_CORRELATED = 24
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def report_page(runs: Sequence[Run], files: Sequence[Sequence[str]] = ()) -> str:
@@ -67,10 +56,10 @@ def report_page(runs: Sequence[Run], files: Sequence[Sequence[str]] = ()) -> str
         "verdicts": [_verdict(run) for run in runs],
         "wrong": [page_words.what_looked_wrong(run.summary) for run in runs],
         "schemes": [
-            None if run.model is None else scheme_svg(run.model, f"scheme{k}")
+            None if run.scheme is None else scheme_svg(run.scheme, f"scheme{k}")
             for k, run in enumerate(runs)
         ],
-        "rates": [None if run.model is None else _rates(run.model) for run in runs],
+        "rates": [None if run.scheme is None else _rates(run.scheme) for run in runs],
         "experiments": [_experiment(figures, runs, k, one, budget) for k, one in enumerate(shown)],
         "parameters": [_parameters(run.summary) for run in runs],
         "together": _together(runs),
@@ -85,87 +74,13 @@ def report_page(runs: Sequence[Run], files: Sequence[Sequence[str]] = ()) -> str
         "citation": list(dict.fromkeys(row for run in runs for row in page_words.citation(run))),
         "version": runs[0].summary["versions"]["channelfit"],
     }
-    script, library = _text("page.js"), _library()
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_hash(library)} {_hash(script)}",
-            "style-src 'unsafe-inline'",
-            "img-src data: blob:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    return page_text(
+        "report.html",
+        context,
+        figures.as_plain(),
+        [TEMPLATES / "page.css"],
+        [TEMPLATES / "page_common.js", TEMPLATES / "page.js"],
     )
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            **context,
-            policy=policy,
-            style=_text("page.css"),
-            script=script,
-            library=library,
-            figures=figures.as_plain(),
-        )
-    )
-
-
-def save_page(text: str, file: Path) -> None:
-    """Write a page to a file, which is never seen half written."""
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-@cache
-def _environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_steerless,
-    )
-    made.filters["short"] = _short
-    made.policies["json.dumps_kwargs"] = {}  # Bokeh's documents refer to what stood before
-    return made
-
-
-@cache
-def _text(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
-
-
-@cache
-def _library() -> str:
-    """BokehJS without widgets and tables, minified; a parser of HTML would change other ends of
-    lines, and then the text would not be the one that the policy allows.
-    """
-    file = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
-    return file.read_text(encoding="utf-8").replace("\r\n", "\n").replace("</script", "<\\/script")
-
-
-def _hash(script: str) -> str:
-    """What the policy of a page calls a script that it allows."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def _steerless(value: Any) -> Any:
-    """What a template puts into a page: a text whose characters steer no screen.
-
-    Those that would, such as marks that turn the text behind them around, are shown by their codes.
-    """
-    return printable(value) if type(value) is str else value  # Markup is the page's own
-
-
-def _short(value: object, digits: int = 4) -> str:
-    """A number with a few digits; a dash where there is none."""
-    if not isinstance(value, int | float | np.floating) or not math.isfinite(value):
-        return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}".replace("-", "−")
 
 
 # --- sections ------------------------------------------------------------------------------------
@@ -178,12 +93,12 @@ def _verdict(run: Run) -> list[tuple[str, str]]:
     if summary.get("rms_pA") is not None:
         share = summary["rms_relative_to_peak"]
         of_peak = f" ({100 * share:.2g} % of the peak)" if share else ""
-        found.append(("RMS of the residuals", f"{_short(summary['rms_pA'], 3)} pA{of_peak}"))
+        found.append(("RMS of the residuals", f"{short(summary['rms_pA'], 3)} pA{of_peak}"))
         words = quality_texts(summary, short=True)
         if "explained" in words:
             found.append(("Variance explained", words["explained"]))
     else:
-        found.append(("Cost", _short(summary["cost"], 5)))
+        found.append(("Cost", short(summary["cost"], 5)))
     free = [r for r in summary["parameters"].values() if r.get("note") not in ("fixed", "tied")]
     found.append(("Free parameters", str(len(free))))
     sure = summary.get("uncertainty")
@@ -197,7 +112,7 @@ def _verdict(run: Run) -> list[tuple[str, str]]:
     return found
 
 
-def scheme_svg(model: ChannelModel, salt: str) -> str:
+def scheme_svg(scheme: Scheme, salt: str) -> str:
     """The scheme as an SVG element for a page, in the colors of the page.
 
     Arguments:
@@ -205,7 +120,7 @@ def scheme_svg(model: ChannelModel, salt: str) -> str:
     """
     out = io.StringIO()
     with styled({"svg.fonttype": "path", "svg.hashsalt": salt}):
-        scheme_figure(model).savefig(
+        scheme_figure(scheme).savefig(
             out,
             format="svg",
             transparent=True,
@@ -237,11 +152,11 @@ _SCHEME_COLORS = {
 }
 
 
-def _rates(model: ChannelModel) -> list[tuple[str, str, str]]:
+def _rates(scheme: Scheme) -> list[tuple[str, str, str]]:
     """Every transition as text: from, to, and its rate."""
     return [
-        (t.source, t.target, f"{t.multiplicity}*({t.rate})" if t.multiplicity > 1 else str(t.rate))
-        for chain in model.chains
+        (t.source, t.target, f"{t.multiplicity}*({t.rate})" if t.multiplicity > 1 else t.rate)
+        for chain in scheme.chains
         for t in chain.transitions
     ]
 
@@ -305,7 +220,7 @@ def _sweeps(traces: Any) -> list[list[dict[str, str]]]:
         for result in traces.results:
             part = slice(k, k + 1)
             if traces.data is None:
-                own.append({"fit_peak": _short(_peak(result[part]))})
+                own.append({"fit_peak": short(_peak(result[part]))})
                 continue
             weight = None if traces.weight is None else traces.weight[part]
             data = traces.data[part]
@@ -314,9 +229,9 @@ def _sweeps(traces: Any) -> list[list[dict[str, str]]]:
             own.append(
                 {
                     "samples": f"{np.count_nonzero(use):,}",
-                    "data_peak": _short(_peak(np.where(use, data, np.nan))),
-                    "fit_peak": _short(_peak(np.where(use, result[part], np.nan))),
-                    "rms": _short(found.rms_pA if found.weight else math.nan, 3),
+                    "data_peak": short(_peak(np.where(use, data, np.nan))),
+                    "fit_peak": short(_peak(np.where(use, result[part], np.nan))),
+                    "rms": short(found.rms_pA if found.weight else math.nan, 3),
                 }
             )
         rows.append(own)
@@ -355,7 +270,7 @@ def _residuals(figures: Figures, number: int, shown: Shown) -> dict[str, Any]:
         height=210,
     )
     table = [
-        (_short(float(lag), 3), [_short(one.at(lag), 2) for one in found])
+        (short(float(lag), 3), [short(one.at(lag), 2) for one in found])
         for lag in found[0].shown_lags_ms
     ]
     return {"place": place, "band": band, "table": table, "left_out": ""}
@@ -397,7 +312,7 @@ def _family(figures: Figures, number: int, shown: Shown, family: Family | str) -
             columns.append(result)
     x = family.curves[0].x if family.curves else np.empty(0)
     table = [
-        [_short(float(x[k]), 5), *(_short(float(c[k]), 4) for c in columns)] for k in range(len(x))
+        [short(float(x[k]), 5), *(short(float(c[k]), 4) for c in columns)] for k in range(len(x))
     ]
     return {"left_out": list(family.left_out), "figures": drawn, "head": head, "table": table}
 
@@ -482,7 +397,7 @@ def _convergence(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
         picks = np.unique(np.linspace(0, len(best) - 1, min(len(best), 10)).round().astype(int))
         tables.append(
             [
-                (_short(int(history[p, 0])), _short(int(history[p, 1])), _short(float(best[p]), 5))
+                (short(int(history[p, 0])), short(int(history[p, 1])), short(float(best[p]), 5))
                 for p in picks
             ]
         )

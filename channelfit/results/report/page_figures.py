@@ -121,8 +121,8 @@ def draw_traces(figures: Figures, number: int, shown: Shown, budget: int) -> dic
     # what is wider lies beneath: a broad line under the data, or a thin one over their noise
     for line in (*data, *fits) if noisy else (*fits, *data):
         _lines(current, *line)
-    _axes(command, "", "voltage (mV)", ticks=3)
-    _axes(current, "" if has_data else _time_label(samples), f"current ({samples['unit']})")
+    add_axes(command, "", "voltage (mV)", ticks=3)
+    add_axes(current, "" if has_data else _time_label(samples), f"current ({samples['unit']})")
     roots = {"command": command, "current": current}
     if has_data:
         residual = _over_time(across, _RESIDUAL)
@@ -130,7 +130,7 @@ def draw_traces(figures: Figures, number: int, shown: Shown, budget: int) -> dic
         for k in _places(traces):
             _lines(residual, f"{name}-apart{k}", 0.9)
         label = f"fit − data ({samples['apart_unit']})"
-        _axes(residual, _time_label(samples), label, ticks=3)
+        add_axes(residual, _time_label(samples), label, ticks=3)
         roots["residual"] = residual
     return {what: figures.add(f"{name}-{what}-plot", plot) for what, plot in roots.items()}
 
@@ -170,15 +170,15 @@ def packed_samples(traces: Traces, budget: int) -> dict[str, Any]:
         if len(corners) > MOST_CORNERS:  # it is no line with corners: sample by sample
             corners = np.arange(n) if size == 1 else _extremes([command[k, :n]], size)
         kept = {
-            "at": "" if size == 1 else _base64(picks, "<u4"),
-            "corners": "" if len(corners) == n else _base64(corners, "<u4"),
-            "command": _base64(command[k, corners], "<f4"),
-            "data": "" if traces.data is None else _base64(rows[0][picks] * factor, "<f4"),
-            "fits": [_base64(c[k, picks] * factor, "<f4") for c in traces.results],
+            "at": "" if size == 1 else packed(picks, "<u4"),
+            "corners": "" if len(corners) == n else packed(corners, "<u4"),
+            "command": packed(command[k, corners], "<f4"),
+            "data": "" if traces.data is None else packed(rows[0][picks] * factor, "<f4"),
+            "fits": [packed(c[k, picks] * factor, "<f4") for c in traces.results],
             "within": _stretches(counts[k, picks]),
         }
         if left < _SMALL * largest:  # the difference of two rounded numbers would be rounding
-            kept["apart"] = [_base64(c[k, picks] * apart_factor, "<f4") for c in apart]
+            kept["apart"] = [packed(c[k, picks] * apart_factor, "<f4") for c in apart]
         sweeps.append(kept)
     h = protocol.sampling_ms * scale
     zooms = _zooms(traces, seen)
@@ -275,7 +275,8 @@ def _zooms(traces: Traces, seen: Sequence[np.ndarray]) -> list[tuple[float, floa
     return eventful(protocol.times_ms, seen, jumps)
 
 
-def _base64(values: np.ndarray, kind: str) -> str:
+def packed(values: np.ndarray, kind: str) -> str:
+    """Numbers of a NumPy kind such as "<f4" as base64, which `page_common.js` unpacks."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode("ascii")
 
 
@@ -320,7 +321,7 @@ def draw_curves(
         log: whether the axes of x and of y are logarithmic.
         zero: whether a line marks zero.
     """
-    plot = _plot(DataRange1d(range_padding=0.05), DataRange1d(range_padding=0.08), height, log)
+    plot = empty_plot(DataRange1d(range_padding=0.05), DataRange1d(range_padding=0.08), height, log)
     for one in series:
         known = np.isfinite(one.x) & np.isfinite(one.y)
         for is_log, values in zip(log, (one.x, one.y), strict=True):
@@ -329,13 +330,13 @@ def draw_curves(
         if one.line and known.any():
             width = 2.0 if one.line == "solid" else 1.2
             glyph = Line(x="x", y="y", line_width=width, line_dash=one.line, line_join="round")
-            _add(plot, source, glyph, [one.tag])
+            add_glyph(plot, source, glyph, [one.tag])
         if one.points and known.any():
             marker = Scatter(x="x", y="y", marker=one.points, size=6, line_width=1.3)
-            _add(plot, source, marker, [one.tag])
+            add_glyph(plot, source, marker, [one.tag])
     if zero:
         plot.add_layout(Span(location=0, dimension="width", line_width=0.7, tags=["zero"]))
-    _axes(plot, x_label, y_label, ticks=5, log=log)
+    add_axes(plot, x_label, y_label, ticks=5, log=log)
     return figures.add(place, plot)
 
 
@@ -354,7 +355,9 @@ def curve_series(curve: Curve, runs: Sequence[int], second: bool) -> Iterator[Se
 # --- pieces --------------------------------------------------------------------------------------
 
 
-def _plot(x_range: Any, y_range: Any, height: int, log: tuple[bool, bool] = (False, False)) -> Plot:
+def empty_plot(
+    x_range: Any, y_range: Any, height: int, log: tuple[bool, bool] = (False, False)
+) -> Plot:
     """An empty figure as wide as its element, without tools and without Bokeh's sign."""
     scales: dict[str, Any] = {}
     if log[0]:
@@ -384,7 +387,7 @@ def _over_time(across: Range1d, height: int) -> Plot:
 
     What its vertical axis holds is up to the script.
     """
-    plot = _plot(across, Range1d(start=-1, end=1), height)
+    plot = empty_plot(across, Range1d(start=-1, end=1), height)
     zoom = BoxZoomTool(dimensions="width")
     plot.add_tools(zoom)
     plot.toolbar.active_drag = zoom
@@ -397,19 +400,30 @@ def _lines(plot: Plot, name: str, width: float) -> GlyphRenderer[Any]:
     glyph = MultiLine(
         xs="xs", ys="ys", line_color="color", line_width=width, line_join="round", line_cap="butt"
     )
-    return _add(plot, source, glyph, [])
+    return add_glyph(plot, source, glyph, [])
 
 
-def _add(plot: Plot, source: ColumnDataSource, glyph: Any, tags: list[str]) -> GlyphRenderer[Any]:
+def add_glyph(
+    plot: Plot, source: ColumnDataSource, glyph: Any, tags: list[str]
+) -> GlyphRenderer[Any]:
+    """Puts glyphs into a figure; the first tag says what their color stands for."""
     renderer = plot.add_glyph(source, glyph)
     renderer.tags = tags
     return renderer
 
 
-def _axes(
-    plot: Plot, x_label: str, y_label: str, ticks: int = 5, log: tuple[bool, bool] = (False, False)
+def add_axes(
+    plot: Plot,
+    x_label: str,
+    y_label: str | None,
+    ticks: int = 5,
+    log: tuple[bool, bool] = (False, False),
 ) -> None:
-    """Axes below and to the left, with small plain labels; without a label only ticks below."""
+    """Axes below and to the left, with small plain labels; without a label only ticks below.
+
+    Arguments:
+        y_label: None where there is no axis to the left.
+    """
     style: dict[str, Any] = {
         "axis_label_text_font_size": "13px",
         "axis_label_text_font_style": "normal",
@@ -423,9 +437,11 @@ def _axes(
     below = kinds[0](axis_label=x_label or None, **style)
     if not x_label:
         below.major_label_text_font_size = "0px"
+    plot.add_layout(below, "below")
+    if y_label is None:
+        return
     beside = kinds[1](axis_label=y_label, **style)
     if not log[1]:
         beside.ticker = BasicTicker(desired_num_ticks=ticks)
-    plot.add_layout(below, "below")
     plot.add_layout(beside, "left")
     plot.add_layout(Grid(axis=beside, dimension=1))

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.results.citation import cited
 from channelfit.results.report.page_content import Run
 from channelfit.results.report.quality import explained
 from channelfit.results.report.traces import Traces
 from channelfit.search.agreement import in_words
-from channelfit.search.saved_fit import OF_THE_MODEL
 
 #: What the searches are, as a sentence goes on after "searched with".
 _SEARCHES = {
@@ -59,7 +59,7 @@ def what_looked_wrong(summary: Mapping[str, Any]) -> list[str]:
     for name, row in summary.get("parameters", {}).items():
         if str(row.get("note", "")).startswith("at ") and not any(name in text for text in remarks):
             found.append(f"{name} is {row['note']}")
-    return [_sentence(text) for text in found]
+    return [sentence(text) for text in found]
 
 
 def agreement_words(summary: Mapping[str, Any]) -> str:
@@ -71,7 +71,7 @@ def agreement_words(summary: Mapping[str, Any]) -> str:
 def undetermined(summary: Mapping[str, Any]) -> list[str]:
     """What the data do not determine, a sentence each."""
     rows = (summary.get("uncertainty") or {}).get("undetermined", ())
-    return [_sentence(row["text"]) for row in rows]
+    return [sentence(row["text"]) for row in rows]
 
 
 def large_correlations(summary: Mapping[str, Any]) -> list[tuple[str, str, float]]:
@@ -101,14 +101,14 @@ def _what_was_fitted(run: Run) -> str:
     free = [row for row in summary["parameters"].values() if row.get("note") not in _NOT_FREE]
     n = len(free)
     what = f"The {n} free parameter{'s' * (n != 1)} of the "
-    if run.model is None:
+    if run.scheme is None:
         return f"{what}function {summary['model']} were fitted."
-    states = sum(len(chain.states) for chain in run.model.chains if not chain.is_gate)
-    gates = [chain.name for chain in run.model.chains if chain.is_gate]
+    states = sum(len(chain.states) for chain in run.scheme.chains if not chain.is_gate)
+    gates = [chain.name for chain in run.scheme.chains if chain.is_gate]
     parts = [f"{states} states"] if states else []
-    parts += [f"the gate{'s' * (len(gates) > 1)} {_listed(gates)}"] if gates else []
-    model = f"model {summary['model']} ({_listed(parts)})"
-    source = f", after {_source(run.model.source)}," if run.model.source else ""
+    parts += [f"the gate{'s' * (len(gates) > 1)} {listed(gates)}"] if gates else []
+    model = f"model {summary['model']} ({listed(parts)})"
+    source = f", after {bare(run.scheme.source)}," if run.scheme.source else ""
     simulated = summary.get("surrogate") is not None
     to = "currents simulated from known values" if simulated else "voltage-clamp recordings"
     return f"{what}{model}{source} were fitted to {to}."
@@ -124,7 +124,7 @@ def _data(run: Run) -> list[str]:
         n, h = panel.protocol.n_sweeps, panel.protocol.sampling_ms
         text = f"{panel.title}: {n} sweep{'s' * (n != 1)} sampled every {h:g} ms"
         if told.get("recording"):
-            text += f" ({_bare(told['recording'])})"
+            text += f" ({bare(told['recording'])})"
         counted, known = _counted(panel)
         if counted < known:
             text += f", of which {counted:,} of {known:,} samples counted"
@@ -165,7 +165,7 @@ def _search(summary: Mapping[str, Any]) -> str:
         f"search ended since {_ended(summary['stop_reason'])}."
     )
     words = agreement_words(summary)
-    return f"{text} {_sentence(words)}" if words else text
+    return f"{text} {sentence(words)}" if words else text
 
 
 def _ended(reason: str) -> str:
@@ -208,25 +208,23 @@ def _errors(summary: Mapping[str, Any]) -> str:
 def citation(run: Run) -> list[tuple[str, str]]:
     """What to cite, each with what it is cited for."""
     version = run.summary["versions"]["channelfit"]
-    year = str(run.summary.get("finished", ""))[:4] or "n.d."
-    found = [
-        (
-            "the program",
-            f"channelfit, version {version} ({year}): kinetic models of ion channels, fitted to "
-            "voltage-clamp recordings. Computer software.",
-        )
-    ]
-    if run.model is not None and run.model.source:
-        found.append(("the model", _source(run.model.source) + "."))
+    found = [of_the_program(version, str(run.summary.get("finished", "")))]
+    if run.scheme is not None and run.scheme.source:
+        found.append(("the model", bare(run.scheme.source) + "."))
     for told in run.summary.get("experiments", ()):
         if told.get("protocol_source"):
-            found.append((f"the protocol {told['protocol']}", _bare(told["protocol_source"]) + "."))
+            found.append((f"the protocol {told['protocol']}", bare(told["protocol_source"]) + "."))
     if run.summary.get("source"):
-        found.append(("the data", _bare(run.summary["source"]) + "."))
+        found.append(("the data", bare(run.summary["source"]) + "."))
     return list(dict.fromkeys(found))
 
 
-def _sentence(text: str) -> str:
+def of_the_program(version: str, finished: str) -> tuple[str, str]:
+    """How this program is cited, after a fit that was finished at a moment (ISO 8601, or empty)."""
+    return "the program", cited(version, finished[:4])
+
+
+def sentence(text: str) -> str:
     """A text as a sentence; a name at its beginning stays as it is."""
     text = text.strip()
     if text.startswith("the "):
@@ -234,15 +232,11 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """A text in one line, without the full stop at its end."""
     return " ".join(text.split()).rstrip(".")
 
 
-def _source(text: str) -> str:
-    """Where a model is from, also where a fit has saved it with what its values are."""
-    return _bare(text.partition(OF_THE_MODEL)[2] or text)
-
-
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

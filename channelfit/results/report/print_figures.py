@@ -6,7 +6,8 @@ they are: no dollar sign in them begins a formula.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -67,41 +68,49 @@ def save_figures(runs: Sequence[Run], folder: Path, kinds: Sequence[str]) -> lis
     Arguments:
         kinds: "pdf", "svg", "png".
     """
+    with print_style():
+        return save_named(figures_of(runs), folder, kinds)
+
+
+def save_named(
+    figures: Iterable[tuple[str, Figure]], folder: Path, kinds: Sequence[str]
+) -> list[Path]:
+    """Write figures, each with the name of its file, in every wanted kind; returns the files.
+
+    A file is never seen half written. It is to be called in the style of print.
+    """
     files = []
-    with styled(_style()):
-        for name, figure in figures_of(runs):
-            for kind in kinds:
-                file = folder / f"{name}.{kind}"
-                partial = file.with_name(f".{file.name}.partial")
-                metadata = {"Date" if kind == "svg" else "CreationDate": None}
-                try:
-                    figure.savefig(
-                        partial,
-                        format=kind,
-                        dpi=_DPI,
-                        metadata=None if kind == "png" else metadata,
-                    )
-                    partial.replace(file)
-                finally:
-                    partial.unlink(missing_ok=True)
-                files.append(file)
+    for name, figure in figures:
+        for kind in kinds:
+            file = folder / f"{name}.{kind}"
+            partial = file.with_name(f".{file.name}.partial")
+            metadata = {"Date" if kind == "svg" else "CreationDate": None}
+            try:
+                figure.savefig(
+                    partial,
+                    format=kind,
+                    dpi=_DPI,
+                    metadata=None if kind == "png" else metadata,
+                )
+                partial.replace(file)
+            finally:
+                partial.unlink(missing_ok=True)
+            files.append(file)
     return files
 
 
-def _style() -> dict[Any, Any]:
+def print_style() -> AbstractContextManager[None]:
+    """The style of figures for print, for as long as a block lasts."""
     there = {font.name for font in fontManager.ttflist}
-    return {
-        **_STYLE,
-        "font.family": "sans-serif",
-        "font.sans-serif": [name for name in _FONTS if name in there],
-    }
+    fonts = [name for name in _FONTS if name in there]
+    return styled({**_STYLE, "font.family": "sans-serif", "font.sans-serif": fonts})
 
 
 def figures_of(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
     """Every figure of a report with the name of its file; to be drawn in the style of print."""
     several = len(runs) > 1
     for k, run in enumerate(runs, 1):
-        if run.model is not None:
+        if run.scheme is not None:
             yield f"scheme_{k}" if several else "scheme", _scheme(run)
     shown = side_by_side(runs)
     for k, one in enumerate(shown, 1):
@@ -121,7 +130,8 @@ def figures_of(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
         yield "convergence", _convergence(runs)
 
 
-def _figure(width: float, height: float) -> Figure:
+def print_figure(width: float, height: float) -> Figure:
+    """An empty figure of a width and a height in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -129,8 +139,8 @@ def _figure(width: float, height: float) -> Figure:
 
 def _scheme(run: Run) -> Figure:
     """The scheme with letters of 8 points, or smaller ones where it would be too wide."""
-    assert run.model is not None
-    figure = scheme_figure(run.model)
+    assert run.scheme is not None
+    figure = scheme_figure(run.scheme)
     width, height = figure.get_size_inches()
     scale = min(POINTS / _OF_SCHEME, WIDE / float(width))
     figure.set_size_inches(scale * width, scale * height)
@@ -146,7 +156,7 @@ def _traces(shown: Shown, labels: Sequence[str]) -> Figure:
     """Command, current and residual of one experiment, two columns wide."""
     traces = shown.traces
     has_data = traces.data is not None
-    figure = _figure(WIDE, 3.5 if has_data else 2.7)
+    figure = print_figure(WIDE, 3.5 if has_data else 2.7)
     ratios = [0.7, 2.4, 0.8] if has_data else [0.7, 2.4]
     axes = list(figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios))
     t, key = traces.protocol.times_ms, sweeps.key_of(traces.protocol)
@@ -211,7 +221,7 @@ def _autocorrelation(shown: Shown, labels: Sequence[str]) -> Figure | None:
     traces = shown.traces
     if traces.data is None:
         return None
-    figure = _figure(NARROW, 2.1)
+    figure = print_figure(NARROW, 2.1)
     axis = figure.subplots()
     for run, result in zip(shown.runs, traces.results, strict=True):
         found = autocorrelation(result - traces.data, traces.weight, traces.protocol.sampling_ms)
@@ -231,7 +241,7 @@ def _autocorrelation(shown: Shown, labels: Sequence[str]) -> Figure | None:
 def _family(family: Family, shown: Shown, labels: Sequence[str]) -> Iterator[tuple[str, Figure]]:
     """One figure for each part of a family of steps, one column wide."""
     for part in parts_of(family):
-        figure = _figure(NARROW, 2.4)
+        figure = print_figure(NARROW, 2.4)
         axis = figure.subplots()
         for place, curve in enumerate(part.curves):
             for run, result in zip(shown.runs, curve.results, strict=True):
@@ -257,7 +267,7 @@ def _parameters(run: Run) -> Figure:
         for name, row in run.summary["parameters"].items()
         if row["lower"] is not None and row["lower"] < row["upper"] and row.get("note") != "fixed"
     ]
-    figure = _figure(NARROW, 0.55 + 0.19 * max(len(rows), 1))
+    figure = print_figure(NARROW, 0.55 + 0.19 * max(len(rows), 1))
     axis = figure.subplots()
     for k, (_, row) in enumerate(rows):
         axis.plot([0, 1], [k, k], color=DATA, linewidth=0.6, zorder=1)
@@ -275,7 +285,7 @@ def _parameters(run: Run) -> Figure:
 
 
 def _convergence(runs: Sequence[Run]) -> Figure:
-    figure = _figure(NARROW, 2.1)
+    figure = print_figure(NARROW, 2.1)
     axis = figure.subplots()
     of_currents = all(run.summary.get("rms_pA") is not None for run in runs)
     for k, run in enumerate(runs):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sympy
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -19,12 +17,13 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.mathtext import MathTextParser
 from matplotlib.patches import Circle, FancyArrowPatch
 from matplotlib.textpath import TextPath
-from sympy.printing.latex import LatexPrinter
 
-from channelfit.model.channel import Chain, ChannelModel, Transition
-from channelfit.model.terms import V, exprel
 from channelfit.results.report.plots import DPI, INK, MUTED, SINGLE, styled
+from channelfit.results.report.scheme_parts import Scheme, SchemeChain, SchemeStep
 from channelfit.results.report.texts import briefs, shorten
+
+if TYPE_CHECKING:
+    from channelfit.model.channel import Chain
 
 #: Inches; one data unit of the drawing is one inch. A circle grows with the names in it.
 RADIUS, _LARGEST = 0.3, 0.9
@@ -51,7 +50,7 @@ class _Arrow:
     bend: float
 
 
-def rows_of_states(chain: Chain) -> list[list[str]]:
+def rows_of_states(chain: Chain | SchemeChain) -> list[list[str]]:
     """Arrange the states in rows, in the order in which the author listed them.
 
     A new row begins where two states that follow each other are not linked in the scheme.
@@ -66,7 +65,7 @@ def rows_of_states(chain: Chain) -> list[list[str]]:
     return rows
 
 
-def layout(chain: Chain) -> dict[str, tuple[float, float]]:
+def layout(chain: Chain | SchemeChain) -> dict[str, tuple[float, float]]:
     """Place the states, as (column, row); rows are counted downward.
 
     A chain becomes a line and a ring becomes a circle. Rows lie below each other, shifted so that
@@ -85,11 +84,11 @@ def layout(chain: Chain) -> dict[str, tuple[float, float]]:
     return places
 
 
-def _links(chain: Chain) -> set[frozenset[str]]:
+def _links(chain: Chain | SchemeChain) -> set[frozenset[str]]:
     return {frozenset((t.source, t.target)) for t in chain.transitions}
 
 
-def _is_round(chain: Chain) -> bool:
+def _is_round(chain: Chain | SchemeChain) -> bool:
     """Whether the states form a ring, or most of them stand in no row."""
     rows = rows_of_states(chain)
     closed = frozenset((chain.states[0], chain.states[-1])) in _links(chain)
@@ -127,19 +126,15 @@ def _best_shift(
     return min(range(-reach, reach + 1), key=lambda s: (slant(s), abs(s)))
 
 
-def scheme_figure(model: ChannelModel) -> Figure:
-    """Draw the model's scheme, or that of each of its gates; open states are filled.
+def scheme_figure(scheme: Scheme) -> Figure:
+    """Draw a model's scheme, or that of each of its gates; open states are filled.
 
     A rate too long to stand on its arrow has a short name there and is written out below.
     """
     with styled({"mathtext.fontset": "dejavuserif", "font.size": _SIZE}):
         notes: list[str] = []
-        drawings = [_Drawing(model, chain, notes) for chain in model.chains]
-        notes += [
-            _readable(f"${_symbol(name)} = {_tex(e)}$")
-            for name, e in model.definitions
-            if name != "celsius"
-        ]
+        drawings = [_Drawing(scheme, chain, notes) for chain in scheme.chains]
+        notes += [_readable(f"${definition}$") for definition in scheme.definitions]
         width = max([d.width for d in drawings] + [_width(n) for n in notes]) + 2 * _MARGIN
         width = max(width, 3.2)
         heights = [max(_height(note) + 0.12, _LINE) for note in notes]
@@ -152,7 +147,7 @@ def scheme_figure(model: ChannelModel) -> Figure:
         axes.set_xlim(0, width)
         axes.set_ylim(height, 0)
         name: dict[str, Any] = {"fontweight": "bold", "fontsize": 11, "color": INK, "va": "center"}
-        heading = axes.text(0.25, 0.27, model.name, parse_math=False, **name)
+        heading = axes.text(0.25, 0.27, scheme.name, parse_math=False, **name)
         shorten(heading, (width - 0.3) * DPI)
         top = _TITLE
         for drawing in drawings:
@@ -169,15 +164,15 @@ def scheme_figure(model: ChannelModel) -> Figure:
 class _Drawing:
     """One chain of states, laid out in inches."""
 
-    def __init__(self, model: ChannelModel, chain: Chain, notes: list[str]) -> None:
+    def __init__(self, scheme: Scheme, chain: SchemeChain, notes: list[str]) -> None:
         self.chain = chain
         inside = [s.removeprefix(f"{chain.name}_") for s in chain.states]
         self.gate = chain.is_gate
-        self.titled = self.gate or len(model.chains) > 1
+        self.titled = self.gate or len(scheme.chains) > 1
         self.names = briefs(inside if self.titled else chain.states, 20)
         longest = max(map(len, self.names)) * _LETTER * _SMALLEST / 72
         self.radius = min(max(RADIUS, longest / 2 + 0.06), _LARGEST)
-        self._short: dict[sympy.Expr, str] = {}
+        self._short: dict[str, str] = {}
         self._longest = _LONGEST_ASLANT if _is_round(chain) else _LONGEST_LABEL
         self.labels = {t: self._label(t, notes) for t in chain.transitions}
         columns = layout(chain)
@@ -200,20 +195,20 @@ class _Drawing:
         self.width = max(xs) + self.radius - self.left
         self.height = max(ys) + self.radius + 0.12 - self.top + (0.2 if self.titled else 0)
 
-    def _label(self, t: Transition, notes: list[str]) -> str:
+    def _label(self, t: SchemeStep, notes: list[str]) -> str:
         """Return the rate as it stands on the arrow; a long one goes to the notes under a short
         name.
         """
         many = f"{t.multiplicity}\\," if t.multiplicity > 1 else ""
-        text = _readable(f"${many}{_tex(t.rate)}$")
+        text = _readable(f"${many}{t.math_text}$")
         if _width(text) <= self._longest and text.startswith("$") and "frac" not in text:
             return text
-        if t.rate not in self._short:
-            self._short[t.rate] = self._name(t)
-            notes.append(_readable(f"${self._short[t.rate]} = {_tex(t.rate)}$"))
-        return f"${many}{self._short[t.rate]}$"
+        if t.math_text not in self._short:
+            self._short[t.math_text] = self._name(t)
+            notes.append(_readable(f"${self._short[t.math_text]} = {t.math_text}$"))
+        return f"${many}{self._short[t.math_text]}$"
 
-    def _name(self, t: Transition) -> str:
+    def _name(self, t: SchemeStep) -> str:
         states = self.chain.states
         if self.gate:
             greek = "alpha" if t.target == states[-1] else "beta"
@@ -222,7 +217,7 @@ class _Drawing:
         i, j = (states.index(s) + 1 for s in (t.source, t.target))
         return f"k_{{{i}{j}}}" if len(states) < 10 else f"k_{{{i},{j}}}"
 
-    def _arrow(self, t: Transition) -> _Arrow:
+    def _arrow(self, t: SchemeStep) -> _Arrow:
         a, b = self.places[t.source], self.places[t.target]
         both = any((u.source, u.target) == (t.target, t.source) for u in self.chain.transitions)
         bend = _BEND if both else 0.0
@@ -243,15 +238,15 @@ class _Drawing:
             dy += 0.2
         for arrow in self.arrows:
             self._draw_arrow(axes, arrow, dx, dy)
-        states = zip(self.chain.states, self.names, self.chain.conductances, strict=True)
-        for state, name, conductance in states:
+        states = zip(self.chain.states, self.names, self.chain.conducting, strict=True)
+        for state, name, conducting in states:
             x, y = self.places[state]
-            face, edge = (SINGLE, _OPEN_EDGE) if conductance else (_SHUT, INK)
+            face, edge = (SINGLE, _OPEN_EDGE) if conducting else (_SHUT, INK)
             axes.add_patch(
                 Circle((x + dx, y + dy), self.radius, facecolor=face, edgecolor=edge, linewidth=1.2)
             )
             size = min(_NAME, (2 * self.radius - 0.1) * 72 / (_LETTER * max(len(name), 2)))
-            color = "white" if conductance else INK
+            color = "white" if conducting else INK
             axes.text(
                 x + dx,
                 y + dy,
@@ -260,7 +255,7 @@ class _Drawing:
                 va="center_baseline",
                 color=color,
                 fontsize=size,
-                fontweight="bold" if conductance else "normal",
+                fontweight="bold" if conducting else "normal",
             )
 
     def _draw_arrow(self, axes: Axes, arrow: _Arrow, dx: float, dy: float) -> None:
@@ -319,75 +314,6 @@ def _label_place(arrow: _Arrow) -> tuple[float, float]:
 
 
 # --- text --------------------------------------------------------------------------------------
-
-
-class _Tex(LatexPrinter):  # type: ignore[misc]
-    """LaTeX that Matplotlib can set: short exponents on one line, other fractions as fractions."""
-
-    def _as_ordered_terms(self, expr: sympy.Expr, order: object = None) -> list[sympy.Expr]:
-        return positive_first(super()._as_ordered_terms(expr, order))
-
-    def _print_Piecewise(self, expr: sympy.Expr) -> str:
-        parts = []
-        for value, condition in expr.args:
-            parts.append(self._print(value))
-            if condition != sympy.true:
-                parts.append(rf"\ \mathrm{{if}}\ {self._print(condition)}\ \mathrm{{else}}\ ")
-        return "".join(parts)
-
-    def _print_exp(self, expr: sympy.Expr, exp: str | None = None) -> str:
-        before, self._settings["fold_short_frac"] = self._settings["fold_short_frac"], True
-        power = f"e^{{{self._print(expr.args[0])}}}"
-        self._settings["fold_short_frac"] = before
-        return power if exp is None else rf"\left({power}\right)^{{{exp}}}"
-
-
-def _tex(expression: sympy.Expr) -> str:
-    """Math text. v sorts last, so that products read z v."""
-    names = {s: _symbol(s.name) for s in expression.free_symbols}
-    last = sympy.Symbol("zzzz", real=True)
-    shown = as_written(expression).xreplace({V: last})
-    printer = _Tex({"symbol_names": {**names, last: "v"}, "mul_symbol": r"\,"})
-    return str(printer.doprint(shown)).replace(r"\frac", r"\dfrac")
-
-
-def positive_first(terms: Sequence[sympy.Expr]) -> list[sympy.Expr]:
-    """The terms of a sum in the order in which a person writes them: v - v0, not -v0 + v."""
-    return sorted(terms, key=lambda term: bool(term.could_extract_minus_sign()))
-
-
-def _symbol(name: str) -> str:
-    """a12 -> a with a subscript, gmax likewise; alpha -> the letter."""
-    match = re.fullmatch(r"(alpha|beta|gamma|delta|tau|mu|kappa|[A-Za-z])_?(\w*)", name)
-    if not match:
-        return rf"\mathrm{{{name}}}".replace("_", r"\_")
-    letter = match[1] if len(match[1]) == 1 else rf"\{match[1]}"
-    rest = match[2].replace("_", r"\_")
-    return rf"{letter}_{{\mathrm{{{rest}}}}}" if rest else letter
-
-
-def as_written(expression: sympy.Expr) -> sympy.Expr:
-    """For reading: exprel as the quotient it stands for, and 2 for 2.0, six digits at most.
-
-    Where one exprel stands inside another, all stay as they are: each quotient holds its argument
-    twice, so that the text would double with every level.
-    """
-
-    def quotient(u: sympy.Expr) -> sympy.Expr:
-        if u.could_extract_minus_sign():
-            return (1 - sympy.exp(u)) / (-u)
-        return (sympy.exp(u) - 1) / u
-
-    nested = any(inner.args[0].has(exprel) for inner in expression.atoms(exprel))
-    shown = expression if nested else expression.replace(exprel, quotient)
-    swap = {}
-    for number in shown.atoms(sympy.Float):
-        value = float(number)
-        if not math.isfinite(value):  # exp(1e9), which SymPy knows and float64 does not
-            continue
-        whole = value == int(value) and abs(value) < 1e6
-        swap[number] = sympy.Integer(int(value)) if whole else sympy.Float(f"{value:.6g}")
-    return shown.xreplace(swap)
 
 
 _parser = MathTextParser("path")

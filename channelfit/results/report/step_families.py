@@ -49,6 +49,8 @@ _COURSES = (
 _PLATEAU = 2.5
 #: Points of a Boltzmann curve, at least.
 _FEWEST_POINTS = 5
+#: Steps in which one is found, at most.
+_MOST_STEPS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -466,29 +468,85 @@ def boltzmann(v: np.ndarray, y: np.ndarray) -> Boltzmann | None:
         where the half-activation lies outside of the voltages, and where these do not reach the
         plateau, without which there is no share of the greatest.
     """
-    from scipy.optimize import least_squares  # SciPy loads slowly
-
     use = np.isfinite(y)
     v, y = v[use], y[use]
     if v.size < _FEWEST_POINTS or np.ptp(y) < 0.3:
         return None
     rising = np.corrcoef(v, y)[0, 1] > 0
-    middle = float(v[np.argmin(np.abs(y - (y.min() + y.max()) / 2))])
-    start = [middle, 8.0 if rising else -8.0, float(y.min()), float(y.max())]
-
-    def apart(p: np.ndarray) -> np.ndarray:
-        power = np.clip((p[0] - v) / p[1], -300, 300)
-        return np.asarray(p[2] + (p[3] - p[2]) / (1 + np.exp(power)) - y)
-
-    sign = math.copysign(1.0, start[1])
+    sign = 1.0 if rising else -1.0
     slopes = sorted((sign * 0.5, sign * 60.0))
-    bounds = ([v[0], slopes[0], -1.5, -1.5], [v[-1], slopes[1], 1.5, 1.5])
-    found = least_squares(apart, np.clip(start, *bounds), bounds=bounds)
-    left = float(np.sum(found.fun**2)) / float(np.sum((y - y.mean()) ** 2))
-    half, slope, bottom, top = (float(value) for value in found.x)
+    lower = np.array([v[0], slopes[0], -1.5, -1.5])
+    upper = np.array([v[-1], slopes[1], 1.5, 1.5])
+    found, squares = _followed(v, y, lower, upper)
+    left = squares / float(np.sum((y - y.mean()) ** 2))
+    half, slope, bottom, top = found.tolist()
     plateau = v[-1] if slope > 0 else v[0]  # where the share is to be that of the greatest
     inside = v[0] < half < v[-1] and 0.51 < abs(slope) < 59 and (plateau - half) / slope > _PLATEAU
     return Boltzmann(half, slope, bottom, top) if left < 0.05 and inside and top > bottom else None
+
+
+def _followed(
+    v: np.ndarray, y: np.ndarray, lower: np.ndarray, upper: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """The Boltzmann curve of least squares within bounds.
+
+    It begins at the best of some halves and slopes, with bottom and top by linear regression, and
+    goes on by steps of Levenberg and Marquardt.
+
+    SciPy has the like, but takes longer to load than all reports of a day take to compute.
+
+    Arguments:
+        v: (n,) mV. y: (n,) shares.
+        lower, upper: (4,) of half, slope, bottom and top.
+
+    Returns: the four parameters, and the sum of squares that is left.
+    """
+
+    def curve(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How far it is from the points (n,), and its derivatives (n, 4)."""
+        power = np.clip((p[0] - v) / p[1], -300, 300)
+        share = 1 / (1 + np.exp(power))
+        steep = (p[2] - p[3]) * share * (1 - share) / p[1]
+        rows = (steep, -steep * power, 1 - share, share)
+        return p[2] + (p[3] - p[2]) * share - y, np.column_stack(rows)
+
+    p = np.clip(_first_guess(v, y, lower, upper), lower, upper)
+    apart, slopes = curve(p)
+    squares, damping = float(apart @ apart), 1e-3
+    for _ in range(_MOST_STEPS):
+        gradient, curvature = slopes.T @ apart, slopes.T @ slopes
+        free = ~(((p <= lower) & (gradient > 0)) | ((p >= upper) & (gradient < 0)))
+        damped = curvature + damping * np.diag(np.diag(curvature) + 1e-30)
+        step = np.zeros(4)
+        step[free] = np.linalg.lstsq(damped[np.ix_(free, free)], -gradient[free], rcond=None)[0]
+        tried = np.clip(p + step, lower, upper)
+        there, slopes_there = curve(tried)
+        gain = squares - float(there @ there)
+        if gain <= 0:
+            damping *= 10
+            if damping > 1e12:
+                break
+            continue
+        p, apart, slopes, damping = tried, there, slopes_there, damping / 10
+        squares -= gain
+        if gain <= 1e-14 * squares:
+            break
+    return p, float(apart @ apart)
+
+
+def _first_guess(v: np.ndarray, y: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """Of a grid of halves and slopes the best, with its bottom and top, (4,)."""
+    halves = np.linspace(lower[0], upper[0], 33)[:, None, None]
+    slopes = np.geomspace(lower[1], upper[1], 13)[None, :, None]
+    share = 1 / (1 + np.exp(np.clip((halves - v) / slopes, -300, 300)))
+    mean = share.mean(axis=2, keepdims=True)
+    power = np.maximum(((share - mean) ** 2).sum(axis=2), 1e-12)
+    height = ((share - mean) @ (y - y.mean())) / power
+    bottom = np.clip(y.mean() - height * mean[..., 0], lower[2], upper[2])
+    top = np.clip(bottom + height, lower[3], upper[3])
+    apart = bottom[..., None] + (top - bottom)[..., None] * share - y
+    at = np.unravel_index(np.argmin((apart**2).sum(axis=2)), power.shape)
+    return np.array([halves[at[0], 0, 0], slopes[0, at[1], 0], bottom[at], top[at]])
 
 
 def _boltzmann_words(v: np.ndarray, y: np.ndarray) -> str:

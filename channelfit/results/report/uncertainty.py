@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +14,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
 from channelfit.results.report.plots import (
     COLORS,
@@ -30,6 +30,9 @@ from channelfit.results.uncertainty.curvature import LEVEL, Estimate, quantile
 from channelfit.results.uncertainty.families import INSTALL, Family
 from channelfit.results.uncertainty.posterior import Posterior
 from channelfit.results.uncertainty.profiles import Profile
+
+if TYPE_CHECKING:
+    from channelfit.model.channel import Parameter
 
 _COLUMNS = 4
 _UPRIGHT = 8  # characters of a name that stand beside each other where there are 0.75 inches

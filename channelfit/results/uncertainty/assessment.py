@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from channelfit.search.plan import FitPlan
 
 #: No recording has less noise than this share of its peak: such data were simulated without any.
-_NOISE_FREE = 1e-4
+NOISE_FREE = 1e-4
 #: Standard errors from the minimum beyond which the fit was not finished.
-_UNFINISHED = 0.3
+UNFINISHED = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ def assess(
         traces = [c[:, :, 0] for c in scorer.simulate(objective.physical(unit))]
     found = estimate(objective, unit[:, 0], n_samples)
     noise_free = fit.surrogate and fit.noise_pA == 0
-    if noise_free or found.cost < (_NOISE_FREE * peak) ** 2:
+    if noise_free or found.cost < (NOISE_FREE * peak) ** 2:
         found = estimate(objective, unit[:, 0], n_samples, sigma_pA=ASSUMED_NOISE * peak)
     else:
         time = correlation_time(fit.problem, traces)
@@ -125,7 +125,7 @@ def _remarks(found: Estimate, refined: bool) -> list[str]:
         remarks.append(
             "the residuals look independent of each other, which is what the standard errors assume"
         )
-    if found.distance > _UNFINISHED:
+    if found.distance > UNFINISHED:
         remarks.append(_unfinished(found, refined))
     for name, side in zip(found.names, found.pushed, strict=True):
         if side:

@@ -318,8 +318,20 @@ def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
     Returns: 1 where the sum is not above that of independent noise by more than two of its own
     standard deviations.
     """
-    rows, masks = _residuals(problem, traces)
-    products, pairs = lagged_products(rows), lagged_products(masks)
+    rows, masks = weighted_residuals(problem, traces)
+    return correlated_over(rows, lagged_products(masks))
+
+
+def correlated_over(rows: Sequence[np.ndarray], pairs: np.ndarray) -> float:
+    """For how many samples a residual says the same as the one before it; see
+    `correlation_time`.
+
+    Arguments:
+        rows: the residuals of each sweep, as `weighted_residuals` returns them.
+        pairs: (n_times of the longest sweep,), how many pairs of samples that count lie 0, 1, ..
+            samples apart: `lagged_products` of the second arrays of the same function.
+    """
+    products = lagged_products(rows)
     n = float(pairs[0])
     if not products[0] > 0:
         return 1.0
@@ -333,7 +345,7 @@ def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
     return found if found > 1 + 4 * math.sqrt(max(window, 1) / n) else 1.0
 
 
-def _residuals(
+def weighted_residuals(
     problem: Problem, traces: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the residuals of each sweep in units of the noise, and which of its samples count.

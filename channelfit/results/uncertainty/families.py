@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse.csgraph import minimum_spanning_tree
-from scipy.spatial.distance import pdist, squareform
 
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.curvature import Estimate
+from channelfit.results.uncertainty.k_means import k_means
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.least_squares import refine
 
@@ -32,6 +31,8 @@ _MOST = 200
 _BENDS = 3
 #: Stands for a barrier that was not measured; finite, as scikit-learn wants it.
 _FAR = 1e300
+#: Digits of the unit cube to which two fits are the same.
+_PLACES = 4
 
 INSTALL = 'python -m pip install "channelfit[sure]"'
 
@@ -102,6 +103,8 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
     unit, chi_square = unit[:, keep], chi_square[keep]
     if unit.shape[1] == 1:
         return [Family(unit, chi_square, 0, 0)]
+    from scipy.spatial.distance import pdist, squareform  # loads slowly, and reports do without
+
     limit = 2 * tolerance
     apart = squareform(pdist(unit.T))
     barriers, tree = _barriers(found, unit, chi_square, apart)
@@ -129,6 +132,28 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
     ]
 
 
+def representatives(family: Family, most: int = 4, seed: int = 0) -> list[tuple[int, int]]:
+    """Pick a few fits of a family that stand for all: those nearest to the centers of k-means.
+
+    A long valley of equally good fits is so seen at several places, where its best fit and its
+    medoid are one each.
+
+    Arguments:
+        most: at most so many; fewer where fewer fits differ.
+
+    Returns: members, each with the number of fits that it stands for, the most first.
+    """
+    points = family.unit.T
+    # refined fits that ended in the same place differ by rounding
+    different = len(np.unique(np.round(points, _PLACES), axis=0))
+    found = k_means(np.round(points, _PLACES), min(most, different), seed=seed)
+    apart = ((points - found.centers[found.labels]) ** 2).sum(axis=1)
+    nearest = [
+        int(np.where(found.labels == k, apart, np.inf).argmin()) for k in range(len(found.centers))
+    ]
+    return list(zip(nearest, found.sizes.tolist(), strict=True))
+
+
 def _agglomerative() -> Any:
     try:
         from sklearn.cluster import AgglomerativeClustering  # an optional package
@@ -147,6 +172,8 @@ def _barriers(
     """Compute barriers (n, n) on straight lines between neighbors, and the tree (n-1, 2) that
     joins all.
     """
+    from scipy.sparse.csgraph import minimum_spanning_tree  # as above
+
     n = unit.shape[1]
     # the same tree as of the distances, but for fits that coincide, between which there is none
     tree = np.argwhere(minimum_spanning_tree(1.0 + apart - np.eye(n)).toarray() > 0)

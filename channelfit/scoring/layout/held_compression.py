@@ -55,15 +55,23 @@ class Compression:
 
     def project(self, data: np.ndarray) -> tuple[np.ndarray, float]:
         """What a recording (n,) looks like in the space, (rank,), and the squares left outside."""
+        z, rest = self.project_all(data)
+        return z, float(rest)
+
+    @property
+    def basis(self) -> np.ndarray:
+        """(n, rank), Q; of a run that is not kept whole."""
+        return np.concatenate([rows for _, _, rows in self._blocks])
+
+    def project_all(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same of recordings (..., n): (..., rank), and squares (...)."""
         if self.is_whole:
-            return np.array(data, dtype=float), 0.0
-        z = np.zeros(len(self.matrix))
+            return np.array(data, dtype=float), np.zeros(data.shape[:-1])
+        z, rest = np.zeros((*data.shape[:-1], len(self.matrix))), np.zeros(data.shape[:-1])
         for begin, end, basis in self._blocks:
-            z += data[begin:end] @ basis
-        # Twice is enough: the rest is orthogonal to the space within rounding of itself.
-        rest = sum(
-            float(np.sum((data[begin:end] - basis @ z) ** 2)) for begin, end, basis in self._blocks
-        )
+            z += data[..., begin:end] @ basis
+        for begin, end, basis in self._blocks:
+            rest += np.sum((data[..., begin:end] - z @ basis.T) ** 2, axis=-1)
         return z, rest
 
 

@@ -218,6 +218,8 @@ class Compilation:
             return _loaded(self.name, self.text, self.code.result())
 
 
+#: What other threads compile now, by the key in the cache folder.
+_under_way: dict[str, Future[bytes]] = {}
 #: CuPy, once it was seen to work.
 _working: Any = None
 
@@ -311,18 +313,23 @@ def compile_cuda(text: str, options: Sequence[str] = (), name: str = "kernel.cu"
 def compile_ahead(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> Compilation:
     """Begin to compile as `compile_cuda` does, in another thread: NVRTC does not hold Python up.
 
-    Code that lies in the cache folder is there at once.
+    Code that lies in the cache folder is there at once, and a text that is being compiled already
+    is not compiled twice.
     """
     with gpu_errors():
         given, key = _options_and_key(text, options)
-        code: Future[bytes] = Future()
-        found = kept(_MACHINE_CODE, key)
+        found, mine = kept(_MACHINE_CODE, key), Future[bytes]()
+        code = mine if found is not None else _under_way.setdefault(key, mine)
+        if code is not mine:
+            return Compilation(name, text, code)
 
     def compiled() -> None:
         try:
             code.set_result(_machine_code(text, given, key, name))
         except Exception as error:  # raised where the code is wanted
             code.set_exception(error)
+        finally:
+            _under_way.pop(key, None)
 
     if found is not None:
         code.set_result(found)

@@ -247,6 +247,7 @@
         find("parameters").dataset.shown = rows;
         find("parameters").tBodies[0].replaceChildren(...told.parameters.map(parameterRow));
       }
+      show(find("traces-part"), !told.of_wells); // a batch has a page of its own
       await drawCost(told.history, told.unit);
     }
 
@@ -330,6 +331,7 @@
     line.row = row;
     line.words = `${row.name} ${row.fit} ${row.state}`.toLowerCase();
     say(line.cells[0].querySelector("bdi"), row.name);
+    if (!row.page) line.cells[0].firstChild.removeAttribute("href"); // a job that is no run
     line.cells[0].lastChild.ariaLabel = `report of ${row.name}`;
     show(line.cells[0].lastChild, row.report);
     setState(line.cells[1].firstChild, row.state);

@@ -1,22 +1,9 @@
-"use strict";
-// What the page does beside showing text: it hands Bokeh the samples that the chosen sweeps and the
-// chosen part of the time need, and paints the figures in the colors of the page, light or dark.
-// Nothing here evaluates text, and nothing is fetched.
+// What the report of a fit does: it hands Bokeh the samples that the chosen sweeps and the chosen part
+// of the time need.
 
-const told = JSON.parse(document.getElementById("figures").textContent);
 const COLUMNS = 900; // stretches of which the extremes are drawn
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
-let model = null; // Bokeh's document, once it is there
 
 // --- samples ---------------------------------------------------------------------------------
-
-function bytes(text) {
-  const raw = atob(text), out = new Uint8Array(raw.length);
-  for (let k = 0; k < raw.length; k++) out[k] = raw.charCodeAt(k);
-  return out.buffer;
-}
-const floats = (text) => new Float32Array(bytes(text));
-const counts = (text) => new Uint32Array(bytes(text));
 
 function unpacked(sweep) {
   return {
@@ -189,108 +176,13 @@ function apart(sweep, f, scale) {
   return sweep.apart[f];
 }
 
-// The least and the largest of some lines, with room on either side.
-function ends(lines, share) {
-  let low = Infinity, high = -Infinity;
-  for (const line of lines) {
-    for (const y of line) {
-      if (y < low) low = y;
-      if (y > high) high = y;
-    }
-  }
-  if (low > high) return null;
-  const room = share * (high - low) || 0.1 * Math.abs(high) || 1;
-  return {start: low - room, end: high + room};
-}
+// --- begin -----------------------------------------------------------------------------------
 
-// --- colors ----------------------------------------------------------------------------------
-
-function styles() {
-  const css = getComputedStyle(document.documentElement);
-  const of = (name) => css.getPropertyValue(name).trim();
-  return {
-    ink: of("--ink"), muted: of("--muted"), rule: of("--rule"),
-    data: of("--data"), hidden: of("--hidden"),
-    runs: [0, 1, 2, 3, 4, 5].map((k) => of(`--run${k}`)),
-  };
-}
-
-function colorOf(tag, noted) {
-  if (tag === "data") return noted.ink;
-  if (tag === "muted" || tag === "zero") return noted.muted;
-  return noted.runs[Number(tag.slice(3)) % noted.runs.length];
-}
+const experiments = told.experiments.map((one, k) => new Experiment(k, one));
 
 function paint() {
-  const noted = styles();
-  for (const plot of model.roots()) {
-    for (const part of [...plot.below, ...plot.left]) {
-      part.setv({
-        axis_label_text_color: noted.ink, major_label_text_color: noted.ink,
-        axis_line_color: noted.muted, major_tick_line_color: noted.muted,
-      });
-    }
-    for (const part of plot.center) {
-      if (part.type === "Grid") part.grid_line_color = noted.rule;
-      if (part.type === "Span") part.line_color = noted.muted;
-    }
-    for (const renderer of plot.renderers) {
-      if (!renderer.tags.length) continue;
-      const color = colorOf(renderer.tags[0], noted);
-      const filled = renderer.glyph.type === "Scatter" ? {fill_color: null} : {};
-      renderer.glyph.setv({line_color: color, ...filled});
-    }
-  }
+  paintFigures(styles());
   experiments.forEach((one) => one.draw());
 }
 
-// --- begin -----------------------------------------------------------------------------------
-
-const plotOf = (place) =>
-  (Object.entries(told.items[0].roots).find(([, element]) => element === place) || [])[0];
-const experiments = told.experiments.map((one, k) => new Experiment(k, one));
-
-// Bokeh's figures take the focus, but no key does anything there: the inputs beside them do.
-function unfocusable(root) {
-  for (const part of root.querySelectorAll("*")) {
-    if (part.tabIndex >= 0 && part.classList.contains("bk-events")) part.tabIndex = -1;
-    if (part.shadowRoot) unfocusable(part.shadowRoot);
-  }
-}
-
-async function begin() {
-  if (told.items.length) {
-    if (window.matchMedia("(pointer: coarse)").matches) {
-      // a finger that scrolls the page must not draw boxes
-      for (const one of Object.values(told.docs)) {
-        for (const root of one.roots) delete root.attributes.toolbar;
-      }
-    }
-    await Bokeh.embed.embed_items(told.docs, told.items);
-    model = Bokeh.documents[0];
-    experiments.forEach((one) => one.begin());
-    paint();
-    // Bokeh lays out its figures once more when it has seen their sizes
-    const calm = () => document.querySelectorAll(".plot").forEach(unfocusable);
-    calm();
-    requestAnimationFrame(() => requestAnimationFrame(calm));
-    dark.addEventListener("change", paint);
-  }
-  document.documentElement.dataset.ready = String(Math.round(performance.now()));
-}
-
-for (const button of document.querySelectorAll("button[data-copies]")) {
-  button.addEventListener("click", async () => {
-    const source = document.getElementById(button.dataset.copies);
-    window.getSelection().selectAllChildren(source);
-    const said = button.nextElementSibling;
-    try {
-      await navigator.clipboard.writeText(source.textContent);
-      said.textContent = "Copied.";
-    } catch (refused) {
-      said.textContent = "Selected: copy it with the keyboard.";
-    }
-  });
-}
-
-begin();
+embedFigures(() => experiments.forEach((one) => one.begin()), paint).then(ready);

@@ -1,0 +1,165 @@
+"""Measures k-means by its ways, and how often intervals of a population hold the truth.
+
+    python benchmarks/kmeans.py [--parts cpu workers coverage] [--backend cuda] [--points N]
+
+The points are those of the published distributed design: N points in d = 2 dimensions, K = 4
+centers; here in overlapping clouds, so that centers move for long. Each way follows the same single
+beginning for the same number of iterations, and must come to the same inertia.
+
+* cpu: scikit-learn with all threads, and sums in this process.
+* workers: parts computed by 1 to 4 processes of a cluster on this machine, the points in a file.
+* coverage: simulated plates of 5 to 400 cells, and how often the 95 % intervals of mean and spread
+  of two drawn parameters hold the truth. Errors of the wells are half of the spread.
+* with --backend cuda: sums on a GPU, points there already, beside scikit-learn in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from report import Row, compared, finish
+
+from channelfit.batch.mixed import Evidence, Level, Mixed
+from channelfit.pieces.cluster import open_cluster
+from channelfit.results.uncertainty.k_means import Clusters, k_means, partial_sums
+from channelfit.scoring.machine import gpu
+
+K, D, SEED, ITERATIONS, REPEATS = 4, 2, 20151226, 20, 3
+PLATES = ((5, 600), (20, 400), (100, 200), (400, 60))
+
+
+def clouds(n: int) -> np.ndarray:
+    """Points (n, D) in K clouds that overlap."""
+    random = np.random.default_rng(SEED)
+    middles = 2.0 * random.normal(size=(K, D))
+    return middles[random.integers(K, size=n)] + random.normal(size=(n, D))
+
+
+def timed(function: Callable[[], Clusters], repeats: int = REPEATS) -> tuple[float, Clusters]:
+    """The median of the seconds, and the result."""
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        found = function()
+        seconds.append(time.perf_counter() - begin)
+    return float(np.median(seconds)), found
+
+
+def of(points: np.ndarray | Path, way: str, doer: object = None) -> Callable[[], Clusters]:
+    """A whole k-means from one beginning."""
+    return lambda: k_means(
+        points, K, seed=SEED, restarts=1, way=way, doer=doer, iterations=ITERATIONS
+    )
+
+
+def same(one: Clusters, other: Clusters) -> str:
+    """Whether two ways came to the same."""
+    apart = abs(one.inertia / other.inertia - 1)
+    moved = int((one.labels != other.labels).sum())
+    return f"inertia differs by {apart:.1g}, {moved} labels differ"
+
+
+def on_cpu(points: np.ndarray) -> list[Row]:
+    """Sums beside scikit-learn."""
+    theirs, want = timed(of(points, "scikit-learn"))
+    ours, got = timed(of(points, "sums"))
+    name = f"{len(points):,} points, {ITERATIONS} iterations"
+    return [compared(f"sums, {name}", ours, "s", theirs, same(got, want))]
+
+
+def by_workers(points: np.ndarray) -> list[Row]:
+    """Partial sums of parts, by 1 to 4 processes, beside this process alone."""
+    rows = []
+    alone, want = timed(of(points, "sums"), 1)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "points.npy"
+        np.save(file, points)
+        for n in (1, 2, 3, 4):
+            with open_cluster(f"local:{n}") as doer:
+                of(file, "pieces", doer)()  # processes begin, libraries load
+                seconds, got = timed(of(file, "pieces", doer), 1)
+            rows.append(compared(f"{n} workers", seconds, "s", alone, same(got, want)))
+    return rows
+
+
+def on_gpu(points: np.ndarray) -> list[Row]:
+    """Sums on a GPU beside scikit-learn; and an iteration alone, the points there already."""
+    theirs, want = timed(of(points, "scikit-learn"))
+    ours, got = timed(of(points, "cuda"))
+    cp = gpu.cupy()
+    there, weights = cp.asarray(points), cp.ones(len(points))
+    centers = want.centers[None]
+    seconds = gpu.timed(lambda: partial_sums(there, weights, centers), REPEATS)
+    n_bytes = 8 * len(points) * (D + 1)
+    return [
+        compared(f"cuda, {len(points):,} points", ours, "s", theirs, same(got, want)),
+        Row("an iteration on the GPU", seconds, "s", note=f"{n_bytes / seconds / 1e9:,.0f} GB/s"),
+    ]
+
+
+def coverage(share: float) -> list[Row]:
+    """How often intervals hold the truth, in percent."""
+    rows = []
+    spread, error, covariance = 0.1, 0.05, 0.01 * np.array([[1.0, 0.5], [0.5, 1.0]])
+    for n, repeats in PLATES:
+        random = np.random.default_rng([SEED, n])
+        repeats = max(2, int(share * repeats))
+        hits = np.zeros((repeats, 2, 2))
+        for repeat in range(repeats):
+            truth = random.multivariate_normal([0.5, 0.5], covariance, n)
+            information = _information(random, n, error)
+            noise = np.linalg.cholesky(np.linalg.inv(information)) @ random.normal(size=(n, 2, 1))
+            weighted = np.einsum("wij,wj->wi", information, truth + noise[..., 0])
+            evidence = Evidence.of(weighted, information)
+            level = Level.of(Mixed(evidence, 2, n >= 6, np.zeros(2), np.zeros(2)))
+            lower, upper = level.mean_interval()
+            least, most = level.spread_interval()
+            hits[repeat, 0] = (lower < 0.5) & (upper > 0.5)
+            hits[repeat, 1] = (least <= spread) & (most > spread)
+        for what, found in zip(("mean", "spread"), hits.mean(axis=(0, 2)), strict=True):
+            chance = 100 * np.sqrt(0.95 * 0.05 / (2 * repeats))
+            note = f"{repeats} plates, chance ± {chance:.1f}"
+            rows.append(Row(f"{n} cells, {what}", 100 * float(found), "%", note=note))
+    return rows
+
+
+def _information(random: np.random.Generator, n: int, error: float) -> np.ndarray:
+    """Information matrices (n, 2, 2) of wells that determine two parameters unequally well."""
+    rows = random.normal(size=(n, 6, 2)) / np.sqrt(6)
+    errors = error * np.exp(0.5 * random.normal(size=(n, 1, 1)))
+    return np.swapaxes(rows, 1, 2) @ rows / errors**2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", default=["cpu", "workers", "coverage"])
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--points", type=int, default=1_000_000)
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the work")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    share = 0.01 if asked.quick else 1.0
+    points = clouds(max(1000, int(share * asked.points)))
+    rows: list[Row] = []
+    if asked.backend == "cuda":
+        rows += on_gpu(points)
+    else:
+        rows += on_cpu(points) if "cpu" in asked.parts else []
+        rows += by_workers(points) if "workers" in asked.parts else []
+    name = "kmeans_cuda" if asked.backend == "cuda" else "kmeans"
+    device = gpu.device().name if asked.backend == "cuda" else ""
+    if rows:
+        finish(name, "k-means", rows, device, asked.out)
+    if asked.backend == "cpu" and "coverage" in asked.parts:
+        title = "how often 95 % intervals hold the truth"
+        finish("populations", title, coverage(share), "", asked.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

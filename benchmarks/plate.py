@@ -1,0 +1,346 @@
+"""Measures how fast a plate of recordings is fitted, how well, and how sure its intervals are.
+
+    python benchmarks/plate.py [--backend cpu --wells 384 --sizes 1 8 64 384 --alone 3 --out DIR]
+
+Wells are simulated: the five states of `models/herg_markov.yaml` and a leak, under the staircase of
+15.4 s at 0.2 ms (77,000 samples). Every well has kinetics of its own (each parameter is off by a
+factor of exp(0.05 x), x normal), a conductance from 15 to 150 nS, a leak of 0.3 to 4 nS that
+reverses between -25 and 5 mV, and white noise of 5 to 30 pA. All 17 parameters are fitted.
+
+* seconds: of all wells with intervals, by the clock and of the processor (others may share this
+  machine), and of some wells more and fewer, as figure plate.png.
+* worst: the cost of each well against the best known, that of a descent from the true parameters
+  where that is lower.
+* coverage: how many of all 95 % intervals hold the true value.
+* alone: the same recordings by the best that there is without this: a loop of our own fits, and
+  SciPy's least_squares ("trf", bounds) with our compressed residuals and exact derivatives, which
+  begins where our scan says, which it gets for nothing, and stops when two of its starts agree, as
+  ours does. Both in the same run, by the processor's time for a well on one core.
+
+What a well takes, in operations: a linearization of 17 parameters is some 5 million (propagators of
+29 voltages and their derivatives, two ramps in 42 pieces of 60 equations each, 1,700 residuals with
+18 columns), of which a descent takes some 30 and a well three or four descents: 10^9 or so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from report import RESULTS, Row, compared, finish
+from scipy.optimize import least_squares
+
+from channelfit.batch import search
+from channelfit.batch.costs import Wells
+from channelfit.batch.fits import Settings, WellFits, fit_wells
+from channelfit.batch.together import together
+from channelfit.front.kinds import load_plan
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.recording import Recording
+from channelfit.reading.documents import dump_yaml, read_yaml
+from channelfit.results.report.plots import STYLE
+from channelfit.scoring.cpu_tangents import Linearizer
+from channelfit.scoring.machine.threads import single_threaded_blas
+from channelfit.scoring.scorer import Scorer, make_scorer
+from channelfit.search.agreement import SAME
+from channelfit.search.hybrid import Hybrid
+from channelfit.search.loop import optimize
+from channelfit.search.plan import FitPlan
+
+ROOT = Path(__file__).parent.parent
+SEED = 17
+#: Wells whose recordings are kept; of more, each is simulated again when it is asked for.
+KEPT = 1000
+LEAK = {
+    "g_leak": {"range": [0, 20], "unit": "nS", "value": 2.0},
+    "e_leak": {"range": [-60, 60], "unit": "mV", "value": -10},
+}
+
+
+def planned(sampling_ms: float = 0.2) -> FitPlan:
+    """The plan of the five states with a leak, under the staircase."""
+    document = read_yaml(ROOT / "models" / "herg_markov.yaml")
+    document["leak"] = {"conductance": "g_leak", "reversal": "e_leak"}
+    document["parameters"] |= LEAK
+    document["fit"] = {"protocols": [str(ROOT / "protocols" / "staircase.yaml")], "surrogate": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "plate.yaml"
+        file.write_text(dump_yaml(document), encoding="utf-8")
+        plan = load_plan(file, backend="cpu")
+    protocol = replace(plan.problem.experiments[0].protocol, sampling_ms=sampling_ms)
+    problem = Problem(plan.problem.model, (Experiment(protocol),))
+    return replace(plan, problem=problem, surrogate=False)
+
+
+class Plate(Sequence[Problem]):
+    """Simulated wells.
+
+    Attributes:
+        truth: (n_parameters, n_wells); noise: (n_wells,) pA.
+    """
+
+    def __init__(self, plan: FitPlan, n_wells: int, seed: int = SEED) -> None:
+        self.problem, self.seed = plan.problem, seed
+        self.scorer: Scorer = make_scorer(plan.problem, "cpu")
+        random = np.random.default_rng(seed)
+        names = [p.name for p in plan.problem.parameters]
+        # a well is the same on every plate, however many there are
+        draws = random.standard_normal((n_wells, len(names))).T
+        own = np.random.default_rng(seed + 1).random((n_wells, 4)).T
+        self.truth = plan.problem.values()[:, None] * np.exp(0.05 * draws)
+        self.truth[names.index("gmax")] = 15 * 10 ** own[0]
+        self.truth[names.index("g_leak")] = 0.3 + 3.7 * own[1]
+        self.truth[names.index("e_leak")] = -25 + 30 * own[2]
+        self.noise = 5 + 25 * own[3]
+        self._kept: dict[int, Problem] = {}
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    def __getitem__(self, well: Any) -> Any:
+        if well >= len(self):
+            raise IndexError(well)
+        if well not in self._kept:
+            problem = self._made(int(well))
+            if len(self) > KEPT:
+                return problem
+            self._kept[int(well)] = problem
+        return self._kept[int(well)]
+
+    def first(self, n: int) -> list[Problem]:
+        """The first wells, simulated."""
+        return [self[well] for well in range(n)]
+
+    def _made(self, well: int) -> Problem:
+        (experiment,) = self.problem.experiments
+        trace = self.scorer.simulate(self.truth[:, [well]])[0][:, :, 0]
+        random = np.random.default_rng([self.seed, well])
+        data = trace + self.noise[well] * random.standard_normal(trace.shape)
+        recording = Recording(experiment.protocol.times_ms, data, np.ones(trace.shape))
+        return replace(self.problem, experiments=(replace(experiment, recording=recording),))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds by the clock and of the processor."""
+
+    clock: float
+    processor: float
+
+
+def timed(do: Callable[[], Any]) -> tuple[Any, Taken]:
+    """What a function returns, and how long it took."""
+    clock, processor = time.perf_counter(), time.process_time()
+    found = do()
+    return found, Taken(time.perf_counter() - clock, time.process_time() - processor)
+
+
+def best_known(
+    plan: FitPlan, problems: Sequence[Problem], plate: Plate, fits: WellFits
+) -> np.ndarray:
+    """The lowest cost (n_wells,) of the fits and of descents from the true parameters."""
+    best = fits.cost.copy()
+    for own, scorer in together(problems, "cpu"):
+        wells = Wells(plan, scorer)
+        unit = wells.space.to_unit(plate.truth[:, own])
+        everything = np.arange(len(own))
+        found = search._descended(wells, unit, everything, np.full(len(own), np.inf), 1e-11)
+        best[own] = np.minimum(best[own], found.cost)
+    return best
+
+
+def quality_rows(fits: WellFits, best: np.ndarray, truth: np.ndarray) -> list[Row]:
+    """Costs against the best known, and how many intervals hold the truth."""
+    inside = (fits.lower <= truth) & (truth <= fits.upper)
+    rated = np.isfinite(fits.lower)
+    share = 100 * inside[rated].mean()
+    by_name = [100 * inside[rated[:, k], k].mean() for k in range(len(fits.names))]
+    worst = fits.cost / best - 1
+    counts = {name: int((fits.quality == name).sum()) for name in ("ok", "check", "failed")}
+    note = ", ".join(f"{n} {name}" for name, n in counts.items())
+    least, most = int(np.argmin(by_name)), int(np.argmax(by_name))
+    spread = (
+        f"{fits.names[least]} {by_name[least]:.1f} % to {fits.names[most]} {by_name[most]:.1f} %; "
+        f"{int((~rated).sum())} at a bound"
+    )
+    error = 100 * np.sqrt(0.05 * 0.95 / len(fits))
+    return [
+        Row("cost above the best known, worst well", 100 * float(worst.max()), "%", note=note),
+        Row("wells more than 1 % above it", float((worst > 0.01).sum()), "wells"),
+        Row("95 % intervals that hold the truth", share, "%", note=spread),
+        Row("standard error of one parameter's share", error, "%"),
+    ]
+
+
+def single_fits(plan: FitPlan, problems: Sequence[Problem]) -> tuple[Taken, np.ndarray]:
+    """A loop of our own fits, each with its own scorer."""
+
+    def loop() -> np.ndarray:
+        costs = []
+        for problem in problems:
+            own = replace(plan, problem=problem)
+            scorer = make_scorer(problem, "cpu")
+            hybrid = Hybrid(own.space.n_free, SEED)
+            found = optimize(hybrid, own.objective(scorer), own.stop_rules, lambda _: None)
+            costs.append(float(scorer.rescore(found.values[:, None]).cost[0]))
+        return np.array(costs)
+
+    costs, taken = timed(loop)
+    return taken, costs
+
+
+def by_scipy(plan: FitPlan, problems: Sequence[Problem]) -> tuple[Taken, np.ndarray]:
+    """SciPy's least squares from the starts of our scan, until two agree."""
+    ((_, scorer),) = together(problems, "cpu")
+    wells = Wells(plan, scorer)
+    pool = search._scanned(wells, Settings(), search.nothing)
+    space = wells.space
+    starts = [pool.points(np.array([w]), 0)[0] for w in range(len(problems))]
+    more = [[pool.points(np.array([w]), k)[0] for k in range(1, 10)] for w in range(len(problems))]
+    linearizers = [Linearizer(problem) for problem in problems]
+    plans = [next(iter(one.plans())) for one in linearizers]
+
+    def loop() -> np.ndarray:
+        return np.array([of_well(w) for w in range(len(problems))])
+
+    def of_well(w: int) -> float:
+        linearizer, own = linearizers[w], plans[w]
+        weighted = own.scale * own.target
+        known: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+
+        def both(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            key = x.tobytes()
+            if key not in known:
+                known.clear()
+                physical = space.to_physical(x[:, None])
+                ((_, shown),) = linearizer.shown(physical)
+                slope = space.slope(physical)[:, 0]
+                known[key] = shown[:, 0] - weighted, shown[:, 1:] * slope
+            return known[key]
+
+        costs: list[float] = []
+        for unit in np.concatenate([starts[w], *more[w]], axis=1).T:
+            found = least_squares(
+                lambda x: both(x)[0],
+                np.clip(unit, 1e-6, 1 - 1e-6),
+                lambda x: both(x)[1],
+                bounds=(0, 1),
+                x_scale="jac",
+                ftol=1e-8,
+                xtol=1e-8,
+                gtol=1e-10,
+                max_nfev=150,
+            )
+            costs.append((2 * found.cost + own.constant) / scorer.total_weight[w])
+            if sum(cost <= min(costs) * (1 + SAME) for cost in costs) >= 2:
+                break
+        return min(costs)
+
+    with single_threaded_blas():
+        costs, taken = timed(loop)
+    return taken, costs
+
+
+def alone_rows(
+    plan: FitPlan, problems: Sequence[Problem], ours: float, best: np.ndarray
+) -> list[Row]:
+    """The opponents on a few wells, against our processor's seconds for a well."""
+    rows = []
+    for name, way in (("our fits in a loop", single_fits), ("SciPy, our Jacobian", by_scipy)):
+        taken, costs = way(plan, problems)
+        each = taken.processor / len(problems)
+        above = 100 * float((costs / best[: len(problems)] - 1).max())
+        note = f"{len(problems)} wells, worst {above:.2g} % above the best known; against ours"
+        rows.append(compared(f"{name}: processor, a well", each, "s", ours, note))
+    return rows
+
+
+def draw(series: dict[str, Any], folder: Path) -> None:
+    """Seconds against wells, as plate.png."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.6, 3.8), dpi=160, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        wells = np.array(series["wells"])
+        axes.loglog(
+            wells, series["clock"], "o-", color="#0072b2", ms=4, label="together, by the clock"
+        )
+        axes.loglog(
+            wells, series["processor"], "s--", color="#56b4e9", ms=4, label="together, processor"
+        )
+        for (name, each), color in zip(
+            series["alone"].items(), ("#d55e00", "#e69f00"), strict=False
+        ):
+            axes.loglog(wells, each * wells, ":", color=color, label=f"{name}, processor")
+        axes.set(xlabel="wells", ylabel="time (s)")
+        axes.legend(frameon=False, fontsize=8)
+        axes.grid(visible=True, which="major", alpha=0.25)
+        folder.mkdir(parents=True, exist_ok=True)
+        figure.savefig(folder / "plate.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--wells", type=int, default=384)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[1, 4, 16, 64, 384])
+    parser.add_argument("--alone", type=int, default=3, help="wells that the opponents fit")
+    parser.add_argument("--sampling", type=float, default=0.2, help="ms between samples")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    wanted = parser.parse_args()
+    plan = planned(wanted.sampling)
+    settings = Settings(seed=SEED, backend=wanted.backend)
+    plate = Plate(plan, wanted.wells)
+    problems = plate.first(wanted.wells) if wanted.wells <= KEPT else plate
+    plan = replace(plan, problem=problems[0])
+    fit_wells(plan, [problems[0]], settings)  # compiles
+    series: dict[str, Any] = {"wells": [], "clock": [], "processor": [], "alone": {}}
+    fits: WellFits | None = None
+    of_all = Taken(0.0, 0.0)
+    for n in sorted({*wanted.sizes, wanted.wells}):
+        many = problems if n == wanted.wells else _wells(plan, plate, n)
+        found, taken = timed(lambda many=many: fit_wells(plan, many, settings))
+        series["wells"].append(n)
+        series["clock"].append(taken.clock)
+        series["processor"].append(taken.processor)
+        print(f"{n} wells: {taken.clock:.1f} s, processor {taken.processor:.1f} s", flush=True)
+        if n == wanted.wells:
+            fits, of_all = found, taken
+    assert fits is not None
+    n = wanted.wells
+    each = of_all.processor / n
+    descents = f"{fits.starts.mean():.2f} descents a well, of which {fits.agreed.mean():.2f} agree"
+    rows = [
+        Row(f"{n} wells with intervals", of_all.clock, "s", note=descents),
+        Row(f"{n} wells, processor", of_all.processor, "s", note=f"{1e3 * each:.0f} ms a well"),
+    ]
+    best = best_known(plan, problems, plate, fits)
+    rows += quality_rows(fits, best, plate.truth.T)
+    if wanted.alone:
+        others = alone_rows(plan, [problems[w] for w in range(wanted.alone)], each, best)
+        series["alone"] = {row.name.partition(":")[0]: row.value for row in others}
+        rows += others
+    title = f"a plate of {n} wells, {wanted.backend}"
+    finish(f"plate_{wanted.backend}", title, rows, folder=wanted.out, series=series)
+    draw(series, wanted.out)
+
+
+def _wells(plan: FitPlan, plate: Plate, n: int) -> Sequence[Problem]:
+    """So many wells: those of the plate, or of a larger one."""
+    if n <= len(plate):
+        return [plate[well] for well in range(n)]
+    larger = Plate(plan, n)
+    return larger.first(n) if n <= KEPT else larger
+
+
+if __name__ == "__main__":
+    main()

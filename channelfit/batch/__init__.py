@@ -1,0 +1,1 @@
+"""Many recordings of one protocol, each fitted on its own with the same model, all together."""

@@ -1,0 +1,394 @@
+"""The costs of a family's wells over the unit cube, and points tried on all wells at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from channelfit.batch.together import Across, Together
+from channelfit.model.terms import linear_in, symbol
+from channelfit.problem.experiment import Problem, n_scored, rounding_floor
+from channelfit.problem.statuses import OK, OUTSIDE_BOUNDS
+from channelfit.search.objective import Local, Objective
+from channelfit.search.plan import FitPlan
+from channelfit.search.sampling import allowed
+from channelfit.search.space import SearchSpace, middle
+
+#: Sweeps over solved parameters of which some are cut off by their ranges.
+_SWEEPS = 6
+#: Candidates that are compared with all wells at once, in numbers that are held.
+_HELD = 1 << 22
+#: Starts are kept to so many steps of the unit cube: what rounding does to matrix products, which
+#: may depend on the machine, does not reach the descents.
+_STEPS = 2.0**24
+
+
+class Wells:
+    """The costs of the wells of a family over the unit cube of all free parameters.
+
+    Nothing is solved here: a parameter that a plan solves is one more coordinate, at which least
+    squares arrives as fast.
+    """
+
+    def __init__(self, plan: FitPlan, scorer: Together) -> None:
+        self.plan, self.scorer = replace(plan, solved=()), scorer
+        self.space: SearchSpace = self.plan.space
+        self.constraints = self.plan.constraints
+        problem = scorer.problem
+        counts = bool((scorer.total_weight > 0).any())
+        self.n_samples = n_scored(problem) if counts else 0
+        has_priors = any(p.prior for p in self.space.parameters) and counts
+        self.prior_weight = plan.prior_noise_pA**2 / self.n_samples if has_priors else 0.0
+        self.floor = rounding_floor(problem, "float64") if counts else 0.0
+
+    @property
+    def n_wells(self) -> int:
+        """How many wells there are."""
+        return self.scorer.n_wells
+
+    def objective(self, well: np.ndarray | int) -> Objective:
+        """The objective of one well, or of candidates that are each of another well.
+
+        Arguments:
+            well: a number, or (n,) for calls with n points; those may have no constraints.
+        """
+        constraints = self.constraints if isinstance(well, int) else ()
+        return Objective(
+            self.space,
+            _OfWells(self.scorer, well),
+            constraints,
+            prior_weight=self.prior_weight,
+            floor=self.floor,
+            previews=True,
+        )
+
+    def linearize(self, unit: np.ndarray, well: np.ndarray) -> Local:
+        """Cost and derivatives at points (n_free, n), each of the well of its number (n,)."""
+        n_free, n = unit.shape
+        inside = np.flatnonzero(self.allowed(unit))
+        if len(inside) == n:
+            return self.objective(well).linearize(unit)
+        out = Local(
+            np.full(n, np.inf),
+            np.full(n, OUTSIDE_BOUNDS, np.int8),
+            np.zeros((n_free, n)),
+            np.zeros((n_free, n_free, n)),
+        )
+        if len(inside):
+            local = self.objective(well[inside]).linearize(np.ascontiguousarray(unit[:, inside]))
+            for name, whole in vars(out).items():
+                whole[..., inside] = getattr(local, name)
+        return out
+
+    def allowed(self, unit: np.ndarray) -> np.ndarray:
+        """Whether the constraints allow points (n_free, n): (n,) bool."""
+        if not self.constraints:
+            return np.ones(unit.shape[1], bool)
+        inside: np.ndarray = allowed(self.constraints, self.space.to_physical(unit))
+        return inside
+
+    @cached_property
+    def bounded(self) -> list[int]:
+        """The coordinates on which constraints depend."""
+        places = {place for c in self.constraints for place in c.places}
+        return [row for row, place in enumerate(self.space.free) if place in places]
+
+    @cached_property
+    def open(self) -> Open:
+        """The parameters that are solved for each well when candidates are tried on all."""
+        return Open(self.plan.problem, self.space, self.constraints, self.scorer)
+
+    def tried(self, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Try points (n_free, n) on every well, with the open parameters solved for each.
+
+        Returns: cost (n, n_wells) without priors, inf where a point fails, and the open parameters'
+        coordinates (n, n_open, n_wells).
+        """
+        physical = self.open.at_reference(self.space.to_physical(unit))
+        return self.open.solved(self.scorer.across(physical, self.open.rows), physical)
+
+    def lowest(self, unit: np.ndarray, n: int, but: np.ndarray | None = None) -> Lowest:
+        """Find the n of some points (n_free, n_points) that fit each well best.
+
+        Arguments:
+            but: (n_points,) the well for which each point does not count; None for none.
+        """
+        step = max(1, _HELD // max(1, self.n_wells * (1 + len(self.open.rows))))
+        best = Lowest.none(self.n_wells, len(self.open.rows))
+        for first in range(0, unit.shape[1], step):
+            piece = slice(first, min(first + step, unit.shape[1]))
+            cost, solved = self.tried(unit[:, piece])
+            if but is not None:
+                cost[np.arange(len(cost)), but[piece]] = np.inf
+            which = np.arange(piece.start, piece.stop)[:, None].repeat(self.n_wells, axis=1)
+            best = best.joined(Lowest(cost, which, solved)).first(n)
+        return best
+
+    def placed(self, unit: np.ndarray, solved: np.ndarray) -> np.ndarray:
+        """Points (n_free, n) with the open parameters' coordinates (n_open, n) put in."""
+        whole = unit.copy()
+        whole[self.open.coordinates] = np.round(solved * _STEPS) / _STEPS
+        return whole
+
+
+class Kin(Wells):
+    """Wells that differ in their masks: points are tried with the mask that all have in common.
+
+    So one scan serves all. What is refined has the mask of its own well, and the cost of that.
+
+    Arguments:
+        common: scores the wells with their common mask.
+        families: of each the numbers of its wells, and their costs.
+        joint: linearizes all with the masks of their own; None where families do it one by one.
+    """
+
+    def __init__(
+        self,
+        plan: FitPlan,
+        common: Together,
+        families: Sequence[tuple[np.ndarray, Wells]],
+        joint: Together | None = None,
+    ) -> None:
+        super().__init__(plan, common)
+        self.families = families
+        # what a prior weighs depends on how many samples count in a well
+        self.joint = None if joint is None or self.prior_weight else Wells(plan, joint)
+        self.places = {w: (k, j) for k, (own, _) in enumerate(families) for j, w in enumerate(own)}
+
+    def linearize(self, unit: np.ndarray, well: np.ndarray) -> Local:
+        """Cost and derivatives at points (n_free, n), each of the well of its number (n,)."""
+        if self.joint is not None:
+            return self.joint.linearize(unit, well)
+        places = np.array([self.places[w] for w in well.tolist()]).reshape(-1, 2)
+        n_free, n = unit.shape
+        out = Local(
+            np.full(n, np.inf),
+            np.zeros(n, np.int8),
+            np.zeros((n_free, n)),
+            np.zeros((n_free, n_free, n)),
+        )
+        for k in np.unique(places[:, 0]).tolist():
+            mine = np.flatnonzero(places[:, 0] == k)
+            own = np.ascontiguousarray(unit[:, mine])
+            local = self.families[k][1].linearize(own, places[mine, 1])
+            for name, whole in vars(out).items():
+                whole[..., mine] = getattr(local, name)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Lowest:
+    """Points that fit each well best, from the lowest cost on.
+
+    Attributes:
+        cost: (n, n_wells), inf for a point that fails.
+        which: (n, n_wells), numbers of the points.
+        solved: (n, n_open, n_wells), the open parameters' coordinates.
+    """
+
+    cost: np.ndarray
+    which: np.ndarray
+    solved: np.ndarray
+
+    @classmethod
+    def none(cls, n_wells: int, n_open: int) -> Lowest:
+        """No points at all."""
+        nothing = np.empty((0, n_wells))
+        return cls(nothing, nothing.astype(np.int64), np.empty((0, n_open, n_wells)))
+
+    def joined(self, others: Lowest) -> Lowest:
+        """These points, and then others, whatever their costs."""
+        return Lowest(
+            np.concatenate([self.cost, others.cost]),
+            np.concatenate([self.which, others.which]),
+            np.concatenate([self.solved, others.solved]),
+        )
+
+    def first(self, n: int) -> Lowest:
+        """The n of lowest cost; among equals those that stand first."""
+        order = np.argsort(self.cost, axis=0, kind="stable")[:n]
+        return Lowest(
+            np.take_along_axis(self.cost, order, axis=0),
+            np.take_along_axis(self.which, order, axis=0),
+            np.take_along_axis(self.solved, order[:, None], axis=0),
+        )
+
+
+class _OfWells:
+    """A scorer of candidates that are each compared with the data of a well of their own."""
+
+    dtype = "float64"
+
+    def __init__(self, scorer: Together, well: np.ndarray | int) -> None:
+        self.scorer, self.well, self.backend = scorer, well, scorer.backend
+
+    def score(self, parameters: np.ndarray) -> Any:
+        """Cost and status of candidates (n_parameters, n)."""
+        return self.scorer.score(parameters, self._wells(parameters))
+
+    def preview(self, parameters: np.ndarray) -> Any:
+        """The same: these costs compare with those of `linearize`."""
+        return self.score(parameters)
+
+    def linearize(self, parameters: np.ndarray) -> Any:
+        """Cost and derivatives of candidates (n_parameters, n)."""
+        return self.scorer.linearize(parameters, self._wells(parameters))
+
+    def _wells(self, parameters: np.ndarray) -> np.ndarray:
+        if isinstance(self.well, int):
+            return np.full(parameters.shape[1], self.well, np.int64)
+        return self.well
+
+
+class Open:
+    """Parameters solved for each well when points are tried on all wells: conductances, leaks.
+
+    The current is a straight line in `lines` together. Where a reversal potential is free besides
+    the conductance in front of it, g (v - E), it is solved too: the current is a straight line in
+    g and g E. Solved values are clipped to their ranges; priors do not count here, and constraints
+    do not depend on these parameters.
+
+    Attributes:
+        rows: of these parameters, among all.
+        coordinates: the same among those of the unit cube.
+        pairs: for each of `rows` the place, among them, of the conductance before a reversal
+            potential; -1 for those that are lines themselves.
+    """
+
+    def __init__(
+        self, problem: Problem, space: SearchSpace, constraints: Any, scorer: Together
+    ) -> None:
+        bounded = {place for c in constraints for place in c.places}
+        row_of = {p.name: row for row, p in enumerate(problem.parameters)}
+        names = {}
+        if scorer.solves:
+            for name in problem.linear_parameters():
+                own = [row_of[p.name] for p in problem.of_model(name).values()]
+                if len(own) == 1 and own[0] in space.free and own[0] not in bounded:
+                    names[name] = own[0]
+        lines, pairs = _lines(problem, list(names))
+        self.rows = [names[name] for name in (*lines, *pairs)]
+        self.pairs = [-1] * len(lines) + [lines.index(one) for one in pairs.values()]
+        self.coordinates = [space.free.index(row) for row in self.rows]
+        self.parameters = [space.parameters[row] for row in self.rows]
+        self.space, self.squares = space, scorer.squares
+        with np.errstate(divide="ignore"):
+            self.shares = 1.0 / scorer.total_weight
+
+    def at_reference(self, physical: np.ndarray) -> np.ndarray:
+        """Parameters (n_parameters, n) with those that are solved at a value in their range."""
+        for row, p in zip(self.rows, self.parameters, strict=True):
+            physical[row] = middle(p) or max(p.lower, p.upper, key=abs)
+        return physical
+
+    def solved(self, across: Across, physical: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Costs (n, n_wells), and the solved coordinates (n, n_open, n_wells) of the unit cube."""
+        inner = across.products[:, 1:, 1:]
+        n, n_open, n_wells = len(inner), len(self.rows), across.with_data.shape[2]
+        good = np.isfinite(inner).all(axis=(1, 2)) & (across.status == OK)
+        pull = across.with_data[:, 1:] - across.products[:, 1:, :1]  # (n, n_open, n_wells)
+        diagonal = np.einsum("nkk->nk", inner)
+        scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        unit = np.where(good[:, None, None], inner * scale[:, :, None] * scale[:, None], 0.0)
+        unit[:, np.arange(n_open), np.arange(n_open)] += 1e-12 + (diagonal <= 0)
+        with np.errstate(all="ignore"):
+            change = scale[:, :, None] * np.linalg.solve(unit, scale[:, :, None] * pull)
+            values, change = self._within(change, inner, pull, physical)
+            fit = across.products[:, 0, 0, None] - 2 * across.with_data[:, 0] + self.squares
+            bent = (change * np.matmul(inner, change)).sum(axis=1)
+            cost = (fit + bent - 2 * (change * pull).sum(axis=1)) * self.shares
+        cost = np.where(good[:, None] & np.isfinite(cost), np.maximum(cost, 0.0), np.inf)
+        coordinates = np.zeros((n, n_open, n_wells))
+        for k, (p, x) in enumerate(zip(self.parameters, np.moveaxis(values, 1, 0), strict=True)):
+            coordinates[:, k] = _share(np.where(np.isfinite(x), x, middle(p)), p)
+        return cost, coordinates
+
+    def _within(
+        self, change: np.ndarray, inner: np.ndarray, pull: np.ndarray, physical: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values in their ranges, and the changes of lines that these mean: (n, n_open, n_wells).
+
+        What the ranges cut off is made up for by the lines, one after the other.
+        """
+        values, change = np.empty_like(change), change.copy()
+        at = [physical[row, :, None] for row in self.rows]
+        cut = np.zeros(change.shape[::2], bool)
+        for sweep in range(_SWEEPS):
+            for k, (p, pair) in enumerate(zip(self.parameters, self.pairs, strict=True)):
+                if sweep:  # with a conductance goes a reversal potential that stays
+                    way = np.zeros_like(change)
+                    way[:, k] = 1.0
+                    for other in np.flatnonzero(np.array(self.pairs) == k).tolist():
+                        way[:, other] = (values[:, other] - at[other]) / at[k]
+                    bent = np.matmul(inner, way)
+                    left = (way * pull - bent * change).sum(axis=1)
+                    bend = (way * bent).sum(axis=1)
+                    gain = left / np.where(bend > 0, bend, 1.0)
+                    change = np.where(cut[:, None], change + way * gain[:, None], change)
+                if pair < 0:
+                    free = at[k] + change[:, k]
+                    values[:, k] = np.clip(free, p.lower, p.upper)
+                    change[:, k] = values[:, k] - at[k]
+                    for other in np.flatnonzero(np.array(self.pairs) == k).tolist():
+                        if sweep:
+                            moved = values[:, other] - at[other]
+                            change[:, other] = values[:, k] * moved / at[k]
+                else:  # of g (v - E): the change of g E, in units of the reference of g
+                    g, before = values[:, pair], at[pair]
+                    free = at[k] + before * change[:, k] / np.where(g == 0, 1.0, g)
+                    values[:, k] = np.clip(free, p.lower, p.upper)
+                    change[:, k] = g * (values[:, k] - at[k]) / before
+                if not sweep:
+                    cut |= values[:, k] != free
+            if not cut.any():
+                break
+        return values, change
+
+
+def _share(values: np.ndarray, parameter: Any) -> np.ndarray:
+    """The place, 0 .. 1, of values of any shape within a parameter's range."""
+    low, high = parameter.lower, parameter.upper
+    if low == high:
+        return np.zeros_like(values)
+    if parameter.scale == "log":
+        values, low, high = np.log(values), np.log(low), np.log(high)
+    share: np.ndarray = np.clip((values - low) / (high - low), 0.0, 1.0)
+    return share
+
+
+def _lines(problem: Problem, names: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Which parameters the current is a straight line in, all together.
+
+    Arguments:
+        names: those in each of which it is one.
+
+    Returns: the names of these, and the names of reversal potentials, each with the conductance
+    that stands before it.
+    """
+    drives: dict[str, list[Any]] = {name: [] for name in names}
+    terms = problem.model.terms
+    for term in terms:
+        for name in names:
+            drives[name].append(linear_in(term.drive, symbol(name)))
+    # what is a factor of its term goes before what stands beside the voltage in it
+    ahead = [n for n in names if all(d is not None and (d[0] == 0 or d[1] == 0) for d in drives[n])]
+    lines: list[str] = []
+    for name in [*ahead, *(n for n in names if n not in ahead)]:
+        slopes = [d[0] for d in drives[name] if d is not None]
+        if not any(slope.has(symbol(other)) for slope in slopes for other in lines):
+            lines.append(name)
+    pairs: dict[str, str] = {}
+    for name in names:
+        if name in lines:
+            continue
+        own = [t for t in terms if t.drive.has(symbol(name))]
+        if len(own) == 1 and own[0].reversal == symbol(name):
+            front = str(own[0].size)
+            used = [t for t in terms if t.drive.has(symbol(front))]
+            if front in lines and len(used) == 1 and front not in pairs.values():
+                pairs[name] = front
+    return lines, pairs

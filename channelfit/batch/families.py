@@ -1,0 +1,187 @@
+"""Wells that one walk through the states serves: they differ in what was recorded, in nothing else.
+
+What a channel shows depends on the model, the protocols and the mask (which samples count, and how
+much), never on the data. Wells that agree in all of these are a family. Those that differ in their
+masks alone are kin: each has the cost of its own mask, and all share what is tried on all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.experiment import Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Wells with the same model, protocols, weights, temperature and clamp.
+
+    Attributes:
+        problems: those of all wells, also of other families; read one at a time, so that a
+            sequence may load each when it is asked for.
+        wells: (n_wells,) int64, which of the problems belong to this family.
+        problem: that of its first well.
+    """
+
+    problems: Sequence[Problem]
+    wells: np.ndarray
+    problem: Problem
+
+    @property
+    def walks_alone(self) -> bool:
+        """Whether only one group of experiments is scored, under an ideal clamp.
+
+        Then targets are all that data decide, and one walk serves every well.
+        """
+        (first, *others) = self.problem.groups
+        return not others and first.clamp is None and not first.is_told
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of the weights of all samples of one well."""
+        return self._places.total_weight
+
+    def data(self) -> Iterator[tuple[np.ndarray, float]]:
+        """What was recorded from each well, in the order of the samples of `problem.scored`.
+
+        Yields: the data (n_data,) pA, and the squares that merging of samples under the same
+        command took out of them, pA^2: `RunTree.data_pA` and `RunTree.constant` of the well.
+        """
+        for well in self.wells.tolist():
+            yield self._places.merged(self.problems[well])
+
+    @cached_property
+    def _places(self) -> _Places:
+        return _Places(self.problem)
+
+
+class _Places:
+    """Where the samples of recordings go among the data of a tree of runs."""
+
+    def __init__(self, problem: Problem) -> None:
+        tree = problem.scored
+        weights = [e.weight * e.recording.weight for e in problem.fitted if e.recording]
+        self.counts = [weight > 0 for weight in weights]
+        places = [out[some] for out, some in zip(tree.outputs, self.counts, strict=True)]
+        self.places = np.concatenate([*places, np.empty(0, np.int64)])
+        kept = [w[some] for w, some in zip(weights, self.counts, strict=True)]
+        self.weights = np.concatenate([*kept, np.empty(0)])
+        self.n_data, self.total_weight = len(tree.sample_mV), tree.total_weight
+        self.sums = np.bincount(self.places, self.weights, self.n_data)
+        self.is_merged = len(np.unique(self.places)) < len(self.places)
+
+    def merged(self, problem: Problem) -> tuple[np.ndarray, float]:
+        """The data (n_data,) of a problem, pA, and what merging took out, pA^2."""
+        currents = [e.recording.current_pA for e in problem.fitted if e.recording]
+        d = np.concatenate([c[some] for c, some in zip(currents, self.counts, strict=True)])
+        data = np.zeros(self.n_data)
+        if not self.is_merged:
+            data[self.places] = d
+            return data, 0.0
+        sums = np.bincount(self.places, self.weights * d, self.n_data)
+        np.divide(sums, self.sums, out=data, where=self.sums > 0)
+        return data, float(np.sum(self.weights * (d - data[self.places]) ** 2))
+
+
+def families(problems: Sequence[Problem]) -> list[Family]:
+    """The families of wells, in the order of their first wells.
+
+    Raises: InputError for a well whose parameters differ from those of the first one.
+    """
+    found: dict[tuple[Any, ...], tuple[list[int], Problem]] = {}
+    protocols: list[Protocol] = []
+    first: Problem | None = None
+    for well in range(len(problems)):
+        problem = problems[well]
+        first = first or problem
+        _check_parameters(problem, first, well)
+        key = tuple(_key_of(problem, protocols))
+        found.setdefault(key, ([], problem))[0].append(well)
+    return [Family(problems, np.array(own, np.int64), one) for own, one in found.values()]
+
+
+def kin(problems: Sequence[Problem]) -> list[np.ndarray]:
+    """Which wells differ in their data and masks alone: the numbers of each such set of wells."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    protocols: list[Protocol] = []
+    for well in range(len(problems)):
+        key = tuple((row[0], *row[2:]) for row in _key_of(problems[well], protocols))
+        found.setdefault(key, []).append(well)
+    return [np.array(own, np.int64) for own in found.values()]
+
+
+class Unmasked(Sequence[Problem]):
+    """Kin with the mask that they have in common: the samples that count in every one of them.
+
+    Attributes:
+        share: of the samples that count in a well, how many are left, in the well with the least.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = problems
+        self.weights: list[np.ndarray | None] = []
+        counts = []
+        for k in range(len(problems)):
+            own = [
+                None if e.recording is None else e.recording.weight for e in problems[k].experiments
+            ]
+            counts.append(sum(int(np.count_nonzero(w)) for w in own if w is not None))
+            pairs = zip(self.weights or own, own, strict=True)
+            self.weights = [
+                None if one is None or w is None else np.minimum(one, w) for one, w in pairs
+            ]
+        left = sum(int(np.count_nonzero(w)) for w in self.weights if w is not None)
+        self.share = left / max(1, *counts)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def __getitem__(self, well: Any) -> Any:
+        problem = self.problems[well]
+        experiments = [
+            e if e.recording is None else replace(e, recording=replace(e.recording, weight=w))
+            for e, w in zip(problem.experiments, self.weights, strict=True)
+        ]
+        return replace(problem, experiments=tuple(experiments))
+
+
+def _key_of(problem: Problem, protocols: list[Protocol]) -> Iterator[Any]:
+    """What wells of a family have in common, for each experiment."""
+    cells = {cell: k for k, cell in enumerate(problem.cells)}
+    for e in problem.experiments:
+        number = next(
+            (k for k, p in enumerate(protocols) if p is e.protocol or p == e.protocol), -1
+        )
+        if number < 0:
+            number = len(protocols)
+            protocols.append(e.protocol)
+        mask = b"" if e.recording is None else _digest(e.recording.weight)
+        yield number, mask, e.weight, e.temperature_C, e.clamp, cells.get(e.cell)
+
+
+def _digest(weight: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(weight, dtype=float).tobytes()).digest()
+
+
+def _check_parameters(problem: Problem, first: Problem, well: int) -> None:
+    """Refuses a well with other parameters than the first has: all are searched in one space."""
+    if problem.model is first.model and problem.cells == first.cells:
+        return
+    mine, others = (
+        [replace(p, name=p.name.partition("[")[0]) for p in one.parameters]
+        for one in (problem, first)
+    )
+    if mine != others:
+        raise InputError(
+            f"recording {well + 1} has other parameters, or other ranges of them, than the first; "
+            "all that are fitted together have the same model",
+            key="parameters",
+        )

@@ -1,0 +1,436 @@
+"""The fits of many wells: how they are made, and what they came to, a row each.
+
+`fit_wells` searches all wells together (`search`), then judges each as a single fit is judged
+(`results.uncertainty`): standard errors and intervals from the curvature, widened where residuals
+are correlated; bounds, parameters that the data do not determine, descents that disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from channelfit.batch.costs import Kin, Wells
+from channelfit.batch.families import Unmasked, kin
+from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
+from channelfit.batch.together import together, with_own_masks
+from channelfit.problem.experiment import Problem
+from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.assessment import NOISE_FREE, UNFINISHED
+from channelfit.results.uncertainty.curvature import (
+    ASSUMED_NOISE,
+    Estimate,
+    correlated_over,
+    estimate,
+    lagged_products,
+    peak_pA,
+    undetermined,
+    weighted_residuals,
+)
+from channelfit.scoring.cpu import side_by_side
+from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.objective import Local, Objective
+from channelfit.search.plan import FitPlan
+from channelfit.search.space import SearchSpace
+
+#: Wells whose traces are held at once, and samples of a block over which residuals are averaged.
+_AT_ONCE, _BLOCK = 16, 64
+#: A misfit is large where the residuals are more than so many times the noise in them.
+_MISFIT = 3.0
+#: Wells with masks of their own are tried on what all count, if it is this share of each.
+_IN_COMMON = 0.3
+#: The settings where none are given.
+USUAL = Settings()
+
+
+@dataclass(frozen=True, eq=False)
+class WellFits:
+    """The fits of n_wells wells. Values are in base units; NaN stands where there is none.
+
+    Attributes:
+        names, units: of the free parameters, those that a search could solve among them, in the
+            order of the fit's parameters: n_names.
+        values, errors, lower, upper: (n_wells, n_names), with standard errors and both ends of
+            the 95 % intervals. A parameter at a bound has neither.
+        unit: (n_wells, n_names), the optimum in the unit cube of the plan's space with nothing
+            solved: ``replace(plan, solved=()).space``.
+        information: (n_wells, n_names, n_names), how fast minus the logarithm of the likelihood
+            grows about it: its second derivative by the coordinates of `unit`, the inverse of
+            their covariance where no parameter is at a bound.
+        at_bound: (n_wells, n_names) int8, -1 or 1 for a parameter that the data push against its
+            lower or upper bound, else 0.
+        cost, rms, noise: (n_wells,) pA^2, pA and pA: the weighted mean square of fit minus data,
+            its root, and the standard deviation of the noise of a sample.
+        starts, agreed: (n_wells,) int64, how many starts were refined to their end, and how many
+            of them came to the lowest cost.
+        quality: (n_wells,) text: "ok", "check" or "failed".
+        reason: (n_wells,) text: why it is not ok; several reasons stand with ";" between them.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    values: np.ndarray
+    errors: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    unit: np.ndarray
+    information: np.ndarray
+    at_bound: np.ndarray
+    cost: np.ndarray
+    rms: np.ndarray
+    noise: np.ndarray
+    starts: np.ndarray
+    agreed: np.ndarray
+    quality: np.ndarray
+    reason: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    def take(self, wells: np.ndarray) -> WellFits:
+        """Return some of the wells, by index or mask."""
+        rows = {f.name: getattr(self, f.name)[wells] for f in fields(self)[2:]}
+        return WellFits(self.names, self.units, **rows)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return everything as numerical arrays; texts as UTF-8 bytes, one line a text."""
+        return {
+            f.name: _as_bytes(value) if f.name in _TEXTS else value
+            for f in fields(self)
+            for value in [getattr(self, f.name)]
+        }
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> WellFits:
+        """Make the fits again from what `arrays` returned."""
+        found: dict[str, Any] = {
+            f.name: _as_texts(arrays[f.name]) if f.name in _TEXTS else np.array(arrays[f.name])
+            for f in fields(cls)
+        }
+        for name in ("names", "units"):
+            found[name] = tuple(found[name].tolist())
+        return cls(**found)
+
+
+#: The attributes that hold text.
+_TEXTS = ("names", "units", "quality", "reason")
+
+
+def _as_bytes(texts: tuple[str, ...] | np.ndarray) -> np.ndarray:
+    """Texts, none of which has a line break, as bytes."""
+    return np.frombuffer("".join(f"{text}\n" for text in texts).encode(), np.uint8)
+
+
+def _as_texts(found: np.ndarray) -> np.ndarray:
+    """Texts from bytes, an array of Python's strings."""
+    return np.array(bytes(found).decode().split("\n")[:-1], dtype=object)
+
+
+def joined(parts: list[WellFits]) -> WellFits:
+    """Join the fits of several sets of wells of the same model, one after the other."""
+    first = parts[0]
+    rows = {
+        f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(first)[2:]
+    }
+    return WellFits(first.names, first.units, **rows)
+
+
+# --- from recordings to fits ----------------------------------------------------------------------
+
+
+def fit_wells(
+    plan: FitPlan,
+    problems: Sequence[Problem],
+    settings: Settings = USUAL,
+    on_progress: OnProgress = nothing,
+) -> WellFits:
+    """Fit every recording on its own with the same model, all together.
+
+    A fit depends on the plan, the settings and the data of its well; on other wells only through
+    the solutions that wells exchange (`search`), which `Settings.exchange` turns off. A recording
+    that cannot be fitted fails alone: it takes no part in the search.
+
+    Arguments:
+        plan: the parameters with their ranges, scales, priors, bounds on rates, and where to
+            begin; its own recordings are not looked at.
+        problems: of the wells, one each: the plan's model, protocols, and what was recorded. They
+            are read one at a time, several times over, so a sequence may load them when asked.
+        settings: of the search.
+        on_progress: is called now and then with how far it is.
+
+    Returns: the fits, in the order of the problems.
+
+    Raises: InputError where there is no recording, for wells whose parameters differ, and for a
+    backend that cannot be used.
+    """
+    if not len(problems):
+        raise InputError("there is no recording to fit")
+    free = replace(plan, solved=()).space
+    reasons = [_unusable(problems[k], free.n_free) for k in range(len(problems))]
+    usable = np.flatnonzero([not reason for reason in reasons])
+    fits = _blank(free, reasons)
+    if not len(usable):
+        return fits
+    done = 0
+    for own in kin(_Some(problems, usable)):
+        rows = usable[own]
+        report = _Shifted(on_progress, done, len(problems))
+        for places, wells, families_ in _searched(plan, _Some(problems, rows), settings):
+            found = search(wells, settings, report)
+            for some, family in families_:
+                which = rows[places[some]]
+                part = _Some(problems, which)
+                _fill(fits, which, family, found.take(some), part, settings, report)
+        done += len(own)
+    return fits
+
+
+def _searched(
+    plan: FitPlan, problems: Sequence[Problem], settings: Settings
+) -> Iterator[tuple[np.ndarray, Wells, list[tuple[np.ndarray, Wells]]]]:
+    """What is searched together, of wells that differ in data and masks alone.
+
+    Yields: the numbers of the wells, their costs, and the families among them, each with the
+    places of its wells among these numbers.
+    """
+    parts = [(own, Wells(plan, one)) for own, one in together(problems, settings.backend)]
+    if len(parts) > 1:
+        unmasked = Unmasked(problems)
+        if unmasked.share >= _IN_COMMON:
+            ((own, common),) = together(unmasked, settings.backend)
+            joint = with_own_masks(problems, settings.backend)
+            yield own, Kin(plan, common, parts, joint), parts
+            return
+    for own, wells in parts:
+        yield own, wells, [(np.arange(len(own)), wells)]
+
+
+class _Some(Sequence[Problem]):
+    """Some of the problems, by number, each read when it is asked for."""
+
+    def __init__(self, problems: Sequence[Problem], which: np.ndarray) -> None:
+        self.problems, self.which = problems, which
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.problems[int(self.which[place])]
+
+
+class _Shifted:
+    """Progress of a family as progress among all wells."""
+
+    def __init__(self, on_progress: OnProgress, done: int, wells: int) -> None:
+        self.on_progress, self.done, self.wells = on_progress, done, wells
+
+    def __call__(self, progress: Progress) -> None:
+        self.on_progress(Progress(progress.stage, self.done + progress.done, self.wells))
+
+
+def _unusable(problem: Problem, n_free: int) -> str:
+    """Why a recording cannot be fitted; empty where it can."""
+    parts = [e.recording.current_pA[e.recording.weight > 0] for e in problem.fitted if e.recording]
+    data = np.concatenate([*parts, np.empty(0)])
+    if not len(data):
+        return "no sample of the recording counts"
+    if not np.isfinite(data).all():
+        bad = int((~np.isfinite(data)).sum())
+        return f"{bad} of {len(data)} samples that count are not finite"
+    if len(data) <= n_free:
+        return f"{len(data)} samples cannot determine {n_free} parameters"
+    if data.min() == data.max():
+        return f"every sample of the recording is {data[0]:g} pA"
+    return ""
+
+
+def _blank(space: SearchSpace, reasons: list[str]) -> WellFits:
+    """Fits of wells of which nothing is known yet; those with a reason have failed."""
+    parameters = [space.parameters[place] for place in space.free]
+    n, n_names = len(reasons), len(parameters)
+    rows = {name: np.full((n, n_names), np.nan) for name in _BY_PARAMETER}
+    numbers = {name: np.full(n, np.nan) for name in ("cost", "rms", "noise")}
+    return WellFits(
+        tuple(p.name for p in parameters),
+        tuple(p.unit for p in parameters),
+        **rows,
+        information=np.zeros((n, n_names, n_names)),
+        at_bound=np.zeros((n, n_names), np.int8),
+        **numbers,
+        starts=np.zeros(n, np.int64),
+        agreed=np.zeros(n, np.int64),
+        quality=np.array(["failed" if reason else "" for reason in reasons], dtype=object),
+        reason=np.array(reasons, dtype=object),
+    )
+
+
+_BY_PARAMETER = ("values", "errors", "lower", "upper", "unit")
+
+
+def _fill(
+    fits: WellFits,
+    rows: np.ndarray,
+    wells: Wells,
+    found: Found,
+    problems: Sequence[Problem],
+    settings: Settings,
+    on_progress: OnProgress,
+) -> None:
+    """Write what the search of a family came to into the rows of its wells, and judge it."""
+    fits.starts[rows], fits.agreed[rows] = found.starts, found.agreed
+    fits.quality[rows], fits.reason[rows] = "failed", "no start could be scored"
+    good = np.flatnonzero(np.isfinite(found.cost))
+    if not len(good):
+        return
+    free = list(wells.space.free)
+    unit = np.ascontiguousarray(found.unit[:, good])
+    physical = wells.space.to_physical(unit)
+    local = wells.linearize(unit, good)
+    judge = _Judge(wells, problems, settings.intervals)
+    for first in range(0, len(good), _AT_ONCE):
+        some = slice(first, first + _AT_ONCE)
+        near = Local(*(array[..., some] for array in vars(local).values()))
+        judged = judge.all(good[some], unit[:, some], physical[:, some], near)
+        for k, one in enumerate(judged, first):
+            row, sure = rows[good[k]], one.estimate
+            fits.unit[row], fits.values[row] = unit[:, k], physical[free, k]
+            fits.cost[row], fits.rms[row], fits.noise[row] = one.cost, one.cost**0.5, one.noise
+            if sure is not None:
+                fits.errors[row] = sure.physical_errors[free]
+                fits.lower[row], fits.upper[row] = sure.interval()
+                fits.at_bound[row] = sure.pushed
+                scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
+                fits.information[row] = scale * local.curvature[:, :, k]
+            reasons = one.reasons(int(found.agreed[good[k]]), int(found.starts[good[k]]))
+            fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
+        on_progress(Progress("judging", min(first + _AT_ONCE, len(good)), len(rows)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """A fit of one well, judged.
+
+    Attributes:
+        cost: pA^2, without priors.
+        noise: pA, of a sample of average weight: what is left of the residuals when their means
+            over blocks are subtracted, which a misfit moves and noise hardly does.
+        estimate: how sure it is; None where that was not asked for.
+    """
+
+    cost: float
+    noise: float
+    estimate: Estimate | None
+
+    def reasons(self, agreed: int, starts: int) -> list[str]:
+        """Why the fit should be looked at; empty where nothing speaks against it.
+
+        Arguments:
+            agreed, starts: descents that came to the lowest cost, and all.
+        """
+        found = []
+        if self.estimate is not None:
+            sides = zip(self.estimate.names, self.estimate.pushed, strict=True)
+            found += [f"{name} is at its {_SIDES[int(side)]} bound" for name, side in sides if side]
+            found += [one.text.replace(";", ",") for one in undetermined(self.estimate)]
+            if self.estimate.distance > UNFINISHED:
+                found.append(
+                    f"the fit ended {self.estimate.distance:.2g} standard errors from the minimum"
+                )
+        if agreed < 2 <= starts:
+            found.append(f"none of {starts - 1} other descents came to the same cost")
+        rms = math.sqrt(self.cost)
+        if rms > _MISFIT * self.noise:
+            found.append(f"the misfit is large: {rms:.3g} pA, with noise of {self.noise:.3g} pA")
+        return found
+
+
+class _Settled(Objective):
+    """The objective of one well at a point at which its derivatives are known already."""
+
+    def __init__(self, objective: Objective, local: Local) -> None:
+        super().__init__(**vars(objective))
+        self.local = local
+
+    def linearize(self, unit: np.ndarray) -> Local:
+        """What is known at the point."""
+        return self.local
+
+
+class _Judge:
+    """Judges fits as `assess` judges a single one: noise, correlation of residuals, curvature."""
+
+    def __init__(self, wells: Wells, problems: Sequence[Problem], intervals: bool) -> None:
+        self.wells, self.problems, self.intervals = wells, problems, intervals
+        self.scorer = make_scorer(wells.scorer.problem, wells.scorer.backend)
+        problem = wells.scorer.problem
+        blank = [
+            np.zeros((e.protocol.n_sweeps, e.protocol.n_times_max)) for e in problem.experiments
+        ]
+        _, masks = weighted_residuals(problem, blank)
+        self.pairs, self.n_samples = lagged_products(masks), wells.n_samples
+        self.blocks = [_whole_blocks(mask) for mask in masks]
+        self.mean_weight = float(wells.scorer.total_weight[0]) / self.n_samples
+
+    def all(
+        self, well: np.ndarray, unit: np.ndarray, physical: np.ndarray, local: Local
+    ) -> list[_Judged]:
+        """Judge wells (n,) at points (n_free, n) with parameters (n_parameters, n).
+
+        Arguments:
+            local: cost and derivatives at the points.
+        """
+        traces = self.scorer.simulate(np.ascontiguousarray(physical))
+        cost = local.cost - self.wells.objective(0).penalty(physical)
+        judged: list[_Judged | None] = [None] * len(well)
+
+        def some(first: int, last: int) -> None:
+            for k in range(first, last):
+                of_well = [trace[:, :, k] for trace in traces]
+                here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
+                judged[k] = self._one(int(well[k]), unit[:, k], float(cost[k]), of_well, here)
+
+        with single_threaded_blas():
+            side_by_side(some, len(well), 1, usable_cores())
+        return [one for one in judged if one is not None]
+
+    def _one(
+        self, well: int, unit: np.ndarray, cost: float, traces: list[np.ndarray], local: Local
+    ) -> _Judged:
+        problem = self.problems[well]
+        rows, _ = weighted_residuals(problem, traces)
+        noise = self._noise(rows, cost)
+        if not self.intervals:
+            return _Judged(cost, noise, None)
+        objective = _Settled(self.wells.objective(well), local)
+        # the rules of `assess`: data without noise are judged as if they had some
+        peak = peak_pA(problem)
+        if local.cost[0] < (NOISE_FREE * peak) ** 2:
+            sure = estimate(objective, unit, self.n_samples, sigma_pA=ASSUMED_NOISE * peak)
+        else:
+            time = correlated_over(rows, self.pairs)
+            sure = estimate(objective, unit, self.n_samples, time)
+        return _Judged(cost, noise, sure)
+
+    def _noise(self, rows: list[np.ndarray], cost: float) -> float:
+        """What is left of residuals without their means over blocks, pA; see `_Judged`."""
+        total = n = 0.0
+        for row, blocks in zip(rows, self.blocks, strict=True):
+            parts = row[blocks]
+            total += float(((parts - parts.mean(axis=1, keepdims=True)) ** 2).sum())
+            n += parts.size - len(parts)
+        return math.sqrt(total / n / self.mean_weight) if n else math.sqrt(cost)
+
+
+_SIDES = {-1: "lower", 1: "upper"}
+
+
+def _whole_blocks(mask: np.ndarray) -> np.ndarray:
+    """The samples (n_blocks, _BLOCK) of blocks in which every sample counts."""
+    n = len(mask) // _BLOCK
+    blocks = np.arange(n * _BLOCK).reshape(n, _BLOCK)
+    return blocks[mask[: n * _BLOCK].reshape(n, _BLOCK).all(axis=1)]

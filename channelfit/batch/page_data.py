@@ -1,0 +1,361 @@
+"""A plate as plain data for the scripts of its page: columns, places on the plate, traces.
+
+Numbers are base64 of little-endian arrays. Texts are made printable here, so that nothing in them
+steers a screen, and the scripts show them as text alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from channelfit.reading.texts import printable
+from channelfit.results.report.page_figures import packed
+from channelfit.results.report.plots import current_unit
+
+#: Rows and columns of the plates that laboratories use.
+SIZES = ((8, 12), (16, 24), (32, 48))
+#: Samples of all wells that a page holds; of each well no fewer than so many, while there are more.
+MOST_SAMPLES, FEWEST_POINTS = 600_000, 200
+#: Characters of the longest text that is shown.
+_LONGEST = 400
+_PLACE = re.compile(r"([A-Za-z]{1,2})[-_ ]?0*([1-9]\d?)")
+#: What a column holds that is no parameter's, in the order of the page's lists.
+MEASURES = ("cost", "rms", "noise", "seal", "leak", "run_down", "starts", "agreed")
+_KNOWN = {*MEASURES, "well", "file", "row", "column", "quality", "reason"}
+_SUFFIXES = ("_error", "_lower", "_upper")
+#: A column is drawn on a logarithmic scale where its values span at least this factor.
+_DECADES = 8.0
+#: Time from which on an axis is in seconds, ms.
+_LONG_MS = 2000.0
+#: The value of a sample that is missing, and the largest of one that is not.
+_MISSING, _TOP = 65535, 65534
+
+
+class About(Protocol):
+    """What a column of a table holds: its unit, empty where it has none, and its meaning."""
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def meaning(self) -> str: ...
+
+
+class Wells(Protocol):
+    """A table of wells, one row a well, as `table.WellTable` is.
+
+    Attributes:
+        columns: by name an array with a row for each well: texts, or numbers with NaN.
+        about: by name of a column what it holds.
+    """
+
+    @property
+    def columns(self) -> Mapping[str, np.ndarray]: ...
+
+    @property
+    def about(self) -> Mapping[str, About]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Plate:
+    """A table of wells, and which of its columns are what.
+
+    Attributes:
+        labels: the names of the wells. quality, reason: of each well.
+        parameters: names of the columns that hold fitted values.
+        metadata: names of the user's own columns; those before the first parameter where nothing
+            tells.
+        misfit: (n_wells,), residual over noise; NaN where either is unknown.
+    """
+
+    table: Wells
+    labels: list[str]
+    quality: list[str]
+    reason: list[str]
+    parameters: list[str]
+    metadata: list[str]
+    misfit: np.ndarray
+
+    @property
+    def n_wells(self) -> int:
+        return len(self.labels)
+
+    def number(self, name: str) -> np.ndarray:
+        """A column of numbers; NaN where it is missing."""
+        column = self.table.columns.get(name)
+        if column is None or not is_number(column):
+            return np.full(self.n_wells, np.nan)
+        return np.asarray(column, dtype=float)
+
+    def unit(self, name: str) -> str:
+        """The unit of a column; empty for a pure number."""
+        units = (self.table.about[n].unit for n in (name, _stem(name)) if n in self.table.about)
+        unit = next((unit for unit in units if unit), "")
+        return "" if unit == "1" else shown_text(unit).replace("^2", "²")
+
+    def meaning(self, name: str) -> str:
+        """What a column holds; empty where nothing tells."""
+        about = self.table.about
+        return shown_text(about[name].meaning) if name in about else ""
+
+    def values(self) -> np.ndarray:
+        """The fitted values, (n_wells, n_parameters)."""
+        rows = [self.number(name) for name in self.parameters]
+        return np.array(rows).T if rows else np.empty((self.n_wells, 0))
+
+
+def plate_of(table: Wells, facts: Mapping[str, Any]) -> Plate:
+    """Finds out which column of a table is what."""
+    columns = table.columns
+    n = len(next(iter(columns.values()))) if columns else 0
+    numbers = [name for name, column in columns.items() if is_number(column)]
+    fitted = [n for n in numbers if f"{n}_lower" in columns and f"{n}_upper" in columns]
+    parameters = [name for name in facts.get("parameters") or fitted if name in numbers]
+    parts = {f"{name}{suffix}" for name in parameters for suffix in _SUFFIXES}
+    names = list(columns)
+    before = names[: names.index(parameters[0])] if parameters else names
+    others = [name for name in before if name not in {*_KNOWN, *parts}]
+    metadata = [name for name in facts.get("metadata") or others if name in columns]
+    labels = texts(columns["well"]) if "well" in columns else [str(k + 1) for k in range(n)]
+    empty = [""] * n
+    plate = Plate(
+        table,
+        labels,
+        texts(columns["quality"]) if "quality" in columns else empty,
+        texts(columns["reason"]) if "reason" in columns else empty,
+        parameters,
+        metadata,
+        np.empty(0),
+    )
+    rms, noise = plate.number("rms"), plate.number("noise")
+    known = np.isfinite(rms) & np.isfinite(noise) & (noise > 0)
+    misfit = np.divide(rms, noise, out=np.full(n, np.nan), where=known)
+    return Plate(**{**vars(plate), "misfit": misfit})
+
+
+def is_number(column: np.ndarray) -> bool:
+    """Whether a column holds numbers."""
+    return np.asarray(column).dtype.kind in "biuf"
+
+
+def shown_text(value: object) -> str:
+    """A text of a table as a page shows it: printable, in one line, and not endless."""
+    text = "" if value is None else printable(str(value))
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def texts(column: np.ndarray) -> list[str]:
+    """A column as texts."""
+    if is_number(column):
+        return [f"{value:g}" if value == value else "" for value in np.asarray(column, float)]
+    return [shown_text(value) for value in column]
+
+
+def _stem(name: str) -> str:
+    return next((name.removesuffix(s) for s in _SUFFIXES if name.endswith(s)), name)
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+
+def columns_of(plate: Plate, more: Mapping[str, tuple[np.ndarray, str]]) -> list[dict[str, Any]]:
+    """Every column of the table, and more that were computed: name, unit, meaning and values.
+
+    Arguments:
+        more: by key the values of a computed column, and what it means.
+    """
+    found = []
+    for name, column in plate.table.columns.items():
+        row: dict[str, Any] = {
+            "key": name,
+            "name": shown_text(name),
+            "unit": plate.unit(name),
+            "meaning": plate.meaning(name),
+        }
+        found.append(row | _values(column))
+    for key, (column, meaning) in more.items():
+        row = {"key": f"page {key}", "name": key, "unit": "", "meaning": meaning}
+        found.append(row | _values(column))
+    return found
+
+
+def _values(column: np.ndarray) -> dict[str, Any]:
+    if is_number(column):
+        numbers = np.asarray(column, dtype=float)
+        return {"numbers": packed(numbers, "<f8"), "log": is_logarithmic(numbers)}
+    words = texts(column)
+    different = list(dict.fromkeys(words))
+    if len(different) > max(1, len(words) // 2):
+        return {"words": words}
+    place = {word: k for k, word in enumerate(different)}
+    return {"words": different, "at": packed(np.array([place[word] for word in words]), "<u4")}
+
+
+def is_logarithmic(values: np.ndarray) -> bool:
+    """Whether values are better seen on a logarithmic scale: positive, and over a wide range."""
+    known = values[np.isfinite(values)]
+    return bool(known.size and known.min() > 0 and known.max() > _DECADES * known.min())
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def places_of(plate: Plate) -> dict[str, Any]:
+    """Where on a plate each well lies.
+
+    Returns: `plates`, each with its name, its rows and columns, and its wells as triples (row,
+        column, well); `loose`, the wells that have no place; `shared`, how many of these have a
+        place that another well has, too.
+    """
+    columns = plate.table.columns
+    of_plates = texts(columns["plate"]) if "plate" in columns else [""] * plate.n_wells
+    rows = texts(columns["row"]) if "row" in columns else [""] * plate.n_wells
+    across = texts(columns["column"]) if "column" in columns else [""] * plate.n_wells
+    taken: dict[str, dict[tuple[int, int], int]] = {}
+    loose, shared = [], 0
+    for k, name in enumerate(of_plates):
+        place = place_of(f"{rows[k]}{across[k]}") or place_of(plate.labels[k])
+        own = taken.setdefault(name, {})
+        if place is None or place in own:
+            shared += place is not None
+            loose.append(k)
+        else:
+            own[place] = k
+    plates = []
+    for name, own in taken.items():
+        if own:
+            n_rows, n_columns = _size(own)
+            wells = [[row, column, k] for (row, column), k in sorted(own.items())]
+            plates.append({"name": name, "rows": n_rows, "columns": n_columns, "wells": wells})
+    return {"plates": plates, "loose": loose, "shared": shared}
+
+
+def place_of(label: str) -> tuple[int, int] | None:
+    """The row and column, from 0, of a label such as `A01`, `P24` or `AF48`; None for any other."""
+    found = _PLACE.fullmatch(label.strip())
+    if not found:
+        return None
+    letters = found[1].upper()
+    row = ord(letters[-1]) - ord("A") + 26 * (ord(letters[0]) - ord("A") + 1) * (len(letters) - 1)
+    column = int(found[2]) - 1
+    rows, columns = SIZES[-1]
+    return (row, column) if row < rows and column < columns else None
+
+
+def row_name(row: int) -> str:
+    """The letters of a row of a plate, from 0: A to Z, then AA and so on."""
+    return chr(ord("A") + row) if row < 26 else f"A{chr(ord('A') + row - 26)}"
+
+
+def _size(places: Mapping[tuple[int, int], int]) -> tuple[int, int]:
+    """Rows and columns of the smallest usual plate that has all of these places."""
+    row, column = (max(place[k] for place in places) for k in (0, 1))
+    return next(size for size in SIZES if row < size[0] and column < size[1])
+
+
+# --- traces --------------------------------------------------------------------------------------
+
+
+def traces_of(
+    traces: Mapping[str, np.ndarray], n_wells: int, order: Sequence[int] | np.ndarray
+) -> dict[str, Any]:
+    """The traces that a page holds, those of the wells that come first in an order.
+
+    Each well has its data, its fit and what the fit leaves, as 16 bits of the range of each. Of
+    more samples than a page can hold, each well keeps fewer points, extremes of short stretches; of
+    still more, the last wells in the order keep none.
+
+    Returns: `wells` with traces; `time` and its `time_unit`; the `unit` of the current, and how
+        many of it are a pA (`per_pA`); `data`, `fit` and `residual`, with the range of each well in
+        `data_span` and so on; `thinned` from how many points; `without`, how many wells of the
+        table have no traces here although they have some in their file.
+    """
+    if not traces or not len(traces.get("data", ())):
+        return {"wells": "", "without": 0, "thinned": 0, "unit": "pA", "time_unit": "ms"}
+    data = np.asarray(traces["data"], float)
+    rows = np.full(n_wells, -1)
+    known = np.asarray(traces["well"], int) if "well" in traces else np.arange(len(data))
+    some = np.isfinite(data).any(axis=1)
+    rows[known[some]] = np.flatnonzero(some)
+    wells = np.array([k for k in order if rows[k] >= 0], dtype=int)
+    points = data.shape[1]
+    kept = min(points, max(FEWEST_POINTS, MOST_SAMPLES // max(len(wells), 1)))
+    here = wells[: max(1, MOST_SAMPLES // max(kept, 1))]
+    own = {name: np.asarray(traces[name], float)[rows[here]] for name in ("data", "fit")}
+    if "residual" in traces:
+        own["residual"] = np.asarray(traces["residual"], float)[rows[here]]
+    else:
+        own["residual"] = own["fit"] - own["data"]
+    time = np.asarray(traces["time_ms"], float)
+    seconds = bool(time.size) and float(time[-1]) >= _LONG_MS
+    time = time * (1e-3 if seconds else 1.0)
+    if kept < points:
+        own = {name: _thinned(values, kept) for name, values in own.items()}
+        time = _thinned_time(time, kept)
+    factor, unit = current_unit(float(np.nanmax(np.abs(own["data"]), initial=0.0)))
+    return {
+        "wells": packed(here, "<u4"),
+        "time": packed(time, "<f4"),
+        "time_unit": "s" if seconds else "ms",
+        "unit": unit,
+        "per_pA": factor,
+        **{name: _bits(values) for name, values in own.items()},
+        **{f"{n}_span": packed(_spans(values) * factor, "<f4") for n, values in own.items()},
+        "thinned": points if kept < points else 0,
+        "without": len(wells) - len(here),
+    }
+
+
+def _thinned(rows: np.ndarray, kept: int) -> np.ndarray:
+    """The least and the largest of each stretch of a row, in their order; at most `kept`.
+
+    The stretches are the same for all rows, which share their times.
+    """
+    size = _stretch(rows.shape[1], kept)
+    missing = -rows.shape[1] % size
+    blocks = np.pad(rows, ((0, 0), (0, missing)), constant_values=np.nan)
+    blocks = blocks.reshape(len(rows), -1, size)
+    finite = np.isfinite(blocks)
+    low = np.where(finite, blocks, np.inf).argmin(axis=2)
+    high = np.where(finite, blocks, -np.inf).argmax(axis=2)
+    picks = np.sort(np.stack([low, high], axis=2), axis=2)
+    found: np.ndarray = np.take_along_axis(blocks, picks, axis=2).reshape(len(rows), -1)
+    return found
+
+
+def _thinned_time(time: np.ndarray, kept: int) -> np.ndarray:
+    """The times at which these values are shown: a quarter into each half of their stretches."""
+    size = _stretch(len(time), kept)
+    places = np.arange(0, len(time), size)[:, None] + (size - 1) * np.array([0.25, 0.75])
+    found: np.ndarray = np.interp(places.ravel(), np.arange(len(time)), time)
+    return found
+
+
+def _stretch(points: int, kept: int) -> int:
+    """How many points there are to each two that are kept."""
+    return -(-points // (kept // 2))
+
+
+def _spans(rows: np.ndarray) -> np.ndarray:
+    """The least and the largest value of each row; zeros for a row without any. (n_rows, 2)"""
+    finite = np.isfinite(rows)
+    some = finite.any(axis=1)
+    low = np.where(finite, rows, np.inf).min(axis=1)
+    high = np.where(finite, rows, -np.inf).max(axis=1)
+    return np.where(some[:, None], np.stack([low, high], axis=1), 0.0)
+
+
+def _bits(rows: np.ndarray) -> str:
+    """Rows as 16 bits of the range of each."""
+    low, high = _spans(rows).T
+    width = np.where(high > low, high - low, 1.0)
+    finite = np.isfinite(rows)
+    share = np.where(finite, rows - low[:, None], 0.0) / width[:, None]
+    codes = np.where(finite, np.rint(share * _TOP), _MISSING)
+    return packed(codes, "<u2")

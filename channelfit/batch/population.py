@@ -1,0 +1,555 @@
+"""A plate as a population of cells: its mean, its spread, and what they say of each cell.
+
+Every well was fitted on its own. Here the parameters of the wells are looked at together, on two
+levels: those that are *drawn* differ from cell to cell and are normally distributed, those that are
+*shared* are the same in all cells, and the others (conductance, leak, offsets) are each cell's own,
+about which nothing is assumed. "Normally" is meant in the scale in which a parameter is searched:
+in its logarithm where the scale is "log", else in its value. Ranges do not cut this distribution
+off.
+
+Without more, each well speaks through its optimum and the information matrix there (`mixed`), as in
+a meta-analysis. That is right where the cost of a well is a parabola as far as the population
+reaches. With `relinearize` every well is linearized again at its shrunken estimate, until nothing
+moves (Lindstrom and Bates 1990, Biometrics 46:673), which needs no parabola but that one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from channelfit.batch.mixed import Array, Evidence, Level, Mixed, eliminated
+from channelfit.batch.outliers import outliers_of
+from channelfit.batch.relinearized import Relinearize, conditional, relinearized
+from channelfit.model.channel import Parameter
+from channelfit.problem.experiment import Problem
+from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
+
+#: Correlations need so many wells for each drawn parameter, and so many besides.
+_WELLS_A_PARAMETER, _WELLS_BESIDES = 2, 2
+#: A well is shrunken too far for a parabola where it moves by more than so many standard errors.
+_FAR = 3.0
+#: The mean of a parameter is not determined where its error is above so many ranges.
+_OPEN = 1.0
+_NAMED = 5
+
+
+class Fits(Protocol):
+    """What is read of the fits of a plate, such as `WellFits`; arrays have one row a well.
+
+    Attributes:
+        names: of the free parameters.
+        unit: (n_wells, n_names), the optimum in the unit cube, in which every parameter is even in
+            its value or its logarithm; NaN where there is none.
+        information: (n_wells, n_names, n_names), the second derivative of minus the logarithm of
+            the likelihood there.
+        at_bound: (n_wells, n_names), not 0 for a parameter at a bound.
+        quality: (n_wells,) of each well; "failed" leaves it out.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def unit(self) -> np.ndarray: ...
+    @property
+    def information(self) -> np.ndarray: ...
+    @property
+    def at_bound(self) -> np.ndarray: ...
+    @property
+    def quality(self) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """A parameter as the population sees it.
+
+    Attributes:
+        logarithmic: whether it is the logarithm that is normal.
+        begin, width: of its range, in that scale.
+    """
+
+    name: str
+    unit: str
+    logarithmic: bool
+    begin: float
+    width: float
+
+    @classmethod
+    def of(cls, p: Parameter) -> Coordinate:
+        """The coordinate in which a parameter is searched."""
+        logarithmic = p.scale == "log"
+        ends = (math.log(p.lower), math.log(p.upper)) if logarithmic else (p.lower, p.upper)
+        return cls(p.name, p.unit, logarithmic, ends[0], ends[1] - ends[0] or 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """What the wells of a plate have in common, and how they differ.
+
+    Arrays run over `names`, those of spreads over the drawn ones, which come first. A spread is the
+    standard deviation of the parameter in its base unit, or of its natural logarithm where
+    `logarithmic`; then the mean is that of the logarithm as well, so that `mean` is the median.
+
+    Attributes:
+        names, units, logarithmic: of the drawn, then of the shared parameters.
+        n_drawn: the number of drawn ones.
+        mean, lower, upper: base units, with 95 % intervals; NaN where nothing is known.
+        spread, spread_lower, spread_upper: (n_drawn,), with 95 % intervals; a lower end of 0 means
+            that the cells may be all alike, an upper end of inf that nothing is known.
+        covariance, correlation: (n_drawn, n_drawn), of values or logarithms. Correlations are NaN
+            where there are too few wells for them, or no spread.
+        correlation_lower, correlation_upper: their 95 % intervals.
+        wells: the labels of all wells.
+        used: (n_wells,) bool, whether a well counts.
+        cell_names: of the columns of `cells`: drawn, shared, and the cells' own parameters.
+        cells: (n_wells, n_cell_names) base units, each cell's best values given the population; NaN
+            for a well that is left out.
+        cells_lower, cells_upper: (n_wells, n_drawn), 95 % intervals of the drawn ones.
+        outliers: the wells that are none of this population, and why.
+        method: "quadratic" or "relinearized".
+        iterations: of the latter.
+        notes: what a reader must know, in sentences.
+        doubtful: wells of which an optimum and the information there do not say enough, because
+            they are far from what the population says of them, or a parameter is at a bound; empty
+            where `relinearize` was given.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    logarithmic: np.ndarray
+    n_drawn: int
+    mean: Array
+    lower: Array
+    upper: Array
+    spread: Array
+    spread_lower: Array
+    spread_upper: Array
+    covariance: Array
+    correlation: Array
+    correlation_lower: Array
+    correlation_upper: Array
+    wells: tuple[str, ...]
+    used: np.ndarray
+    cell_names: tuple[str, ...]
+    cells: Array
+    cells_lower: Array
+    cells_upper: Array
+    outliers: Mapping[str, str]
+    method: str
+    iterations: int
+    notes: tuple[str, ...]
+    doubtful: tuple[str, ...]
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row a parameter: name, how it varies, scale, unit, mean and spread with intervals."""
+        rows = []
+        for k, name in enumerate(self.names):
+            drawn = k < self.n_drawn
+            row = {
+                "name": name,
+                "kind": "drawn" if drawn else "shared",
+                "scale": "log" if self.logarithmic[k] else "linear",
+                "unit": self.units[k],
+                "mean": float(self.mean[k]),
+                "mean_lower": float(self.lower[k]),
+                "mean_upper": float(self.upper[k]),
+            }
+            for key in ("spread", "spread_lower", "spread_upper"):
+                row[key] = float(getattr(self, key)[k]) if drawn else 0.0
+            rows.append(row)
+        return rows
+
+    def columns(self) -> dict[str, Array]:
+        """Columns (n_wells,) for the table of wells: `NAME_shrunken` with its interval."""
+        found = {}
+        for k, name in enumerate(self.names[: self.n_drawn]):
+            found[f"{name}_shrunken"] = self.cells[:, k]
+            found[f"{name}_shrunken_lower"] = self.cells_lower[:, k]
+            found[f"{name}_shrunken_upper"] = self.cells_upper[:, k]
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """The population as plain data, for `summary.json` and for the page; null for NaN."""
+        drawn = self.names[: self.n_drawn]
+        return {
+            "rows": [plain(row) for row in self.table()],
+            "method": self.sentence(),
+            "remarks": list(self.notes),
+            "approximation": self.method,
+            "iterations": self.iterations,
+            "wells": len(self.wells),
+            "used": int(self.used.sum()),
+            "left_out": [w for w, used in zip(self.wells, self.used, strict=True) if not used],
+            "drawn": list(drawn),
+            "covariance": plain(self.covariance.tolist()),
+            "correlation": plain(self.correlation.tolist()),
+            "correlation_lower": plain(self.correlation_lower.tolist()),
+            "correlation_upper": plain(self.correlation_upper.tolist()),
+            "outliers": dict(self.outliers),
+        }
+
+    def sentence(self) -> str:
+        """What was done, for the methods of a paper."""
+        n, drawn, shared = (
+            int(self.used.sum()),
+            self.names[: self.n_drawn],
+            self.names[self.n_drawn :],
+        )
+        parts = []
+        if drawn:
+            parts.append(f"{', '.join(drawn)} as normally distributed between cells")
+        if shared:
+            parts.append(f"{', '.join(shared)} as the same in all cells")
+        way = (
+            "the optimum and the information matrix of every well's own fit"
+            if self.method == "quadratic"
+            else "every well linearized at its estimate given the population, until nothing moved"
+        )
+        return (
+            f"A two-level model of {n} wells took {' and '.join(parts)}, in the scale of the "
+            f"search, and was fitted by restricted maximum likelihood from {way}"
+        )
+
+    def text(self) -> str:
+        """The population for a terminal: one line a parameter, then what must be known."""
+        lines = [("", "mean", "95 % interval", "", "spread", "95 % interval")]
+        for row in self.table():
+            factor = row["scale"] == "log"
+            spreads = [row[key] for key in ("spread", "spread_lower", "spread_upper")]
+            if factor:
+                spreads = [math.exp(min(s, 700.0)) if s < math.inf else s for s in spreads]
+            sign = "×÷ " if factor else "± "
+            size, low, high = (f"{s:.4g}" for s in spreads)
+            cells = (sign + size, f"{low} .. {high}") if row["kind"] == "drawn" else ("", "shared")
+            between = f"{row['mean_lower']:.5g} .. {row['mean_upper']:.5g}"
+            lines.append((row["name"], f"{row['mean']:.5g}", between, row["unit"], *cells))
+        widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+        rows = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
+        head = f"population of {int(self.used.sum())} wells ({self.method})"
+        text = "\n".join([head, *(row.rstrip() for row in rows), *self.notes])
+        return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def plain(value: Any) -> Any:
+    """A value without NaN and inf, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass
+class Plate:
+    """The wells that count, and what is to be found of them.
+
+    Attributes:
+        columns: of `unit`, all of them; places: of the drawn, then of the shared ones.
+        unit, information, at_bound: of the fits: (n_used, n), (n_used, n, n) and (n_used, n).
+    """
+
+    columns: list[Coordinate]
+    places: list[int]
+    n_drawn: int
+    used: np.ndarray
+    wells: tuple[str, ...]
+    unit: Array
+    information: Array
+    at_bound: np.ndarray
+    notes: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
+
+    @property
+    def drawn(self) -> list[Coordinate]:
+        return [self.columns[k] for k in self.places[: self.n_drawn]]
+
+    def mixed(self, weighted: Array, information: Array) -> Mixed:
+        """The population of wells with this evidence about all of their parameters."""
+        evidence = Evidence.of(*eliminated(weighted, information, self.places))
+        n, nd = len(evidence), self.n_drawn
+        correlated = nd > 1 and n >= _WELLS_A_PARAMETER * nd + _WELLS_BESIDES
+        nothing = np.zeros(len(self.places))
+        held = Mixed(evidence, nd, correlated, nothing + 1.0, nothing + 0.5)
+        if self.undetermined(held):
+            return held
+        return Mixed(evidence, nd, correlated, nothing, nothing + 0.5)
+
+    def undetermined(self, held: Mixed) -> list[str]:
+        """The parameters whose mean the wells do not determine, all of them together.
+
+        Arguments:
+            held: with a belief about the mean, so that it can be computed in any case.
+        """
+        precision = held.at(np.diag(held.scatter)).precision - np.diag(held.ridge)
+        values, vectors = np.linalg.eigh(precision)
+        part = np.abs(vectors[:, values < 1 / _OPEN**2]).max(axis=1, initial=0.0)
+        return [self.columns[k].name for k, p in zip(self.places, part, strict=True) if p > 0.2]
+
+
+def population(
+    fits: Fits,
+    drawn: Sequence[str],
+    shared: Sequence[str] = (),
+    relinearize: Relinearize | None = None,
+    *,
+    parameters: Sequence[Parameter],
+    wells: Sequence[str] = (),
+    always: bool = True,
+) -> Population:
+    """The population from which the cells of a plate are drawn.
+
+    Arguments:
+        fits: of all wells.
+        drawn: names of parameters that differ from cell to cell and are normally distributed.
+        shared: names of parameters that all cells have in common.
+        relinearize: linearizes every well that counts (see `usable`) anew, at points in the
+            coordinates of `Fits.unit`; without it the optimum and information of `fits` serve.
+        parameters: of the problem, by whose ranges and scales the wells were searched.
+        wells: labels; numbers from 1 without them.
+        always: whether to relinearize in any case, or only where an optimum and the information
+            there do not say enough: see `Population.doubtful`.
+
+    Raises: InputError for a name that is no free parameter or is given twice, for no name, and when
+    no well can be used.
+    """
+    plate = _plate(fits, list(drawn), list(shared), parameters, tuple(wells))
+    if relinearize is not None and always:
+        return _described(plate, *relinearized(plate, relinearize))
+    # what the cost would be beyond a bound is not known from the optimum
+    closed = plate.at_bound[:, :, None] | plate.at_bound[:, None, :]
+    information = np.where(closed, 0.0, plate.information)
+    weighted = np.einsum("wij,wj->wi", information, plate.unit)
+    level = Level.of(plate.mixed(weighted, information))
+    before = len(plate.notes)
+    _check_reach(plate, level)
+    _check_bounds(plate)
+    doubts = plate.notes[before:]
+    if relinearize is not None and plate.doubtful:
+        try:
+            found = relinearized(plate, relinearize)
+        except InputError as error:
+            plate.notes.append(f"the wells could not be linearized anew: {error}")
+        else:
+            plate.notes = [note for note in plate.notes if note not in doubts]
+            plate.doubtful = []
+            return _described(plate, *found)
+    return _described(plate, level, plate.unit, weighted, information, 0)
+
+
+def kinetic_names(problem: Problem) -> tuple[str, ...]:
+    """The free parameters on which the rates of the channels depend.
+
+    Conductances, leaks, offsets and reversal potentials are none: they say how much flows, not
+    when.
+    """
+    model = problem.model
+    rates = [t.rate for chain in model.chains for t in chain.transitions]
+    direct = {symbol.name for rate in rates for symbol in rate.free_symbols}
+    names = set().union(*(model.names_behind(name) for name in direct))
+    return tuple(p.name for p in problem.parameters if p.name in names and not p.fixed)
+
+
+def usable(fits: Fits) -> np.ndarray:
+    """Which wells (n_wells,) count: those whose fit did not fail, and says how sure it is."""
+    finite = np.isfinite(fits.unit).all(axis=1) & np.isfinite(fits.information).all(axis=(1, 2))
+    finite &= (fits.information != 0).any(axis=(1, 2))
+    found: np.ndarray = finite & (np.asarray(fits.quality, dtype=object) != "failed")
+    return found
+
+
+def _plate(
+    fits: Fits,
+    drawn: list[str],
+    shared: list[str],
+    parameters: Sequence[Parameter],
+    wells: tuple[str, ...],
+) -> Plate:
+    """The wells that count, checked. Raises: as `population`."""
+    by_name = {p.name: p for p in parameters}
+    known = list(fits.names)
+    columns = [Coordinate.of(by_name[name]) for name in known]
+    both = drawn + shared
+    if not both:
+        raise InputError("a population needs the name of at least one parameter")
+    for name in both:
+        if name not in known:
+            raise InputError(f'"{name}" is no parameter that was fitted; {", ".join(known)} were')
+        if both.count(name) > 1:
+            raise InputError(f'"{name}" is named twice; a parameter is drawn or shared, once')
+    wells = wells or tuple(str(k + 1) for k in range(len(fits.unit)))
+    used = usable(fits)
+    if not used.any():
+        raise InputError(f"none of the {len(used)} wells has a fit, so there is no population")
+    places = [known.index(name) for name in both]
+    information, at_bound = fits.information[used], np.asarray(fits.at_bound)[used] != 0
+    plate = Plate(columns, places, len(drawn), used, wells, fits.unit[used], information, at_bound)
+    priors = [name for name in both if by_name[name].prior]
+    if priors:
+        plate.notes.append(
+            f"the prior of {', '.join(priors)} counted in the fit of every well, and so counts "
+            f"{int(used.sum())} times in the population; leave it out of the fit"
+        )
+    _say_what_is_missing(plate)
+    return plate
+
+
+def _say_what_is_missing(plate: Plate) -> None:
+    """Note wells that are left out, at bounds, or too few."""
+    out = [well for well, used in zip(plate.wells, plate.used, strict=True) if not used]
+    if out:
+        plate.notes.append(
+            f"{len(out)} of {len(plate.wells)} wells have no fit and are left out: {_listed(out)}"
+        )
+    n = len(plate.unit)
+    if plate.n_drawn and n < 2:
+        plate.notes.append("one well says nothing of how wells differ: no spread, no intervals")
+    elif plate.n_drawn > 1 and n < _WELLS_A_PARAMETER * plate.n_drawn + _WELLS_BESIDES:
+        plate.notes.append(
+            f"{n} wells are too few for the correlations of {plate.n_drawn} parameters, which are "
+            "taken as independent of each other"
+        )
+
+
+def _check_bounds(plate: Plate) -> None:
+    """Note parameters that are at a bound in some wells."""
+    for k in plate.places:
+        labels = np.array(plate.wells)[plate.used][plate.at_bound[:, k]].tolist()
+        if labels:
+            plate.doubtful += [well for well in labels if well not in plate.doubtful]
+            plate.notes.append(
+                f"{plate.columns[k].name} is at a bound of its range in {len(labels)} wells, which "
+                "say nothing of it here; mean and spread are biased by what they would have said: "
+                "widen the range"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+# --- where a parabola may not do -----------------------------------------------------------------
+
+
+def _check_reach(plate: Plate, level: Level) -> None:
+    """Note wells that are shrunken by so much that a parabola about their optimum is doubtful."""
+    evidence = level.mixed.evidence
+    values, _ = level.shrunken()
+    moved = np.hstack([values, np.repeat(level.mean[None, plate.n_drawn :], len(values), axis=0)])
+    rest = evidence.seen - np.einsum("wri,wi->wr", evidence.root, moved)
+    far = np.flatnonzero((rest**2).sum(axis=1) > _FAR**2 + 3 * evidence.root.shape[2])
+    if len(far):
+        labels = np.array(plate.wells)[plate.used][far].tolist()
+        plate.doubtful += labels
+        plate.notes.append(
+            f"{len(far)} wells are far from what the population says of them, where their cost may "
+            f"be no parabola any more: {_listed(labels)}; linearize the wells anew"
+        )
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+def _described(
+    plate: Plate,
+    level: Level,
+    unit: Array,
+    weighted: Array,
+    information: Array,
+    iterations: int,
+) -> Population:
+    """The population in physical units.
+
+    Arguments:
+        unit, weighted, information: of the wells, at the points where they were linearized.
+        iterations: of `relinearized`; 0 without it.
+    """
+    nd, named = plate.n_drawn, [plate.columns[k] for k in plate.places]
+    width = np.array([c.width for c in named])[:nd]
+    lower, upper = level.mean_interval()
+    spread, (least, most) = level.spread, level.spread_interval()
+    low, high = _correlation_interval(level)
+    if nd and len(level.mixed.evidence) < 2:
+        lower[:nd] = upper[:nd] = np.nan
+        spread, least = np.full(nd, np.nan), np.zeros(nd)
+    open_ = plate.undetermined(level.mixed) if level.mixed.ridge.any() else []
+    if open_:
+        plate.notes.append(
+            f"the wells together do not determine {_listed(open_)}; their means are held near the "
+            "middle of their ranges"
+        )
+    alike = [c.name for c, end, s in zip(plate.drawn, least, spread, strict=True) if not end > 0]
+    if alike and len(level.mixed.evidence) > 1:
+        plate.notes.append(f"the wells may be all alike in {', '.join(alike)}")
+    labels = np.array(plate.wells)[plate.used].tolist()
+    outliers, note = outliers_of(level, [c.name for c in plate.drawn], labels)
+    n = len(plate.used)
+    order = plate.places + [k for k in range(len(plate.columns)) if k not in plate.places]
+    ordered = [plate.columns[k] for k in order]
+    cells = np.full((n, len(order)), np.nan)
+    found = conditional(plate, level, weighted, information, unit)[:, order]
+    cells[plate.used] = physical(found, ordered)
+    values, covariance = level.shrunken()
+    reach = 1.959963984540054 * np.sqrt(np.einsum("wii->wi", covariance))
+    ends = np.full((2, n, nd), np.nan)
+    ends[0, plate.used] = physical(values - reach, named[:nd])
+    ends[1, plate.used] = physical(values + reach, named[:nd])
+    return Population(
+        tuple(c.name for c in named),
+        tuple(c.unit for c in named),
+        np.array([c.logarithmic for c in named]),
+        nd,
+        physical(level.mean, named),
+        physical(lower, named),
+        physical(upper, named),
+        spread * width,
+        least * width,
+        most * width,
+        level.covariance * np.outer(width, width),
+        level.correlation,
+        low,
+        high,
+        plate.wells,
+        plate.used,
+        tuple(c.name for c in ordered),
+        cells,
+        ends[0],
+        ends[1],
+        outliers,
+        "relinearized" if iterations else "quadratic",
+        iterations,
+        tuple(plate.notes + note),
+        tuple(plate.doubtful),
+    )
+
+
+def physical(values: Array, columns: Sequence[Coordinate]) -> Array:
+    """Parameters in base units from coordinates (.., n) of the unit cube."""
+    natural = np.array([c.begin for c in columns]) + values * np.array([c.width for c in columns])
+    logarithmic = np.array([c.logarithmic for c in columns], bool)
+    with np.errstate(over="ignore"):
+        found: Array = np.where(logarithmic, np.exp(np.where(logarithmic, natural, 0.0)), natural)
+    return found
+
+
+def _correlation_interval(level: Level) -> tuple[Array, Array]:
+    """Lower and upper ends of the 95 % intervals of the correlations, by Fisher's transformation.
+
+    Its variance is 1/(degrees - 2), where the degrees of freedom are those of the less certain of
+    the two spreads.
+    """
+    correlation = level.correlation
+    degrees = np.minimum.outer(level.spread_degrees, level.spread_degrees)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reach = 1.959963984540054 / np.sqrt(degrees - 2)
+        middle = np.arctanh(correlation)
+        low, high = np.tanh(middle - reach), np.tanh(middle + reach)
+    known = (degrees > 2) & (np.abs(correlation) < 0.999)
+    low, high = np.where(known, low, -1.0), np.where(known, high, 1.0)
+    outside = np.isnan(correlation) | np.eye(len(correlation), dtype=bool)
+    return np.where(outside, correlation, low), np.where(outside, correlation, high)

@@ -1,0 +1,470 @@
+"""Which recordings a batch fits: files, patterns, folders, a table of them, files of many wells.
+
+A well is called by the table's `name` or `well`, by the well of a plate that its file's name or its
+column's heading tells (A01 to P24), or by the name of its file.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import glob
+import gzip
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.batch.sheets import SUFFIXES, read_sheet
+from channelfit.batch.table import Column, WellTable, texts, values_of
+from channelfit.reading import formats, tables
+from channelfit.reading.documents import read_json
+from channelfit.reading.errors import InputError
+from channelfit.reading.texts import file_size, printable
+from channelfit.reading.units import shown
+
+#: The well of a 384-well plate within a text.
+_WELL = re.compile(r"(?<![A-Za-z0-9])([A-P])(\d{1,2})(?![A-Za-z0-9])")
+_COLUMNS_OF_A_PLATE = 24
+ARRAY = ".npy"
+#: Columns of a table of recordings that are no metadata.
+_OWN = ("file", "well", "name", "row", "column", "signal", "weight", "mask")
+#: Columns of the table of results that no metadata may be called.
+RESERVED = (
+    *("cost", "rms", "noise", "starts", "agreed", "seal", "leak", "run_down"),
+    *("quality", "reason", "run"),
+)
+#: What a folder holds beside recordings.
+_NO_RECORDINGS = (".eph", ".json")
+_MOST = 1_000_000
+_MOST_HEAD = 10_000_000
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A well and where its recording is.
+
+    Attributes:
+        well: what it is called, once in a batch.
+        file: absolute.
+        shown: the file as the user named it.
+        row, column: of the plate, such as "A" and 1; empty and 0 where it is none.
+        signal: of a file with several signals or wells, the one that is meant; empty for the
+            template's.
+        columns: of a table of many wells, the columns of this one, a column for each sweep; empty
+            where the template says which.
+        weight: the factor of its samples; None for the template's.
+        masks: stretches of time that are left out besides the template's, in words.
+        told: by column, what the user's table says besides.
+        folder: from which paths in that table start.
+    """
+
+    well: str
+    file: str
+    shown: str
+    row: str = ""
+    column: int = 0
+    signal: str = ""
+    columns: tuple[str, ...] = ()
+    weight: float | None = None
+    masks: str = ""
+    told: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any], file: Path) -> Recorded:
+        """The reverse of `plain`. Raises InputError where it is not that."""
+        try:
+            weight = plain["weight"]
+            return cls(
+                str(plain["well"]),
+                str(plain["file"]),
+                str(plain["shown"]),
+                str(plain["row"]),
+                int(plain["column"]),
+                str(plain["signal"]),
+                tuple(map(str, plain["columns"])),
+                None if weight is None else float(weight),
+                str(plain["masks"]),
+                {str(k): str(v) for k, v in plain["told"].items()},
+                str(plain["folder"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise InputError("is not a list of recordings that a batch has written", file) from None
+
+
+def read_list(file: Path) -> list[Recorded]:
+    """The recordings of an earlier run, from the list in its folder."""
+    rows = read_json(file).get("recordings")
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise InputError("is not a list of recordings that a batch has written", file)
+    return [Recorded.of(row, file) for row in rows]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a template expects of a file.
+
+    Attributes:
+        n_sweeps: of its protocol.
+        all_columns: whether all columns of a table are currents, but those of times.
+        time: the name of the column of times; empty where there is none.
+    """
+
+    n_sweeps: int
+    all_columns: bool = False
+    time: str = ""
+
+
+def find_recordings(given: Sequence[str | os.PathLike[str]], expected: Expected) -> list[Recorded]:
+    """The recordings that a user names.
+
+    Arguments:
+        given: files, patterns, folders, or one table of recordings.
+        expected: what the template expects of a file, which tells where one holds many wells.
+
+    Raises:
+        InputError: nothing there, a table that cannot be used, or two wells of the same name.
+    """
+    if not given:
+        raise InputError("no recordings are named: give files, a folder, or a table of them")
+    paths = [Path(each) for each in given]
+    if len(paths) == 1 and _is_table_of_recordings(paths[0]):
+        listed = list(_from_table(paths[0]))
+    else:
+        listed = [_from_file(path) for each in paths for path in _files(each)]
+    found = [one for each in listed for one in _wells_in(each, expected)]
+    if len(found) > _MOST:
+        raise InputError(f"{len(found):,} recordings are more than {_MOST:,}")
+    _check_distinct(found)
+    return found
+
+
+def chosen_by_name(
+    recordings: Sequence[Recorded], wanted: Iterable[str], what: str = "--only"
+) -> list[Recorded]:
+    """The recordings of wells that are named, in the order of the recordings.
+
+    Raises: InputError for a name that no well has.
+    """
+    names = {each.well: each for each in recordings}
+    keep = set()
+    for name in wanted:
+        place = _WELL.fullmatch(name.strip().upper())
+        also = f"{place[1]}{int(place[2]):02}" if place else name.strip()
+        found = next((n for n in (name.strip(), also) if n in names), None)
+        if found is None:
+            close = difflib.get_close_matches(name, names, n=3)
+            near = f"; did you mean {', '.join(close)}?" if close else ""
+            listed = ", ".join(list(names)[:12]) + (" .." if len(names) > 12 else "")
+            raise InputError(f"no well {shown(name.strip())}{near} There are: {listed}", None, what)
+        keep.add(found)
+    return [each for each in recordings if each.well in keep]
+
+
+def metadata(recordings: Sequence[Recorded]) -> WellTable:
+    """What is known of recordings before they are fitted; `--where` may choose by it."""
+    columns: dict[str, np.ndarray] = {
+        "well": texts(each.well for each in recordings),
+        "file": texts(printable(each.shown) for each in recordings),
+        "row": texts(each.row for each in recordings),
+        "column": np.array([each.column or np.nan for each in recordings], dtype=float),
+    }
+    about = {
+        "well": Column("", "What the well is called.", True),
+        "file": Column("", "Its recording, as it was named.", True),
+        "row": Column("", "Its row on the plate.", True),
+        "column": Column("", "Its column on the plate."),
+    }
+    for name in dict.fromkeys(name for each in recordings for name in each.told):
+        columns[name] = values_of([each.told.get(name, "") for each in recordings])
+        about[name] = Column("", "As the table of recordings says.", columns[name].dtype == object)
+    return WellTable(columns, about)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _files(named: Path) -> Iterator[Path]:
+    """The files that a path, a pattern or a folder stands for, in the order of their names."""
+    if named.is_dir():
+        found = [p for p in named.iterdir() if _may_be_recording(p)]
+        if not found:
+            raise InputError("no recordings in this folder", named)
+    elif not named.exists() and glob.has_magic(str(named)):
+        found = [Path(p) for p in glob.glob(str(named), recursive=True) if Path(p).is_file()]
+        if not found:
+            raise InputError("no file fits this pattern", named)
+    else:
+        file_size(named)
+        found = [named]
+    yield from sorted(found, key=_naturally)
+
+
+def _may_be_recording(path: Path) -> bool:
+    suffix = formats.suffix_of(path)
+    known = suffix in formats.READERS or suffix in tables.READERS or suffix == ARRAY
+    return known and suffix not in _NO_RECORDINGS and path.is_file() and path.name[0] != "."
+
+
+def _naturally(path: Path) -> list[tuple[int, int, str]]:
+    """A key that sorts numbers in names by their size."""
+    parts = re.findall(r"\d+|\D+", str(path))
+    return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts]
+
+
+def _from_file(path: Path) -> Recorded:
+    place = _place(path.name)
+    row, column = place or ("", 0)
+    well = f"{row}{column:02}" if place else _stem(path)
+    return Recorded(_name(well, path), _absolute(path), str(path), row, column)
+
+
+def _absolute(path: Path) -> str:
+    text = os.path.abspath(path)
+    if "${" in text:
+        raise InputError("a path with ${ would be taken for a variable; rename it", path)
+    return text
+
+
+def _stem(path: Path) -> str:
+    suffix = formats.suffix_of(path)
+    return path.name[: -len(suffix)] if suffix and len(path.name) > len(suffix) else path.name
+
+
+def _place(text: str) -> tuple[str, int] | None:
+    """Row and column of the one well that a text names; None where it names none or several."""
+    found = {
+        (match[1], int(match[2]))
+        for match in _WELL.finditer(text.replace("_", " "))
+        if 1 <= int(match[2]) <= _COLUMNS_OF_A_PLATE
+    }
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _name(text: str, path: Path, key: str | None = None) -> str:
+    """A well's name, printable. Raises InputError for one that is empty or endless."""
+    name = printable(" ".join(text.split()))
+    if not name or len(name) > 200:
+        told = "is empty" if not name else "has more than 200 characters"
+        raise InputError(f"the name of a well {told}", path, key)
+    return name
+
+
+def _check_distinct(recordings: Sequence[Recorded]) -> None:
+    seen: dict[str, Recorded] = {}
+    for each in recordings:
+        other = seen.setdefault(each.well, each)
+        if other is not each:
+            places = [f"{one.shown} {one.signal or ''}".strip() for one in (other, each)]
+            raise InputError(
+                f"two recordings are of the well {each.well}: {places[0]} and {places[1]}; name "
+                "fewer files, such as '*before*.csv', or give a table with a column `name`"
+            )
+
+
+# --- a table of recordings -----------------------------------------------------------------------
+
+
+def _is_table_of_recordings(path: Path) -> bool:
+    if path.suffix.lower() not in SUFFIXES or not path.is_file():
+        return False
+    return path.suffix.lower() == ".xlsx" or "file" in map(str.lower, _heading(path))
+
+
+def _from_table(path: Path) -> Iterator[Recorded]:
+    """The recordings of a table; relative paths start where it stands."""
+    head, rows = read_sheet(path)
+    known = {name.lower(): name for name in head if name.lower() in _OWN}
+    for name in head:
+        if name not in known.values() and name in RESERVED:
+            raise InputError(f"the column {name} of the results is called so; rename it", path)
+    for line, cells in rows:
+        row = dict(zip(head, cells, strict=True))
+        own = {key: row[name] for key, name in known.items()}
+        told = {key: text for key, text in row.items() if key not in known.values()}
+        yield _from_row(path, f"line {line}", own, told)
+
+
+def _from_row(table: Path, place: str, own: Mapping[str, str], told: Mapping[str, str]) -> Recorded:
+    if not own["file"]:
+        raise InputError("no file is named", table, place)
+    if "\0" in own["file"]:
+        raise InputError("a file name cannot hold a NUL character", table, place)
+    named = table.parent / Path(own["file"]).expanduser()
+    found = _from_file(named)
+    well = own.get("well", "")
+    on_plate = _place(well) if well else None
+    if on_plate is None and not well and found.row:
+        on_plate = (found.row, found.column)
+    row, column = on_plate or ("", 0)
+    if own.get("row"):
+        row = printable(own["row"])
+    if own.get("column"):
+        column = _whole(own["column"], table, place)
+    label = own.get("name") or (f"{row}{column:02}" if on_plate else well) or found.well
+    return replace(
+        found,
+        well=_name(label, table, place),
+        shown=os.path.normpath(named),
+        row=row,
+        column=column,
+        signal=own.get("signal", ""),
+        weight=_weight(own["weight"], table, place) if own.get("weight") else None,
+        masks=own.get("mask", ""),
+        told=told,
+        folder=os.path.abspath(table.parent),
+    )
+
+
+def _whole(text: str, table: Path, place: str) -> int:
+    if not re.fullmatch(r"\d{1,4}(\.0)?", text):
+        raise InputError(f"a number of a column was expected, not {shown(text)}", table, place)
+    return int(float(text))
+
+
+def _weight(text: str, table: Path, place: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight < float("inf"):
+        raise InputError(f"a weight of 0 or more was expected, not {shown(text)}", table, place)
+    return weight
+
+
+# --- files of many wells -------------------------------------------------------------------------
+
+
+def _wells_in(recorded: Recorded, expected: Expected) -> list[Recorded]:
+    """The wells of a file: the one that is named of them, or all; itself where it holds one."""
+    path = Path(recorded.file)
+    suffix = formats.suffix_of(path)
+    try:
+        if suffix == ARRAY:
+            groups = _wells_of_array(path, expected.n_sweeps)
+        elif suffix in tables.READERS and suffix != ".mat":
+            groups = _wells_of_columns(_heading(path), expected)
+        else:
+            groups = {}
+    except InputError:  # of one file of many: what is wrong is told when it is read
+        return [recorded]
+    if not groups:
+        return [recorded]
+    if recorded.signal:
+        return [replace(recorded, columns=_named(recorded.signal, groups, path))]
+    if len(groups) == 1 and suffix == ARRAY:
+        return [replace(recorded, columns=next(iter(groups.values())))]
+    found = []
+    for label, columns in groups.items():
+        row, column = _place(label) or ("", 0)
+        well = f"{row}{column:02}" if row else _name(f"{_stem(path)} {label}", path)
+        found.append(
+            replace(recorded, well=well, row=row, column=column, signal=label, columns=columns)
+        )
+    return found
+
+
+def _named(wanted: str, groups: Mapping[str, tuple[str, ...]], path: Path) -> tuple[str, ...]:
+    place = _place(wanted)
+    for label, columns in groups.items():
+        if label == wanted or (place is not None and _place(label) == place):
+            return columns
+    listed = ", ".join(list(groups)[:12])
+    raise InputError(f"no well or column {shown(wanted)}; there are {listed}", path)
+
+
+def _wells_of_array(path: Path, n_sweeps: int) -> dict[str, tuple[str, ...]]:
+    """By well the names that `array_columns` gives its sweeps."""
+    shape = read_array(path).shape
+    if len(shape) == 1:
+        return {"1": ("1",)}
+    if len(shape) == 2 and n_sweeps > 1:
+        return {"1": tuple(str(k + 1) for k in range(shape[0]))}
+    n_wells, own = shape[0], 1 if len(shape) == 2 else shape[1]
+    width = len(str(n_wells))
+    return {
+        f"{w + 1:0{width}}": tuple(str(w * own + k + 1) for k in range(own)) for w in range(n_wells)
+    }
+
+
+def read_array(path: Path) -> np.ndarray:
+    """An array of currents, mapped into memory.
+
+    It is (n_samples,), (n_sweeps, n_samples) of one well, (n_wells, n_samples) where the protocol
+    has one sweep, or (n_wells, n_sweeps, n_samples).
+
+    Raises: InputError for a file that is no such array.
+    """
+    file_size(path)
+    try:
+        values: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        raise InputError(f"not an array of NumPy: {error}"[:300], path) from None
+    if values.dtype.kind not in "fiu" or not 1 <= values.ndim <= 3 or 0 in values.shape:
+        raise InputError(
+            f"an array of numbers (n_wells, n_sweeps, n_samples) was expected, not one of "
+            f"{values.dtype} and shape {values.shape}",
+            path,
+        )
+    return values
+
+
+def array_columns(path: Path) -> tables.Table:
+    """The sweeps of an array as the columns 1, 2, 3 .. of a table."""
+    values = read_array(path)
+    rows = np.asarray(values, dtype=float).reshape(-1, values.shape[-1])
+    return tables.Table({str(k): row for k, row in enumerate(rows, 1)})
+
+
+def _heading(path: Path) -> list[str]:
+    """The cells of the first line of a table that is no comment."""
+    file_size(path)
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            for raw in iter(lambda: file.readline(_MOST_HEAD), b""):
+                if raw.strip() and not raw.startswith(b"#"):
+                    line = raw.decode("utf-8-sig", "replace").strip("\r\n")
+                    delimiter = max((",", ";", "\t"), key=line.count)
+                    rows = csv.reader([line], delimiter=delimiter, skipinitialspace=True)
+                    return [cell.strip() for cell in next(rows)]
+    except (OSError, EOFError, csv.Error) as error:
+        raise InputError(f"cannot be read: {error}", path) from None
+    return []
+
+
+def _wells_of_columns(heading: Sequence[str], expected: Expected) -> dict[str, tuple[str, ...]]:
+    """By well its columns, where a table holds several wells.
+
+    It does where its headings name several wells of a plate, or where there is one sweep and the
+    template takes all of several columns.
+    """
+    found: dict[str, list[str]] = {}
+    for name in heading:
+        if place := _place(name.replace(".", " ")):
+            found.setdefault(f"{place[0]}{place[1]:02}", []).append(name)
+    if len(found) >= 2:
+        return {label: tuple(names) for label, names in found.items()}
+    if all(map(_is_number, heading)):
+        heading = [str(k) for k in range(1, len(heading) + 1)]
+    currents = [name for name in heading if name != expected.time]
+    if expected.n_sweeps > 1 or not expected.all_columns or len(currents) < 2:
+        return {}
+    return {name: (name,) for name in currents}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""Wells whose cost is no parabola: linearized anew where the population says that they are.
+
+An iteration fits the population to what the wells say near the points at which they were linearized
+last, moves each well to its best point given that population, and linearizes it there (Lindstrom
+and Bates 1990, Biometrics 46:673).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from channelfit.batch.costs import Wells
+from channelfit.batch.fits import WellFits, _Some
+from channelfit.batch.mixed import Array, Level, pseudo_inverse
+from channelfit.batch.together import together
+from channelfit.problem.experiment import Problem
+from channelfit.search.plan import FitPlan
+
+if TYPE_CHECKING:
+    from channelfit.batch.population import Plate
+
+#: Minus the logarithm of the likelihood of wells at points (n_wells, n) of their unit cubes, with
+#: its gradient and information there: (n_wells,), (n_wells, n) and (n_wells, n, n).
+Relinearize = Callable[[Array], tuple[Array, Array, Array]]
+
+#: Iterations, halvings of a step, and when nothing moves: in standard errors.
+_ITERATIONS, _HALVINGS, _STILL = 100, 8, 5e-3
+#: A well comes to rest where a step is below this share of the one before; the shortest share of a
+#: step that is taken.
+_CONTRACTED, _SHORTEST = 0.95, 0.2
+
+
+def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, Array, Array, int]:
+    """Linearize every well at its shrunken estimate and fit the population, until nothing moves.
+
+    Returns: the population, then points, weighted optima and information of the wells, and the
+    number of iterations.
+    """
+    unit = plate.unit
+    cost, gradient, information = relinearize(unit)
+    reach, last = np.ones(len(unit)), np.full(len(unit), np.inf)
+    for iteration in range(1, _ITERATIONS + 1):
+        weighted = np.einsum("wij,wj->wi", information, unit) - gradient
+        level = Level.of(plate.mixed(weighted, information))
+        target = conditional(plate, level, weighted, information, unit)
+        step = np.clip(target, 0.0, 1.0) - unit
+        moved = np.sqrt(np.einsum("wi,wij,wj->w", step, information, step))
+        if moved.max() < _STILL:
+            return level, unit, weighted, information, iteration
+        # a well that comes no nearer to rest goes to and fro, and takes shorter steps
+        slower = moved > _CONTRACTED * last
+        reach, last = np.where(slower, 0.6 * reach, np.minimum(1.2 * reach, 1.0)), moved
+        share = np.maximum(reach, _SHORTEST)
+        for _ in range(_HALVINGS):
+            trial = unit + share[:, None] * step
+            fresh = relinearize(trial)
+            promised = cost + np.einsum("wi,wi->w", gradient, trial - unit)
+            promised += 0.5 * share**2 * moved**2
+            off = np.abs(fresh[0] - promised)
+            # a parabola that tells the cost this badly was followed too far
+            bad = ~(off <= np.maximum(1.0, 0.5 * np.abs(promised - cost)))
+            if not bad.any():
+                break
+            share[bad] /= 2
+        else:
+            trial = np.where(bad[:, None], unit, trial)
+            fresh = relinearize(trial)
+        unit, (cost, gradient, information) = trial, fresh
+    plate.notes.append(
+        f"after {_ITERATIONS} linearizations the wells still move by {moved.max():.2g} standard "
+        "errors; mean and spread are not final"
+    )
+    return level, unit, weighted, information, _ITERATIONS
+
+
+def conditional(
+    plate: Plate, level: Level, weighted: Array, information: Array, unit: Array
+) -> Array:
+    """The best coordinates (n_used, n) of each well, given the population."""
+    found = unit.copy()
+    values, _ = level.shrunken()
+    found[:, plate.places[: plate.n_drawn]] = values
+    found[:, plate.places[plate.n_drawn :]] = level.mean[plate.n_drawn :]
+    own = [k for k in range(unit.shape[1]) if k not in plate.places]
+    if own:
+        pull = weighted[:, own] - np.einsum("wij,wj->wi", information[:, own], found)
+        inner = pseudo_inverse(information[:, own][:, :, own])
+        found[:, own] += np.einsum("wij,wj->wi", inner, pull)
+    return found
+
+
+def linearizer(
+    plan: FitPlan,
+    problems: Sequence[Problem],
+    fits: WellFits,
+    used: Array,
+    backend: str = "auto",
+) -> Relinearize:
+    """What linearizes the wells that count, all of them in the same calls.
+
+    Recordings are read when it is first called.
+
+    Arguments:
+        plan, problems: with which the wells were fitted, see `fit_wells`.
+        used: (n_wells,) bool, see `population.usable`.
+
+    Returns: a function of points (n_used, n) of the unit cube. The noise of a well, and how far its
+        samples are independent, stay as they were judged for its own fit.
+    """
+    rows = np.flatnonzero(used)
+
+    @cache
+    def families() -> list[tuple[Array, Wells]]:
+        some = _Some(problems, rows)
+        return [(own, Wells(plan, scorer)) for own, scorer in together(some, backend)]
+
+    def costs(unit: Array) -> tuple[Array, Array, Array]:
+        n_wells, n = unit.shape
+        found = np.empty(n_wells), np.empty((n_wells, n)), np.empty((n_wells, n, n))
+        for own, wells in families():
+            for first in range(0, len(own), wells.scorer.at_once):
+                some = own[first : first + wells.scorer.at_once]
+                local = wells.linearize(
+                    np.ascontiguousarray(unit[some].T), np.arange(first, first + len(some))
+                )
+                found[0][some], found[1][some] = local.cost, local.gradient.T
+                found[2][some] = np.moveaxis(local.curvature, -1, 0)
+        return found
+
+    @cache
+    def scale() -> Array:
+        """How much a pA^2 of each well's cost is in logarithms of the likelihood."""
+        curvature, information = costs(fits.unit[rows])[2], fits.information[rows]
+        share: Array = (information * curvature).sum(axis=(1, 2)) / (curvature**2).sum(axis=(1, 2))
+        return share
+
+    def linearized(unit: Array) -> tuple[Array, Array, Array]:
+        cost, gradient, bend = costs(unit)
+        return scale() * cost, scale()[:, None] * gradient, scale()[:, None, None] * bend
+
+    return linearized

@@ -1,0 +1,366 @@
+"""What a batch came to: its table, its fits and traces, what they say together, and their files."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.batch.fits import WellFits, joined
+from channelfit.batch.recordings import metadata
+from channelfit.batch.table import Column, WellTable, texts, write_bytes
+from channelfit.batch.template import MEASURES
+from channelfit.batch.work import Piece, Wells
+from channelfit.model.channel import Parameter
+from channelfit.reading.texts import printable
+from channelfit.results.file_hashes import file_hashes
+from channelfit.results.files import write_text
+from channelfit.results.run_folder import json_text, titles
+from channelfit.scoring.machine.computer import machine, versions
+
+_TRACES = ("data", "fit", "residual")
+TRACES, FITS, SUMMARY, PAGE = "traces.npz", "fits.npz", "summary.json", "plate.html"
+#: How the meaning of a column begins that depends on more wells than its row's.
+OF_ALL = "Of all wells together: "
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The fits of all wells, a row each.
+
+    Attributes:
+        table: what is shown.
+        traces: `time_ms` (n_points,), and `data`, `fit` and `residual` (n_wells, n_points): the fit
+            less the data. Each is thinned for pictures, by its own extremes.
+        fits: with what a table does not hold, the information matrices; None where no well has a
+            fit, or where earlier ones were lost.
+        ranges: (n_names, 2), within which the parameters of `fits` were searched.
+    """
+
+    table: WellTable
+    traces: Mapping[str, np.ndarray]
+    fits: WellFits | None
+    ranges: np.ndarray
+
+    def write(self, folder: Path) -> list[str]:
+        """Writes the table, the traces and the fits; returns what could not be, in sentences."""
+        missing = self.table.write(folder)
+        write_bytes(folder / TRACES, _packed(self.traces))
+        if self.fits is not None:
+            write_bytes(folder / FITS, _packed({**self.fits.arrays(), "ranges": self.ranges}))
+        return missing
+
+    @classmethod
+    def read(cls, folder: Path) -> Results:
+        """What a finished batch has written. Raises InputError where there is no table."""
+        table = WellTable.read(folder)
+        traces = _unpacked(folder / TRACES, ("time_ms", *_TRACES))
+        same = traces and all(len(traces[name]) == len(table) for name in _TRACES)
+        found = _unpacked(folder / FITS, ("names", "units", "values", "ranges"))
+        fits = WellFits.of(found) if found and len(found["values"]) == len(table) else None
+        return cls(table, traces if same else {}, fits, found.get("ranges", np.empty((0, 2))))
+
+
+def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    out = io.BytesIO()
+    np.savez_compressed(out, allow_pickle=False, **arrays)
+    return out.getvalue()
+
+
+def _unpacked(file: Path, needed: Sequence[str]) -> dict[str, np.ndarray]:
+    """The arrays in a file; none where it is not there or is not whole."""
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+    except (OSError, ValueError, KeyError, EOFError):
+        return {}
+    return arrays if all(name in arrays for name in needed) else {}
+
+
+# --- from pieces ---------------------------------------------------------------------------------
+
+
+def gathered(work: Wells, pieces: Sequence[Piece]) -> Results:
+    """The results of all pieces, in the order of the wells."""
+    fits = _fits(work, pieces)
+    known = metadata(work.recordings)
+    columns, about = dict(known.columns), dict(known.about)
+    if fits is not None:
+        for name, (values, column) in _columns_of(fits).items():
+            columns[name], about[name] = np.asarray(values, dtype=float), column
+    measured = np.concatenate([piece.measured for piece in pieces])
+    for k, (name, (unit, meaning)) in enumerate(MEASURES.items()):
+        columns[name], about[name] = measured[:, k], Column(unit, meaning)
+    quality, reason = _judged(work, pieces)
+    columns["quality"], columns["reason"] = texts(quality), texts(reason)
+    about["quality"] = Column("", "ok, check or failed.", True)
+    about["reason"] = Column("", "Why the quality is not ok.", True)
+    ranges = [(p.lower, p.upper) for p in work.plan.problem.parameters if not p.fixed]
+    return Results(
+        WellTable(columns, about), _traces(work, pieces), fits, np.array(ranges, dtype=float)
+    )
+
+
+def _fits(work: Wells, pieces: Sequence[Piece]) -> WellFits | None:
+    """The fits of all wells; those that could not be read have failed. None where none has any."""
+    parts = [piece.fits for piece in pieces if piece.fits is not None]
+    if not parts:
+        return None
+    some, n = joined(parts), len(work.recordings)
+    starts = zip(_starts(work), pieces, strict=True)
+    rows = np.concatenate([start + piece.places for start, piece in starts])
+    whole: dict[str, Any] = {}
+    for name, values in vars(some).items():
+        if isinstance(values, tuple):
+            continue
+        if values.dtype == object:
+            empty = texts(["failed" if name == "quality" else ""] * n)
+        else:
+            gap = np.nan if values.dtype.kind == "f" else 0
+            empty = np.full((n, *values.shape[1:]), gap, values.dtype)
+        empty[rows] = values
+        whole[name] = empty
+    return WellFits(some.names, some.units, **whole)
+
+
+def _columns_of(fits: WellFits) -> dict[str, tuple[np.ndarray, Column]]:
+    """The columns of numbers of fits, and what each of them holds."""
+    found: dict[str, tuple[np.ndarray, Column]] = {}
+    for k, (name, unit) in enumerate(zip(fits.names, fits.units, strict=True)):
+        found[name] = fits.values[:, k], Column(unit, "The best value.")
+        found[f"{name}_error"] = fits.errors[:, k], Column(unit, "Its standard error.")
+        found[f"{name}_lower"] = fits.lower[:, k], Column(unit, "Where its 95 % interval begins.")
+        found[f"{name}_upper"] = fits.upper[:, k], Column(unit, "Where its 95 % interval ends.")
+    there = np.isfinite(fits.values).any(axis=1)
+    found["cost"] = fits.cost, Column("pA^2", "The weighted mean square of data less fit.")
+    found["rms"] = fits.rms, Column("pA", "The root of the cost.")
+    found["noise"] = fits.noise, Column("pA", "The standard deviation of a sample's noise.")
+    starts = np.where(there, fits.starts, np.nan)
+    found["starts"] = starts, Column("", "How many starts were refined to their end.")
+    agreed = np.where(there, fits.agreed, np.nan)
+    found["agreed"] = agreed, Column("", "How many of them came to the lowest cost.")
+    return found
+
+
+def _starts(work: Wells) -> list[int]:
+    return [int(key[1]) for key in work.keys]
+
+
+def _judged(work: Wells, pieces: Sequence[Piece]) -> tuple[list[str], list[str]]:
+    """The quality of every well and its reasons: those of its fit and those of its recording."""
+    quality, reason = ["failed"] * len(work.recordings), [""] * len(work.recordings)
+    for start, piece in zip(_starts(work), pieces, strict=True):
+        reasons: dict[int, list[str]] = {k: [text] for k, text in piece.failures.items()}
+        if piece.fits is not None:
+            for place, judged, why in zip(
+                piece.places.tolist(), piece.fits.quality, piece.fits.reason, strict=True
+            ):
+                told = piece.cautions.get(place, [])
+                quality[start + place] = "check" if judged == "ok" and told else str(judged)
+                reasons[place] = [str(why)] if why else []
+                reasons[place] += told
+        for place, found in reasons.items():
+            reason[start + place] = printable(" ".join("; ".join(found).split()))
+    return quality, reason
+
+
+def _traces(work: Wells, pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
+    """The thinned traces of all wells, a row each; NaN for those without."""
+    n = len(work.recordings)
+    time_ms = next((p.time_ms for p in pieces if len(p.time_ms)), np.empty(0))
+    found: dict[str, np.ndarray] = {"time_ms": time_ms}
+    found |= {name: np.full((n, len(time_ms)), np.nan, "f4") for name in _TRACES}
+    for start, piece in zip(_starts(work), pieces, strict=True):
+        if len(piece.time_ms) == len(time_ms) and len(piece.places):
+            own = (piece.data, piece.shown, piece.left)
+            for name, rows in zip(_TRACES, own, strict=True):
+                found[name][start + piece.places] = rows
+    return found
+
+
+# --- wells that were fitted again ----------------------------------------------------------------
+
+
+def replaced(earlier: Results, new: Results, names: tuple[str, str]) -> Results:
+    """Earlier results with the rows of wells that were fitted again in their place.
+
+    What depends on all wells together is no longer true and is left out.
+
+    Arguments:
+        names: of the earlier run and of the new one; the column `run` says which fitted a well.
+    """
+    table, before = new.table, earlier.table
+    place = {str(well): k for k, well in enumerate(before["well"])}
+    rows = np.array([place[str(well)] for well in table["well"]])
+    n = len(before)
+    own_about = {k: a for k, a in before.about.items() if not a.meaning.startswith(OF_ALL)}
+    about = own_about | {k: a for k, a in table.about.items() if k not in own_about}
+    columns: dict[str, np.ndarray] = {}
+    for name, known in about.items():
+        empty = texts([""] * n) if known.text else np.full(n, np.nan)
+        values = before.columns.get(name, empty).copy()
+        own = table.columns.get(name)
+        if own is None:
+            values[rows] = "" if known.text else np.nan
+        elif (own.dtype == object) == (values.dtype == object):
+            values[rows] = own
+        columns[name] = values  # else metadata of few wells, which look like numbers there
+    run = before.columns.get("run", texts([names[0]] * n)).copy()
+    run[rows] = names[1]
+    columns["run"] = run
+    about["run"] = Column("", "The folder of the run in which the well was fitted.", True)
+    return Results(
+        WellTable(columns, about),
+        _replaced_traces(earlier, new, rows),
+        _replaced_fits(earlier, new, rows),
+        new.ranges,
+    )
+
+
+def _replaced_traces(earlier: Results, new: Results, rows: np.ndarray) -> dict[str, np.ndarray]:
+    time_ms = new.traces["time_ms"]
+    before = earlier.traces
+    same = bool(before) and np.array_equal(before["time_ms"], time_ms)
+    found = {"time_ms": time_ms}
+    for name in _TRACES:
+        empty = np.full((len(earlier.table), len(time_ms)), np.nan, "f4")
+        found[name] = before[name].copy() if same else empty
+        found[name][rows] = new.traces[name]
+    return found
+
+
+def _replaced_fits(earlier: Results, new: Results, rows: np.ndarray) -> WellFits | None:
+    """None where the fits of the two runs are not of the same parameters in the same ranges."""
+    before, own = earlier.fits, new.fits
+    if before is None or own is None or before.names != own.names:
+        return None
+    if not np.array_equal(earlier.ranges, new.ranges):
+        return None
+    whole = {}
+    for name, values in vars(before).items():
+        if not isinstance(values, tuple):
+            whole[name] = values.copy()
+            whole[name][rows] = getattr(own, name)
+    return replace(before, **whole)
+
+
+# --- all wells together --------------------------------------------------------------------------
+
+
+def with_columns(table: WellTable, columns: Mapping[str, np.ndarray]) -> WellTable:
+    """The table with columns that depend on all wells together."""
+    found, about = dict(table.columns), dict(table.about)
+    for name, values in columns.items():
+        of = name.removesuffix("_lower").removesuffix("_upper").removesuffix("_shrunken")
+        unit = about[of].unit if of in about else ""
+        what = "the group of the well." if values.dtype == object else f"{of} given the others."
+        found[name] = values
+        about[name] = Column(unit, OF_ALL + what, values.dtype == object)
+    return WellTable(found, about)
+
+
+def summary_of(
+    work: Wells, table: WellTable, seconds: float, command: Sequence[str]
+) -> dict[str, Any]:
+    """What is told of all wells together, and what repeats the batch."""
+    plan = work.plan
+    good = table.select(np.array([q == "ok" for q in table["quality"]], dtype=bool))
+    reasons = Counter(
+        reason for text in table["reason"] for reason in str(text).split("; ") if reason
+    )
+    backend = work.scorer.backend
+    return {
+        **titles(plan),
+        "model": plan.problem.model.name,
+        "wells": len(table),
+        "quality": dict(Counter(map(str, table["quality"]))),
+        "reasons": dict(reasons.most_common()),
+        "fitted_now": len(work.recordings),
+        "parameters": {
+            p.name: _spread(good.columns[p.name], p)
+            for p in plan.problem.parameters
+            if p.name in good.columns
+        },
+        "medians": {
+            name: _median(good.columns[name])
+            for name in ("rms", "noise", *MEASURES)
+            if name in good.columns
+        },
+        "settings": asdict(work.settings),
+        "wells_in_a_piece": work.size,
+        "seed": work.settings.seed,
+        "seconds": seconds,
+        "backend": backend,
+        "source_hash": work.scorer.source_hash,
+        "files": [row for row in file_hashes(plan) if row["what"] != "recording"],
+        "hashes": {k: v for k, v in work.identity.items() if k.startswith("well ")},
+        "versions": versions(backend == "cuda"),
+        "machine": machine(),
+        "command": list(command),
+        "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+
+
+def _spread(values: np.ndarray, parameter: Parameter) -> dict[str, Any]:
+    """The median of a parameter and the middle 90 % of the good wells."""
+    known = values[np.isfinite(values)]
+    low, middle, high = np.quantile(known, (0.05, 0.5, 0.95)) if known.size else [math.nan] * 3
+    return {
+        "median": float(middle),
+        "low": float(low),
+        "high": float(high),
+        "unit": parameter.unit,
+        "lower": parameter.lower,
+        "upper": parameter.upper,
+    }
+
+
+def _median(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else math.nan
+
+
+def facts_of(work: Wells, summary: Mapping[str, Any], table: WellTable) -> dict[str, Any]:
+    """What the page tells of a batch, besides its table."""
+    plan = work.plan
+    document, protocol = work.template.document, plan.problem.experiments[0].protocol
+    seed_and_time = {key: summary[key] for key in ("seed", "seconds", "finished", "backend")}
+    return {
+        "title": plan.name,
+        "description": plan.description,
+        "model": plan.problem.model.name,
+        "model_source": str(document.get("source") or ""),
+        "protocol": protocol.name,
+        "protocol_source": protocol.source,
+        "search": "least squares from the best points of a scan, wells exchanging solutions",
+        "dtype": "float64",
+        "command": " ".join(summary["command"]),
+        "file": str(plan.file),
+        "parameters": [n for n in table.columns if f"{n}_error" in table.columns],
+        "files": summary["files"],
+        "versions": summary["versions"],
+        "machine": {str(k): str(v) for k, v in summary["machine"].items()},
+        "warnings": [asdict(caution) for caution in plan.problem.model.cautions],
+        **seed_and_time,
+        **{key: summary[key] for key in ("population", "groups") if key in summary},
+    }
+
+
+def write_page(folder: Path, results: Results, work: Wells, summary: Mapping[str, Any]) -> None:
+    """The page of the plate. Raises InputError where it cannot be written."""
+    from channelfit.batch.page import plate_page  # loads Bokeh and matplotlib
+
+    facts = facts_of(work, summary, results.table)
+    write_text(folder / PAGE, plate_page(results.table, results.traces, facts))
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+    """The summary, which is written last, since it says that a run is whole."""
+    write_text(folder / SUMMARY, json_text(summary))

@@ -1,0 +1,489 @@
+"""A batch from its fit file and its recordings to its folder, and on after it was cut off.
+
+The folder of a batch holds, besides ``state.json`` from the first second,
+
+``wells.csv``        a row for each well (`table`); ``wells-columns.json`` and ``wells.parquet``
+``plate.html``       the plate as a map, every well, distributions (`page`)
+``traces.npz``       thinned recordings and fits, for pictures
+``fits.npz``         fits with their information matrices, which populations need (`fits`)
+``summary.json``     how many wells are good, why others are not, medians, what repeats the batch
+``fit.yaml``         the template as it was used
+``recordings.json``  which recordings there were, with their hashes
+``pieces.bin``       while it is not done: what is done so far (`pieces.kept`), with ``resume.json``
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from channelfit.batch.groups import groups
+from channelfit.batch.population import kinetic_names, population, usable
+from channelfit.batch.recordings import (
+    Recorded,
+    chosen_by_name,
+    find_recordings,
+    metadata,
+    read_list,
+)
+from channelfit.batch.relinearized import linearizer
+from channelfit.batch.results import (
+    Results,
+    gathered,
+    replaced,
+    summary_of,
+    with_columns,
+    write_page,
+    write_summary,
+)
+from channelfit.batch.search import Progress as Searching
+from channelfit.batch.search import Settings
+from channelfit.batch.table import WellTable
+from channelfit.batch.template import Template
+from channelfit.batch.where import chosen
+from channelfit.batch.work import Piece, Problems, Wells
+from channelfit.pieces.kept import Arrays, Kept, Key
+from channelfit.pieces.work import Doer, pieces_done, seconds_left
+from channelfit.reading.cautions import Caution
+from channelfit.reading.errors import InputError
+from channelfit.reading.units import shown
+from channelfit.results import resuming
+from channelfit.results.files import write_text
+from channelfit.results.run_folder import Claim, json_text
+from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
+
+TEMPLATE, LIST, PIECES = "fit.yaml", "recordings.json", "pieces.bin"
+#: The word for all parameters on which the rates depend.
+KINETICS = "kinetics"
+#: Recordings that are tried before a fault of the fit file is taken for one.
+_TRIED = 3
+#: Reasons that are told one by one.
+_TOLD = 5
+#: Seconds between two writings of the state.
+_TELL_EVERY = 1.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user wants of a batch.
+
+    Attributes:
+        file: the fit file; None for that of the run whose wells are fitted again.
+        recordings: files, patterns, folders, or a table of them.
+        overrides: entries of the fit file that are changed, ``dotted.key=value``.
+        where: a condition that chooses wells; empty for all.
+        only: names of wells; empty for all.
+        rerun: the folder of an earlier run of which wells are fitted again.
+        listed: the folder of the run that is to go on, whose list of recordings is taken as it is.
+        population: names of parameters that are drawn from a population, or `kinetics`.
+        shared: names of parameters that all wells have in common.
+        groups: into how many groups wells are sorted, or "auto"; empty for none.
+        settings: of the search.
+        seed: of the search, in place of that in the settings; None for the template's.
+        size: wells in a piece; None for what suits the backend.
+    """
+
+    file: Path | None = None
+    recordings: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    where: str = ""
+    only: tuple[str, ...] = ()
+    rerun: Path | None = None
+    listed: Path | None = None
+    population: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    groups: str = ""
+    settings: Settings = field(default_factory=Settings)
+    seed: int | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a batch is.
+
+    Attributes:
+        done, total: wells. failed: how many of those that are done.
+        kept: how many of them an earlier run had done.
+        seconds, seconds_left: since this run began, and to its end; NaN where nobody knows.
+    """
+
+    done: int
+    total: int
+    failed: int
+    kept: int
+    seconds: float
+    seconds_left: float
+
+
+class Listener:
+    """Whoever is told how a batch goes on; this one keeps it to itself."""
+
+    def begin(self, stage: str) -> None:
+        """What is being done now."""
+
+    def warn(self, cautions: Iterable[Caution]) -> None:
+        """What looks wrong."""
+
+    def failed(self, well: str, reason: str) -> None:
+        """A well could not be fitted."""
+
+    def done(self, well: str, kept: bool, result: Mapping[str, float]) -> None:
+        """A well was fitted, by an earlier run or by this one: its parameters."""
+
+    def progress(self, told: Progress) -> None:
+        """How far the batch is."""
+
+    def searching(self, progress: Searching) -> None:
+        """How far the search of a piece is, where it is done in this process."""
+
+    def finishing(self) -> None:
+        """From now on the run must not be disturbed: its results are about to be written."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A batch that can begin.
+
+    Attributes:
+        work: the wells that are fitted.
+        recordings: all wells of the table, those that are not fitted now among them.
+        earlier: the results of the run whose wells are fitted again; None for a new batch.
+        asked: what the user wants.
+    """
+
+    work: Wells
+    recordings: tuple[Recorded, ...]
+    earlier: Results | None
+    asked: Asked
+
+    @property
+    def name(self) -> str:
+        """What the fit is called."""
+        return self.work.plan.name
+
+
+def ready(asked: Asked, listener: Listener | None = None) -> Ready:
+    """Reads the template and finds the recordings; one that can be read serves as example.
+
+    Raises:
+        InputError: the fit file cannot be used, no recording can be, or no well is chosen.
+    """
+    listener = listener or Listener()
+    earlier: Results | None = None
+    if asked.rerun is not None:
+        template = Template.read(asked.file or asked.rerun / TEMPLATE, asked.overrides)
+        earlier = Results.read(asked.rerun)
+        recordings = read_list(asked.rerun / LIST)
+        names = [str(well) for well in earlier.table["well"]]
+        if names != [each.well for each in recordings]:
+            raise InputError(f"{LIST} and the table are not of the same wells", asked.rerun)
+        wells = _chosen(asked, recordings, earlier.table)
+    else:
+        if asked.file is None:
+            raise InputError("a fit file is needed, or --rerun with an earlier run")
+        template = Template.read(asked.file, asked.overrides)
+        if asked.listed is not None:
+            wells = recordings = read_list(asked.listed / LIST)
+        else:
+            recordings = find_recordings(asked.recordings, template.expected)
+            wells = recordings = _chosen(asked, recordings, metadata(recordings))
+    listener.begin("reading the first recording")
+    first = _first_readable(template, wells)
+    settings = replace(asked.settings, seed=template.seed if asked.seed is None else asked.seed)
+    work = Wells(template, tuple(wells), first, settings, asked.size, listener.searching)
+    _check_names(work, recordings)
+    _check_together(work, asked)
+    listener.warn(template.unused)
+    return Ready(work, tuple(recordings), earlier, asked)
+
+
+def _chosen(asked: Asked, recordings: Sequence[Recorded], table: WellTable) -> list[Recorded]:
+    """The wells that `where` and `only` choose. Raises InputError where there is none."""
+    found = list(recordings)
+    if asked.where:
+        try:
+            mask = chosen(asked.where, table)
+        except InputError as error:
+            if asked.rerun is None and "there is no column" in error.message:
+                told = (
+                    f"{error.message}. Before a fit only these are known; results choose with "
+                    "--rerun RUN, and in --show RUN"
+                )
+                raise InputError(told, error.file, error.key) from None
+            raise
+        found = [each for each, keep in zip(recordings, mask, strict=True) if keep]
+    if asked.only:
+        among = {each.well for each in found}
+        named = chosen_by_name(recordings, asked.only)
+        found = [each for each in named if each.well in among]
+    if not found:
+        raise InputError(f"no well of {len(recordings)} is chosen", None, "--where")
+    return found
+
+
+def _first_readable(template: Template, wells: Sequence[Recorded]) -> int:
+    """The place of the first well whose plan can be made.
+
+    Raises: InputError where there is none: what is wrong with the fit file, or with all.
+    """
+    faults: list[InputError] = []
+    for k, recorded in enumerate(wells):
+        try:
+            template.plan(recorded)
+        except InputError as error:
+            faults.append(error)
+            same = {(e.message, e.file, e.key) for e in faults}
+            ours = error.file in (str(template.file), str(template.model_file))
+            if len(faults) == min(_TRIED, len(wells)) and len(same) == 1 and ours:
+                raise error from None
+            continue
+        return k
+    kinds = Counter(f"{error.key or ''} {error.message}".strip() for error in faults)
+    if len(kinds) == 1:
+        others = f" (the same of all {len(wells)} recordings)" if len(wells) > 1 else ""
+        first = faults[0]
+        raise InputError(f"{first.message}{others}", first.file, first.key)
+    told = "; ".join(str(error) for error in faults[:_TOLD])
+    more = f"; and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""
+    raise InputError(f"none of {len(wells)} recordings can be used: {told}{more}")
+
+
+def _check_names(work: Wells, recordings: Sequence[Recorded]) -> None:
+    """Raises InputError where a column of the user's has the name of one of the results."""
+    names = [p.name for p in work.plan.problem.parameters]
+    taken = {f"{name}{end}" for name in names for end in ("", "_error", "_lower", "_upper")}
+    for each in recordings:
+        for name in each.told:
+            if name in taken:
+                raise InputError(
+                    f"the table of recordings has a column {shown(name)}, which is a parameter of "
+                    "the model; rename it",
+                    each.folder or None,
+                )
+
+
+def _check_together(work: Wells, asked: Asked) -> None:
+    """Raises InputError for names of a population that no free parameter has."""
+    free = [p.name for p in work.plan.problem.parameters if not p.fixed]
+    named = {"--population": population_names(work, asked.population), "--shared": asked.shared}
+    for option, names in named.items():
+        for name in names:
+            if name not in free:
+                listed = ", ".join([*free, KINETICS])
+                raise InputError(f"{shown(name)} is none of {listed}", None, option)
+    if asked.groups and not (asked.groups == "auto" or re.fullmatch(r"[1-9]\d*", asked.groups)):
+        told = f"a number or auto was expected, not {shown(asked.groups)}"
+        raise InputError(told, None, "--groups")
+
+
+# --- the run -------------------------------------------------------------------------------------
+
+
+def run(
+    made: Ready,
+    claim: Claim,
+    listener: Listener,
+    doer: Doer | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    command: Sequence[str] = (),
+    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> tuple[WellTable, dict[str, Any]]:
+    """Fits all wells and writes the folder; a run that was cut off goes on.
+
+    Arguments:
+        claim: of the folder; one that is resumed goes on to the table that it would have had.
+        arguments: of the command, by which it can be resumed; None for a call from Python.
+        command: the words of the command line, for the summary.
+        undisturbed: a context in which no signal interrupts what must not be done by half.
+
+    Returns: the table and the summary.
+
+    Raises:
+        InputError: the run that is to go on was another one, or results cannot be written.
+    """
+    began = time.perf_counter()
+    _describe(claim, made)
+    found = {**made.work.identity, "rerun of": _digest(made.earlier)}
+    resume = claim.path / resuming.RESUME
+    if resume.exists():
+        resuming.check_same(resume, found)
+    else:
+        write_text(resume, resuming.text_of(found, arguments, "batch"))
+        write_text(claim.path / LIST, json_text(_listed(made)))
+        write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
+    kept = Kept(claim.path / PIECES)
+    try:
+        pieces = list(_pieces(made.work, doer, kept, claim, listener))
+        listener.begin("writing the results")
+        results = gathered(made.work, pieces)
+        if made.earlier is not None and made.asked.rerun is not None:
+            places = (made.asked.rerun.resolve().name, claim.path.resolve().name)
+            results = replaced(made.earlier, results, places)
+        results, together = _together(made, results, listener)
+        seconds = time.perf_counter() - began
+        summary = summary_of(made.work, results.table, seconds, command) | together
+        listener.finishing()
+        for missing in results.write(claim.path):
+            listener.warn([Caution(str(claim.path), missing, "the table is in wells.csv")])
+        write_page(claim.path, results, made.work, summary)
+        write_summary(claim.path, summary)
+    except BaseException as error:
+        with undisturbed():
+            interrupted = isinstance(error, KeyboardInterrupt)
+            told = "interrupted before it was done" if interrupted else str(error)
+            claim.state.end(INTERRUPTED if interrupted else FAILED, told or type(error).__name__)
+            claim.tell()
+            with suppress(OSError):  # of a full disk, which is what the error tells
+                kept.close(True)
+        raise
+    claim.state.end(FINISHED, "all wells are done", wells_done=len(made.work.recordings))
+    fault = claim.tell()
+    kept.close(False)
+    resume.unlink(missing_ok=True)
+    if fault is not None:
+        listener.warn([Caution(str(fault.file), fault.message, "all results are written")])
+    return results.table, summary
+
+
+def _together(made: Ready, results: Results, listener: Listener) -> tuple[Results, dict[str, Any]]:
+    """What all wells say together, where that is asked for: a population, and groups.
+
+    Where the wells do not suffice for it that is told, and the results of the wells stand.
+    """
+    asked, told, table = made.asked, dict[str, Any](), results.table
+    if not (asked.population or asked.shared or asked.groups):
+        return results, told
+    parameters = made.work.plan.problem.parameters
+    wells = [str(well) for well in table["well"]]
+    try:
+        if results.fits is None:
+            raise InputError(
+                "no well has a fit, or those of the earlier run have other parameters or ranges"
+            )
+        fits = replace(results.fits, quality=table["quality"])
+        if asked.population or asked.shared:
+            listener.begin("looking at the wells as a population")
+            drawn = population_names(made.work, asked.population)
+            plan, backend = made.work.plan, made.work.scorer.backend
+            problems = Problems(made.work, made.recordings)
+            again = linearizer(plan, problems, fits, usable(fits), backend)
+            found = population(
+                fits,
+                drawn,
+                asked.shared,
+                again,
+                parameters=parameters,
+                wells=wells,
+                always=False,
+            )
+            table = with_columns(table, found.columns())
+            told["population"] = {**found.summary(), "text": found.text()}
+        if asked.groups:
+            listener.begin("sorting the wells into groups")
+            count = None if asked.groups == "auto" else int(asked.groups)
+            seed = made.work.settings.seed
+            kinds = groups(fits, count, parameters=parameters, wells=wells, seed=seed)
+            table = with_columns(table, kinds.columns())
+            told["groups"] = {**kinds.summary(), "text": kinds.text()}
+    except InputError as error:
+        what = "groups" if "population" in told or not asked.population else "a population"
+        then = "the wells' own results stand"
+        listener.warn([Caution(what, error.message, then)])
+        told["not_done"] = f"{what}: {error.message}"
+    return replace(results, table=table), told
+
+
+def population_names(work: Wells, asked: Sequence[str]) -> list[str]:
+    """The names of the parameters of a population; `kinetics` stands for those of the rates."""
+    names: list[str] = []
+    for name in asked:
+        names += kinetic_names(work.plan.problem) if name == KINETICS else [name]
+    return list(dict.fromkeys(names))
+
+
+def _describe(claim: Claim, made: Ready) -> None:
+    """Says in the state what is fitted."""
+    plan = made.work.plan
+    claim.state.content |= {
+        "stage": "fitting wells",
+        "name": plan.name,
+        "model": plan.problem.model.name,
+        "file": str(plan.file),
+        "seed": made.work.settings.seed,
+        "cost_unit": "pA^2",
+        "wells": len(made.work.recordings),
+        "wells_done": 0,
+        "warnings": [str(c) for c in plan.problem.model.cautions],
+    }
+    claim.tell()
+
+
+def _pieces(
+    work: Wells, doer: Doer | None, kept: Kept, claim: Claim, listener: Listener
+) -> Iterable[Piece]:
+    """The pieces in their order, each told of when it is done."""
+    total, before = len(work.recordings), kept.keys
+    began, told_at = time.perf_counter(), -math.inf
+    done = failed = earlier = 0
+    complained: set[str] = set()
+
+    def on_done(key: Key, arrays: Arrays) -> None:
+        nonlocal done, failed, earlier, told_at
+        piece = Piece.of(arrays)
+        n = int(key[2]) - int(key[1])
+        done += n
+        earlier += n if key in before else 0
+        wells = work.recordings[int(key[1]) : int(key[2])]
+        failures = _failures(piece)
+        for k, reason in failures.items():
+            failed += 1
+            listener.failed(wells[k].well, reason)
+        if piece.fits is not None:
+            for place, values in zip(piece.places.tolist(), piece.fits.values, strict=True):
+                if place not in failures:
+                    found = dict(zip(piece.fits.names, values.tolist(), strict=True))
+                    listener.done(wells[place].well, key in before, found)
+        seconds, left = time.perf_counter() - began, seconds_left(done, total, began, earlier)
+        listener.progress(Progress(done, total, failed, earlier, seconds, left))
+        news = {"wells_done": done, "wells_failed": failed, "seconds_left": left}
+        claim.state.content |= news | {"seconds": seconds}
+        if time.monotonic() - told_at > _TELL_EVERY:
+            claim.tell()
+            told_at = time.monotonic()
+        if kept.fault is not None and kept.fault.message not in complained:
+            complained.add(kept.fault.message)
+            then = "the batch goes on, but after a kill it would go on from here only"
+            listener.warn([Caution(str(kept.fault.file), kept.fault.message, then)])
+
+    listener.progress(Progress(0, total, 0, 0, 0.0, math.nan))
+    for _, arrays in pieces_done(work, work.keys, doer, kept, on_done):
+        yield Piece.of(arrays)
+
+
+def _failures(piece: Piece) -> dict[int, str]:
+    """By place the reasons of wells that could not be read or fitted."""
+    found = dict(piece.failures)
+    if piece.fits is not None:
+        for place, quality, why in zip(
+            piece.places.tolist(), piece.fits.quality, piece.fits.reason, strict=True
+        ):
+            if quality == "failed":
+                found[place] = str(why)
+    return dict(sorted(found.items()))
+
+
+def _digest(earlier: Results | None) -> str:
+    return "" if earlier is None else resuming.hash_of(earlier.table.csv_text())
+
+
+def _listed(made: Ready) -> dict[str, Any]:
+    """The recordings of all wells as JSON holds them."""
+    return {"recordings": [each.plain() for each in made.recordings]}

@@ -1,0 +1,385 @@
+"""Many wells searched together: one scan for all, many descents side by side, solutions exchanged.
+
+1. *Scan.* Points spread over the search space are simulated once for all wells of a protocol and
+   compared with the data of every well by matrix products (over the samples that count in all of
+   them, where wells have masks of their own); parameters in which the current is a straight
+   line are solved for each well. The points of a scan depend on the plan and the seed alone.
+2. *Descents.* The best points of each well are refined by least squares, those of all wells in the
+   same calls. A descent ends by itself, or where it falls hopelessly behind the best of its well.
+   A well of which too few descents arrived at the same lowest cost gets the next points of its
+   scan, round after round. What comes of a well so far depends on the plan, the seed, the backend
+   and the recording of this well, and on nothing else; of masks that differ from well to well, also
+   on the samples that count in all.
+3. *Exchange.* The solutions of all wells are tried on each other, and those that fit a well best
+   are refined in it: plates hold one kind of cell, so what one well has found by luck serves all.
+   This is repeated until no well gains. A result may therefore depend on which wells are fitted
+   together, where a well alone would have missed the best solution; on their order it does not
+   depend, but for wells that fit equally well.
+
+All random numbers come from the seed. Nothing depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from channelfit.batch.costs import Lowest, Wells
+from channelfit.search.agreement import SAME
+from channelfit.search.least_squares import FIRST, LEAST, MOST, Starts, damped_steps
+from channelfit.search.objective import Local
+
+#: Points of a scan for each free parameter; descents of each well in a round, on cores, and on a
+#: GPU, where a few take as long as many.
+_POINTS, _STARTS, _STARTS_ON_GPU = 256, 2, 8
+#: The same where a score steps through whole traces, well by well.
+_FEW_POINTS = 64
+#: Descents of a well from its scan, at most, and those that must arrive at its lowest cost.
+_MOST, _AGREE = 20, 2
+#: Iterations of a descent, and those over which its pace is measured.
+_ITERATIONS, _MEMORY = 150, 8
+#: A descent is over when its parabola promises less than this share of its cost: on the way, and
+#: for the solutions of the wells.
+_ROUGH, _FINE = 1e-6, 1e-11
+#: Rounds of exchange, and solutions of others that a well tries in each.
+_EXCHANGES, _OTHERS = 6, 2
+#: A well gains by an exchange where its cost falls by more than this share.
+_GAIN = 1e-6
+#: Dampings of which a step is computed: a start's own, and next to none, whose promise tells
+#: whether anything is left to gain.
+_TRIALS = np.array([1.0, 1e-6])
+#: Halvings of a step that leaves the bounds on rates.
+_HALVINGS = 40
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How wells are searched.
+
+    Attributes:
+        starts: descents of each well in a round; 0 for a number that suits the backend.
+        scan: points of the scan; 0 for a number that suits the parameters.
+        seed: of all random numbers.
+        backend: auto, cpu, cuda or reference.
+        intervals: whether to compute what tells standard errors and intervals.
+        exchange: whether wells try each other's solutions.
+    """
+
+    starts: int = 0
+    scan: int = 0
+    seed: int = 0
+    backend: str = "auto"
+    intervals: bool = True
+    exchange: bool = True
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is.
+
+    Attributes:
+        stage: "scanning", "refining", "exchanging" or "judging".
+        done: wells that are through with this stage.
+        wells: how many wells there are.
+    """
+
+    stage: str
+    done: int
+    wells: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def nothing(progress: Progress) -> None:
+    """Take no notice of progress."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What the search of a family came to; arrays end in the well's number within the family.
+
+    Attributes:
+        unit: (n_free, n_wells), in the unit cube; NaN where no start worked.
+        cost: (n_wells,) with priors, inf where no start worked.
+        starts, agreed: (n_wells,) int64, the descents of a well, those from solutions of others
+            among them, and how many of them came to its lowest cost.
+    """
+
+    unit: np.ndarray
+    cost: np.ndarray
+    starts: np.ndarray
+    agreed: np.ndarray
+
+    def take(self, wells: np.ndarray) -> Found:
+        """Return what came of some wells."""
+        return Found(*(array[..., wells] for array in vars(self).values()))
+
+
+def search(wells: Wells, settings: Settings, on_progress: OnProgress = nothing) -> Found:
+    """Search all wells of a family; see the module."""
+    n_wells, n_free = wells.n_wells, wells.space.n_free
+    found = _Best(n_free, n_wells)
+
+    def telling(stage: str) -> Callable[[int], None]:
+        return lambda done: on_progress(Progress(stage, done, n_wells))
+
+    pool = _scanned(wells, settings, on_progress)
+    for first in range(0, n_wells, wells.scorer.at_once):
+        wanted = np.arange(first, min(first + wells.scorer.at_once, n_wells))
+        for number in range(-(-_MOST // pool.starts)):
+            found.refine(wells, *pool.points(wanted, number), _ROUGH)
+            wanted = wanted[found.agreed()[wanted] < _AGREE]
+        telling("refining")(min(first + wells.scorer.at_once, n_wells))
+    if settings.exchange and n_wells > 1:
+        _exchange(wells, found, telling("exchanging"))
+    good = np.flatnonzero(np.isfinite(found.cost))
+    for some in _blocks(wells, good):
+        found.refine(wells, found.unit[:, some], some, _FINE)
+    return Found(found.unit, found.cost, found.ended(), found.agreed())
+
+
+def _blocks(wells: Wells, some: np.ndarray) -> list[np.ndarray]:
+    """Some wells, as many at a time as their scorer likes."""
+    step = wells.scorer.at_once
+    return [some[first : first + step] for first in range(0, len(some), step)]
+
+
+class _Pool:
+    """The points of a scan, of each well those that fit it best.
+
+    Arguments:
+        unit: (n_free, n_points), of all points.
+        best: which of them each well takes, in this order.
+        starts: how many are taken at a time.
+    """
+
+    def __init__(self, wells: Wells, unit: np.ndarray, best: Lowest, starts: int) -> None:
+        self.wells, self.unit, self.best, self.starts = wells, unit, best, starts
+
+    def points(self, wanted: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The points (n_free, n) of some wells for a round, and the well of each (n,)."""
+        rows = slice(number * self.starts, (number + 1) * self.starts)
+        cost, which = self.best.cost[rows][:, wanted], self.best.which[rows][:, wanted]
+        solved = self.best.solved[rows][:, :, wanted]
+        k, w = np.nonzero(np.isfinite(cost))
+        return self.wells.placed(self.unit[:, which[k, w]], solved[k, :, w].T), wanted[w]
+
+
+def _scanned(wells: Wells, settings: Settings, on_progress: OnProgress) -> _Pool:
+    """Scan the space for all wells."""
+    usual = _STARTS_ON_GPU if wells.scorer.backend == "cuda" else _STARTS
+    n_free, starts = wells.space.n_free, settings.starts or usual
+    points = _POINTS if wells.scorer.solves else _FEW_POINTS
+    random = np.random.Generator(np.random.Philox(settings.seed))
+    unit = wells.objective(0).sample(settings.scan or points * n_free, random)
+    begin = wells.plan.starting_point()
+    on_progress(Progress("scanning", 0, wells.n_wells))
+    best = wells.lowest(unit, max(_MOST, starts))
+    if begin is not None:  # the plan's values first, as they are
+        own = begin[wells.open.coordinates][None].repeat(wells.n_wells, axis=2)
+        place = np.full((1, wells.n_wells), unit.shape[1])
+        best = Lowest(np.zeros((1, wells.n_wells)), place, own).joined(best)
+        unit = np.concatenate([unit, begin], axis=1)
+    on_progress(Progress("scanning", wells.n_wells, wells.n_wells))
+    return _Pool(wells, unit, best, starts)
+
+
+class _Best:
+    """The best that is known of every well, and what its descents came to."""
+
+    def __init__(self, n_free: int, n_wells: int) -> None:
+        self.unit = np.full((n_free, n_wells), np.nan)
+        self.cost = np.full(n_wells, np.inf)
+        self._costs: list[np.ndarray] = []  # of descents, each with its well
+        self._wells: list[np.ndarray] = []
+
+    def refine(
+        self,
+        wells: Wells,
+        unit: np.ndarray,
+        well: np.ndarray,
+        tolerance: float,
+    ) -> np.ndarray:
+        """Refine points (n_free, n) of wells (n,), and keep what is best of each well.
+
+        Returns: the wells that gained.
+        """
+        before = self.cost.copy()
+        starts = _descended(wells, unit, well, self.cost, tolerance)
+        order = np.argsort(-starts.cost, kind="stable")  # the lowest is written last
+        order = order[starts.cost[order] < self.cost[well[order]]]
+        self.unit[:, well[order]] = starts.unit[:, order]
+        self.cost[well[order]] = starts.cost[order]
+        if tolerance > _FINE:
+            self._costs.append(starts.cost)
+            self._wells.append(well)
+        return np.flatnonzero(self.cost < before * (1 - _GAIN))
+
+    def ended(self) -> np.ndarray:
+        """How many descents of each well did not fail (n_wells,)."""
+        return self._count(lambda cost, best: np.isfinite(cost))
+
+    def agreed(self) -> np.ndarray:
+        """How many of them came to the lowest cost of the well (n_wells,)."""
+        return self._count(lambda cost, best: cost <= best * (1 + SAME))
+
+    def _count(self, which: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        total = np.zeros(len(self.cost), np.int64)
+        for cost, well in zip(self._costs, self._wells, strict=True):
+            best = self.cost[well]
+            total += np.bincount(well[which(cost, best) & np.isfinite(cost)], minlength=len(total))
+        return total
+
+
+def _descended(
+    wells: Wells,
+    unit: np.ndarray,
+    well: np.ndarray,
+    known: np.ndarray,
+    tolerance: float,
+) -> Starts:
+    """Refine points until each is done, or would not reach the best of its well.
+
+    Arguments:
+        known: (n_wells,) the lowest cost of each well so far.
+    """
+    local = wells.linearize(unit, well)
+    n = unit.shape[1]
+    starts = Starts(unit.copy(), local, np.full(n, FIRST), ~np.isfinite(local.cost))
+    past = np.full((_MEMORY, n), np.inf)
+    for _ in range(_ITERATIONS):
+        active = np.flatnonzero(~starts.done)
+        if not len(active):
+            break
+        past[:, active] = np.concatenate([past[1:, active], starts.cost[None, active]])
+        starts = starts.put(active, _stepped(wells, starts.take(active), well[active], tolerance))
+        best = known.copy()
+        np.minimum.at(best, well, starts.cost)
+        behind = _hopeless(past[0], starts.cost, best[well])
+        starts.done[behind] = True
+    return starts
+
+
+def _stepped(wells: Wells, old: Starts, well: np.ndarray, tolerance: float) -> Starts:
+    """Take one step of each start, as far as it leads down, and set the damping of the next."""
+    steps, promises = damped_steps(old, _TRIALS)
+    promise = promises[0]
+    unit = np.clip(old.unit + np.where(np.isfinite(promise), steps[:, 0], 0.0), 0.0, 1.0)
+    outside = np.flatnonzero(~wells.allowed(unit))
+    if len(outside):
+        unit[:, outside], promise[outside] = _brought_back(
+            wells, old.take(outside), unit[:, outside]
+        )
+        promises[:, outside] = promise[outside]
+    local = wells.linearize(unit, well)
+    gained = old.cost - local.cost
+    better = gained > 0
+    with np.errstate(all="ignore"):
+        ratio = gained / promise
+    easier = np.where(ratio > 0.75, 0.25, np.where(ratio > 0.25, 1.0, 3.0))
+    damping = np.clip(old.damping * np.where(better, easier, 10.0), LEAST, MOST)
+    floor = tolerance * np.abs(old.cost)
+    most = np.where(np.isfinite(promises), promises, 0.0).max(axis=0)
+    still = np.where(better, gained <= floor, old.damping >= MOST / 1e4)
+    done = (most <= floor) | (still & (promise <= 10 * floor)) | (~better & (old.damping > 1e8))
+    kept = Local(
+        *(
+            np.where(better, new, was)
+            for new, was in zip(*map(_values, (local, old.local)), strict=True)
+        )
+    )
+    return Starts(np.where(better, unit, old.unit), kept, damping, done)
+
+
+def _brought_back(wells: Wells, old: Starts, trial: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bring steps that leave the bounds on rates back to them, each in the way that promises most.
+
+    A step may be cut short; or each coordinate on which the bounds depend goes as far as it can,
+    one after the other; or the step is taken in full but for one of these, which gives way as far
+    as it must: so a start can slide along a bound.
+
+    Arguments:
+        trial: (n_free, n), where the steps lead.
+
+    Returns: the points (n_free, n), and what the parabola promises of each (n,).
+    """
+    n_free, n = trial.shape
+    rows, ends, aims = wells.bounded, [old.unit], [trial]
+    for order in (rows, rows[::-1]):
+        one = trial.copy()
+        one[rows] = old.unit[rows]
+        for row in order:
+            further = one.copy()
+            further[row] = trial[row]
+            one = _farthest(wells, one, further)
+        ends.append(one)
+        aims.append(one)
+    for row in rows:
+        for end in (0.0, 1.0):
+            ends.append(trial.copy())
+            ends[-1][row] = end
+            aims.append(trial)
+    inside, aim = np.concatenate(ends, axis=1), np.concatenate(aims, axis=1)
+    usable = wells.allowed(inside)
+    inside = _farthest(wells, inside, aim)
+    step = (inside - np.tile(old.unit, len(ends))).reshape(n_free, len(ends), n)
+    bent = np.einsum("ijn,jvn->ivn", old.local.curvature, step)
+    gradient = old.local.gradient[:, None]
+    promise = -(gradient * step).sum(axis=0) - 0.5 * (step * bent).sum(axis=0)
+    promise = np.where(usable.reshape(len(ends), n), promise, -np.inf)
+    best, places = promise.argmax(axis=0), np.arange(n)
+    return inside.reshape(n_free, len(ends), n)[:, best, places], promise[best, places]
+
+
+def _farthest(wells: Wells, inside: np.ndarray, aim: np.ndarray) -> np.ndarray:
+    """How far one can go from points (n_free, n) within the bounds on rates towards others."""
+    reached = np.where(wells.allowed(aim), aim, inside)
+    outside = aim
+    for _ in range(_HALVINGS):
+        between = 0.5 * (reached + outside)
+        good = wells.allowed(between)
+        reached = np.where(good, between, reached)
+        outside = np.where(good, outside, between)
+    return reached
+
+
+def _values(local: Local) -> list[Any]:
+    return list(vars(local).values())
+
+
+def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """Which descents would not reach the best of their well at the pace of their last steps."""
+    with np.errstate(all="ignore"):
+        pace = np.log(earlier / cost) / _MEMORY
+        left = np.log(cost / (best * (1 + SAME)))
+        hopeless: np.ndarray = (cost > best * (1 + SAME)) & (left > 50 * pace)
+    return hopeless
+
+
+def _exchange(wells: Wells, found: _Best, told: Callable[[int], None]) -> None:
+    """Try the wells' solutions on each other until no well gains."""
+    fresh = np.isfinite(found.cost)  # whose solutions are new to the others
+    best = np.full(wells.n_wells, np.inf)
+    for _ in range(_EXCHANGES):
+        givers = np.flatnonzero(fresh & np.isfinite(found.cost))
+        if not len(givers):
+            break
+        own = found.unit[:, givers]
+        tried = wells.lowest(own, _OTHERS, but=givers)
+        # what was tried before and is no better now need not be refined again
+        wanted = np.isfinite(tried.cost) & np.isfinite(found.cost)
+        wanted &= tried.cost < best * (1 - SAME)
+        best = np.minimum(best, tried.cost[0])
+        k, w = np.nonzero(wanted)
+        unit = wells.placed(own[:, tried.which[k, w]], tried.solved[k, :, w].T)
+        gained = []
+        for some in _blocks(wells, np.unique(w)):
+            mine = np.isin(w, some)
+            gained.append(found.refine(wells, unit[:, mine], w[mine], _ROUGH))
+            told(int(some[-1]) + 1)
+        fresh = np.zeros(wells.n_wells, bool)
+        fresh[np.concatenate([*gained, np.empty(0, np.int64)])] = True

@@ -1,0 +1,274 @@
+"""The table of a batch: a row for each well, columns of numbers and of text.
+
+In a run folder it is ``wells.csv``, with ``wells-columns.json`` beside it, which gives the unit and
+the meaning of each column, and ``wells.parquet`` where pyarrow is installed.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.reading.documents import read_json
+from channelfit.reading.errors import InputError
+from channelfit.reading.texts import file_size
+from channelfit.reading.units import shown
+from channelfit.results.files import writing
+from channelfit.results.run_folder import json_text
+
+CSV, COLUMNS, PARQUET = "wells.csv", "wells-columns.json", "wells.parquet"
+#: A spreadsheet takes a cell that begins like this for a formula; an apostrophe says that it is
+#: text. Text that begins with an apostrophe gets another one, so that reading undoes writing.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+#: Bytes of the largest table that is read.
+_MAX_BYTES = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column holds.
+
+    Attributes:
+        unit: of its numbers; empty where they have none, and for text.
+        meaning: in a sentence.
+        text: whether it holds text.
+    """
+
+    unit: str = ""
+    meaning: str = ""
+    text: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class WellTable:
+    """Rows of wells.
+
+    Attributes:
+        columns: by name, float64 arrays, NaN where nothing is known, or object arrays of text; all
+            of the same length.
+        about: by the same names, what each column holds.
+    """
+
+    columns: dict[str, np.ndarray]
+    about: dict[str, Column] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, values in self.columns.items():
+            self.about.setdefault(name, Column(text=values.dtype == object))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def select(self, mask: np.ndarray) -> WellTable:
+        """The rows that a mask (n_wells,) of booleans, or an array of row numbers, chooses."""
+        return WellTable({name: v[mask] for name, v in self.columns.items()}, dict(self.about))
+
+    def row(self, k: int) -> dict[str, Any]:
+        """One row as plain data: text, or numbers, None where nothing is known."""
+        found = {name: values[k] for name, values in self.columns.items()}
+        return {
+            name: value if isinstance(value, str) else None if math.isnan(value) else float(value)
+            for name, value in found.items()
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows as `row` gives them."""
+        return [self.row(k) for k in range(len(self))]
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def write(self, folder: Path) -> list[str]:
+        """Writes the table into a folder, each file whole or not at all.
+
+        Returns: what could not be written because an optional package is missing, in sentences.
+
+        Raises:
+            InputError: no permission, no space.
+        """
+        write_bytes(folder / COLUMNS, json_text(self._described()).encode())
+        write_bytes(folder / CSV, self.csv_text().encode())
+        if importlib.util.find_spec("pyarrow") is None:
+            return [
+                f"{PARQUET} was not written: it needs the package pyarrow: "
+                'python -m pip install "channelfit[plate]"'
+            ]
+        write_bytes(folder / PARQUET, self._parquet())
+        return []
+
+    def _described(self) -> dict[str, dict[str, str]]:
+        return {
+            name: {
+                "unit": about.unit,
+                "kind": "text" if about.text else "number",
+                "meaning": about.meaning,
+            }
+            for name, about in ((name, self.about[name]) for name in self.columns)
+        }
+
+    def csv_text(self) -> str:
+        """The table as CSV; every number is written so that reading gives back each bit of it."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([_guarded(name) for name in self.columns])
+        columns = [
+            [_guarded(v) for v in values]
+            if values.dtype == object
+            else [_number_text(v) for v in values.tolist()]
+            for values in self.columns.values()
+        ]
+        writer.writerows(zip(*columns, strict=True))
+        return text.getvalue()
+
+    def _parquet(self) -> bytes:
+        import pyarrow  # an optional package, and slow to load
+        import pyarrow.parquet
+
+        fields, arrays = [], []
+        for name, values in self.columns.items():
+            about = self.about[name]
+            kind = pyarrow.string() if about.text else pyarrow.float64()
+            told = {"unit": about.unit, "meaning": about.meaning}
+            fields.append(pyarrow.field(name, kind, metadata=told))
+            known = values.tolist() if about.text else np.ma.masked_invalid(values)
+            arrays.append(pyarrow.array(known, type=kind))
+        table = pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
+        out = io.BytesIO()
+        pyarrow.parquet.write_table(table, out)
+        return out.getvalue()
+
+    @classmethod
+    def read(cls, folder: Path) -> WellTable:
+        """The table of a run folder, from its ``wells.csv``.
+
+        Raises:
+            InputError: it is not there, or not what `write` has written.
+        """
+        path = folder / CSV
+        if not folder.is_dir() or not path.is_file():
+            raise InputError(
+                f"holds no table of wells: there is no {CSV}, as before a batch has finished",
+                folder,
+            )
+        if file_size(path) > _MAX_BYTES:
+            raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)
+        told = read_json(folder / COLUMNS) if (folder / COLUMNS).is_file() else {}
+        try:
+            text = path.read_text(encoding="utf-8")
+            rows = list(csv.reader(io.StringIO(text, newline="")))
+        except (OSError, ValueError, csv.Error) as error:
+            raise InputError(f"cannot be read: {error}", path) from None
+        if not rows or not rows[0]:
+            raise InputError("is empty", path)
+        names = [_bare(name) for name in rows[0]]
+        if len(set(names)) < len(names):
+            raise InputError("two columns have the same name", path)
+        for line, row in enumerate(rows[1:], 2):
+            if len(row) != len(names):
+                place = f"line {line}"
+                raise InputError(
+                    f"{len(row)} cells, where the header has {len(names)}", path, place
+                )
+        columns, about = dict[str, np.ndarray](), dict[str, Column]()
+        for k, name in enumerate(names):
+            cells = [_bare(row[k]) for row in rows[1:]]
+            given = told.get(name)
+            known: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+            as_text = {"text": True, "number": False}.get(str(known.get("kind")))
+            columns[name] = values_of(cells, as_text, path, name)
+            about[name] = Column(
+                str(known.get("unit", "")),
+                str(known.get("meaning", "")),
+                columns[name].dtype == object,
+            )
+        return cls(columns, about)
+
+
+def values_of(
+    cells: Sequence[str], as_text: bool | None = None, path: Path | None = None, name: str = ""
+) -> np.ndarray:
+    """The cells of a column as float64, NaN for empty ones, or as an object array of text.
+
+    Arguments:
+        as_text: whether they are text; None where they are numbers if all that are not empty are.
+        path, name: where they stand, for messages.
+
+    Raises:
+        InputError: a cell of a column of numbers that is none.
+    """
+    if as_text is not True and (as_text is False or any(cells)):
+        try:
+            return np.array([float(cell) if cell.strip() else math.nan for cell in cells])
+        except ValueError as error:
+            if as_text is False:
+                raise InputError(str(error), path, f"column {name}") from None
+    return texts(cells)
+
+
+def texts(values: Iterable[str]) -> np.ndarray:
+    """Texts as an object array (n,)."""
+    given = list(values)
+    found = np.empty(len(given), dtype=object)
+    found[:] = given
+    return found
+
+
+def joined(tables: Sequence[WellTable]) -> WellTable:
+    """The rows of several tables, one after another, with all columns that any of them has."""
+    about: dict[str, Column] = {}
+    for table in tables:
+        for name in table.columns:
+            about.setdefault(name, table.about[name])
+    columns = {
+        name: np.concatenate([_column(table, name, known.text) for table in tables])
+        for name, known in about.items()
+    }
+    return WellTable(columns, about)
+
+
+def _column(table: WellTable, name: str, text: bool) -> np.ndarray:
+    values = table.columns.get(name)
+    if values is None:
+        return texts([""] * len(table)) if text else np.full(len(table), math.nan)
+    if text and values.dtype != object:
+        return texts(map(_number_text, values.tolist()))
+    if not text and values.dtype == object:
+        raise InputError(f"the column {shown(name)} holds numbers in one table and text in another")
+    return values
+
+
+def _number_text(value: float) -> str:
+    """The shortest text that gives back every bit; empty for NaN."""
+    if value != value:
+        return ""
+    text = repr(value)
+    return text.removesuffix(".0") if text != "-0.0" else text
+
+
+def _guarded(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _bare(text: str) -> str:
+    return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA) else text
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The whole content or nothing; a file that was there before stays until then."""
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path):
+        try:
+            partial.write_bytes(content)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,378 @@
+"""A fit file as the template of many fits: its recording stands for that of each well."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.batch.recordings import ARRAY, Expected, Recorded, array_columns
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.measures import (
+    find_peak,
+    holding_pA,
+    leak,
+    noise_pA,
+    run_down,
+    transient_ms,
+)
+from channelfit.problem.plausibility import Seen
+from channelfit.problem.protocol import load_protocol
+from channelfit.reading import formats
+from channelfit.reading.cautions import Caution
+from channelfit.reading.documents import Section, dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats import syncropatch
+from channelfit.reading.keys import is_function
+from channelfit.reading.tables import READERS as TABLES
+from channelfit.reading.tables import Table, read_columns
+from channelfit.reading.units import shown
+from channelfit.search.fit_file import read_experiments, read_fit_document, read_plan
+from channelfit.search.joined_files import moved
+from channelfit.search.plan import FitPlan
+
+#: What is measured in a recording: the unit and the meaning of each column.
+MEASURES = {
+    "seal": (
+        "MOhm",
+        "As the instrument has measured it, where a file of it beside the recording says so; else "
+        "the resistance that would leak as much as the recording does at most.",
+    ),
+    "leak": ("nS", "The leak at most, from steps and ramps at which the channel is closed."),
+    "run_down": ("", "By which share the peaks change from the first of equal sweeps to the last."),
+}
+#: A name in braces; ${NAME} is a variable of the environment.
+_PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
+_FROM_TO = re.compile(r"\s*(\S.*?)\s*(?:\.\.|\bto\b)\s*(\S.*?)\s*")
+
+
+@dataclass(frozen=True)
+class Template:
+    """A fit file that serves many recordings.
+
+    Attributes:
+        document: the model with its fit section, as `read_fit_document` gives it.
+        file, model_file: where the fit section and the model stand.
+    """
+
+    document: dict[str, Any]
+    file: Path
+    model_file: Path
+
+    @classmethod
+    def read(cls, file: Path, overrides: tuple[str, ...] = ()) -> Template:
+        """The template in a fit file. Raises InputError for one that cannot be a template."""
+        document, model_file = read_fit_document(file, overrides)
+        if is_function(document):
+            raise InputError("a function has no currents; `channelfit optimize` fits it", file)
+        found = cls(document, file, model_file)
+        found._place  # noqa: B018 - which refuses what is no template
+        return found
+
+    def absolute(self) -> Template:
+        """The same for a process with another working folder."""
+        places = (Path(os.path.abspath(file)) for file in (self.file, self.model_file))
+        return Template(self.document, *places)
+
+    @property
+    def seed(self) -> int:
+        """The seed that the fit section gives, or 0."""
+        given = self.document["fit"].get("seed", 0)
+        return given if isinstance(given, int) and not isinstance(given, bool) else 0
+
+    @property
+    def unused(self) -> list[Caution]:
+        """What the fit section says of a search, which is not that of a batch."""
+        keys = [key for key in ("optimizer", "stop", "seeds") if key in self.document["fit"]]
+        return [
+            Caution(
+                f"{self.file}: fit.{key}",
+                "is not used: all wells of a batch are searched by least squares",
+                "use --starts for a wider search",
+            )
+            for key in keys
+        ]
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        """The experiments, as they stand in the file."""
+        section = self.document.get("fit")
+        if not isinstance(section, Mapping) or section.get("experiments") is None:
+            raise InputError(
+                "a batch needs `experiments` with a recording, in whose place each recording is "
+                "put; `channelfit init RECORDING` writes such a file",
+                self.file,
+                "fit",
+            )
+        given = section["experiments"]
+        rows = given if isinstance(given, list) else [given]
+        for k, row in enumerate(rows, 1):
+            if not isinstance(row, dict) or not isinstance(row.get("recording"), dict):
+                place = f"fit.experiments[{k}]"
+                raise InputError("a recording was expected", self.file, place)
+        if not rows:
+            raise InputError("at least one experiment is needed", self.file, "fit.experiments")
+        return rows
+
+    @cached_property
+    def _place(self) -> int:
+        """Which experiment, counted from 0, has the recording that is replaced."""
+        names = [row["recording"].get("file", "") for row in self._rows]
+        free = [k for k, name in enumerate(names) if not _PLACEHOLDER.search(str(name))]
+        if len(free) != 1:
+            raise InputError(
+                f"{len(self._rows)} experiments, and each recording takes the place of one file; "
+                "name the files of the others by the well, such as `file: plate_{well}_2.csv`, or "
+                "by a column of the table of recordings",
+                self.file,
+                "fit.experiments",
+            )
+        return free[0]
+
+    @cached_property
+    def expected(self) -> Expected:
+        """What it expects of a file."""
+        row = self._rows[self._place]
+        name = row.get("protocol")
+        section = Section(row, self.file, f"fit.experiments[{self._place + 1}]")
+        if not isinstance(name, str):
+            raise section.error(
+                f"the path of a protocol file was expected, not {shown(name)}", "protocol"
+            )
+        n_sweeps = load_protocol(section.existing(name, "protocol")).n_sweeps
+        recording = row["recording"]
+        current, time = recording.get("current"), recording.get("time")
+        columns = current.get("columns") if isinstance(current, Mapping) else None
+        chosen = recording.get("sweeps")
+        n_sweeps = len(chosen) if isinstance(chosen, list) else n_sweeps
+        column = time.get("column", "") if isinstance(time, Mapping) else ""
+        return Expected(n_sweeps, columns == "all", str(column))
+
+    def section(self, recorded: Recorded) -> dict[str, Any]:
+        """The fit section of a well: the template's with the recording of the well in it.
+
+        Raises: InputError for a placeholder that nothing fills.
+        """
+        section = copy.deepcopy(dict(self.document["fit"]))
+        given = section["experiments"]
+        rows = given if isinstance(given, list) else [given]
+        for k, row in enumerate(rows):
+            place = f"fit.experiments[{k + 1}].recording"
+            if k == self._place:
+                row["recording"]["file"] = ""  # which has no placeholder to fill
+            row["recording"] = self._filled(row["recording"], recorded, place)
+            if recorded.weight is not None:
+                row["weight"] = recorded.weight
+            if recorded.masks and k == self._place:
+                own = row.get("mask")
+                before = own if isinstance(own, list) else [] if own is None else [own]
+                row["mask"] = [*before, *_masks(recorded)]
+        _put_recording(rows[self._place]["recording"], recorded)
+        section["experiments"] = rows
+        return section
+
+    def _filled(self, data: Any, recorded: Recorded, place: str) -> Any:
+        """A recording whose texts name the well where the template has a name in braces."""
+        if isinstance(data, Mapping):
+            return {k: self._filled(v, recorded, f"{place}.{k}") for k, v in data.items()}
+        if isinstance(data, list):
+            return [self._filled(each, recorded, place) for each in data]
+        if not isinstance(data, str) or not _PLACEHOLDER.search(data):
+            return data
+        known = {
+            **recorded.told,
+            "well": recorded.well,
+            "row": recorded.row,
+            "column": str(recorded.column or ""),
+            "file": Path(recorded.file).name,
+        }
+
+        def value(found: re.Match[str]) -> str:
+            text = known.get(found[1], "")
+            if not text:
+                listed = ", ".join(known)
+                raise InputError(
+                    f"nothing is known of {found[0]} for {recorded.well}; there are {listed}",
+                    self.file,
+                    place,
+                )
+            return text
+
+        text = _PLACEHOLDER.sub(value, data)
+        whole = _PLACEHOLDER.fullmatch(data)
+        if whole and whole[1] in recorded.told and place.endswith(".file") and recorded.folder:
+            return os.path.join(recorded.folder, text)  # a path of the table's
+        return text
+
+    def plan(self, recorded: Recorded) -> FitPlan:
+        """The plan of a fit of one well, as `channelfit optimize` would have it.
+
+        Raises: InputError for what cannot be used, of the template as of the recording.
+        """
+        document = copy.deepcopy(self.document)
+        document["fit"] = self.section(recorded)
+        return read_plan(document, self.file, self.model_file, _read_table)
+
+    def problem(self, plan: FitPlan, recorded: Recorded) -> Problem:
+        """The problem of a well, with the model of the plan of another one.
+
+        Raises: InputError for a recording that cannot be used.
+        """
+        section = Section(self.section(recorded), self.file, "fit")
+        model = plan.problem.model
+        experiments = read_experiments(section, model, _read_table)
+        pairs = zip(experiments, plan.problem.experiments, strict=True)
+        return Problem(model, tuple(_shared(own, first) for own, first in pairs))
+
+    def files_of(self, recorded: Recorded) -> Iterator[Path]:
+        """The files with the data of a well."""
+        section = self.section(recorded)
+        place = Section({}, self.file)
+        for name in _files_in([row["recording"] for row in section["experiments"]]):
+            yield place.resolve(name, "recording")
+        if recorded.row:
+            yield from syncropatch.files_of_seals(Path(recorded.file))
+
+    def text_for(self, folder: Path) -> str:
+        """The template as YAML, to stand in a folder: what it names is named from there."""
+        document = copy.deepcopy(self.document)
+        section = document["fit"]
+        given = section["experiments"]
+        section["experiments"] = rows = given if isinstance(given, list) else [given]
+        for row in rows:
+            row["protocol"] = moved(row["protocol"], self.file, folder)
+            _move(row["recording"], self.file, folder)
+        return (
+            "# The template of a batch, as it was used: each recording was put in the place of the "
+            "first.\n" + dump_yaml(document)
+        )
+
+
+def _put_recording(recording: dict[str, Any], recorded: Recorded) -> None:
+    """Puts the file of a well, and what of it is the well's, into a raw recording."""
+    recording["file"] = recorded.file
+    if not recorded.signal and not recorded.columns:
+        return
+    current = recording.get("current")
+    row = dict(current) if isinstance(current, Mapping) else {}
+    kept = {k: v for k, v in row.items() if k not in ("column", "columns", "signal")}
+    if recorded.columns:
+        recording["current"] = {"columns": list(recorded.columns), **kept}
+    elif formats.suffix_of(Path(recorded.file)) in TABLES:
+        recording["current"] = {"column": recorded.signal, **kept}
+    else:
+        name = recorded.signal
+        number = int(name) if name.isdecimal() else name
+        recording["current"] = {**kept, "signal": number} | (
+            {"sweeps": row["sweeps"]} if "sweeps" in row else {}
+        )
+
+
+def _shared(own: Experiment, first: Experiment) -> Experiment:
+    """An experiment with the very protocol of another one where both are equal."""
+    if own.protocol != first.protocol:
+        return own
+    return Experiment(
+        first.protocol, own.recording, own.weight, own.cell, own.temperature_C, own.clamp
+    )
+
+
+def _masks(recorded: Recorded) -> list[dict[str, str]]:
+    """The entries of a mask that a table gives as ``120 ms to 140 ms; 3 s to 3.2 s``."""
+    found = []
+    for part in filter(str.strip, recorded.masks.split(";")):
+        span = _FROM_TO.fullmatch(part)
+        if not span:
+            raise InputError(
+                f"a mask such as `120 ms to 140 ms; 3 s to 3.2 s` was expected, not {shown(part)}",
+                recorded.shown,
+                "mask",
+            )
+        found.append({"from": span[1], "to": span[2]})
+    return found
+
+
+def _files_in(data: Any) -> Iterator[str]:
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            if key == "file" and isinstance(value, str):
+                yield value
+            else:
+                yield from _files_in(value)
+    elif isinstance(data, list):
+        for each in data:
+            yield from _files_in(each)
+
+
+def _move(data: Any, file: Path, folder: Path) -> None:
+    """Rewrites the paths of all files that a raw recording names, to start from a folder."""
+    if isinstance(data, list):
+        for each in data:
+            _move(each, file, folder)
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            if key == "file" and isinstance(value, str) and not _PLACEHOLDER.fullmatch(value):
+                data[key] = moved(value, file, folder)
+            else:
+                _move(value, file, folder)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def _read_table(path: Path, **choices: Any) -> Table:
+    """The columns of a table or an array; those of the last two files are remembered.
+
+    So a file that holds many wells is read once, and so is one that is subtracted from it.
+    """
+    if formats.suffix_of(path) == ARRAY:
+        return _remembered_array(path, path.stat().st_mtime_ns)
+    if path.suffix.lower() == ".mat":  # whose matrices may be turned around later
+        return read_columns(path, **choices)
+    return _remembered(path, path.stat().st_mtime_ns, tuple(sorted(choices.items())))
+
+
+@lru_cache(maxsize=2)
+def _remembered(path: Path, changed: int, choices: tuple[tuple[str, Any], ...]) -> Table:
+    return read_columns(path, **dict(choices))
+
+
+@lru_cache(maxsize=2)
+def _remembered_array(path: Path, changed: int) -> Table:
+    return array_columns(path)
+
+
+# --- what a recording measures -------------------------------------------------------------------
+
+
+def measures(problem: Problem, recorded: Recorded) -> dict[str, float]:
+    """What is measured in the first recording of a well, by the names of `MEASURES`.
+
+    It is looked at as it was before conditioning. What is not known is NaN.
+    """
+    found = dict.fromkeys(MEASURES, math.nan)
+    experiment = next(e for e in problem.experiments if e.recording is not None)
+    recording, protocol = experiment.recording, experiment.protocol
+    assert recording is not None
+    raw = recording.current_pA if recording.raw_pA is None else recording.raw_pA
+    blank = transient_ms(raw, protocol, noise_pA(raw))
+    if (line := leak(raw, protocol, blank)) is not None:
+        found |= {"leak": line.conductance_nS, "seal": line.seal_MOhm}
+    if protocol.n_sweeps > 1:
+        seen = Seen("", protocol, raw, np.isfinite(raw).astype(float))
+        peak = find_peak(seen.smooth_pA, holding_pA(raw, protocol), protocol, blank)
+        change = None if peak is None else run_down(peak.by_sweep_pA, protocol)
+        found["run_down"] = math.nan if change is None else change
+    if recorded.row and math.isfinite(
+        seal := syncropatch.seal_MOhm(Path(recorded.file), recorded.row, recorded.column)
+    ):
+        found["seal"] = seal
+    return {name: value if math.isfinite(value) else math.nan for name, value in found.items()}

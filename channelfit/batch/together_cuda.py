@@ -1,0 +1,230 @@
+"""The wells of a family compared with candidates on a GPU, all wells in the same launches.
+
+The walk through the states knows nothing of data: `Tangents` traces the candidates of all wells
+together, takes their currents into the compressed space of the runs, and subtracts there the
+target of each candidate's own well. Nothing is done for one well after the other, and nothing that
+a candidate gets depends on its company: neither on the candidates beside it, nor on how many of
+them the memory takes at once, nor on the other wells.
+
+One object uses one GPU, the current one. Several GPUs are used by several processes, each of which
+sees one of them (CUDA_VISIBLE_DEVICES): wells are fitted independently of each other, so that
+processes have nothing to tell each other meanwhile; the search between two launches is Python on
+the host, for which threads of one process would have to take turns; and the same workers serve a
+cluster.
+
+What a linearization takes, for the staircase of 15.4 s at 0.2 ms (77,000 samples, two of its
+voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free parameters:
+
+* The walk, by a thread for each candidate and parameter: 29 held voltages with a propagator each,
+  305 squarings of it and 2,582 products of it with a state, and 2,500 steps through the ramps, in
+  which nine tenths of the time go. 384 wells of 8 starts are 46,080 threads, one and a half times
+  what an H200 holds at 255 registers.
+* 4,731 points with 16 numbers each, 606 kB, written for each candidate, of which the matrices leave
+  3,902 rows, 499 kB: with what is read again 2.2 MB, for 3,072 candidates 6.8 GB, or 1.5 ms of the
+  memory of an H200.
+* Two million operations of the matrices and one million of the inner products for each candidate:
+  together 10^10, or less than 1 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from channelfit.batch.families import Family
+from channelfit.batch.together import Across, Together
+from channelfit.problem.experiment import Problem
+from channelfit.problem.statuses import NOT_FINITE, OK
+from channelfit.reading.errors import InputError
+from channelfit.scoring.cuda_tangents import ONE_JOB, Tangents, Wells
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.scorer import Linearization, Score
+
+#: Candidates of one launch, at most: more make a GPU no fuller.
+_MOST = 1 << 14
+#: The share of the free memory that a launch may take.
+_SHARE = 0.4
+
+
+class CudaTogether(Together):
+    """The wells of a family on the current GPU; see `together.Together`.
+
+    Parameters and results are arrays of the host.
+
+    Arguments:
+        family: wells that one walk through the states serves (`Family.walks_alone`).
+        chunk: candidates in one launch. With None it is as many as memory allows.
+
+    Raises:
+        InputError: there is no GPU that can be used, nothing to score, or a family whose wells one
+            walk does not serve.
+    """
+
+    backend = "cuda"
+    at_once = _MOST
+
+    def __init__(self, family: Family, chunk: int | None = None) -> None:
+        if not family.walks_alone:
+            raise InputError(
+                "on a GPU only wells under an ideal clamp, of one cell and one temperature each, "
+                "are fitted together; --backend cpu takes others one by one"
+            )
+        if family.total_weight <= 0:
+            raise InputError("nothing to score: no recording has a sample of weight above 0")
+        self.n_wells = len(family.wells)
+        self._begin(family.problem, chunk)
+        targets, constant = self._rows.targets(family.data())
+        self._compare(targets, constant, np.full(self.n_wells, family.total_weight))
+
+    def _begin(self, problem: Problem, chunk: int | None) -> None:
+        """Take the walk of a problem; its kernels are compiled while recordings are read."""
+        self.xp, self.chunk, self.problem = gpu.cupy(), chunk, problem
+        self._walked = problem.groups[0].problem
+        self._values = Tangents(self._walked, 0, lambda: self._wells)
+        self._tangents = Tangents(self._walked, wells=lambda: self._wells)
+        for way in (self._values, self._tangents):
+            way.compile_ahead(ONE_JOB)
+        self._rows = self._values.rows
+
+    def _compare(
+        self,
+        targets: np.ndarray,
+        constant: np.ndarray,
+        total_weight: np.ndarray,
+        factors: tuple[np.ndarray, ...] = (),
+    ) -> None:
+        """Take what candidates are compared with: the arrays of `Wells`, on the host."""
+        self.total_weight = total_weight
+        self.squares = np.sum(targets**2, axis=1) + constant
+        with gpu.gpu_errors():
+            on_device = self.xp.asarray
+            self._wells = Wells(
+                on_device(targets),
+                on_device(constant),
+                on_device(total_weight),
+                tuple(map(on_device, factors)),
+            )
+
+    def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
+        """Cost, gradient and curvature; see `Together.linearize`."""
+        width = 1 + len(self._tangents.free)
+        size = self._tangents.bytes_a_candidate + 8 * width**2 * (3 + len(self._rows.groups))
+        return Linearization(*self._in_chunks(self._tangents.linearize, size, parameters, well))
+
+    def score(self, parameters: np.ndarray, well: np.ndarray) -> Score:
+        """Cost and status; see `Together.score`."""
+        size = self._values.bytes_a_candidate
+        return Score(*self._in_chunks(self._values.score, size, parameters, well))
+
+    def across(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> Across:
+        """Every candidate against every well; see `Together.across`.
+
+        Derivatives are differences of currents over a long step. They are exact where the current
+        is a straight line in the parameter, which is the only place where `Across` is of use.
+        """
+        shown = 8 * (4 * self._rows.n_compressed + 2 * self.n_wells)
+        size = (1 + len(rows)) * (self._values.bytes_a_candidate + shown)
+        way = partial(self._across, rows=tuple(rows))
+        return Across(*self._in_chunks(way, size, parameters, axis=0))
+
+    def _across(self, parameters: Any, rows: tuple[int, ...]) -> tuple[Any, Any, Any]:
+        """The arrays of `Across`, of some candidates."""
+        xp, way, n, width = self.xp, self._values, parameters.shape[1], 1 + len(rows)
+        if not n:
+            nothing = xp.empty((0, width, width)), xp.empty((0, width, self.n_wells))
+            return xp.empty(0, dtype=np.int8), *nothing
+        points = xp.repeat(parameters[:, :, None], width, axis=2)
+        for k, row in enumerate(rows, 1):
+            points[row, :, k] += xp.maximum(xp.abs(parameters[row]), 1.0)
+        shown, statuses = self._shown(points.reshape(len(points), n * width))
+        columns, failed = shown.reshape(n, width, -1), statuses.reshape(n, width)
+        for k, row in enumerate(rows, 1):
+            step = points[row, :, k] - parameters[row]
+            columns[:, k] = (columns[:, k] - columns[:, 0]) / step[:, None]
+        status = failed[:, 0]
+        for k in range(1, width):
+            status = xp.where(status == OK, failed[:, k], status)
+        squares = way.squares(xp.ascontiguousarray(columns.transpose(0, 2, 1)))
+        i, j = np.indices((width, width))
+        entries = np.maximum(i, j) * (np.maximum(i, j) + 1) // 2 + np.minimum(i, j)
+        products = squares[:, xp.asarray(entries.ravel())].reshape(n, width, width)
+        with_data = way.times(columns.reshape(n * width, -1), self._data[None])
+        with_data = with_data.reshape(n, width, self.n_wells)
+        lost = (status == OK) & ~xp.isfinite(products).all(axis=(1, 2))
+        status = xp.where(lost, np.int8(NOT_FINITE), status)
+        good = (status == OK)[:, None, None]
+        return status, xp.where(good, products, np.nan), with_data
+
+    def _shown(self, parameters: Any) -> tuple[Any, Any]:
+        """Weighted currents (n, n_compressed) and status (n,)."""
+        shown, statuses = self._values.shown(parameters)
+        return shown[:, :, 0], statuses[0]  # of the only job
+
+    @cached_property
+    def _data(self) -> Any:
+        """(n_compressed, n_wells), the targets as `_across` reads them."""
+        return self.xp.ascontiguousarray(self._wells.targets.T)
+
+    # --- in chunks
+
+    def _in_chunks(
+        self,
+        call: Callable[..., tuple[Any, ...]],
+        size: int,
+        parameters: np.ndarray,
+        well: np.ndarray | None = None,
+        axis: int = -1,
+    ) -> list[np.ndarray]:
+        """The results of a call, made for as many candidates at once as memory allows.
+
+        Arguments:
+            call: takes parameters and, where they are given, wells, on the GPU.
+            size: bytes of the GPU's memory that it takes for each candidate.
+            well: (n,) int or None.
+            axis: that of the candidates in what the call gives.
+        """
+        parameters = self._checked(parameters)
+        wells = () if well is None else (self._checked_wells(well, parameters.shape[1]),)
+        parts, n = [], parameters.shape[1]
+        step = self.chunk or max(1, min(_MOST, int(_SHARE * self._free) // size))
+        with gpu.gpu_errors():
+            for a in range(0, max(1, n), step):
+                some = slice(a, min(a + step, n))
+                given = (np.ascontiguousarray(parameters[:, some]), *(w[some] for w in wells))
+                results = call(*(self.xp.asarray(array) for array in given))
+                parts.append([to_host(array) for array in results])
+        return [np.concatenate(arrays, axis) for arrays in zip(*parts, strict=True)]
+
+    @cached_property
+    def _free(self) -> int:
+        """Free memory of the GPU, bytes; asked for once, as the question makes the host wait."""
+        return gpu.device().memory_free
+
+    def _checked(self, parameters: np.ndarray) -> np.ndarray:
+        """The parameters as float64; a row of zeros where there is none.
+
+        Raises:
+            ValueError: parameters of another shape than (n_parameters, n).
+        """
+        parameters = np.asarray(parameters, dtype=np.float64)
+        n_parameters = len(self.problem.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(f"parameters must be ({n_parameters}, n), not {parameters.shape}")
+        return parameters if n_parameters else np.zeros((1, parameters.shape[1]))
+
+    def _checked_wells(self, well: np.ndarray, n: int) -> np.ndarray:
+        """The numbers of wells as int32.
+
+        Raises:
+            ValueError: another shape than (n,), or a number that no well has.
+        """
+        well = np.asarray(well)
+        if well.shape != (n,):
+            raise ValueError(f"well must be ({n},), not {well.shape}")
+        if n and (well.min() < 0 or well.max() >= self.n_wells):
+            raise ValueError(f"well must be in 0 .. {self.n_wells - 1}")
+        return np.ascontiguousarray(well, dtype=np.int32)

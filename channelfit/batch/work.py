@@ -1,0 +1,302 @@
+"""Pieces of a batch: some wells are read, fitted together and measured, wherever that is done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from channelfit.batch.fits import WellFits, fit_wells
+from channelfit.batch.recordings import Recorded
+from channelfit.batch.search import OnProgress, Settings, nothing
+from channelfit.batch.template import MEASURES, Template, measures
+from channelfit.pieces.kept import Arrays, Key
+from channelfit.problem.experiment import Problem
+from channelfit.reading.errors import InputError
+from channelfit.results.file_hashes import sha256_of
+from channelfit.results.resuming import identity
+from channelfit.scoring.scorer import Scorer, make_scorer
+from channelfit.search.plan import FitPlan
+
+#: Points of a trace that are kept for pictures: the least and the largest of each stretch.
+_POINTS = 600
+
+#: Wells that are read, fitted and kept together; on a GPU a plate.
+_SIZE, _SIZES = 16, {"cuda": 384}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What came out of some wells, in their order.
+
+    Attributes:
+        fits: of the wells that could be read and fitted, which stand at `places`; None without any.
+        failures: by place, why a well could not be fitted.
+        cautions: by place, what looks wrong in its recording.
+        measured: (n_wells, n_measures), in the order of `MEASURES`.
+        time_ms, data, shown, left: of the fitted wells (n_points,) and three times (n_fitted,
+            n_points), for pictures: the recording, the fit, and the fit less the recording.
+    """
+
+    fits: WellFits | None
+    places: np.ndarray
+    failures: dict[int, str]
+    cautions: dict[int, list[str]]
+    measured: np.ndarray
+    time_ms: np.ndarray
+    data: np.ndarray
+    shown: np.ndarray
+    left: np.ndarray
+
+    def arrays(self) -> Arrays:
+        """The same as arrays."""
+        told = {
+            "failures": {str(k): text for k, text in self.failures.items()},
+            "cautions": {str(k): texts for k, texts in self.cautions.items()},
+        }
+        own = {f"fits_{k}": v for k, v in (self.fits.arrays() if self.fits else {}).items()}
+        return {
+            "told": np.frombuffer(json.dumps(told).encode(), np.uint8),
+            "places": self.places,
+            "measured": self.measured,
+            "time_ms": self.time_ms,
+            "data": self.data,
+            "shown": self.shown,
+            "left": self.left,
+            **own,
+        }
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> Piece:
+        """The reverse of `arrays`."""
+        told = json.loads(arrays["told"].tobytes())
+        own = {k.removeprefix("fits_"): v for k, v in arrays.items() if k.startswith("fits_")}
+        return cls(
+            WellFits.of(own) if own else None,
+            arrays["places"],
+            {int(k): text for k, text in told["failures"].items()},
+            {int(k): texts for k, texts in told["cautions"].items()},
+            arrays["measured"],
+            arrays["time_ms"],
+            arrays["data"],
+            arrays["shown"],
+            arrays["left"],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Wells:
+    """The wells of a batch, as work that is done in pieces.
+
+    Attributes:
+        template: the fit file.
+        recordings: all wells.
+        first: the place of a well whose recording can be read, from which the model is built.
+        settings: of the search.
+        wanted: how many wells a piece is to have; None for what suits the backend.
+        on_progress: told of the search while a piece is done in this process.
+    """
+
+    template: Template
+    recordings: tuple[Recorded, ...]
+    first: int
+    settings: Settings
+    wanted: int | None = None
+    on_progress: OnProgress = nothing
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what only this process can have."""
+        kept = ("recordings", "first", "settings", "wanted")
+        return {
+            **{name: getattr(self, name) for name in kept},
+            "template": self.template.absolute(),
+            "identity": dict(self.identity),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, on_progress=nothing)
+
+    @cached_property
+    def size(self) -> int:
+        """How many wells a piece has."""
+        return self.wanted or _SIZES.get(self.scorer.backend, _SIZE)
+
+    @property
+    def keys(self) -> list[Key]:
+        """The pieces."""
+        n = len(self.recordings)
+        return [("wells", k, min(k + self.size, n)) for k in range(0, n, self.size)]
+
+    @cached_property
+    def plan(self) -> FitPlan:
+        """The plan of the first well that can be read, whose model serves all."""
+        return self.template.plan(self.recordings[self.first])
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """Simulates the fits, under the protocol of the template."""
+        return make_scorer(self.plan.problem, self.settings.backend)
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """All that the results depend on, by name: what of it differs is told by its name."""
+        found = identity(self.plan, self.scorer)
+        for key in [key for key in found if key.startswith("recording of experiment")]:
+            del found[key]
+        found |= {f"setting {name}": value for name, value in vars(self.settings).items()}
+        found |= {"wells in a piece": self.size, "number of wells": len(self.recordings)}
+        for each in self.recordings:
+            found[f"well {each.well}"] = self._hash(each)
+        text = json.dumps(found, default=str)
+        plain: dict[str, Any] = json.loads(text)
+        return plain
+
+    def _hash(self, recorded: Recorded) -> str:
+        """Of what is told of a well, and of its files."""
+        told = {**recorded.plain(), "file": "", "shown": "", "folder": ""}
+        found = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+        try:
+            for file in self.template.files_of(recorded):
+                found.update(_hash_of_file(file, file.stat().st_mtime_ns).encode())
+        except (InputError, OSError) as error:
+            found.update(str(error).encode())
+        return found.hexdigest()[:16]
+
+    def do(self, key: Key) -> Arrays:
+        """Reads and fits the wells of a piece; what is wrong with one is told in its place."""
+        _, begin, end = key
+        wells = self.recordings[int(begin) : int(end)]
+        problems: list[Problem] = []
+        places: list[int] = []
+        failures: dict[int, str] = {}
+        measured = np.full((len(wells), len(MEASURES)), np.nan)
+        cautions: dict[int, list[str]] = {}
+        for k, recorded in enumerate(wells):
+            try:
+                problem = self.template.problem(self.plan, recorded)
+                measured[k] = list(measures(problem, recorded).values())
+            except InputError as error:
+                failures[k] = _reason(error, recorded, self.template)
+                continue
+            told = [
+                f"{caution.value}: {caution.advice}".replace("; ", ", ")
+                for experiment in problem.experiments
+                for caution in (experiment.recording.cautions if experiment.recording else ())
+            ]
+            if told:
+                cautions[k] = told
+            problems.append(problem)
+            places.append(k)
+        fits = None
+        traces = np.empty(0), *[np.empty((0, 0), "f4")] * 3
+        if problems:
+            fits = fit_wells(self.plan, problems, self.settings, self.on_progress)
+            traces = self._traces(problems, fits)
+        at = np.array(places, dtype=np.int64)
+        return Piece(fits, at, failures, cautions, measured, *traces).arrays()
+
+    def _traces(self, problems: Sequence[Problem], fits: WellFits) -> tuple[np.ndarray, ...]:
+        """What pictures show of wells under the protocol of the first: times, data, fits, and what
+        the fits leave of the data.
+
+        Each is thinned by its own extremes, so the third is not the difference of the others.
+        """
+        fitted = np.flatnonzero(np.isfinite(fits.values).all(axis=1))
+        own = {name: fits.values[fitted, k] for k, name in enumerate(fits.names)}
+        parameters = self.plan.problem.parameters
+        values = np.array([own.get(p.name, np.full(len(fitted), p.value)) for p in parameters])
+        currents = self.scorer.simulate(values.astype(float))[0] if len(fitted) else np.empty(0)
+        column = {well: k for k, well in enumerate(fitted.tolist())}
+        first = problems[0].experiments[0]
+        protocol = first.protocol
+        lengths = [protocol.n_times(k) for k in range(protocol.n_sweeps)]
+        inside = np.arange(protocol.n_times_max) < np.array(lengths)[:, None]
+        time = protocol.times_ms + protocol.sampling_ms * np.cumsum([0, *lengths[:-1]])[:, None]
+        data, shown, left = [], [], []
+        for k, problem in enumerate(problems):
+            recording = problem.experiments[0].recording
+            assert recording is not None
+            seen = np.where(recording.weight > 0, recording.current_pA, np.nan)[inside]
+            data.append(_thinned(seen))
+            own_fit = currents[:, :, column[k]][inside] if k in column else seen * np.nan
+            shown.append(_thinned(own_fit))
+            left.append(_thinned(own_fit - seen))
+        rows = (np.array(one, "f4") for one in (data, shown, left))
+        return _thinned_times(time[inside]), *rows
+
+
+class Problems(Sequence[Problem]):
+    """The problems of wells, each read when it is asked for."""
+
+    def __init__(self, work: Wells, recordings: Sequence[Recorded]) -> None:
+        self.work, self.recordings = work, recordings
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    @overload
+    def __getitem__(self, place: int) -> Problem: ...
+    @overload
+    def __getitem__(self, place: slice) -> Problems: ...
+    def __getitem__(self, place: int | slice) -> Problem | Problems:
+        if isinstance(place, slice):
+            return Problems(self.work, self.recordings[place])
+        return self.work.template.problem(self.work.plan, self.recordings[place])
+
+
+def _reason(error: InputError, recorded: Recorded, template: Template) -> str:
+    """An error as one reason of a well, which need not name the well's own file.
+
+    It is the same wherever the well is read.
+    """
+    file = "" if error.file in (recorded.file, recorded.shown) else error.file or ""
+    for own in (template.file, template.model_file):
+        file = own.name if file == str(own) else file
+    parts = (file, error.key, error.message)
+    return ": ".join(part for part in parts if part).replace("; ", ", ")
+
+
+def _stretches(n: int) -> np.ndarray:
+    """Where the stretches of n samples begin, and where the last one ends."""
+    count = min(n, _POINTS // 2)
+    return np.linspace(0, n, count + 1).astype(int)
+
+
+def _thinned(values: np.ndarray) -> np.ndarray:
+    """The least and the largest of each stretch (n_points,), in the order in which they come."""
+    if len(values) <= _POINTS:
+        return values
+    edges, found = _stretches(len(values)), np.full(_POINTS, np.nan)
+    for k, (a, b) in enumerate(pairwise(edges.tolist())):
+        part = values[a:b]
+        if np.isfinite(part).any():
+            low, high = int(np.nanargmin(part)), int(np.nanargmax(part))
+            found[2 * k : 2 * k + 2] = part[sorted((low, high))]
+    return found
+
+
+def _thinned_times(time_ms: np.ndarray) -> np.ndarray:
+    """The times at which the values of `_thinned` are shown: a quarter into each half stretch."""
+    if len(time_ms) <= _POINTS:
+        return time_ms
+    edges = _stretches(len(time_ms))
+    starts, lengths = time_ms[edges[:-1]], np.diff(np.append(time_ms[edges[:-1]], time_ms[-1]))
+    return np.stack([starts + lengths / 4, starts + 3 * lengths / 4], axis=1).ravel()
+
+
+_hashes: dict[tuple[str, int], str] = {}
+
+
+def _hash_of_file(file: Path, changed: int) -> str:
+    """The SHA-256 of a file; of one that holds many wells it is computed once."""
+    place = str(file), changed
+    if place not in _hashes:
+        _hashes[place] = sha256_of(file)
+    return _hashes[place]

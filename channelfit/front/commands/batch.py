@@ -1,0 +1,205 @@
+"""`channelfit batch`: one model, fitted to many recordings, each on its own."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from channelfit.batch import run as batches
+from channelfit.batch.run import Asked
+from channelfit.batch.search import Settings
+from channelfit.batch.table import WellTable
+from channelfit.batch.where import chosen
+from channelfit.front.batches import Screen, parameters_of
+from channelfit.front.commands.inputs import working
+from channelfit.front.interrupts import held
+from channelfit.front.json_lines import JsonLines
+from channelfit.front.progress import compilations_shown, nothing_collected
+from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
+from channelfit.results import resuming
+from channelfit.results.report import terminal
+from channelfit.results.run_folder import Claim
+
+#: Reasons that the summary tells, at most.
+_REASONS = 8
+#: Characters of the longest line that is written into a file.
+_WIDE = 10_000
+
+
+def batch(as_json: bool, quiet: bool, **given: Any) -> None:
+    """Fits all wells, writes the folder and prints what came out."""
+    with JsonLines("batch", as_json) as lines:
+        table, summary, folder = _fit(lines, quiet, **given)
+        files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
+        lines.result(folder, files, summary)
+    if quiet and not as_json:
+        click.echo(printable(str(folder)))
+    elif not as_json:
+        _tell(table, summary, folder)
+
+
+def _fit(
+    lines: JsonLines,
+    quiet: bool,
+    out: Path | None,
+    resume: Path | None,
+    cluster: str | None,
+    **given: Any,
+) -> tuple[WellTable, dict[str, Any], Path]:
+    told = {key: str(v) if isinstance(v, Path) else v for key, v in given.items()}
+    asked = asked_of(told) if resume is None else _of_the_run(resume)
+    claim = None
+    try:
+        with held():
+            if resume is not None:
+                claim = Claim.resumed(resume)
+            elif out is not None:
+                claim = Claim(out)
+        title = (asked.file or asked.rerun or Path()).name
+        with lines.screen(title, quiet) as shown:
+            screen = Screen(shown, lines)
+            with compilations_shown(shown), nothing_collected():
+                made = batches.ready(asked, screen)
+                with held():
+                    claim = claim or Claim.by_name(made.name)
+                n = len(made.work.recordings)
+                shown.say(f"{made.name}: {n:,} wells, seed {made.work.settings.seed}")
+                with working(cluster, shown) as doer:
+                    words = ["channelfit", *sys.argv[1:]]
+                    table, summary = batches.run(made, claim, screen, doer, told, words, held)
+    finally:
+        with held():
+            if claim is not None:
+                claim.release()
+    return table, summary, claim.path
+
+
+def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
+    """What arguments of the command mean; paths start from a directory, here without one."""
+
+    def path(key: str) -> Path | None:
+        return None if told.get(key) is None else (directory or Path()) / str(told[key])
+
+    starts, backend = int(told.get("starts") or 0), str(told.get("backend") or "auto")
+    return Asked(
+        path("fit"),
+        tuple(map(str, told.get("recordings") or ())),
+        tuple(map(str, told.get("overrides") or ())),
+        str(told.get("where") or ""),
+        names_of(str(told.get("only") or "")),
+        path("rerun"),
+        population=names_of(str(told.get("population") or "")),
+        shared=names_of(str(told.get("shared") or "")),
+        groups=str(told.get("groups") or ""),
+        settings=Settings(starts=starts, backend=backend),
+        seed=told.get("seed"),
+        size=told.get("chunk"),
+    )
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The names of wells in ``A01, B03``."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _of_the_run(run: Path) -> Asked:
+    """What was asked of a run that is to go on. Raises InputError where it cannot go on."""
+    resuming.check_stopped(run, running=False)
+    told, directory = resuming.arguments_of(run, "batch")
+    return replace(asked_of(told, directory), listed=run)
+
+
+def _tell(table: WellTable, summary: dict[str, Any], folder: Path) -> None:
+    """The summary on the screen: how many are good, why others are not, and where values lie."""
+    console = terminal.PlainConsole(highlight=False)
+    counts = Counter(map(str, table["quality"]))
+    words = ", ".join(f"{counts[q]:,} {q}" for q in ("ok", "check", "failed") if counts[q])
+    console.print(f"{len(table):,} wells: {words}", markup=False)
+    reasons = Counter(r for text in table["reason"] for r in str(text).split("; ") if r)
+    for reason, count in reasons.most_common(_REASONS):
+        console.print(f"  {count:,}: {reason}", markup=False, soft_wrap=True)
+    if len(reasons) > _REASONS:
+        console.print(f"  and {len(reasons) - _REASONS} more reasons, in the table")
+    good = table.select(np.array([q == "ok" for q in table["quality"]], dtype=bool))
+    if len(good):
+        console.print()
+        console.print(_spreads(good))
+        console.print()
+    for key in ("population", "groups"):
+        if key in summary:
+            console.print(summary[key]["text"], markup=False, soft_wrap=True)
+            console.print()
+    console.print(f"results    {folder}", soft_wrap=True, markup=False)
+
+
+def _spreads(good: WellTable) -> Any:
+    """A table of the parameters of good wells: the median and the middle 90 %."""
+    rows = []
+    for name in parameters_of(good):
+        values, errors = good[name], good[f"{name}_error"]
+        low, middle, high = np.nanquantile(values, (0.05, 0.5, 0.95)).tolist()
+        known = errors[np.isfinite(errors)]
+        error = f"{np.median(known):.3g}" if known.size else ""
+        cells = [name, *(f"{x:.5g}" for x in (middle, low, high)), error, good.about[name].unit]
+        rows.append(cells)
+    heads = ["parameter", "median", "5 %", "95 %", "median ±", "unit"]
+    return terminal.table(heads, rows, left=(0, 5))
+
+
+def show(as_json: bool, run: Path, where: str, only: str) -> None:
+    """Prints the rows of a finished table that are chosen."""
+    with JsonLines("batch", as_json) as lines:
+        table, found = _rows(run, where, only)
+        for row in found.rows():
+            lines.done(str(row["well"]), True, row)
+        lines.result(run)
+    if not as_json:
+        _print(table, found)
+
+
+def _rows(run: Path, where: str, only: str) -> tuple[WellTable, WellTable]:
+    """The table of a run, and the rows of it that are chosen."""
+    table = WellTable.read(run)
+    mask = chosen(where, table) if where else np.ones(len(table), dtype=bool)
+    names = names_of(only)
+    wells = [str(well) for well in table["well"]]
+    for name in names:
+        if name not in wells:
+            raise InputError(f"no well {name}", run, "--only")
+    if names:
+        mask &= np.array([well in names for well in wells], dtype=bool)
+    return table, table.select(mask)
+
+
+def _print(table: WellTable, found: WellTable) -> None:
+    console = terminal.PlainConsole(highlight=False)
+    if not console.is_terminal:  # whoever takes lines apart wants one for each well
+        console.width = _WIDE
+    rows = []
+    for row in found.rows():
+        cells = [str(row["well"])]
+        for name in parameters_of(table):
+            value, error = row[name], row[f"{name}_error"]
+            plus = f" ± {error:.2g}" if error is not None else ""
+            cells.append("" if value is None else f"{value:.5g}{plus}")
+        rms = row.get("rms")
+        cells += ["" if rms is None else f"{rms:.4g}", str(row["quality"]), str(row["reason"])]
+        rows.append(cells)
+    heads = [
+        "well",
+        *(f"{n} {table.about[n].unit}".strip() for n in parameters_of(table)),
+        "rms pA",
+        "quality",
+        "reason",
+    ]
+    last = len(heads) - 1
+    if rows:
+        console.print(terminal.table(heads, rows, left=(0, last - 1, last)))
+    console.print(f"{len(found):,} of {len(table):,} wells", markup=False)

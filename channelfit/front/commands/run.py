@@ -1,0 +1,168 @@
+"""`channelfit run`: the jobs of a night, checked, done and told of."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit.front.interrupts import all_is_done, held
+from channelfit.front.json_lines import JsonLines
+from channelfit.front.night.calls import Call
+from channelfit.front.night.checks import Checks
+from channelfit.front.night.jobs import Night, read_night
+from channelfit.front.night.queue import Queue
+from channelfit.front.night.record import Record, file_of, record_of
+from channelfit.front.night.screen import NightScreen
+from channelfit.front.night.summary import PAGE, SUMMARY, print_summary, summary_of, write_summary
+from channelfit.front.progress import compilations_shown
+from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
+from channelfit.results.report.terminal import SearchScreen
+from channelfit.results.run_folder import default_folder
+from channelfit.results.run_state import FINISHED, INTERRUPTED
+
+#: The exit code of a night of which not all jobs have finished.
+SOME_FAILED = 3
+
+
+def run(as_json: bool, quiet: bool, **given: Any) -> int:
+    """Does the jobs of a file, and prints what came out; returns the exit code."""
+    with JsonLines("run", as_json) as lines:
+        found = _done(lines, quiet, **given)
+        if found is None:  # nothing was to be begun
+            return 0
+        folder, summary = found
+        files = [folder / name for name in (PAGE, SUMMARY)]
+        bad = len(summary["jobs"]) - summary["counts"].get(FINISHED, 0)
+        told = f"{bad} of {len(summary['jobs'])} jobs failed or were skipped"
+        lines.result(folder, files, summary, failed=(SOME_FAILED, told) if bad else None)
+        if quiet and not as_json:
+            click.echo(printable(str(folder)))
+        elif not as_json:
+            print_summary(summary, folder)
+    return SOME_FAILED if bad else 0
+
+
+def _done(
+    lines: JsonLines,
+    quiet: bool,
+    night: Path | None,
+    resume: Path | None,
+    out: Path | None,
+    check: bool,
+    commands: Mapping[str, click.Command],
+) -> tuple[Path, dict[str, Any]] | None:
+    """The folder of a night and its summary; None where it was only looked at.
+
+    Arguments:
+        commands: the declarations of all commands of channelfit, by name.
+    """
+    file = night if resume is None else file_of(resume)
+    assert file is not None  # the verb asks for one of both
+    jobs = read_night(file)
+    calls = {name: Call(jobs, job, commands[job.command]) for name, job in jobs.jobs.items()}
+    if check:
+        _checked(jobs, calls, lines.screen(jobs.name, quiet))
+        lines.result()
+        if not lines.wanted:
+            click.echo(f"All {len(calls)} jobs can be done.")
+        return None
+    place = resume or out
+    with held():
+        folder = place or default_folder(jobs.name)
+    with record_of(folder, made=place is None) as record:
+        queue = _begun(jobs, calls, record, lines, quiet)
+        with queue.screen as screen:
+            screen.say(f"{jobs.name}: {len(calls)} jobs into {folder}")
+            try:
+                queue.run()
+            except BaseException:
+                with held():
+                    _end(record, INTERRUPTED)
+                raise
+        with held():
+            summary = _end(record, FINISHED)
+    all_is_done()
+    return folder, summary
+
+
+def _end(record: Record, state: str) -> dict[str, Any]:
+    """Writes how a night has ended; returns its summary."""
+    record.content["state"] = state
+    summary = summary_of(record)
+    write_summary(record, summary)
+    record.tell()
+    return summary
+
+
+def _begun(
+    jobs: Night, calls: Mapping[str, Call], record: Record, lines: JsonLines, quiet: bool
+) -> Queue:
+    """A night in its folder, of which every job has been looked at.
+
+    Raises:
+        InputError: something cannot be done, or has changed since an earlier call; the folder is
+            then as it was.
+    """
+    before = record.content.get("state", INTERRUPTED)
+    record.begin(jobs)
+    try:
+        files = _checked(jobs, calls, lines.screen(jobs.name, quiet))
+        screen = NightScreen(lines, jobs.name, record.folder, quiet)
+        queue = Queue(jobs, calls, files, record, screen)
+        queue.check_unchanged()
+    except BaseException:
+        with held():
+            if record.earlier:
+                record.content["state"] = before
+                record.tell()
+            else:
+                record.drop()
+        raise
+    queue.forget()
+    return queue
+
+
+def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> dict[str, list[Path]]:
+    """The files that each job reads, after a look at all of them.
+
+    Raises:
+        InputError: jobs that cannot be done, each with why.
+    """
+    told: list[InputError] = []
+    bad = set[str]()
+    with (
+        tempfile.TemporaryDirectory(prefix="channelfit-night-") as place,
+        screen,
+        compilations_shown(screen),
+    ):
+        checks = Checks(calls, Path(place).resolve(), screen)
+        for name in jobs.sorter().static_order():
+            screen.begin(f"looking at {name}")
+            if bad.intersection(jobs.jobs[name].after):
+                bad.add(name)  # what it would use was not made
+                continue
+            try:
+                checks.check(name)
+            except InputError as error:
+                bad.add(name)
+                told.append(_of_job(jobs, name, error, place))
+    if not told:
+        return checks.files
+    rest = len(bad) - len(told)
+    more = f"; {rest} more wait for {'it' if len(told) == 1 else 'them'}" if rest else ""
+    counted = f"{len(told)} of {len(jobs.jobs)} jobs cannot be done{more}. Nothing was begun"
+    raise InputError("\n  ".join([counted, *map(str, told)]), jobs.file)
+
+
+def _of_job(jobs: Night, name: str, error: InputError, stand_ins: str) -> InputError:
+    """A mistake with the job in which it is, and without the folder of stand-ins."""
+    job = jobs.jobs[name]
+    if error.file == str(jobs.file) and (error.key or "").startswith(job.key):
+        return InputError(error.message, None, error.key)
+    text = str(error).replace(f"{Path(stand_ins).resolve()}/", "")
+    return InputError(text, None, job.key)

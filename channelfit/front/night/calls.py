@@ -1,0 +1,207 @@
+"""A job as a command line: the words that it is called with, from the declarations of its command.
+
+Which arguments a command has, and of what kind, is taken from its own declaration. Every option is
+written with its value in one word, and all arguments follow a `--`, so that no value can be taken
+for an option.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from channelfit.front.night.jobs import Job, Night, Result, Value
+from channelfit.reading.documents import Section
+from channelfit.reading.units import shown
+from channelfit.results.export.kinds import KINDS
+
+#: Options that the night itself gives, or that would change what it reads or where it finds it.
+_OWN = {
+    "out": "a job writes into the folder that has its name, in the folder of the night",
+    "resume": "a night that is resumed resumes its jobs",
+    "json": "what a job prints stands in its log",
+    "quiet": "what a job prints stands in its log",
+}
+#: Commands that write a single file, and its name in the folder of the job.
+_REPORT = "report.html"
+#: Commands whose results begin with a prefix: the folder of the job, which is there before.
+_PREFIXED = ("simulate", "curves")
+
+
+class Call:
+    """A job with the declaration of its command.
+
+    Arguments:
+        night: to which the job belongs.
+        job: what is called.
+        command: the declaration.
+
+    Raises:
+        InputError: an argument that the command does not have, or not in this way.
+    """
+
+    def __init__(self, night: Night, job: Job, command: click.Command) -> None:
+        self.night, self.job, self.command = night, job, command
+        self._known = _parameters(command)
+        for name in job.arguments:
+            self._check(self._parameter(name), name, job.arguments[name])
+        for name, parameter in self._known.items():
+            # `optimize` does without its model where it is told to resume
+            argument = isinstance(parameter, click.Argument) and job.command == "optimize"
+            if (parameter.required or argument) and name not in job.arguments:
+                raise night.error(job, f'"{name}" is missing')
+        if job.command == "export" and "to" not in job.arguments:
+            raise night.error(job, f'"to" is missing, one of {", ".join(KINDS)}')
+
+    def _parameter(self, name: str) -> click.Parameter:
+        if name in _OWN:
+            raise self.night.error(self.job, f"cannot be given: {_OWN[name]}", name)
+        if name in self._known:
+            return self._known[name]
+        close = difflib.get_close_matches(name, self._known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else "."
+        known = ", ".join(self._known)
+        told = f'{self.job.command} has no argument "{name}"{hint} Known: {known}'
+        raise self.night.error(self.job, told)
+
+    def _check(self, parameter: click.Parameter, name: str, values: tuple[Value, ...]) -> None:
+        """Whether an argument can take as many values, and of this kind."""
+        several = parameter.nargs != 1 or parameter.multiple
+        if len(values) > 1 and not several:
+            raise self.night.error(self.job, f"takes one value, not {len(values)}", name)
+        for value in values:
+            if isinstance(value, bool) and not _may_be_bare(parameter):
+                raise self.night.error(self.job, f"wants a value, not {str(value).lower()}", name)
+            if _is_flag(parameter) and not isinstance(value, bool):
+                told = "true or false was expected, not "
+                told += "the result of a job" if isinstance(value, Result) else shown(value)
+                raise self.night.error(self.job, told, name)
+
+    def words(self, out: Path, place: Callable[[Result], Path]) -> list[str]:
+        """The command and its arguments, as `channelfit` takes them.
+
+        Arguments:
+            out: the folder of the results.
+            place: where the result of another job is.
+        """
+        writes = "out" in _all_parameters(self.command)
+        options, arguments = [f"--out={self.output(out)}"] if writes else [], []
+        for name, parameter, value in self._given():
+            if isinstance(value, bool):
+                options += [_long(parameter)] if value else []
+                continue
+            if isinstance(value, Result):
+                texts = [str(place(value))]
+            elif isinstance(parameter.type, click.Path):
+                texts = [str(path) for path in self._paths(name, parameter, value)]
+            else:
+                texts = [value]
+            if isinstance(parameter, click.Argument):
+                arguments += texts
+            else:
+                options += [f"{_long(parameter)}={text}" for text in texts]
+        return [self.job.command, *options, "--", *arguments]
+
+    def _given(self) -> Iterator[tuple[str, click.Parameter, Value]]:
+        """Each value with its argument, in the order in which the command declares them."""
+        for name, parameter in self._known.items():
+            for value in self.job.arguments.get(name, ()):
+                yield name, parameter, value
+
+    def _paths(self, name: str, parameter: click.Parameter, value: str) -> list[Path]:
+        """The paths that a text stands for: one, or all that fit a pattern where several may be."""
+        key = f"{self.job.key}.{self.job.command}"
+        path = Section({}, self.night.file.absolute(), key).resolve(value, name)
+        if parameter.nargs == 1 or not glob.has_magic(value) or path.exists():
+            return [path]
+        found = sorted(Path(one) for one in glob.glob(str(path)))
+        if not found:
+            raise self.night.error(self.job, f"nothing fits the pattern {shown(value)}", name)
+        return found
+
+    def paths(self) -> list[tuple[str, Path]]:
+        """The files and folders that it is given, which are no results of others, by argument."""
+        return [
+            (name, path)
+            for name, parameter, value in self._given()
+            if isinstance(value, str) and isinstance(parameter.type, click.Path)
+            for path in self._paths(name, parameter, value)
+        ]
+
+    def texts(self) -> list[str]:
+        """The values that are neither paths nor results, in which a path may stand nevertheless."""
+        return [
+            value
+            for _, parameter, value in self._given()
+            if isinstance(value, str) and not isinstance(parameter.type, click.Path)
+        ]
+
+    def output(self, out: Path) -> Path:
+        """What `--out` names, for results in a folder."""
+        if self.job.command == "report":
+            return out / _REPORT
+        if self.job.command == "export":
+            (kind,) = self.job.arguments["to"]
+            ending = KINDS[str(kind)][0] if str(kind) in KINDS else ""
+            return out / f"{self.job.name}{ending}"
+        return out
+
+    @property
+    def wants_its_folder(self) -> bool:
+        """Whether the folder of its results is to be there before it begins."""
+        return self.job.command in (*_PREFIXED, "export", "report")
+
+    @property
+    def resumes(self) -> str:
+        """How it goes on after an interrupt: "flag", "run" (with the folder) or not at all."""
+        parameter = _all_parameters(self.command).get("resume")
+        if parameter is None:
+            return ""
+        return "flag" if _is_flag(parameter) else "run"
+
+    def parsed(self, words: list[str]) -> Mapping[str, object]:
+        """What the command would be called with.
+
+        Raises:
+            InputError: a value that it does not take.
+        """
+        try:
+            context = self.command.make_context(self.job.command, words[1:])
+        except click.UsageError as error:
+            raise self.night.error(self.job, error.format_message()) from None
+        return context.params
+
+
+def _all_parameters(command: click.Command) -> dict[str, click.Parameter]:
+    """Arguments and options by what they are called in a file of jobs."""
+    found = {}
+    for parameter in command.params:
+        name = parameter.name or ""
+        if isinstance(parameter, click.Option):
+            name = _long(parameter).lstrip("-")
+        found[name] = parameter
+    return found
+
+
+def _parameters(command: click.Command) -> dict[str, click.Parameter]:
+    """Those of them that a job may give."""
+    return {name: p for name, p in _all_parameters(command).items() if name not in _OWN}
+
+
+def _long(parameter: click.Parameter) -> str:
+    return max(parameter.opts, key=len)
+
+
+def _is_flag(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and bool(parameter.is_flag)
+
+
+def _may_be_bare(parameter: click.Parameter) -> bool:
+    """Whether an option may stand without a value."""
+    return isinstance(parameter, click.Option) and (
+        _is_flag(parameter) or parameter._flag_needs_value
+    )

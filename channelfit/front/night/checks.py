@@ -1,0 +1,247 @@
+"""Every job of a night is looked at before the first one begins.
+
+Arguments are parsed as the command line parses them, files are there, and fits, models, protocols
+and data are read as the commands read them. A job that uses the fit of another one is looked at
+with a stand-in: the same file as that fit will write, with values from the middle of every range.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from channelfit.curves.curve import load_curve
+from channelfit.curves.data_files import read_data
+from channelfit.fitzhugh_nagumo import inputs as cables
+from channelfit.front import kinds
+from channelfit.front.commands import doctor
+from channelfit.front.commands.inputs import as_overrides, model_with_values, prepare
+from channelfit.front.fitting import conditioning_notes
+from channelfit.front.night.calls import Call
+from channelfit.front.night.jobs import Result
+from channelfit.front.reports import KINDS as FIGURE_KINDS
+from channelfit.front.studies import Wanted, check_wanted
+from channelfit.problem.protocol import load_protocol
+from channelfit.reading.errors import InputError
+from channelfit.results.comparison import check_same_data
+from channelfit.results.export.kinds import exported
+from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.subject import read_subject
+from channelfit.results.file_hashes import file_hashes
+from channelfit.results.report.terminal import SearchScreen
+from channelfit.results.run_folder import Claim
+from channelfit.scoring.machine import gpu
+from channelfit.search.plan import FitPlan
+from channelfit.search.space import middle
+
+#: What `uncertainty` may write beside its numbers: the fit that it has refined.
+REFINED = "refined.yaml"
+FIT = "fit.yaml"
+
+
+def fit_file(result: Result, calls: Mapping[str, Call], folder: Path) -> Path:
+    """Where the result of a job is.
+
+    Arguments:
+        calls: of all jobs, by name.
+        folder: of the night, or of stand-ins.
+    """
+    place = folder / result.job
+    if result.file:
+        return place / result.file
+    command = calls[result.job].job.command
+    if command in ("report", "export"):
+        return calls[result.job].output(place)
+    return place / FIT if command == "optimize" else place
+
+
+@dataclass
+class Checks:
+    """Looks at jobs in an order in which each comes after those that it waits for.
+
+    Arguments:
+        calls: of all jobs, by name.
+        stand_ins: an empty folder for stand-ins.
+        screen: on which cautions are shown.
+
+    Attributes:
+        files: by job, the files that it reads, which are no results of others.
+    """
+
+    calls: Mapping[str, Call]
+    stand_ins: Path
+    screen: SearchScreen
+    files: dict[str, list[Path]] = field(default_factory=dict)
+
+    def check(self, name: str) -> None:
+        """Looks at a job.
+
+        Raises:
+            InputError: it cannot be done.
+        """
+        call = self.calls[name]
+        place = partial(fit_file, calls=self.calls, folder=self.stand_ins)
+        words = call.words(self.stand_ins / name, place)
+        given = SimpleNamespace(**call.parsed(words))
+        self.files[name] = list(_there(call))
+        if getattr(given, "backend", "auto") == "cuda":
+            gpu.device()
+        look = _LOOKS.get(call.job.command)
+        with contextlib.chdir(call.night.folder):
+            if look is not None:
+                self.files[name] += [
+                    Path(f).absolute() for f in look(self, given, self.stand_ins / name)
+                ]
+        # what stands in for the result of another job is no file of this one
+        own = (f for f in self.files[name] if not f.is_relative_to(self.stand_ins))
+        self.files[name] = list(dict.fromkeys(own))
+
+    def plan(self, file: Path, overrides: Sequence[str], backend: str) -> FitPlan:
+        """A fit with currents, as a command reads it."""
+        plan = kinds.with_currents(kinds.load_plan(file, overrides, backend))
+        self.screen.warn(plan.cautions)
+        return plan
+
+
+def _there(call: Call) -> Iterator[Path]:
+    """The files that a job is given, and those in folders that it is given."""
+    for name, path in call.paths():
+        if path.is_dir():
+            yield from sorted(one for one in path.rglob("*") if one.is_file())
+        elif path.is_file():
+            yield path
+        else:
+            raise call.night.error(call.job, f"{path}: no such file", name)
+    for text in call.texts():  # such as --input NAME=FILE
+        with contextlib.suppress(OSError, ValueError):  # a text need not be a path
+            path = call.night.folder / text.rpartition("=")[2]
+            if path.is_file():
+                yield path
+
+
+def _read(plan: FitPlan) -> Iterator[str]:
+    """The files that a fit has read."""
+    yield from (row["file"] for row in file_hashes(plan) if Path(row["file"]).is_file())
+
+
+# --- one for each command -------------------------------------------------------------------------
+
+
+def _optimize(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    options = as_overrides(
+        given.model,
+        given.overrides,
+        given.seed,
+        given.population,
+        given.generations,
+        given.optimizer,
+    )
+    quiet = SearchScreen(given.model.name, quiet=True)
+    plan, scorer = prepare(given.model, options, given.backend, given.dtype, given.path, quiet)
+    for experiment, note in conditioning_notes(plan):
+        checks.screen.say(f"{experiment}: {note}")
+    if given.chunk is not None and scorer.backend != "cuda":
+        raise InputError(f"is for GPUs; backend {scorer.backend} does without", key="--chunk")
+    values = [
+        middle(p) if p.value is None or not p.fixed else p.value for p in plan.problem.parameters
+    ]
+    claim = Claim(place)
+    try:
+        kinds.open_folder(claim, plan).save_fit(np.array(values))
+    finally:
+        claim.release()
+    yield from _read(plan)
+
+
+def _uncertainty(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    plan = checks.plan(given.fit, given.overrides, given.backend)
+    names = tuple(name.strip() for name in given.profiles.split(",") if name.strip())
+    wanted = Wanted(names, given.families or 0, given.posterior or 0, given.walkers, given.seed)
+    check_wanted(plan, wanted)
+    place.mkdir()
+    (place / REFINED).write_bytes(given.fit.read_bytes())
+    yield from _read(plan)
+
+
+def _compare(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    if len(given.fits) < 2:
+        raise InputError("two or more fits are needed for a comparison", key="fits")
+    plans = [checks.plan(fit, (), given.backend) for fit in given.fits]
+    for other in plans[1:]:
+        check_same_data(plans[0], other)
+    for plan in plans:
+        yield from _read(plan)
+
+
+def _report(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    for kind in (given.figures or "").split(","):
+        if kind.strip().lower() not in ("", *FIGURE_KINDS):
+            known = ", ".join(FIGURE_KINDS)
+            raise InputError(f'unknown kind of figure "{kind}"; known: {known}', key="figures")
+    for run in given.runs:
+        file = run / FIT if run.is_dir() else run
+        yield from _read(kinds.load_plan(file, (), given.backend))
+
+
+def _export(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    subject = read_subject(given.fit, given.overrides, given.cell)
+    checks.screen.warn(subject.channel.cautions)
+    settings = Settings(given.ions, given.suffix, given.capacitance, given.point_process)
+    exported(subject, given.kind, settings)
+    yield from ()
+
+
+def _simulate(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    model_with_values(given.model, given.overrides, given.cell)
+    load_protocol(given.protocol)
+    yield from ()
+
+
+def _curves(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    formula = load_curve(given.curve)
+    files = {
+        name.strip(): Path(file.strip())
+        for name, _, file in (i.partition("=") for i in given.inputs)
+    }
+    read_data(given.data, formula, files)
+    yield from ()
+
+
+def _fhn(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    sweep = {name: getattr(given, name) for name in ("a", "gamma", "epsilon", "diffusion")}
+    equation = cables.sweep(sweep)
+    pulses = tuple(cables.pulse(text) for text in given.stimuli)
+    cable = cables.cable_of(given.nodes, given.dx, given.left, given.right, pulses)
+    cable.check_stimuli(given.end)
+    cables.state(given.initial, equation, cable.x)
+    yield from ()
+
+
+def _validate(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    for what in (doctor.neuron(), doctor.compiler()):
+        if not what.usable:
+            raise InputError(f"NEURON or its compiler {what.state}: {what.remedy}")
+    model_with_values(given.model, given.overrides)
+    for protocol in given.protocols:
+        load_protocol(protocol)
+    yield from ()
+
+
+_LOOKS: dict[str, Callable[[Checks, Any, Path], Iterator[str]]] = {
+    "optimize": _optimize,
+    "uncertainty": _uncertainty,
+    "compare": _compare,
+    "report": _report,
+    "export": _export,
+    "simulate": _simulate,
+    "curves": _curves,
+    "fhn": _fhn,
+    "validate": _validate,
+}

@@ -1,0 +1,224 @@
+"""The file of a night as it is read: jobs, what each is given, and which of them wait for others.
+
+Nothing that stands in it is run as text of a shell or of Python. A job's name is checked to be a
+plain name, since folders are called by it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from channelfit.reading.documents import Section, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.nights import ARGUMENT_NAME, COMMANDS, JOB_NAME
+from channelfit.reading.units import shown
+
+#: Names that Windows keeps for devices, so that no folder can have them there.
+_DEVICES = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{port}{k}" for port in ("com", "lpt") for k in range(10)),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of another job: its fit or its folder, or a file in that folder.
+
+    Attributes:
+        job: the name of the job.
+        file: the path within its folder; empty for what the job is about.
+    """
+
+    job: str
+    file: str = ""
+
+
+Value = Result | str | bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command of channelfit with its arguments.
+
+    Attributes:
+        name: of the job and of its folder.
+        command: such as "optimize".
+        arguments: the values by name, as they stand in the file.
+        after: the jobs that must have finished before, those whose results it uses among them.
+        key: where it stands in the file.
+    """
+
+    name: str
+    command: str
+    arguments: Mapping[str, tuple[Value, ...]]
+    after: tuple[str, ...]
+    key: str
+
+    def results(self) -> list[Result]:
+        """The results of other jobs that it uses, in their order."""
+        values = (value for row in self.arguments.values() for value in row)
+        return [value for value in values if isinstance(value, Result)]
+
+
+@dataclass(frozen=True)
+class Night:
+    """Jobs that wait for each other.
+
+    Attributes:
+        file: that they stand in.
+        name, description: of the night.
+        side_by_side: how many may run at the same time.
+        jobs: by name, in the order of the file.
+    """
+
+    file: Path
+    name: str
+    description: str
+    side_by_side: int
+    jobs: Mapping[str, Job]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the file, from which paths start."""
+        return self.file.absolute().parent
+
+    def sorter(self) -> TopologicalSorter[str]:
+        """The jobs in an order in which each comes after those that it waits for."""
+        return TopologicalSorter({name: job.after for name, job in self.jobs.items()})
+
+    def error(self, job: Job, message: str, argument: str = "") -> InputError:
+        """A mistake in a job, or in one of its arguments."""
+        where = f"{job.key}.{job.command}.{argument}" if argument else job.key
+        return InputError(message, self.file, where)
+
+
+def read_night(file: Path) -> Night:
+    """The jobs of a file.
+
+    Raises:
+        InputError: anything that cannot be used, with file, key and what would be right: a job
+            without a command or with several, the name of a job that there is not, jobs that wait
+            for each other, or two jobs whose folders would be one.
+    """
+    section = Section(read_yaml(file), file)
+    section.expect(KEYS["night"])
+    name = section.text("name", file.stem)
+    description = section.text("description")
+    side_by_side = section.integer("side_by_side")
+    given = dict(section.rows("jobs"))
+    if not given:
+        raise section.error("at least one job was expected", "jobs")
+    section.finish()
+    _check_names(section, list(given))
+    jobs = {job: _job(Section(row, file, f"jobs.{job}"), job) for job, row in given.items()}
+    night = Night(file, name, description, side_by_side, jobs)
+    for job in jobs.values():
+        for other in job.after:
+            _check_known(night, job, other)
+    try:
+        night.sorter().prepare()
+    except CycleError as error:
+        circle = " waits for ".join(reversed(error.args[1]))
+        raise section.error(f"these jobs wait for each other: {circle}", "jobs") from None
+    return night
+
+
+def _check_names(section: Section, names: list[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        if not re.fullmatch(JOB_NAME, name):
+            raise section.error(
+                f"{shown(name)} cannot be the name of a job: letters, digits, _ and - were "
+                "expected, at most 60, with a letter or digit at the beginning",
+                "jobs",
+            )
+        if name.lower() in _DEVICES:
+            raise section.error(f"{name} is the name of a device on Windows", "jobs")
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise section.error(
+                f"{other} and {name} would write into the same folder where capitals make no "
+                "difference; call one of them otherwise",
+                "jobs",
+            )
+
+
+def _check_known(night: Night, job: Job, other: str) -> None:
+    if other in night.jobs:
+        return
+    close = difflib.get_close_matches(other, night.jobs, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    told = f"there is no job {shown(other)}{hint} Known: {', '.join(night.jobs)}"
+    raise night.error(job, told)
+
+
+def _job(section: Section, name: str) -> Job:
+    section.expect(KEYS["job"])
+    waits = section.take("after", [])
+    after = [
+        _name(section, one, "after") for one in (waits if isinstance(waits, list) else [waits])
+    ]
+    commands = [command for command in section.given() if command in COMMANDS]
+    if len(commands) != 1:
+        told = f"not {' and '.join(commands)}" if commands else "and there is none"
+        raise section.error(
+            f"a job is one command of channelfit, {told}. Known: {', '.join(COMMANDS)}"
+        )
+    command = commands[0]
+    arguments: dict[str, tuple[Value, ...]] = {}
+    for argument, value in section.rows(command):
+        if not re.fullmatch(ARGUMENT_NAME, argument):
+            raise section.error(f"{shown(argument)} is no name of an argument", command)
+        key = f"{section.key}.{command}.{argument}"
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise InputError("at least one value was expected", section.file, key)
+        arguments[argument] = tuple(_value(one, section, key) for one in values)
+    section.finish()
+    found = Job(name, command, arguments, (), section.key)
+    after += [result.job for result in found.results()]
+    return Job(name, command, arguments, tuple(dict.fromkeys(after)), section.key)
+
+
+def _name(section: Section, value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise section.error(f"the name of a job was expected, not {shown(value)}", key)
+    return value
+
+
+def _value(value: Any, section: Section, key: str) -> Value:
+    if isinstance(value, Mapping):
+        inner = Section(value, section.file, key)
+        inner.expect(KEYS["job result"])
+        file = inner.text("file", "")
+        job = _name(inner, inner.take("run"), "run")
+        if file and not _stays_inside(file):
+            told = f"the name of a file in the folder of the job was expected, not {shown(file)}"
+            raise inner.error(told, "file")
+        return Result(job, file)
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str | int | float):
+        told = f"a text, a number, true, false or {{run: JOB}} was expected, not {shown(value)}"
+        raise InputError(told, section.file, key)
+    if "\0" in str(value):
+        raise InputError("a NUL character cannot be passed on", section.file, key)
+    return str(value)
+
+
+def _stays_inside(file: str) -> bool:
+    """Whether a path leads from a folder to something in it, on any system."""
+    for kind in (PurePosixPath, PureWindowsPath):
+        path = kind(file)
+        if path.anchor or ".." in path.parts or not path.parts:
+            return False
+    return True

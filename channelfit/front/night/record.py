@@ -1,0 +1,178 @@
+"""`night.json`: how every job of a night is, written anew whenever one begins or ends.
+
+It is there from the first second, and says that the night is unfinished until it has ended. By it a
+night that was interrupted or killed goes on: jobs that have finished are not done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from channelfit import __version__
+from channelfit.front.night.jobs import Night
+from channelfit.pieces.records import lock
+from channelfit.reading.documents import read_json
+from channelfit.reading.errors import InputError
+from channelfit.results.files import make_folder, write_text, writing
+from channelfit.results.processes import still_runs, this_process
+from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, plain
+from channelfit.results.runs import NIGHT
+
+#: States of a job that no run has: it has not begun, or will not since another one has failed.
+WAITING, SKIPPED = "waiting", "skipped"
+#: Of a job that has begun and is not done.
+BEGUN = (RUNNING, INTERRUPTED)
+_STATES = (WAITING, RUNNING, FINISHED, FAILED, SKIPPED, INTERRUPTED)
+#: What keeps a second `channelfit run` out of the folder while one works in it.
+LOCK = ".night.lock"
+
+
+class Record:
+    """What is known of the jobs of a night, in the folder of its results.
+
+    `record_of` makes one.
+
+    Attributes:
+        folder: of the night. earlier: whether a night has begun there before.
+        content: as `night.json` holds it; its `jobs` are rows by name.
+        fault: why the last news could not be written; None where they were.
+    """
+
+    def __init__(self, folder: Path, content: dict[str, Any] | None) -> None:
+        self.folder, self.earlier = folder, content is not None
+        self.content: dict[str, Any] = content or {"jobs": {}}
+        self.fault: InputError | None = None
+
+    @property
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """A row a job, by name: state, reason, seconds and what it was given."""
+        rows: dict[str, dict[str, Any]] = self.content["jobs"]
+        return rows
+
+    def begin(self, night: Night) -> None:
+        """Says that the night goes on, and which jobs it has. Raises InputError as `tell` does."""
+        self.content |= {
+            "night": night.name,
+            "description": night.description,
+            "file": str(night.file.absolute()),
+            "version": __version__,
+            "state": RUNNING,
+            "started": self.content.get("started") or now(),
+            "process": this_process(),
+        }
+        for name, job in night.jobs.items():
+            row = self.jobs.setdefault(name, {"state": WAITING, "reason": ""})
+            row |= {"command": job.command, "after": list(job.after)}
+            if row["state"] == SKIPPED:
+                row |= {"state": WAITING, "reason": ""}
+        self.tell()
+
+    def drop(self) -> None:
+        """Takes back that a night has begun, of which no job could be done."""
+        (self.folder / NIGHT).unlink(missing_ok=True)
+
+    def refuse_running(self) -> None:
+        """Raises InputError for a job that has gone on although its night was killed."""
+        for name, row in self.jobs.items():
+            process = row.get("process")
+            if row.get("state") == RUNNING and isinstance(process, dict) and still_runs(process):
+                raise InputError(
+                    f"the job {name} of an earlier call still goes on, as process "
+                    f"{process.get('pid')}; wait until it has ended, or end it",
+                    self.folder,
+                )
+
+    def set(self, name: str, **news: Any) -> None:
+        """Takes in news of a job, and writes them.
+
+        What cannot be written now is written with the next news: a disk that is full for a while
+        does not end a night.
+        """
+        self.jobs[name] |= news
+        try:
+            self.tell()
+            self.fault = None
+        except InputError as fault:
+            self.fault = fault
+
+    def tell(self) -> None:
+        """Writes the record. Raises InputError where it cannot be written."""
+        self.content["updated"] = now()
+        write_text(self.folder / NIGHT, json.dumps(plain(self.content), indent=1) + "\n")
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state that one is in."""
+        states = [row["state"] for row in self.jobs.values()]
+        return {state: states.count(state) for state in _STATES if state in states}
+
+
+@contextmanager
+def record_of(folder: Path, made: bool = False) -> Iterator[Record]:
+    """The record in a folder, which is for this process alone as long as the block lasts.
+
+    Arguments:
+        folder: of an earlier night, or new or empty.
+        made: whether the folder has been made for this night, so that it goes if that is refused.
+
+    Raises:
+        InputError: the folder holds something else, another process or a job of an earlier one
+            works in it, its record is damaged, or it cannot be written to.
+    """
+    made = make_folder(folder) or made
+    file = folder / NIGHT
+    with writing(folder):
+        mark = open(folder / LOCK, "w+b")  # noqa: SIM115 - until the end of the block below
+    try:
+        with mark:
+            lock(mark, folder)
+            if not file.is_file() and {one.name for one in folder.iterdir()} != {LOCK}:
+                raise InputError(
+                    "this folder is not empty and holds no night to go on with; give --out a new "
+                    "folder",
+                    folder,
+                )
+            record = Record(folder, _checked(file) if file.is_file() else None)
+            record.refuse_running()
+            yield record
+    finally:
+        if not file.exists():
+            with contextlib.suppress(OSError):  # another process has begun there just now
+                (folder / LOCK).unlink(missing_ok=True)
+                if made:
+                    folder.rmdir()
+
+
+def file_of(folder: Path) -> Path:
+    """The file of the night that has begun in a folder. Raises InputError where none has."""
+    if not (folder / NIGHT).is_file():
+        raise InputError(f"holds no night to go on with: there is no {NIGHT}", folder)
+    return Path(_checked(folder / NIGHT)["file"])
+
+
+def _checked(file: Path) -> dict[str, Any]:
+    """The content of a record, of the right shape as far as it is used."""
+    content = read_json(file)
+    rows = content.get("jobs")
+    good = isinstance(rows, dict) and all(_is_row(row) for row in rows.values())
+    if not good or not isinstance(content.get("file"), str):
+        raise InputError("is damaged: it does not say which jobs there are and how they are", file)
+    return content
+
+
+def _is_row(row: object) -> bool:
+    return (
+        isinstance(row, dict)
+        and row.get("state") in _STATES
+        and isinstance(row.get("inputs", {}), Mapping)
+    )
+
+
+def now() -> str:
+    """This moment, with the zone of this computer."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")

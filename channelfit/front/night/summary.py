@@ -1,0 +1,131 @@
+"""What came out of a night: a table on the screen, `summary.json` and the page `night.html`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from channelfit.front.night.record import Record
+from channelfit.reading.texts import printable
+from channelfit.results.files import write_text
+from channelfit.results.report import terminal
+from channelfit.results.run_state import FINISHED, plain
+
+SUMMARY, PAGE = "summary.json", "night.html"
+#: Files that a reader looks for first, in this order.
+_FIRST = (
+    "report.html",
+    "plate.html",
+    "night.html",
+    "fit.yaml",
+    "comparison.json",
+    "uncertainty.json",
+)
+
+
+def summary_of(record: Record) -> dict[str, Any]:
+    """The night as plain data: how it ended, how many jobs are in each state, and a row a job."""
+    content = record.content
+    rows = []
+    for name, row in record.jobs.items():
+        told = {key: row.get(key) for key in _KEYS}
+        rows.append({"name": name, **told, **_places(record.folder, name)})
+    return {
+        "night": content["night"],
+        "description": content["description"],
+        "file": content["file"],
+        "state": content["state"],
+        "started": content["started"],
+        "updated": content["updated"],
+        "seconds": _seconds(content),
+        "version": content["version"],
+        "counts": record.counts(),
+        "jobs": plain(rows),
+    }
+
+
+_KEYS = ("command", "state", "reason", "after", "started", "ended", "seconds", "exit_code")
+
+
+def _seconds(content: Mapping[str, Any]) -> float:
+    """From the beginning of the night to the last news, s."""
+    ends = (datetime.fromisoformat(content[key]) for key in ("started", "updated"))
+    begun, ended = ends
+    return (ended - begun).total_seconds()
+
+
+def _places(folder: Path, name: str) -> dict[str, Any]:
+    """Where the log and the results of a job are, as paths from the folder of the night."""
+    log = folder / f"{name}.log"
+    files = sorted(p.name for p in (folder / name).iterdir()) if (folder / name).is_dir() else []
+    first = next((one for one in _FIRST if one in files), None)
+    shown = first or next((one for one in files if not one.startswith(".")), None)
+    return {
+        "log": log.name if log.is_file() else None,
+        "results": f"{name}/" if files else None,
+        "see": f"{name}/{shown}" if shown else None,
+    }
+
+
+def write_summary(record: Record, summary: Mapping[str, Any]) -> list[Path]:
+    """Writes both files; returns them. Raises InputError where they cannot be written."""
+    environment = Environment(
+        loader=PackageLoader("channelfit.front.night", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"duration": _duration, "path": quote}
+    page = environment.get_template("night_page.html").render(night=_shown(summary))
+    files = [record.folder / PAGE, record.folder / SUMMARY]
+    write_text(files[0], page)
+    write_text(files[1], json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    return files
+
+
+def _shown(value: Any) -> Any:
+    """Plain data whose texts can be shown."""
+    if isinstance(value, Mapping):
+        return {key: _shown(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_shown(one) for one in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+def _duration(seconds: float | None) -> str:
+    return "" if seconds is None else terminal.duration(seconds)
+
+
+def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    """The table of jobs, and what failed and why, on standard output."""
+    console = terminal.PlainConsole(highlight=False)
+    rows = [
+        [row["name"], row["command"], row["state"], _duration(row["seconds"]), _see(row)]
+        for row in summary["jobs"]
+    ]
+    headers = ["job", "command", "state", "time", "see"]
+    console.print(terminal.table(headers, rows, left=(0, 1, 2, 4)))
+    console.print()
+    for line in _lines(summary):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print(f"results    {folder}", soft_wrap=True, markup=False)
+
+
+def _see(row: Mapping[str, Any]) -> str:
+    """What to look at first, as a path from the folder of the night."""
+    return (row["see"] if row["state"] == FINISHED else row["log"]) or ""
+
+
+def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    for row in summary["jobs"]:
+        if row["reason"]:
+            yield f"{row['name']}: {row['state']}: {row['reason']}"
+    counts = ", ".join(f"{n} {state}" for state, n in summary["counts"].items())
+    yield f"jobs       {counts}, {terminal.duration(summary['seconds'])}"

@@ -1,0 +1,157 @@
+"""`channelfit batch`: its options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit.front.options import backend_option, cluster_option, json_option, set_option
+
+
+@click.command(short_help="Fit a model to many recordings, each on its own.")
+@click.argument("fit", type=click.Path(path_type=Path), required=False)
+@click.argument("recordings", nargs=-1)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]",
+)
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    default="",
+    help="Choose wells by the columns of the table of recordings; with --rerun and --show by those "
+    "of the results, such as \"quality == 'ok' and seal > 500 MOhm\".",
+)
+@click.option(
+    "--only", metavar="WELLS", default="", help="Choose wells by their names, such as A01,B03."
+)
+@click.option(
+    "--rerun",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Fit the chosen wells of an earlier run again. A new folder gets the whole table with "
+    "their rows replaced; RUN stays as it is. FIT, if given, is used in place of its template.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with a run that was interrupted or killed, to the table that it would have had.",
+)
+@click.option(
+    "--show",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Print the table of a finished run, or the rows that are chosen, and fit nothing.",
+)
+@click.option(
+    "--starts",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Descents for each well, from the best points of the scan. [default: as suits]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Seed of the search. [default: the file's, or 0]",
+)
+@backend_option
+@click.option(
+    "--chunk",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Wells that are fitted together, and at most lost by a kill. [default: 16; 384 on a GPU]",
+)
+@click.option(
+    "--population",
+    metavar="NAMES",
+    default="",
+    help="Look at the wells as cells of a population, from which these parameters are drawn "
+    "(`kinetics`: all on which the rates depend): its mean and spread, with intervals.",
+)
+@click.option(
+    "--shared",
+    metavar="NAMES",
+    default="",
+    help="The same with parameters that all cells have in common.",
+)
+@click.option(
+    "--groups",
+    metavar="K",
+    default="",
+    help="Sort the wells into K groups by k-means; auto finds how many.",
+)
+@cluster_option
+@set_option
+@click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
+@json_option
+@click.pass_context
+def batch(context: click.Context, /, **given: Any) -> None:
+    """Fit the model of FIT to each of RECORDINGS on its own, all together on the device.
+
+    FIT is a fit file. Its recording is a template: each recording takes the place of its file, and
+    columns, units, conditioning, masks, clamp and protocol stay. The wells share these, the model,
+    the ranges and the priors; every well has its own values of all parameters.
+
+    \b
+    RECORDINGS are
+      files, folders or patterns   a well each, called A01 .. P24 where the file's name says so
+      a table with a column file   CSV, TSV or XLSX, a row for each well; also well, name, row,
+                                   column, signal, weight, mask and any metadata
+      a file of many wells         a table whose columns are headed by wells, or an array (.npy) of
+                                   shape (n_wells, n_samples) or (n_wells, n_sweeps, n_samples)
+
+    A recording that cannot be used is that well's failure, with the reason in the table.
+
+    \b
+    The results' folder
+      wells.csv           a row for each well: parameters, standard errors, 95 % intervals, cost,
+                          seal, leak, quality (ok, check, failed) and the reason
+      wells.parquet       the same, with units (needs pyarrow)
+      wells-columns.json  unit and meaning of each column
+      plate.html          the plate as a map, wells and distributions, outliers first
+      summary.json        counts, medians, versions, hashes, seed
+      fit.yaml            the template; recordings.json the recordings; traces.npz thinned traces
+
+    \b
+    Examples
+      channelfit batch fit.yaml plate/*.csv
+      channelfit batch fit.yaml plate.xlsx --where "compound == 'control' and seal > 500 MOhm"
+      channelfit batch --rerun runs/plate --where "quality != 'ok'" --starts 32
+      channelfit batch --show runs/plate --where "quality == 'ok' and gmax > 2 nS"
+      channelfit batch --resume runs/plate
+    """
+    modes = [f"--{name}" for name in ("rerun", "resume", "show") if given[name] is not None]
+    if len(modes) > 1:
+        raise click.UsageError(f"{' and '.join(modes)} exclude each other.", context)
+    if not modes and given["fit"] is None:
+        raise click.MissingParameter(ctx=context, param=batch.params[0])
+    if given["resume"] is not None:
+        _refuse_beside(context, "--resume", ("resume", "quiet", "cluster", "as_json"))
+    if given["show"] is not None:
+        _refuse_beside(context, "--show", ("show", "where", "only", "as_json"))
+    if given["rerun"] is not None and given["recordings"]:
+        raise click.UsageError("--rerun takes the recordings of the earlier run.", context)
+    from channelfit.front.commands import batch as work
+
+    if given["show"] is not None:
+        work.show(given["as_json"], given["show"], given["where"], given["only"])
+    else:
+        del given["show"]
+        work.batch(**given)
+
+
+def _refuse_beside(context: click.Context, option: str, allowed: tuple[str, ...]) -> None:
+    """Refuses what has no meaning beside an option."""
+    for parameter in batch.params:
+        name = parameter.name or ""
+        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if typed and name not in allowed and context.params.get(name):
+            raise click.UsageError(
+                f"{parameter.get_error_hint(context)} cannot stand beside {option}.", context
+            )

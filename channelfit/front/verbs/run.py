@@ -1,0 +1,84 @@
+"""`channelfit run`: its options and help."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from channelfit.front.options import json_option
+
+
+@click.command(short_help="Many fits and what follows from them, in a night.")
+@click.argument("night", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Go on with a night that was interrupted or killed, or do again what failed in it.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the results: a new one, or that of this night, which then goes on. "
+    "[default: runs/NAME-DATE-TIME]",
+)
+@click.option("--check", is_flag=True, help="Look at every job, and begin none.")
+@click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
+@json_option
+@click.pass_context
+def run(context: click.Context, /, **given: Any) -> None:
+    """Do the jobs in NIGHT, a YAML file, each after those that it waits for.
+
+    A job is a command of channelfit with its arguments by name, and may use the results of others.
+    All of them are looked at before the first one begins. Each is a process of its own, writes
+    into the folder DIR/JOB and prints into DIR/JOB.log. If one fails, those that wait for it are
+    skipped, and all others are done.
+
+    \b
+    A night
+      side_by_side: 2
+      jobs:
+        three: {optimize: {model: three_states.yaml}}
+        four:  {optimize: {model: four_states.yaml, seed: 3}}
+        which: {compare: {fits: [{run: three}, {run: four}]}}
+        sure:  {uncertainty: {fit: {run: four}, profiles: all}, after: which}
+
+    After Ctrl-C, a kill or a power cut, --resume or the same call with the same --out goes on:
+    what has finished is not done again, and what was under way goes on where it was.
+
+    \b
+    Writes
+      JOB/            the results of each job
+      JOB.log         what it printed
+      night.json      how every job is, while the night goes on and after it
+      summary.json    the same at the end, with times, reasons and where results are
+      night.html      the same as a page
+
+    \b
+    Exit codes
+      0   all jobs have finished
+      2   the file, or what it names, cannot be used; no job was begun
+      3   some jobs failed or were skipped
+
+    \b
+    Examples
+      channelfit run night.yaml
+      channelfit run night.yaml --check
+      channelfit run night.yaml --out nights/monday
+      channelfit run --resume nights/monday
+    """
+    if (given["night"] is None) == (given["resume"] is None):
+        raise click.UsageError("give either NIGHT or --resume FOLDER", context)
+    if given["resume"] is not None and given["out"] is not None:
+        raise click.UsageError("--out cannot stand beside --resume", context)
+    from channelfit.front.commands import run as work
+
+    root = context.find_root().command
+    commands = root.commands if isinstance(root, click.Group) else {}
+    code = work.run(**given, commands=commands)
+    if code:
+        sys.exit(code)

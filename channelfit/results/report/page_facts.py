@@ -1,0 +1,60 @@
+"""What a report says of a fit, collected from the fit itself.
+
+The process that writes the report is sent it, and so needs neither the model nor SymPy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import build_model
+from channelfit.problem.clamp import words_of_clamps
+from channelfit.results.report.page_content import Facts
+from channelfit.results.report.scheme_words import scheme_of
+
+if TYPE_CHECKING:
+    from channelfit.search.loop import FitResult
+    from channelfit.search.plan import FitPlan
+
+
+def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
+    """Collect what a report says of a fit.
+
+    Arguments:
+        summary_json: what stands in ``summary.json``.
+    """
+    history = _columns(result.history)
+    if not plan.has_currents:
+        return Facts(summary_json, None, (), history)
+    celsius = (e.temperature_C for e in plan.problem.experiments)
+    told = next((c for c in celsius if c is not None), None)
+    model = build_model(plan.document, plan.model_file, told, words_of_clamps(plan.section))
+    return Facts(summary_json, scheme_of(model), _reversals(plan, result.values), history)
+
+
+def _columns(history: np.ndarray) -> np.ndarray:
+    """The columns of a history that a report draws, (n_generations, 4)."""
+    if not len(history):
+        return np.empty((0, 4))
+    if history.dtype.names:
+        names = ("generation", "evaluations", "seconds", "best_cost")
+        return np.column_stack([history[name].astype(float) for name in names])
+    return np.asarray(history, dtype=float).reshape(len(history), -1)[:, :4]
+
+
+def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | None, ...]:
+    """The reversal potential, mV, with which each experiment was simulated; see `Facts`."""
+    problem = plan.problem
+    found: list[float | None] = [None] * len(problem.experiments)
+    ohmic = problem.model.ohmic
+    if ohmic is None or ohmic.reversal is None:
+        return tuple(found)
+    for group in problem.groups:
+        own = group.parameters(np.asarray(values, dtype=float)[:, None])[:, 0]
+        names = dict(zip(group.problem.model.parameter_names, own.tolist(), strict=True))
+        for place in group.places if group.clamp is None else ():
+            found[place] = float(evaluate(ohmic.reversal, names))
+    return tuple(found)

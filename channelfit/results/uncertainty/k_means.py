@@ -1,0 +1,501 @@
+"""k-means: points in so many groups that squared distances to the groups' centers are least.
+
+An iteration gives every point to its nearest center and moves each center to the mean of its points
+(Lloyd 1982, IEEE Trans Inf Theory 28:129). What a part of the points adds is its *partial sums*:
+for every center the weight and the sum of the points nearest to it. These are added up, so points
+may lie in parts, with whoever computes (Li and Fang 1989, Parallel Comput 11:275). Three ways lead
+to the same groups, up to rounding, because they begin with the same centers:
+
+* scikit-learn, on the processor,
+* partial sums in this process, on the processor or on a GPU: distances and sums are products of
+  matrices there, so that they come in the same order each time,
+* partial sums of parts that others compute, as `pieces`. A part whose worker is lost is computed
+  again by another one. (Published designs drop it, and go on with the points that are left.)
+
+Centers begin at points drawn with chances that grow with the squared distance to the centers before
+(Arthur and Vassilvitskii 2007, SODA 07:1027), not evenly among all points; several such beginnings
+are followed at once, and the best is taken. A center that has lost all of its points goes to the
+point that is farthest from its own center. It ends when no center moves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from channelfit.pieces.kept import Arrays, Key
+from channelfit.pieces.work import Doer, pieces_done
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import array_module, to_host
+
+WAYS = ("auto", "scikit-learn", "sums", "cuda", "pieces")
+RESTARTS, ITERATIONS = 10, 300
+#: Points among which beginnings are drawn, points in a part, and points from which on a GPU pays.
+_DRAWN_FROM, _PART, _FOR_GPU = 100_000, 65_536, 50_000
+#: Distances that are held at once.
+_IN_CACHE, _ON_GPU = 1 << 16, 1 << 22
+#: Inertias that differ by less than this share are the same; the first of them is taken.
+_SAME = 1e-9
+#: Populations of one group to compare with, the most groups that are tried, points that are looked
+#: at, and by how many standard deviations one group more must be better.
+_REFERENCES, _MOST_GROUPS, _LOOKED_AT, _BETTER = 20, 8, 2000, 2.0
+#: Groups need so many points each, on average, to be told apart.
+_POINTS_A_GROUP = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Points in groups, the largest group first.
+
+    Attributes:
+        centers: (k, d).
+        labels: (n,) int64, 0 to k - 1; -1 for a point with NaN in it.
+        inertia: the sum of the weighted squared distances of the points to their centers.
+        iterations: of the beginning that was taken.
+        way: how it was computed, one of WAYS.
+    """
+
+    centers: np.ndarray
+    labels: np.ndarray
+    inertia: float
+    iterations: int
+    way: str
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many points each group has, (k,)."""
+        found: np.ndarray = np.bincount(self.labels[self.labels >= 0], minlength=len(self.centers))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What some points add to the next centers, for each of several sets of centers.
+
+    Attributes:
+        weight: (n_sets, k), of the points nearest to each center.
+        total: (n_sets, k, d), their weighted sum.
+        inertia: (n_sets,).
+        far: (n_sets, k, d + 3), points that are farthest from their centers, the farthest first,
+            each after its squared distance, its weight and the number of its center; NaN where
+            there are less. They serve only where a center has no point, and are NaN elsewhere.
+    """
+
+    weight: np.ndarray
+    total: np.ndarray
+    inertia: np.ndarray
+    far: np.ndarray
+
+
+@dataclass(frozen=True)
+class Part:
+    """Partial sums as a work for others: its keys are ("rows", first, last).
+
+    Attributes:
+        points: (n, d), or a file of NumPy (.npy) with such an array, which every worker can read.
+        weights: (n,); None where all points count alike.
+        centers: (n_sets, k, d).
+        labels: whether numbers of the nearest centers of the first set are wanted instead of sums.
+    """
+
+    points: np.ndarray | str
+    weights: np.ndarray | None
+    centers: np.ndarray
+    labels: bool = False
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What the sums depend on."""
+        return {
+            "work": "partial sums of k-means",
+            "points": _named(self.points),
+            "weights": "" if self.weights is None else _named(self.weights),
+            "centers": _named(self.centers),
+        }
+
+    def do(self, key: Key) -> Arrays:
+        """The sums, or the labels, of the points from `first` to before `last`."""
+        _, first, last = key
+        rows = slice(int(first), int(last))
+        points = _read(self.points, rows)
+        weights = np.ones(len(points)) if self.weights is None else self.weights[rows]
+        good = np.isfinite(points).all(axis=1)
+        if self.labels:
+            found = np.full(len(points), -1, np.int64)
+            found[good] = nearest(points[good], self.centers[0])
+            return {"labels": found}
+        return dict(vars(partial_sums(points[good], weights[good], self.centers)))
+
+
+def _named(array: np.ndarray | str) -> str:
+    if isinstance(array, str):
+        return array
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+
+
+def _read(array: np.ndarray | str, rows: slice) -> np.ndarray:
+    """Some rows of an array or of a file. Raises: InputError for a file that cannot be read."""
+    if isinstance(array, np.ndarray):
+        return array[rows]
+    try:
+        return np.array(np.load(array, mmap_mode="r", allow_pickle=False)[rows], dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise InputError(f"points for k-means cannot be read: {error}", array) from None
+
+
+# --- an iteration --------------------------------------------------------------------------------
+
+
+def nearest(points: Any, centers: Any) -> Any:
+    """The numbers (n,) of the centers (k, d) that are nearest to points (n, d)."""
+    xp = array_module(points)
+    found = xp.empty(len(points), dtype=np.int64)
+    origin = centers.mean(axis=0)  # near the points, so that squares lose no digits
+    away = centers - origin
+    square = (away**2).sum(axis=1)
+    for rows in _blocks(len(points), len(centers), xp):
+        # the square of a point is the same for all centers
+        found[rows] = (square - 2 * ((points[rows] - origin) @ away.T)).argmin(axis=1)
+    return found
+
+
+def _blocks(n: int, k: int, xp: Any) -> list[slice]:
+    """Rows of which all distances are held at once: in a core's cache, or to fill a GPU."""
+    step = max(1, (_IN_CACHE if xp is np else _ON_GPU) // k)
+    return [slice(first, first + step) for first in range(0, n, step)]
+
+
+def partial_sums(points: Any, weights: Any, centers: np.ndarray) -> Sums:
+    """What points (n, d), of NumPy or CuPy, add to the next centers.
+
+    Arguments:
+        weights: (n,), of the same array module.
+        centers: (n_sets, k, d), on the host.
+    """
+    xp, (n_sets, k, d) = array_module(points), centers.shape
+    found = Sums(
+        np.zeros((n_sets, k)),
+        np.zeros(centers.shape),
+        np.zeros(n_sets),
+        np.full((n_sets, k, d + 3), np.nan),
+    )
+    numbers = xp.arange(k)
+    for s in range(n_sets):
+        own = xp.asarray(centers[s])
+        labels = nearest(points, own)
+        distance = xp.empty(len(points))
+        for rows in _blocks(len(points), k, xp):
+            some = points[rows]
+            belongs = (labels[rows, None] == numbers) * weights[rows, None]
+            found.total[s] += to_host(belongs.T @ some)
+            found.weight[s] += to_host(belongs.sum(axis=0))
+            distance[rows] = ((some - own[labels[rows]]) ** 2).sum(axis=1)
+        found.inertia[s] = float(distance @ weights)
+        if (found.weight[s] == 0).any() and len(points):
+            last = xp.argsort(-distance)[:k]
+            columns = [distance[last], weights[last], labels[last].astype(np.float64)]
+            told = xp.concatenate([xp.stack(columns, axis=1), points[last]], axis=1)
+            found.far[s, : len(told)] = to_host(told)
+    return found
+
+
+def next_centers(sums: Sums) -> np.ndarray:
+    """The means of the points of every center (n_sets, k, d).
+
+    A center without points gets the farthest point, which its own center then does without.
+    """
+    total, weight = sums.total.copy(), sums.weight.copy()
+    for s in range(len(total)):
+        far = sums.far[s]
+        far = far[np.isfinite(far[:, 0]) & (far[:, 0] > 0)]
+        for k, (_, w, old, *point) in zip(np.flatnonzero(weight[s] == 0), far, strict=False):
+            moved = w * np.array(point)
+            total[s, int(old)] -= moved
+            weight[s, int(old)] -= w
+            total[s, k], weight[s, k] = moved, w
+    kept = weight > 0
+    found: np.ndarray = np.where(
+        kept[..., None], total / np.where(kept, weight, 1.0)[..., None], np.nan
+    )
+    # a center that can have no point lies with another one, where it stays without
+    largest = np.take_along_axis(found, weight.argmax(axis=1)[:, None, None], axis=1)
+    return np.asarray(np.where(kept[..., None], found, largest))
+
+
+def added(parts: Sequence[Sums]) -> Sums:
+    """The sums of all points from those of their parts, added in the order of the parts."""
+    first = parts[0]
+    weight, total, inertia = (
+        np.add.reduce([getattr(part, name) for part in parts])
+        for name in ("weight", "total", "inertia")
+    )
+    far = np.concatenate([part.far for part in parts], axis=1)
+    order = np.argsort(-far[:, :, 0], axis=1, kind="stable")[:, : first.far.shape[1]]
+    return Sums(weight, total, inertia, np.take_along_axis(far, order[:, :, None], axis=1))
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+def k_means(
+    points: np.ndarray | Path,
+    k: int,
+    weights: np.ndarray | None = None,
+    *,
+    seed: int = 0,
+    restarts: int = RESTARTS,
+    way: str = "auto",
+    doer: Doer | None = None,
+    iterations: int = ITERATIONS,
+) -> Clusters:
+    """Sort points into k groups.
+
+    Arguments:
+        points: (n, d); those with NaN or inf are left out. Or a file of NumPy (.npy) with them,
+            for `way` "pieces": workers then read their rows of it.
+        weights: (n,) above 0, how much each point counts; alike without.
+        seed: of the beginnings; the same seed gives the same groups in every way.
+        restarts: beginnings.
+        way: one of WAYS. "auto": by `doer` if there is one, on a GPU for very many points, else by
+            scikit-learn, or by sums where that is not installed.
+        doer: who computes the parts, for "pieces"; this process without.
+        iterations: at most so many.
+
+    Raises: InputError for less different points than groups, weights that are not above 0, an
+    unknown way, and for what the way needs and is not there.
+    """
+    if way not in WAYS:
+        raise InputError(f'"{way}" is no way to k-means; there are {", ".join(WAYS)}')
+    if k < 1:
+        raise InputError(f"{k} groups cannot be made; at least 1")
+    source: np.ndarray | str
+    if isinstance(points, Path):
+        source, whole = str(points), _read(str(points), slice(None))
+    else:
+        source = whole = np.asarray(points, dtype=np.float64)
+    weight = np.ones(len(whole)) if weights is None else np.asarray(weights, dtype=np.float64)
+    good = np.isfinite(whole).all(axis=1)
+    if not (weight[good] > 0).all() or not np.isfinite(weight[good]).all():
+        raise InputError("weights of k-means must be numbers above 0")
+    n = int(good.sum())
+    if n < k:
+        raise InputError(f"{k} groups need as many points, and there are {n} without NaN")
+    if way == "auto":
+        way = _chosen(n, doer)
+    starts = beginnings(whole[good], weight[good], k, seed, restarts)
+    if way == "scikit-learn":
+        found = _by_scikit_learn(whole[good], weight[good], starts, iterations)
+    elif way == "pieces":
+        sent = None if weights is None else weight
+        found = _by_pieces(source, sent, len(whole), starts, iterations, doer)
+        found = (*found[:3], found[3][good])
+    else:
+        xp = gpu.cupy() if way == "cuda" else np
+        mine = xp.asarray(whole[good]), xp.asarray(weight[good])
+        centers, inertia, count = _followed(starts, iterations, lambda c: partial_sums(*mine, c))
+        found = centers, inertia, count, to_host(nearest(mine[0], xp.asarray(centers)))
+    return _ordered(found, good, way)
+
+
+def _chosen(n: int, doer: Doer | None) -> str:
+    if doer is not None:
+        return "pieces"
+    if n >= _FOR_GPU and gpu.is_available():
+        return "cuda"
+    try:
+        _scikit_learn()
+    except InputError:
+        return "sums"
+    return "scikit-learn"
+
+
+def beginnings(
+    points: np.ndarray, weights: np.ndarray, k: int, seed: int, restarts: int
+) -> np.ndarray:
+    """Centers (restarts, k, d) to begin with: points, far from each other rather than near.
+
+    Raises: InputError where fewer than k points differ.
+    """
+    random = np.random.Generator(np.random.Philox(seed))
+    some = np.arange(len(points))
+    if len(points) > _DRAWN_FROM:
+        some = np.sort(random.choice(len(points), _DRAWN_FROM, replace=False))
+        if len(np.unique(points[some], axis=0)) < k:
+            some = np.arange(len(points))
+    points, weights = points[some], weights[some]
+    found = np.empty((restarts, k, points.shape[1]))
+    for centers in found:
+        distance = np.full(len(points), np.inf)
+        for place in range(k):
+            chance = weights * (distance if place else 1.0)
+            total = chance.sum()
+            if not total > 0:
+                raise InputError(
+                    f"{k} groups were asked for, and only {place} points are different"
+                )
+            at = np.searchsorted(np.cumsum(chance), random.random() * total, side="right")
+            at = min(int(at), int(np.flatnonzero(chance > 0)[-1]))
+            centers[place] = points[at]
+            distance = np.minimum(distance, ((points - points[at]) ** 2).sum(axis=1))
+    return found
+
+
+def _followed(starts: np.ndarray, iterations: int, sums_of: Any) -> tuple[np.ndarray, float, int]:
+    """Follow all beginnings at once until no center moves.
+
+    Arguments:
+        sums_of: gives the `Sums` of all points for centers (n_sets, k, d).
+
+    Returns: centers (k, d) of the best, its inertia, and its iterations.
+    """
+    centers = starts.copy()
+    inertia, counts = np.full(len(starts), np.inf), np.zeros(len(starts), int)
+    moving = np.arange(len(starts))
+    for iteration in range(1, iterations + 1):
+        sums = sums_of(centers[moving])
+        fresh = next_centers(sums)
+        inertia[moving], counts[moving] = sums.inertia, iteration
+        still = (fresh == centers[moving]).all(axis=(1, 2))
+        centers[moving] = fresh
+        moving = moving[~still]
+        if not len(moving):
+            break
+    if len(moving):
+        inertia[moving] = sums_of(centers[moving]).inertia
+    best = _best(inertia)
+    return centers[best], float(inertia[best]), int(counts[best])
+
+
+def _best(inertia: np.ndarray) -> int:
+    return int(np.flatnonzero(inertia <= inertia.min() * (1 + _SAME))[0])
+
+
+def _by_pieces(
+    points: np.ndarray | str,
+    weights: np.ndarray | None,
+    n: int,
+    starts: np.ndarray,
+    iterations: int,
+    doer: Doer | None,
+) -> tuple[np.ndarray, float, int, np.ndarray]:
+    """By partial sums of parts that others compute: the parts do not depend on who they are."""
+    keys: list[Key] = [("rows", first, min(first + _PART, n)) for first in range(0, n, _PART)]
+
+    def sums_of(centers: np.ndarray) -> Sums:
+        work = Part(points, weights, centers)
+        return added([Sums(**found) for _, found in pieces_done(work, keys, doer)])
+
+    centers, inertia, count = _followed(starts, iterations, sums_of)
+    work = Part(points, weights, centers[None], labels=True)
+    labels = [found["labels"] for _, found in pieces_done(work, keys, doer)]
+    return centers, inertia, count, np.concatenate(labels)
+
+
+def _scikit_learn() -> Any:
+    try:
+        from sklearn.cluster import KMeans  # an optional package
+    except ImportError:
+        raise InputError(
+            'this way to k-means needs scikit-learn; python -m pip install "channelfit[sure]" '
+            "installs it"
+        ) from None
+    return KMeans
+
+
+def _by_scikit_learn(
+    points: np.ndarray, weights: np.ndarray, starts: np.ndarray, iterations: int
+) -> tuple[np.ndarray, float, int, np.ndarray]:
+    make, k = _scikit_learn(), starts.shape[1]
+    fits = [
+        make(k, init=start, n_init=1, max_iter=iterations, tol=0.0, algorithm="lloyd").fit(
+            points, sample_weight=weights
+        )
+        for start in starts
+    ]
+    best = fits[_best(np.array([fit.inertia_ for fit in fits]))]
+    return best.cluster_centers_, float(best.inertia_), int(best.n_iter_), best.labels_
+
+
+def _ordered(
+    found: tuple[np.ndarray, float, int, np.ndarray], good: np.ndarray, way: str
+) -> Clusters:
+    """The groups, the largest first; groups of one size by their first coordinates."""
+    centers, inertia, count, labels = found
+    sizes = np.bincount(labels, minlength=len(centers))
+    order = np.lexsort((*np.round(centers.T[::-1], 9), -sizes))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    whole = np.full(len(good), -1, np.int64)
+    whole[good] = rank[labels]
+    return Clusters(centers[order], whole, inertia, count, way)
+
+
+# --- how many groups -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """How many groups describe points.
+
+    Attributes:
+        k: the number of groups; 1 where one normal population describes the points as well.
+        gap: (n,) for 1, 2, .. groups, as far as was looked: by how much the logarithm of the
+            inertia is below that of points of one normal population.
+        error: (n,), its standard deviations.
+    """
+
+    k: int
+    gap: np.ndarray
+    error: np.ndarray
+
+
+def how_many(points: np.ndarray, seed: int = 0, most: int = _MOST_GROUPS) -> Choice:
+    """Choose the number of groups by the gap statistic.
+
+    Points are compared with points of one normal population of the same mean and covariance, in
+    place of the even distribution of Tibshirani, Walther and Hastie (2001, J R Stat Soc B 63:411):
+    then one population of cells, however long, is one group. The least number is taken after which
+    one more is not better by two standard deviations.
+
+    Arguments:
+        points: (n, d) without NaN.
+        most: no more groups than this are tried, and no more than one for five points.
+    """
+    random = np.random.Generator(np.random.Philox([seed, 1]))
+    if len(points) > _LOOKED_AT:
+        points = points[random.choice(len(points), _LOOKED_AT, replace=False)]
+    most = max(1, min(most, len(points) // _POINTS_A_GROUP))
+    if most == 1 or not np.ptp(points, axis=0).any():
+        return Choice(1, np.zeros(1), np.zeros(1))
+    covariance = np.atleast_2d(np.cov(points.T))
+    middle = points.mean(axis=0)
+    drawn = [
+        random.multivariate_normal(middle, covariance, len(points), method="svd")
+        for _ in range(_REFERENCES)
+    ]
+    gap, error = np.zeros(most), np.zeros(most)
+    for k in range(1, most + 1):
+        there = [_log_inertia(other, k, seed) for other in drawn]
+        gap[k - 1] = np.mean(there) - _log_inertia(points, k, seed)
+        error[k - 1] = np.std(there, ddof=1) * np.sqrt(1 + 1 / _REFERENCES)
+        if k > 1 and gap[k - 2] >= gap[k - 1] - _BETTER * error[k - 1]:
+            return Choice(k - 1, gap[:k], error[:k])
+    return Choice(most, gap, error)
+
+
+def _log_inertia(points: np.ndarray, k: int, seed: int) -> float:
+    """The logarithm of the inertia of k groups."""
+    if k == 1:
+        inertia = float(((points - points.mean(axis=0)) ** 2).sum())
+    else:
+        try:
+            inertia = k_means(points, k, seed=seed, restarts=3, way="sums").inertia
+        except InputError:  # fewer different points than groups
+            inertia = 0.0
+    return float(np.log(max(inertia, 1e-300)))
