@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from channelfit.front.batches import Batch as Batch
     from channelfit.front.batches import fit_batch as fit_batch
+    from channelfit.front.curves import CurveFits as CurveFits
+    from channelfit.front.curves import fit_curves as fit_curves
     from channelfit.front.fitting import fit as fit
     from channelfit.front.progress import InputWarning as InputWarning
     from channelfit.front.result import Fit as Fit
@@ -33,6 +35,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Batch": "front.batches",
     "Comparison": "front.studies",
+    "CurveFits": "front.curves",
     "Fit": "front.result",
     "InputError": "reading.errors",
     "InputWarning": "front.progress",
@@ -44,6 +47,7 @@ _PUBLIC = {
     "compare": "front.studies",
     "fit": "front.fitting",
     "fit_batch": "front.batches",
+    "fit_curves": "front.curves",
     "load": "front.result",
     "simulate": "front.simulation",
     "uncertainty": "front.studies",
@@ -51,6 +55,7 @@ _PUBLIC = {
 __all__ = [
     "Batch",
     "Comparison",
+    "CurveFits",
     "Fit",
     "InputError",
     "InputWarning",
@@ -63,6 +68,7 @@ __all__ = [
     "compare",
     "fit",
     "fit_batch",
+    "fit_curves",
     "load",
     "simulate",
     "uncertainty",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -575,3 +578,19 @@ def test_progress_is_told_stage_by_stage(little):
     ]
     assert all(p.done <= p.wells == 3 for p in told)
     assert told[-1].done == 3
+
+
+@pytest.mark.slow
+def test_a_plate_of_five_states_comes_to_the_best_known_costs(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    plate_module: Any = importlib.import_module("plate")
+    plan = plate_module.planned(sampling_ms=1.0)
+    plate = plate_module.Plate(plan, 16)
+    assert np.array_equal(plate.truth[:, :4], plate_module.Plate(plan, 4).truth)
+    problems = plate.first(16)
+    fits = fit_wells(replace(plan, problem=problems[0]), problems, Settings(backend="cpu"))
+    best = plate_module.best_known(plan, problems, plate, fits)
+    assert np.all(fits.cost < 1.01 * best)
+    assert np.all(np.abs(fits.rms / plate.noise - 1) < 0.05)
+    inside = (fits.lower <= plate.truth.T) & (fits.upper >= plate.truth.T)
+    assert 0.88 < inside[np.isfinite(fits.lower)].mean() < 0.99

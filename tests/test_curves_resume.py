@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import resource
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import channelfit as cf
 from channelfit.curves import cpu, pieces
 from channelfit.curves.batch import Settings
 from channelfit.curves.curve import load_curve
@@ -33,6 +35,7 @@ SMALL = {"least-squares": (16, 1_000_000), "swarm": (16, 1_000_000)}
 PROGRAM = """
 import sys, time
 from channelfit.front import interrupts; interrupts.begin()
+import channelfit as cf
 from channelfit.curves import cpu, pieces
 pieces._ON_CPU = dict.fromkeys(pieces._ON_CPU, (16, 1_000_000))
 put = pieces.KeptFits.put
@@ -316,3 +319,29 @@ def test_results_that_were_there_stay_until_the_new_ones_are_whole(
     assert results(tmp_path / "fits") == before
     assert run("--resume", tmp_path / "fits").exit_code == 0
     assert results(tmp_path / "fits") != before
+
+
+def test_fits_in_python_are_those_of_the_command(tmp_path: Path) -> None:
+    """With the same mistakes refused."""
+    z = np.load(array(tmp_path))
+    words = ("gaussian", tmp_path / "peaks.npy", "--backend", "cpu", "--fix", "offset=0")
+    assert run(*words, "--out", tmp_path / "fits").exit_code == 0
+    fits = cf.fit_curves("gaussian", z, fix={"offset": 0}, backend="cpu", covariances=True)
+    rows = [text.split(",") for text in (tmp_path / "fits.csv").read_text().splitlines()]
+    for name in fits.names:
+        column = rows[0].index(name)
+        table = [float(row[column] or "nan") for row in rows[1:]]
+        np.testing.assert_allclose(fits[name], table, rtol=1e-9)
+    assert fits.quality[7] == "failed"
+    assert fits.reason[7] == "all points are equal"
+    assert fits.covariances is not None
+    np.testing.assert_allclose(fits.covariances[0].diagonal() ** 0.5, fits.errors[0])
+    for data, inputs, words in (
+        (z[0], (), "of shape (n_sets, n_x)"),
+        (z, (np.arange(3),), "20 finite numbers"),
+        (z, (np.arange(20.0), 1), "only 1 inputs"),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)):
+            cf.fit_curves("gaussian", data, *inputs, backend="cpu")
+    with pytest.raises(KeyError, match="there is"):
+        fits["none"]

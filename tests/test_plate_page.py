@@ -54,6 +54,15 @@ def opened(page, file: Path, **look):
     return tab
 
 
+def until(tab, condition: str, told=None) -> None:
+    """Waits for a condition of JavaScript; the page's policy lets playwright wait for none."""
+    for _ in range(600):
+        if tab.evaluate(condition, told):
+            return
+        tab.wait_for_timeout(50)
+    raise AssertionError(condition)
+
+
 def saved(tmp_path: Path, table, traces, facts) -> Path:
     file = tmp_path / "plate.html"
     file.write_text(plate_page(table, traces, facts), encoding="utf-8")
@@ -175,8 +184,7 @@ def test_colors_follow_the_theme_while_the_page_is_open(page, html):
     color = "Bokeh.documents[0].roots()[0].left[0].axis_label_text_color"
     light = tab.evaluate(color)
     page.look(dark=True)
-    tab.wait_for_timeout(200)
-    assert tab.evaluate(color) != light
+    until(tab, f"light => {color} !== light", light)
     assert page.violations() == []
 
 
@@ -237,7 +245,7 @@ def _click_point(tab, place: str, source: str, well: int) -> None:
     )
     box = plot.bounding_box()
     tab.mouse.click(box["x"] + x, box["y"] + y)
-    tab.wait_for_timeout(150)
+    until(tab, "well => state.chosen.has(well)", well)
 
 
 def test_a_box_in_the_scatter_selects_all_within(page, html):
@@ -249,7 +257,7 @@ def test_a_box_in_the_scatter_selects_all_within(page, html):
     tab.mouse.down()
     tab.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.8 * box["height"], steps=6)
     tab.mouse.up()
-    tab.wait_for_timeout(300)
+    until(tab, "state.chosen.size > 0")
     some = chosen(tab)
     assert 20 < len(some) < 374
     tab.get_by_label("only selected").check()
@@ -285,7 +293,7 @@ def test_the_table_is_sorted_and_filtered(page, html, wells):
     tab.get_by_role("button", name="Next rows").click()
     assert tab.locator("#wells tbody th").all_inner_texts() == ascending[::-1][50:100]
     tab.get_by_label("Find").fill("dofetilide")
-    tab.wait_for_timeout(300)
+    until(tab, "!find('count').textContent.startsWith('361')")
     n = int(np.count_nonzero(ok & (columns["compound"] == "dofetilide")))
     assert tab.locator("#count").inner_text() == f"{n} of 384 wells shown"
     assert tab.locator(".cell.aside").count() == 384 - n
@@ -496,7 +504,7 @@ def test_ten_thousand_wells_still_work(page, tmp_path, capsys):
     assert tab.locator(".cell[data-well]").count() == 10_000
     assert tab.locator("#wells tbody tr").count() == 50
     tab.get_by_label("Find").fill("cell 09999")
-    tab.wait_for_timeout(400)
+    until(tab, "find('count').textContent.startsWith('1 of')")
     assert tab.locator("#count").inner_text() == "1 of 10,000 wells shown"
     tab.locator("#multiples button").click()
     assert tab.locator("#well-name").inner_text() == "cell 09999"

@@ -124,7 +124,7 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
         [TEMPLATES / "page.css", _OWN / "plate.css"],
         [
             TEMPLATES / "page_common.js",
-            *(_OWN / name for name in ("plate.js", "plate_figures.js", "plate_map.js")),
+            *(_OWN / f"plate{part}.js" for part in ("", "_figures", "_spreads", "_map")),
         ],
     )
 

@@ -1,0 +1,141 @@
+"""`fit_curves`: one formula fitted to many data sets in memory, for Python users."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from channelfit.curves.batch import Settings, fit_curve
+from channelfit.curves.curve import build_curve, load_curve
+from channelfit.curves.fitting import DataSets, Task
+from channelfit.reading.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class CurveFits:
+    """Fits of one formula to many data sets: what `fit_curves` returns.
+
+    Attributes:
+        names, units: of the free parameters.
+        values, errors: (n_sets, n_free) parameters and their standard errors, NaN where none are.
+        cost: (n_sets,) sum of squares, or Poisson's deviance.
+        quality, reason: of each data set "ok", "check" or "failed", and why.
+        covariances: (n_sets, n_free, n_free), or None where they were not asked for.
+
+    Example:
+        >>> import channelfit as cf
+        >>> import numpy as np
+        >>> t = np.linspace(0, 50, 40)
+        >>> fits = cf.fit_curves("exponential", np.exp(-t / [[8.0], [12.0]]), t)
+        >>> fits["tau"].round(6)
+        array([ 8., 12.])
+    """
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    values: np.ndarray = field(repr=False)
+    errors: np.ndarray = field(repr=False)
+    cost: np.ndarray = field(repr=False)
+    quality: tuple[str, ...] = field(repr=False)
+    reason: tuple[str, ...] = field(repr=False)
+    covariances: np.ndarray | None = field(default=None, repr=False)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """(n_sets,) the values of a parameter. Raises KeyError for an unknown name."""
+        if name not in self.names:
+            raise KeyError(f"{name}; there is {', '.join(self.names)}")
+        return np.asarray(self.values[:, self.names.index(name)])
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def fit_curves(
+    curve: str | os.PathLike[str] | Mapping[str, Any],
+    data: Any,
+    *inputs: Any,
+    fix: Mapping[str, float] | None = None,
+    likelihood: str | None = None,
+    method: str = "least-squares",
+    covariances: bool = False,
+    seed: int = 0,
+    backend: str = "auto",
+    dtype: str = "float64",
+) -> CurveFits:
+    """Fits a formula to every data set of an array, each on its own, without guesses.
+
+    Arguments:
+        curve: a curve file, the name of a built-in curve, or a curve as plain data.
+        data: (n_sets, n), or on a grid of inputs x and y (n_sets, n_y, n_x); NaN is left out.
+        inputs: values of each input along its axis, that of the last axis first; by default
+            0, 1, 2 ..
+        fix: values at which parameters are held.
+        likelihood: "gaussian" or "poisson"; by default the curve's.
+        method: "least-squares", or "swarm" for a particle swarm for each data set.
+        covariances: whether these are wanted beside the standard errors.
+        seed: of swarms. backend: "auto", "cpu" or "cuda". dtype: "float64", or "float32" on a GPU.
+
+    Raises:
+        InputError: what cannot be used, with what would be right.
+
+    Example:
+        >>> import channelfit as cf
+        >>> import numpy as np
+        >>> v = np.arange(-80.0, 45, 5)
+        >>> data = 1 / (1 + np.exp((np.array([[-30.0], [-20.0]]) - v) / 7))
+        >>> fits = cf.fit_curves("boltzmann", data, v, fix={"low": 0})
+        >>> fits["half"].round(6)
+        array([-30., -20.])
+        >>> fits.quality
+        ('ok', 'ok')
+    """
+    formula = (
+        build_curve(curve, None) if isinstance(curve, Mapping) else load_curve(os.fspath(curve))
+    )
+    formula = replace(formula, likelihood=likelihood or formula.likelihood)
+    if formula.likelihood not in ("gaussian", "poisson"):
+        raise InputError(f'"{formula.likelihood}" is neither gaussian nor poisson')
+    formula = formula.with_fixed(dict(fix or {}))
+    values = np.asarray(data)
+    n_inputs = len(formula.inputs)
+    if values.dtype.kind not in "fiub" or values.ndim != 1 + n_inputs or 0 in values.shape:
+        grid = ", ".join(f"n_{name}" for name in reversed(formula.inputs))
+        raise InputError(
+            f"the curve {formula.name} wants numbers of shape (n_sets, {grid}), not "
+            f"{values.dtype} of shape {values.shape}"
+        )
+    if len(inputs) > n_inputs:
+        raise InputError(f"the curve {formula.name} has only {n_inputs} inputs, not {len(inputs)}")
+    coordinates = {}
+    for k, name in enumerate(formula.inputs):
+        length = values.shape[-1 - k]
+        at = np.arange(length) if k >= len(inputs) else np.asarray(inputs[k])
+        if at.shape != (length,) or at.dtype.kind not in "fiu" or not np.isfinite(at).all():
+            raise InputError(f"input {name}: {length} finite numbers are wanted, a value a place")
+        coordinates[name] = at.astype(np.float64)
+    axes = tuple((name,) for name in formula.inputs)
+    whole = DataSets(
+        axes,
+        coordinates,
+        np.ascontiguousarray(values).reshape(len(values), -1),
+        values.shape[1:],
+    )
+    if n_inputs > 2:
+        whole = DataSets((formula.inputs,), whole.at_points, whole.values, whole.shape)
+    settings = Settings(backend, dtype, method, covariances, seed)
+    fits = fit_curve(formula, whole, settings)
+    told = Task.of(formula, whole).reasons(fits)
+    return CurveFits(
+        tuple(p.name for p in formula.free),
+        tuple(p.unit for p in formula.free),
+        fits.values,
+        fits.errors,
+        fits.cost,
+        tuple(quality for quality, _ in told),
+        tuple(reason for _, reason in told),
+        fits.covariances,
+    )
