@@ -20,6 +20,7 @@ from toy_work import Toy, keys, table
 
 import channelfit
 from channelfit.pieces import cluster as clusters
+from channelfit.pieces import cluster_start
 from channelfit.pieces.cluster import Cluster, open_cluster
 from channelfit.pieces.cluster_file import ClusterPlan, read_cluster
 from channelfit.pieces.kept import Arrays, Key
@@ -692,7 +693,9 @@ def test_the_arguments_of_a_queue_are_those_of_its_class(
     document["job"]["cores"] = 8
 
     async def script() -> tuple[str, float]:
-        async with await clusters._queue(read_cluster(written(tmp_path, document)), None) as jobs:
+        async with await cluster_start.queue_cluster(
+            read_cluster(written(tmp_path, document)), None
+        ) as jobs:
             return jobs.job_script(), jobs.scheduler.worker_ttl
 
     text, ttl = asyncio.run(script())
@@ -712,9 +715,9 @@ def test_a_queue_that_does_not_take_an_argument_says_so(tmp_path: Path) -> None:
 
 
 def test_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "_gpus", lambda: ["3", "5"])
-    security = clusters._security(ClusterPlan(scheduler="tcp://a:1"))
-    told = clusters._local(ClusterPlan(local=0), security)
+    monkeypatch.setattr(cluster_start, "gpus", lambda: ["3", "5"])
+    security = cluster_start.security_of(ClusterPlan(scheduler="tcp://a:1"))
+    told = cluster_start.local_cluster(ClusterPlan(local=0), security)
     seen = [w["options"]["env"]["CUDA_VISIBLE_DEVICES"] for w in told["workers"].values()]
     assert seen == ["3", "5"]
     assert told["scheduler"]["options"]["host"] == "127.0.0.1"
@@ -730,9 +733,9 @@ def test_gpus_are_those_that_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> Non
         class cuda:
             runtime = Runtime
 
-    monkeypatch.setattr(clusters.gpu, "is_available", lambda: True)
-    monkeypatch.setattr(clusters.gpu, "cupy", lambda: Played)
+    monkeypatch.setattr(cluster_start.gpu, "is_available", lambda: True)
+    monkeypatch.setattr(cluster_start.gpu, "cupy", lambda: Played)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert clusters._gpus() == ["0", "1"]
+    assert cluster_start.gpus() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, GPU-7")
-    assert clusters._gpus() == ["4", "GPU-7"]
+    assert cluster_start.gpus() == ["4", "GPU-7"]

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib
 import logging
 import multiprocessing
-import os
 import pickle
 import pkgutil
 import platform
@@ -33,19 +31,21 @@ from typing import Any, TypeVar
 
 from channelfit.pieces import on_worker
 from channelfit.pieces.cluster_file import ClusterPlan, read_cluster
+from channelfit.pieces.cluster_start import (
+    distributed_package,
+    kill_workers_but,
+    local_cluster,
+    queue_cluster,
+    security_of,
+    shown_plan,
+)
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.pieces.work import Doer, Here, Work, shown_key
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import processor
-from channelfit.scoring.machine.threads import usable_cores
-
-INSTALL = 'pip install "channelfit[cluster]"'
 
 #: Pieces that a worker has at a time: one that it does, and one that waits beside it.
 _AHEAD = 2
-#: Processes of this computer have so many cores each, where there is no GPU.
-_CORES = 4
 #: Results that may wait for whoever wants them, until no more pieces are given out.
 _MOST_WAITING = 256
 #: How many workers may do the same piece.
@@ -56,8 +56,6 @@ _MOST_LOSSES = 3
 _LOOK, _COUNT_JOBS = 0.5, 30.0
 #: Seconds after which it is told that no worker is there, and that no worker will do.
 _TELL_NOBODY, _GIVE_UP_REFUSED = 10.0, 5.0
-#: Seconds that a process of this computer may take to start.
-_STARTING = 300.0
 #: Seconds that the end of a cluster may take; then its processes on this computer are killed.
 _CLOSING = 20.0
 
@@ -132,7 +130,7 @@ class Cluster:
             raise
 
     def __enter__(self) -> Cluster:
-        dask = _distributed().client.dask
+        dask = distributed_package().client.dask
         logger = logging.getLogger("distributed")
         self._ends.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.CRITICAL)  # what matters is said here in plain words
@@ -143,7 +141,7 @@ class Cluster:
         if sys.platform != "win32":  # it would let Ctrl-C through to what is started after it
             resource_tracker.ensure_running()
         before = set(multiprocessing.active_children())
-        self._ends.callback(_kill_workers_but, before)
+        self._ends.callback(kill_workers_but, before)
         self._thread.start()
         try:
             self._call(self._open())
@@ -154,15 +152,15 @@ class Cluster:
         return self
 
     async def _open(self) -> None:
-        distributed, plan = _distributed(), self.plan
-        security = _security(plan)
+        distributed, plan = distributed_package(), self.plan
+        security = security_of(plan)
         try:
             if plan.local is not None:
                 self.jobs = await distributed.SpecCluster(
-                    **_local(plan, security), security=security, asynchronous=True
+                    **local_cluster(plan, security), security=security, asynchronous=True
                 )
             elif plan.job_class is not None:
-                self.jobs = await _queue(plan, security)
+                self.jobs = await queue_cluster(plan, security)
             self.client = await distributed.Client(
                 plan.scheduler or self.jobs,
                 security=security,
@@ -173,7 +171,7 @@ class Cluster:
         except InputError:
             raise
         except Exception as error:  # of any library, by the kind of cluster
-            raise InputError(f"{_shown(plan)} cannot be used: {_words(error)}") from error
+            raise InputError(f"{shown_plan(plan)} cannot be used: {_words(error)}") from error
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -545,115 +543,3 @@ def _own(array: Any) -> Any:
 def _words(error: BaseException) -> str:
     text = " ".join(str(error).split())[:500]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-# --- what is started -----------------------------------------------------------------------------
-
-
-def _distributed() -> Any:
-    """Dask's package of clusters, which is optional and loads slowly.
-
-    Raises: InputError where it, or what it needs, is not installed.
-    """
-    try:
-        return importlib.import_module("distributed")
-    except ModuleNotFoundError as error:
-        raise InputError(f"--cluster needs {error.name}: {INSTALL}") from None
-
-
-def _shown(plan: ClusterPlan) -> str:
-    if plan.scheduler is not None:
-        return f"the scheduler {plan.scheduler}"
-    return plan.job_class or "a cluster on this computer"
-
-
-def _security(plan: ClusterPlan) -> Any:
-    """Who trusts whom: by the user's files; on this computer by a certificate for this once."""
-    distributed = _distributed()
-    if plan.ca is not None:
-        ends = {
-            f"tls_{who}_{what}": str(file)
-            for who in ("client", "scheduler", "worker")
-            for what, file in (("cert", plan.certificate), ("key", plan.key))
-        }
-        return distributed.Security(tls_ca_file=str(plan.ca), require_encryption=True, **ends)
-    if plan.local is not None:
-        try:
-            return distributed.Security.temporary()
-        except (
-            ImportError
-        ):  # without `cryptography`; the network of this computer has no encryption
-            return distributed.Security()
-    return distributed.Security()  # as Dask's own configuration says
-
-
-def _gpus() -> list[str]:
-    """The GPUs of this computer as CUDA_VISIBLE_DEVICES names them."""
-    if not gpu.is_available():
-        return []
-    count = int(gpu.cupy().cuda.runtime.getDeviceCount())
-    named = [n.strip() for n in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if n.strip()]
-    return named[:count] or [str(number) for number in range(count)]
-
-
-def _local(plan: ClusterPlan, security: Any) -> dict[str, Any]:
-    """Processes of this computer, for Dask: each with its GPU, or its share of the cores."""
-    distributed = _distributed()
-    gpus, cores = _gpus(), usable_cores()
-    count = plan.local or len(gpus) or min(cores, max(2, cores // _CORES))
-    both = {
-        "host": "127.0.0.1",
-        "protocol": "tls://" if security.require_encryption else "tcp://",
-        "security": security,
-    }
-    options = {
-        **both,
-        "nthreads": max(1, cores // count),
-        "memory_limit": 0,
-        "death_timeout": _STARTING,
-        "dashboard": False,
-        "silence_logs": logging.CRITICAL,
-    }
-    workers = {}
-    for number in range(count):
-        own = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {}
-        workers[number] = {"cls": distributed.Nanny, "options": {**options, "env": own}}
-    scheduler = {
-        **both,
-        "port": 0,
-        "dashboard": True,
-        "dashboard_address": "127.0.0.1:0",
-        "worker_ttl": plan.worker_ttl,
-    }
-    return {
-        "workers": workers,
-        "scheduler": {"cls": distributed.Scheduler, "options": scheduler},
-        "name": "channelfit",
-    }
-
-
-async def _queue(plan: ClusterPlan, security: Any) -> Any:
-    """A cluster of jobs, by dask-jobqueue. Raises InputError where it cannot be had."""
-    try:
-        import dask_jobqueue  # optional
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"class {plan.job_class} needs {error.name}: pip install dask-jobqueue"
-        ) from None
-    told = {"security": security, "protocol": "tls://"} if plan.ca is not None else {}
-    jobs = getattr(dask_jobqueue, str(plan.job_class))
-    return await jobs(
-        **plan.job,
-        **told,
-        scheduler_options={"worker_ttl": plan.worker_ttl, "dashboard_address": ":0"},
-        asynchronous=True,
-        silence_logs="critical",
-    )
-
-
-def _kill_workers_but(before: set[Any]) -> None:
-    """Kills workers that were started here since and have not ended, such as a stopped one."""
-    for process in set(multiprocessing.active_children()) - before:
-        if process.name.startswith("Dask"):
-            process.kill()
-            process.join()
