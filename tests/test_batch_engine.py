@@ -582,3 +582,14 @@ def test_a_plate_of_five_states_comes_to_the_best_known_costs(monkeypatch):
     assert np.all(np.abs(fits.rms / plate.noise - 1) < 0.05)
     inside = (fits.lower <= plate.truth.T) & (fits.upper >= plate.truth.T)
     assert 0.88 < inside[np.isfinite(fits.lower)].mean() < 0.99
+
+
+def test_a_well_without_a_current_is_told_in_one_sentence(little):
+    problems, _ = wells_of(little, 3)
+    noise = np.random.default_rng(5).normal(0, 1.0, current_of(problems[1]).shape)
+    problems[1] = with_currents(problems[1], [noise])
+    fits = fit_wells(little, problems, SETTINGS)
+    told = "no current: the fit explains the recording no better than noise would"
+    assert fits.reason[1] == told
+    assert fits.quality[1] == "check"
+    assert told not in (fits.reason[0], fits.reason[2])

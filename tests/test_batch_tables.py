@@ -22,7 +22,7 @@ from channelfit.batch.recordings import (
     metadata,
 )
 from channelfit.batch.sheets import read_sheet
-from channelfit.batch.table import Column, WellTable, joined, texts
+from channelfit.batch.table import Column, WellTable, joined, kinds_of_reasons, texts
 from channelfit.batch.where import chosen
 from channelfit.reading.errors import InputError
 
@@ -460,3 +460,15 @@ def test_wells_are_chosen_by_name() -> None:
     assert wells(chosen_by_name(found, ["cell 3", "a1"])) == ["A01", "cell 3"]
     with pytest.raises(InputError, match="no well .A09."):
         chosen_by_name(found, ["A09"])
+
+
+def test_reasons_are_counted_by_kind():
+    reasons = [
+        "k12 is at its lower bound; the misfit is large: 4.1 pA, with noise of 1e-1 pA",
+        "the misfit is large: 12 pA, with noise of 2 pA; "
+        "the misfit is large: 1 pA, with noise of 2 pA",
+    ]
+    misfit = "the misfit is large: … pA, with noise of … pA"
+    assert kinds_of_reasons(reasons[0]) == ["k12 is at its lower bound", misfit]
+    assert kinds_of_reasons(reasons[1]) == [misfit]
+    assert kinds_of_reasons("") == []

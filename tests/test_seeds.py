@@ -16,10 +16,11 @@ from channelfit.front import fitting, kinds
 from channelfit.front.main import main
 from channelfit.front.progress import PythonScreen
 from channelfit.pieces.kept import Arrays, Kept, Key
-from channelfit.pieces.work import Work
+from channelfit.pieces.work import Here, Work
 from channelfit.reading.errors import InputError
 from channelfit.results.resuming import identity
 from channelfit.results.run_folder import Claim
+from channelfit.scoring.cpu import CpuScorer
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.loop import FitResult, optimize
 from channelfit.search.plan import FitPlan
@@ -119,6 +120,28 @@ def test_searches_that_were_kept_are_not_repeated(plan: FitPlan, tmp_path: Path)
     kept, rest = Kept(tmp_path / "pieces.bin"), Backwards()
     assert told(elsewhere(plan, rest, kept)) == told(here(plan))
     assert rest.done == [("seed", 4), ("seed", 3)]
+    kept.close(keep=False)
+
+
+def test_half_a_search_is_not_kept(
+    plan: FitPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = make_scorer(plan.problem, "cpu")
+    work = PlanWork(plan, "cpu", "float64", "auto", identity(plan, scorer))
+    kept, count = Kept(tmp_path / "pieces.bin"), []
+    real = CpuScorer.score
+
+    def score(self: CpuScorer, parameters: Any) -> Any:
+        count.append(1)
+        if len(count) == 9:  # in the midst of the second search
+            raise KeyboardInterrupt
+        return real(self, parameters)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CpuScorer, "score", score)
+        assert search_seeds_by(Here(), work, kept).stop_reason == "interrupted"
+    assert kept.keys == {("seed", 3)}
+    assert told(search_seeds_by(Here(), work, kept)) == told(here(plan))
     kept.close(keep=False)
 
 

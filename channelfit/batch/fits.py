@@ -292,6 +292,7 @@ def _fill(
     physical = wells.space.to_physical(unit)
     local = wells.linearize(unit, good)
     judge = _Judge(wells, problems, settings.intervals)
+    squares = wells.scorer.squares / wells.scorer.total_weight
     for first in range(0, len(good), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
         near = Local(*(array[..., some] for array in vars(local).values()))
@@ -306,7 +307,8 @@ def _fill(
                 fits.at_bound[row] = sure.pushed
                 scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
                 fits.information[row] = scale * local.curvature[:, :, k]
-            reasons = one.reasons(int(found.agreed[good[k]]), int(found.starts[good[k]]))
+            silent = squares[good[k]]
+            reasons = one.reasons(int(found.agreed[good[k]]), int(found.starts[good[k]]), silent)
             fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
         on_progress(Progress("judging", min(first + _AT_ONCE, len(good)), len(rows)))
 
@@ -326,13 +328,16 @@ class _Judged:
     noise: float
     estimate: Estimate | None
 
-    def reasons(self, agreed: int, starts: int) -> list[str]:
+    def reasons(self, agreed: int, starts: int, silent: float) -> list[str]:
         """Why the fit should be looked at; empty where nothing speaks against it.
 
         Arguments:
             agreed, starts: descents that came to the lowest cost, and all.
+            silent: the cost of no current at all, pA^2.
         """
-        found = []
+        found: list[str] = []
+        if self.estimate is not None and self._is_silent(self.estimate, silent):
+            return ["no current: the fit explains the recording no better than noise would"]
         if self.estimate is not None:
             sides = zip(self.estimate.names, self.estimate.pushed, strict=True)
             found += [f"{name} is at its {_SIDES[int(side)]} bound" for name, side in sides if side]
@@ -347,6 +352,18 @@ class _Judged:
         if rms > _MISFIT * self.noise:
             found.append(f"the misfit is large: {rms:.3g} pA, with noise of {self.noise:.3g} pA")
         return found
+
+    def _is_silent(self, sure: Estimate, silent: float) -> bool:
+        """Whether the fit gains no more on no current at all than it would on noise alone.
+
+        There the gain in chi square is about as large as the number of parameters; four standard
+        deviations more are asked for.
+        """
+        if self.cost <= 0 or silent <= 0:
+            return False
+        gain = sure.n_samples / sure.correlation_time * math.log(silent / self.cost)
+        n = len(sure.names)
+        return gain < n + 4 * math.sqrt(2 * n)
 
 
 class _Settled(Objective):

@@ -5,7 +5,6 @@ They are plain text; whoever puts them into a page escapes them.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +13,11 @@ import numpy as np
 
 from channelfit import __version__
 from channelfit.batch.page_data import Plate
+from channelfit.batch.table import kinds_of_reasons
 from channelfit.results.report.page_words import bare, listed, of_the_program, sentence
 
 #: How many wells of each quality are told of, in this order.
 QUALITIES = ("ok", "check", "failed")
-#: A number in a reason, which differs from well to well; `k12` holds none.
-_NUMBER = re.compile(r"(?<![\w.])[-−+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w)")
 #: Above this share of wells that failed or are to be checked, it is the plate that looks wrong.
 _MANY = 0.2
 #: Residuals that are larger than the noise by more than this factor hold more than noise.
@@ -33,8 +31,7 @@ def reasons_of(plate: Plate) -> list[dict[str, Any]]:
     """
     found: dict[str, list[int]] = {}
     for k, text in enumerate(plate.reason):
-        parts = [_NUMBER.sub("…", part.strip()) for part in text.split(";")]
-        for part in dict.fromkeys(part for part in parts if part):
+        for part in kinds_of_reasons(text):
             found.setdefault(part, []).append(k)
     rows = [
         {

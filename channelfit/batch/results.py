@@ -15,7 +15,7 @@ import numpy as np
 
 from channelfit.batch.fits import WellFits, joined
 from channelfit.batch.recordings import metadata
-from channelfit.batch.table import Column, WellTable, texts, write_bytes
+from channelfit.batch.table import Column, WellTable, kinds_of_reasons, texts, write_bytes
 from channelfit.batch.template import MEASURES
 from channelfit.batch.work import Piece, Wells
 from channelfit.model.channel import Parameter
@@ -272,9 +272,7 @@ def summary_of(
     """What is told of all wells together, and what repeats the batch."""
     plan = work.plan
     good = table.select(np.array([q == "ok" for q in table["quality"]], dtype=bool))
-    reasons = Counter(
-        reason for text in table["reason"] for reason in str(text).split("; ") if reason
-    )
+    reasons = Counter(kind for text in table["reason"] for kind in kinds_of_reasons(str(text)))
     backend = work.scorer.backend
     return {
         **titles(plan),

@@ -10,6 +10,7 @@ import csv
 import importlib.util
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -272,3 +273,17 @@ def write_bytes(path: Path, content: bytes) -> None:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+#: A number in a reason, which differs from well to well; `k12` holds none.
+_NUMBER = re.compile(r"(?<![\w.])[-−+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w)")
+
+
+def kinds_of_reasons(text: str) -> list[str]:
+    """The reasons of a well, each once, with … for the numbers in it, so that they can be counted.
+
+    Arguments:
+        text: reasons with ";" between them.
+    """
+    parts = (_NUMBER.sub("…", part.strip()) for part in text.split(";"))
+    return list(dict.fromkeys(part for part in parts if part))

@@ -115,6 +115,8 @@ class SeedWork(PlanWork):
             found = optimize(optimizer, plan.objective(scorer), plan.stop_rules)
         except InputError as error:
             return {"error": _bytes(error.message)}
+        if found.stop_reason == _CUT_OFF:  # half a search is no result that may be kept
+            raise KeyboardInterrupt
         told = {name: getattr(found, name) for name in _PLAIN}
         history = np.array([found.history[name] for name in found.history.dtype.names or ()], float)
         return {"values": found.values, "history": history, "told": _bytes(json.dumps(told))}

@@ -14,7 +14,7 @@ import numpy as np
 from channelfit.batch import run as batches
 from channelfit.batch.run import Asked
 from channelfit.batch.search import Settings
-from channelfit.batch.table import WellTable
+from channelfit.batch.table import WellTable, kinds_of_reasons
 from channelfit.batch.where import chosen
 from channelfit.front.batches import Screen, parameters_of
 from channelfit.front.commands.inputs import working
@@ -122,7 +122,7 @@ def _tell(table: WellTable, summary: dict[str, Any], folder: Path) -> None:
     counts = Counter(map(str, table["quality"]))
     words = ", ".join(f"{counts[q]:,} {q}" for q in ("ok", "check", "failed") if counts[q])
     console.print(f"{len(table):,} wells: {words}", markup=False)
-    reasons = Counter(r for text in table["reason"] for r in str(text).split("; ") if r)
+    reasons = Counter(kind for text in table["reason"] for kind in kinds_of_reasons(str(text)))
     for reason, count in reasons.most_common(_REASONS):
         console.print(f"  {count:,}: {reason}", markup=False, soft_wrap=True)
     if len(reasons) > _REASONS:
