@@ -134,7 +134,7 @@ class Unfinished:
                         f"channelfit {self.verb} --resume {self.folder} goes on with this run"
                     )
             else:
-                for name in (resuming.RESUME, STATE):
+                for name in (resuming.RESUME, STATE, PIECES):
                     (self.folder / name).unlink(missing_ok=True)
                 self.claim.goes_on = False
             self.claim.release()
