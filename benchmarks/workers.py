@@ -1,0 +1,195 @@
+"""Measures what a second worker is worth: a batch, curves and islands, by one and by two workers.
+
+    python benchmarks/workers.py [--backend cpu --parts batch curves islands --workers 1 2]
+
+Workers are processes of this computer, as `--cluster local:N` starts them. On processors each has
+one core, on GPUs one GPU (`--backend cuda`). The clock runs while pieces are done, after workers
+have done some pieces of the same work, so that nothing is compiled; it includes that the work is
+sent, that results come back, and the waiting for the last of them. The efficiency of n workers is
+the time of one over n times theirs. All results are compared, and must be the same to the bit.
+
+* batch: wells of the plate of `plate.py`, read from one file, in pieces.
+* curves: images of a Gaussian with Poisson noise, as in `curves.py`.
+* islands: the genetic algorithm on the five states of hERG, an epoch of an island a piece.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from plate import Plate, planned
+from report import RESULTS, Row, compared, finish
+
+from channelfit.batch.run import Asked, Listener, ready
+from channelfit.batch.search import Settings as BatchSettings
+from channelfit.curves.batch import Settings
+from channelfit.curves.curve import load_curve
+from channelfit.curves.data_files import read_data
+from channelfit.curves.pieces import CurvesWork
+from channelfit.front.kinds import load_plan
+from channelfit.pieces.cluster import open_cluster
+from channelfit.pieces.kept import Arrays, Key
+from channelfit.pieces.work import Doer, Work
+from channelfit.reading.documents import dump_yaml
+from channelfit.results.resuming import identity
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.plan_work import PlanWork, epochs_by
+
+ROOT = Path(__file__).parent.parent
+SEED = 5
+#: Of the protocol as its file has it, ms.
+SAMPLING = 0.5
+
+
+class Timed:
+    """A doer that counts the seconds in which pieces are done, and keeps what came of them."""
+
+    def __init__(self, doer: Doer) -> None:
+        self.doer, self.seconds = doer, 0.0
+        self.found: dict[Key, Arrays] = {}
+
+    def __call__(self, work: Work, keys: Sequence[Key]) -> Any:
+        """Yields what the other doer yields."""
+        began = time.perf_counter()
+        for key, arrays in self.doer(work, keys):
+            self.found[key] = arrays
+            self.seconds += time.perf_counter() - began
+            yield key, arrays
+            began = time.perf_counter()
+        self.seconds += time.perf_counter() - began
+
+
+def pieces(work: Any, doer: Doer, workers: int) -> Timed:
+    """All pieces of a work, after some of them have been done to get warm."""
+    keys = work.keys
+    list(doer(work, keys[: 2 * workers]))
+    timed = Timed(doer)
+    list(timed(work, keys))
+    return timed
+
+
+def batch(folder: Path, backend: str, wells: int) -> Any:
+    """The wells of a plate as the work of `channelfit batch`."""
+    plan = planned(SAMPLING)
+    plate = Plate(plan, wells)
+    data = np.stack([p.experiments[0].recording.current_pA.ravel() for p in plate.first(wells)])
+    np.save(folder / "plate.npy", data)
+    recorded = {"file": "plate.npy", "sampling": f"{SAMPLING} ms", "current": {"unit": "pA"}}
+    protocol = str(ROOT / "protocols" / "staircase.yaml")
+    document = plan.document | {
+        "fit": {"experiments": [{"protocol": protocol, "recording": recorded}]}
+    }
+    file = folder / "fit.yaml"
+    file.write_text(dump_yaml(document), encoding="utf-8")
+    size = 8 if backend == "cpu" else 96
+    asked = Asked(
+        file,
+        (str(folder / "plate.npy"),),
+        settings=BatchSettings(backend=backend),
+        seed=SEED,
+        size=size,
+    )
+    return ready(asked, Listener()).work
+
+
+def curves(folder: Path, backend: str, sets: int) -> CurvesWork:
+    """Images of one spot each as the work of `channelfit curves`."""
+    random = np.random.default_rng(SEED)
+    y, x = np.mgrid[:11, :11]
+    center = random.uniform(4, 6, (2, sets, 1, 1))
+    size, width = random.uniform(200, 600, (sets, 1, 1)), random.uniform(1.2, 2.0, (sets, 1, 1))
+    spot = size * np.exp(-((x - center[0]) ** 2 + (y - center[1]) ** 2) / (2 * width**2))
+    np.save(folder / "images.npy", random.poisson(spot + 10).astype(np.float32))
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    groups = read_data(folder / "images.npy", curve, {})
+    dtype = "float64" if backend == "cpu" else "float32"
+    return CurvesWork(curve, groups, Settings(backend, dtype))
+
+
+def islands(doer: Doer, backend: str, workers: int) -> Timed:
+    """Epochs of four islands."""
+    plan = load_plan(ROOT / "models" / "herg_markov.yaml", backend=backend)
+    population = 512 if backend == "cpu" else 65_536
+    settings = {"population": population, "islands": 4, "migrate_every": 20}
+    plan = replace(plan, optimizer="genetic", settings=settings, seed=SEED, solved=())
+    scorer = make_scorer(plan.problem, backend)
+    work = PlanWork(plan, backend, "float64", "auto", identity(plan, scorer))
+    for generations, timed in ((20 * workers, Timed(doer)), (160, Timed(doer))):
+        optimizer = plan.make_optimizer(scorer.xp)
+        optimizer.epoch = epochs_by(timed, work)
+        optimize(optimizer, plan.objective(scorer), StopRules(generations=generations))
+    return timed
+
+
+def measured(part: str, backend: str, workers: int, works: dict[str, Any]) -> Timed:
+    """One part by so many workers."""
+    everything = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    cards = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        if backend == "cpu" and everything:
+            os.sched_setaffinity(0, sorted(everything)[:workers])
+        with open_cluster(f"local:{workers}") as doer:
+            if part == "islands":
+                return islands(doer, backend, workers)
+            return pieces(works[part], doer, workers)
+    finally:
+        if everything:
+            os.sched_setaffinity(0, everything)
+        if cards is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = cards
+
+
+def same(one: Timed, other: Timed) -> bool:
+    """Whether all results are the same to the bit."""
+    return one.found.keys() == other.found.keys() and all(
+        np.array_equal(value, other.found[key][name], equal_nan=value.dtype.kind == "f")
+        for key, arrays in one.found.items()
+        for name, value in arrays.items()
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument(
+        "--parts", nargs="+", default=["batch", "curves", "islands"], metavar="PART"
+    )
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], metavar="N")
+    parser.add_argument("--wells", type=int, default=64)
+    parser.add_argument("--sets", type=int, default=1_000_000)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    wanted = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder, works = Path(name), dict[str, Any]()
+        if "batch" in wanted.parts:
+            works["batch"] = batch(folder, wanted.backend, wanted.wells)
+        if "curves" in wanted.parts:
+            works["curves"] = curves(folder, wanted.backend, wanted.sets)
+        for part in wanted.parts:
+            first: Timed | None = None
+            for workers in wanted.workers:
+                found = measured(part, wanted.backend, workers, works)
+                first = first or found
+                equal = "the same bits" if same(first, found) else "OTHER RESULTS"
+                note = f"{len(found.found)} pieces, {equal}"
+                label = f"{part}, {workers} worker{'s' * (workers > 1)}"
+                rows.append(compared(label, found.seconds, "s", first.seconds, note))
+                share = wanted.workers[0] * first.seconds / (workers * found.seconds)
+                rows.append(Row(f"{label}: efficiency", share, "1"))
+                print(f"{label}: {found.seconds:.2f} s, efficiency {share:.3f}", flush=True)
+    what = "a core" if wanted.backend == "cpu" else "a GPU"
+    finish(f"workers_{wanted.backend}", f"workers with {what} each", rows, folder=wanted.out)
+
+
+if __name__ == "__main__":
+    main()
