@@ -202,7 +202,8 @@ def test_no_element_is_read_of_an_array_that_has_none(asked: str) -> None:
 def test_the_cable_does_not_import_numba() -> None:
     code = (
         "import sys; from channelfit.fitzhugh_nagumo import *; from channelfit.fitzhugh_nagumo"
-        " import cuda, command; print([m for m in sys.modules if m.split('.')[0] == 'numba'])"
+        " import cuda; import channelfit.front.commands.fhn;"
+        " print([m for m in sys.modules if m.split('.')[0] == 'numba'])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -244,7 +244,13 @@ def started(*words: object, program: str = SCRIPT) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=in_the_foreground,
     )
+
+
+def in_the_foreground() -> None:
+    """A process of a background job would not hear Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(what: Any, seconds: float = 60.0) -> None:
@@ -895,7 +901,9 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     """SIGKILL is sent to the night and to its job, as in a power cut."""
     file, out = write(tmp_path, LONG), tmp_path / "o"
     process = subprocess.Popen(
-        [sys.executable, "-m", "channelfit", "run", file, "--out", out], stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "channelfit", "run", file, "--out", out],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=in_the_foreground,
     )
     lines = out / "long" / "history.csv"
     wait_for(lambda: lines.exists() and len(lines.read_text().splitlines()) > 2)
