@@ -28,8 +28,9 @@ from channelfit.search.plan import FitPlan
 #: Points of a trace that are kept for pictures: the least and the largest of each stretch.
 _POINTS = 600
 
-#: Wells that are read, fitted and kept together; on a GPU a plate.
-_SIZE, _SIZES = 16, {"cuda": 384}
+#: Wells that are read, fitted and kept together; on a GPU a plate. Each piece scans the space anew,
+#: which takes as long as the fits of some fifteen wells.
+_SIZE, _SIZES = 32, {"cuda": 384}
 
 
 @dataclass(frozen=True)

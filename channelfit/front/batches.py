@@ -128,7 +128,7 @@ def fit_batch(
         starts: descents for each well in a round; as suits without it.
         seed: of the search; the same seed gives the same table. The template's, or 0.
         backend: what scores the candidates: auto, reference, cpu or cuda.
-        chunk: wells that are fitted together, and at most lost by a kill; 16, or 384 on a GPU.
+        chunk: wells that are fitted together, and at most lost by a kill; 32, or 384 on a GPU.
         cluster: what does the work, as after ``--cluster``; this process without it.
         folder: where to write the run as it goes on, as ``channelfit batch`` does; new or empty.
             Without one nothing is kept.

@@ -65,7 +65,7 @@ from channelfit.front.options import backend_option, cluster_option, json_option
     "--chunk",
     type=click.IntRange(1),
     metavar="N",
-    help="Wells that are fitted together, and at most lost by a kill. [default: 16; 384 on a GPU]",
+    help="Wells that are fitted together, and at most lost by a kill. [default: 32; 384 on a GPU]",
 )
 @click.option(
     "--population",
