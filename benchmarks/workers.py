@@ -10,7 +10,7 @@ the time of one over n times theirs. All results are compared, and must be the s
 
 * batch: wells of the plate of `plate.py`, read from one file, in pieces.
 * curves: images of a Gaussian with Poisson noise, as in `curves.py`.
-* islands: the genetic algorithm on the five states of hERG, an epoch of an island a piece.
+* islands: the genetic algorithm on the three states of model_b, an epoch of an island a piece.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def curves(folder: Path, backend: str, sets: int) -> CurvesWork:
 
 def islands(doer: Doer, backend: str, workers: int) -> Timed:
     """Epochs of four islands."""
-    plan = load_plan(ROOT / "models" / "herg_markov.yaml", backend=backend)
-    population = 512 if backend == "cpu" else 65_536
+    plan = load_plan(ROOT / "models" / "model_b.yaml", backend=backend)
+    population = 16_384 if backend == "cpu" else 1_048_576
     settings = {"population": population, "islands": 4, "migrate_every": 20}
     plan = replace(plan, optimizer="genetic", settings=settings, seed=SEED, solved=())
     scorer = make_scorer(plan.problem, backend)
