@@ -58,7 +58,7 @@ from report import RESULTS, Row, finish  # noqa: E402
 
 MODEL = ROOT / "models" / "model_b.yaml"
 #: Seconds after which a fit is taken to hang. It takes two on a quiet machine, more on a busy one.
-HANGS = 600
+HANGS = 120
 #: Seconds in which a fit that hangs may tell where, and how many characters of it are shown.
 _TELLS, _SHOWN = 20, 3000
 AS_WANTED, TOO_EARLY, IMPOSSIBLE = "as wanted", "before the program began", "not possible here"
