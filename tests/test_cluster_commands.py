@@ -87,3 +87,11 @@ def test_what_cannot_be_spread_is_refused(tmp_path: Path) -> None:
     assert out.exit_code == 2
     assert "a single search is not spread over workers" in out.output
     assert not (tmp_path / "run").exists()
+
+
+def test_an_option_that_workers_do_not_hear_is_refused(tmp_path: Path) -> None:
+    words = ["optimize", str(MODEL), *SEARCH, "--seeds", "2", "--cluster", "local:1"]
+    out = CliRunner().invoke(main, [*words, "--chunk", "8", "--out", str(tmp_path / "run")])
+    assert out.exit_code == 2
+    assert "does not reach the workers of --cluster" in out.output
+    assert not (tmp_path / "run").exists()

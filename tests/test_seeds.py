@@ -194,6 +194,26 @@ def test_a_folder_of_pieces_goes_on_with_others_or_alone(plan: FitPlan, tmp_path
         assert not (folder / "resume.json").exists()
 
 
+def test_a_run_that_began_alone_goes_on_with_others(
+    plan: FitPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, count, real = lasting(run(plan, tmp_path / "whole", None)), [], CpuScorer.score
+
+    def score(self: CpuScorer, parameters: Any) -> Any:
+        count.append(1)
+        if len(count) == 9:
+            raise KeyboardInterrupt
+        return real(self, parameters)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CpuScorer, "score", score)
+        run(plan, tmp_path / "run", None)
+    assert (tmp_path / "run" / "journal.bin").exists()
+    assert lasting(run(plan, tmp_path / "run", Backwards(), resume=True)) == whole
+    left = {p.name for p in (tmp_path / "run").iterdir()}
+    assert left == {p.name for p in (tmp_path / "whole").iterdir()}
+
+
 def test_a_single_search_is_not_spread(plan: FitPlan, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a single search is not spread over workers"):
         run(replace(plan, seeds=1), tmp_path / "run", Backwards())

@@ -336,6 +336,8 @@ class RunFolder:
     def open_pieces(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> Kept:
         """Pieces of the search are kept from now on; arguments and errors as of `open_journal`."""
         self._open_resume(scorer, arguments)
+        # an earlier part of the run may have searched alone, of which pieces know nothing
+        (self.path / resuming.JOURNAL).unlink(missing_ok=True)
         self.pieces = Kept(self.path / resuming.PIECES)
         return self.pieces
 

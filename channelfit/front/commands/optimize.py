@@ -72,6 +72,11 @@ def _fitted(
 ) -> tuple[Path, dict[str, Any]]:
     """The run folder of a fit, and its summary."""
     claim = None
+    if chunk is not None and cluster is not None:
+        raise InputError(
+            "--chunk is for the GPU of this process, and does not reach the workers of --cluster; "
+            "leave it out, they divide their launches by their own memory"
+        )
     asked = {
         "model": str(model),
         "seed": seed,
