@@ -301,14 +301,16 @@ def _fill(
             row, sure = rows[good[k]], one.estimate
             fits.unit[row], fits.values[row] = unit[:, k], physical[free, k]
             fits.cost[row], fits.rms[row], fits.noise[row] = one.cost, one.cost**0.5, one.noise
+            is_silent = sure is not None and one.is_silent(sure, squares[good[k]])
             if sure is not None:
                 fits.errors[row] = sure.physical_errors[free]
                 fits.lower[row], fits.upper[row] = sure.interval()
                 fits.at_bound[row] = sure.pushed
-                scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
-                fits.information[row] = scale * local.curvature[:, :, k]
-            silent = squares[good[k]]
-            reasons = one.reasons(int(found.agreed[good[k]]), int(found.starts[good[k]]), silent)
+                if not is_silent:  # else it says nothing of a channel, nor of a population of them
+                    scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
+                    fits.information[row] = scale * local.curvature[:, :, k]
+            agreed, starts = int(found.agreed[good[k]]), int(found.starts[good[k]])
+            reasons = [_SILENT] if is_silent else one.reasons(agreed, starts)
             fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
         on_progress(Progress("judging", min(first + _AT_ONCE, len(good)), len(rows)))
 
@@ -328,16 +330,13 @@ class _Judged:
     noise: float
     estimate: Estimate | None
 
-    def reasons(self, agreed: int, starts: int, silent: float) -> list[str]:
+    def reasons(self, agreed: int, starts: int) -> list[str]:
         """Why the fit should be looked at; empty where nothing speaks against it.
 
         Arguments:
             agreed, starts: descents that came to the lowest cost, and all.
-            silent: the cost of no current at all, pA^2.
         """
         found: list[str] = []
-        if self.estimate is not None and self._is_silent(self.estimate, silent):
-            return ["no current: the fit explains the recording no better than noise would"]
         if self.estimate is not None:
             sides = zip(self.estimate.names, self.estimate.pushed, strict=True)
             found += [f"{name} is at its {_SIDES[int(side)]} bound" for name, side in sides if side]
@@ -353,11 +352,14 @@ class _Judged:
             found.append(f"the misfit is large: {rms:.3g} pA, with noise of {self.noise:.3g} pA")
         return found
 
-    def _is_silent(self, sure: Estimate, silent: float) -> bool:
+    def is_silent(self, sure: Estimate, silent: float) -> bool:
         """Whether the fit gains no more on no current at all than it would on noise alone.
 
         There the gain in chi square is about as large as the number of parameters; four standard
         deviations more are asked for.
+
+        Arguments:
+            silent: the cost of no current at all, pA^2.
         """
         if self.cost <= 0 or silent <= 0:
             return False
@@ -443,6 +445,8 @@ class _Judge:
         return math.sqrt(total / n / self.mean_weight) if n else math.sqrt(cost)
 
 
+#: Why a well that shows no channel is to be looked at.
+_SILENT = "no current: the fit explains the recording no better than noise would"
 _SIDES = {-1: "lower", 1: "upper"}
 
 
