@@ -21,11 +21,12 @@ import numpy as np
 from channelfit.batch.together import Across
 from channelfit.batch.together_cuda import CudaTogether
 from channelfit.problem.experiment import Problem
-from channelfit.problem.run_tree import DATA, N_SAMPLES
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda_tangent_walk import Rows
-from channelfit.scoring.layout.held_compression import compression
+from channelfit.scoring.cuda_tangents import Wells
+from channelfit.scoring.layout.held_compression import Compression
 from channelfit.scoring.machine.threads import single_threaded_blas
+from channelfit.scoring.tangent_plan import Piece
 
 Array = np.ndarray
 
@@ -47,20 +48,23 @@ class CudaOwnMasks(CudaTogether):
     solves = False
 
     def __init__(self, problems: Sequence[Problem], chunk: int | None = None) -> None:
-        self.n_wells = len(problems)
+        self.n_wells, self._problems = len(problems), problems
         self._begin(_of_all(problems), chunk)
+
+    def _compared(self, rows: Rows) -> Wells:
+        """What candidates are compared with in some rows, as arrays of the host."""
         total_weight, targets, constant, factors = [], [], [], []
         with single_threaded_blas():
-            for k, (data, weight, merged) in enumerate(_recorded(problems, self._walked)):
+            for k, (data, weight, merged) in enumerate(_recorded(self._problems, self._walked)):
                 if not weight.any():
                     raise InputError(f"well {k + 1} has no sample of weight above 0")
-                own, rest, roots = _seen(self._rows, data, weight)
+                own, rest, roots = _seen(rows, data, weight)
                 total_weight.append(weight.sum())
                 targets.append(own)
                 constant.append(merged + rest)
                 factors.append(roots)
         by_group = tuple(np.stack(group) for group in zip(*factors, strict=True))
-        self._compare(np.array(targets), np.array(constant), np.array(total_weight), by_group)
+        return Wells(np.array(targets), np.array(constant), np.array(total_weight), by_group)
 
     def across(self, parameters: Array, rows: Sequence[int] = ()) -> Across:
         """Not offered. Raises: ValueError."""
@@ -113,35 +117,36 @@ def _seen(rows: Rows, data: Array, weight: Array) -> tuple[Array, float, list[Ar
     targets, factors, rest = [], [], 0.0
     for group in rows.groups:
         shown, roots = [], []
-        for run in group.runs:
-            begin, n = rows.packed.runs[run, DATA], int(rows.packed.runs[run, N_SAMPLES])
-            d, whole = data[begin : begin + n], rows.packed.run_weight[run]
-            share = weight[begin : begin + n] / whole
-            if group.matrix is None:
-                root, own, outside = np.sqrt(share)[:, None, None], np.sqrt(share) * d, 0.0
-            else:
-                root, own, outside = _triangle(n, rows.oscillating, d, share)
+        for k, run in enumerate(group.runs):
+            some = group.pieces[k].samples if group.pieces else rows.samples(run)
+            d, whole = data[some], rows.packed.run_weight[run]
+            share = weight[some] / whole
+            if group.is_interleaved:
+                seen = group.pieces[k] if group.pieces else rows.compression(run)
+                root, own, outside = _triangle(seen, d, share)
                 root = root[None]
+            else:
+                root, own, outside = np.sqrt(share)[:, None, None], np.sqrt(share) * d, 0.0
             roots.append(root)
             shown.append(np.sqrt(whole) * own)
             rest += whole * outside
         factors.append(np.concatenate(roots))
-        together = np.concatenate if group.matrix is None else np.column_stack
+        together = np.column_stack if group.is_interleaved else np.concatenate
         targets.append(together(shown).ravel())
     return np.concatenate(targets), rest, factors
 
 
-def _triangle(n: int, oscillating: bool, d: Array, share: Array) -> tuple[Array, Array, float]:
+def _triangle(seen: Compression | Piece, d: Array, share: Array) -> tuple[Array, Array, float]:
     """R (rank, rank), t (rank,) and the rest of a run of n samples; see the module.
 
     Arguments:
+        seen: what is kept of the run, or of a piece of a ramp.
         d: (n,) pA, and share: (n,), the weights of samples beside that of the run.
     """
-    kept = compression(n, oscillating)
     if (share == 1).all():
-        shown, outside = kept.project(d)
+        shown, outside = seen.project(d)
         return np.eye(len(shown)), shown, outside
     root = np.sqrt(share)
-    basis, triangle = np.linalg.qr(root[:, None] * kept.basis)
+    basis, triangle = np.linalg.qr(root[:, None] * seen.basis)
     shown = basis.T @ (root * d)
     return triangle, shown, float(np.sum((root * d - basis @ shown) ** 2))

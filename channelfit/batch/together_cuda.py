@@ -28,9 +28,9 @@ voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -39,15 +39,69 @@ from channelfit.batch.together import Across, Together
 from channelfit.problem.experiment import Problem
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
-from channelfit.scoring.cuda_tangents import ONE_JOB, Tangents, Wells
+from channelfit.scoring.cuda_tangent_walk import Rows
+from channelfit.scoring.cuda_tangents import ONE_JOB, Tangents, Wells, ramps_of
+from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED
+from channelfit.scoring.layout.ramp_collocation import GRADES
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.tangent_plan import Ramp
 
 #: Candidates of one launch, at most: more make a GPU no fuller.
 _MOST = 1 << 14
 #: The share of the free memory that a launch may take.
 _SHARE = 0.4
+
+
+#: Takes parameters and, where they are given, wells, on the GPU.
+Call: TypeAlias = Callable[..., tuple[Any, ...]]
+
+
+class _Way:
+    """The kernels of one way through the runs, and what candidates are compared with in its rows.
+
+    Arguments:
+        ramps: the pieces in which runs at a varying voltage are taken; empty where they are stepped
+            through, which serves every candidate.
+        compared: gives what wells are compared with in some rows, on the host.
+    """
+
+    def __init__(
+        self, problem: Problem, ramps: Mapping[int, Ramp], compared: Callable[[Rows], Wells]
+    ) -> None:
+        self.values = Tangents(problem, 0, lambda: self.wells, ramps)
+        self.tangents = Tangents(problem, wells=lambda: self.wells, ramps=ramps)
+        self._compared = compared
+
+    @cached_property
+    def compared(self) -> Wells:
+        """What candidates are compared with, on the host."""
+        return self._compared(self.values.rows)
+
+    @cached_property
+    def wells(self) -> Wells:
+        """The same on the GPU."""
+        on_device, host = gpu.cupy().asarray, self.compared
+        with gpu.gpu_errors():
+            return Wells(
+                on_device(host.targets),
+                on_device(host.constant),
+                on_device(host.total_weight),
+                tuple(map(on_device, host.factors)),
+            )
+
+    @cached_property
+    def data(self) -> Any:
+        """(n_compressed, n_wells), the targets as products with all wells read them."""
+        return gpu.cupy().ascontiguousarray(self.wells.targets.T)
+
+    def shown(self, parameters: Any) -> tuple[Any, Any]:
+        """Weighted currents (n, n_compressed) and status (n,)."""
+        shown, statuses = self.values.shown(parameters)
+        infinite = (statuses == NOT_FINITE).any(axis=0)
+        status = gpu.cupy().where(infinite, np.int8(NOT_FINITE), statuses.max(axis=0))
+        return shown[:, :, 0], status
 
 
 class CudaTogether(Together):
@@ -75,50 +129,59 @@ class CudaTogether(Together):
             )
         if family.total_weight <= 0:
             raise InputError("nothing to score: no recording has a sample of weight above 0")
-        self.n_wells = len(family.wells)
+        self.n_wells, self._family = len(family.wells), family
         self._begin(family.problem, chunk)
-        targets, constant = self._rows.targets(family.data())
-        self._compare(targets, constant, np.full(self.n_wells, family.total_weight))
 
     def _begin(self, problem: Problem, chunk: int | None) -> None:
-        """Take the walk of a problem; its kernels are compiled while recordings are read."""
+        """Take the walk of a problem, and what its wells are compared with."""
         self.xp, self.chunk, self.problem = gpu.cupy(), chunk, problem
         self._walked = problem.groups[0].problem
-        self._values = Tangents(self._walked, 0, lambda: self._wells)
-        self._tangents = Tangents(self._walked, wells=lambda: self._wells)
-        for way in (self._values, self._tangents):
+        self._grades: list[int | None] = [*range(len(GRADES)), None]
+        self._ways: list[_Way] = []
+        first = self._first
+        for way in (first.values, first.tangents):  # compiled while recordings are read
             way.compile_ahead(ONE_JOB)
-        self._rows = self._values.rows
+        compared = first.compared
+        self.total_weight = compared.total_weight
+        self.squares = np.sum(compared.targets**2, axis=1) + compared.constant
 
-    def _compare(
-        self,
-        targets: np.ndarray,
-        constant: np.ndarray,
-        total_weight: np.ndarray,
-        factors: tuple[np.ndarray, ...] = (),
-    ) -> None:
-        """Take what candidates are compared with: the arrays of `Wells`, on the host."""
-        self.total_weight = total_weight
-        self.squares = np.sum(targets**2, axis=1) + constant
-        with gpu.gpu_errors():
-            on_device = self.xp.asarray
-            self._wells = Wells(
-                on_device(targets),
-                on_device(constant),
-                on_device(total_weight),
-                tuple(map(on_device, factors)),
-            )
+    def _compared(self, rows: Rows) -> Wells:
+        """What candidates are compared with in some rows, as arrays of the host."""
+        targets, constant = rows.targets(self._family.data())
+        total_weight = np.full(self.n_wells, self._family.total_weight)
+        return Wells(targets, constant, total_weight)
+
+    def _all_ways(self) -> Iterator[_Way]:
+        """From the fastest to the one for every candidate; each is made when it is first needed."""
+        yield from self._ways
+        while self._grades:
+            grade = self._grades.pop(0)
+            ramps = {} if grade is None else ramps_of(self._walked, grade)
+            if ramps or grade is None:
+                self._ways.append(_Way(self._walked, ramps, self._compared))
+                yield self._ways[-1]
+
+    @cached_property
+    def _first(self) -> _Way:
+        return next(self._all_ways())
 
     def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Cost, gradient and curvature; see `Together.linearize`."""
-        width = 1 + len(self._tangents.free)
-        size = self._tangents.bytes_a_candidate + 8 * width**2 * (3 + len(self._rows.groups))
-        return Linearization(*self._in_chunks(self._tangents.linearize, size, parameters, well))
+
+        def one(way: _Way) -> tuple[Call, int]:
+            width = 1 + len(way.tangents.free)
+            more = 8 * width**2 * (3 + len(way.tangents.rows.groups))
+            return way.tangents.linearize, way.tangents.bytes_a_candidate + more
+
+        return Linearization(*self._by_ways(one, parameters, well))
 
     def score(self, parameters: np.ndarray, well: np.ndarray) -> Score:
         """Cost and status; see `Together.score`."""
-        size = self._values.bytes_a_candidate
-        return Score(*self._in_chunks(self._values.score, size, parameters, well))
+        return Score(
+            *self._by_ways(
+                lambda way: (way.values.score, way.values.bytes_a_candidate), parameters, well
+            )
+        )
 
     def across(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> Across:
         """Every candidate against every well; see `Together.across`.
@@ -126,21 +189,25 @@ class CudaTogether(Together):
         Derivatives are differences of currents over a long step. They are exact where the current
         is a straight line in the parameter, which is the only place where `Across` is of use.
         """
-        shown = 8 * (4 * self._rows.n_compressed + 2 * self.n_wells)
-        size = (1 + len(rows)) * (self._values.bytes_a_candidate + shown)
-        way = partial(self._across, rows=tuple(rows))
-        return Across(*self._in_chunks(way, size, parameters, axis=0))
+        rows = tuple(rows)
 
-    def _across(self, parameters: Any, rows: tuple[int, ...]) -> tuple[Any, Any, Any]:
+        def one(way: _Way) -> tuple[Call, int]:
+            shown = 8 * (4 * way.values.rows.n_compressed + 2 * self.n_wells)
+            size = (1 + len(rows)) * (way.values.bytes_a_candidate + shown)
+            return partial(self._across, way=way, rows=rows), size
+
+        return Across(*self._by_ways(one, parameters, axis=0, status=0))
+
+    def _across(self, parameters: Any, way: _Way, rows: tuple[int, ...]) -> tuple[Any, ...]:
         """The arrays of `Across`, of some candidates."""
-        xp, way, n, width = self.xp, self._values, parameters.shape[1], 1 + len(rows)
+        xp, values, n, width = self.xp, way.values, parameters.shape[1], 1 + len(rows)
         if not n:
             nothing = xp.empty((0, width, width)), xp.empty((0, width, self.n_wells))
             return xp.empty(0, dtype=np.int8), *nothing
         points = xp.repeat(parameters[:, :, None], width, axis=2)
         for k, row in enumerate(rows, 1):
             points[row, :, k] += xp.maximum(xp.abs(parameters[row]), 1.0)
-        shown, statuses = self._shown(points.reshape(len(points), n * width))
+        shown, statuses = way.shown(points.reshape(len(points), n * width))
         columns, failed = shown.reshape(n, width, -1), statuses.reshape(n, width)
         for k, row in enumerate(rows, 1):
             step = points[row, :, k] - parameters[row]
@@ -148,36 +215,57 @@ class CudaTogether(Together):
         status = failed[:, 0]
         for k in range(1, width):
             status = xp.where(status == OK, failed[:, k], status)
-        squares = way.squares(xp.ascontiguousarray(columns.transpose(0, 2, 1)))
+        squares = values.squares(xp.ascontiguousarray(columns.transpose(0, 2, 1)))
         i, j = np.indices((width, width))
         entries = np.maximum(i, j) * (np.maximum(i, j) + 1) // 2 + np.minimum(i, j)
         products = squares[:, xp.asarray(entries.ravel())].reshape(n, width, width)
-        with_data = way.times(columns.reshape(n * width, -1), self._data[None])
+        with_data = values.times(columns.reshape(n * width, -1), way.data[None])
         with_data = with_data.reshape(n, width, self.n_wells)
         lost = (status == OK) & ~xp.isfinite(products).all(axis=(1, 2))
         status = xp.where(lost, np.int8(NOT_FINITE), status)
         good = (status == OK)[:, None, None]
         return status, xp.where(good, products, np.nan), with_data
 
-    def _shown(self, parameters: Any) -> tuple[Any, Any]:
-        """Weighted currents (n, n_compressed) and status (n,)."""
-        shown, statuses = self._values.shown(parameters)
-        return shown[:, :, 0], statuses[0]  # of the only job
+    # --- way by way, in chunks
 
-    @cached_property
-    def _data(self) -> Any:
-        """(n_compressed, n_wells), the targets as `_across` reads them."""
-        return self.xp.ascontiguousarray(self._wells.targets.T)
-
-    # --- in chunks
-
-    def _in_chunks(
+    def _by_ways(
         self,
-        call: Callable[..., tuple[Any, ...]],
-        size: int,
+        one: Callable[[_Way], tuple[Call, int]],
         parameters: np.ndarray,
         well: np.ndarray | None = None,
         axis: int = -1,
+        status: int = 1,
+    ) -> list[np.ndarray]:
+        """The results of a call, of each candidate by the first way that follows it.
+
+        Arguments:
+            one: gives the call of a way, and the bytes that it takes for each candidate.
+            well: (n,) int or None.
+            axis: that of the candidates in what the call gives, the first or the last.
+            status: which of the arrays tells whether a candidate was followed.
+        """
+        parameters = self._checked(parameters)
+        well = None if well is None else self._checked_wells(well, parameters.shape[1])
+        found: list[np.ndarray] = []
+        wanted = np.arange(parameters.shape[1])
+        for way in self._all_ways():
+            own = None if well is None else well[wanted]
+            part = self._in_chunks(*one(way), parameters[:, wanted], own, axis)
+            for whole, some in zip(found, part, strict=bool(found)):
+                whole[wanted if axis == 0 else (..., wanted)] = some
+            found = found or part
+            wanted = np.flatnonzero(found[status] == UNRESOLVED)
+            if not len(wanted):
+                break
+        return found
+
+    def _in_chunks(
+        self,
+        call: Call,
+        size: int,
+        parameters: np.ndarray,
+        well: np.ndarray | None,
+        axis: int,
     ) -> list[np.ndarray]:
         """The results of a call, made for as many candidates at once as memory allows.
 
@@ -187,8 +275,7 @@ class CudaTogether(Together):
             well: (n,) int or None.
             axis: that of the candidates in what the call gives.
         """
-        parameters = self._checked(parameters)
-        wells = () if well is None else (self._checked_wells(well, parameters.shape[1]),)
+        wells = () if well is None else (well,)
         parts, n = [], parameters.shape[1]
         step = self.chunk or max(1, min(_MOST, int(_SHARE * self._free) // size))
         with gpu.gpu_errors():

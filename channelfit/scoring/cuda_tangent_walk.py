@@ -6,7 +6,7 @@ All of it is made on the host, once for a problem and a number of jobs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
@@ -16,9 +16,10 @@ import numpy as np
 
 from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODES, TABLE, RunTree
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
-from channelfit.scoring.layout.held_compression import compression
+from channelfit.scoring.layout.held_compression import Compression, compression
 from channelfit.scoring.layout.visit_order import Schedule
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
+from channelfit.scoring.tangent_plan import Piece, Ramp, sampled_pieces
 
 Array: TypeAlias = np.ndarray
 
@@ -53,7 +54,7 @@ SEGMENT = np.dtype(
         ("nodes", "i4"),
         ("run", "i4"),
         ("point", "i4"),
-        ("unused", "i4"),
+        ("matrix", "i4"),
     ]
 )
 RUN = np.dtype(
@@ -77,78 +78,136 @@ _RECORDINGS = 8  # recordings that are compressed at once
 class Group:
     """Runs whose rows lie side by side: those of equally many samples, or all that are kept whole.
 
+    The pieces of ramps make groups too, those of equally many rows.
+
     Attributes:
-        runs: the numbers of its runs in the tree.
+        runs: the numbers of its runs in the tree, of a piece that of the run which it belongs to.
         matrix: (rank, n_points) from points to residuals, None for the identity.
-        n_rows: the points of all its runs. Where there is a matrix, row k*n_runs + r is point k of
-            run r.
+        n_rows: the points of all its runs. Where they are interleaved, row k*n_runs + r is point k
+            of run r, else a run's rows follow each other.
+        pieces: those of ramps, of which rows are kept compressed; else empty.
     """
 
     runs: tuple[int, ...]
     matrix: np.ndarray | None
     n_rows: int
+    pieces: tuple[Piece, ...] = ()
 
     @property
     def n_compressed(self) -> int:
         """How many rows are left of `n_rows` behind the matrix."""
         return self.n_rows if self.matrix is None else len(self.matrix) * len(self.runs)
 
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether the first rows of all runs stand before their second ones."""
+        return self.matrix is not None or bool(self.pieces)
+
 
 class Rows:
     """Which samples of a recording are looked at, and where their residuals go.
 
+    Arguments:
+        ramps: by the number of a varying run, the pieces in which it is taken; others are taken
+            from sample to sample.
+
     Attributes:
         points: run -> indices of its samples (n_points,).
-        place: run -> its place in `runs`.
-        runs: records of RUN. Their `data` point into the attribute `data`: currents at the points,
-            pA, of which the matrix of the group makes what `compression` sees of the recording.
+        place: run -> its place in `runs`; (run, piece) -> that of a piece in which samples lie.
+        runs: records of RUN, of pieces as of runs. Their `data` point into the attribute `data`:
+            currents at the points, pA, of which the matrix of the group makes what `compression`
+            sees of the recording; of pieces what their polynomials see of it.
+        matrices: (n_pieces, DEGREE + 1, DEGREE + 1), from the points of each piece to its rows,
+            filled up with zeros.
+        ranks: place of a piece -> how many rows it has, and where its matrix begins.
         groups: the groups in the order of their rows.
         n_rows: the rows of all groups, and n_compressed: those that their matrices leave.
         constant: the part of the sum of squares that no channel can change, pA^2.
     """
 
-    def __init__(self, packed: RunTree, oscillating: bool) -> None:
-        self.packed, self.oscillating = packed, oscillating
+    def __init__(
+        self, packed: RunTree, oscillating: bool, ramps: Mapping[int, Ramp] | None = None
+    ) -> None:
+        self.packed, self.oscillating, self.ramps = packed, oscillating, ramps or {}
         self.points: dict[int, np.ndarray] = {}
         self.constant = packed.constant
+        self.place: dict[int | tuple[int, int], int] = {}
+        self.ranks: dict[int, tuple[int, int]] = {}
+        self.groups: list[Group] = []
+        self.n_rows = 0
+        self._records: list[tuple[Any, ...]] = []
+        self._data = [np.zeros(0)]
+        self._n_data = 0
+        self._matrices: list[np.ndarray] = []
         members: dict[int, list[int]] = {0: []}  # samples, 0 where all are kept -> runs
+        of_rank: dict[int, list[tuple[int, Piece]]] = {}  # rows -> pieces of runs
         for run in np.flatnonzero(packed.run_weight > 0).tolist():
             n = int(packed.runs[run, N_SAMPLES])
             held = packed.runs[run, KIND] == HELD
             few = compression(n, oscillating) if held else None
-            if few is None or few.is_whole:
+            if run in self.ramps:
+                for piece in sampled_pieces(packed, run, self.ramps[run]):
+                    of_rank.setdefault(len(piece.matrix), []).append((run, piece))
+            elif few is None or few.is_whole:
                 members[0].append(run)
                 self.points[run] = np.arange(n)
             else:
                 members.setdefault(n, []).append(run)
                 self.points[run] = few.points
-        self.place: dict[int, int] = {}
-        self.groups: list[Group] = []
-        self.n_rows = 0
-        records: list[tuple[Any, ...]] = []
-        data = [np.zeros(0)]
         for n, some in members.items():
-            rows = sum(len(self.points[run]) for run in some)
-            matrix = compression(n, oscillating).matrix if n else None
-            first = n_data = 0
-            for k, run in enumerate(some):
-                self.place[run] = len(records)
-                n_data = sum(map(len, data))
-                begin, weight = packed.runs[run, DATA], packed.run_weight[run]
-                own = packed.data_pA[begin : begin + packed.runs[run, N_SAMPLES]]
-                if matrix is not None:
-                    target, rest = compression(n, oscillating).project(own)
-                    self.constant += weight * rest
-                    own = np.linalg.lstsq(matrix, target, rcond=None)[0]
-                where = (k, len(some)) if n else (first, 1)
-                records.append((np.sqrt(weight), n_data, self.n_rows, rows, *where, 0))
-                data.append(own)
-                first += len(own)
-            if some:
-                self.groups.append(Group(tuple(some), matrix, rows))
-            self.n_rows += rows
+            self._add_runs(n, some)
+        for pieces in of_rank.values():
+            self._add_pieces(pieces)
         self.n_compressed = sum(group.n_compressed for group in self.groups)
-        self.runs, self.data = np.array(records, dtype=RUN), np.concatenate(data)
+        self.runs, self.data = np.array(self._records, dtype=RUN), np.concatenate(self._data)
+        self.matrices = np.array(self._matrices or [np.zeros((1, 1))])
+
+    def _add_runs(self, n: int, some: list[int]) -> None:
+        """A group of runs of n samples, or where n is 0 that of all which are kept whole."""
+        packed, first = self.packed, 0
+        rows = sum(len(self.points[run]) for run in some)
+        matrix = compression(n, self.oscillating).matrix if n else None
+        for k, run in enumerate(some):
+            begin, weight = packed.runs[run, DATA], packed.run_weight[run]
+            own = packed.data_pA[begin : begin + packed.runs[run, N_SAMPLES]]
+            if matrix is not None:
+                target, rest = compression(n, self.oscillating).project(own)
+                self.constant += weight * rest
+                own = np.linalg.lstsq(matrix, target, rcond=None)[0]
+            self._add(run, own, run, rows, (k, len(some)) if n else (first, 1))
+            first += len(own)
+        if some:
+            self.groups.append(Group(tuple(some), matrix, rows))
+        self.n_rows += rows
+
+    def _add_pieces(self, some: list[tuple[int, Piece]]) -> None:
+        """A group of pieces with equally many rows."""
+        rows = sum(len(piece.matrix) for _, piece in some)
+        for k, (run, piece) in enumerate(some):
+            own, rest = piece.project(self.packed.data_pA[piece.samples])
+            self.constant += float(self.packed.run_weight[run] * rest)
+            self._add((run, piece.number), own, run, rows, (k, len(some)))
+            rank, n_points = piece.matrix.shape
+            self.ranks[self.place[run, piece.number]] = rank, len(self._matrices) * n_points**2
+            self._matrices.append(np.pad(piece.matrix, ((0, n_points - rank), (0, 0))))
+        runs, pieces = zip(*some, strict=True)
+        self.groups.append(Group(runs, None, rows, pieces))
+        self.n_rows += rows
+
+    def _add(
+        self,
+        key: int | tuple[int, int],
+        own: np.ndarray,
+        run: int,
+        rows: int,
+        where: tuple[int, int],
+    ) -> None:
+        """A record: what is compared with own (n,), in a group of rows, from where by what step."""
+        self.place[key] = len(self._records)
+        root = np.sqrt(self.packed.run_weight[run])
+        self._records.append((root, self._n_data, self.n_rows, rows, *where, 0))
+        self._data.append(own)
+        self._n_data += len(own)
 
     def targets(self, recordings: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
         """What several recordings look like in the compressed rows of all groups.
@@ -178,19 +237,29 @@ class Rows:
         parts = []
         for group in self.groups:
             shown = []
-            for run in group.runs:
-                begin, n = self.packed.runs[run, DATA], int(self.packed.runs[run, N_SAMPLES])
-                own = np.zeros((_RECORDINGS, n))
-                own[: len(recordings)] = [data[begin : begin + n] for data, _ in recordings]
-                if group.matrix is not None:
-                    own, outside = compression(n, self.oscillating).project_all(own)
+            for k, run in enumerate(group.runs):
+                some = group.pieces[k].samples if group.pieces else self.samples(run)
+                own = np.zeros((_RECORDINGS, some.stop - some.start))
+                own[: len(recordings)] = [data[some] for data, _ in recordings]
+                if group.is_interleaved:
+                    seen = group.pieces[k] if group.pieces else self.compression(run)
+                    own, outside = seen.project_all(own)
                     rest += weight[run] * outside
                 shown.append(np.sqrt(weight[run]) * own)
-            if group.matrix is None:
-                parts += shown
-            else:
+            if group.is_interleaved:
                 parts.append(np.stack(shown, axis=-1).reshape(_RECORDINGS, -1))
+            else:
+                parts += shown
         return np.concatenate(parts, axis=1), rest
+
+    def samples(self, run: int) -> slice:
+        """The samples of a run among all data."""
+        begin = int(self.packed.runs[run, DATA])
+        return slice(begin, begin + int(self.packed.runs[run, N_SAMPLES]))
+
+    def compression(self, run: int) -> Compression:
+        """How a held run is compressed."""
+        return compression(int(self.packed.runs[run, N_SAMPLES]), self.oscillating)
 
 
 def _blocks(recordings: Iterable[tuple[Array, float]]) -> Iterator[list[tuple[Array, float]]]:
@@ -409,6 +478,9 @@ class Layout:
 
     def _move(self, w: int, now: dict[int, int]) -> None:
         run, start = int(self.order.run[w]), now[int(self.order.source[w])]
+        if run in self.rows.ramps:
+            self._move_in_pieces(w, self.rows.ramps[run], now)
+            return
         row, end = self.packed.runs[run], self._new()
         self._used(start, end)
         n_steps = row[N_SAMPLES] * row[N_SUB]
@@ -425,6 +497,21 @@ class Layout:
             (dt, n, n_sub, begin, start, end, place, first, len(self.segments) - first)
         )
         self.n_nodes += len(self.nodes[-1])
+        if self.order.target[w] >= 0:
+            now[int(self.order.target[w])] = end
+
+    def _move_in_pieces(self, w: int, ramp: Ramp, now: dict[int, int]) -> None:
+        run, start, end = int(self.order.run[w]), now[int(self.order.source[w])], self._new()
+        self._used(start, end)
+        first, n_points = len(self.segments), ramp.voltage.shape[1]
+        for k, (length, voltage) in enumerate(zip(ramp.lengths, ramp.voltage, strict=True)):
+            place = self.rows.place.get((run, k), -1) if self.order.weight[w] > 0 else -1
+            rank, matrix = self.rows.ranks.get(place, (0, 0))
+            self.segments.append((length, rank, 0, 1 + self.n_nodes, place, 0, matrix))
+            self.nodes.append(voltage)
+            self.n_nodes += n_points
+        self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
+        self.moves.append((0.0, 0, 0, 0, start, end, -1, first, len(ramp.lengths)))
         if self.order.target[w] >= 0:
             now[int(self.order.target[w])] = end
 

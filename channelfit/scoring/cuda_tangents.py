@@ -8,7 +8,7 @@ that does not depend on how many candidates there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from channelfit.model.channel import Chain
 from channelfit.problem.experiment import Problem
+from channelfit.problem.run_tree import KIND, VARYING
 from channelfit.scoring.cuda_modes import jobs_that_fill
 from channelfit.scoring.cuda_tangent_walk import Layout, Rows, Walk, as_bytes
 from channelfit.scoring.kernels.cuda_algebra import (
@@ -28,15 +29,22 @@ from channelfit.scoring.kernels.cuda_algebra import (
     PROJECTED_ROWS,
     WEIGH_TANGENTS,
 )
+from channelfit.scoring.kernels.cuda_pieces import (
+    COMPOSE_PIECES,
+    PIECE_THREADS,
+    REPLAY_PIECES,
+    shared_bytes,
+)
 from channelfit.scoring.kernels.cuda_tangents import (
     COMPOSE_TANGENTS,
     REPLAY_TANGENTS,
     TRACE_TANGENTS,
     CudaTangentSource,
 )
-from channelfit.scoring.layout.visit_order import schedule
+from channelfit.scoring.layout.visit_order import needed_runs, schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
+from channelfit.scoring.tangent_plan import Ramp, in_pieces
 
 #: Into how many jobs a candidate is cut that is compared with wells. As many as fill the GPU would
 #: be more for few candidates than for many, which shows in the last digits.
@@ -52,9 +60,31 @@ def _has_cycles(chain: Chain) -> bool:
     return len(pairs) >= len(chain.states) > 1
 
 
-def rows_of(problem: Problem) -> Rows:
-    """Which samples of a problem's recordings are looked at."""
-    return Rows(problem.scored, any(_has_cycles(chain) for chain in problem.model.chains))
+def rows_of(problem: Problem, ramps: Mapping[int, Ramp] | None = None) -> Rows:
+    """Which samples of a problem's recordings are looked at.
+
+    Arguments:
+        ramps: by the number of a run, the pieces in which it is taken.
+    """
+    return Rows(problem.scored, any(_has_cycles(chain) for chain in problem.model.chains), ramps)
+
+
+def ramps_of(problem: Problem, grade: int) -> dict[int, Ramp]:
+    """The pieces of all runs at a varying voltage that a score needs; empty where one is stepped.
+
+    Arguments:
+        grade: how fine the pieces are, a row of `ramp_collocation.GRADES`.
+    """
+    if not CudaTangentSource(problem.model).takes_pieces:
+        return {}
+    tree, found = problem.scored, dict[int, Ramp]()
+    for run in needed_runs(tree):
+        if tree.runs[run, KIND] == VARYING:
+            ramp = in_pieces(tree, run, grade)
+            if ramp is None:
+                return {}
+            found[run] = ramp
+    return found
 
 
 class Tangents:
@@ -67,6 +97,8 @@ class Tangents:
             when they are first needed. Every candidate is then compared with one of them, in the
             same launches, and nothing that a candidate gets depends on how many there are. None
             where all candidates are compared with the problem's own recording.
+        ramps: `ramps_of` the problem: no voltage is stepped through, and a candidate that these
+            pieces do not follow has the status UNRESOLVED. Empty to take all steps.
     """
 
     def __init__(
@@ -74,8 +106,9 @@ class Tangents:
         problem: Problem,
         tangents: int | None = None,
         wells: Callable[[], Wells] | None = None,
+        ramps: Mapping[int, Ramp] | None = None,
     ) -> None:
-        self.problem, self.wells = problem, wells
+        self.problem, self.wells, self.ramps = problem, wells, ramps or {}
         self.source = CudaTangentSource(problem.model, tangents)
         free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         self.free = free if self.source.tangents else []
@@ -92,12 +125,17 @@ class Tangents:
     def bytes_a_candidate(self) -> int:
         """Bytes of the GPU's memory that a candidate of `linearize` takes.
 
-        These are all residuals, and those of the largest group three times over. What segments take
-        is not counted: where runs are cut there are few candidates, and at most as many segments as
-        fill the GPU.
+        These are all residuals, those of the largest group three times over, and what pieces of
+        ramps take. What other segments take is not counted: where runs are cut there are few
+        candidates, and at most as many segments as fill the GPU.
         """
         largest = max(group.n_rows for group in self.rows.groups)
-        return 8 * (1 + len(self.free)) * (self.rows.n_rows + 3 * largest)
+        numbers = (1 + len(self.free)) * (self.rows.n_rows + 3 * largest)
+        if self.ramps:
+            source, n_pieces = self.source, sum(len(ramp.lengths) for ramp in self.ramps.values())
+            of_thread = source.composite_size + source.state_size + source.shown_size
+            numbers += n_pieces * (self._n_groups * of_thread + 2 * source.largest**2)
+        return 8 * numbers
 
     def linearize(self, parameters: Any, well: Any = gpu.NULL) -> tuple[Any, Any, Any, Any]:
         """Cost, status, gradient and curvature; see `scorer.Linearization`.
@@ -174,7 +212,7 @@ class Tangents:
             segment.
         """
         xp, n, n_free = gpu.cupy(), parameters.shape[1], len(self.free)
-        n_groups = max(1, -(-n_free // max(1, self.source.tangents)))
+        n_groups = self._n_groups
         program, threads = self.program(self._jobs(n * n_groups)), self.threads or self._threads
         n_jobs, n_segments = len(program.walk.jobs) - 1, len(program.walk.segments)
         residuals = xp.empty(self.rows.n_rows * n * (1 + n_free))
@@ -185,7 +223,16 @@ class Tangents:
         recorded = (self._on_device.runs, self._on_device.data)
         cut = (program.segments, program.arrays[-1])
         blocks = -(-n * n_groups // threads), -(-n * n_groups // _THREADS_CUT)
-        if program.compose is not None:
+        left: tuple[Any, ...] = ()  # by the first kernel for the last
+        if self.ramps:
+            largest = self.source.largest
+            shown = xp.empty(n_segments * n * n_groups * self.source.shown_size)
+            tails = xp.empty(n_segments * n * 2 * largest**2)
+            left = shown, tails, self._on_device.pieces
+            room = shared_bytes(largest, self.source.channel.n_rates)
+            wanted = (composites, shown, tails, status[n_jobs:])
+            program.compose((n, n_segments), (PIECE_THREADS,), (*who, *cut, *wanted), room)
+        elif program.compose is not None:
             program.compose(
                 (blocks[1], n_segments), (_THREADS_CUT,), (*who, *cut, composites, status[n_jobs:])
             )
@@ -195,10 +242,18 @@ class Tangents:
             (*who, *program.arrays, *recorded, composites, states, residuals, status),
         )
         if program.replay is not None:
+            end = (residuals, status[n_jobs:]) if self.ramps else (residuals,)
             program.replay(
-                (blocks[1], n_segments), (_THREADS_CUT,), (*who, *cut, states, *recorded, residuals)
+                (blocks[1], n_segments),
+                (_THREADS_CUT,),
+                (*who, *cut, states, *left, *recorded, *end),
             )
         return residuals, status
+
+    @property
+    def _n_groups(self) -> int:
+        """How many threads take a candidate through a job."""
+        return max(1, -(-len(self.free) // max(1, self.source.tangents)))
 
     def _compressed(self, residuals: Any, n: int) -> Iterator[tuple[Any, int]]:
         """The rows of each group in the compressed space, a flat array, and how many there are."""
@@ -314,13 +369,22 @@ class Tangents:
             cut = len(walk.segments) > 0
             module = self._module(walk)
             arrays = tuple(gpu.cupy().asarray(array) for array in walk.arrays)
+            ends = (
+                (COMPOSE_PIECES, REPLAY_PIECES)
+                if self.ramps
+                else (COMPOSE_TANGENTS, REPLAY_TANGENTS)
+            )
+            compose, replay = (module.kernel(name) if cut else None for name in ends)
+            if self.ramps:
+                room = shared_bytes(self.source.largest, self.source.channel.n_rates)
+                module.kernel(COMPOSE_PIECES).allow_dynamic_shared(room)
             self._programs[n_jobs] = Program(
                 walk,
                 arrays,
                 gpu.cupy().asarray(as_bytes(walk.segments)),
                 module.kernel(TRACE_TANGENTS),
-                module.kernel(COMPOSE_TANGENTS) if cut else None,
-                module.kernel(REPLAY_TANGENTS) if cut else None,
+                compose,
+                replay,
                 module.kernel(PROJECT_TANGENTS),
                 module.kernel(WEIGH_TANGENTS),
                 module.kernel(MULTIPLY_TANGENTS),
@@ -348,7 +412,8 @@ class Tangents:
         return module
 
     def _text(self, walk: Walk) -> str:
-        return self.source.specialized(walk.n_slots, walk.varying, len(walk.segments) > 0)
+        cut = len(walk.segments) > 0
+        return self.source.specialized(walk.n_slots, walk.varying, cut, bool(self.ramps))
 
     @property
     def _title(self) -> str:
@@ -357,7 +422,7 @@ class Tangents:
     @cached_property
     def rows(self) -> Rows:
         """Which samples of the recordings are looked at."""
-        return rows_of(self.problem)
+        return rows_of(self.problem, self.ramps)
 
     @cached_property
     def _on_device(self) -> OnDevice:
@@ -370,6 +435,7 @@ class Tangents:
                 None if g.matrix is None else xp.asarray(np.ascontiguousarray(g.matrix))
                 for g in rows.groups
             ],
+            xp.asarray(rows.matrices),
         )
 
     @cached_property
@@ -440,13 +506,15 @@ class Wells:
 class OnDevice:
     """The arrays of `Rows` on the GPU, and `free`, (n_free,) int32 indices of parameters.
 
-    The walk subtracts `data` at the points; they are 0 where wells are compared behind it.
+    The walk subtracts `data` at the points; they are 0 where wells are compared behind it. The
+    matrices are those of the groups; those of pieces are apart.
     """
 
     free: Any
     runs: Any
     data: Any
     matrices: list[Any]
+    pieces: Any
 
 
 @dataclass(frozen=True, eq=False)

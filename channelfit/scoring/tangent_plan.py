@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,6 +95,33 @@ class Stretch:
         return bool(self.nodes) or self.ramp is not None
 
 
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A piece of a ramp in which samples lie.
+
+    Attributes:
+        number: which of the ramp's pieces it is.
+        samples: its samples among all data.
+        basis: (n_samples, rank), orthonormal, of what the polynomials of the piece can show.
+        matrix: (rank, n_points), from the points of `ramp_collocation` to the basis.
+    """
+
+    number: int
+    samples: slice
+    basis: np.ndarray
+    matrix: np.ndarray
+
+    def project(self, data: np.ndarray) -> tuple[np.ndarray, float]:
+        """Data (n_samples,) by the basis (rank,), and the squares that lie outside it."""
+        shown = self.basis.T @ data
+        return shown, float(np.sum((data - self.basis @ shown) ** 2))
+
+    def project_all(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same of recordings (..., n_samples): (..., rank), and squares (...)."""
+        shown = data @ self.basis
+        return shown, np.sum((data - shown @ self.basis.T) ** 2, axis=-1)
+
+
 class Plan:
     """Where everything of one tree of runs goes.
 
@@ -135,7 +161,7 @@ class Plan:
         self.run_dt[held] = tree.table_dt[runs[held, TABLE]]
         self.ramps: dict[int, Ramp] = {}
         for r in np.flatnonzero(~held).tolist() if grade is not None else ():
-            ramp = _ramp(tree, r, grade or 0)
+            ramp = in_pieces(tree, r, grade or 0)
             self.ramps |= {} if ramp is None else {r: ramp}
         self._place(tree, held, sampled, oscillating)
         self.levels = np.ones(len(tree.table_dt), np.int64)
@@ -214,20 +240,14 @@ class Plan:
 
     def _pieces(self, tree: RunTree, r: int, flat: int, rows: int) -> Iterator[tuple[Group, Seen]]:
         """For every piece with samples: its group, and what data become in it."""
-        ramp, n, step = self.ramps[r], int(tree.runs[r, N_SAMPLES]), int(tree.runs[r, N_SUB])
-        t, first = np.arange(n) * (step * tree.run_dt[r]), int(tree.runs[r, DATA])
-        piece_of = np.searchsorted(ramp.edges[1:-1], t, side="right")
-        for piece in np.unique(piece_of).tolist():
-            begin, end = ramp.edges[piece : piece + 2]
-            inside = piece_of == piece
-            q, matrix = np.linalg.qr(collocation.between((t[inside] - begin) / (end - begin)))
-            places = first + np.flatnonzero(inside)
-            of_piece = slice(int(places[0]), int(places[-1]) + 1)
-            ramp.places[piece] = flat
-            points = slice(flat, flat + matrix.shape[1] * self.width)
-            group = Group(matrix, points, slice(rows, rows + len(matrix)))
-            flat, rows = points.stop, rows + len(matrix)
-            yield group, Seen(partial(_on_basis, q), [(of_piece, r)])
+        ramp = self.ramps[r]
+        for piece in sampled_pieces(tree, r, ramp):
+            ramp.places[piece.number] = flat
+            rank, n_points = piece.matrix.shape
+            points = slice(flat, flat + n_points * self.width)
+            group = Group(piece.matrix, points, slice(rows, rows + rank))
+            flat, rows = points.stop, rows + rank
+            yield group, Seen(piece.project, [(piece.samples, r)])
 
     def targets(self, data_pA: np.ndarray, constant: float) -> tuple[np.ndarray, float]:
         """What data look like to the residuals, and the squares that lie outside all of these.
@@ -274,12 +294,6 @@ def _untouched(data: np.ndarray) -> tuple[np.ndarray, float]:
     return data, 0.0
 
 
-def _on_basis(q: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, float]:
-    """Data by an orthonormal basis (n, n_basis), and the squares that lie outside it."""
-    shown = q.T @ data
-    return shown, float(np.sum((data - q @ shown) ** 2))
-
-
 def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
     """Voltages of a varying run: (edges, middles), or (Gauss points, those of the quarters)."""
     row = tree.runs[r]
@@ -291,13 +305,31 @@ def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
     return nodes[:, GAUSS:QUARTERS].ravel(), nodes[:, QUARTERS:].ravel()
 
 
-def _ramp(tree: RunTree, r: int, grade: int) -> Ramp | None:
-    """A varying run in pieces; None where its voltage is not smooth, or where steps cost less."""
+def in_pieces(tree: RunTree, r: int, grade: int) -> Ramp | None:
+    """A varying run in pieces; None where its voltage is not smooth, or where steps cost less.
+
+    Arguments:
+        r: the number of the run.
+        grade: how fine the pieces are, a row of `ramp_collocation.GRADES`.
+    """
     row = tree.runs[r]
     n = int(row[N_SAMPLES] * row[N_SUB])
     nodes = tree.nodes_mV[row[TABLE] : row[TABLE] + n * len(NODES)].reshape(n, len(NODES))
-    in_pieces = collocation.pieces(float(tree.run_dt[r]), nodes, NODES, grade)
-    return None if in_pieces is None else Ramp(*in_pieces, np.full(len(in_pieces[1]), -1))
+    found = collocation.pieces(float(tree.run_dt[r]), nodes, NODES, grade)
+    return None if found is None else Ramp(*found, np.full(len(found[1]), -1))
+
+
+def sampled_pieces(tree: RunTree, r: int, ramp: Ramp) -> Iterator[Piece]:
+    """The pieces of run r in which samples lie."""
+    n, step = int(tree.runs[r, N_SAMPLES]), int(tree.runs[r, N_SUB])
+    t, first = np.arange(n) * (step * tree.run_dt[r]), int(tree.runs[r, DATA])
+    piece_of = np.searchsorted(ramp.edges[1:-1], t, side="right")
+    for number in np.unique(piece_of).tolist():
+        begin, end = ramp.edges[number : number + 2]
+        inside = np.flatnonzero(piece_of == number)
+        basis, matrix = np.linalg.qr(collocation.between((t[inside] - begin) / (end - begin)))
+        samples = slice(first + int(inside[0]), first + int(inside[-1]) + 1)
+        yield Piece(number, samples, basis, matrix)
 
 
 class VaryingRun:

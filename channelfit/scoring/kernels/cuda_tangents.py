@@ -14,7 +14,8 @@ empty. Their runs are therefore cut into segments. Threads of their own compute 
 makes of any state (`composeTangents`); the walk goes from the end of one segment to the end of the
 next; and threads of their own again step through each segment from the state that it starts with
 (`replayTangents`). Without derivatives the same program is the fastest way to the costs of a few
-candidates at a varying voltage.
+candidates at a varying voltage. Where the voltage is smooth the segments may be pieces on which
+occupancies are polynomials (`cuda_pieces`); then nothing is stepped.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from channelfit.scoring.kernels.cuda_mixed import (
     tangents as mixed_tangents,
 )
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
+from channelfit.scoring.kernels.cuda_pieces import shown_numbers, takes_pieces, write_pieces
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
 from channelfit.scoring.kernels.fast_rates import DEEP
 
@@ -66,6 +68,7 @@ class CudaTangentSource:
         hash: 16 hexadecimal digits of the SHA-256 of `text`.
         state_size: float64 numbers in a state with its derivatives.
         composite_size: float64 numbers in what a segment makes of any state, with derivatives.
+        shown_size: float64 numbers in what is open at the points of a piece, with derivatives.
     """
 
     def __init__(self, model: ChannelModel, tangents: int | None = None) -> None:
@@ -82,18 +85,27 @@ class CudaTangentSource:
         if is_mixed(model):
             composite = composite_numbers(self.channel)
         self.composite_size = composite * numbers
+        self.shown_size = shown_numbers(self.largest) * numbers
         self.text = self._text(cut=True)
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
-    def specialized(self, n_slots: int, varying: bool, cut: bool = False) -> str:
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether runs at smooth varying voltage can be taken in pieces."""
+        return takes_pieces(self.model, self.tangents)
+
+    def specialized(
+        self, n_slots: int, varying: bool, cut: bool = False, pieces: bool = False
+    ) -> str:
         """The text for one walk.
 
         Arguments:
             n_slots: how many states are kept between runs.
             varying: whether the voltage varies in any run.
             cut: whether runs at a varying voltage are cut into segments.
+            pieces: whether these segments are pieces as `cuda_pieces` takes them.
         """
-        text = self.text if cut else self._text(cut=False)
+        text = self.text if cut and not pieces else self._text(cut, pieces)
         return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{text}"
 
     def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
@@ -113,7 +125,7 @@ class CudaTangentSource:
 
     # --- pieces of text
 
-    def _text(self, cut: bool) -> str:
+    def _text(self, cut: bool, pieces: bool = False) -> str:
         w = CudaWriter()
         w(self.channel.title("residuals and their derivatives"), "")
         w("#ifndef N_SLOTS  // what the protocols decide: `specialized` defines it")
@@ -130,6 +142,12 @@ class CudaTangentSource:
         w(*_RELAXED.splitlines())
         self._chains(w)
         w(*_PROGRAM.splitlines())
+        if pieces:
+            ends, kernel = self._suited(_ENDS), self._suited(_KERNEL)
+            w(*_SEEDED.splitlines(), "#if VARYING", *_SEGMENTS.splitlines())
+            write_pieces(w, self.channel)
+            w(*ends.splitlines(), "#endif", *kernel.splitlines(), *ALGEBRA.splitlines())
+            return w.text
         w("", "#if VARYING", f"constexpr double FLOOR = {RATE_FLOOR!r};  // of a rate, 1/ms")
         w(f"constexpr double DEEP = {DEEP!r};  // relaxations in a step: more make no difference")
         w("constexpr bool SMALL_STEPS = true;", "constexpr int RATES_AT_ONCE = 1;")
@@ -142,14 +160,17 @@ class CudaTangentSource:
         else:
             write_scheme(w, self.channel, inlined=False)
             w(*(_SCHEME + _COMPOSITE + _SCHEME_STEP).splitlines())
-        samples, move, cutting, kernel = (
-            text if self.channel.ohmic else with_drives(text)
-            for text in (_SAMPLES, _MOVE, _CUT, _KERNEL)
-        )
+        texts = (_SAMPLES, _MOVE, _SEGMENTS + _ENDS + _CUT, _KERNEL)
+        samples, move, cutting, kernel = map(self._suited, texts)
         w(*samples.splitlines(), *(() if cut else move.splitlines()), "#endif")
+        cutting = f"#if VARYING{cutting}#endif"
         w(*_SEEDED.splitlines(), *(cutting.splitlines() if cut else ()), *kernel.splitlines())
         w(*ALGEBRA.splitlines())
         return w.text
+
+    def _suited(self, text: str) -> str:
+        """A text for the current of the model: one ohmic term, or the drives of several."""
+        return text if self.channel.ohmic else with_drives(text)
 
     def _chains(self, w: CudaWriter) -> None:
         """The propagators of all chains, and what they do to a state."""
@@ -392,43 +413,45 @@ INLINE void seed(const double *parameters, const long long n, const int candidat
     }
 }"""
 
-_CUT = f"""
-#if VARYING
+_SEGMENTS = """
 // --- runs at varying voltage, cut into segments --------------------------------------------------
 
-// n samples of n_sub steps of dt ms; the first is point of a run (-1: not wanted).
-struct Segment {{
+// n samples of n_sub steps of dt ms; the first is point of a run (-1: not wanted). Or a piece of
+// dt ms, of which n rows are wanted, which a matrix makes of the currents at its points.
+struct Segment {
     double dt;
-    int n, n_sub, nodes, run, point, unused;
-}};
+    int n, n_sub, nodes, run, point, matrix;
+};
 
 // Numbers of any kind, those of neighboring threads side by side.
-template <class T> INLINE void store(const T &value, double *place, const long long n_threads) {{
+template <class T> INLINE void store(const T &value, double *place, const long long n_threads) {
     const double *from = reinterpret_cast<const double *>(&value);
 #pragma unroll
     for (int k = 0; k < int(sizeof(T)/sizeof(double)); ++k) place[k*n_threads] = from[k];
-}}
+}
 
-template <class T> INLINE void load(const double *place, const long long n_threads, T &value) {{
+template <class T> INLINE void load(const double *place, const long long n_threads, T &value) {
     double *to = reinterpret_cast<double *>(&value);
 #pragma unroll
     for (int k = 0; k < int(sizeof(T)/sizeof(double)); ++k) to[k] = place[k*n_threads];
-}}
+}
 
 // Where thread i of n_threads keeps what a segment has of type T.
 template <class T> INLINE long long placeOf(const int segment, const long long n_threads,
-                                            const long long i) {{
+                                            const long long i) {
     return segment*(long long)(sizeof(T)/sizeof(double))*n_threads + i;
-}}
+}
 
-struct State {{ Dual x[N_X]; }};
+struct State { Dual x[N_X]; };
+"""
 
+_ENDS = """
 // From end to end of the segments of a move; the states between them are left for the replay.
 INLINE void walkMove(const Move &move, const double *, const Dual *, const Dual &, const Dual &,
-                     const Scratch &scratch, Dual *x, const Trace &, int &status) {{
+                     const Scratch &scratch, Dual *x, const Trace &, int &status) {
     const long long i = scratch.thread, n = scratch.n_threads;
 #pragma unroll 1
-    for (int s = move.first; s < move.first + move.n_segments; ++s) {{
+    for (int s = move.first; s < move.first + move.n_segments; ++s) {
         State state;
         Composite c;
         for (int k = 0; k < N_X; ++k) state.x[k] = x[k];
@@ -436,9 +459,11 @@ INLINE void walkMove(const Move &move, const double *, const Dual *, const Dual 
         load(scratch.composites + placeOf<Composite>(s, n, i), n, c);
         through(c, x);
         check(x, status);
-    }}
-}}
+    }
+}
+"""
 
+_CUT = f"""
 // What segment blockIdx.y makes of any state, for thread i as in the walk.
 extern "C" __global__ void {COMPOSE_TANGENTS}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
@@ -485,7 +510,6 @@ extern "C" __global__ void {REPLAY_TANGENTS}(
     walkSamples(segment.dt, segment.n, segment.n_sub, segment.run, segment.point,
                 nodes + segment.nodes, p, g, e, state.x, trace, status);
 }}
-#endif
 """
 
 _KERNEL = f"""
