@@ -7,13 +7,22 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
-from test_backends import MODELS, PROTOCOLS, candidates, model_named, recording_of, scored
+from test_backends import (
+    MODELS,
+    PROTOCOLS,
+    candidates,
+    from_yaml,
+    model_named,
+    recording_of,
+    scored,
+)
 from test_batch_command import called, currents  # noqa: F401  (a fixture that the next one takes)
 from test_batch_command import plate as folder  # noqa: F401  (a fixture)
 from test_cuda_linearize import errors, stairs
@@ -33,9 +42,11 @@ from channelfit.problem.experiment import Experiment, Problem, square_sum, total
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer
-from channelfit.scoring.cuda_tangents import Tangents, rows_of
+from channelfit.scoring.cuda_tangents import Tangents, ramps_of, rows_of
+from channelfit.scoring.kernels.cuda_pieces import MOST_STATES
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
@@ -43,6 +54,7 @@ from channelfit.scoring.scorer import Linearization
 from channelfit.search.plan import FitPlan
 
 N_WELLS = 5
+OPTIONS = ("-std=c++17", "-ftz=true")  # of NVRTC
 
 
 @pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
@@ -172,6 +184,129 @@ def test_every_candidate_against_every_well(name: str, device: str) -> None:
         assert cost[ok] == pytest.approx(truth.cost[ok], rel=1e-9)
 
 
+# --- ramps in pieces -----------------------------------------------------------------------------
+
+RAMPS = from_yaml(
+    segments=[
+        {"hold": 1},
+        {"ramp": [-120, -85], "for": 40},
+        {"step": 20, "for": 5},
+        {"ramp": [-60, -100], "for": 60},
+        {"hold": 2},
+    ]
+)
+#: Schemes of three, four and five states; with other currents and a mask that cuts a ramp.
+IN_PIECES = {
+    "model_b": lambda: of("model_b", RAMPS),
+    "cycle": lambda: of("cycle", RAMPS, weights="masked"),
+    "herg_markov": lambda: leaking(of("herg_markov", RAMPS)),
+}
+
+
+def chain_of(states: int) -> dict[str, Any]:
+    """A model of so many states in a row, the last of them open."""
+    names = [f"s{k}" for k in range(states)]
+    rates = {f"{a} -> {b}": "a*exp(z*v)" for a, b in pairwise(names)}
+    rates |= {f"{b} -> {a}": "b*exp(-z*v)" for a, b in pairwise(names)}
+    return GATE | {
+        "states": names,
+        "rates": rates,
+        "current": GATE["current"] | {"open": names[-1:]},
+    }
+
+
+def leaking(problem: Problem) -> Problem:
+    """The same with a leak, so that the current has two terms."""
+    document = dict(read_yaml(MODELS / "herg_markov.yaml"))
+    document["leak"] = {"conductance": "g_leak", "reversal": "e_leak"}
+    document["parameters"] = document["parameters"] | {
+        "g_leak": {"range": [0, 20], "value": 2},
+        "e_leak": {"range": [-60, 60], "value": -10},
+    }
+    return Problem(build_model(document, None), problem.experiments)
+
+
+@pytest.mark.parametrize("name", slow_but(["model_b", "herg_markov"], IN_PIECES))
+def test_ramps_in_pieces(name: str, device: str) -> None:
+    """The costs of the reference, which steps, and the derivatives of threads that step as well."""
+    problems = wells_of(IN_PIECES[name](), 2)
+    plated, well = together_of(problems), np.arange(6) % 2
+    parameters = candidates(problems[0].model, 6, seed=4)
+    test, values = plated.linearize(parameters, well), plated.score(parameters, well)
+    assert plated._first.tangents.ramps
+    for w, problem in enumerate(problems):
+        mine = well == w
+        reference = ReferenceScorer(problem).score(parameters[:, mine])
+        assert test.cost[mine] == pytest.approx(reference.cost, rel=1e-8)
+        assert values.cost[mine] == pytest.approx(reference.cost, rel=1e-8)
+        stepped = CudaScorer(problem, path="stepping").linearize(parameters[:, mine])
+        own = Linearization(*(a[..., mine] for a in _arrays(test)))
+        # what few samples tell of a parameter keeps fewer digits, of steps of order four
+        assert max(errors(own, stepped, parameters[:, mine])) < 1e-5
+    same_bits(test, together_of(problems, 2).linearize(parameters, well))
+    same_bits(test, plated.linearize(parameters[:, [4]], well[[4]]), [4])
+
+
+def test_a_candidate_that_pieces_do_not_follow_is_stepped(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fast and steep rates need finer pieces, or every sample; other candidates do not notice."""
+    problems = wells_of(of("model_b", RAMPS), 2)
+    names, well = problems[0].model.parameter_names, np.arange(4) % 2
+    parameters = candidates(problems[0].model, 4, seed=4)
+    parameters[:, 1:] = parameters[:, :1]
+    plain = together_of(problems).linearize(parameters, well)
+    parameters[[names.index("a21"), names.index("z21")], 1] = 1.0, 0.06
+    parameters[[names.index("a32"), names.index("z32")], 2] = 1.0, 0.2
+    plated = together_of(problems)
+    test = plated.linearize(parameters, well)
+    ways = [sum(map(len, (r.lengths for r in way.tangents.ramps.values()))) for way in plated._ways]
+    assert ways[0] < ways[1]
+    assert ways[2] == 0  # the last one steps
+    for w, problem in enumerate(problems):
+        truth = ReferenceScorer(problem).score(parameters[:, well == w])
+        assert np.array_equal(test.status[well == w], truth.status)
+        assert test.cost[well == w] == pytest.approx(truth.cost, rel=1e-7)
+    same_bits(plain, Linearization(*(a[..., [0, 3]] for a in _arrays(test))), [0, 3])
+
+
+def test_masks_of_their_own_cut_ramps_in_pieces(device: str) -> None:
+    problems = with_own_masks(of("model_b", RAMPS), 4)
+    plated, well = CudaOwnMasks(problems), np.arange(8) % 4
+    assert plated._first.tangents.ramps
+    parameters = candidates(problems[0].model, 8, seed=5)
+    test = plated.linearize(parameters, well)
+    for w, problem in enumerate(problems):
+        mine = well == w
+        own = Linearization(*(a[..., mine] for a in _arrays(test)))
+        truth = on_the_grid(problem).linearize(parameters[:, mine])
+        assert max(errors(own, truth, parameters[:, mine])) < 1e-6
+        assert own.cost == pytest.approx(ReferenceScorer(problem).score(parameters[:, mine]).cost)
+
+
+def test_nvrtc_accepts_pieces() -> None:
+    """Also those of the largest scheme that a block has room for."""
+    for states in (3, MOST_STATES):
+        source = CudaTangentSource(build_model(chain_of(states), None))
+        assert source.takes_pieces
+        log = compile_with_nvrtc(source.specialized(8, True, True, True), "sm_90", OPTIONS)
+        assert "error" not in log
+    assert not CudaTangentSource(build_model(chain_of(MOST_STATES + 1), None)).takes_pieces
+
+
+def test_pieces_need_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU whose blocks have too little memory for a piece steps through ramps."""
+    cupy = HostCupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    problem = of("herg_markov", RAMPS)
+    assert ramps_of(problem, 0)
+    properties = cupy.cuda.runtime.getDeviceProperties(0)
+    own = properties | {"sharedMemPerBlockOptin": 64 << 10}
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda _: own)
+    assert not ramps_of(problem, 0)
+    assert ramps_of(of("model_b", RAMPS), 0)
+
+
 # --- company does not show -----------------------------------------------------------------------
 
 
@@ -227,14 +362,16 @@ def test_little_memory_makes_launches_smaller(device: str, monkeypatch: pytest.M
     same_bits(*found)
 
 
-def test_the_memory_that_ten_thousand_wells_take() -> None:
+def test_the_memory_that_ten_thousand_wells_take(device: str) -> None:
     """The staircase at 0.2 ms with five states: what the docstring says that a candidate takes."""
     staircase = load_protocol(MODELS.parent / "protocols" / "staircase.yaml")
     protocol = dataclasses.replace(staircase, sampling_ms=0.2)
     recording = Recording(protocol.times_ms, np.zeros((1, 77_000)), np.ones((1, 77_000)))
     problem = Problem(model_named("herg_markov"), (Experiment(protocol, recording),))
-    rows, way = rows_of(problem), Tangents(problem)
-    assert (rows.n_rows, rows.n_compressed, len(way.free)) == (4731, 3902, 15)
+    ramps = ramps_of(problem, 0)
+    rows, way = rows_of(problem, ramps), Tangents(problem, ramps=ramps)
+    assert (rows.n_rows, rows.n_compressed, len(way.free)) == (2527, 1698, 15)
+    assert [len(ramp.lengths) for ramp in ramps.values()] == [22, 20]
     launch = way.bytes_a_candidate * (1 << 14)
     targets = 10_000 * rows.n_compressed * 8
     assert launch + 2 * targets < 0.4 * 78e9
@@ -382,8 +519,7 @@ def test_a_family_goes_to_the_gpu_where_one_walk_serves_it(device: str) -> None:
 @pytest.mark.parametrize("architecture", ["sm_70", "sm_90"])
 def test_nvrtc_accepts_the_text(architecture: str) -> None:
     source = CudaTangentSource(model_named("model_b"))
-    options = ("-std=c++17", "-ftz=true")
-    assert "error" not in compile_with_nvrtc(source.specialized(8, True), architecture, options)
+    assert "error" not in compile_with_nvrtc(source.specialized(8, True), architecture, OPTIONS)
 
 
 # --- whole fits ----------------------------------------------------------------------------------

@@ -12,18 +12,22 @@ processes have nothing to tell each other meanwhile; the search between two laun
 the host, for which threads of one process would have to take turns; and the same workers serve a
 cluster.
 
+Ramps of schemes are taken in pieces (`cuda_pieces`). A candidate that these do not follow is asked
+again with finer ones, and one that even these do not follow is stepped from sample to sample.
+
 What a linearization takes, for the staircase of 15.4 s at 0.2 ms (77,000 samples, two of its
 voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free parameters:
 
+* 42 pieces, each solved by a block of threads: 60 equations inverted (216,000 multiplications with
+  an addition), and 17 rows of the inverse times 75 columns (76,000): for 3,072 candidates 7.6e10
+  operations of two, or 4.5 ms at the 34e12 operations a second of an H200. 20 ms are measured: half
+  of a thread's instructions are loads from shared memory, and it waits at 60 barriers.
 * The walk, by a thread for each candidate and parameter: 29 held voltages with a propagator each,
-  305 squarings of it and 2,582 products of it with a state, and 2,500 steps through the ramps, in
-  which nine tenths of the time go. 384 wells of 8 starts are 46,080 threads, one and a half times
-  what an H200 holds at 255 registers.
-* 4,731 points with 16 numbers each, 606 kB, written for each candidate, of which the matrices leave
-  3,902 rows, 499 kB: with what is read again 2.2 MB, for 3,072 candidates 6.8 GB, or 1.5 ms of the
-  memory of an H200.
-* Two million operations of the matrices and one million of the inner products for each candidate:
-  together 10^10, or less than 1 ms.
+  305 squarings of it and 2,582 products of it with a state: 4.5 ms for 46,080 threads, and 1.6 ms
+  for one candidate alone, whose steps nothing can do side by side.
+* 2,527 points with 16 numbers each, 323 kB, written for each candidate and read once, and what
+  pieces leave for the walk, 0.9 MB; rows and their inner products, 8 ms.
+* In all 34 ms for 3,072 candidates, 3.2 ms for one (`benchmarks/plate.py --kernels`).
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from channelfit.scoring.kernels.cuda_pieces import (
     COMPOSE_PIECES,
     PIECE_THREADS,
     REPLAY_PIECES,
+    needed_bytes,
     shared_bytes,
 )
 from channelfit.scoring.kernels.cuda_tangents import (
@@ -72,10 +73,15 @@ def rows_of(problem: Problem, ramps: Mapping[int, Ramp] | None = None) -> Rows:
 def ramps_of(problem: Problem, grade: int) -> dict[int, Ramp]:
     """The pieces of all runs at a varying voltage that a score needs; empty where one is stepped.
 
+    All are stepped as well where blocks of the GPU have too little memory for a piece.
+
     Arguments:
         grade: how fine the pieces are, a row of `ramp_collocation.GRADES`.
     """
-    if not CudaTangentSource(problem.model).takes_pieces:
+    source = CudaTangentSource(problem.model)
+    if not source.takes_pieces:
+        return {}
+    if needed_bytes(source.largest, source.channel.n_rates) > gpu.device().shared_per_block:
         return {}
     tree, found = problem.scored, dict[int, Ramp]()
     for run in needed_runs(tree):

@@ -25,8 +25,8 @@ from channelfit.scoring.layout import ramp_collocation as collocation
 COMPOSE_PIECES, REPLAY_PIECES = "composePieces", "replayPieces"
 #: Threads of a block that solves a piece.
 PIECE_THREADS = 256
-#: States of a scheme, at most: what a block keeps of a piece must fit its memory.
-MOST_STATES = 10
+#: States of a scheme, at most: more would not fit the memory of any GPU's blocks.
+MOST_STATES = 9
 #: Directions whose derivatives a block computes at a time.
 _DIRECTIONS = 8
 #: The status of a candidate that pieces of this length do not follow; other pieces, or steps,
@@ -58,6 +58,12 @@ def shared_bytes(n_states: int, n_rates: int) -> int:
     numbers = size * size + size * n_states + shown * size
     numbers += points * n_rates * (1 + _DIRECTIONS) + size * _DIRECTIONS * n_states
     return 8 * numbers
+
+
+def needed_bytes(n_states: int, n_rates: int) -> int:
+    """All shared memory of such a block, bytes."""
+    rows = 16 * -(-n_states * collocation.DEGREE // 16)
+    return shared_bytes(n_states, n_rates) + 8 * (4 * rows + 4)
 
 
 def write_pieces(w: CudaWriter, channel: CudaChannel) -> None:
