@@ -8,7 +8,7 @@ factor of exp(0.05 x), x normal), a conductance from 15 to 150 nS, a leak of 0.3
 reverses between -25 and 5 mV, and white noise of 5 to 30 pA. All 17 parameters are fitted.
 
 * seconds: of all wells with intervals, by the clock and of the processor (others may share this
-  machine), and of some wells more and fewer, as figure plate.png.
+  machine), and of some wells more and fewer, as figure plate_cpu.png or plate_cuda.png.
 * worst: the cost of each well against the best known, that of a descent from the true parameters
   where that is lower.
 * coverage: how many of all 95 % intervals hold the true value.
@@ -28,6 +28,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ from channelfit.problem.recording import Recording
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.results.report.plots import STYLE
 from channelfit.scoring.cpu_tangents import Linearizer
+from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import Scorer, make_scorer
 from channelfit.search.agreement import SAME
@@ -58,8 +60,8 @@ from channelfit.search.plan import FitPlan
 
 ROOT = Path(__file__).parent.parent
 SEED = 17
-#: Wells whose recordings are kept; of more, each is simulated again when it is asked for.
-KEPT = 1000
+#: Wells that are simulated at once.
+AT_ONCE = 128
 LEAK = {
     "g_leak": {"range": [0, 20], "unit": "nS", "value": 2.0},
     "e_leak": {"range": [-60, 60], "unit": "mV", "value": -10},
@@ -81,19 +83,17 @@ def planned(sampling_ms: float = 0.2) -> FitPlan:
     return replace(plan, problem=problem, surrogate=False)
 
 
-class Plate(Sequence[Problem]):
-    """Simulated wells.
+class Plate:
+    """Simulated wells; a well is the same on every plate, however many there are.
 
     Attributes:
         truth: (n_parameters, n_wells); noise: (n_wells,) pA.
+        wells: the problem of each. All of them share a mask.
     """
 
     def __init__(self, plan: FitPlan, n_wells: int, seed: int = SEED) -> None:
-        self.problem, self.seed = plan.problem, seed
-        self.scorer: Scorer = make_scorer(plan.problem, "cpu")
         random = np.random.default_rng(seed)
         names = [p.name for p in plan.problem.parameters]
-        # a well is the same on every plate, however many there are
         draws = random.standard_normal((n_wells, len(names))).T
         own = np.random.default_rng(seed + 1).random((n_wells, 4)).T
         self.truth = plan.problem.values()[:, None] * np.exp(0.05 * draws)
@@ -101,32 +101,25 @@ class Plate(Sequence[Problem]):
         self.truth[names.index("g_leak")] = 0.3 + 3.7 * own[1]
         self.truth[names.index("e_leak")] = -25 + 30 * own[2]
         self.noise = 5 + 25 * own[3]
-        self._kept: dict[int, Problem] = {}
+        (self._experiment,) = plan.problem.experiments
+        self._scorer: Scorer = make_scorer(plan.problem, "cpu")
+        self._problem, self._seed = plan.problem, seed
+        protocol = self._experiment.protocol
+        self._weight = np.ones((protocol.n_sweeps, protocol.n_times_max))
+        self.wells: list[Problem] = []
+        with ThreadPoolExecutor() as threads:
+            for first in range(0, n_wells, AT_ONCE):
+                some = range(first, min(first + AT_ONCE, n_wells))
+                traces = self._scorer.simulate(np.ascontiguousarray(self.truth[:, some]))[0]
+                currents = np.ascontiguousarray(np.moveaxis(traces, -1, 0))
+                self.wells += threads.map(self._recorded, some, currents)
 
-    def __len__(self) -> int:
-        return len(self.noise)
-
-    def __getitem__(self, well: Any) -> Any:
-        if well >= len(self):
-            raise IndexError(well)
-        if well not in self._kept:
-            problem = self._made(int(well))
-            if len(self) > KEPT:
-                return problem
-            self._kept[int(well)] = problem
-        return self._kept[int(well)]
-
-    def first(self, n: int) -> list[Problem]:
-        """The first wells, simulated."""
-        return [self[well] for well in range(n)]
-
-    def _made(self, well: int) -> Problem:
-        (experiment,) = self.problem.experiments
-        trace = self.scorer.simulate(self.truth[:, [well]])[0][:, :, 0]
-        random = np.random.default_rng([self.seed, well])
-        data = trace + self.noise[well] * random.standard_normal(trace.shape)
-        recording = Recording(experiment.protocol.times_ms, data, np.ones(trace.shape))
-        return replace(self.problem, experiments=(replace(experiment, recording=recording),))
+    def _recorded(self, well: int, current: np.ndarray) -> Problem:
+        random = np.random.default_rng([self._seed, well])
+        data = current + self.noise[well] * random.standard_normal(current.shape)
+        recording = Recording(self._experiment.protocol.times_ms, data, self._weight)
+        experiment = replace(self._experiment, recording=recording)
+        return replace(self._problem, experiments=(experiment,))
 
 
 @dataclass(frozen=True)
@@ -144,6 +137,20 @@ def timed(do: Callable[[], Any]) -> tuple[Any, Taken]:
     return found, Taken(time.perf_counter() - clock, time.process_time() - processor)
 
 
+def kernel_rows(plan: FitPlan, problems: Sequence[Problem]) -> list[Row]:
+    """A linearization of one candidate and of many by the GPU."""
+    ((_, scorer),) = together(problems[:1], "cuda")
+    rows = []
+    for n in (1, 384, 3072):
+        random = np.random.default_rng(n)
+        spread = np.exp(0.1 * random.standard_normal((len(plan.problem.parameters), n)))
+        parameters, well = plan.problem.values()[:, None] * spread, np.zeros(n, np.int64)
+        seconds = gpu.timed(lambda p=parameters, w=well: scorer.linearize(p, w), 10)
+        note = f"{1e6 * seconds / n:.1f} us each, results on the host"
+        rows.append(Row(f"linearization of {n} candidates", 1e3 * seconds, "ms", note=note))
+    return rows
+
+
 def best_known(
     plan: FitPlan, problems: Sequence[Problem], plate: Plate, fits: WellFits
 ) -> np.ndarray:
@@ -151,7 +158,7 @@ def best_known(
     best = fits.cost.copy()
     for own, scorer in together(problems, "cpu"):
         wells = Wells(plan, scorer)
-        unit = wells.space.to_unit(plate.truth[:, own])
+        unit = wells.space.to_unit(np.ascontiguousarray(plate.truth[:, own]))
         everything = np.arange(len(own))
         found = search._descended(wells, unit, everything, np.full(len(own), np.inf), 1e-11)
         best[own] = np.minimum(best[own], found.cost)
@@ -264,8 +271,8 @@ def alone_rows(
     return rows
 
 
-def draw(series: dict[str, Any], folder: Path) -> None:
-    """Seconds against wells, as plate.png."""
+def draw(series: dict[str, Any], file: Path) -> None:
+    """Seconds against wells, as a picture."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.6, 3.8), dpi=160, layout="constrained")
         FigureCanvasAgg(figure)
@@ -284,8 +291,8 @@ def draw(series: dict[str, Any], folder: Path) -> None:
         axes.set(xlabel="wells", ylabel="time (s)")
         axes.legend(frameon=False, fontsize=8)
         axes.grid(visible=True, which="major", alpha=0.25)
-        folder.mkdir(parents=True, exist_ok=True)
-        figure.savefig(folder / "plate.png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file)
 
 
 def main() -> None:
@@ -299,15 +306,15 @@ def main() -> None:
     wanted = parser.parse_args()
     plan = planned(wanted.sampling)
     settings = Settings(seed=SEED, backend=wanted.backend)
-    plate = Plate(plan, wanted.wells)
-    problems = plate.first(wanted.wells) if wanted.wells <= KEPT else plate
+    plate = Plate(plan, max(wanted.wells, *wanted.sizes, 1))
+    problems = plate.wells[: wanted.wells]
     plan = replace(plan, problem=problems[0])
     fit_wells(plan, [problems[0]], settings)  # compiles
     series: dict[str, Any] = {"wells": [], "clock": [], "processor": [], "alone": {}}
     fits: WellFits | None = None
     of_all = Taken(0.0, 0.0)
     for n in sorted({*wanted.sizes, wanted.wells}):
-        many = problems if n == wanted.wells else _wells(plan, plate, n)
+        many = plate.wells[:n]
         found, taken = timed(lambda many=many: fit_wells(plan, many, settings))
         series["wells"].append(n)
         series["clock"].append(taken.clock)
@@ -324,22 +331,18 @@ def main() -> None:
         Row(f"{n} wells, processor", of_all.processor, "s", note=f"{1e3 * each:.0f} ms a well"),
     ]
     best = best_known(plan, problems, plate, fits)
-    rows += quality_rows(fits, best, plate.truth.T)
+    rows += quality_rows(fits, best, plate.truth.T[:n])
+    if wanted.backend == "cuda":
+        rows += kernel_rows(plan, problems)
     if wanted.alone:
         others = alone_rows(plan, [problems[w] for w in range(wanted.alone)], each, best)
         series["alone"] = {row.name.partition(":")[0]: row.value for row in others}
         rows += others
     title = f"a plate of {n} wells, {wanted.backend}"
-    finish(f"plate_{wanted.backend}", title, rows, folder=wanted.out, series=series)
-    draw(series, wanted.out)
-
-
-def _wells(plan: FitPlan, plate: Plate, n: int) -> Sequence[Problem]:
-    """So many wells: those of the plate, or of a larger one."""
-    if n <= len(plate):
-        return [plate[well] for well in range(n)]
-    larger = Plate(plan, n)
-    return larger.first(n) if n <= KEPT else larger
+    device = gpu.device().name if wanted.backend == "cuda" else ""
+    name = f"plate_{wanted.backend}"
+    finish(name, title, rows, device, wanted.out, series=series)
+    draw(series, wanted.out / f"{name}.png")
 
 
 if __name__ == "__main__":

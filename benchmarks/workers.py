@@ -80,8 +80,8 @@ def pieces(work: Any, doer: Doer, workers: int) -> Timed:
 def batch(folder: Path, backend: str, wells: int) -> Any:
     """The wells of a plate as the work of `channelfit batch`."""
     plan = planned(SAMPLING)
-    plate = Plate(plan, wells)
-    data = np.stack([p.experiments[0].recording.current_pA.ravel() for p in plate.first(wells)])
+    plate = Plate(plan, wells).wells
+    data = np.stack([p.experiments[0].recording.current_pA.ravel() for p in plate])
     np.save(folder / "plate.npy", data)
     recorded = {"file": "plate.npy", "sampling": f"{SAMPLING} ms", "current": {"unit": "pA"}}
     protocol = str(ROOT / "protocols" / "staircase.yaml")

@@ -576,7 +576,7 @@ def test_a_plate_of_five_states_comes_to_the_best_known_costs(monkeypatch):
     plan = plate_module.planned(sampling_ms=1.0)
     plate = plate_module.Plate(plan, 16)
     assert np.array_equal(plate.truth[:, :4], plate_module.Plate(plan, 4).truth)
-    problems = plate.first(16)
+    problems = plate.wells
     fits = fit_wells(replace(plan, problem=problems[0]), problems, Settings(backend="cpu"))
     best = plate_module.best_known(plan, problems, plate, fits)
     assert np.all(fits.cost < 1.01 * best)

@@ -27,7 +27,7 @@ voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free pa
   for one candidate alone, whose steps nothing can do side by side.
 * 2,527 points with 16 numbers each, 323 kB, written for each candidate and read once, and what
   pieces leave for the walk, 0.9 MB; rows and their inner products, 8 ms.
-* In all 34 ms for 3,072 candidates, 3.2 ms for one (`benchmarks/plate.py --kernels`).
+* In all 34 ms for 3,072 candidates, 3.2 ms for one (`benchmarks/plate.py --backend cuda`).
 """
 
 from __future__ import annotations

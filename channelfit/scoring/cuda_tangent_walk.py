@@ -5,9 +5,9 @@ All of it is made on the host, once for a problem and a number of jobs.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
@@ -223,12 +223,25 @@ class Rows:
             can change of each sum of squares (n_recordings,), pA^2.
         """
         targets, constants = [np.empty((0, self.n_compressed))], [np.empty(0)]
-        blocks = _blocks(recordings)
+        blocks, coming = (
+            _blocks(recordings),
+            deque[tuple[list[float], Future[tuple[Array, Array]]]](),
+        )
+
+        def take() -> None:
+            merged, found = coming.popleft()
+            shown, rest = found.result()
+            targets.append(shown[: len(merged)])
+            constants.append(rest[: len(merged)] + merged)
+
         with single_threaded_blas(), ThreadPoolExecutor(usable_cores()) as threads:
-            while some := list(islice(blocks, usable_cores())):  # few, as they are large
-                for (shown, rest), block in zip(threads.map(self._block, some), some, strict=True):
-                    targets.append(shown[: len(block)])
-                    constants.append(rest[: len(block)] + [merged for _, merged in block])
+            for block in blocks:  # the next ones are read while these are compressed
+                merged = [squares for _, squares in block]
+                coming.append((merged, threads.submit(self._block, block)))
+                if len(coming) > 2 * usable_cores():  # few, as recordings are large
+                    take()
+            while coming:
+                take()
         return np.concatenate(targets), np.concatenate(constants)
 
     def _block(self, recordings: list[tuple[Array, float]]) -> tuple[Array, Array]:
