@@ -315,7 +315,7 @@ def test_pieces_need_room(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = of("herg_markov", RAMPS)
     assert ramps_of(problem, 0)
     properties = cupy.cuda.runtime.getDeviceProperties(0)
-    own = properties | {"sharedMemPerBlockOptin": 64 << 10}
+    own = properties | {"sharedMemPerBlockOptin": 40 << 10}
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda _: own)
     assert not ramps_of(problem, 0)
     assert ramps_of(of("model_b", RAMPS), 0)

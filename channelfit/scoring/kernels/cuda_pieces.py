@@ -26,7 +26,7 @@ COMPOSE_PIECES, REPLAY_PIECES = "composePieces", "replayPieces"
 #: Threads of a block that solves a piece.
 PIECE_THREADS = 256
 #: States of a scheme, at most: more would not fit the memory of any GPU's blocks.
-MOST_STATES = 9
+MOST_STATES = 11
 #: Directions whose derivatives a block computes at a time.
 _DIRECTIONS = 8
 #: The status of a candidate that pieces of this length do not follow; other pieces, or steps,
@@ -56,8 +56,7 @@ def shared_bytes(n_states: int, n_rates: int) -> int:
     points = collocation.DEGREE
     size, shown = n_states * points, points + n_states
     numbers = size * size + size * n_states + shown * size
-    numbers += points * n_rates * (1 + _DIRECTIONS) + size * _DIRECTIONS * n_states
-    return 8 * numbers
+    return 8 * (numbers + points * n_rates * (1 + _DIRECTIONS))
 
 
 def needed_bytes(n_states: int, n_rates: int) -> int:
@@ -73,6 +72,7 @@ def write_pieces(w: CudaWriter, channel: CudaChannel) -> None:
     w("", f"constexpr int N = {n}, POINTS = {collocation.DEGREE};  // states; Radau's points")
     w(f"constexpr int N_FLOWS = {len(chain.transitions)}, DIRECTIONS = {_DIRECTIONS};")
     w("constexpr int SIZE = N*POINTS, SHOWN = POINTS + N;  // unknowns; what is wanted of them")
+    w("constexpr int RESIDENT = N <= 5 ? 3 : N <= 7 ? 2 : 1;  // blocks of a multiprocessor")
     w(f"constexpr double TAIL = {collocation.TAIL!r};  // of polynomials that follow occupancies")
     w(f"enum {{ UNRESOLVED = {UNRESOLVED} }};")
     ends = ", ".join(f"{{{i}, {j}}}" for i, j, _ in channel.entries(index))
@@ -163,7 +163,7 @@ INLINE long long numberOf(const int k, const int t, const long long n_threads) {
 
 // What piece blockIdx.y makes of any state, of candidate blockIdx.x; and of every state in which it
 // may begin the tail of each occupancy, to tails (n_pieces, 2*N*N, n).
-extern "C" __global__ void __launch_bounds__({PIECE_THREADS}) {COMPOSE_PIECES}(
+extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE_PIECES}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const Segment *__restrict__ segments,
     const double *__restrict__ nodes, double *__restrict__ composites, double *__restrict__ shown,
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}) {COMPOSE_PIECES}(
     extern __shared__ double room[];
     double *matrix = room, *states = matrix + SIZE*SIZE, *wanted = states + SIZE*N;
     double *rates = wanted + SHOWN*SIZE, *slopes = rates + POINTS*N_FLOWS;
-    double *bent = slopes + POINTS*N_FLOWS*DIRECTIONS;
+    double *bent = matrix;  // which is done with by then; columns are fewer than SIZE
     __shared__ double row[2][16*TILE], column[2][16*TILE], inverse[2];
     __shared__ int worst;
     const int candidate = blockIdx.x, thread = threadIdx.x, tx = thread % 16, ty = thread/16;
