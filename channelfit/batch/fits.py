@@ -31,8 +31,7 @@ from channelfit.results.uncertainty.curvature import (
     undetermined,
     weighted_residuals,
 )
-from channelfit.scoring.cpu import side_by_side
-from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
+from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
