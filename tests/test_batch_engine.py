@@ -13,10 +13,11 @@ import pytest
 import sympy
 from little import LITTLE, THREE_STEPS
 
+from channelfit.batch import families as families_module
 from channelfit.batch import fits as fits_module
 from channelfit.batch import together as together_module
 from channelfit.batch.costs import Wells
-from channelfit.batch.families import families
+from channelfit.batch.families import families, kin
 from channelfit.batch.fits import Settings, WellFits, fit_wells, joined
 from channelfit.batch.population import usable
 from channelfit.batch.together import CpuTogether, OneByOne, together
@@ -160,6 +161,23 @@ def test_data_of_wells_lie_as_a_tree_of_runs_lays_them_out(little):
         assert np.allclose(data, tree.data_pA, rtol=1e-15, atol=0)  # three sweeps begin alike
         assert constant == pytest.approx(tree.constant, rel=1e-12)
         assert constant > 0
+
+
+def test_a_mask_that_wells_share_is_digested_once(little, monkeypatch):
+    problems, _ = wells_of(little, 4)
+    weight = np.ones_like(current_of(problems[0]))
+    weight[0, 3] = 0
+    for k in (1, 2):
+        problems[k] = with_currents(problems[k], [current_of(problems[k])], weight.copy())
+    digested = []
+    blake2b = families_module.hashlib.blake2b
+    monkeypatch.setattr(
+        families_module.hashlib, "blake2b", lambda data: digested.append(1) or blake2b(data)
+    )
+    assert [family.wells.tolist() for family in families(problems)] == [[0, 3], [1, 2]]
+    assert len(digested) == 3  # that of the first well comes back in the last
+    assert [own.tolist() for own in kin(problems)] == [[0, 1, 2, 3]]
+    assert len(digested) == 3
 
 
 def tried(plan: FitPlan, scorer, unit):
@@ -398,6 +416,23 @@ def test_the_number_of_threads_changes_nothing(leaky, monkeypatch):
             monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
         fits.append(fit_wells(leaky, problems, SETTINGS))
     assert same_bits(*fits)
+
+
+def test_how_many_wells_are_judged_at_once_changes_nothing(leaky, monkeypatch):
+    problems, _ = wells_of(leaky, 5)
+    fits, judged = [], []
+    all_of = fits_module._Judge.all
+    monkeypatch.setattr(
+        fits_module._Judge,
+        "all",
+        lambda self, well, *a: judged.append(len(well)) or all_of(self, well, *a),
+    )
+    for held in (1, 3 * current_of(problems[0]).size, fits_module._HELD):
+        monkeypatch.setattr(fits_module, "_HELD", held)
+        fits.append(fit_wells(leaky, problems, SETTINGS))
+    assert judged == [1, 1, 1, 1, 1, 3, 2, 5]
+    assert same_bits(fits[0], fits[1])
+    assert same_bits(fits[0], fits[2])
 
 
 def test_the_seed_decides_where_a_search_begins(little):

@@ -55,8 +55,8 @@ class Starts:
     def __len__(self) -> int:
         return len(self.damping)
 
-    def take(self, which: np.ndarray) -> Starts:
-        """Return some of the points, by index or mask."""
+    def take(self, which: np.ndarray | slice) -> Starts:
+        """Return some of the points, by index, mask or slice."""
         local = Local(*(a[..., which] for a in vars(self.local).values()))
         return Starts(self.unit[:, which], local, self.damping[which], self.done[which])
 
@@ -327,7 +327,7 @@ class _Boxes:
             inward[~stays | self.held[which] | leaves[:, None]] = 0.0
             worst = inward.argmax(axis=1)
             steepest = _INWARD * np.abs(g).max(axis=1)
-            freed = inward[np.arange(len(g)), worst] > steepest
+            freed: np.ndarray = np.asarray(inward[np.arange(len(g)), worst] > steepest)
         fixed = stays | out
         fixed[freed, worst[freed]] = False
         self.step[which], self.fixed[which] = step, fixed
