@@ -13,6 +13,7 @@ import pytest
 import sympy
 from little import LITTLE, THREE_STEPS
 
+from channelfit.batch import costs as costs_module
 from channelfit.batch import families as families_module
 from channelfit.batch import fits as fits_module
 from channelfit.batch import together as together_module
@@ -181,8 +182,12 @@ def test_a_mask_that_wells_share_is_digested_once(little, monkeypatch):
 
 
 def tried(plan: FitPlan, scorer, unit):
+    """The costs (n, n_wells) of points, and what is solved of each (n, n_open, n_wells)."""
     wells = Wells(plan, scorer)
-    return wells, *wells.tried(unit)
+    found = wells.lowest(unit, unit.shape[1])
+    order = np.argsort(found.which, axis=0)
+    solved = np.take_along_axis(found.solved, order[:, None], axis=0)
+    return wells, np.take_along_axis(found.cost, order, axis=0), solved
 
 
 def test_what_is_tried_on_all_wells_is_solved_for_each_of_them(leaky):
@@ -227,6 +232,29 @@ def test_solved_values_keep_to_their_ranges(leaky):
         near[row, 2 * k : 2 * k + 2] += [1e-3, -1e-3]
     costs = scorer.score(wells.space.to_physical(near.clip(0, 1)), np.ones(7, np.int64)).cost
     assert np.all(costs > best * (1 - 1e-6))
+
+
+def test_the_lowest_points_do_not_depend_on_company_blocks_or_threads(leaky, monkeypatch):
+    """They are those of a sort of all costs; of equal points the first; and never the well's own."""
+    problems, _ = wells_of(leaky, 5)
+    ((_, scorer),) = together(problems, "cpu")
+    wells = Wells(leaky, scorer)
+    unit = np.random.default_rng(2).random((leaky.space.n_free, 12))
+    unit[:, 7] = unit[:, 3]
+    but = np.arange(12) % 6 - 1
+    _, cost, solved = tried(leaky, scorer, unit)
+    cost[np.flatnonzero(but >= 0), but[but >= 0]] = np.inf
+    order = np.argsort(cost, axis=0, kind="stable")[:4]
+    for held, beside, cores in ((1 << 25, 16, 1), (1, 2, 3), (3 * 5 * 4, 1, 2)):
+        monkeypatch.setattr(costs_module, "_HELD", held)
+        monkeypatch.setattr(costs_module, "_BESIDE", beside)
+        monkeypatch.setattr(costs_module, "usable_cores", lambda cores=cores: cores)
+        found = wells.lowest(unit, 4, but)
+        assert np.array_equal(found.which, order)
+        assert np.array_equal(found.cost, np.take_along_axis(cost, order, axis=0))
+        assert np.array_equal(found.solved, np.take_along_axis(solved, order[:, None], axis=0))
+    few = wells.lowest(unit[:, :2], 4)
+    assert np.isfinite(few.cost).sum(axis=0).tolist() == [2] * 5
 
 
 def test_across_is_what_whole_traces_say(leaky):

@@ -328,7 +328,7 @@ class _Boxes:
             worst = inward.argmax(axis=1)
             steepest = _INWARD * np.abs(g).max(axis=1)
             freed: np.ndarray = np.asarray(inward[np.arange(len(g)), worst] > steepest)
-        fixed = stays | out
+        fixed: np.ndarray = np.logical_or(stays, out)
         fixed[freed, worst[freed]] = False
         self.step[which], self.fixed[which] = step, fixed
         self.goes_on[which] = leaves | freed
