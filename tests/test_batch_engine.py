@@ -235,7 +235,7 @@ def test_solved_values_keep_to_their_ranges(leaky):
 
 
 def test_the_lowest_points_do_not_depend_on_company_blocks_or_threads(leaky, monkeypatch):
-    """They are those of a sort of all costs; of equal points the first; and never the well's own."""
+    """They are those of a sort of all costs, of equal points the first, and none of the well."""
     problems, _ = wells_of(leaky, 5)
     ((_, scorer),) = together(problems, "cpu")
     wells = Wells(leaky, scorer)

@@ -10,24 +10,20 @@ out of the cube goes to the face, while the others take the step that is best th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
+from channelfit.scoring.machine.threads import side_by_side, usable_cores
 from channelfit.search.objective import Local, Objective
 
 #: Dampings tried at once, as multiples of a start's own.
 TRIALS = np.array([1 / 30, 1 / 3, 3.0, 100.0])
 #: The range of dampings, and the damping with which a start begins.
 LEAST, MOST, FIRST = 1e-12, 1e12, 1e-2
-#: A coordinate leaves its face only if it is pulled by more than this share of the steepest slope:
-#: less is rounding.
-_INWARD = 1e-10
-#: Points whose damped curvatures are held at once, and systems that a thread takes at a time.
-_HELD, _LANES = 1 << 13, 128
+#: Points that a thread takes at a time: their curvatures share lines of the cache.
+_BESIDE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,177 +157,24 @@ def refine(
 def damped_steps(starts: Starts, trials: np.ndarray = TRIALS) -> tuple[np.ndarray, np.ndarray]:
     """Compute steps (n_free, n_trials, n_points), and the gain that the parabola promises of each.
 
-    Steps are not finite where the damped system is not positive definite. All cores share the
+    Steps and promises are not finite where a damped system is singular. All cores share the
     points; what comes of a point depends on nothing but itself.
 
     Arguments:
         trials: (n_trials,) dampings, as multiples of a start's own.
     """
-    n_free, n = starts.unit.shape
+    from channelfit.search.damped import steps_of  # LLVM is loaded where something is refined
+
+    (n_free, n), local = starts.unit.shape, starts.local
     steps, promise = np.empty((n_free, len(trials), n)), np.empty((len(trials), n))
-    with single_threaded_blas():
-        for first in range(0, n, _HELD):
-            some = slice(first, first + _HELD)
-            damped = _Damped(starts.take(some), trials)
-            damped.solve(steps[..., some], promise[:, some])
+    arrays = starts.unit, local.gradient, local.curvature, starts.damping, trials
+    given = [np.ascontiguousarray(array, dtype=float) for array in arrays]
+
+    def some(first: int, last: int) -> None:
+        steps_of(*given, first * _BESIDE, min(last * _BESIDE, n), steps, promise)
+
+    side_by_side(some, n, _BESIDE, usable_cores())
     return steps, promise
-
-
-class _Damped:
-    """Parabolas about points, each damped in several ways, in coordinates of their own.
-
-    The diagonal of a damped curvature is one in these: so the solution does not suffer from the
-    scales of the parameters.
-
-    Attributes:
-        held: (n, n_free) bool, coordinates that stay at their face of the cube.
-        root: (n_trials, n, n_free), by which a step in the unit cube is multiplied.
-        h: (n_trials, n, n_free, n_free), the damped curvature.
-    """
-
-    def __init__(self, starts: Starts, trials: np.ndarray) -> None:
-        self.starts, self.trials = starts, trials
-        unit, gradient = starts.unit, starts.local.gradient
-        self.held = (((unit <= 0) & (gradient > 0)) | ((unit >= 1) & (gradient < 0))).T
-        self.root = np.empty((len(trials), *self.held.shape))
-        self.h = np.empty((*self.root.shape, len(unit)))
-
-    def solve(self, steps: np.ndarray, promise: np.ndarray) -> None:
-        """Fill in what `damped_steps` returns."""
-        n_trials, n, n_free = self.root.shape
-        cores = usable_cores()
-        side_by_side(self._scale, n, _LANES, cores)
-        unit, gradient = self.starts.unit.T, self.starts.local.gradient.T
-        found = _bounded(
-            self.h.reshape(-1, n_free, n_free),
-            (gradient / self.root).reshape(-1, n_free),
-            (-unit * self.root).reshape(-1, n_free),
-            ((1 - unit) * self.root).reshape(-1, n_free),
-            np.tile(self.held, (n_trials, 1)),
-            cores,
-        )
-        self.found = found.reshape(self.root.shape)
-        self.steps, self.promise = steps, promise
-        side_by_side(self._promise, n, 4 * _LANES, cores)
-
-    def _scale(self, first: int, last: int) -> None:
-        """Make the damped curvatures of some points."""
-        some = slice(_LANES * first, _LANES * last)
-        h = np.ascontiguousarray(np.moveaxis(self.starts.local.curvature[..., some], -1, 0))
-        diagonal = np.arange(h.shape[-1])
-        scale = np.where(self.held[some], 0.0, h[:, diagonal, diagonal])
-        # a coordinate that the data hardly see must not run away: it is damped as if it counted
-        # a bit
-        scale = np.maximum(scale, 1e-6 * scale.max(axis=1, keepdims=True)) + 1e-300
-        for trial, damped, root in zip(self.trials, self.h, self.root, strict=True):
-            whole = h[:, diagonal, diagonal] + trial * self.starts.damping[some, None] * scale
-            root[some] = np.sqrt(np.maximum(whole, 1e-300))
-            np.divide(h, root[some, :, None] * root[some, None, :], out=damped[some])
-            damped[some, diagonal, diagonal] = whole / (root[some] * root[some])
-
-    def _promise(self, first: int, last: int) -> None:
-        """Fill in steps of some points, in the unit cube, and what the parabolas promise of them.
-
-        Products are added up in an order that does not depend on how many points there are, which
-        cannot be said of `matmul`.
-        """
-        some = slice(4 * _LANES * first, 4 * _LANES * last)
-        unit, local = self.starts.unit[:, some].T, self.starts.local
-        gradient, curvature = local.gradient[:, None, some], local.curvature[:, :, None, some]
-        with np.errstate(all="ignore"):
-            there = np.clip(unit + self.found[:, some] / self.root[:, some], 0.0, 1.0)
-            step = np.ascontiguousarray(there - unit)
-            by_row = np.ascontiguousarray(np.moveaxis(step, -1, 0))
-            bent = _added(curvature[:, k] * by_row[k] for k in range(len(by_row)))
-            slope = _added(gradient[k] * by_row[k] for k in range(len(by_row)))
-            bend = (step * np.moveaxis(bent, 0, -1)).sum(axis=-1)
-        self.steps[..., some], self.promise[:, some] = by_row, -slope - 0.5 * bend
-
-
-def _added(terms: Iterator[np.ndarray]) -> np.ndarray:
-    """The sum of arrays, from the first to the last."""
-    total = next(terms)
-    for term in terms:
-        total += term
-    return total
-
-
-def _bounded(
-    h: np.ndarray,
-    g: np.ndarray,
-    lower: np.ndarray,
-    upper: np.ndarray,
-    held: np.ndarray,
-    cores: int = 1,
-) -> np.ndarray:
-    """Return the steps (n, n_free) to the minima of parabolas, as far as a box allows.
-
-    A coordinate that would leave the box goes to its face, and the others to the minimum that is
-    left then. If the step were merely cut short there, the others would not make up for it, and a
-    start in a narrow valley beside a face would stay where it is.
-
-    Arguments:
-        h: (n, n_free, n_free) curvature with a diagonal of ones.
-        g: (n, n_free) gradient.
-        lower, upper: (n, n_free), of the steps.
-        held: (n, n_free) bool, coordinates that do not move.
-        cores: threads that share the parabolas.
-    """
-    boxes = _Boxes(h, g, lower, upper, held)
-    for _ in range(3 * g.shape[1]):
-        if not len(boxes.left):
-            break
-        side_by_side(boxes.advance, len(boxes.left), _LANES, cores)
-        boxes.left = boxes.left[boxes.goes_on[boxes.left]]
-    return boxes.step
-
-
-class _Boxes:
-    """Parabolas over boxes on the way to their minima; see `_bounded` for the arguments.
-
-    Attributes:
-        step: (n, n_free), so far; fixed: (n, n_free) bool, coordinates that are on a face.
-        left: the numbers of those that are not at their minimum yet.
-        goes_on: (n,) bool, which of these were still moving when last advanced.
-    """
-
-    def __init__(
-        self, h: np.ndarray, g: np.ndarray, lower: np.ndarray, upper: np.ndarray, held: np.ndarray
-    ) -> None:
-        self.h, self.g, self.lower, self.upper, self.held = h, g, lower, upper, held
-        self.step, self.fixed = np.zeros_like(g), held.copy()
-        self.left, self.goes_on = np.arange(len(g)), np.empty(len(g), bool)
-
-    def advance(self, first: int, last: int) -> None:
-        """Go to the minimum within the faces of today, and find those of tomorrow.
-
-        Arguments:
-            first, last: blocks of `_LANES` parabolas among those that are left.
-        """
-        which = self.left[_LANES * first : _LANES * last]
-        stays, h, g = self.fixed[which], self.h[which], self.g[which]
-        lower, upper = self.lower[which], self.upper[which]
-        with np.errstate(all="ignore"):
-            reach = np.where(stays, self.step[which], 0.0)
-            pull = g + np.matmul(h, reach[..., None])[..., 0]
-            matrix = np.where(stays[:, :, None] | stays[:, None, :], np.eye(g.shape[1]), h)
-            free = -np.linalg.solve(matrix, np.where(stays, 0.0, pull)[..., None])[..., 0]
-            whole = np.where(stays, reach, free)
-            out = ~stays & ((whole < lower) | (whole > upper))
-            step = np.where(out, np.clip(whole, lower, upper), whole)
-            # on a face for what another was going to do, which it then did not: let go, one at a
-            # time
-            slope = g + np.matmul(h, step[..., None])[..., 0]
-            inward = np.where(step <= lower, -slope, slope)
-            leaves = out.any(axis=1)
-            inward[~stays | self.held[which] | leaves[:, None]] = 0.0
-            worst = inward.argmax(axis=1)
-            steepest = _INWARD * np.abs(g).max(axis=1)
-            freed: np.ndarray = np.asarray(inward[np.arange(len(g)), worst] > steepest)
-        fixed: np.ndarray = np.logical_or(stays, out)
-        fixed[freed, worst[freed]] = False
-        self.step[which], self.fixed[which] = step, fixed
-        self.goes_on[which] = leaves | freed
 
 
 def _host(local: Local) -> Local:
