@@ -338,16 +338,16 @@ FAULTS = [
     ),
     Fault(
         "least squares: half of the bend promised twice",
-        "search/least_squares.py",
-        "- 0.5 * (step * bent).sum(axis=-1)",
-        "- (step * bent).sum(axis=-1)",
+        "search/damped.py",
+        "gradient[i, p] + 0.5 * bent",
+        "gradient[i, p] + bent",
         "least_squares",
     ),
     Fault(
         "least squares: kept on the wrong face",
-        "search/least_squares.py",
-        "((unit >= 1) & (gradient < 0))",
-        "((unit >= 1) & (gradient > 0))",
+        "search/damped.py",
+        "(x >= 1.0 and slope < 0.0)",
+        "(x >= 1.0 and slope > 0.0)",
         "least_squares",
     ),
     Fault(

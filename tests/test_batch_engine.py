@@ -13,10 +13,12 @@ import pytest
 import sympy
 from little import LITTLE, THREE_STEPS
 
+from channelfit.batch import costs as costs_module
+from channelfit.batch import families as families_module
 from channelfit.batch import fits as fits_module
 from channelfit.batch import together as together_module
 from channelfit.batch.costs import Wells
-from channelfit.batch.families import families
+from channelfit.batch.families import families, kin
 from channelfit.batch.fits import Settings, WellFits, fit_wells, joined
 from channelfit.batch.population import usable
 from channelfit.batch.together import CpuTogether, OneByOne, together
@@ -162,9 +164,30 @@ def test_data_of_wells_lie_as_a_tree_of_runs_lays_them_out(little):
         assert constant > 0
 
 
+def test_a_mask_that_wells_share_is_digested_once(little, monkeypatch):
+    problems, _ = wells_of(little, 4)
+    weight = np.ones_like(current_of(problems[0]))
+    weight[0, 3] = 0
+    for k in (1, 2):
+        problems[k] = with_currents(problems[k], [current_of(problems[k])], weight.copy())
+    digested = []
+    blake2b = families_module.hashlib.blake2b
+    monkeypatch.setattr(
+        families_module.hashlib, "blake2b", lambda data: digested.append(1) or blake2b(data)
+    )
+    assert [family.wells.tolist() for family in families(problems)] == [[0, 3], [1, 2]]
+    assert len(digested) == 3  # that of the first well comes back in the last
+    assert [own.tolist() for own in kin(problems)] == [[0, 1, 2, 3]]
+    assert len(digested) == 3
+
+
 def tried(plan: FitPlan, scorer, unit):
+    """The costs (n, n_wells) of points, and what is solved of each (n, n_open, n_wells)."""
     wells = Wells(plan, scorer)
-    return wells, *wells.tried(unit)
+    found = wells.lowest(unit, unit.shape[1])
+    order = np.argsort(found.which, axis=0)
+    solved = np.take_along_axis(found.solved, order[:, None], axis=0)
+    return wells, np.take_along_axis(found.cost, order, axis=0), solved
 
 
 def test_what_is_tried_on_all_wells_is_solved_for_each_of_them(leaky):
@@ -209,6 +232,29 @@ def test_solved_values_keep_to_their_ranges(leaky):
         near[row, 2 * k : 2 * k + 2] += [1e-3, -1e-3]
     costs = scorer.score(wells.space.to_physical(near.clip(0, 1)), np.ones(7, np.int64)).cost
     assert np.all(costs > best * (1 - 1e-6))
+
+
+def test_the_lowest_points_do_not_depend_on_company_blocks_or_threads(leaky, monkeypatch):
+    """They are those of a sort of all costs, of equal points the first, and none of the well."""
+    problems, _ = wells_of(leaky, 5)
+    ((_, scorer),) = together(problems, "cpu")
+    wells = Wells(leaky, scorer)
+    unit = np.random.default_rng(2).random((leaky.space.n_free, 12))
+    unit[:, 7] = unit[:, 3]
+    but = np.arange(12) % 6 - 1
+    _, cost, solved = tried(leaky, scorer, unit)
+    cost[np.flatnonzero(but >= 0), but[but >= 0]] = np.inf
+    order = np.argsort(cost, axis=0, kind="stable")[:4]
+    for held, beside, cores in ((1 << 25, 16, 1), (1, 2, 3), (3 * 5 * 4, 1, 2)):
+        monkeypatch.setattr(costs_module, "_HELD", held)
+        monkeypatch.setattr(costs_module, "_BESIDE", beside)
+        monkeypatch.setattr(costs_module, "usable_cores", lambda cores=cores: cores)
+        found = wells.lowest(unit, 4, but)
+        assert np.array_equal(found.which, order)
+        assert np.array_equal(found.cost, np.take_along_axis(cost, order, axis=0))
+        assert np.array_equal(found.solved, np.take_along_axis(solved, order[:, None], axis=0))
+    few = wells.lowest(unit[:, :2], 4)
+    assert np.isfinite(few.cost).sum(axis=0).tolist() == [2] * 5
 
 
 def test_across_is_what_whole_traces_say(leaky):
@@ -398,6 +444,23 @@ def test_the_number_of_threads_changes_nothing(leaky, monkeypatch):
             monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
         fits.append(fit_wells(leaky, problems, SETTINGS))
     assert same_bits(*fits)
+
+
+def test_how_many_wells_are_judged_at_once_changes_nothing(leaky, monkeypatch):
+    problems, _ = wells_of(leaky, 5)
+    fits, judged = [], []
+    all_of = fits_module._Judge.all
+    monkeypatch.setattr(
+        fits_module._Judge,
+        "all",
+        lambda self, well, *a: judged.append(len(well)) or all_of(self, well, *a),
+    )
+    for held in (1, 3 * current_of(problems[0]).size, fits_module._HELD):
+        monkeypatch.setattr(fits_module, "_HELD", held)
+        fits.append(fit_wells(leaky, problems, SETTINGS))
+    assert judged == [1, 1, 1, 1, 1, 3, 2, 5]
+    assert same_bits(fits[0], fits[1])
+    assert same_bits(fits[0], fits[2])
 
 
 def test_the_seed_decides_where_a_search_begins(little):

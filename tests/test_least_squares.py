@@ -13,11 +13,13 @@ from scipy.optimize import least_squares, lsq_linear
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Linearization, Score
+from channelfit.search import least_squares as module
 from channelfit.search.choose import make_optimizer
+from channelfit.search.damped import to_the_lowest
 from channelfit.search.hybrid import _explored, _Found
-from channelfit.search.least_squares import TRIALS, _bounded, begin, damped_steps, improve, refine
+from channelfit.search.least_squares import TRIALS, Starts, begin, damped_steps, improve, refine
 from channelfit.search.loop import StopRules, optimize
-from channelfit.search.objective import Objective
+from channelfit.search.objective import Local, Objective
 from channelfit.search.projection import eliminated
 from channelfit.search.space import SearchSpace
 
@@ -135,7 +137,9 @@ def test_a_bounded_step_is_the_lowest_point_of_its_parabola_in_the_box(seed):
     h = root @ root.T
     h /= np.sqrt(np.outer(np.diag(h), np.diag(h)))
     g, lower, upper = random.normal(size=n), -random.random(n), random.random(n) + 1e-3
-    step = _bounded(h[None], g[None], lower[None], upper[None], np.zeros((1, n), bool))[0]
+    step = np.empty(n)
+    scratch = np.empty((4, n))
+    to_the_lowest(h, g, lower, upper, np.zeros(n), step, *scratch[:2], root.copy(), *scratch[2:])
     upright = np.linalg.cholesky(h)
     exact = lsq_linear(
         upright.T, -np.linalg.solve(upright, g), (lower, upper), method="bvls", tol=1e-15
@@ -143,6 +147,31 @@ def test_a_bounded_step_is_the_lowest_point_of_its_parabola_in_the_box(seed):
     assert ((step >= lower - 1e-12) & (step <= upper + 1e-12)).all()
     lowest = g @ exact.x + 0.5 * exact.x @ h @ exact.x
     assert g @ step + 0.5 * step @ h @ step <= lowest + 1e-8 * abs(lowest)
+
+
+def test_damped_steps_depend_neither_on_company_nor_on_threads(monkeypatch):
+    """Among them points on faces of the cube, at which steps go to other faces, and back."""
+    random, n_free, n = np.random.default_rng(6), 7, 50
+    roots = random.normal(size=(n, n_free, n_free)) * 10.0 ** random.uniform(-2, 0, (n, 1, n_free))
+    curvature = np.ascontiguousarray(np.moveaxis(roots @ np.swapaxes(roots, 1, 2), 0, -1))
+    unit = np.round(1.4 * random.random((n_free, n)) - 0.2, 2).clip(0, 1)
+    local = Local(np.ones(n), np.zeros(n, np.int8), random.normal(size=(n_free, n)), curvature)
+    starts = Starts(unit, local, 10.0 ** random.uniform(-9, 1, n), np.zeros(n, bool))
+    found = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
+        found.append(damped_steps(starts))
+    steps, promise = found[0]
+    assert all(np.array_equal(s, steps) and np.array_equal(p, promise) for s, p in found)
+    for k in range(n):
+        alone = damped_steps(starts.take(np.array([k])))
+        assert np.array_equal(alone[0][..., 0], steps[..., k])
+        assert np.array_equal(alone[1][:, 0], promise[:, k])
+    there = unit[:, None] + steps
+    assert np.all((there > -1e-15) & (there < 1 + 1e-15))
+    bent = np.einsum("ijn,jtn->itn", curvature, steps)
+    promised = -(local.gradient[:, None] * steps).sum(axis=0) - 0.5 * (steps * bent).sum(axis=0)
+    np.testing.assert_allclose(promise, promised, rtol=1e-9)
 
 
 def test_decays_end_where_scipy_ends():

@@ -11,9 +11,8 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from channelfit.reading import memory
-from channelfit.scoring.cpu import side_by_side
 from channelfit.scoring.layout import held_compression as compression
-from channelfit.scoring.machine.threads import Team, single_threaded_blas
+from channelfit.scoring.machine.threads import Team, side_by_side, single_threaded_blas
 
 of_blas = pytest.mark.skipif(
     not any(pool["user_api"] == "blas" for pool in threadpool_info()),

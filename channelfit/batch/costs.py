@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from channelfit.batch.lowest import Lowest, keep_lowest
 from channelfit.batch.together import Across, Together
 from channelfit.model.terms import linear_in, symbol
 from channelfit.problem.experiment import Problem, n_scored, rounding_floor
 from channelfit.problem.statuses import OK, OUTSIDE_BOUNDS
+from channelfit.scoring.machine.threads import side_by_side, usable_cores
 from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
 from channelfit.search.sampling import allowed
 from channelfit.search.space import SearchSpace, middle
 
-#: Sweeps over solved parameters of which some are cut off by their ranges.
-_SWEEPS = 6
 #: Candidates that are compared with all wells at once, in numbers that are held.
-_HELD = 1 << 22
+_HELD = 1 << 25
+#: Wells whose lowest points a thread looks for at a time.
+_BESIDE = 16
 #: Starts are kept to so many steps of the unit cube: what rounding does to matrix products, which
 #: may depend on the machine, does not reach the descents.
 _STEPS = 2.0**24
@@ -102,31 +104,28 @@ class Wells:
         """The parameters that are solved for each well when candidates are tried on all."""
         return Open(self.plan.problem, self.space, self.constraints, self.scorer)
 
-    def tried(self, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Try points (n_free, n) on every well, with the open parameters solved for each.
-
-        Returns: cost (n, n_wells) without priors, inf where a point fails, and the open parameters'
-        coordinates (n, n_open, n_wells).
-        """
-        physical = self.open.at_reference(self.space.to_physical(unit))
-        return self.open.solved(self.scorer.across(physical, self.open.rows), physical)
-
     def lowest(self, unit: np.ndarray, n: int, but: np.ndarray | None = None) -> Lowest:
         """Find the n of some points (n_free, n_points) that fit each well best.
 
+        They are compared with all wells, as many at a time as are held well. The open parameters
+        are solved for each well; priors do not count.
+
         Arguments:
             but: (n_points,) the well for which each point does not count; None for none.
+
+        Returns: the points with the coordinates of the open parameters; among equal costs those
+        that stand first.
         """
-        step = max(1, _HELD // max(1, self.n_wells * (1 + len(self.open.rows))))
-        best = Lowest.none(self.n_wells, len(self.open.rows))
-        for first in range(0, unit.shape[1], step):
-            piece = slice(first, min(first + step, unit.shape[1]))
-            cost, solved = self.tried(unit[:, piece])
-            if but is not None:
-                cost[np.arange(len(cost)), but[piece]] = np.inf
-            which = np.arange(piece.start, piece.stop)[:, None].repeat(self.n_wells, axis=1)
-            best = best.joined(Lowest(cost, which, solved)).first(n)
-        return best
+        n_points, n_open = unit.shape[1], len(self.open.rows)
+        but = np.full(n_points, -1) if but is None else but
+        step = max(1, _HELD // max(1, self.n_wells * (1 + n_open)))
+        best = Lowest.none(n, n_open, self.n_wells)
+        for first in range(0, n_points, step):
+            piece = slice(first, first + step)
+            physical = self.open.at_reference(self.space.to_physical(unit[:, piece]))
+            across = self.scorer.across(physical, self.open.rows)
+            self.open.keep(best, across, physical, first, but[piece])
+        return replace(best, solved=self.open.shares_of_ranges(best.solved))
 
     def placed(self, unit: np.ndarray, solved: np.ndarray) -> np.ndarray:
         """Points (n_free, n) with the open parameters' coordinates (n_open, n) put in."""
@@ -178,44 +177,6 @@ class Kin(Wells):
             for name, whole in vars(out).items():
                 whole[..., mine] = getattr(local, name)
         return out
-
-
-@dataclass(frozen=True, eq=False)
-class Lowest:
-    """Points that fit each well best, from the lowest cost on.
-
-    Attributes:
-        cost: (n, n_wells), inf for a point that fails.
-        which: (n, n_wells), numbers of the points.
-        solved: (n, n_open, n_wells), the open parameters' coordinates.
-    """
-
-    cost: np.ndarray
-    which: np.ndarray
-    solved: np.ndarray
-
-    @classmethod
-    def none(cls, n_wells: int, n_open: int) -> Lowest:
-        """No points at all."""
-        nothing = np.empty((0, n_wells))
-        return cls(nothing, nothing.astype(np.int64), np.empty((0, n_open, n_wells)))
-
-    def joined(self, others: Lowest) -> Lowest:
-        """These points, and then others, whatever their costs."""
-        return Lowest(
-            np.concatenate([self.cost, others.cost]),
-            np.concatenate([self.which, others.which]),
-            np.concatenate([self.solved, others.solved]),
-        )
-
-    def first(self, n: int) -> Lowest:
-        """The n of lowest cost; among equals those that stand first."""
-        order = np.argsort(self.cost, axis=0, kind="stable")[:n]
-        return Lowest(
-            np.take_along_axis(self.cost, order, axis=0),
-            np.take_along_axis(self.which, order, axis=0),
-            np.take_along_axis(self.solved, order[:, None], axis=0),
-        )
 
 
 class _OfWells:
@@ -285,68 +246,36 @@ class Open:
             physical[row] = middle(p) or max(p.lower, p.upper, key=abs)
         return physical
 
-    def solved(self, across: Across, physical: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Costs (n, n_wells), and the solved coordinates (n, n_open, n_wells) of the unit cube."""
-        inner = across.products[:, 1:, 1:]
-        n, n_open, n_wells = len(inner), len(self.rows), across.with_data.shape[2]
-        good = np.isfinite(inner).all(axis=(1, 2)) & (across.status == OK)
-        pull = across.with_data[:, 1:] - across.products[:, 1:, :1]  # (n, n_open, n_wells)
-        diagonal = np.einsum("nkk->nk", inner)
-        scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-        unit = np.where(good[:, None, None], inner * scale[:, :, None] * scale[:, None], 0.0)
-        unit[:, np.arange(n_open), np.arange(n_open)] += 1e-12 + (diagonal <= 0)
-        with np.errstate(all="ignore"):
-            change = scale[:, :, None] * np.linalg.solve(unit, scale[:, :, None] * pull)
-            values, change = self._within(change, inner, pull, physical)
-            fit = across.products[:, 0, 0, None] - 2 * across.with_data[:, 0] + self.squares
-            bent = (change * np.matmul(inner, change)).sum(axis=1)
-            cost = (fit + bent - 2 * (change * pull).sum(axis=1)) * self.shares
-        cost = np.where(good[:, None] & np.isfinite(cost), np.maximum(cost, 0.0), np.inf)
-        coordinates = np.zeros((n, n_open, n_wells))
-        for k, (p, x) in enumerate(zip(self.parameters, np.moveaxis(values, 1, 0), strict=True)):
-            coordinates[:, k] = _share(np.where(np.isfinite(x), x, middle(p)), p)
-        return cost, coordinates
+    def keep(
+        self, best: Lowest, across: Across, physical: np.ndarray, number: int, but: np.ndarray
+    ) -> None:
+        """Put points where they belong among the lowest of all wells, with their solved values.
 
-    def _within(
-        self, change: np.ndarray, inner: np.ndarray, pull: np.ndarray, physical: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Values in their ranges, and the changes of lines that these mean: (n, n_open, n_wells).
-
-        What the ranges cut off is made up for by the lines, one after the other.
+        Arguments:
+            across: the points, from this number on, against all wells.
+            physical: (n_parameters, n), of the points.
+            but: (n,) the well for which each point does not count, or -1.
         """
-        values, change = np.empty_like(change), change.copy()
-        at = [physical[row, :, None] for row in self.rows]
-        cut = np.zeros(change.shape[::2], bool)
-        for sweep in range(_SWEEPS):
-            for k, (p, pair) in enumerate(zip(self.parameters, self.pairs, strict=True)):
-                if sweep:  # with a conductance goes a reversal potential that stays
-                    way = np.zeros_like(change)
-                    way[:, k] = 1.0
-                    for other in np.flatnonzero(np.array(self.pairs) == k).tolist():
-                        way[:, other] = (values[:, other] - at[other]) / at[k]
-                    bent = np.matmul(inner, way)
-                    left = (way * pull - bent * change).sum(axis=1)
-                    bend = (way * bent).sum(axis=1)
-                    gain = left / np.where(bend > 0, bend, 1.0)
-                    change = np.where(cut[:, None], change + way * gain[:, None], change)
-                if pair < 0:
-                    free = at[k] + change[:, k]
-                    values[:, k] = np.clip(free, p.lower, p.upper)
-                    change[:, k] = values[:, k] - at[k]
-                    for other in np.flatnonzero(np.array(self.pairs) == k).tolist():
-                        if sweep:
-                            moved = values[:, other] - at[other]
-                            change[:, other] = values[:, k] * moved / at[k]
-                else:  # of g (v - E): the change of g E, in units of the reference of g
-                    g, before = values[:, pair], at[pair]
-                    free = at[k] + before * change[:, k] / np.where(g == 0, 1.0, g)
-                    values[:, k] = np.clip(free, p.lower, p.upper)
-                    change[:, k] = g * (values[:, k] - at[k]) / before
-                if not sweep:
-                    cut |= values[:, k] != free
-            if not cut.any():
-                break
-        return values, change
+        inner = across.products[:, 1:, 1:]
+        good = np.isfinite(inner).all(axis=(1, 2)) & (across.status == OK)
+        given = (across.products, across.with_data, good, physical[self.rows].T, but)
+        points = [np.ascontiguousarray(array) for array in given]
+        lower = np.array([p.lower for p in self.parameters], float)
+        upper = np.array([p.upper for p in self.parameters], float)
+        of_wells = (self.squares, self.shares, np.array(self.pairs, np.int64), lower, upper)
+        n_wells = len(self.squares)
+
+        def some(first: int, last: int) -> None:
+            wells = first * _BESIDE, min(last * _BESIDE, n_wells)
+            found = (best.cost, best.which, best.solved)
+            keep_lowest(*points, number, *of_wells, *wells, *found)
+
+        side_by_side(some, n_wells, _BESIDE, usable_cores())
+
+    def shares_of_ranges(self, values: np.ndarray) -> np.ndarray:
+        """The coordinates in the unit cube of solved values (n, n_open, n_wells)."""
+        pairs = zip(self.parameters, np.moveaxis(values, 1, 0), strict=True)
+        return np.stack([_share(x, p) for p, x in pairs], axis=1) if self.rows else values
 
 
 def _share(values: np.ndarray, parameter: Any) -> np.ndarray:

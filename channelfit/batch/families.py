@@ -8,6 +8,7 @@ masks alone are kin: each has the cost of its own mask, and all share what is tr
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ import numpy as np
 
 from channelfit.problem.experiment import Problem
 from channelfit.problem.protocol import Protocol
+from channelfit.problem.recording import Recording
 from channelfit.reading.errors import InputError
 
 
@@ -77,11 +79,14 @@ class _Places:
         self.n_data, self.total_weight = len(tree.sample_mV), tree.total_weight
         self.sums = np.bincount(self.places, self.weights, self.n_data)
         self.is_merged = len(np.unique(self.places)) < len(self.places)
+        self.is_whole = np.array_equal(self.places, np.arange(self.n_data))  # all, in their order
 
     def merged(self, problem: Problem) -> tuple[np.ndarray, float]:
         """The data (n_data,) of a problem, pA, and what merging took out, pA^2."""
         currents = [e.recording.current_pA for e in problem.fitted if e.recording]
         d = np.concatenate([c[some] for c, some in zip(currents, self.counts, strict=True)])
+        if self.is_whole:
+            return d, 0.0
         data = np.zeros(self.n_data)
         if not self.is_merged:
             data[self.places] = d
@@ -98,12 +103,14 @@ def families(problems: Sequence[Problem]) -> list[Family]:
     """
     found: dict[tuple[Any, ...], tuple[list[int], Problem]] = {}
     protocols: list[Protocol] = []
+    masks: defaultdict[int, _Mask] = defaultdict(_Mask)
     first: Problem | None = None
     for well in range(len(problems)):
         problem = problems[well]
         first = first or problem
         _check_parameters(problem, first, well)
-        key = tuple(_key_of(problem, protocols))
+        own = [masks[k].digest(e.recording) for k, e in enumerate(problem.experiments)]
+        key = (*_key_of(problem, protocols), *own)
         found.setdefault(key, ([], problem))[0].append(well)
     return [Family(problems, np.array(own, np.int64), one) for own, one in found.values()]
 
@@ -113,7 +120,7 @@ def kin(problems: Sequence[Problem]) -> list[np.ndarray]:
     found: dict[tuple[Any, ...], list[int]] = {}
     protocols: list[Protocol] = []
     for well in range(len(problems)):
-        key = tuple((row[0], *row[2:]) for row in _key_of(problems[well], protocols))
+        key = tuple(_key_of(problems[well], protocols))
         found.setdefault(key, []).append(well)
     return [np.array(own, np.int64) for own in found.values()]
 
@@ -154,7 +161,7 @@ class Unmasked(Sequence[Problem]):
 
 
 def _key_of(problem: Problem, protocols: list[Protocol]) -> Iterator[Any]:
-    """What wells of a family have in common, for each experiment."""
+    """What kin have in common, for each experiment: all that decides a current, but the mask."""
     cells = {cell: k for k, cell in enumerate(problem.cells)}
     for e in problem.experiments:
         number = next(
@@ -163,12 +170,26 @@ def _key_of(problem: Problem, protocols: list[Protocol]) -> Iterator[Any]:
         if number < 0:
             number = len(protocols)
             protocols.append(e.protocol)
-        mask = b"" if e.recording is None else _digest(e.recording.weight)
-        yield number, mask, e.weight, e.temperature_C, e.clamp, cells.get(e.cell)
+        yield number, e.weight, e.temperature_C, e.clamp, cells.get(e.cell)
 
 
-def _digest(weight: np.ndarray) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(weight, dtype=float).tobytes()).digest()
+class _Mask:
+    """Digests of the weights of one experiment, well by well.
+
+    Most wells have the mask of the one before: to compare is much faster than to digest.
+    """
+
+    def __init__(self) -> None:
+        self._before, self._digest = np.empty(0), b""
+
+    def digest(self, recording: Recording | None) -> bytes:
+        """What equal weights have in common, and others have not; empty without a recording."""
+        if recording is None:
+            return b""
+        if not self._digest or not np.array_equal(recording.weight, self._before):
+            self._before = np.ascontiguousarray(recording.weight, dtype=float)
+            self._digest = hashlib.blake2b(self._before.tobytes()).digest()
+        return self._digest
 
 
 def _check_parameters(problem: Problem, first: Problem, well: int) -> None:

@@ -31,15 +31,15 @@ from channelfit.results.uncertainty.curvature import (
     undetermined,
     weighted_residuals,
 )
-from channelfit.scoring.cpu import side_by_side
-from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
+from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import SearchSpace
 
-#: Wells whose traces are held at once, and samples of a block over which residuals are averaged.
-_AT_ONCE, _BLOCK = 16, 64
+#: Numbers in the traces that are held at once, and samples of a block over which residuals are
+#: averaged. A GPU simulates hundreds of wells in the time of one.
+_HELD, _BLOCK = 1 << 25, 64
 #: A misfit is large where the residuals are more than so many times the noise in them.
 _MISFIT = 3.0
 #: Wells with masks of their own are tried on what all count, if it is this share of each.
@@ -293,8 +293,8 @@ def _fill(
     local = wells.linearize(unit, good)
     judge = _Judge(wells, problems, settings.intervals)
     squares = wells.scorer.squares / wells.scorer.total_weight
-    for first in range(0, len(good), _AT_ONCE):
-        some = slice(first, first + _AT_ONCE)
+    for first in range(0, len(good), judge.at_once):
+        some = slice(first, first + judge.at_once)
         near = Local(*(array[..., some] for array in vars(local).values()))
         judged = judge.all(good[some], unit[:, some], physical[:, some], near)
         for k, one in enumerate(judged, first):
@@ -312,7 +312,7 @@ def _fill(
             agreed, starts = int(found.agreed[good[k]]), int(found.starts[good[k]])
             reasons = [_SILENT] if is_silent else one.reasons(agreed, starts)
             fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
-        on_progress(Progress("judging", min(first + _AT_ONCE, len(good)), len(rows)))
+        on_progress(Progress("judging", min(first + judge.at_once, len(good)), len(rows)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,7 +381,11 @@ class _Settled(Objective):
 
 
 class _Judge:
-    """Judges fits as `assess` judges a single one: noise, correlation of residuals, curvature."""
+    """Judges fits as `assess` judges a single one: noise, correlation of residuals, curvature.
+
+    Attributes:
+        at_once: wells whose traces come best in the same call.
+    """
 
     def __init__(self, wells: Wells, problems: Sequence[Problem], intervals: bool) -> None:
         self.wells, self.problems, self.intervals = wells, problems, intervals
@@ -390,6 +394,7 @@ class _Judge:
         blank = [
             np.zeros((e.protocol.n_sweeps, e.protocol.n_times_max)) for e in problem.experiments
         ]
+        self.at_once = max(1, _HELD // max(1, sum(trace.size for trace in blank)))
         _, masks = weighted_residuals(problem, blank)
         self.pairs, self.n_samples = lagged_products(masks), wells.n_samples
         self.blocks = [_whole_blocks(mask) for mask in masks]
@@ -408,8 +413,10 @@ class _Judge:
         judged: list[_Judged | None] = [None] * len(well)
 
         def some(first: int, last: int) -> None:
+            # the samples of a well side by side
+            own = [np.ascontiguousarray(np.moveaxis(t[:, :, first:last], -1, 0)) for t in traces]
             for k in range(first, last):
-                of_well = [trace[:, :, k] for trace in traces]
+                of_well = [trace[k - first] for trace in own]
                 here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
                 judged[k] = self._one(int(well[k]), unit[:, k], float(cost[k]), of_well, here)
 

@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.batch.costs import Lowest, Wells
+from channelfit.batch.costs import Wells
+from channelfit.batch.lowest import Lowest
 from channelfit.search.agreement import SAME
 from channelfit.search.least_squares import FIRST, LEAST, MOST, Starts, damped_steps
 from channelfit.search.objective import Local

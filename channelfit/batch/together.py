@@ -19,10 +19,9 @@ import numpy as np
 from channelfit.batch.families import Family, families
 from channelfit.problem.experiment import Problem
 from channelfit.problem.statuses import NOT_FINITE, OK
-from channelfit.scoring.cpu import side_by_side
 from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
+from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import Linearization, Score, Scorer, chosen_backend, make_scorer
 
 #: Wells that one matrix product compares with candidates. It has always as many columns, so that

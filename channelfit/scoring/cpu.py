@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, cached_property
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,12 +21,11 @@ from channelfit.scoring.kernels.cpu_spectral import WALK_ARGUMENTS, CpuSpectralS
 from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.machine.machine_code import Kernel, generated
-from channelfit.scoring.machine.threads import Team, single_threaded_blas, usable_cores
+from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import Linearization, Score
 from channelfit.scoring.tangent_plan import Plan
 
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
-_CHUNKS_PER_THREAD = 8
 
 
 class CpuScorer:
@@ -257,35 +254,6 @@ def _finished(cost: np.ndarray, status: np.ndarray) -> Score:
     status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
     cost[status != OK] = np.inf
     return Score(cost, status)
-
-
-def side_by_side(
-    sweep: Callable[[int, int], None], n_candidates: int, lanes: int, n_threads: int
-) -> None:
-    """Calls sweep(first block, last block) until every block of lanes is done.
-
-    Threads share the blocks of lanes. Each block is computed whole by one thread, so the result
-    does not depend on how many there are.
-    """
-    n_blocks = -(-n_candidates // lanes)
-    # few chunks where there are few blocks: threads that ask for work wait for each other
-    per_thread = min(_CHUNKS_PER_THREAD, max(1, n_blocks // (2 * n_threads)))
-    n_chunks = min(n_blocks, n_threads * per_thread if n_threads > 1 else 1)
-    edges = np.linspace(0, n_blocks, n_chunks + 1).astype(int).tolist()
-    chunks = list(pairwise(edges))
-    if not chunks:
-        return
-    _team(n_threads - 1).share(sweep, chunks)
-
-
-@cache
-def _team(n_helpers: int) -> Team:
-    """Threads that are kept, because a search asks for a few candidates many times a second."""
-    return Team(n_helpers)
-
-
-if hasattr(os, "register_at_fork"):  # threads do not follow into a forked process
-    os.register_at_fork(after_in_child=_team.cache_clear)
 
 
 def _checked(parameters: np.ndarray, n_parameters: int) -> np.ndarray:

@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.machine.threads import side_by_side, usable_cores
 from channelfit.search.objective import Local, Objective
 
 #: Dampings tried at once, as multiples of a start's own.
 TRIALS = np.array([1 / 30, 1 / 3, 3.0, 100.0])
 #: The range of dampings, and the damping with which a start begins.
 LEAST, MOST, FIRST = 1e-12, 1e12, 1e-2
-#: A coordinate leaves its face only if it is pulled by more than this share of the steepest slope:
-#: less is rounding.
-_INWARD = 1e-10
+#: Points that a thread takes at a time: their curvatures share lines of the cache.
+_BESIDE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,8 @@ class Starts:
     def __len__(self) -> int:
         return len(self.damping)
 
-    def take(self, which: np.ndarray) -> Starts:
-        """Return some of the points, by index or mask."""
+    def take(self, which: np.ndarray | slice) -> Starts:
+        """Return some of the points, by index, mask or slice."""
         local = Local(*(a[..., which] for a in vars(self.local).values()))
         return Starts(self.unit[:, which], local, self.damping[which], self.done[which])
 
@@ -157,82 +157,24 @@ def refine(
 def damped_steps(starts: Starts, trials: np.ndarray = TRIALS) -> tuple[np.ndarray, np.ndarray]:
     """Compute steps (n_free, n_trials, n_points), and the gain that the parabola promises of each.
 
-    Steps are not finite where the damped system is not positive definite.
+    Steps and promises are not finite where a damped system is singular. All cores share the
+    points; what comes of a point depends on nothing but itself.
 
     Arguments:
         trials: (n_trials,) dampings, as multiples of a start's own.
     """
-    unit, gradient = starts.unit, starts.local.gradient
-    stuck = ((unit <= 0) & (gradient > 0)) | ((unit >= 1) & (gradient < 0))
-    n_free, n = unit.shape
-    h = np.moveaxis(starts.local.curvature, -1, 0)
-    held = stuck.T
-    diagonal = np.arange(n_free)
-    scale = np.where(held, 0.0, h[:, diagonal, diagonal])
-    # a coordinate that the data hardly see must not run away: it is damped as if it counted a bit
-    scale = np.maximum(scale, 1e-6 * scale.max(axis=1, keepdims=True)) + 1e-300
-    damped = np.repeat(h[None], len(trials), axis=0)  # (n_trials, n, n_free, n_free)
-    damped[..., diagonal, diagonal] += trials[:, None, None] * starts.damping[:, None] * scale
-    # unit diagonal: the solution then does not suffer from the scales of the parameters
-    root = np.sqrt(np.maximum(damped[..., diagonal, diagonal], 1e-300))
-    damped /= root[..., :, None] * root[..., None, :]
-    with np.errstate(all="ignore"):
-        step = (
-            _bounded(
-                damped.reshape(-1, n_free, n_free),
-                (gradient.T / root).reshape(-1, n_free),
-                (-unit.T * root).reshape(-1, n_free),
-                ((1 - unit.T) * root).reshape(-1, n_free),
-                np.tile(held, (len(trials), 1)),
-            ).reshape(len(trials), n, n_free)
-            / root
-        )
-        step = np.clip(unit.T + step, 0.0, 1.0) - unit.T
-        bent = np.matmul(h, step[..., None])[..., 0]
-        promise = -(gradient.T * step).sum(axis=-1) - 0.5 * (step * bent).sum(axis=-1)
-    return np.moveaxis(step, -1, 0), promise
+    from channelfit.search.damped import steps_of  # LLVM is loaded where something is refined
 
+    (n_free, n), local = starts.unit.shape, starts.local
+    steps, promise = np.empty((n_free, len(trials), n)), np.empty((len(trials), n))
+    arrays = starts.unit, local.gradient, local.curvature, starts.damping, trials
+    given = [np.ascontiguousarray(array, dtype=float) for array in arrays]
 
-def _bounded(
-    h: np.ndarray, g: np.ndarray, lower: np.ndarray, upper: np.ndarray, held: np.ndarray
-) -> np.ndarray:
-    """Return the steps (n, n_free) to the minima of parabolas, as far as a box allows.
+    def some(first: int, last: int) -> None:
+        steps_of(*given, first * _BESIDE, min(last * _BESIDE, n), steps, promise)
 
-    A coordinate that would leave the box goes to its face, and the others to the minimum that is
-    left then. If the step were merely cut short there, the others would not make up for it, and a
-    start in a narrow valley beside a face would stay where it is.
-
-    Arguments:
-        h: (n, n_free, n_free) curvature with a diagonal of ones.
-        g: (n, n_free) gradient.
-        lower, upper: (n, n_free), of the steps.
-        held: (n, n_free) bool, coordinates that do not move.
-    """
-    n_free = g.shape[1]
-    step, fixed, left = np.zeros_like(g), held.copy(), np.arange(len(g))
-    for _ in range(3 * n_free):
-        stays, some = fixed[left], h[left]
-        matrix = np.where(stays[:, :, None] | stays[:, None, :], np.eye(n_free), some)
-        reach = np.where(stays, step[left], 0.0)
-        pull = g[left] + np.matmul(some, reach[..., None])[..., 0]
-        free = -np.linalg.solve(matrix, np.where(stays, 0.0, pull)[..., None])[..., 0]
-        whole = np.where(stays, reach, free)
-        out = ~stays & ((whole < lower[left]) | (whole > upper[left]))
-        step[left] = np.where(out, np.clip(whole, lower[left], upper[left]), whole)
-        # on a face for what another was going to do, which it then did not: let go, one at a time
-        slope = g[left] + np.matmul(some, step[left][..., None])[..., 0]
-        inward = np.where(step[left] <= lower[left], -slope, slope)
-        inward[~stays | held[left] | np.any(out, axis=1, keepdims=True)] = 0.0
-        worst = inward.argmax(axis=1)
-        places = np.arange(len(left))
-        steepest = _INWARD * np.abs(g[left]).max(axis=1)
-        freed: np.ndarray = np.asarray(inward[places, worst] > steepest)
-        fixed[left] = stays | out
-        fixed[left[freed], worst[freed]] = False
-        left = left[out.any(axis=1) | freed]
-        if not len(left):
-            break
-    return step
+    side_by_side(some, n, _BESIDE, usable_cores())
+    return steps, promise
 
 
 def _host(local: Local) -> Local:

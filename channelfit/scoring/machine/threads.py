@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import pairwise
 from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ from channelfit.reading import memory
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
+
+
+#: Into how many chunks each thread's share of a work is cut, at most.
+_CHUNKS_PER_THREAD = 8
 
 
 @contextmanager
@@ -155,3 +160,30 @@ class _Work:
             except IndexError:  # another thread has just taken the last
                 return
             self._do(*part)
+
+
+def side_by_side(
+    sweep: Callable[[int, int], None], n_candidates: int, lanes: int, n_threads: int
+) -> None:
+    """Call sweep(first block, last block) until every block of lanes is done.
+
+    Threads share the blocks of lanes. Each block is computed whole by one thread, so the result
+    does not depend on how many there are.
+    """
+    n_blocks = -(-n_candidates // lanes)
+    # few chunks where there are few blocks: threads that ask for work wait for each other
+    per_thread = min(_CHUNKS_PER_THREAD, max(1, n_blocks // (2 * n_threads)))
+    n_chunks = min(n_blocks, n_threads * per_thread if n_threads > 1 else 1)
+    if n_blocks:
+        edges = [n_blocks * chunk // n_chunks for chunk in range(n_chunks + 1)]
+        _team(n_threads - 1).share(sweep, list(pairwise(edges)))
+
+
+@cache
+def _team(n_helpers: int) -> Team:
+    """Threads that are kept, because a search asks for a few candidates many times a second."""
+    return Team(n_helpers)
+
+
+if hasattr(os, "register_at_fork"):  # threads do not follow into a forked process
+    os.register_at_fork(after_in_child=_team.cache_clear)

@@ -1,0 +1,181 @@
+"""Damped least-squares steps of many points, each to the lowest point of a parabola in a box.
+
+A text of kernels: machine code that threads run side by side, each for points of its own. What
+comes of a point depends on nothing but the point.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from channelfit.scoring.machine.machine_code import kernel
+
+Array = np.ndarray
+#: A coordinate leaves its face only if it is pulled by more than this share of the steepest slope:
+#: less is rounding.
+_INWARD = 1e-10
+
+
+@kernel
+def steps_of(
+    unit: Array,
+    gradient: Array,
+    curvature: Array,
+    damping: Array,
+    trials: Array,
+    first: int,
+    last: int,
+    steps: Array,
+    promise: Array,
+) -> None:
+    """Fill in steps and promises of the points from `first` to before `last`.
+
+    unit, gradient: (n_free, n), curvature: (n_free, n_free, n), damping: (n,), trials: (n_trials,),
+    steps: (n_free, n_trials, n), promise: (n_trials, n); see `least_squares.damped_steps`.
+    """
+    n_free = unit.shape[0]
+    whole, h = np.empty((n_free, n_free)), np.empty((n_free, n_free))
+    scale, root = np.empty(n_free), np.empty(n_free)
+    g, lower, upper = np.empty(n_free), np.empty(n_free), np.empty(n_free)
+    held, step = np.zeros(n_free), np.empty(n_free)
+    factor, column, pull = np.empty((n_free, n_free)), np.empty(n_free), np.empty(n_free)
+    fixed, places = np.empty(n_free), np.zeros(n_free)
+    for p in range(first, last):
+        most = 0.0
+        for i in range(n_free):
+            for j in range(n_free):
+                whole[i, j] = curvature[i, j, p]
+            x, slope = unit[i, p], gradient[i, p]
+            held[i] = 1.0 if (x <= 0.0 and slope > 0.0) or (x >= 1.0 and slope < 0.0) else 0.0
+            scale[i] = 0.0 if held[i] > 0.0 else whole[i, i]
+            most = max(most, scale[i])
+        for i in range(n_free):
+            # a coordinate that the data hardly see must not run away: it is damped as if it
+            # counted a bit
+            scale[i] = max(scale[i], 1e-6 * most) + 1e-300
+        for t in range(trials.shape[0]):
+            # unit diagonal: the solution then does not suffer from the scales of the parameters
+            for i in range(n_free):
+                scaled = whole[i, i] + trials[t] * damping[p] * scale[i]
+                root[i] = np.sqrt(max(scaled, 1e-300))
+                g[i] = gradient[i, p] / root[i]
+                lower[i] = -unit[i, p] * root[i]
+                upper[i] = (1.0 - unit[i, p]) * root[i]
+                for j in range(i):
+                    h[i, j] = whole[i, j] / (root[i] * root[j])
+                    h[j, i] = h[i, j]
+                h[i, i] = scaled / (root[i] * root[i])
+            to_the_lowest(h, g, lower, upper, held, step, fixed, places, factor, column, pull)
+            promised = 0.0
+            for i in range(n_free):
+                x = unit[i, p] + step[i] / root[i]
+                step[i] = (0.0 if x < 0.0 else (1.0 if x > 1.0 else x)) - unit[i, p]
+                steps[i, t, p] = step[i]
+            for i in range(n_free):
+                bent = 0.0
+                for j in range(n_free):
+                    bent += whole[i, j] * step[j]
+                promised -= step[i] * (gradient[i, p] + 0.5 * bent)
+            promise[t, p] = promised
+
+
+def to_the_lowest(
+    h: Array,
+    g: Array,
+    lower: Array,
+    upper: Array,
+    held: Array,
+    step: Array,
+    fixed: Array,
+    places: Array,
+    factor: Array,
+    column: Array,
+    pull: Array,
+) -> None:
+    """Write the step to the minimum of a parabola, as far as a box allows.
+
+    A coordinate that would leave the box goes to its face, and the others to the minimum that is
+    left then. If the step were merely cut short there, the others would not make up for it, and a
+    start in a narrow valley beside a face would stay where it is.
+
+    h: (n_free, n_free) curvature with a diagonal of ones, g: (n_free,) gradient. lower, upper:
+    (n_free,), of the step. held: (n_free,), 1 for coordinates that do not move, else 0. step:
+    (n_free,). The others are scratch: factor (n_free, n_free), and (n_free,) each.
+    """
+    n_free, steepest = g.shape[0], 0.0
+    for i in range(n_free):
+        step[i], fixed[i] = 0.0, held[i]
+        steepest = max(steepest, abs(g[i]))
+    for _ in range(3 * n_free):
+        n = 0
+        for i in range(n_free):
+            if fixed[i] == 0.0:
+                places[n] = i
+                n += 1
+        within_faces(h, g, step, fixed, places, n, factor, column, pull)
+        leaves = False
+        for k in range(n):
+            i = int(places[k])
+            if pull[k] < lower[i]:
+                step[i], fixed[i], leaves = lower[i], 1.0, True
+            elif pull[k] > upper[i]:
+                step[i], fixed[i], leaves = upper[i], 1.0, True
+            else:
+                step[i] = pull[k]
+        if leaves:
+            continue
+        # on a face for what another was going to do, which it then did not: let go, one at a time
+        worst, strongest = -1, _INWARD * steepest
+        for i in range(n_free):
+            if fixed[i] > held[i]:
+                slope = g[i]
+                for j in range(n_free):
+                    slope += h[i, j] * step[j]
+                inward = -slope if step[i] <= lower[i] else slope
+                if inward > strongest:
+                    worst, strongest = i, inward
+        if worst < 0:
+            break
+        fixed[worst] = 0.0
+
+
+def within_faces(
+    h: Array,
+    g: Array,
+    step: Array,
+    fixed: Array,
+    places: Array,
+    n: int,
+    factor: Array,
+    column: Array,
+    pull: Array,
+) -> None:
+    """Write the steps of the n coordinates at `places` to the minimum that the others leave, to
+    `pull`.
+
+    The curvature of these is factored as L D L', L below the diagonal.
+    """
+    for k in range(n):
+        i = int(places[k])
+        x = g[i]
+        for j in range(g.shape[0]):
+            x += h[i, j] * step[j] if fixed[j] > 0.0 else 0.0
+        pull[k] = -x
+        for j in range(k + 1):
+            factor[k, j] = h[i, int(places[j])]
+    for k in range(n):
+        pivot = factor[k, k]
+        for i in range(k + 1, n):
+            column[i] = factor[i, k]
+        for i in range(k + 1, n):
+            share = column[i] / pivot
+            for j in range(k + 1, i + 1):
+                factor[i, j] -= share * column[j]
+            pull[i] -= share * pull[k]
+            factor[i, k] = share
+    for k in range(n):
+        pull[k] /= factor[k, k]
+    for back in range(n):
+        i = n - 1 - back
+        for k in range(i):
+            pull[k] -= factor[i, k] * pull[i]
