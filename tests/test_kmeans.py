@@ -25,13 +25,11 @@ from channelfit.results.uncertainty import k_means as module
 from channelfit.results.uncertainty.k_means import (
     Clusters,
     Part,
-    added,
     beginnings,
     how_many,
     k_means,
-    next_centers,
-    partial_sums,
 )
+from channelfit.results.uncertainty.k_means_sums import added, next_centers, partial_sums
 from channelfit.scoring.machine import gpu
 
 pytest.importorskip("sklearn")
@@ -158,15 +156,6 @@ def test_the_farthest_points_of_all_parts_are_found() -> None:
     assert next_centers(together) == pytest.approx(next_centers(whole))
     for name in ("weight", "total", "inertia"):
         assert getattr(together, name) == pytest.approx(getattr(whole, name))
-
-
-def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    points, start = clouds(n=100), clouds(n=100)[None, :3]
-    want = partial_sums(points, np.ones(100), start)
-    monkeypatch.setattr(module, "_IN_CACHE", 21)  # seven rows at a time
-    got = partial_sums(points, np.ones(100), start)
-    for name in ("weight", "total", "inertia"):
-        assert getattr(got, name) == pytest.approx(getattr(want, name))
 
 
 def test_weights_count_as_repeated_points() -> None:
@@ -309,6 +298,7 @@ def test_a_work_tells_what_its_sums_depend_on() -> None:
     assert one != Part(points + 1, None, centers).identity
     assert one != Part(points, np.full(20, 2.0), centers).identity
     assert one != Part(points, None, centers + 1).identity
+    assert one != Part(points, None, centers, labels=True).identity
 
 
 # --- how many ------------------------------------------------------------------------------------
