@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +210,8 @@ def k_means(
     elif way == "cuda":
         found = _by_gpu(mine, counts, starts, iterations)
     else:
-        centers, inertia, count = _followed(
-            starts, iterations, lambda now: partial_sums(mine, counts, now)
-        )
+        sums_of = partial(partial_sums, mine, counts)
+        centers, inertia, count = _followed(starts, iterations, sums_of)
         found = centers, inertia, count, nearest(mine, centers)[0]
     return _ordered(found, good, way)
 
