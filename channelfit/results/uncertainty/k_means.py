@@ -44,8 +44,10 @@ from channelfit.scoring.machine import gpu
 
 WAYS = ("auto", "scikit-learn", "sums", "cuda", "pieces")
 RESTARTS, ITERATIONS = 10, 300
-#: Points among which beginnings are drawn, points in a part, and points from which on a GPU pays.
-_DRAWN_FROM, _PART, _FOR_GPU = 100_000, 65_536, 50_000
+#: Points among which beginnings are drawn, and points from which on a GPU pays.
+_DRAWN_FROM, _FOR_GPU = 100_000, 50_000
+#: Points in a part: fewer are added sooner than a worker is asked for them.
+_PART = 1 << 20
 #: Rows among which different ones are looked for first.
 _FIRST_ROWS = 1000
 #: Inertias that differ by less than this share are the same; the first of them is taken.
@@ -131,18 +133,22 @@ def _named(array: np.ndarray | str) -> str:
 
 
 def _read(array: np.ndarray | str, rows: slice) -> np.ndarray:
-    """Some rows of an array or of a file. Raises: InputError for a file that cannot be read."""
+    """Some rows of an array or of a file, whose numbers are read where they are used.
+
+    Raises: InputError for a file that cannot be read.
+    """
     if isinstance(array, np.ndarray):
         return array[rows]
     try:
-        return np.array(np.load(array, mmap_mode="r", allow_pickle=False)[rows], dtype=np.float64)
+        return np.asarray(np.load(array, mmap_mode="r", allow_pickle=False)[rows], dtype=np.float64)
     except (OSError, ValueError) as error:
         raise InputError(f"points for k-means cannot be read: {error}", array) from None
 
 
 def _finite_rows(points: np.ndarray) -> np.ndarray:
     """Which points (n, d) have neither NaN nor inf, (n,)."""
-    return reduce(np.logical_and, np.isfinite(points).T, np.ones(len(points), bool))
+    finite, good = np.isfinite(points), np.ones(len(points), bool)
+    return good if finite.all() else reduce(np.logical_and, finite.T, good)
 
 
 def _chosen_rows(array: np.ndarray, chosen: np.ndarray) -> np.ndarray:
