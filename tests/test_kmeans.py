@@ -242,12 +242,12 @@ def reference(points: np.ndarray, weights: np.ndarray, centers: np.ndarray) -> l
     return [own.sum(axis=0), own.T @ points, (weights * square.min(axis=1)).sum()]
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 5])
-def test_compiled_sums_are_those_of_the_definition(d: int) -> None:
-    """Three blocks of points, the last one not full; an odd and an even number of coordinates."""
-    points = clouds(n=2 * BLOCK + 1003, d=d, apart=1.0) + 50.0
+@pytest.mark.parametrize(("k", "d"), [(1, 1), (5, 2), (8, 3), (11, 5)])
+def test_compiled_sums_are_those_of_the_definition(k: int, d: int) -> None:
+    """Three blocks of points, the last one not full; more and fewer centers than lanes."""
+    points = clouds(n=2 * BLOCK + 1003, k=k, d=d, apart=1.0) + 50.0
     weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
-    starts = beginnings(points, weights, 5, 0, 3)
+    starts = beginnings(points, weights, k, 0, 3)
     for counts in (weights, None):
         found = partial_sums(points, counts, starts)
         for s, centers in enumerate(starts):
@@ -275,13 +275,14 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
             assert getattr(other, name).tobytes() == getattr(alone, name).tobytes()
 
 
-def test_machine_code_gives_the_bits_of_the_same_text_as_python() -> None:
+@pytest.mark.parametrize("k", [3, 9])
+def test_machine_code_gives_the_bits_of_the_same_text_as_python(k: int) -> None:
     """Every product and sum is rounded by itself, whatever instructions a processor has."""
     points = clouds(n=203, d=3, apart=1.0)
     weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
-    even = np.zeros((2, 3, 4))
-    even[..., :3] = beginnings(points, weights, 3, 0, 2)
-    found = [(np.empty((1, 2, 3, 5)), np.empty((1, 2))) for _ in range(2)]
+    even = np.zeros((2, k, 4))
+    even[..., :3] = beginnings(points, weights, k, 0, 2)
+    found = [(np.empty((1, 2, k, 5)), np.empty((1, 2))) for _ in range(2)]
     for function, out in zip((addBlocks, addBlocks.python), found, strict=True):
         function(points, weights, even, 0, 1, *out)
     for one, other in zip(*found, strict=True):

@@ -16,9 +16,8 @@ from channelfit.scoring.machine.machine_code import kernel
 
 #: Points side by side; points that lie in the first cache at once; points whose sums are one block,
 #: which one thread adds.
-LANES, _TILE, BLOCK = 8, 512, 8192
+LANES, _TILE, BLOCK = 8, 64, 8192
 _INFINITE = float("inf")
-_NO_WEIGHTS = np.empty(0)
 
 
 def _load(points, weights, first, last, x, w):
@@ -70,6 +69,33 @@ def _choose(x, centers, rest, best, label):
             label[lane] = number if nearer else label[lane]
 
 
+def _add_to_all(x, w, label, sums, own):
+    """Add a group of points to its centers, sums (k, coordinates + 1, LANES).
+
+    Each center takes all lanes, those of other centers with weight 0.
+    """
+    wide = x.shape[0]
+    for c in range(sums.shape[0]):
+        number, mine = float(c), sums[c]
+        for lane in range(LANES):
+            own[lane] = w[lane] if label[lane] == number else 0.0
+            mine[wide, lane] += own[lane]
+        for j in range(0, wide, 2):
+            for lane in range(LANES):
+                mine[j, lane] += own[lane] * x[j, lane]
+                mine[j + 1, lane] += own[lane] * x[j + 1, lane]
+
+
+def _add_to_own(x, w, label, sums):
+    """Do the same lane by lane, which takes less time where there are more centers than lanes."""
+    wide = x.shape[0]
+    for lane in range(LANES):
+        mine = sums[int(label[lane])]
+        mine[wide, lane] += w[lane]
+        for j in range(wide):
+            mine[j, lane] += w[lane] * x[j, lane]
+
+
 @kernel
 def addBlocks(points, weights, centers, first, last, found, inertia):
     """The sums of blocks of points, from block `first` to before `last`.
@@ -96,15 +122,10 @@ def addBlocks(points, weights, centers, first, last, found, inertia):
                     _choose(some, centers[s], rest, best, label)
                     for lane in range(LANES):
                         cost[lane] += counts[lane] * best[lane]
-                    for c in range(k):
-                        number, mine = float(c), sums[s, c]
-                        for lane in range(LANES):
-                            own[lane] = counts[lane] if label[lane] == number else 0.0
-                            mine[wide, lane] += own[lane]
-                        for j in range(0, wide, 2):
-                            for lane in range(LANES):
-                                mine[j, lane] += own[lane] * some[j, lane]
-                                mine[j + 1, lane] += own[lane] * some[j + 1, lane]
+                    if k <= LANES:
+                        _add_to_all(some, counts, label, sums[s], own)
+                    else:
+                        _add_to_own(some, counts, label, sums[s])
         for s in range(n_sets):
             inertia[block, s] = 0.0
             for lane in range(LANES):
@@ -135,5 +156,7 @@ def labelBlocks(points, centers, first, last, labels, distances):
                     distances[row] = best[lane]
 
 
+# A product and a sum in one instruction would be rounded once, where a processor has it. Unrolled,
+# the loops over lanes would leave only those over coordinates to be made vector instructions.
 for _kernel in (addBlocks, labelBlocks):
-    _kernel.contract = False
+    _kernel.contract = _kernel.unrolled = False
