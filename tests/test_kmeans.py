@@ -7,11 +7,12 @@ import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_host import HostCupy
+from cuda_host import HostCupy, compile_with_nvrtc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,17 +23,25 @@ from channelfit.pieces.kept import Arrays, Key
 from channelfit.pieces.work import Work
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty import k_means as module
+from channelfit.results.uncertainty import k_means_cuda, k_means_sums
 from channelfit.results.uncertainty.k_means import (
     Clusters,
     Part,
-    added,
     beginnings,
     how_many,
     k_means,
+)
+from channelfit.results.uncertainty.k_means_cuda import TILE, OnGpu, cuda_text
+from channelfit.results.uncertainty.k_means_kernels import BLOCK, addBlocks
+from channelfit.results.uncertainty.k_means_sums import (
+    Sums,
+    added,
+    nearest,
     next_centers,
     partial_sums,
 )
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 
 pytest.importorskip("sklearn")
 WAYS = ("scikit-learn", "sums", "pieces")
@@ -142,7 +151,7 @@ def test_an_empty_group_gets_the_farthest_point_as_in_scikit_learn() -> None:
     assert np.abs(moved).max() < 30
     theirs = KMeans(4, init=start, n_init=1, max_iter=300, tol=0.0, algorithm="lloyd").fit(points)
     centers, inertia, _ = module._followed(
-        start[None], 300, lambda c: partial_sums(points, np.ones(80), c)
+        start[None], 300, partial(partial_sums, points, np.ones(80))
     )
     assert inertia == pytest.approx(theirs.inertia_)
     order, other = np.lexsort(centers.T), np.lexsort(theirs.cluster_centers_.T)
@@ -158,15 +167,6 @@ def test_the_farthest_points_of_all_parts_are_found() -> None:
     assert next_centers(together) == pytest.approx(next_centers(whole))
     for name in ("weight", "total", "inertia"):
         assert getattr(together, name) == pytest.approx(getattr(whole, name))
-
-
-def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    points, start = clouds(n=100), clouds(n=100)[None, :3]
-    want = partial_sums(points, np.ones(100), start)
-    monkeypatch.setattr(module, "_IN_CACHE", 21)  # seven rows at a time
-    got = partial_sums(points, np.ones(100), start)
-    for name in ("weight", "total", "inertia"):
-        assert getattr(got, name) == pytest.approx(getattr(want, name))
 
 
 def test_weights_count_as_repeated_points() -> None:
@@ -230,6 +230,150 @@ def test_without_scikit_learn_sums_do(monkeypatch: pytest.MonkeyPatch) -> None:
     same(want, found)
     with pytest.raises(InputError, match=r"needs scikit-learn.*channelfit\[sure\]"):
         k_means(clouds(), 3, way="scikit-learn")
+
+
+# --- compiled sums on the processor --------------------------------------------------------------
+
+
+def reference(points: np.ndarray, weights: np.ndarray, centers: np.ndarray) -> list[np.ndarray]:
+    """Weight, total and inertia of one set of centers, by their definitions."""
+    square = ((points[:, None] - centers) ** 2).sum(axis=2)
+    own = (square.argmin(axis=1)[:, None] == np.arange(len(centers))) * weights[:, None]
+    return [own.sum(axis=0), own.T @ points, (weights * square.min(axis=1)).sum()]
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 1), (5, 2), (8, 3), (11, 5)])
+def test_compiled_sums_are_those_of_the_definition(k: int, d: int) -> None:
+    """Three blocks of points, the last one not full; more and fewer centers than lanes."""
+    points = clouds(n=2 * BLOCK + 1003, k=k, d=d, apart=1.0) + 50.0
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
+    starts = beginnings(points, weights, k, 0, 3)
+    for counts in (weights, None):
+        found = partial_sums(points, counts, starts)
+        for s, centers in enumerate(starts):
+            want = reference(points, np.ones(len(points)) if counts is None else counts, centers)
+            for name, number in zip(("weight", "total", "inertia"), want, strict=True):
+                assert getattr(found, name)[s] == pytest.approx(number, rel=1e-12)
+    labels, distances = nearest(points, starts[0])
+    square = ((points[:, None] - starts[0]) ** 2).sum(axis=2)
+    np.testing.assert_array_equal(labels, square.argmin(axis=1))
+    assert distances == pytest.approx(square.min(axis=1), rel=1e-12)
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = clouds(n=7 * BLOCK + 5, d=3, apart=1.0)
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
+    starts = beginnings(points, weights, 4, 0, 2)
+
+    def by(cores: int) -> Sums:
+        monkeypatch.setattr(k_means_sums, "usable_cores", lambda: cores)
+        return partial_sums(points, weights, starts)
+
+    alone = by(1)
+    for other in (by(2), by(5)):
+        for name in ("weight", "total", "inertia"):
+            assert getattr(other, name).tobytes() == getattr(alone, name).tobytes()
+
+
+@pytest.mark.parametrize("k", [3, 9])
+def test_machine_code_gives_the_bits_of_the_same_text_as_python(k: int) -> None:
+    """Every product and sum is rounded by itself, whatever instructions a processor has."""
+    points = clouds(n=203, d=3, apart=1.0)
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
+    even = np.zeros((2, k, 4))
+    even[..., :3] = beginnings(points, weights, k, 0, 2)
+    found = [(np.empty((1, 2, k, 5)), np.empty((1, 2))) for _ in range(2)]
+    for function, out in zip((addBlocks, addBlocks.python), found, strict=True):
+        function(points, weights, even, 0, 1, *out)
+    for one, other in zip(*found, strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_beginnings_among_many_equal_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw of some points that are all alike is not enough: all points are looked at."""
+    monkeypatch.setattr(module, "_DRAWN_FROM", 10)
+    monkeypatch.setattr(module, "_FIRST_ROWS", 5)
+    points = np.zeros((500, 2))
+    points[:2] = [[1.0, 0.0], [0.0, 1.0]]
+    starts = beginnings(points, None, 3, 0, 4)
+    assert all(len(np.unique(centers, axis=0)) == 3 for centers in starts)
+
+
+# --- kernels of the GPU --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "d", "weighted"), [(4, 2, False), (10, 5, True)])
+def test_the_gpu_follows_as_the_processor_does(
+    k: int, d: int, weighted: bool, device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More tiles than blocks; centers and coordinates that registers hold, and more than these."""
+    monkeypatch.setattr(k_means_cuda, "_MOST_BLOCKS", 2)
+    points = clouds(n=2 * TILE + 301, k=k, d=d, apart=1.0) + 50.0
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(points)) if weighted else None
+    starts = beginnings(points, weights, k, 0, 2)
+    there = OnGpu(points, weights, k)
+    for iterations in (1, 3):
+        centers, inertia, counts = there.follow(starts, iterations)
+        for s in range(2):
+            sums_of = partial(partial_sums, points, weights)
+            own = module._followed(starts[s : s + 1], iterations, sums_of)
+            assert centers[s] == pytest.approx(own[0], rel=1e-12)
+            assert inertia[s] == pytest.approx(own[1], rel=1e-12)
+            assert counts[s] == own[2] == iterations
+    np.testing.assert_array_equal(there.labels(centers[0]), nearest(points, centers[0])[0])
+
+
+def test_how_often_the_host_looks_changes_no_bit(
+    device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = clouds(n=300, apart=1.0)
+    there, starts = OnGpu(points, None, 4), beginnings(points, None, 4, 0, 4)
+    often = []
+    for look in (1, 8, 50):
+        monkeypatch.setattr(k_means_cuda, "_LOOK", look)
+        often.append(there.follow(starts, 300))
+    assert len(set(often[0][2])) > 1  # some sets rest while others move
+    for other in often[1:]:
+        for one, again in zip(often[0], other, strict=True):
+            assert one.tobytes() == again.tobytes()
+
+
+def test_the_host_waits_once_in_eight_iterations(
+    device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = clouds(n=300, apart=0.5)
+    there, starts = OnGpu(points, None, 4), beginnings(points, None, 4, 0, 1)
+    copied: list[int] = []
+
+    def counted(array: np.ndarray) -> np.ndarray:
+        copied.append(array.size)
+        return to_host(array)
+
+    monkeypatch.setattr(k_means_cuda, "to_host", counted)
+    _, _, counts = there.follow(starts, 300)
+    assert counts[0] > 10
+    assert len(copied) == 3 + -(-int(counts[0]) // 8)  # and the result at the end
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_empty_group_is_filled_on_a_gpu_too(weighted: bool, device: None) -> None:
+    points = clouds(n=80, k=2, d=2, seed=5)
+    weights = np.random.default_rng(1).uniform(0.1, 3, 80) if weighted else None
+    far = np.array([points[0], points[0] + 1e3, points[0] - 1e3, points[1]])
+    doubled = np.repeat(points[:3], 4, axis=0)  # three different points for four centers
+    for some, counts, start in ((points, weights, far), (doubled, None, doubled[[0, 0, 4, 8]])):
+        centers, inertia, n = OnGpu(some, counts, 4).follow(start[None], 300)
+        own = module._followed(start[None], 300, partial(partial_sums, some, counts))
+        assert centers[0] == pytest.approx(own[0], rel=1e-12)
+        assert inertia[0] == pytest.approx(own[1], rel=1e-12, abs=1e-12)
+        assert n[0] == own[2]
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 1), (4, 2), (20, 30)])
+def test_the_kernels_compile_without_spills(k: int, d: int) -> None:
+    options = ("-std=c++17", "-ftz=true", "--ptxas-options=-v")
+    log = compile_with_nvrtc(cuda_text(k, d), options=options)
+    assert log.count("0 bytes spill stores, 0 bytes spill loads") == 3
 
 
 # --- parts that others compute -------------------------------------------------------------------
@@ -309,6 +453,7 @@ def test_a_work_tells_what_its_sums_depend_on() -> None:
     assert one != Part(points + 1, None, centers).identity
     assert one != Part(points, np.full(20, 2.0), centers).identity
     assert one != Part(points, None, centers + 1).identity
+    assert one != Part(points, None, centers, labels=True).identity
 
 
 # --- how many ------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ may lie in parts, with whoever computes (Li and Fang 1989, Parallel Comput 11:27
 to the same groups, up to rounding, because they begin with the same centers:
 
 * scikit-learn, on the processor,
-* partial sums in this process, on the processor or on a GPU: distances and sums are products of
-  matrices there, so that they come in the same order each time,
+* partial sums in this process, on the processor (`k_means_sums`) or on a GPU (`k_means_cuda`): they
+  are added in an order that the number of points alone decides, so that they are the same each time
 * partial sums of parts that others compute, as `pieces`. A part whose worker is lost is computed
   again by another one. (Published designs drop it, and go on with the points that are left.)
 
@@ -21,8 +21,9 @@ point that is farthest from its own center. It ends when no center moves.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,24 @@ import numpy as np
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.pieces.work import Doer, pieces_done
 from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.k_means_cuda import OnGpu
+from channelfit.results.uncertainty.k_means_sums import (
+    Sums,
+    added,
+    nearest,
+    next_centers,
+    partial_sums,
+)
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine.arrays import array_module, to_host
 
 WAYS = ("auto", "scikit-learn", "sums", "cuda", "pieces")
 RESTARTS, ITERATIONS = 10, 300
-#: Points among which beginnings are drawn, points in a part, and points from which on a GPU pays.
-_DRAWN_FROM, _PART, _FOR_GPU = 100_000, 65_536, 50_000
-#: Distances that are held at once.
-_IN_CACHE, _ON_GPU = 1 << 16, 1 << 22
+#: Points among which beginnings are drawn, and points from which on a GPU pays.
+_DRAWN_FROM, _FOR_GPU = 100_000, 50_000
+#: Points in a part: fewer are added sooner than a worker is asked for them.
+_PART = 1 << 20
+#: Rows among which different ones are looked for first.
+_FIRST_ROWS = 1000
 #: Inertias that differ by less than this share are the same; the first of them is taken.
 _SAME = 1e-9
 #: Populations of one group to compare with, the most groups that are tried, points that are looked
@@ -74,25 +84,6 @@ class Clusters:
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """What some points add to the next centers, for each of several sets of centers.
-
-    Attributes:
-        weight: (n_sets, k), of the points nearest to each center.
-        total: (n_sets, k, d), their weighted sum.
-        inertia: (n_sets,).
-        far: (n_sets, k, d + 3), points that are farthest from their centers, the farthest first,
-            each after its squared distance, its weight and the number of its center; NaN where
-            there are less. They serve only where a center has no point, and are NaN elsewhere.
-    """
-
-    weight: np.ndarray
-    total: np.ndarray
-    inertia: np.ndarray
-    far: np.ndarray
-
-
 @dataclass(frozen=True)
 class Part:
     """Partial sums as a work for others: its keys are ("rows", first, last).
@@ -117,6 +108,7 @@ class Part:
             "points": _named(self.points),
             "weights": "" if self.weights is None else _named(self.weights),
             "centers": _named(self.centers),
+            "labels": self.labels,
         }
 
     def do(self, key: Key) -> Arrays:
@@ -124,13 +116,14 @@ class Part:
         _, first, last = key
         rows = slice(int(first), int(last))
         points = _read(self.points, rows)
-        weights = np.ones(len(points)) if self.weights is None else self.weights[rows]
-        good = np.isfinite(points).all(axis=1)
+        weights = None if self.weights is None else self.weights[rows]
+        good = _finite_rows(points)
         if self.labels:
             found = np.full(len(points), -1, np.int64)
-            found[good] = nearest(points[good], self.centers[0])
+            found[good] = nearest(_chosen_rows(points, good), self.centers[0])[0]
             return {"labels": found}
-        return dict(vars(partial_sums(points[good], weights[good], self.centers)))
+        kept = None if weights is None else _chosen_rows(weights, good)
+        return dict(vars(partial_sums(_chosen_rows(points, good), kept, self.centers)))
 
 
 def _named(array: np.ndarray | str) -> str:
@@ -140,104 +133,27 @@ def _named(array: np.ndarray | str) -> str:
 
 
 def _read(array: np.ndarray | str, rows: slice) -> np.ndarray:
-    """Some rows of an array or of a file. Raises: InputError for a file that cannot be read."""
+    """Some rows of an array or of a file, whose numbers are read where they are used.
+
+    Raises: InputError for a file that cannot be read.
+    """
     if isinstance(array, np.ndarray):
         return array[rows]
     try:
-        return np.array(np.load(array, mmap_mode="r", allow_pickle=False)[rows], dtype=np.float64)
+        return np.asarray(np.load(array, mmap_mode="r", allow_pickle=False)[rows], dtype=np.float64)
     except (OSError, ValueError) as error:
         raise InputError(f"points for k-means cannot be read: {error}", array) from None
 
 
-# --- an iteration --------------------------------------------------------------------------------
+def _finite_rows(points: np.ndarray) -> np.ndarray:
+    """Which points (n, d) have neither NaN nor inf, (n,)."""
+    finite, good = np.isfinite(points), np.ones(len(points), bool)
+    return good if finite.all() else reduce(np.logical_and, finite.T, good)
 
 
-def nearest(points: Any, centers: Any) -> Any:
-    """The numbers (n,) of the centers (k, d) that are nearest to points (n, d)."""
-    xp = array_module(points)
-    found = xp.empty(len(points), dtype=np.int64)
-    origin = centers.mean(axis=0)  # near the points, so that squares lose no digits
-    away = centers - origin
-    square = (away**2).sum(axis=1)
-    for rows in _blocks(len(points), len(centers), xp):
-        # the square of a point is the same for all centers
-        found[rows] = (square - 2 * ((points[rows] - origin) @ away.T)).argmin(axis=1)
-    return found
-
-
-def _blocks(n: int, k: int, xp: Any) -> list[slice]:
-    """Rows of which all distances are held at once: in a core's cache, or to fill a GPU."""
-    step = max(1, (_IN_CACHE if xp is np else _ON_GPU) // k)
-    return [slice(first, first + step) for first in range(0, n, step)]
-
-
-def partial_sums(points: Any, weights: Any, centers: np.ndarray) -> Sums:
-    """What points (n, d), of NumPy or CuPy, add to the next centers.
-
-    Arguments:
-        weights: (n,), of the same array module.
-        centers: (n_sets, k, d), on the host.
-    """
-    xp, (n_sets, k, d) = array_module(points), centers.shape
-    found = Sums(
-        np.zeros((n_sets, k)),
-        np.zeros(centers.shape),
-        np.zeros(n_sets),
-        np.full((n_sets, k, d + 3), np.nan),
-    )
-    numbers = xp.arange(k)
-    for s in range(n_sets):
-        own = xp.asarray(centers[s])
-        labels = nearest(points, own)
-        distance = xp.empty(len(points))
-        for rows in _blocks(len(points), k, xp):
-            some = points[rows]
-            belongs = (labels[rows, None] == numbers) * weights[rows, None]
-            found.total[s] += to_host(belongs.T @ some)
-            found.weight[s] += to_host(belongs.sum(axis=0))
-            distance[rows] = ((some - own[labels[rows]]) ** 2).sum(axis=1)
-        found.inertia[s] = float(distance @ weights)
-        if (found.weight[s] == 0).any() and len(points):
-            last = xp.argsort(-distance)[:k]
-            columns = [distance[last], weights[last], labels[last].astype(np.float64)]
-            told = xp.concatenate([xp.stack(columns, axis=1), points[last]], axis=1)
-            found.far[s, : len(told)] = to_host(told)
-    return found
-
-
-def next_centers(sums: Sums) -> np.ndarray:
-    """The means of the points of every center (n_sets, k, d).
-
-    A center without points gets the farthest point, which its own center then does without.
-    """
-    total, weight = sums.total.copy(), sums.weight.copy()
-    for s in range(len(total)):
-        far = sums.far[s]
-        far = far[np.isfinite(far[:, 0]) & (far[:, 0] > 0)]
-        for k, (_, w, old, *point) in zip(np.flatnonzero(weight[s] == 0), far, strict=False):
-            moved = w * np.array(point)
-            total[s, int(old)] -= moved
-            weight[s, int(old)] -= w
-            total[s, k], weight[s, k] = moved, w
-    kept = weight > 0
-    found: np.ndarray = np.where(
-        kept[..., None], total / np.where(kept, weight, 1.0)[..., None], np.nan
-    )
-    # a center that can have no point lies with another one, where it stays without
-    largest = np.take_along_axis(found, weight.argmax(axis=1)[:, None, None], axis=1)
-    return np.asarray(np.where(kept[..., None], found, largest))
-
-
-def added(parts: Sequence[Sums]) -> Sums:
-    """The sums of all points from those of their parts, added in the order of the parts."""
-    first = parts[0]
-    weight, total, inertia = (
-        np.add.reduce([getattr(part, name) for part in parts])
-        for name in ("weight", "total", "inertia")
-    )
-    far = np.concatenate([part.far for part in parts], axis=1)
-    order = np.argsort(-far[:, :, 0], axis=1, kind="stable")[:, : first.far.shape[1]]
-    return Sums(weight, total, inertia, np.take_along_axis(far, order[:, :, None], axis=1))
+def _chosen_rows(array: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """The rows that are chosen; the array itself where all are."""
+    return array if chosen.all() else array[chosen]
 
 
 # --- the whole -----------------------------------------------------------------------------------
@@ -279,27 +195,30 @@ def k_means(
         source, whole = str(points), _read(str(points), slice(None))
     else:
         source = whole = np.asarray(points, dtype=np.float64)
-    weight = np.ones(len(whole)) if weights is None else np.asarray(weights, dtype=np.float64)
-    good = np.isfinite(whole).all(axis=1)
-    if not (weight[good] > 0).all() or not np.isfinite(weight[good]).all():
-        raise InputError("weights of k-means must be numbers above 0")
+    good = _finite_rows(whole)
+    mine, counts = _chosen_rows(whole, good), None
+    if weights is not None:
+        weights = np.asarray(weights, dtype=np.float64)
+        counts = _chosen_rows(weights, good)
+        if not (counts > 0).all() or not np.isfinite(counts).all():
+            raise InputError("weights of k-means must be numbers above 0")
     n = int(good.sum())
     if n < k:
         raise InputError(f"{k} groups need as many points, and there are {n} without NaN")
     if way == "auto":
         way = _chosen(n, doer)
-    starts = beginnings(whole[good], weight[good], k, seed, restarts)
+    starts = beginnings(mine, counts, k, seed, restarts)
     if way == "scikit-learn":
-        found = _by_scikit_learn(whole[good], weight[good], starts, iterations)
+        found = _by_scikit_learn(mine, counts, starts, iterations)
     elif way == "pieces":
-        sent = None if weights is None else weight
-        found = _by_pieces(source, sent, len(whole), starts, iterations, doer)
-        found = (*found[:3], found[3][good])
+        found = _by_pieces(source, weights, len(whole), starts, iterations, doer)
+        found = (*found[:3], _chosen_rows(found[3], good))
+    elif way == "cuda":
+        found = _by_gpu(mine, counts, starts, iterations)
     else:
-        xp = gpu.cupy() if way == "cuda" else np
-        mine = xp.asarray(whole[good]), xp.asarray(weight[good])
-        centers, inertia, count = _followed(starts, iterations, lambda c: partial_sums(*mine, c))
-        found = centers, inertia, count, to_host(nearest(mine[0], xp.asarray(centers)))
+        sums_of = partial(partial_sums, mine, counts)
+        centers, inertia, count = _followed(starts, iterations, sums_of)
+        found = centers, inertia, count, nearest(mine, centers)[0]
     return _ordered(found, good, way)
 
 
@@ -316,34 +235,39 @@ def _chosen(n: int, doer: Doer | None) -> str:
 
 
 def beginnings(
-    points: np.ndarray, weights: np.ndarray, k: int, seed: int, restarts: int
+    points: np.ndarray, weights: np.ndarray | None, k: int, seed: int, restarts: int
 ) -> np.ndarray:
     """Centers (restarts, k, d) to begin with: points, far from each other rather than near.
 
     Raises: InputError where fewer than k points differ.
     """
     random = np.random.Generator(np.random.Philox(seed))
-    some = np.arange(len(points))
     if len(points) > _DRAWN_FROM:
         some = np.sort(random.choice(len(points), _DRAWN_FROM, replace=False))
-        if len(np.unique(points[some], axis=0)) < k:
-            some = np.arange(len(points))
-    points, weights = points[some], weights[some]
+        if _differ(points[some], k):
+            points, weights = points[some], None if weights is None else weights[some]
     found = np.empty((restarts, k, points.shape[1]))
     for centers in found:
-        distance = np.full(len(points), np.inf)
+        distance = np.ones(len(points))
         for place in range(k):
-            chance = weights * (distance if place else 1.0)
+            chance = distance if weights is None else weights * distance
             total = chance.sum()
             if not total > 0:
                 raise InputError(
                     f"{k} groups were asked for, and only {place} points are different"
                 )
-            at = np.searchsorted(np.cumsum(chance), random.random() * total, side="right")
-            at = min(int(at), int(np.flatnonzero(chance > 0)[-1]))
+            at = int(np.searchsorted(np.cumsum(chance), random.random() * total, side="right"))
+            if at == len(points):  # by rounding
+                at = int(np.flatnonzero(chance)[-1])
             centers[place] = points[at]
-            distance = np.minimum(distance, ((points - points[at]) ** 2).sum(axis=1))
+            away = nearest(points, points[at : at + 1])[1]
+            distance = np.minimum(distance, away) if place else away
     return found
+
+
+def _differ(points: np.ndarray, k: int) -> bool:
+    """Whether at least k points differ; the first rows mostly say so."""
+    return any(len(np.unique(some, axis=0)) >= k for some in (points[:_FIRST_ROWS], points))
 
 
 def _followed(starts: np.ndarray, iterations: int, sums_of: Any) -> tuple[np.ndarray, float, int]:
@@ -374,6 +298,16 @@ def _followed(starts: np.ndarray, iterations: int, sums_of: Any) -> tuple[np.nda
 
 def _best(inertia: np.ndarray) -> int:
     return int(np.flatnonzero(inertia <= inertia.min() * (1 + _SAME))[0])
+
+
+def _by_gpu(
+    points: np.ndarray, weights: np.ndarray | None, starts: np.ndarray, iterations: int
+) -> tuple[np.ndarray, float, int, np.ndarray]:
+    there = OnGpu(points, weights, starts.shape[1])
+    centers, inertia, counts = there.follow(starts, iterations)
+    best = _best(inertia)
+    labels = there.labels(centers[best])
+    return centers[best], float(inertia[best]), int(counts[best]), labels
 
 
 def _by_pieces(
@@ -409,7 +343,7 @@ def _scikit_learn() -> Any:
 
 
 def _by_scikit_learn(
-    points: np.ndarray, weights: np.ndarray, starts: np.ndarray, iterations: int
+    points: np.ndarray, weights: np.ndarray | None, starts: np.ndarray, iterations: int
 ) -> tuple[np.ndarray, float, int, np.ndarray]:
     make, k = _scikit_learn(), starts.shape[1]
     fits = [
@@ -431,8 +365,10 @@ def _ordered(
     order = np.lexsort((*np.round(centers.T[::-1], 9), -sizes))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    whole = np.full(len(good), -1, np.int64)
-    whole[good] = rank[labels]
+    whole = rank[labels]
+    if len(labels) < len(good):
+        whole = np.full(len(good), -1, np.int64)
+        whole[good] = rank[labels]
     return Clusters(centers[order], whole, inertia, count, way)
 
 
