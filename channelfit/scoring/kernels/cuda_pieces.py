@@ -56,7 +56,7 @@ def shared_bytes(n_states: int, n_rates: int) -> int:
     points = collocation.DEGREE
     size, shown = n_states * points, points + n_states
     numbers = size * size + size * n_states + shown * size
-    return 8 * (numbers + points * n_rates * (1 + _DIRECTIONS))
+    return 8 * (numbers + points * n_rates + (points * n_rates + 1) * _DIRECTIONS)
 
 
 def needed_bytes(n_states: int, n_rates: int) -> int:
@@ -179,6 +179,7 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
     const long long n_threads = n*n_groups, own = (long long)candidate*n_groups;
     const Segment piece = segments[blockIdx.y];
     const double *node = nodes + piece.nodes + 1;  // behind the start
+    constexpr int APART = N_FLOWS*POINTS + 1;  // slopes of directions: in different banks
     constexpr int AT_ONCE = TANGENTS ? DIRECTIONS/TANGENTS : 1;  // groups
     if (thread == 0) worst = OK;
     __syncthreads();
@@ -197,7 +198,7 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
 #pragma unroll
             for (int k = 0; k < N_FLOWS; ++k) {{
                 if (first == 0 && group == 0) rates[k*POINTS + point] = piece.dt*q[k].v;
-                EACH_TANGENT slopes[((group*TANGENTS + t)*N_FLOWS + k)*POINTS + point] =
+                EACH_TANGENT slopes[(group*TANGENTS + t)*APART + k*POINTS + point] =
                     piece.dt*q[k].d[t];
             }}
         }}
@@ -289,7 +290,7 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
             double x[N], change[N] = {{}};
 #pragma unroll
             for (int s = 0; s < N; ++s) x[s] = states[(s*POINTS + point)*N + j];
-            flow(slopes + direction*N_FLOWS*POINTS + point, x, change);
+            flow(slopes + direction*APART + point, x, change);
 #pragma unroll
             for (int s = 0; s < N; ++s) bent[(s*POINTS + point)*n_columns + place] = change[s];
         }}
