@@ -35,7 +35,7 @@ from channelfit.reading.keys import is_function
 from channelfit.reading.tables import READERS as TABLES
 from channelfit.reading.tables import Table, read_columns
 from channelfit.reading.units import shown
-from channelfit.search.fit_file import read_experiments, read_fit_document, read_plan
+from channelfit.search.fit_file import Load, read_experiments, read_fit_document, read_plan
 from channelfit.search.joined_files import moved
 from channelfit.search.plan import FitPlan
 
@@ -221,14 +221,17 @@ class Template:
         document["fit"] = self.section(recorded)
         return read_plan(document, self.file, self.model_file, _read_table)
 
-    def problem(self, plan: FitPlan, recorded: Recorded) -> Problem:
+    def problem(self, plan: FitPlan, recorded: Recorded, load: Load = load_protocol) -> Problem:
         """The problem of a well, with the model of the plan of another one.
+
+        Arguments:
+            load: gives the protocol of a file; one that remembers spares wells their own.
 
         Raises: InputError for a recording that cannot be used.
         """
         section = Section(self.section(recorded), self.file, "fit")
         model = plan.problem.model
-        experiments = read_experiments(section, model, _read_table)
+        experiments = read_experiments(section, model, _read_table, load)
         pairs = zip(experiments, plan.problem.experiments, strict=True)
         return Problem(model, tuple(_shared(own, first) for own, first in pairs))
 

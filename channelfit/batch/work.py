@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -19,10 +20,13 @@ from channelfit.batch.search import OnProgress, Settings, nothing
 from channelfit.batch.template import MEASURES, Template, measures
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.problem.experiment import Problem
+from channelfit.problem.protocol import load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import sha256_of
 from channelfit.results.resuming import identity
+from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import Scorer, make_scorer
+from channelfit.search.fit_file import Load
 from channelfit.search.plan import FitPlan
 
 #: Points of a trace that are kept for pictures: the least and the largest of each stretch.
@@ -90,6 +94,21 @@ class Piece:
             arrays["shown"],
             arrays["left"],
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """What could be read of a well: its problem, or the reason why there is none.
+
+    Attributes:
+        measured: in the order of `MEASURES`.
+        cautions: what looks wrong in its recording.
+    """
+
+    problem: Problem | None
+    measured: list[float]
+    cautions: list[str] = field(default_factory=list)
+    failure: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,27 +193,16 @@ class Wells:
         """Reads and fits the wells of a piece; what is wrong with one is told in its place."""
         _, begin, end = key
         wells = self.recordings[int(begin) : int(end)]
-        problems: list[Problem] = []
-        places: list[int] = []
-        failures: dict[int, str] = {}
-        measured = np.full((len(wells), len(MEASURES)), np.nan)
-        cautions: dict[int, list[str]] = {}
-        for k, recorded in enumerate(wells):
-            try:
-                problem = self.template.problem(self.plan, recorded)
-                measured[k] = list(measures(problem, recorded).values())
-            except InputError as error:
-                failures[k] = _reason(error, recorded, self.template)
-                continue
-            told = [
-                f"{caution.value}: {caution.advice}".replace("; ", ", ")
-                for experiment in problem.experiments
-                for caution in (experiment.recording.cautions if experiment.recording else ())
-            ]
-            if told:
-                cautions[k] = told
-            problems.append(problem)
-            places.append(k)
+        load = cache(load_protocol)  # reading it anew takes longer than reading a recording
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            read = partial(self._read, load=load)
+            # what wells share is read, and remembered, with the first of them
+            found = [*map(read, wells[:1]), *threads.map(read, wells[1:])]
+        places = [k for k, one in enumerate(found) if one.problem is not None]
+        problems = [one.problem for one in found if one.problem is not None]
+        failures = {k: one.failure for k, one in enumerate(found) if one.problem is None}
+        cautions = {k: one.cautions for k, one in enumerate(found) if one.cautions}
+        measured = np.array([one.measured for one in found])
         fits = None
         traces = np.empty(0), *[np.empty((0, 0), "f4")] * 3
         if problems:
@@ -202,6 +210,20 @@ class Wells:
             traces = self._traces(problems, fits)
         at = np.array(places, dtype=np.int64)
         return Piece(fits, at, failures, cautions, measured, *traces).arrays()
+
+    def _read(self, recorded: Recorded, load: Load) -> _Read:
+        try:
+            problem = self.template.problem(self.plan, recorded, load)
+            measured = list(measures(problem, recorded).values())
+        except InputError as error:
+            nothing_known = [math.nan] * len(MEASURES)
+            return _Read(None, nothing_known, failure=_reason(error, recorded, self.template))
+        told = [
+            f"{caution.value}: {caution.advice}".replace("; ", ", ")
+            for experiment in problem.experiments
+            for caution in (experiment.recording.cautions if experiment.recording else ())
+        ]
+        return _Read(problem, measured, told)
 
     def _traces(self, problems: Sequence[Problem], fits: WellFits) -> tuple[np.ndarray, ...]:
         """What pictures show of wells under the protocol of the first: times, data, fits, and what
@@ -238,6 +260,7 @@ class Problems(Sequence[Problem]):
 
     def __init__(self, work: Wells, recordings: Sequence[Recorded]) -> None:
         self.work, self.recordings = work, recordings
+        self._load = cache(load_protocol)
 
     def __len__(self) -> int:
         return len(self.recordings)
@@ -249,7 +272,7 @@ class Problems(Sequence[Problem]):
     def __getitem__(self, place: int | slice) -> Problem | Problems:
         if isinstance(place, slice):
             return Problems(self.work, self.recordings[place])
-        return self.work.template.problem(self.work.plan, self.recordings[place])
+        return self.work.template.problem(self.work.plan, self.recordings[place], self._load)
 
 
 def _reason(error: InputError, recorded: Recorded, template: Template) -> str:
@@ -274,13 +297,17 @@ def _thinned(values: np.ndarray) -> np.ndarray:
     """The least and the largest of each stretch (n_points,), in the order in which they come."""
     if len(values) <= _POINTS:
         return values
-    edges, found = _stretches(len(values)), np.full(_POINTS, np.nan)
-    for k, (a, b) in enumerate(pairwise(edges.tolist())):
-        part = values[a:b]
-        if np.isfinite(part).any():
-            low, high = int(np.nanargmin(part)), int(np.nanargmax(part))
-            found[2 * k : 2 * k + 2] = part[sorted((low, high))]
-    return found
+    edges = _stretches(len(values))
+    # stretches differ by a sample at most: a shorter one has its last sample twice
+    length = int(np.diff(edges).max())
+    parts = values[np.minimum(edges[:-1, None] + np.arange(length), edges[1:, None] - 1)]
+    known = np.isfinite(parts)
+    low = np.where(known, parts, np.inf).argmin(axis=1)
+    high = np.where(known, parts, -np.inf).argmax(axis=1)
+    places = np.sort(np.stack([low, high], axis=1), axis=1)
+    found = np.take_along_axis(parts, places, axis=1)
+    found[~known.any(axis=1)] = np.nan
+    return found.ravel()
 
 
 def _thinned_times(time_ms: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from channelfit.search.joined_files import (
 )
 from channelfit.search.overrides import model_path, override
 from channelfit.search.plan import FitPlan, checked
+
+#: Gives the protocol of a file.
+Load: TypeAlias = Callable[[Path], Protocol]
 
 DEFAULT_OPTIMIZER, FOR_A_POPULATION = "hybrid", "genetic"
 _EXAMPLE = """
@@ -179,19 +182,20 @@ def read_fit_document(file: Path, overrides: Sequence[str] = ()) -> tuple[dict[s
 
 
 def read_experiments(
-    section: Section, model: ChannelModel, read: Callable[..., Table]
+    section: Section, model: ChannelModel, read: Callable[..., Table], load: Load = load_protocol
 ) -> list[Experiment]:
     """The experiments of a fit section, each with its recording and its clamp.
 
     Arguments:
         model: has been built, with what the fit file changes of it.
         read: gives the columns of a recorded table, as `tables.read_columns` does.
+        load: gives the protocol of a file, as `load_protocol` does.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
     """
     section.expect(KEYS["fit"])
-    return _clamped(section, model, _experiments(section, model, read))
+    return _clamped(section, model, _experiments(section, model, read, load))
 
 
 def _protocols(section: Section) -> list[Experiment]:
@@ -203,10 +207,10 @@ def _protocols(section: Section) -> list[Experiment]:
     ]
 
 
-def _protocol(section: Section, name: object, key: str) -> Protocol:
+def _protocol(section: Section, name: object, key: str, load: Load = load_protocol) -> Protocol:
     if not isinstance(name, str):
         raise section.error(f"the path of a protocol file was expected, not {shown(name)}", key)
-    return load_protocol(section.existing(name, key))
+    return load(section.existing(name, key))
 
 
 def _clamped(
@@ -233,7 +237,7 @@ def _clamped(
 
 
 def _experiments(
-    section: Section, model: ChannelModel, read: Callable[..., Table]
+    section: Section, model: ChannelModel, read: Callable[..., Table], load: Load = load_protocol
 ) -> list[Experiment]:
     if "surrogate" in section:
         raise section.error("surrogate belongs to protocols, not to experiments", "surrogate")
@@ -241,7 +245,9 @@ def _experiments(
     if not rows:
         raise section.error("at least one experiment is needed", "experiments")
     experiments = [
-        _experiment(Section(row, section.file, section.path(f"experiments[{i}]")), model, read)
+        _experiment(
+            Section(row, section.file, section.path(f"experiments[{i}]")), model, read, load
+        )
         for i, row in enumerate(rows, 1)
     ]
     if not any(e.weight > 0 for e in experiments):
@@ -262,13 +268,15 @@ def first_temperature(raw: object) -> float | None:
     return None
 
 
-def _experiment(row: Section, model: ChannelModel, read: Callable[..., Table]) -> Experiment:
+def _experiment(
+    row: Section, model: ChannelModel, read: Callable[..., Table], load: Load
+) -> Experiment:
     row.expect(KEYS["experiment"])
     cell = row.text("cell")
     if "cell" in row:
         check_cell(row, cell, "cell")
     celsius = row.quantity("temperature")
-    protocol = _protocol(row, row.take("protocol"), "protocol")
+    protocol = _protocol(row, row.take("protocol"), "protocol", load)
     clamp = read_clamp(row.section("clamp"), model) if "clamp" in row else None
     delay = 0.0
     if _names_a_parameter(row.take("delay")):
