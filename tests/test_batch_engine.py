@@ -184,6 +184,23 @@ def test_a_mask_that_wells_share_is_digested_once(little, monkeypatch):
     assert len(digested) == 3
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_data_of_one_sweep_are_the_recording_unless_it_is_masked(tmp_path, masked):
+    plan = planned(tmp_path, LITTLE, RAMP.replace("{values: [-20 mV, 20 mV]}", "20 mV"))
+    problems, _ = wells_of(plan, 2)
+    if masked:
+        weight = np.ones_like(current_of(problems[0]))
+        weight[0, 20:30] = 0
+        problems = [with_currents(p, [current_of(p)], weight) for p in problems]
+    (family,) = families(problems)
+    for problem, (data, constant) in zip(problems, family.data(), strict=True):
+        e = problem.experiments[0]
+        tree = run_tree([e.protocol], [e.recording.current_pA], [e.recording.weight])
+        assert np.array_equal(data, tree.data_pA)
+        assert constant == tree.constant == 0
+        assert np.shares_memory(data, e.recording.current_pA) != masked
+
+
 def tried(plan: FitPlan, scorer, unit):
     """The costs (n, n_wells) of points, and what is solved of each (n, n_open, n_wells)."""
     wells = Wells(plan, scorer)
