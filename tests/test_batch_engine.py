@@ -20,6 +20,7 @@ from channelfit.batch import together as together_module
 from channelfit.batch.costs import Wells
 from channelfit.batch.families import families, kin
 from channelfit.batch.fits import Settings, WellFits, fit_wells, joined
+from channelfit.batch.lowest import keep_lowest
 from channelfit.batch.population import usable
 from channelfit.batch.together import CpuTogether, OneByOne, together
 from channelfit.front.kinds import load_plan
@@ -29,7 +30,9 @@ from channelfit.problem.run_tree import run_tree
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import assess
+from channelfit.scoring.machine.machine_code import Kernel
 from channelfit.scoring.scorer import make_scorer
+from channelfit.search import least_squares as least_squares_module
 from channelfit.search.hybrid import Hybrid
 from channelfit.search.least_squares import refine
 from channelfit.search.loop import optimize
@@ -181,6 +184,23 @@ def test_a_mask_that_wells_share_is_digested_once(little, monkeypatch):
     assert len(digested) == 3
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_data_of_one_sweep_are_the_recording_unless_it_is_masked(tmp_path, masked):
+    plan = planned(tmp_path, LITTLE, RAMP.replace("{values: [-20 mV, 20 mV]}", "20 mV"))
+    problems, _ = wells_of(plan, 2)
+    if masked:
+        weight = np.ones_like(current_of(problems[0]))
+        weight[0, 20:30] = 0
+        problems = [with_currents(p, [current_of(p)], weight) for p in problems]
+    (family,) = families(problems)
+    for problem, (data, constant) in zip(problems, family.data(), strict=True):
+        e = problem.experiments[0]
+        tree = run_tree([e.protocol], [e.recording.current_pA], [e.recording.weight])
+        assert np.array_equal(data, tree.data_pA)
+        assert constant == tree.constant == 0
+        assert np.shares_memory(data, e.recording.current_pA) != masked
+
+
 def tried(plan: FitPlan, scorer, unit):
     """The costs (n, n_wells) of points, and what is solved of each (n, n_open, n_wells)."""
     wells = Wells(plan, scorer)
@@ -253,6 +273,14 @@ def test_the_lowest_points_do_not_depend_on_company_blocks_or_threads(leaky, mon
         assert np.array_equal(found.which, order)
         assert np.array_equal(found.cost, np.take_along_axis(cost, order, axis=0))
         assert np.array_equal(found.solved, np.take_along_axis(solved, order[:, None], axis=0))
+    checked = Kernel(keep_lowest.source, "keep_lowest", checked=True)  # of stray indices
+    for way in (checked, keep_lowest.python):
+        monkeypatch.setattr(costs_module, "keep_lowest", way)
+        found = wells.lowest(unit, 4, but)
+        assert np.array_equal(found.which, order)
+        assert found.solved == pytest.approx(
+            np.take_along_axis(solved, order[:, None], axis=0), rel=1e-6, abs=1e-9
+        )
     few = wells.lowest(unit[:, :2], 4)
     assert np.isfinite(few.cost).sum(axis=0).tolist() == [2] * 5
 
@@ -440,7 +468,7 @@ def test_the_number_of_threads_changes_nothing(leaky, monkeypatch):
     problems, _ = wells_of(leaky, 3)
     fits = []
     for cores in (1, 3):
-        for module in (together_module, fits_module):
+        for module in (together_module, fits_module, costs_module, least_squares_module):
             monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
         fits.append(fit_wells(leaky, problems, SETTINGS))
     assert same_bits(*fits)

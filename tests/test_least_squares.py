@@ -12,10 +12,11 @@ from scipy.optimize import least_squares, lsq_linear
 
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.machine_code import Kernel
 from channelfit.scoring.scorer import Linearization, Score
 from channelfit.search import least_squares as module
 from channelfit.search.choose import make_optimizer
-from channelfit.search.damped import to_the_lowest
+from channelfit.search.damped import steps_of, to_the_lowest
 from channelfit.search.hybrid import _explored, _Found
 from channelfit.search.least_squares import TRIALS, Starts, begin, damped_steps, improve, refine
 from channelfit.search.loop import StopRules, optimize
@@ -149,27 +150,46 @@ def test_a_bounded_step_is_the_lowest_point_of_its_parabola_in_the_box(seed):
     assert g @ step + 0.5 * step @ h @ step <= lowest + 1e-8 * abs(lowest)
 
 
-def test_damped_steps_depend_neither_on_company_nor_on_threads(monkeypatch):
-    """Among them points on faces of the cube, at which steps go to other faces, and back."""
-    random, n_free, n = np.random.default_rng(6), 7, 50
+def starts_on_faces(n_free: int, n: int) -> Starts:
+    """Starts of which some coordinates are on faces of the cube, with curvatures of any shape."""
+    random = np.random.default_rng(6)
     roots = random.normal(size=(n, n_free, n_free)) * 10.0 ** random.uniform(-2, 0, (n, 1, n_free))
     curvature = np.ascontiguousarray(np.moveaxis(roots @ np.swapaxes(roots, 1, 2), 0, -1))
     unit = np.round(1.4 * random.random((n_free, n)) - 0.2, 2).clip(0, 1)
     local = Local(np.ones(n), np.zeros(n, np.int8), random.normal(size=(n_free, n)), curvature)
-    starts = Starts(unit, local, 10.0 ** random.uniform(-9, 1, n), np.zeros(n, bool))
+    return Starts(unit, local, 10.0 ** random.uniform(-9, 1, n), np.zeros(n, bool))
+
+
+def test_damped_steps_are_those_of_plain_python():
+    """Whose indices are checked; machine code may leave out a rounding."""
+    starts = starts_on_faces(4, 9)
+    steps, promise = damped_steps(starts)
+    given = starts.unit, starts.local.gradient, starts.local.curvature, starts.damping, TRIALS
+    for way in (steps_of.python, Kernel(steps_of.source, "steps_of", checked=True)):
+        theirs, told = np.full_like(steps, np.nan), np.full_like(promise, np.nan)
+        way(*given, 0, 5, theirs, told)
+        assert np.isnan(theirs[..., 5:]).all()
+        way(*given, 5, 9, theirs, told)
+        np.testing.assert_allclose(theirs, steps, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(told, promise, rtol=1e-9)
+
+
+def test_damped_steps_depend_neither_on_company_nor_on_threads(monkeypatch):
+    starts = starts_on_faces(7, 50)
+    unit, local = starts.unit, starts.local
     found = []
     for cores in (1, 2, 5):
         monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
         found.append(damped_steps(starts))
     steps, promise = found[0]
     assert all(np.array_equal(s, steps) and np.array_equal(p, promise) for s, p in found)
-    for k in range(n):
+    for k in range(50):
         alone = damped_steps(starts.take(np.array([k])))
         assert np.array_equal(alone[0][..., 0], steps[..., k])
         assert np.array_equal(alone[1][:, 0], promise[:, k])
     there = unit[:, None] + steps
     assert np.all((there > -1e-15) & (there < 1 + 1e-15))
-    bent = np.einsum("ijn,jtn->itn", curvature, steps)
+    bent = np.einsum("ijn,jtn->itn", local.curvature, steps)
     promised = -(local.gradient[:, None] * steps).sum(axis=0) - 0.5 * (steps * bent).sum(axis=0)
     np.testing.assert_allclose(promise, promised, rtol=1e-9)
 

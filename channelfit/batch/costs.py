@@ -156,13 +156,15 @@ class Kin(Wells):
         self.families = families
         # what a prior weighs depends on how many samples count in a well
         self.joint = None if joint is None or self.prior_weight else Wells(plan, joint)
-        self.places = {w: (k, j) for k, (own, _) in enumerate(families) for j, w in enumerate(own)}
+        self.family = np.empty(self.n_wells, np.int64)  # of each well, and its place in there
+        self.place = np.empty(self.n_wells, np.int64)
+        for k, (own, _) in enumerate(families):
+            self.family[own], self.place[own] = k, np.arange(len(own))
 
     def linearize(self, unit: np.ndarray, well: np.ndarray) -> Local:
         """Cost and derivatives at points (n_free, n), each of the well of its number (n,)."""
         if self.joint is not None:
             return self.joint.linearize(unit, well)
-        places = np.array([self.places[w] for w in well.tolist()]).reshape(-1, 2)
         n_free, n = unit.shape
         out = Local(
             np.full(n, np.inf),
@@ -170,10 +172,11 @@ class Kin(Wells):
             np.zeros((n_free, n)),
             np.zeros((n_free, n_free, n)),
         )
-        for k in np.unique(places[:, 0]).tolist():
-            mine = np.flatnonzero(places[:, 0] == k)
+        families = self.family[well]
+        for k in np.unique(families).tolist():
+            mine = np.flatnonzero(families == k)
             own = np.ascontiguousarray(unit[:, mine])
-            local = self.families[k][1].linearize(own, places[mine, 1])
+            local = self.families[k][1].linearize(own, self.place[well[mine]])
             for name, whole in vars(out).items():
                 whole[..., mine] = getattr(local, name)
         return out

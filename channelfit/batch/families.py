@@ -71,23 +71,31 @@ class _Places:
     def __init__(self, problem: Problem) -> None:
         tree = problem.scored
         weights = [e.weight * e.recording.weight for e in problem.fitted if e.recording]
-        self.counts = [weight > 0 for weight in weights]
-        places = [out[some] for out, some in zip(tree.outputs, self.counts, strict=True)]
+        counts = [weight > 0 for weight in weights]
+        places = [out[some] for out, some in zip(tree.outputs, counts, strict=True)]
         self.places = np.concatenate([*places, np.empty(0, np.int64)])
-        kept = [w[some] for w, some in zip(weights, self.counts, strict=True)]
+        # the samples that count, among all of a well
+        self.kept = np.flatnonzero(np.concatenate([*map(np.ravel, counts), np.empty(0, bool)]))
+        kept = [w[some] for w, some in zip(weights, counts, strict=True)]
         self.weights = np.concatenate([*kept, np.empty(0)])
         self.n_data, self.total_weight = len(tree.sample_mV), tree.total_weight
         self.sums = np.bincount(self.places, self.weights, self.n_data)
         self.is_merged = len(np.unique(self.places)) < len(self.places)
-        self.is_whole = np.array_equal(self.places, np.arange(self.n_data))  # all, in their order
+        n_samples = sum(some.size for some in counts)
+        self.is_whole = self.n_data == n_samples and all(
+            np.array_equal(some, np.arange(n_samples)) for some in (self.places, self.kept)
+        )
 
     def merged(self, problem: Problem) -> tuple[np.ndarray, float]:
-        """The data (n_data,) of a problem, pA, and what merging took out, pA^2."""
-        currents = [e.recording.current_pA for e in problem.fitted if e.recording]
-        d = np.concatenate([c[some] for c, some in zip(currents, self.counts, strict=True)])
+        """The data (n_data,) of a problem, pA, and what merging took out, pA^2.
+
+        Where every sample counts and lies in its place, the data may be the recording itself.
+        """
+        currents = [np.ravel(e.recording.current_pA) for e in problem.fitted if e.recording]
+        d = currents[0] if len(currents) == 1 else np.concatenate([*currents, np.empty(0)])
         if self.is_whole:
             return d, 0.0
-        data = np.zeros(self.n_data)
+        d, data = d[self.kept], np.zeros(self.n_data)
         if not self.is_merged:
             data[self.places] = d
             return data, 0.0

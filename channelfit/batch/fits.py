@@ -8,8 +8,9 @@ are correlated; bounds, parameters that the data do not determine, descents that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -235,18 +236,25 @@ class _Shifted:
 
 def _unusable(problem: Problem, n_free: int) -> str:
     """Why a recording cannot be fitted; empty where it can."""
-    parts = [e.recording.current_pA[e.recording.weight > 0] for e in problem.fitted if e.recording]
-    data = np.concatenate([*parts, np.empty(0)])
+    recordings = [e.recording for e in problem.fitted if e.recording]
+    parts = [_counting(one.current_pA, one.weight > 0) for one in recordings]
+    data = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0)])
     if not len(data):
         return "no sample of the recording counts"
-    if not np.isfinite(data).all():
+    low, high = float(data.min()), float(data.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
         bad = int((~np.isfinite(data)).sum())
         return f"{bad} of {len(data)} samples that count are not finite"
     if len(data) <= n_free:
         return f"{len(data)} samples cannot determine {n_free} parameters"
-    if data.min() == data.max():
-        return f"every sample of the recording is {data[0]:g} pA"
+    if low == high:
+        return f"every sample of the recording is {low:g} pA"
     return ""
+
+
+def _counting(current_pA: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The samples that count (n,), not copied where all do."""
+    return np.ravel(current_pA) if counts.all() else current_pA[counts]
 
 
 def _blank(space: SearchSpace, reasons: list[str]) -> WellFits:
@@ -293,25 +301,28 @@ def _fill(
     local = wells.linearize(unit, good)
     judge = _Judge(wells, problems, settings.intervals)
     squares = wells.scorer.squares / wells.scorer.total_weight
+
+    def write(first: int, place: int, one: _Judged) -> None:
+        k = first + place
+        row, sure = rows[good[k]], one.estimate
+        fits.unit[row], fits.values[row] = unit[:, k], physical[free, k]
+        fits.cost[row], fits.rms[row], fits.noise[row] = one.cost, one.cost**0.5, one.noise
+        is_silent = sure is not None and one.is_silent(sure, squares[good[k]])
+        if sure is not None:
+            fits.errors[row] = sure.physical_errors[free]
+            fits.lower[row], fits.upper[row] = sure.interval()
+            fits.at_bound[row] = sure.pushed
+            if not is_silent:  # else it says nothing of a channel, nor of a population of them
+                scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
+                fits.information[row] = scale * local.curvature[:, :, k]
+        agreed, starts = int(found.agreed[good[k]]), int(found.starts[good[k]])
+        reasons = [_SILENT] if is_silent else one.reasons(agreed, starts)
+        fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
+
     for first in range(0, len(good), judge.at_once):
         some = slice(first, first + judge.at_once)
         near = Local(*(array[..., some] for array in vars(local).values()))
-        judged = judge.all(good[some], unit[:, some], physical[:, some], near)
-        for k, one in enumerate(judged, first):
-            row, sure = rows[good[k]], one.estimate
-            fits.unit[row], fits.values[row] = unit[:, k], physical[free, k]
-            fits.cost[row], fits.rms[row], fits.noise[row] = one.cost, one.cost**0.5, one.noise
-            is_silent = sure is not None and one.is_silent(sure, squares[good[k]])
-            if sure is not None:
-                fits.errors[row] = sure.physical_errors[free]
-                fits.lower[row], fits.upper[row] = sure.interval()
-                fits.at_bound[row] = sure.pushed
-                if not is_silent:  # else it says nothing of a channel, nor of a population of them
-                    scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
-                    fits.information[row] = scale * local.curvature[:, :, k]
-            agreed, starts = int(found.agreed[good[k]]), int(found.starts[good[k]])
-            reasons = [_SILENT] if is_silent else one.reasons(agreed, starts)
-            fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
+        judge.all(good[some], unit[:, some], physical[:, some], near, partial(write, first))
         on_progress(Progress("judging", min(first + judge.at_once, len(good)), len(rows)))
 
 
@@ -401,16 +412,21 @@ class _Judge:
         self.mean_weight = float(wells.scorer.total_weight[0]) / self.n_samples
 
     def all(
-        self, well: np.ndarray, unit: np.ndarray, physical: np.ndarray, local: Local
-    ) -> list[_Judged]:
+        self,
+        well: np.ndarray,
+        unit: np.ndarray,
+        physical: np.ndarray,
+        local: Local,
+        write: Callable[[int, _Judged], None],
+    ) -> None:
         """Judge wells (n,) at points (n_free, n) with parameters (n_parameters, n).
 
         Arguments:
             local: cost and derivatives at the points.
+            write: takes what comes of each, with its place among the n; threads call it.
         """
         traces = self.scorer.simulate(np.ascontiguousarray(physical))
         cost = local.cost - self.wells.objective(0).penalty(physical)
-        judged: list[_Judged | None] = [None] * len(well)
 
         def some(first: int, last: int) -> None:
             # the samples of a well side by side
@@ -418,11 +434,10 @@ class _Judge:
             for k in range(first, last):
                 of_well = [trace[k - first] for trace in own]
                 here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
-                judged[k] = self._one(int(well[k]), unit[:, k], float(cost[k]), of_well, here)
+                write(k, self._one(int(well[k]), unit[:, k], float(cost[k]), of_well, here))
 
         with single_threaded_blas():
             side_by_side(some, len(well), 1, usable_cores())
-        return [one for one in judged if one is not None]
 
     def _one(
         self, well: int, unit: np.ndarray, cost: float, traces: list[np.ndarray], local: Local
