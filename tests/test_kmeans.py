@@ -400,7 +400,7 @@ class Workers:
 
 
 def test_workers_that_come_and_go_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PART", 37)
+    monkeypatch.setattr(module, "_PART", 100)
     points = clouds(n=500, apart=1.0)
     alone = k_means(points, 4, way="pieces", seed=1)
     for seed in range(3):
@@ -420,7 +420,7 @@ def test_processes_of_a_cluster_come_to_the_same_bits(
 ) -> None:
     """Beside the played workers: those of Dask, in processes of their own."""
     pytest.importorskip("distributed")
-    monkeypatch.setattr(module, "_PART", 1000)
+    monkeypatch.setattr(module, "_PART", 3000)
     np.save(tmp_path / "points.npy", clouds(n=5000))
     alone = k_means(tmp_path / "points.npy", 4, way="pieces", restarts=2)
     with open_cluster("local:2") as doer:
@@ -430,7 +430,7 @@ def test_processes_of_a_cluster_come_to_the_same_bits(
 
 
 def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PART", 64)
+    monkeypatch.setattr(module, "_PART", 200)
     points = clouds(n=300)
     points[7] = np.nan
     np.save(tmp_path / "points.npy", points)
