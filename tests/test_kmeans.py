@@ -446,6 +446,15 @@ def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.M
         k_means(tmp_path / "objects.npy", 1)
 
 
+@pytest.mark.parametrize(("k", "size"), [(128, 1), (129, 2)])
+def test_labels_travel_as_small_numbers(k: int, size: int) -> None:
+    points = np.arange(k + 1.0)[:, None]
+    points[k] = np.nan
+    found = Part(points, None, points[None, :k], labels=True).do(("rows", 0, k + 1))["labels"]
+    assert found.tolist() == [*range(k), -1]
+    assert found.itemsize == size
+
+
 def test_a_work_tells_what_its_sums_depend_on() -> None:
     points, centers = clouds(n=20), np.zeros((1, 2, 3))
     one = Part(points, None, centers).identity

@@ -119,7 +119,8 @@ class Part:
         weights = None if self.weights is None else self.weights[rows]
         good = _finite_rows(points)
         if self.labels:
-            found = np.full(len(points), -1, np.int64)
+            # of the smallest type that holds -1 and all numbers of centers, since they travel
+            found = np.full(len(points), -1, np.min_scalar_type(-self.centers.shape[1]))
             found[good] = nearest(_chosen_rows(points, good), self.centers[0])[0]
             return {"labels": found}
         kept = None if weights is None else _chosen_rows(weights, good)
