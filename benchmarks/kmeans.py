@@ -8,7 +8,8 @@ beginning for the same number of iterations, and must come to the same inertia.
 
 * cpu: scikit-learn with all threads, and sums in this process; the seconds that pass, and those of
   all cores together.
-* workers: parts computed by 1 to 4 processes of a cluster on this machine, the points in a file.
+* workers: sixteen times the points, in a file, in parts that 1 to 4 processes of a cluster on this
+  machine compute: parts are so large since a worker is not asked for less.
 * coverage: simulated plates of 5 to 400 cells, and how often the 95 % intervals of mean and spread
   of two drawn parameters hold the truth. Errors of the wells are half of the spread.
 * with --backend cuda: the whole on a GPU, points carried there and labels back, beside scikit-learn
@@ -39,7 +40,7 @@ from channelfit.results.uncertainty.k_means import Clusters, beginnings, k_means
 from channelfit.results.uncertainty.k_means_cuda import OnGpu
 from channelfit.scoring.machine import gpu
 
-K, D, SEED, ITERATIONS, REPEATS, IN_A_ROW = 4, 2, 20151226, 20, 3, 10
+K, D, SEED, ITERATIONS, REPEATS, IN_A_ROW, TIMES = 4, 2, 20151226, 20, 3, 10, 16
 PLATES = ((5, 600), (20, 400), (100, 200), (400, 60))
 
 
@@ -99,7 +100,8 @@ def by_workers(points: np.ndarray) -> list[Row]:
             with open_cluster(f"local:{n}") as doer:
                 of(file, "pieces", doer)()  # processes begin, libraries load
                 seconds, _, got = timed(of(file, "pieces", doer), 1)
-            rows.append(compared(f"{n} workers", seconds, "s", alone, same(got, want)))
+            name = f"{n} workers, {len(points):,} points"
+            rows.append(compared(name, seconds, "s", alone, same(got, want)))
     return rows
 
 
@@ -163,13 +165,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     share = 0.01 if asked.quick else 1.0
-    points = clouds(max(1000, int(share * asked.points)))
+    n = max(1000, int(share * asked.points))
+    points = clouds(n)
     rows: list[Row] = []
     if asked.backend == "cuda":
         rows += on_gpu(points)
     else:
         rows += on_cpu(points) if "cpu" in asked.parts else []
-        rows += by_workers(points) if "workers" in asked.parts else []
+        rows += by_workers(clouds(TIMES * n)) if "workers" in asked.parts else []
     name = "kmeans_cuda" if asked.backend == "cuda" else "kmeans"
     device = gpu.device().name if asked.backend == "cuda" else ""
     if rows:

@@ -400,7 +400,7 @@ class Workers:
 
 
 def test_workers_that_come_and_go_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PART", 37)
+    monkeypatch.setattr(module, "_PART", 100)
     points = clouds(n=500, apart=1.0)
     alone = k_means(points, 4, way="pieces", seed=1)
     for seed in range(3):
@@ -420,7 +420,7 @@ def test_processes_of_a_cluster_come_to_the_same_bits(
 ) -> None:
     """Beside the played workers: those of Dask, in processes of their own."""
     pytest.importorskip("distributed")
-    monkeypatch.setattr(module, "_PART", 1000)
+    monkeypatch.setattr(module, "_PART", 3000)
     np.save(tmp_path / "points.npy", clouds(n=5000))
     alone = k_means(tmp_path / "points.npy", 4, way="pieces", restarts=2)
     with open_cluster("local:2") as doer:
@@ -430,7 +430,7 @@ def test_processes_of_a_cluster_come_to_the_same_bits(
 
 
 def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PART", 64)
+    monkeypatch.setattr(module, "_PART", 200)
     points = clouds(n=300)
     points[7] = np.nan
     np.save(tmp_path / "points.npy", points)
@@ -444,6 +444,15 @@ def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.M
     np.save(tmp_path / "objects.npy", objects, allow_pickle=True)
     with pytest.raises(InputError, match="cannot be read"):
         k_means(tmp_path / "objects.npy", 1)
+
+
+@pytest.mark.parametrize(("k", "size"), [(128, 1), (129, 2)])
+def test_labels_travel_as_small_numbers(k: int, size: int) -> None:
+    points = np.arange(k + 1.0)[:, None]
+    points[k] = np.nan
+    found = Part(points, None, points[None, :k], labels=True).do(("rows", 0, k + 1))["labels"]
+    assert found.tolist() == [*range(k), -1]
+    assert found.itemsize == size
 
 
 def test_a_work_tells_what_its_sums_depend_on() -> None:

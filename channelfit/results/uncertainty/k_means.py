@@ -46,8 +46,8 @@ WAYS = ("auto", "scikit-learn", "sums", "cuda", "pieces")
 RESTARTS, ITERATIONS = 10, 300
 #: Points among which beginnings are drawn, and points from which on a GPU pays.
 _DRAWN_FROM, _FOR_GPU = 100_000, 50_000
-#: Points in a part: fewer are added sooner than a worker is asked for them.
-_PART = 1 << 20
+#: Numbers in a part, 64 MB: fewer are added sooner than a worker is asked for them.
+_PART = 1 << 23
 #: Rows among which different ones are looked for first.
 _FIRST_ROWS = 1000
 #: Inertias that differ by less than this share are the same; the first of them is taken.
@@ -119,7 +119,8 @@ class Part:
         weights = None if self.weights is None else self.weights[rows]
         good = _finite_rows(points)
         if self.labels:
-            found = np.full(len(points), -1, np.int64)
+            # of the smallest type that holds -1 and all numbers of centers, since they travel
+            found = np.full(len(points), -1, np.min_scalar_type(-self.centers.shape[1]))
             found[good] = nearest(_chosen_rows(points, good), self.centers[0])[0]
             return {"labels": found}
         kept = None if weights is None else _chosen_rows(weights, good)
@@ -319,7 +320,8 @@ def _by_pieces(
     doer: Doer | None,
 ) -> tuple[np.ndarray, float, int, np.ndarray]:
     """By partial sums of parts that others compute: the parts do not depend on who they are."""
-    keys: list[Key] = [("rows", first, min(first + _PART, n)) for first in range(0, n, _PART)]
+    step = max(1, _PART // starts.shape[2])
+    keys: list[Key] = [("rows", first, min(first + step, n)) for first in range(0, n, step)]
 
     def sums_of(centers: np.ndarray) -> Sums:
         work = Part(points, weights, centers)
