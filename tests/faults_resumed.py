@@ -185,7 +185,7 @@ def resumed(verb: str, case: int, draw: random.Random, here: Place, known: Known
     going, whole = GOING[verb], _whole(verb, known)
     shutil.copytree(whole.cache, here.cache)
     words = going.words(here.folder)
-    process = here.begin(words=words, verb=verb)
+    process, onward = here.begin(words=words, verb=verb), words
     kills = 1 + (case % 3 == 0)
     while True:
         if kills:
@@ -199,8 +199,11 @@ def resumed(verb: str, case: int, draw: random.Random, here: Place, known: Known
         settle(here)
         for run in here.runs:
             check_whole(run)
-        process = here.begin(words=_onward(going, here, words), verb=verb)
-    want(said.code == 0, f"exit code {said.code}: {said.err[-300:]!r}")
+        onward = _onward(going, here, words)
+        if not onward:
+            break
+        process = here.begin(words=onward, verb=verb)
+    want(said.code == 0 or not onward, f"exit code {said.code}: {said.err[-300:]!r}")
     _check_same(going.found(here.folder), whole.truth)
     want("Error" not in said.err, f"told: {said.err[-300:]!r}")
     _check_nothing_left(going, here)
@@ -227,7 +230,10 @@ def _check_nothing_left(going: Going, here: Place) -> None:
 
 
 def _onward(going: Going, here: Place, words: list[str]) -> list[str]:
-    """The arguments by which a killed run goes on, or begins again where it must say so itself."""
+    """The arguments by which a killed run goes on, or begins again where it must say so itself.
+
+    There are none where it had finished before the kill, which it must say as well.
+    """
     again = ["--resume", going.again]
     if (here.folder / going.unfinished / "resume.json").exists():
         return again
@@ -235,7 +241,7 @@ def _onward(going: Going, here: Place, words: list[str]) -> list[str]:
     check_quiet(said)
     told = "nothing to go on with" in said.err or "is no folder of a run" in said.err
     want(said.code == 2 and told, f"told: {said.err[-300:]!r}")
-    return words
+    return [] if "has finished" in said.err else words
 
 
 def resumed_with_room(verb: str, case: int, draw: random.Random, here: Place, known: Known) -> None:
