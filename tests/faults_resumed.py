@@ -206,7 +206,8 @@ def resumed(verb: str, case: int, draw: random.Random, here: Place, known: Known
     want(said.code == 0 or not onward, f"exit code {said.code}: {said.err[-300:]!r}")
     _check_same(going.found(here.folder), whole.truth)
     want("Error" not in said.err, f"told: {said.err[-300:]!r}")
-    _check_nothing_left(going, here)
+    if onward:  # else it was killed while it put these away
+        _check_nothing_left(going, here)
 
 
 def _check_same(found: Any, truth: Any, place: str = "") -> None:
@@ -224,9 +225,12 @@ def _check_same(found: Any, truth: Any, place: str = "") -> None:
 def _check_nothing_left(going: Going, here: Place) -> None:
     """Finding where something is left of what a run keeps while it goes on."""
     names = ("resume.json", "journal.bin", "pieces.bin", ".running", "table.csv")
-    folder = here.folder / going.unfinished
-    left = [name for name in names if (folder / name).exists()]
+    left = [name for name in names if _has(here.folder / going.unfinished, name)]
     want(not left, f"left behind: {left}")
+
+
+def _has(folder: Path, name: str) -> bool:
+    return (folder / name).exists()
 
 
 def _onward(going: Going, here: Place, words: list[str]) -> list[str]:
@@ -235,7 +239,9 @@ def _onward(going: Going, here: Place, words: list[str]) -> list[str]:
     There are none where it had finished before the kill, which it must say as well.
     """
     again = ["--resume", going.again]
-    if (here.folder / going.unfinished / "resume.json").exists():
+    folder = here.folder / going.unfinished
+    state = json.loads((folder / "state.json").read_text()) if _has(folder, "state.json") else {}
+    if _has(folder, "resume.json") and state.get("state") != "finished":
         return again
     said = ended(here.begin(words=again, verb=going.verb), here.folder)
     check_quiet(said)
