@@ -1,6 +1,6 @@
 """Does any signal, full disk, damaged cache or lack of memory spoil a fit, or the next one?
 
-    python tests/faults.py                       # everything; writes benchmarks/results/faults.json
+    python tests/faults.py                       # everything; into benchmarks/results
     python tests/faults.py kill-cold full-disk --count 10 --seed 7 --out /tmp/faults
     python tests/faults.py --case kill-cold:7:12 # one case again, with all that it printed
 
@@ -19,252 +19,59 @@ replaces the rows of its own kinds only; so a long list can be tried in several 
 A signal that comes before Python has begun with channelfit is Python's own to answer; such cases
 are counted apart.
 
-This file is longer than others, so that every fault stands beside what is wanted of it.
+Faults after which a command goes on are in `faults_resumed.py`, and their rows in
+faults_resumed.json beside faults.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import functools
-import hashlib
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import yaml
+from faults_fits import (
+    MODEL,
+    PROGRAMS,
+    ROOT,
+    Early,
+    Ended,
+    Finding,
+    Impossible,
+    Known,
+    Place,
+    check_next,
+    check_nothing_half,
+    check_quiet,
+    check_whole,
+    ended,
+    mounted,
+    settle,
+    want,
+)
+from faults_resumed import GOING, locked, resumed, resumed_with_room
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))  # a folder that is no package
 
-from report import RESULTS, Row, finish  # noqa: E402
+from report import RESULTS, Row, finish
 
-MODEL = ROOT / "models" / "model_b.yaml"
-#: Seconds after which a fit is taken to hang. It takes two on a quiet machine, more on a busy one.
-HANGS = 120
-#: Seconds in which a fit that hangs may tell where, and how many characters of it are shown.
-_TELLS, _SHOWN = 20, 3000
 AS_WANTED, TOO_EARLY, IMPOSSIBLE = "as wanted", "before the program began", "not possible here"
 NOBODY = 65534
-#: The command of a user, and one that saves the state of its search in every generation.
-_PROGRAMS = (
-    ["-m", "channelfit"],
-    [
-        "-c",
-        "from channelfit.front import interrupts; interrupts.begin(); "
-        "from channelfit.results import run_folder as f; f.SAVE_EVERY = f.TELL_EVERY = 0; "
-        "from channelfit.__main__ import program; program()",
-    ],
-)
-_FIT = [str(MODEL), "--backend", "cpu", "--seed", "1", "--population", "50", "--generations", "20"]
-#: A search that takes most of the time of its fit.
-_LONG = [*_FIT[:-3], "400", "--generations", "1500"]
-_FILES = {"fit.yaml", "history.csv", "summary.json", "traces.png", "source.py", "report.html"}
-
-
-Numbers = tuple[Any, ...]
-
-
-class Finding(Exception):
-    """What is not as wanted, in words."""
-
-
-def want(holds: object, otherwise: str) -> None:
-    """Raises a Finding unless it holds."""
-    if not holds:
-        raise Finding(otherwise)
-
-
-# --- a fit and what it left ----------------------------------------------------------------------
-
-
-@dataclass
-class Place:
-    """A folder for one case, with a cache in it.
-
-    Attributes:
-        environment: variables beside this process's own; None takes one away.
-        before: called in the child before it begins.
-    """
-
-    folder: Path
-    environment: dict[str, str | None] = field(default_factory=dict)
-    before: Callable[[], object] = lambda: None
-
-    @property
-    def cache(self) -> Path:
-        """The folder of the cache."""
-        return self.folder / "cache"
-
-    @property
-    def runs(self) -> list[Path]:
-        """The folders of all fits."""
-        runs = self.folder / "runs"
-        return sorted(runs.iterdir()) if runs.is_dir() else []
-
-    def begin(
-        self,
-        program: list[str] = _PROGRAMS[0],
-        words: Sequence[str] = _FIT,
-        verb: str = "optimize",
-    ) -> subprocess.Popen[str]:
-        """Begins a command, with these arguments; by default a fit."""
-        given = {**os.environ, "CHANNELFIT_CACHE": str(self.cache), "PYTHONPATH": str(ROOT)}
-        given["PYTHONFAULTHANDLER"] = "1"  # SIGABRT makes Python tell where it is
-        given.pop("XDG_CACHE_HOME", None)
-        for name, value in self.environment.items():
-            given.pop(name, None)
-            if value is not None:
-                given[name] = value
-
-        def before() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job's children ignore it
-            self.before()
-
-        return subprocess.Popen(
-            [sys.executable, *program, verb, *words, "--quiet"],
-            cwd=self.folder,
-            env=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=before,
-        )
-
-    def fit(self) -> Ended:
-        """A fit from beginning to end."""
-        return ended(self.begin(), self.folder)
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a fit ended: its exit code, what it printed, and the folder that it was begun in."""
-
-    code: int
-    out: str
-    err: str
-    folder: Path
-
-    @property
-    def found(self) -> Numbers:
-        """What it found. Raises Finding unless it ended as a fit should."""
-        want(self.code == 0, f"exit code {self.code}: {self.err[-300:]}")
-        return numbers(self.folder / self.out.strip())
-
-
-def ended(process: subprocess.Popen[str], folder: Path) -> Ended:
-    """Waits for a fit that was begun in a folder. Raises Finding, with its place, if it hangs."""
-    try:
-        out, err = process.communicate(timeout=HANGS)
-    except subprocess.TimeoutExpired:
-        raise Finding(f"no end after {HANGS} s: {_place_of(process)}") from None
-    return Ended(process.returncode, out, err, folder)
-
-
-def _place_of(process: subprocess.Popen[str]) -> str:
-    """Where the threads of a fit are, as its Python tells; the fit ends."""
-    process.send_signal(signal.SIGABRT)
-    try:
-        _, err = process.communicate(timeout=_TELLS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return "and it does not tell where it is"
-    return _without_modules(err)[-_SHOWN:]
-
-
-def _without_modules(err: str) -> str:
-    """What was printed, without the list of extension modules at the end of a stack."""
-    return re.sub(r"\n*Extension modules: .*", "", err)
-
-
-def numbers(folder: Path) -> Numbers:
-    """All numbers of a run folder that a fit repeats to the bit; Finding where one is not whole."""
-    want(folder.is_dir(), f"no folder {folder}")
-    missing = _FILES - {p.name for p in folder.iterdir()}
-    want(not missing, f"{folder.name} lacks {sorted(missing)}")
-    summary = check_whole(folder)
-    rows = list(csv.reader((folder / "history.csv").open()))
-    history = [(r[0], r[1], *r[3:]) for r in rows]
-    data = [p.read_bytes() for p in sorted(folder.glob("data*.csv"))]
-    return summary["cost"], summary["parameters"], summary["uncertainty"], history, data
-
-
-def check_whole(folder: Path) -> Any:
-    """Finding unless each file in a run folder is whole; returns the content of summary.json."""
-    summary = None
-    for file in folder.iterdir():
-        if ".partial" in file.name:  # what a kill left, and obstructs nothing
-            continue
-        if file.name == "summary.json":
-            summary = json.loads(file.read_text())
-        elif file.suffix == ".yaml":
-            want("parameters" in yaml.safe_load(file.read_text()), f"{file.name} is not whole")
-        elif file.suffix == ".csv":
-            lines = file.read_text().split("\n")
-            widths = {line.count(",") for line in lines[:-1]}
-            want(lines[-1] == "" and len(widths) == 1, f"{file.name} is not whole")
-        elif file.suffix == ".png":
-            want(b"IEND" in file.read_bytes()[-12:], f"{file.name} is not whole")
-        elif file.suffix == ".py":
-            compile(file.read_text(), str(file), "exec")
-    return summary
-
-
-def check_quiet(said: Ended) -> None:
-    """Finding where a traceback was printed."""
-    told = _without_modules(said.err)[-_SHOWN:]
-    for word in ("Traceback", "Exception ignored", "Fatal Python", "LLVM ERROR", "Aborted"):
-        want(word not in said.err, f"exit code {said.code}, printed: {told!r}")
-
-
-def check_nothing_half(place: Place) -> None:
-    """Finding where something that was to be moved or removed is still there."""
-    left = {p.name for p in place.folder.rglob("*") if ".partial" in p.name}
-    left |= {p.name for run in place.runs for p in run.iterdir() if p.is_dir()}
-    left |= {f"{run.name}/.running" for run in place.runs if (run / ".running").exists()}
-    want(not left, f"left behind: {sorted(left)}")
-
-
-def check_next(place: Place, truth: Numbers) -> None:
-    """Finding unless the next fit there works and finds the same, without a warning."""
-    said = place.fit()
-    want(said.found == truth, "the next fit found something else")
-    want(said.err == "", f"the next fit warned: {said.err[-300:]!r}")
 
 
 # --- the faults ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is measured before the faults: a fit without one.
-
-    Attributes:
-        cache: a folder with all that is compiled for it.
-        truth: what it finds.
-        seconds: how long it takes with a cold cache and with a warm one.
-    """
-
-    cache: Path
-    truth: Numbers
-    seconds: dict[str, float]
 
 
 def struck(
@@ -276,7 +83,7 @@ def struck(
     """
     if warmth == "warm":
         shutil.copytree(known.cache, here.cache)
-    program = draw.choice(_PROGRAMS)
+    program = draw.choice(PROGRAMS)
     moment = draw.uniform(0, 1.15 * known.seconds[warmth])
     process = here.begin(program)
     time.sleep(moment)
@@ -287,7 +94,7 @@ def struck(
     if not early:
         check_quiet(said)
         want(said.code in (0, code), f"exit code {said.code}: {said.err[-300:]!r}")
-        _settle(here)
+        settle(here)
         if number != signal.SIGKILL:
             check_nothing_half(here)
     for run in here.runs:
@@ -302,220 +109,10 @@ def struck(
         raise Early
 
 
-@dataclass(frozen=True)
-class Going:
-    """A command that goes on after it was cut off.
-
-    Attributes:
-        verb: the command. words: its arguments, given the folder in which it is called.
-        again: what `--resume` takes. unfinished: the folder of what is kept until it has finished.
-        found: what it has found, of the folder in which it was called.
-    """
-
-    verb: str
-    words: Callable[[Path], list[str]]
-    again: str
-    unfinished: str
-    found: Callable[[Path], Any]
-
-
-def _peaks(folder: Path) -> list[str]:
-    """Data sets that take a second or two to fit, in pieces, and how they are fitted."""
-    draw, x = np.random.default_rng(3), np.arange(30.0)
-    center, width = draw.uniform(10, 20, (300_000, 1)), draw.uniform(2, 4, (300_000, 1))
-    z = 50 * np.exp(-(((x - center) / width) ** 2) / 2) + draw.normal(0, 1, (300_000, 30))
-    np.save(folder / "peaks.npy", z.astype(np.float32))
-    return ["gaussian", "peaks.npy", "--backend", "cpu", "--covariance", "--out", "fits"]
-
-
-def _fits(folder: Path) -> Any:
-    files = [folder / "fits.csv", folder / "fits-covariance.npy"]
-    want(all(file.is_file() for file in files), "no table")
-    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-
-
-def _cable(_: Path) -> list[str]:
-    return [
-        "--end",
-        "400",
-        "--frames",
-        "81",
-        "--tolerance",
-        "1e-9",
-        "--nodes",
-        "801",
-        "--out",
-        "run",
-    ]
-
-
-def _frames(folder: Path) -> Any:
-    want((folder / "run" / "results.npz").is_file(), "no frames")
-    with np.load(folder / "run" / "results.npz") as arrays:
-        found = [hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in sorted(arrays)]
-    summary = json.loads((folder / "run" / "summary.json").read_text())
-    summary.pop("seconds")
-    return found, summary
-
-
-GOING = {
-    going.verb: going
-    for going in (
-        Going(
-            "optimize",
-            lambda _: [*_LONG, "--out", "runs/one"],
-            "runs/one",
-            "runs/one",
-            lambda folder: numbers(folder / "runs" / "one"),
-        ),
-        Going("curves", _peaks, "fits", "fits-unfinished", _fits),
-        Going("fhn", _cable, "run", "run", _frames),
-    )
-}
-
-
-def resumed(verb: str, case: int, draw: random.Random, here: Place, known: Known) -> None:
-    """A command is killed at a random moment, every third time once more, and goes on.
-
-    Before its work had begun there is nothing to go on with; that is told, and the same command
-    begins it again.
-    """
-    going, whole = GOING[verb], _whole(verb, known)
-    shutil.copytree(whole.cache, here.cache)
-    words = going.words(here.folder)
-    process = here.begin(words=words, verb=verb)
-    kills = 1 + (case % 3 == 0)
-    while True:
-        if kills:
-            time.sleep(draw.uniform(0.02, 0.98) * whole.seconds)
-            process.kill()
-        said = ended(process, here.folder)
-        check_quiet(said)
-        if said.code == 0 or not kills:
-            break
-        kills -= 1
-        _settle(here)
-        for run in here.runs:
-            check_whole(run)
-        process = here.begin(words=_onward(going, here, words), verb=verb)
-    want(said.code == 0, f"exit code {said.code}: {said.err[-300:]!r}")
-    want(going.found(here.folder) == whole.truth, "another result")
-    want("Error" not in said.err, f"told: {said.err[-300:]!r}")
-    _check_nothing_left(going, here)
-
-
-def _check_nothing_left(going: Going, here: Place) -> None:
-    """Finding where something is left of what a run keeps while it goes on."""
-    names = ("resume.json", "journal.bin", "pieces.bin", ".running", "table.csv")
-    folder = here.folder / going.unfinished
-    left = [name for name in names if (folder / name).exists()]
-    want(not left, f"left behind: {left}")
-
-
-def _onward(going: Going, here: Place, words: list[str]) -> list[str]:
-    """The arguments by which a killed run goes on, or begins again where it must say so itself."""
-    again = ["--resume", going.again]
-    if (here.folder / going.unfinished / "resume.json").exists():
-        return again
-    said = ended(here.begin(words=again, verb=going.verb), here.folder)
-    check_quiet(said)
-    told = "nothing to go on with" in said.err or "is no folder of a run" in said.err
-    want(said.code == 2 and told, f"told: {said.err[-300:]!r}")
-    return words
-
-
-def resumed_with_room(verb: str, case: int, draw: random.Random, here: Place, known: Known) -> None:
-    """A disk that is too small: one message, no result by half; with room it goes on."""
-    going, whole = GOING[verb], _whole(verb, known)
-    kilobytes = int(10 ** draw.uniform(0.7, 4.2))
-    outside = Place(here.folder.with_name("outside"), {"CHANNELFIT_CACHE": str(whole.cache)})
-    outside.folder.mkdir()
-    words = [
-        str(outside.folder / word) if word == "peaks.npy" else word
-        for word in going.words(outside.folder)
-    ]
-    here.environment |= {"CHANNELFIT_CACHE": str(whole.cache)}
-    with mounted(here.folder, "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs"):
-        said = ended(here.begin(words=words, verb=verb), here.folder)
-        check_quiet(said)
-        if said.code:
-            want(said.code == 2, f"exit code {said.code}: {said.err[-300:]!r}")
-            errors = [line for line in said.err.splitlines() if line.startswith("Error: ")]
-            want(len(errors) == 1, f"{len(errors)} messages: {said.err[-300:]!r}")
-            half = [p.name for p in here.folder.rglob("*") if ".partial" in p.name]
-            want(not half, f"left behind: {half}")
-            subprocess.run(["mount", "-o", "remount,size=256m", str(here.folder)], check=True)
-            said = ended(here.begin(words=_onward(going, here, words), verb=verb), here.folder)
-            want(said.code == 0, f"with room: exit code {said.code}: {said.err[-300:]!r}")
-        want(going.found(here.folder) == whole.truth, "another result")
-        _check_nothing_left(going, here)
-
-
-def locked(verb: str, case: int, draw: random.Random, here: Place, known: Known) -> None:
-    """A folder in which nothing may be written: one message, and nothing there."""
-    going, whole = GOING[verb], _whole(verb, known)
-    here.environment |= {"CHANNELFIT_CACHE": str(whole.cache)}
-    with mounted(here.folder, "-t", "tmpfs", "-o", "size=128m", "tmpfs"):
-        words = going.words(here.folder)
-        before = sorted(here.folder.rglob("*"))
-        subprocess.run(["mount", "-o", "remount,ro", str(here.folder)], check=True)
-        said = ended(here.begin(words=words, verb=verb), here.folder)
-        check_quiet(said)
-        want(said.code == 2, f"exit code {said.code}: {said.err[-300:]!r}")
-        want(said.err.count("Error: ") == 1, f"told: {said.err[-300:]!r}")
-        want(sorted(here.folder.rglob("*")) == before, "something was written")
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A command without a fault: what it finds, how long it takes, and what it has compiled."""
-
-    truth: Any
-    seconds: float
-    cache: Path
-
-
-_WHOLE_ONCE = threading.Lock()
-_WHOLE: dict[str, Whole] = {}
-
-
-def _whole(verb: str, known: Known) -> Whole:
-    with _WHOLE_ONCE:
-        if verb not in _WHOLE:
-            here = Place(known.cache.parent / f"whole {verb}")
-            here.folder.mkdir()
-            shutil.copytree(known.cache, here.cache)
-            for warm in (False, True):
-                words, began = GOING[verb].words(here.folder), time.monotonic()
-                said = ended(here.begin(words=words, verb=verb), here.folder)
-                want(said.code == 0, f"exit code {said.code}: {said.err[-300:]!r}")
-                seconds, truth = time.monotonic() - began, GOING[verb].found(here.folder)
-                if not warm:
-                    shutil.rmtree(here.folder / GOING[verb].again, ignore_errors=True)
-            _WHOLE[verb] = Whole(truth, seconds, here.cache)
-        return _WHOLE[verb]
-
-
-class Early(Exception):
-    """The signal came before the program began."""
-
-
-class Impossible(Exception):
-    """This machine cannot play the fault."""
-
-
 def _before_the_program(said: Ended, here: Place) -> bool:
     """Whether Python itself was struck: nothing of channelfit can have answered."""
     alone = said.code in (-signal.SIGINT, -signal.SIGTERM) or "init_import_site" in said.err
     return alone and f"{ROOT.name}/channelfit" not in said.err and not here.runs
-
-
-def _settle(here: Place) -> None:
-    """Waits until the process that draws, which a kill leaves alone, has ended its picture."""
-    for _ in range(100):
-        if not list(here.folder.rglob(".*.png.partial*")):
-            return
-        time.sleep(0.1)
 
 
 def at_once(case: int, draw: random.Random, here: Place, known: Known) -> None:
@@ -562,21 +159,6 @@ def small_disk(case: int, draw: random.Random, here: Place, known: Known) -> Non
         _one_message(here.fit(), here, known)
         subprocess.run(["mount", "-o", "remount,size=64m", str(here.folder)], check=True)
         check_next(here, known.truth)
-
-
-@contextmanager
-def mounted(folder: Path, *options: str) -> Iterator[None]:
-    """A file system in the place of a folder; Impossible where that is not allowed."""
-    try:
-        done = subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False)
-    except FileNotFoundError:
-        raise Impossible from None
-    if done.returncode:
-        raise Impossible
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def _as_nobody() -> None:
@@ -773,6 +355,15 @@ def damaged(case: int, draw: random.Random, here: Place, known: Known) -> None:
 
 Fault = Callable[[int, random.Random, Place, Known], None]
 #: By name: what is done, and how many cases a whole run has.
+RESUMED: dict[str, tuple[Fault, int]] = {
+    f"{name}{'' if verb == 'optimize' else '-' + verb}": (functools.partial(does, verb), count)
+    for verb in GOING
+    for name, does, count in (
+        ("resumed", resumed, 100),
+        ("small-disk-resumed", resumed_with_room, 20),
+        ("locked", locked, 1),
+    )
+}
 FAULTS: dict[str, tuple[Fault, int]] = {
     **{
         f"{word}-{warmth}": (functools.partial(struck, number, warmth), 100)
@@ -783,15 +374,7 @@ FAULTS: dict[str, tuple[Fault, int]] = {
         )
         for warmth in ("cold", "warm")
     },
-    **{
-        f"{name}{'' if verb == 'optimize' else '-' + verb}": (functools.partial(does, verb), count)
-        for verb in GOING
-        for name, does, count in (
-            ("resumed", resumed, 100),
-            ("small-disk-resumed", resumed_with_room, 20),
-            ("locked", locked, 1),
-        )
-    },
+    **RESUMED,
     "at-once": (at_once, 7),
     "full-disk": (full_disk, 30),
     "small-disk": (small_disk, 20),
@@ -863,13 +446,19 @@ def run_fault(name: str, seed: int, count: int, jobs: int, known: Known) -> Row:
 
 
 def written(rows: dict[str, Row], folder: Path, shown: bool) -> None:
-    """Writes the table as the benchmarks do; rows of other kinds that stand there already stay."""
-    file = folder / "faults.json"
-    if file.exists():
-        before = [Row(**row) for row in json.loads(file.read_text())["rows"]]
-        rows = {row.name: row for row in before} | rows
-    ordered = [rows[name] for name in FAULTS if name in rows]
-    finish("faults", "Faults, and how many end as wanted", ordered, "cpu", folder, shown=shown)
+    """Writes the tables as the benchmarks do; rows of other kinds that stand there already stay."""
+    for table, names, title in (
+        ("faults", FAULTS.keys() - RESUMED.keys(), "Faults, and how many end as wanted"),
+        ("faults_resumed", RESUMED.keys(), "Commands cut off that go on, and how many as wanted"),
+    ):
+        own = {name: row for name, row in rows.items() if name in names}
+        file = folder / f"{table}.json"
+        if own and file.exists():
+            before = [Row(**row) for row in json.loads(file.read_text())["rows"]]
+            own = {row.name: row for row in before} | own
+        if own:
+            ordered = [own[name] for name in FAULTS if name in own]
+            finish(table, title, ordered, "cpu", folder, shown=shown)
 
 
 def main_program() -> int:
@@ -881,7 +470,7 @@ def main_program() -> int:
     parser.add_argument("--count", type=int, help="cases of each fault")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
-    parser.add_argument("--out", type=Path, help="folder of faults.json, which is added to")
+    parser.add_argument("--out", type=Path, help="folder of the tables, which are added to")
     parser.add_argument("--case", help="FAULT:SEED:CASE, one case again")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

@@ -714,6 +714,59 @@ def test_a_full_disk_leaves_nothing_by_half_and_goes_on_later(
     assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
 
 
+@pytest.mark.parametrize("name", ["recordings.json", "resume.json", "fit.yaml"])
+def test_a_batch_that_cannot_even_begin_is_begun_or_goes_on_later(
+    name: str, plate: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which file there was no room for: the folder is free again, or the run in it goes on."""
+    replace = Path.replace
+
+    def full(self: Path, target: Any) -> Any:
+        if Path(target).name == name:
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        found = called(*COMMAND, "--out", "run", code=2)
+    assert f"{name}: cannot be written: No space left on device" in found.stderr
+    goes_on = name == "fit.yaml"
+    assert (plate / "run").exists() is goes_on
+    called(*(("--resume", "run") if goes_on else (*COMMAND, "--out", "run")))
+    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
+@pytest.mark.parametrize("name", ["recordings.json", "resume.json"])
+def test_a_batch_that_was_killed_as_it_began_is_begun_again(
+    name: str, plate: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`resume.json` is there only beside all that it needs; without it nothing is in the way."""
+    replace = Path.replace
+
+    def killed(self: Path, target: Any) -> Any:
+        found = replace(self, target)
+        if Path(target).name == name:
+            shutil.copytree(plate / "run", plate / "copy")
+            raise Cut
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(Cut):
+            CliRunner().invoke(main, ["batch", *COMMAND, "--out", "run"])
+    shutil.rmtree(plate / "run")
+    (plate / "copy").rename(plate / "run")
+    state = json.loads((plate / "run" / STATE).read_text())
+    state["process"]["started"] = "an earlier process"
+    (plate / "run" / STATE).write_text(json.dumps(state))
+    if name == "resume.json":
+        called("--resume", "run")
+    else:
+        assert "begin it again" in called("--resume", "run", code=2).stderr
+        called(*COMMAND, "--out", "run")
+    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="limits as on POSIX")
 @pytest.mark.parametrize("most", [1_000, 20_000, 60_000])
 def test_files_that_find_no_room_are_told_of_and_written_later(

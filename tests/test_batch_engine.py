@@ -21,7 +21,7 @@ from channelfit.batch.costs import Wells
 from channelfit.batch.families import families, kin
 from channelfit.batch.fits import Settings, WellFits, fit_wells, joined
 from channelfit.batch.lowest import keep_lowest
-from channelfit.batch.population import usable
+from channelfit.batch.population import left_out, usable
 from channelfit.batch.together import CpuTogether, OneByOne, together
 from channelfit.front.kinds import load_plan
 from channelfit.problem.clamp import Clamp
@@ -686,3 +686,5 @@ def test_a_well_without_a_current_is_told_in_one_sentence(little):
     assert fits.quality[1] == "check"
     assert told not in (fits.reason[0], fits.reason[2])
     assert usable(fits).tolist() == [True, False, True]  # it is none of a population of channels
+    words = "1 of 3 wells are left out: 1 shows no current (B)"
+    assert left_out(fits, ["A", "B", "C"]) == words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +67,63 @@ def images(
 
 def on_cpu(curve: Curve, data: DataSets, **settings: Any) -> Fits:
     return fit_curve(curve, data, Settings(backend="cpu", **settings))
+
+
+#: By the name of a built-in curve: definitions, and the curve in terms of them.
+DEFINED: dict[str, tuple[dict[str, Any], str]] = {
+    "boltzmann": (
+        {"open": "1/(1 + exp(u))", "u": "(half - v)/slope"},
+        "low + (high - low)*open",
+    ),
+    "hill": (
+        {"part": "0 if x <= 0 else 1/(1 + exp(-up))", "up": "hill*(log(x) - log(half))"},
+        "bottom + (top - bottom)*part",
+    ),
+    "gaussian": (
+        {"two": 2, "off": "(x - center)/width", "bell": "exp(-off**two/two)"},
+        "offset + amplitude*bell",
+    ),
+    "gaussian_2d": (
+        {
+            "bell": "exp(-(dx**2 + dy**2)*half)",
+            "dx": "(x - center_x)/width_x",
+            "dy": "(y - center_y)/width_y",
+            "half": 0.5,
+        },
+        "offset + amplitude*bell",
+    ),
+}
+
+
+def twins(name: str) -> tuple[Curve, Curve]:
+    """A curve with definitions, and the same with each in brackets in the place of its name."""
+    definitions, text = DEFINED[name]
+    document = BUILT_IN[name] | {"name": name, "curve": text, "definitions": definitions}
+    plain = text
+    for _ in definitions:
+        for word, by in definitions.items():
+            plain = re.sub(rf"\b{word}\b", f"({by})", plain)
+    without = {k: v for k, v in document.items() if k != "definitions"} | {"curve": plain}
+    return build_curve(document, None), build_curve(without, None)
+
+
+# --- the truth -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_definitions_change_no_bit_of_a_fit(name: str) -> None:
+    """Nor of derivatives, kernels, covariances and swarms."""
+    one, other = twins(name)
+    assert (one.formula, one.slopes, one.linear) == (other.formula, other.slopes, other.linear)
+    if name == "gaussian_2d":
+        _, data = images(20)
+    else:
+        _, data = noisy(name, 9)
+    for settings in ({}, {"method": "swarm"}):
+        fits = [on_cpu(curve, data, covariances=True, **settings) for curve in (one, other)]
+        for field in ("values", "errors", "cost", "flags"):
+            left, right = (getattr(found, field) for found in fits)
+            assert left.tobytes() == right.tobytes(), field
 
 
 # --- the truth -----------------------------------------------------------------------------------

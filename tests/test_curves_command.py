@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,8 @@ BASE: dict[str, Any] = {
         "k": {"range": [0.5, 5], "scale": "log"},
         "m": {"range": [0.1, 3]},
     },
-    "curve": "a*exp(-k*x) + b*exp(-m*x)",
+    "definitions": {"late": "exp(-m*x)"},
+    "curve": "a*exp(-k*x) + b*late",
 }
 #: By section and key: where it stands, and two values of it that come to something different.
 ACTING: dict[tuple[str, str], tuple[tuple[str, ...], Any, Any]] = {
@@ -207,7 +209,8 @@ ACTING: dict[tuple[str, str], tuple[tuple[str, ...], Any, Any]] = {
         BASE["parameters"],
         BASE["parameters"] | {"m": {"range": [0.1, 0.15]}},
     ),
-    ("curve", "curve"): (("curve",), BASE["curve"], "a*exp(-k*x) + b*exp(-m*x)/2"),
+    ("curve", "curve"): (("curve",), BASE["curve"], "a*exp(-k*x) + b*late/2"),
+    ("curve", "definitions"): (("definitions",), BASE["definitions"], {"late": "exp(-2*m*x)"}),
     ("curve", "likelihood"): (("likelihood",), "gaussian", "poisson"),
     ("curve", "starts"): (("starts",), 1, 4),
     ("curve", "ordered"): (("ordered",), ["k", "m"], ["m", "k"]),
@@ -250,6 +253,7 @@ def test_a_key_of_a_curve_acts(tmp_path: Path, section: str, key: str) -> None:
         place[path[-1]] = value
         if value == "q":
             document["curve"] = document["curve"].replace("x)", "q)")
+            document["definitions"] = {"late": "exp(-m*q)"}
         (tmp_path / "c.yaml").write_text(dump_yaml(document))
         done = run(tmp_path / "c.yaml", data, "--out", tmp_path / f"o{k}", "--backend", "cpu")
         assert done.exit_code == 0, done.output
@@ -291,6 +295,11 @@ def test_poisson_of_numbers_that_are_no_counts_is_told(tmp_path: Path) -> None:
 # --- messages ------------------------------------------------------------------------------------
 
 
+def with_definitions(**definitions: Any) -> dict[str, Any]:
+    """Changes that make the curve a*d with these definitions."""
+    return {"definitions": definitions, "curve": "a*d"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -313,6 +322,52 @@ def test_poisson_of_numbers_that_are_no_counts_is_told(tmp_path: Path) -> None:
         ({"starts": 0}, "starts: a whole number, 1 or more"),
         ({"ordered": ["b"]}, 'ordered: "b" is not a parameter'),
         ({"ordered": ["a", "k"]}, "ordered: only parameters"),
+        (with_definitions(d="exp(-k*y)"), r'definitions.d: unknown name "y" at column 8'),
+        (with_definitions(d="exp(-k*v)"), r"definitions.d: .*v"),
+        (with_definitions(d="exp(-k*x"), "definitions.d: cannot read"),
+        (with_definitions(d="__import__('os')"), "definitions.d: unexpected character"),
+        (with_definitions(d=[1]), "definitions.d: an expression was expected"),
+        (with_definitions(d=True), "definitions.d: an expression was expected"),
+        (with_definitions(d=math.inf), "definitions.d: .*not a finite number"),
+        ({"definitions": ["d"]}, "definitions"),
+        (with_definitions(d="exp(-k*x)", k="2"), 'definitions.k: "k" already has a meaning'),
+        (with_definitions(d="exp(-k*x)", x_min="2"), "definitions.x_min: .* already has"),
+        (with_definitions(d="exp(-k*x)", exp="2"), "definitions: name"),
+        (with_definitions(d="exp(-k*x)", e="2*d"), "definitions.e: is not used in the curve"),
+        (with_definitions(d="e", e="exp(-k*x)*d"), "definitions: definitions go round in a circle"),
+        (with_definitions(d="exp(-k)"), "curve: x is not used in the curve"),
+        (with_definitions(d="exp(-k*x)/e", e=0), "definitions.d: division by zero, with its"),
+        ({"definitions": {"d": "exp(-k*x)"}, "curve": "a*d(x)"}, 'curve: "d" is not a function'),
+        (
+            {
+                "definitions": {"d": "exp(-k*x)"},
+                "curve": GOOD["curve"],
+                "parameters": GOOD["parameters"] | {"d": {}},
+            },
+            'definitions.d: "d" already has a meaning',
+        ),
+        (
+            with_definitions(
+                d="+".join(["d0"] * 9 + ["x"]),
+                **{f"d{n}": "+".join([f"d{n + 1}"] * 9) for n in range(40)},
+                d40="exp(-k*x)",
+            ),
+            r"definitions.d\d+: too long, with its definitions written out, .*at most 500",
+        ),
+        (
+            with_definitions(
+                d="exp(-d0)", **{f"d{n}": f"tanh(tanh(d{n + 1}))" for n in range(70)}, d70="k*x"
+            ),
+            r"definitions.d\d+: more than 100 operations deep, with its definitions written out",
+        ),
+        (
+            with_definitions(
+                d="a if d0 < x else k*x",
+                **{f"d{n}": f"x if d{n + 1} < 1 else k" for n in range(9)},
+                d9="x",
+            ),
+            "more than 4 conditionals in a condition, with its definitions written out",
+        ),
     ],
 )
 def test_curve_files_that_cannot_be_used(changes: dict[str, Any], message: str) -> None:
@@ -332,13 +387,19 @@ def test_a_good_curve_is_read() -> None:
         curve.with_fixed({"b": 1.0})
 
 
-def test_the_curve_of_the_page_is_accepted_and_fitted() -> None:
+def test_the_curves_of_the_page_are_accepted_and_fitted() -> None:
     page = (Path(__file__).parents[1] / "docs" / "curves.md").read_text(encoding="utf-8")
     curve = build_curve(parse_yaml(page.split("```yaml")[1].split("```")[0]), None)
     t = np.linspace(0, 100, 30)
     z = curve.values({"t": t}, np.array([0.2, 15.0]))
     found = fit_curve(curve, DataSets((("t",),), {"t": t}, z[None], (30,)), Settings(backend="cpu"))
     np.testing.assert_allclose(found.values[0], [0.2, 15.0], rtol=1e-6)
+    defined = build_curve(parse_yaml(page.split("```yaml")[2].split("```")[0]), None)
+    v = np.linspace(-80, 40, 25)
+    z = defined.values({"v": v}, np.array([3.0, -20.0, 8.0, 0.3]))
+    data = DataSets((("v",),), {"v": v}, z[None], (25,))
+    found = fit_curve(defined, data, Settings(backend="cpu"))
+    np.testing.assert_allclose(found.values[0], [3.0, -20.0, 8.0, 0.3], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

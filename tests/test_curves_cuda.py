@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
-from test_curves import ONE_INPUT, images, noisy, points
+from test_curves import ONE_INPUT, images, noisy, points, twins
 
 from channelfit.curves import batch, cuda, lanes
 from channelfit.curves.builtin import BUILT_IN
@@ -54,6 +54,18 @@ def test_both_backends_find_the_same(name: str, likelihood: str) -> None:
     same(found, ours, 1e-6)
     assert found.covariances is not None
     np.testing.assert_allclose(found.covariances, ours.covariances, rtol=1e-3, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["boltzmann", "hill"])
+def test_definitions_change_no_bit_on_a_gpu(name: str) -> None:
+    """The kernels have the same text, and so give what they give without definitions."""
+    one, other = twins(name)
+    _, data = noisy(name, 6)
+    fits = [cuda.fit_on_gpu(Task.of(curve, data), 0, 6, covariances=True) for curve in (one, other)]
+    for field in ("values", "errors", "cost", "covariances"):
+        left, right = (np.asarray(getattr(found, field)) for found in fits)
+        assert left.tobytes() == right.tobytes(), field
+    same(fits[0], fit_on_cpu(Task.of(one, data), 0, 6, covariances=True), 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

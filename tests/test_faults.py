@@ -13,8 +13,10 @@ if sys.platform == "win32":
     pytest.skip("faults.py strikes in the way of POSIX", allow_module_level=True)
 
 import faults
-from faults import AS_WANTED, FAULTS, IMPOSSIBLE, TOO_EARLY, Finding, Known, Place, measured
+import faults_fits
+from faults import AS_WANTED, FAULTS, IMPOSSIBLE, TOO_EARLY, measured
 from faults import run_case as run
+from faults_fits import Finding, Known, Place
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,8 @@ SHARE = [
     ("little-memory", 0),
     ("damaged-cache", 1),
     ("damaged-cache", 2),
+    ("resumed-batch", 1),
+    ("small-disk-resumed-batch", 3),
 ]
 
 
@@ -57,11 +61,11 @@ def test_what_is_not_as_wanted_is_found(known: Known, tmp_path, monkeypatch) -> 
 
 def test_a_fit_that_hangs_tells_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In Python's own words: the stack of each thread."""
-    monkeypatch.setattr(faults, "HANGS", 5)
+    monkeypatch.setattr(faults_fits, "HANGS", 5)
     program = "import time\ndef stands_still():\n    time.sleep(600)\nstands_still()\n"
     begun = Place(tmp_path).begin(["-c", program])
     with pytest.raises(Finding, match=re.compile("no end after 5 s.*in stands_still", re.DOTALL)):
-        faults.ended(begun, tmp_path)
+        faults_fits.ended(begun, tmp_path)
     assert begun.poll() is not None
 
 
@@ -77,8 +81,8 @@ def test_the_tables_of_several_calls_are_joined(
     def stopped(*_: object) -> None:
         raise subprocess.SubprocessError
 
-    def rows() -> dict[str, tuple[float, float]]:
-        table = json.loads((tmp_path / "faults.json").read_text())["rows"]
+    def rows(name: str = "faults") -> dict[str, tuple[float, float]]:
+        table = json.loads((tmp_path / f"{name}.json").read_text())["rows"]
         return {row["name"]: (row["value"], row["against"]) for row in table}
 
     def called(*words: str) -> int:
@@ -92,9 +96,12 @@ def test_the_tables_of_several_calls_are_joined(
         ("no-home", stopped),
     ):
         monkeypatch.setitem(FAULTS, name, (does, 4))
+    monkeypatch.setitem(FAULTS, "resumed-batch", (lambda *_: None, 2))
     assert called("read-only", "--count", "3") == 0
     assert called("full-disk") == 1
     assert rows() == {"full-disk": (3, 4), "read-only": (3, 3)}
+    assert called("resumed-batch") == 0
+    assert rows("faults_resumed") == {"resumed-batch": (2, 2)}
     with pytest.raises(subprocess.SubprocessError):
         called("read-only", "no-home")
     assert rows() == {"full-disk": (3, 4), "read-only": (4, 4)}

@@ -504,6 +504,7 @@ class Fits:
     information: np.ndarray
     at_bound: np.ndarray
     quality: np.ndarray
+    reason: np.ndarray
 
 
 def wells(n: int = 90, seed: int = 0, error: float = 0.01) -> tuple[Fits, np.ndarray]:
@@ -520,7 +521,8 @@ def wells(n: int = 90, seed: int = 0, error: float = 0.01) -> tuple[Fits, np.nda
     )
     information = np.tile(np.eye(3) / error**2, (n, 1, 1))
     quality = np.array(["ok"] * n, dtype=object)
-    fits = Fits(("a", "z", "g"), unit, information, np.zeros((n, 3), np.int8), quality)
+    at_bound, reason = np.zeros((n, 3), np.int8), np.array([""] * n, dtype=object)
+    fits = Fits(("a", "z", "g"), unit, information, at_bound, quality, reason)
     return fits, kind
 
 
@@ -575,11 +577,15 @@ def test_wells_without_a_fit_have_no_group() -> None:
     fits, _ = wells()
     fits.unit[3] = np.nan
     fits.quality[5] = "failed"
+    fits.information[7] = 0.0
+    fits.reason[7] = "no current: the fit explains the recording no better than noise would"
     labels = [f"A{k:02d}" for k in range(90)]
     found = groups(fits, 2, parameters=[RATE, CHARGE, SIZE], names=["a", "z"], wells=labels)
-    assert found.numbers[[3, 5]].tolist() == [0, 0]
+    assert found.numbers[[3, 5, 7]].tolist() == [0, 0, 0]
     assert found.columns()["group"][3] == ""
-    assert found.notes[0] == "2 of 90 wells have no fit and are left out: A03, A05"
+    assert found.notes[0] == (
+        "3 of 90 wells are left out: 2 have no fit (A03, A05), 1 shows no current (A07)"
+    )
 
 
 def test_groups_of_wells_are_checked() -> None:
@@ -587,5 +593,5 @@ def test_groups_of_wells_are_checked() -> None:
     with pytest.raises(InputError, match='"q" is no parameter that was fitted; a, z, g were'):
         groups(fits, 2, parameters=[RATE, CHARGE, SIZE], names=["q"])
     fits.quality[:5] = "failed"
-    with pytest.raises(InputError, match="2 groups need as many wells, and 1 of 6 have a fit"):
+    with pytest.raises(InputError, match="2 groups need as many wells, and 1 of 6 count: 5 of 6"):
         groups(fits, 2, parameters=[RATE, CHARGE, SIZE])

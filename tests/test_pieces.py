@@ -134,6 +134,21 @@ def test_another_file_is_refused_and_left_as_it_was(tmp_path):
     assert file.read_text() == "something that somebody wrote\n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="limits as on POSIX")
+def test_a_file_for_which_there_is_no_room_is_named(tmp_path):
+    """Also when not even its beginning can be written."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"pieces\.bin: cannot be used: File too large"):
+            Kept(tmp_path / "pieces.bin")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    Kept(tmp_path / "pieces.bin").close(False)
+
+
 def test_a_full_disk_is_told_and_the_work_goes_on(tmp_path, monkeypatch):
     file = tmp_path / "pieces.bin"
     kept, real = Kept(file), os.fsync

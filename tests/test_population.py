@@ -16,7 +16,7 @@ from scipy import integrate, optimize, stats
 from channelfit.batch import mixed as mixed_module
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.mixed import Evidence, Level, Mixed, eliminated, threshold
-from channelfit.batch.population import Population, kinetic_names, population, usable
+from channelfit.batch.population import Population, kinetic_names, left_out, population, usable
 from channelfit.batch.relinearized import linearizer
 from channelfit.batch.run import Asked, ready
 from channelfit.batch.search import Settings
@@ -49,13 +49,15 @@ class Fits:
     information: np.ndarray
     at_bound: np.ndarray
     quality: np.ndarray
+    reason: np.ndarray
 
 
 def fits_of(parameters: list[Parameter], unit: np.ndarray, information: np.ndarray) -> Fits:
     n = len(unit)
     names = tuple(p.name for p in parameters)
     quality = np.array(["ok"] * n, dtype=object)
-    return Fits(names, unit.copy(), information.copy(), np.zeros(unit.shape, np.int8), quality)
+    at_bound, reason = np.zeros(unit.shape, np.int8), np.array([""] * n, dtype=object)
+    return Fits(names, unit.copy(), information.copy(), at_bound, quality, reason)
 
 
 def random_information(random: np.random.Generator, n: int, k: int, error: float) -> np.ndarray:
@@ -316,18 +318,35 @@ def test_shrunken_cells_are_nearer_to_the_truth_than_their_own_fits() -> None:
     }
 
 
-def test_wells_without_a_fit_are_left_out_and_counted() -> None:
+def test_wells_without_a_fit_or_a_current_are_left_out_and_counted() -> None:
     fits, _ = plate(30)
     want = found_of(Fits(fits.names, *(a[3:] for a in list(vars(fits).values())[1:])))
     fits.unit[0] = np.nan
-    fits.information[1] = np.nan
+    fits.information[1] = 0.0
+    fits.reason[1] = "no current: the fit explains the recording no better than noise would"
     fits.quality[2] = "failed"
     got = found_of(fits, wells=[f"A{k:02d}" for k in range(30)])
     assert got.mean == pytest.approx(want.mean)
     assert got.used.sum() == 27
     assert np.isnan(got.cells[:3]).all()
-    assert got.notes[0] == "3 of 30 wells have no fit and are left out: A00, A01, A02"
+    told = "3 of 30 wells are left out: 2 have no fit (A00, A02), 1 shows no current (A01)"
+    assert got.notes[0] == told
     assert got.summary()["left_out"] == ["A00", "A01", "A02"]
+
+
+def test_why_wells_are_left_out_is_said_of_each_kind() -> None:
+    fits, _ = plate(12)
+    fits.information[2:4] = np.nan
+    fits.information[4:10] = 0.0
+    fits.reason[4:10] = "no current: the fit explains the recording no better than noise would"
+    labels = [f"A{k:02d}" for k in range(12)]
+    assert left_out(fits, labels) == (
+        "8 of 12 wells are left out: 6 show no current (A04, A05, A06, A07, A08 and 1 more), "
+        "2 say nothing of their parameters (A02, A03)"
+    )
+    fits.quality[:] = "failed"
+    with pytest.raises(InputError, match="no population: 12 of 12 wells are left out: 12 have no"):
+        found_of(fits)
 
 
 def test_one_well_has_no_spread() -> None:

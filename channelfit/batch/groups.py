@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.batch.mixed import pseudo_inverse
-from channelfit.batch.population import Coordinate, Fits, physical, plain, usable
+from channelfit.batch.population import Coordinate, Fits, left_out, physical, plain, usable
 from channelfit.model.channel import Parameter
 from channelfit.pieces.work import Doer
 from channelfit.reading.errors import InputError
@@ -26,7 +26,6 @@ from channelfit.results.uncertainty.k_means import RESTARTS, Choice, Clusters, h
 _LEAST_SCATTER = 0.1
 #: A scatter below this share of a range is none.
 _ALL_EQUAL = 1e-9
-_NAMED = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +158,12 @@ def groups(
             known = ", ".join(fits.names)
             raise InputError(f'"{name}" is no parameter that was fitted; {known} were')
     used = usable(fits)
+    labels = tuple(wells) or tuple(str(w + 1) for w in range(len(used)))
+    missing = left_out(fits, labels)
     if int(used.sum()) < (k or 1):
+        why = f": {missing}" if missing else ""
         raise InputError(
-            f"{k or 1} groups need as many wells, and {int(used.sum())} of {len(used)} have a fit"
+            f"{k or 1} groups need as many wells, and {int(used.sum())} of {len(used)} count{why}"
         )
     by_name = {p.name: p for p in parameters}
     columns = [Coordinate.of(by_name[name]) for name in names]
@@ -176,7 +178,6 @@ def groups(
     centers, scatter = _described(unit, trust, found)
     numbers = np.zeros(len(used), np.int64)
     numbers[used] = found.labels + 1
-    labels = tuple(wells) or tuple(str(w + 1) for w in range(len(used)))
     return Groups(
         tuple(names),
         tuple(c.unit for c in columns),
@@ -191,7 +192,7 @@ def groups(
         choice.error,
         found.way,
         found.iterations,
-        tuple(_notes(choice, k, found, numbers, labels)),
+        tuple(_notes(choice, k, found, numbers, labels, missing)),
     )
 
 
@@ -235,17 +236,15 @@ def _described(
 
 
 def _notes(
-    choice: Choice, asked: int | None, found: Clusters, numbers: np.ndarray, labels: tuple[str, ...]
+    choice: Choice,
+    asked: int | None,
+    found: Clusters,
+    numbers: np.ndarray,
+    labels: tuple[str, ...],
+    missing: str,
 ) -> list[str]:
-    """What a reader must know."""
-    notes = []
-    out = [labels[w] for w in np.flatnonzero(numbers == 0)]
-    if out:
-        more = f" and {len(out) - _NAMED} more" if len(out) > _NAMED else ""
-        notes.append(
-            f"{len(out)} of {len(labels)} wells have no fit and are left out: "
-            f"{', '.join(out[:_NAMED])}{more}"
-        )
+    """What a reader must know; `missing` says which wells are left out."""
+    notes = [missing] if missing else []
     if choice.k == 1 and (asked is None or asked > 1):
         notes.append(
             "one group describes the wells as well: they are no further apart than those of one "

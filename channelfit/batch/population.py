@@ -37,6 +37,10 @@ _FAR = 3.0
 #: The mean of a parameter is not determined where its error is above so many ranges.
 _OPEN = 1.0
 _NAMED = 5
+#: Why a well does not count, as it is said of one and of several.
+_NO_FIT = "has no fit", "have no fit"
+_NO_CURRENT = "shows no current", "show no current"
+_NO_EVIDENCE = "says nothing of its parameters", "say nothing of their parameters"
 
 
 class Fits(Protocol):
@@ -50,6 +54,7 @@ class Fits(Protocol):
             the likelihood there.
         at_bound: (n_wells, n_names), not 0 for a parameter at a bound.
         quality: (n_wells,) of each well; "failed" leaves it out.
+        reason: (n_wells,) why a well is not ok.
     """
 
     @property
@@ -62,6 +67,8 @@ class Fits(Protocol):
     def at_bound(self) -> np.ndarray: ...
     @property
     def quality(self) -> np.ndarray: ...
+    @property
+    def reason(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -362,6 +369,22 @@ def usable(fits: Fits) -> np.ndarray:
     return found
 
 
+def left_out(fits: Fits, wells: Sequence[str]) -> str:
+    """How many wells do not count, which, and why, in a sentence; empty where all count."""
+    by_reason: dict[tuple[str, str], list[str]] = {_NO_FIT: [], _NO_CURRENT: [], _NO_EVIDENCE: []}
+    out = np.flatnonzero(~usable(fits)).tolist()
+    for k in out:
+        has_fit = fits.quality[k] != "failed" and np.isfinite(fits.unit[k]).all()
+        silent = _NO_CURRENT if "no current" in str(fits.reason[k]) else _NO_EVIDENCE
+        by_reason[silent if has_fit else _NO_FIT].append(wells[k])
+    told = [
+        f"{len(those)} {one if len(those) == 1 else several} ({_listed(those)})"
+        for (one, several), those in by_reason.items()
+        if those
+    ]
+    return f"{len(out)} of {len(wells)} wells are left out: {', '.join(told)}" if out else ""
+
+
 def _plate(
     fits: Fits,
     drawn: list[str],
@@ -384,7 +407,7 @@ def _plate(
     wells = wells or tuple(str(k + 1) for k in range(len(fits.unit)))
     used = usable(fits)
     if not used.any():
-        raise InputError(f"none of the {len(used)} wells has a fit, so there is no population")
+        raise InputError(f"there is no population: {left_out(fits, wells)}")
     places = [known.index(name) for name in both]
     information, at_bound = fits.information[used], np.asarray(fits.at_bound)[used] != 0
     plate = Plate(columns, places, len(drawn), used, wells, fits.unit[used], information, at_bound)
@@ -394,17 +417,14 @@ def _plate(
             f"the prior of {', '.join(priors)} counted in the fit of every well, and so counts "
             f"{int(used.sum())} times in the population; leave it out of the fit"
         )
-    _say_what_is_missing(plate)
+    if missing := left_out(fits, wells):
+        plate.notes.append(missing)
+    _say_what_is_too_few(plate)
     return plate
 
 
-def _say_what_is_missing(plate: Plate) -> None:
-    """Note wells that are left out, at bounds, or too few."""
-    out = [well for well, used in zip(plate.wells, plate.used, strict=True) if not used]
-    if out:
-        plate.notes.append(
-            f"{len(out)} of {len(plate.wells)} wells have no fit and are left out: {_listed(out)}"
-        )
+def _say_what_is_too_few(plate: Plate) -> None:
+    """Note what so few wells cannot tell."""
     n = len(plate.unit)
     if plate.n_drawn and n < 2:
         plate.notes.append("one well says nothing of how wells differ: no spread, no intervals")

@@ -319,11 +319,12 @@ def run(
     if resume.exists():
         resuming.check_same(resume, found)
     else:
-        write_text(resume, resuming.text_of(found, arguments, "batch"))
-        write_text(claim.path / LIST, json_text(_listed(made)))
-        write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
-    kept = Kept(claim.path / PIECES)
+        _begin(claim.path, made, resuming.text_of(found, arguments, "batch"))
+    kept = None
     try:
+        if not (claim.path / TEMPLATE).exists():
+            write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
+        kept = Kept(claim.path / PIECES)
         pieces = list(_pieces(made.work, doer, kept, claim, listener))
         listener.begin("writing the results")
         results = gathered(made.work, pieces)
@@ -344,8 +345,9 @@ def run(
             told = "interrupted before it was done" if interrupted else str(error)
             claim.state.end(INTERRUPTED if interrupted else FAILED, told or type(error).__name__)
             claim.tell()
-            with suppress(OSError):  # of a full disk, which is what the error tells
-                kept.close(True)
+            if kept is not None:
+                with suppress(OSError):  # of a full disk, which is what the error tells
+                    kept.close(True)
         raise
     claim.state.end(FINISHED, "all wells are done", wells_done=len(made.work.recordings))
     fault = claim.tell()
@@ -354,6 +356,19 @@ def run(
     if fault is not None:
         listener.warn([Caution(str(fault.file), fault.message, "all results are written")])
     return results.table, summary
+
+
+def _begin(folder: Path, made: Ready, resume: str) -> None:
+    """Writes what a run goes on by: its list of recordings, and then `resume.json`.
+
+    Where there is no room for both there is neither, so that the folder stays free to begin in.
+    """
+    try:
+        write_text(folder / LIST, json_text(_listed(made)))
+        write_text(folder / resuming.RESUME, resume)
+    except InputError:
+        (folder / LIST).unlink(missing_ok=True)
+        raise
 
 
 def _together(made: Ready, results: Results, listener: Listener) -> tuple[Results, dict[str, Any]]:

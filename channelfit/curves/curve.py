@@ -7,7 +7,8 @@
       slope: {range: [v_span/100, v_span], scale: log}
       low:   {}
       high:  {}
-    curve: low + (high - low)/(1 + exp((half - v)/slope))
+    definitions: {open: 1/(1 + exp((half - v)/slope))}
+    curve: low + (high - low)*open
 
 Ranges may use, of every input x, its smallest and largest value ``x_min`` and ``x_max``, their
 distance ``x_span``, the smallest gap between two values ``x_step`` and the smallest value above
@@ -30,6 +31,7 @@ import numpy as np
 import sympy
 
 from channelfit.curves.builtin import BUILT_IN
+from channelfit.curves.formula import read_formula
 from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import ExpressionError, check_name, parse_expression
 from channelfit.model.terms import V, symbol
@@ -242,7 +244,7 @@ def build_curve(document: Mapping[str, Any], file: str | os.PathLike[str] | None
         root.text("name", Path(file).stem if file else "curve"),
         inputs,
         parameters,
-        _formula(root, (*inputs, *rows)),
+        read_formula(root, (*inputs, *rows), words),
         root.choice("likelihood"),
         root.integer("starts"),
         ordered,
@@ -267,21 +269,6 @@ def _claimed(root: Section, names: list[Any], key: str) -> list[str]:
         if names.count(name) > 1:
             raise root.error(f"{shown(name)} is given twice", key)
     return [str(name) for name in names]
-
-
-def _formula(root: Section, names: Sequence[str]) -> sympy.Expr:
-    unmentioned = () if V.name in names else (V.name,)
-    try:
-        formula = parse_expression(root.take("curve"), names, unmentioned)
-    except InputError as error:
-        raise error.at(root.file, root.path("curve")) from None
-    used = {s.name for s in formula.free_symbols}
-    if used - set(names):
-        raise root.error("v is not among the inputs", "curve")
-    unused = [name for name in names if name not in used]
-    if unused:
-        raise root.error(f"{unused[0]} is not used in the curve; remove it, or use it", "curve")
-    return formula
 
 
 def _parameter(root: Section, name: str, row: object, words: Sequence[str]) -> CurveParameter:

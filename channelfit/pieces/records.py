@@ -47,18 +47,28 @@ class Records:
         try:
             mode = "r+b" if path.exists() else "w+b"
             self._file: IO[bytes] = open(path, mode)  # noqa: SIM115 - until `close`
-            lock(self._file, path)
-            found = self._file.read(len(begins))
-            if found != begins:
-                if not begins.startswith(found):
+            try:
+                lock(self._file, path)
+                self.is_new = self._begin(begins, what)
+            except (OSError, InputError):
+                with contextlib.suppress(OSError):  # again of what the buffer holds
                     self._file.close()
-                    raise InputError(f"this is no {what} of this version", path)
-                self._file.seek(0)
-                self._file.truncate()
-                self._file.write(begins)
-            self.is_new = found != begins
+                raise
         except OSError as error:
             raise InputError(f"cannot be used: {error.strerror or error}", path) from None
+
+    def _begin(self, begins: bytes, what: str) -> bool:
+        """Writes how a new file begins; returns whether it is new. Another file is refused."""
+        found = self._file.read(len(begins))
+        if found == begins:
+            return False
+        if not begins.startswith(found):
+            raise InputError(f"this is no {what} of this version", self.path)
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(begins)
+        self._file.flush()  # a full disk is told of here, with the name of the file
+        return True
 
     def read(self) -> Iterator[tuple[int, bytes]]:
         """Each whole record with its place, from here to the end; what follows them is cut off."""

@@ -229,7 +229,7 @@ def check_stopped(folder: Path, running: bool) -> None:
 
 
 #: What a run has written before there is anything that could go on.
-_EARLY = re.compile(r"\.running(\.\d+)?|state\.json|source\.(py|cu)|\..*\.partial")
+_EARLY = re.compile(r"\.running(\.\d+)?|state\.json|recordings\.json|source\.(py|cu)|\..*\.partial")
 
 
 def cut_off_early(folder: Path) -> bool:

@@ -46,6 +46,11 @@ CURVE = Keys(
         "low + (high - low)/(1 + exp((half - v)/slope))",
         required=True,
     ),
+    definitions=Key(
+        Named(Expression("a number"), "definition"),
+        "Expressions of inputs and parameters that the curve and other definitions use by name.",
+        {"open": "1/(1 + exp((half - v)/slope))"},
+    ),
     likelihood=Key(
         Choice(("gaussian", "poisson")),
         "How data scatter about the curve: all alike, or as counts do.",
