@@ -370,12 +370,14 @@ def lagged_products(rows: Sequence[np.ndarray]) -> np.ndarray:
 
     Computed by the Fourier transform. Returns: (n_times of the longest row,).
     """
+    from scipy import fft  # loaded only where it is needed, as above
+
     longest = max(len(row) for row in rows)
     total = np.zeros(longest)
     for row in rows:
-        size = 2 ** math.ceil(math.log2(2 * len(row)))
-        power = np.abs(np.fft.rfft(row, size)) ** 2
-        total[: len(row)] += np.fft.irfft(power, size)[: len(row)]
+        size = fft.next_fast_len(2 * len(row), real=True)
+        power = np.abs(fft.rfft(row, size)) ** 2
+        total[: len(row)] += fft.irfft(power, size)[: len(row)]
     return total
 
 
