@@ -127,7 +127,8 @@ def islands(doer: Doer, backend: str, workers: int) -> Timed:
     plan = replace(plan, optimizer="genetic", settings=settings, seed=SEED, solved=())
     scorer = make_scorer(plan.problem, backend)
     work = PlanWork(plan, backend, "float64", "auto", identity(plan, scorer))
-    for generations, timed in ((20 * workers, Timed(doer)), (160, Timed(doer))):
+    whole = 160 if backend == "cpu" else 80
+    for generations, timed in ((20 * workers, Timed(doer)), (whole, Timed(doer))):
         optimizer = plan.make_optimizer(scorer.xp)
         optimizer.epoch = epochs_by(timed, work)
         optimize(optimizer, plan.objective(scorer), StopRules(generations=generations))
