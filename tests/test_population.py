@@ -437,7 +437,9 @@ def test_names_are_checked(drawn: tuple[str, ...], shared: tuple[str, ...], word
 def test_a_plate_without_fits_is_refused() -> None:
     fits, _ = plate(5)
     fits.unit[:] = np.nan
-    with pytest.raises(InputError, match="none of the 5 wells has a fit"):
+    with pytest.raises(
+        InputError, match="there is no population: 5 of 5 wells are left out: 5 have no fit"
+    ):
         found_of(fits)
 
 
