@@ -3,7 +3,7 @@
     python benchmarks/workers.py [--backend cpu --parts batch curves islands --workers 1 2]
 
 Workers are processes of this computer, as `--cluster local:N` starts them. On processors each has
-one core, on GPUs one GPU (`--backend cuda`). The clock runs while pieces are done, after workers
+one core, on GPUs one GPU (`--backend cuda`) and as large a share of the cores as there are GPUs. The clock runs while pieces are done, after workers
 have done some pieces of the same work, so that nothing is compiled; it includes that the work is
 sent, that results come back, and the waiting for the last of them. The efficiency of n workers is
 the time of one over n times theirs. All results are compared, and must be the same to the bit.
@@ -38,6 +38,7 @@ from channelfit.curves.data_files import read_data
 from channelfit.curves.pieces import CurvesWork
 from channelfit.front.kinds import load_plan
 from channelfit.pieces.cluster import open_cluster
+from channelfit.pieces.cluster_start import gpus
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.pieces.work import Doer, Work
 from channelfit.reading.documents import dump_yaml
@@ -140,8 +141,11 @@ def measured(part: str, backend: str, workers: int, works: dict[str, Any]) -> Ti
     everything = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     cards = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        if backend == "cpu" and everything:
-            os.sched_setaffinity(0, sorted(everything)[:workers])
+        if everything:
+            cores = workers
+            if backend == "cuda":
+                cores = workers * (len(everything) // max(1, len(gpus())))
+            os.sched_setaffinity(0, sorted(everything)[:cores])
         with open_cluster(f"local:{workers}") as doer:
             if part == "islands":
                 return islands(doer, backend, workers)
