@@ -3,10 +3,11 @@
     python benchmarks/workers.py [--backend cpu --parts batch curves islands --workers 1 2]
 
 Workers are processes of this computer, as `--cluster local:N` starts them. On processors each has
-one core, on GPUs one GPU (`--backend cuda`) and as large a share of the cores as there are GPUs. The clock runs while pieces are done, after workers
-have done some pieces of the same work, so that nothing is compiled; it includes that the work is
-sent, that results come back, and the waiting for the last of them. The efficiency of n workers is
-the time of one over n times theirs. All results are compared, and must be the same to the bit.
+one core, on GPUs one GPU (`--backend cuda`) and its share of the cores. The clock runs while pieces
+are done, after workers have done some pieces of the same work, so that nothing is compiled; it
+includes that the work is sent, that results come back, and the waiting for the last of them. The
+efficiency of n workers is the time of one over n times theirs. All results are compared, and must
+be the same to the bit.
 
 * batch: wells of the plate of `plate.py`, read from one file, in pieces.
 * curves: images of a Gaussian with Poisson noise, as in `curves.py`.
@@ -43,6 +44,7 @@ from channelfit.pieces.kept import Arrays, Key
 from channelfit.pieces.work import Doer, Work
 from channelfit.reading.documents import dump_yaml
 from channelfit.results.resuming import identity
+from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.plan_work import PlanWork, epochs_by
@@ -197,7 +199,9 @@ def main() -> None:
                 rows.append(Row(f"{label}: efficiency", share, "1"))
                 print(f"{label}: {found.seconds:.2f} s, efficiency {share:.3f}", flush=True)
     what = "a core" if wanted.backend == "cpu" else "a GPU"
-    finish(f"workers_{wanted.backend}", f"workers with {what} each", rows, folder=wanted.out)
+    device = gpu.device().name if wanted.backend == "cuda" else ""
+    title = f"workers with {what} each"
+    finish(f"workers_{wanted.backend}", title, rows, device, wanted.out)
 
 
 if __name__ == "__main__":
