@@ -19,15 +19,16 @@ What a linearization takes, for the staircase of 15.4 s at 0.2 ms (77,000 sample
 voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free parameters:
 
 * 42 pieces, each solved by a block of threads: 60 equations inverted (216,000 multiplications with
-  an addition), and 17 rows of the inverse times 75 columns (76,000): for 3,072 candidates 7.6e10
-  operations of two, or 4.5 ms at the 34e12 operations a second of an H200. 20 ms are measured: half
-  of a thread's instructions are loads from shared memory, and it waits at 60 barriers.
+  an addition), and 17 rows of the inverse times 75 columns (76,000): for 3,072 candidates 7.5e10
+  operations, or 2.2 ms at the 34e12 operations a second of an H200. 17 ms are measured: shared
+  memory and the cache beside it are busy for 73 % of them, and a third of the waiting is for other
+  threads, at the barrier of each of the 60 steps of the inversion (Nsight Compute).
 * The walk, by a thread for each candidate and parameter: 29 held voltages with a propagator each,
   305 squarings of it and 2,582 products of it with a state: 4.5 ms for 46,080 threads, and 1.6 ms
   for one candidate alone, whose steps nothing can do side by side.
 * 2,527 points with 16 numbers each, 323 kB, written for each candidate and read once, and what
   pieces leave for the walk, 0.9 MB; rows and their inner products, 8 ms.
-* In all 34 ms for 3,072 candidates, 3.2 ms for one (`benchmarks/plate.py --backend cuda`).
+* In all 32 ms for 3,072 candidates, 3.3 ms for one (`benchmarks/plate.py --backend cuda`).
 """
 
 from __future__ import annotations
@@ -56,8 +57,6 @@ from channelfit.scoring.tangent_plan import Ramp
 _MOST = 1 << 14
 #: The share of the free memory that a launch may take.
 _SHARE = 0.4
-
-
 #: Takes parameters and, where they are given, wells, on the GPU.
 Call: TypeAlias = Callable[..., tuple[Any, ...]]
 

@@ -223,10 +223,7 @@ class Rows:
             can change of each sum of squares (n_recordings,), pA^2.
         """
         targets, constants = [np.empty((0, self.n_compressed))], [np.empty(0)]
-        blocks, coming = (
-            _blocks(recordings),
-            deque[tuple[list[float], Future[tuple[Array, Array]]]](),
-        )
+        coming = deque[tuple[list[float], Future[tuple[Array, Array]]]]()
 
         def take() -> None:
             merged, found = coming.popleft()
@@ -235,7 +232,7 @@ class Rows:
             constants.append(rest[: len(merged)] + merged)
 
         with single_threaded_blas(), ThreadPoolExecutor(usable_cores()) as threads:
-            for block in blocks:  # the next ones are read while these are compressed
+            for block in _blocks(recordings):  # the next ones are read while these are compressed
                 merged = [squares for _, squares in block]
                 coming.append((merged, threads.submit(self._block, block)))
                 if len(coming) > 2 * usable_cores():  # few, as recordings are large
