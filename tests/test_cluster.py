@@ -96,6 +96,18 @@ def test_pieces_come_in_the_order_of_their_keys(two: Cluster) -> None:
     assert [key for key, _ in pieces_done(Toy(seconds=0.01), wanted, two)] == wanted
 
 
+def test_the_same_work_at_once_again_is_another_one(two: Cluster) -> None:
+    """Nothing of what it came to before is taken for a piece, or given up with what is no longer
+    wanted."""
+    for turn in range(40):
+        wanted = keys(6)[:: -1 if turn % 2 else 1]
+        for key, arrays in two(Toy(), wanted):
+            assert int(arrays["number"][0]) == key[1]
+        late = two(Toy(seconds=0.05), wanted)  # its pieces are on their way when it ends
+        next(late)
+        late.close()
+
+
 @dataclass(frozen=True)
 class Counted(Toy):
     """Leaves a line in its folder whenever it arrives in a process."""

@@ -20,6 +20,7 @@ import statistics
 import sys
 import threading
 import time
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -235,6 +236,9 @@ class _Errand:
         self._news, self._tell = news, news.put
         self._work = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         self._name = hashlib.sha256(self._work).hexdigest()[:16]
+        # Dask takes what has the same name for the same: an errand's own is in all names that it
+        # gives, or the same work once more could get what is left of the first time
+        self._errand = uuid.uuid4().hex[:16]
         self._on_gpu = "GPU" in work.identity
         self._expected = dict(on_worker.software(self._on_gpu))
         self._expected |= {k: str(v) for k, v in work.identity.items() if k in self._expected}
@@ -401,7 +405,7 @@ class _Errand:
         return self._client.submit(
             function,
             *arguments,
-            key=f"{function.__name__}-{self._name}-{self._submitted}",
+            key=f"{function.__name__}-{self._name}-{self._errand}-{self._submitted}",
             workers=workers,
             allow_other_workers=function is on_worker.do,  # once this worker has gone
             pure=False,
@@ -509,9 +513,13 @@ class _Errand:
 
 
 async def _answer(future: Any) -> Any:
-    """What a worker has answered, or the error by which its answer was lost."""
+    """What a worker has answered, or the error by which its answer was lost.
+
+    Whoever no longer waits for an answer must not stop Dask from fetching it: Dask fetches in one
+    go what several wait for, and all of them would lose their answers, and those after them.
+    """
     try:
-        return await future
+        return await asyncio.shield(future)
     except (asyncio.CancelledError, CancelledError) as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
