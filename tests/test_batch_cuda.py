@@ -238,7 +238,7 @@ def by_finer_pieces(problem: Problem, parameters: np.ndarray) -> Linearization:
     return found
 
 
-@pytest.mark.parametrize("name", slow_but(["model_b", "herg_markov"], IN_PIECES))
+@pytest.mark.parametrize("name", slow_but(["herg_markov"], IN_PIECES))
 def test_ramps_in_pieces(name: str, device: str) -> None:
     """The costs of the reference, which steps, the derivatives of threads that step, and closer
     those of the CPU by finer pieces."""
