@@ -691,10 +691,8 @@ def test_a_folder_that_cannot_be_written_is_refused(plate: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["wells.csv", "traces.npz", "summary.json", "wells-columns.json"])
-def test_a_full_disk_leaves_nothing_by_half_and_goes_on_later(
-    name: str, plate: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def called_without_room_for(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The batch, on a disk that has no room left when a file of this name takes its place."""
     replace = Path.replace
 
     def full(self: Path, target: Any) -> Any:
@@ -704,7 +702,14 @@ def test_a_full_disk_leaves_nothing_by_half_and_goes_on_later(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", full)
-        found = called(*COMMAND, "--out", "run", code=2)
+        return called(*COMMAND, "--out", "run", code=2)
+
+
+@pytest.mark.parametrize("name", ["wells.csv", "traces.npz", "summary.json", "wells-columns.json"])
+def test_a_full_disk_leaves_nothing_by_half_and_goes_on_later(
+    name: str, plate: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = called_without_room_for(name, monkeypatch)
     assert "No space left on device" in found.stderr
     assert not (plate / "run" / name).exists()
     assert not (plate / "run" / "summary.json").exists()
@@ -719,16 +724,7 @@ def test_a_batch_that_cannot_even_begin_is_begun_or_goes_on_later(
     name: str, plate: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By which file there was no room for: the folder is free again, or the run in it goes on."""
-    replace = Path.replace
-
-    def full(self: Path, target: Any) -> Any:
-        if Path(target).name == name:
-            raise OSError(28, "No space left on device")
-        return replace(self, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", full)
-        found = called(*COMMAND, "--out", "run", code=2)
+    found = called_without_room_for(name, monkeypatch)
     assert f"{name}: cannot be written: No space left on device" in found.stderr
     goes_on = name == "fit.yaml"
     assert (plate / "run").exists() is goes_on

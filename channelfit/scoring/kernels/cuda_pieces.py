@@ -161,6 +161,16 @@ INLINE long long numberOf(const int k, const int t, const long long n_threads) {
     return (k*(1 + TANGENTS) + (t < 0 ? TANGENTS : t))*n_threads;
 }}
 
+// What is wanted of column j of rows that stand for the unknowns: what is open at point i, or
+// behind these the end of a state.
+template <int WIDTH> INLINE double shownOf(const double *rows, const int i, const int j) {{
+    if (i >= POINTS) return rows[((i - POINTS + 1)*POINTS - 1)*WIDTH + j];
+    double sum = 0.0;
+#pragma unroll
+    for (int s = 0; s < N; ++s) sum += SHARE[s]*rows[(s*POINTS + i)*WIDTH + j];
+    return sum;
+}}
+
 // What piece blockIdx.y makes of any state, of candidate blockIdx.x; and of every state in which it
 // may begin the tail of each occupancy, to tails (n_pieces, 2*N*N, n).
 extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE_PIECES}(
@@ -248,25 +258,12 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
             }}
             for (int k = thread; k < SHOWN*SIZE; k += {PIECE_THREADS}) {{
                 const int i = k/SIZE, j = k % SIZE;
-                double sum = 0.0;
-                if (i < POINTS) {{
-#pragma unroll
-                    for (int s = 0; s < N; ++s) sum += SHARE[s]*matrix[(s*POINTS + i)*SIZE + j];
-                }} else {{
-                    sum = matrix[((i - POINTS + 1)*POINTS - 1)*SIZE + j];
-                }}
-                wanted[k] = sum;
+                wanted[k] = shownOf<SIZE>(matrix, i, j);
             }}
             __syncthreads();
             for (int k = thread; k < SHOWN*N; k += {PIECE_THREADS}) {{
                 const int i = k/N, j = k % N;
-                double sum = 0.0;
-                if (i < POINTS) {{
-#pragma unroll
-                    for (int s = 0; s < N; ++s) sum += SHARE[s]*states[(s*POINTS + i)*N + j];
-                }} else {{
-                    sum = states[((i - POINTS + 1)*POINTS - 1)*N + j];
-                }}
+                const double sum = shownOf<N>(states, i, j);
                 double *place = i < POINTS ? shown + placeOf<Shown>(blockIdx.y, n_threads, own)
                     : composites + placeOf<Composite>(blockIdx.y, n_threads, own);
                 place += numberOf(i < POINTS ? k : k - POINTS*N, -1, n_threads);
