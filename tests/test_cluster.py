@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import pytest
 from toy_work import Toy, keys, table
 
@@ -125,6 +126,41 @@ def test_a_work_travels_to_each_worker_once(two: Cluster, tmp_path: Path) -> Non
     assert sorted(arrived) == sorted(processes(two))
 
 
+@dataclass(frozen=True)
+class Sums(Counted):
+    """Adds up what is told with each piece. terms: what that is, and does not travel by itself."""
+
+    terms: Sequence[np.ndarray] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "terms"}
+
+    def told(self, key: Key) -> Arrays:
+        return {"terms": self.terms[int(key[1])]}
+
+    def do(self, key: Key, told: Arrays | None = None) -> Arrays:
+        return {"sum": np.sum((told or self.told(key))["terms"], keepdims=True)}
+
+
+def test_what_is_told_with_pieces_changes_and_the_work_travels_once(
+    two: Cluster, tmp_path: Path
+) -> None:
+    for seed in range(5):
+        work = Sums(folder=tmp_path, terms=list(np.random.default_rng(seed).normal(size=(8, 5))))
+        found, here = done(two, work, 8), done(Here(), work, 8)
+        assert all(found[key]["sum"] == here[key]["sum"] for key in here)
+    arrived = [int(line) for line in (tmp_path / "arrived").read_text().split()]
+    assert sorted(arrived) == sorted(processes(two))
+
+
+def test_a_work_that_others_have_pushed_out_is_sent_once_more(two: Cluster, tmp_path: Path) -> None:
+    works = [Counted(seconds=seconds, folder=tmp_path) for seconds in np.arange(6) / 1e4]
+    for work in (*works, *works):
+        assert len(done(two, work, 6)) == 6
+    arrived = (tmp_path / "arrived").read_text().split()
+    assert len(arrived) == 2 * len(works) * len(processes(two))
+
+
 def test_two_works_at_a_time_do_not_meet(two: Cluster) -> None:
     one, other = two(Toy(), keys(6)), two(Toy(seconds=0.01), keys(6))
     found = [next(one), next(other), *one, *other]
@@ -148,6 +184,38 @@ def test_another_error_says_where_it_was(two: Cluster) -> None:
 
 def test_no_pieces_are_done_at_once(two: Cluster) -> None:
     assert list(two(Toy(), [])) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
+def test_a_worker_keeps_the_memory_that_it_frees() -> None:
+    """Else each array is made of pages that the system has to clear, as Dask would have it."""
+    program = """
+import resource, sys, threading
+import numpy as np
+from channelfit.pieces.on_worker import keep_freed_memory
+
+def fill():
+    for _ in range(100):
+        np.ones(2**20)  # 8 MB
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    thread = threading.Thread(target=fill)  # as workers of Dask do pieces
+    thread.start()
+    thread.join()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+at_first = faults()
+keep_freed_memory()
+print(at_first, faults())
+"""
+    for threshold, kept in (("65536", True), ("131072", False)):  # a user's own choice stays
+        told = os.environ | {"MALLOC_TRIM_THRESHOLD_": threshold}
+        ran = subprocess.run(
+            [sys.executable, "-c", program], env=told, check=True, capture_output=True, text=True
+        )
+        before, after = map(int, ran.stdout.split())
+        assert (after < before / 4) == kept
 
 
 # --- workers that go, hang, or differ ------------------------------------------------------------

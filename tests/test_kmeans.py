@@ -20,7 +20,7 @@ from channelfit.batch.groups import groups
 from channelfit.model.channel import Parameter
 from channelfit.pieces.cluster import open_cluster
 from channelfit.pieces.kept import Arrays, Key
-from channelfit.pieces.work import Work
+from channelfit.pieces.work import Telling, Work
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty import k_means as module
 from channelfit.results.uncertainty import k_means_cuda, k_means_sums
@@ -391,12 +391,13 @@ class Workers:
         waiting = list(keys)
         while waiting:
             key = waiting.pop(random.integers(len(waiting)))
-            mine = pickle.loads(pickle.dumps(work))
+            assert isinstance(work, Telling)
+            mine, told = pickle.loads(pickle.dumps((work, work.told(key))))
             if random.random() < 0.3:
                 self.lost += 1
                 waiting.append(key)
                 continue
-            yield key, mine.do(key)
+            yield key, mine.do(key, told)
 
 
 def test_workers_that_come_and_go_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ from channelfit.pieces.cluster_start import (
     shown_plan,
 )
 from channelfit.pieces.kept import Arrays, Key
-from channelfit.pieces.work import Doer, Here, Work, shown_key
+from channelfit.pieces.work import Doer, Here, Telling, Work, shown_key
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.computer import processor
 
@@ -96,7 +96,8 @@ class Cluster:
 
     Attributes:
         client: Dask's. jobs: Dask's cluster, where this process has started one.
-        known: the workers that have taken the work before, who get pieces of the next one at once.
+        known: the workers that have taken a work, by address.
+        taken: by address and name, what works they have, whose pieces they get at once.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Cluster:
         self.client: Any = None
         self.jobs: Any = None
         self.known: dict[str, on_worker.Worker] = {}
+        self.taken: set[tuple[str, str]] = set()
         self._say, self._ends = say, ExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
@@ -234,7 +236,8 @@ class _Errand:
     ) -> None:
         self._cluster, self._client = cluster, cluster.client
         self._news, self._tell = news, news.put
-        self._work = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
+        self._work = _pickled(work)
+        self._told = work.told if isinstance(work, Telling) else None
         self._name = hashlib.sha256(self._work).hexdigest()[:16]
         # Dask takes what has the same name for the same: an errand's own is in all names that it
         # gives, or the same work once more could get what is left of the first time
@@ -245,7 +248,7 @@ class _Errand:
         self._left, self._undone = deque(keys), set(keys)
         self._out: dict[asyncio.Task[Any], _Attempt] = {}
         self._offers: dict[asyncio.Task[Any], str] = {}
-        self._workers = dict(cluster.known)
+        self._workers = {a: w for a, w in cluster.known.items() if (a, self._name) in cluster.taken}
         self._refused: dict[str, str] = {}
         self._late: set[str] = set()  # these have let a piece wait for too long
         self._seconds: deque[float] = deque(maxlen=200)
@@ -257,7 +260,7 @@ class _Errand:
 
     async def run(self) -> None:
         """Gets all pieces done."""
-        for address in self._workers:
+        for address in self._cluster.known.keys() - self._workers.keys():
             self._offer(address)
         try:
             while self._undone:
@@ -268,7 +271,6 @@ class _Errand:
                 await self._listen()
             self._scale(at_end=True)
         finally:
-            self._cluster.known = self._workers
             if tasks := [*self._out, *self._offers]:
                 for task in tasks:
                     task.cancel()
@@ -311,7 +313,7 @@ class _Errand:
             there = set(await asyncio.wait_for(self._client.nthreads(), 10))
         except (OSError, TimeoutError):
             return  # the next look tells whether the scheduler is gone
-        for known in (self._workers, self._refused):
+        for known in (self._workers, self._refused, self._cluster.known):
             for address in [a for a in known if a not in there]:
                 del known[address]
         self._late &= there
@@ -372,7 +374,8 @@ class _Errand:
     def _hear_of_offer(self, address: str, answer: Any) -> None:
         """Notes whether a worker has taken the work, and tells what is odd about it."""
         if isinstance(answer, on_worker.Worker):
-            self._workers[address] = answer
+            self._workers[address] = self._cluster.known[address] = answer
+            self._cluster.taken.add((address, self._name))
             if answer.processor != processor():
                 self._say_once(
                     f"{answer.host} has the processor {answer.processor}, and "
@@ -394,9 +397,14 @@ class _Errand:
             )  # it may have another channelfit, or none
 
     def _refuse(self, address: str, worker: str, why: str) -> None:
-        self._workers.pop(address, None)
+        self._forget(address)
         self._refused[address] = f"worker {worker}: {why}"
         self._say_once(f"worker {worker} is not used: {why}")
+
+    def _forget(self, address: str) -> None:
+        """A worker does not have the work, or no longer."""
+        self._workers.pop(address, None)
+        self._cluster.taken.discard((address, self._name))
 
     # pieces
 
@@ -412,7 +420,8 @@ class _Errand:
         )
 
     def _give(self, key: Key, worker: str) -> None:
-        future = self._submit([worker], on_worker.do, self._name, list(key))
+        told = None if self._told is None else _pickled(self._told(key))
+        future = self._submit([worker], on_worker.do, self._name, list(key), told)
         attempt = _Attempt(key, worker, time.monotonic(), future)
         self._out[asyncio.create_task(_answer(future))] = attempt
 
@@ -471,8 +480,8 @@ class _Errand:
         if not isinstance(answer, on_worker.Answer):
             self._lose(key, answer)
         elif answer.unknown:
-            if answer.address not in self._offers.values():  # it is a new process
-                self._workers.pop(answer.address, None)
+            if answer.address not in self._offers.values():  # it is new, or has had many others
+                self._forget(answer.address)
                 self._looked = 0.0
             self._again(key)
         elif answer.error is not None:
@@ -529,6 +538,10 @@ async def _answer(future: Any) -> Any:
         return error
     finally:
         future.release()
+
+
+def _pickled(what: Any) -> bytes:
+    return pickle.dumps(what, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _note(loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:

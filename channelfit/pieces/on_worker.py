@@ -7,10 +7,12 @@ it threads.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import pickle
 import platform
+import sys
 import threading
 import time
 import traceback
@@ -23,7 +25,7 @@ from typing import Any
 
 import channelfit
 from channelfit.pieces.kept import Arrays
-from channelfit.pieces.work import Work
+from channelfit.pieces.work import Telling, Work
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import processor, versions
@@ -31,6 +33,8 @@ from channelfit.scoring.machine.threads import keep_to, usable_cores
 
 #: How many works a worker holds; the one that was used longest ago goes.
 _MOST_WORKS = 4
+#: Dask's `distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_`, and names of malloc.h.
+_TRIM_OF_DASK, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = "65536", -1, -3
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ def take(name: str, work: bytes, expected: Mapping[str, str], on_gpu: bool) -> W
     """
     dask_worker = _dask_worker()
     address, host = dask_worker.address, platform.node()
+    keep_freed_memory()
     try:
         now = software(on_gpu)
     except InputError as error:
@@ -135,8 +140,28 @@ def take(name: str, work: bytes, expected: Mapping[str, str], on_gpu: bool) -> W
     return Worker(address, host, os.getpid(), usable_cores(), device, processor())
 
 
-def do(name: str, parts: list[str | int]) -> Answer:
-    """Does the piece whose key has these parts, of a work that this process has taken."""
+def keep_freed_memory() -> None:
+    """Lets the C library keep what is freed, as it would without Dask.
+
+    Dask starts workers with a setting of glibc by which freed memory goes back to the system at
+    once. Arrays of some megabytes, made and freed all the time, then cost more than what is
+    computed in them: each of their pages is asked for and cleared anew. Other libraries than glibc
+    do not know the setting, and one that the user has chosen stays.
+    """
+    if os.environ.get("MALLOC_TRIM_THRESHOLD_") != _TRIM_OF_DASK or sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_MMAP_THRESHOLD, 2**25)  # the largest that is accepted
+        library.mallopt(_M_TRIM_THRESHOLD, 2**29)
+
+
+def do(name: str, parts: list[str | int], told: bytes | None = None) -> Answer:
+    """Does the piece whose key has these parts, of a work that this process has taken.
+
+    Arguments:
+        told: pickled arrays, for a work whose pieces are told something.
+    """
     address = _dask_worker().address
     with _one_at_a_time:
         if name not in _works:
@@ -144,7 +169,10 @@ def do(name: str, parts: list[str | int]) -> Answer:
         work = _works[name] = _works.pop(name)  # the last one used
         began = time.perf_counter()
         try:
-            arrays = work.do(tuple(parts))
+            if told is not None and isinstance(work, Telling):
+                arrays = work.do(tuple(parts), pickle.loads(told))
+            else:
+                arrays = work.do(tuple(parts))
         except Exception as error:
             place = "".join(traceback.format_exception(error))
             return Answer(address, error=_sendable(error), place=place)

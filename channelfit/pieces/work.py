@@ -2,7 +2,9 @@
 
 A piece has a name, its key, and a result, arrays. What a piece needs besides its key is in the
 `Work`, which is the same for all: so any process that has the work can do any piece, twice if need
-be, and gets the same. Nothing that came out of one piece goes into another one of the same work.
+be, and gets the same. What changes between works that are otherwise the same, one after the other,
+is told with each piece (`Telling`), so that the rest of the work travels once. Nothing that came
+out of one piece goes into another one of the same work.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -39,6 +41,19 @@ class Work(Protocol):
 
         Raises: InputError for what the user has to mend.
         """
+        ...
+
+
+@runtime_checkable
+class Telling(Work, Protocol):
+    """A work whose pieces are told something, which pickle leaves out of the work."""
+
+    def told(self, key: Key) -> Arrays:
+        """What is told with a piece, by the process that gives it out."""
+        ...
+
+    def do(self, key: Key, told: Arrays | None = None) -> Arrays:
+        """The result of one piece. told: None where the work itself has it."""
         ...
 
 

@@ -57,20 +57,28 @@ class EpochWork(PlanWork):
     """One epoch of all islands: the piece ("epoch", number, "island", k) is that of island k.
 
     Attributes:
-        states: of the islands before it. generations: how long it is.
+        states: of the islands before it, of which each is told with its piece.
+        generations: how long it is.
     """
 
     states: Sequence[Arrays] = ()
     generations: int = 0
 
-    def do(self, key: Key) -> Arrays:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "states": ()}
+
+    def told(self, key: Key) -> Arrays:
+        """The state of an island before the epoch."""
+        return self.states[int(key[3])]
+
+    def do(self, key: Key, told: Arrays | None = None) -> Arrays:
         """See `islands.advance`."""
         k, scorer = int(key[3]), self.scorer
         islands = self.plan.make_optimizer(scorer.xp)
         if not isinstance(islands, Islands):
             raise InputError("this search has no islands", self.plan.file, "fit.optimizer")
         island = islands.islands[k]
-        island.restore(self.states[k])
+        island.restore(self.told(key) if told is None else told)
         return advance(island, self.plan.objective(scorer), self.generations)
 
 

@@ -91,7 +91,7 @@ class Part:
     Attributes:
         points: (n, d), or a file of NumPy (.npy) with such an array, which every worker can read.
         weights: (n,); None where all points count alike.
-        centers: (n_sets, k, d).
+        centers: (n_sets, k, d), told with each piece.
         labels: whether numbers of the nearest centers of the first set are wanted instead of sums.
     """
 
@@ -111,20 +111,28 @@ class Part:
             "labels": self.labels,
         }
 
-    def do(self, key: Key) -> Arrays:
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "centers"}
+
+    def told(self, key: Key) -> Arrays:
+        """The centers."""
+        return {"centers": self.centers}
+
+    def do(self, key: Key, told: Arrays | None = None) -> Arrays:
         """The sums, or the labels, of the points from `first` to before `last`."""
         _, first, last = key
+        centers = (self.told(key) if told is None else told)["centers"]
         rows = slice(int(first), int(last))
         points = _read(self.points, rows)
         weights = None if self.weights is None else self.weights[rows]
         good = _finite_rows(points)
         if self.labels:
             # of the smallest type that holds -1 and all numbers of centers, since they travel
-            found = np.full(len(points), -1, np.min_scalar_type(-self.centers.shape[1]))
-            found[good] = nearest(_chosen_rows(points, good), self.centers[0])[0]
+            found = np.full(len(points), -1, np.min_scalar_type(-centers.shape[1]))
+            found[good] = nearest(_chosen_rows(points, good), centers[0])[0]
             return {"labels": found}
         kept = None if weights is None else _chosen_rows(weights, good)
-        return dict(vars(partial_sums(_chosen_rows(points, good), kept, self.centers)))
+        return dict(vars(partial_sums(_chosen_rows(points, good), kept, centers)))
 
 
 def _named(array: np.ndarray | str) -> str:
