@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from channelfit.pieces import on_worker
 from channelfit.pieces.cluster_file import ClusterPlan, read_cluster
@@ -237,7 +237,7 @@ class _Errand:
         self._cluster, self._client = cluster, cluster.client
         self._news, self._tell = news, news.put
         self._work = _pickled(work)
-        self._told = work.told if isinstance(work, Telling) else None
+        self._told = cast(Telling, work).told if hasattr(work, "told") else None
         self._name = hashlib.sha256(self._work).hexdigest()[:16]
         # Dask takes what has the same name for the same: an errand's own is in all names that it
         # gives, or the same work once more could get what is left of the first time

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import channelfit
 from channelfit.pieces.kept import Arrays
@@ -169,10 +169,11 @@ def do(name: str, parts: list[str | int], told: bytes | None = None) -> Answer:
         work = _works[name] = _works.pop(name)  # the last one used
         began = time.perf_counter()
         try:
-            if told is not None and isinstance(work, Telling):
-                arrays = work.do(tuple(parts), pickle.loads(told))
+            key = tuple(parts)
+            if told is None:
+                arrays = work.do(key)
             else:
-                arrays = work.do(tuple(parts))
+                arrays = cast(Telling, work).do(key, pickle.loads(told))
         except Exception as error:
             place = "".join(traceback.format_exception(error))
             return Answer(address, error=_sendable(error), place=place)

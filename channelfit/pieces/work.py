@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -44,7 +44,6 @@ class Work(Protocol):
         ...
 
 
-@runtime_checkable
 class Telling(Work, Protocol):
     """A work whose pieces are told something, which pickle leaves out of the work."""
 
