@@ -6,7 +6,6 @@ All of these are estimates for a first look. None of them enters a fit by itself
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -140,16 +139,15 @@ def transient_ms(current: np.ndarray, protocol: Protocol, noise: float) -> float
     """
     h = protocol.sampling_ms
     size = max(8, math.ceil(_LONGEST / h))
-    rows = list(_after_steps(current, protocol, size))
-    if not rows:
+    steps, highest, courses = _after_steps(current, protocol, size)
+    if not steps.size:
         return 0.0
     # where channels are closed a current that follows a step is the clamp's alone
-    for highest in (_SURELY_CLOSED, _CLOSED, math.inf):
-        closed = [row for row in rows if row[1] <= highest]
-        if closed:
+    for limit in (_SURELY_CLOSED, _CLOSED, math.inf):
+        closed = highest <= limit
+        if closed.any():
             break
-    steps = np.array([step for step, _, _ in closed])
-    courses = np.array([course for _, _, course in closed])
+    steps, courses = steps[closed], courses[closed]
     weight = np.where(np.isfinite(courses), steps[:, None], 0.0)
     squares = (weight**2).sum(axis=0)
     seen = squares > 0.3 * squares.max()
@@ -169,25 +167,45 @@ def transient_ms(current: np.ndarray, protocol: Protocol, noise: float) -> float
 
 def _after_steps(
     current: np.ndarray, protocol: Protocol, size: int
-) -> Iterator[tuple[float, float, np.ndarray]]:
-    """Each step: its size and the higher of its voltages, mV, and the current after it, (size,) pA.
-
-    The current is less that before the step.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All steps: their sizes and the higher of their voltages (n_steps,) mV, and the current after
+    them, less that before each, (n_steps, size) pA; NaN where the next step begins.
     """
     command = protocol.command()
-    for k in range(protocol.n_sweeps):
-        samples = [round(float(t) / protocol.sampling_ms) for t in protocol.step_times_ms(k)]
-        for at, end in pairwise([*samples, protocol.n_times(k)]):
-            if at < 2 or end - at < 4:
-                continue
-            step = float(command[k, at] - command[k, at - 1])
-            before = current[k, max(0, at - 5) : at - 1]
-            if abs(step) < _LEAST_STEP or not np.isfinite(before).any():
-                continue
-            course = np.full(size, np.nan)
-            n = min(size, end - at)
-            course[:n] = current[k, at : at + n] - np.nanmean(before)
-            yield step, float(command[k, at - 1 : at + 1].max()), course
+    places = [
+        (k, at, end)
+        for k in range(protocol.n_sweeps)
+        for at, end in pairwise([*_step_samples(protocol, k), protocol.n_times(k)])
+        if at >= 2 and end - at >= 4
+    ]
+    k, at, end = np.array(places, dtype=int).reshape(-1, 3).T
+    steps = command[k, at] - command[k, at - 1]
+    before = _from_to(current, k, np.maximum(0, at - 5), at - 1, 4)
+    good = (np.abs(steps) >= _LEAST_STEP) & np.isfinite(before).any(axis=1)
+    k, at, end, before = k[good], at[good], end[good], before[good]
+    known = ~np.isnan(before)
+    mean = np.where(known, before, 0.0).sum(axis=1) / known.sum(axis=1)
+    courses = _from_to(current, k, at, end, size) - mean[:, None]
+    return steps[good], np.maximum(command[k, at - 1], command[k, at]), courses
+
+
+def _step_samples(protocol: Protocol, sweep: int) -> list[int]:
+    """The samples at which the command of a sweep jumps."""
+    return [round(float(t) / protocol.sampling_ms) for t in protocol.step_times_ms(sweep)]
+
+
+def _from_to(
+    current: np.ndarray, sweep: np.ndarray, first: np.ndarray, end: np.ndarray, size: int
+) -> np.ndarray:
+    """Stretches of the current, (n, size) pA, which are NaN from their ends on.
+
+    Arguments:
+        sweep, first, end: (n,) of each stretch.
+    """
+    places = first[:, None] + np.arange(size)
+    inside = places < end[:, None]
+    found = current[sweep[:, None], np.where(inside, places, 0)]
+    return np.where(inside, found, np.nan)
 
 
 @dataclass(frozen=True)

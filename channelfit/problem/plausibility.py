@@ -37,6 +37,8 @@ _PREFIX = 30.0
 _LEAST_NOISE = 0.05
 #: Fewer different values than these are few for a recording.
 _FEW_LEVELS = 32
+#: Samples at the beginning that mostly tell already that there are more.
+_LOOKED_AT = 1000
 #: So many samples in a row at the largest or smallest value mean that it was cut off.
 _CLIPPED_RUN = 10
 
@@ -201,6 +203,8 @@ def _constant(seen: Seen) -> Iterator[Caution]:
 def _levels(seen: Seen) -> Iterator[Caution]:
     """A caution where the currents take only a few different values."""
     values = seen.current_pA[seen.known]
+    if np.unique(values[:_LOOKED_AT]).size >= _FEW_LEVELS:
+        return  # without sorting all of them
     levels = np.unique(values)
     if values.size >= 200 and 1 < levels.size < _FEW_LEVELS:
         yield seen.tell(
@@ -217,7 +221,7 @@ def _clipped(seen: Seen) -> Iterator[Caution]:
     if not moves.any():
         return
     ends = (values.max(), values.min())
-    inside = ~np.isin(values[1:], ends)
+    inside = (values[1:] != ends[0]) & (values[1:] != ends[1])
     still = np.mean(moves[inside] == 0) if inside.any() else 1.0
     quantum = moves[moves > 0].min()
     for end in ends if still < 0.05 else ():
