@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -270,17 +271,53 @@ def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path: Pa
     assert table(found) == table(done(Here(), Toy(), 20))
 
 
-def test_a_piece_that_ends_every_worker_is_an_error(tmp_path: Path, two: Cluster) -> None:
+def test_a_piece_that_ends_every_worker_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_MOST_ENDS", 3)
+    work = Toy(seconds=0.05, folder=tmp_path, faults={1: "deadly"})
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*end of worker.*mem"):
+            done(cluster, work, 40)
+    assert work.begun(1) == 3
+
+
+def test_a_piece_that_cannot_come_back_is_an_error(two: Cluster) -> None:
     class Client:
         status = "running"
 
     errand = clusters._Errand(two, Toy(), keys(2), SimpleQueue())
     errand._client = Client()
+    attempt = clusters._Attempt(("piece", 1), "tcp://a:1", 0.0, None)
     for _ in range(2):
-        errand._lose(("piece", 1), OSError("gone"))
-    with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*memory"):
-        errand._lose(("piece", 1), OSError("gone"))
+        errand._hear(attempt, OSError("gone"))
+    with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*OSError: gone"):
+        errand._hear(attempt, OSError("gone"))
     assert list(errand._left)[:2] == [("piece", 1)] * 2
+
+
+def test_what_workers_have_is_forgotten_with_them(two: Cluster, tmp_path: Path) -> None:
+    """Else it would grow with each work and each worker, and a new worker at an old address would
+    count as one that has channelfit."""
+    most = clusters.on_worker.MOST_WORKS
+    for seconds in np.arange(most + 3) / 1e4:
+        done(two, Toy(seconds=seconds), 4)
+    done(two, Toy(seconds=0.1, folder=tmp_path, faults={2: "killed"}), 30)
+    assert two.taken.keys() <= two._call(nthreads(two)).keys()
+    assert {len(works) for works in two.taken.values()} <= set(range(1, most + 1))
+
+
+def test_the_same_work_for_other_software_is_another_one(
+    two: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that has it from a command with other software must not do pieces of it."""
+    software = clusters.on_worker.software(False)
+    names = set()
+    for code in "1", "1", "2":
+        told = {**software, "channelfit's own code": code}
+        monkeypatch.setattr(clusters.on_worker, "software", lambda on_gpu, told=told: told)
+        names.add(clusters._Errand(two, Toy(), keys(1), SimpleQueue())._name)
+    assert len(names) == 2
 
 
 def test_another_version_is_refused_with_the_difference(two: Cluster) -> None:
@@ -387,7 +424,8 @@ def started(*words: str, path: Path = ROOT) -> Iterator[subprocess.Popen[bytes]]
     try:
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended, and was waited for
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -463,6 +501,57 @@ def test_a_scheduler_that_is_not_there_is_an_error() -> None:
             pass
 
 
+@contextmanager
+def no_scheduler(port: int, told: bytes) -> Iterator[int]:
+    """A program that accepts connections, and says something else than a scheduler, or nothing."""
+    with socket.create_server(("127.0.0.1", port)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):  # the end of the server
+                while True:
+                    connections.append(server.accept()[0])
+                    connections[-1].sendall(told)
+
+        connections: list[socket.socket] = []
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield int(server.getsockname()[1])
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for one in connections:
+            one.close()
+
+
+@pytest.mark.parametrize("told", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
+@pytest.mark.filterwarnings("error")
+def test_a_program_that_is_no_scheduler_is_an_error(
+    told: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_ANSWERING", 0.5)
+    with no_scheduler(0, told) as port:
+        plan = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}", wait=1)
+        with pytest.raises(InputError, match="does not answer as a scheduler of Dask does"):
+            with Cluster(plan):
+                pass
+
+
+@pytest.mark.slow
+def test_a_program_in_the_place_of_a_lost_scheduler_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clusters, "_ANSWERING", 0.5)
+    port, said = free_port(), list[str]()
+    with open_cluster_after(scheduler(port), port, said, wait=3) as (cluster, first):
+        with worker(port):
+            coming = cluster(Toy(seconds=0.05), keys(100))
+            next(coming)
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+            with no_scheduler(port, b"HTTP/1.0 400 Bad Request\r\n\r\n"):
+                with pytest.raises(InputError, match=r"gone and was not back within 3 s"):
+                    list(coming)
+
+
 async def nthreads(cluster: Cluster) -> dict[str, int]:
     return dict(await cluster.client.nthreads())
 
@@ -508,6 +597,36 @@ def test_where_all_workers_have_other_code_it_is_an_error(tmp_path: Path, older:
         with open_cluster(f"tcp://127.0.0.1:{port}") as cluster:
             with pytest.raises(InputError, match=f"no worker can do this work: .*{why}"):
                 done(cluster, Toy(), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
+def test_pieces_of_a_worker_that_ends_do_not_end_those_that_are_not_used(
+    tmp_path: Path, nanny: str
+) -> None:
+    """A worker of Dask ends where it is sent a function that it does not have."""
+    port, said = free_port(), list[str]()
+    other = other_code(tmp_path / "other")
+    (other / "channelfit" / "pieces" / "on_worker.py").unlink()
+    plan, work = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}"), Toy(seconds=0.2, folder=tmp_path)
+    with scheduler(port), worker(port) as good, worker(port, nanny, path=other) as strange:
+        with Cluster(plan, said.append) as cluster:
+            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 2)
+            coming = cluster(work, keys(20))
+            found = dict([next(coming)])
+            there = cluster._call(nthreads(cluster))
+            os.killpg(good.pid, signal.SIGKILL)
+            good.wait()
+            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 1)
+            time.sleep(1)
+            (left,) = cluster._call(nthreads(cluster))
+            assert left in there
+            with worker(port):
+                found |= dict(coming)
+            assert left in cluster._call(nthreads(cluster))
+        assert strange.poll() is None
+    assert table(found) == table(done(Here(), Toy(), 20))
+    assert not any("is out for" in text for text in said), said
 
 
 def certificates(folder: Path) -> dict[str, str]:
@@ -628,7 +747,11 @@ def test_what_can_be_given(text: str, plan: ClusterPlan) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "local:0", "local:two", "tcp://head", "http://head:80", "head:8786", "tcp:// :1"]
+    "text",
+    [
+        *("", "local:0", "local:two", "tcp://head", "http://head:80", "head:8786", "tcp:// :1"),
+        *("tcp://head:0", "tls://head:65536", "tcp://head:99999"),
+    ],
 )
 def test_what_cannot_be_given(text: str) -> None:
     with pytest.raises(InputError, match="tcp://HOST:PORT"):
