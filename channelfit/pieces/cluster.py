@@ -136,9 +136,10 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         dask = distributed_package().client.dask
-        logger = logging.getLogger("distributed")
-        self._ends.callback(logger.setLevel, logger.level)
-        logger.setLevel(logging.CRITICAL)  # what matters is said here in plain words
+        for name in ("distributed", "distributed.client"):  # each has a level of its own
+            logger = logging.getLogger(name)
+            self._ends.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL)  # what matters is said here in plain words
         self._ends.enter_context(dask.config.set(_CONFIGURATION))
         if sys.platform != "win32":  # it would let Ctrl-C through to what is started after it
             resource_tracker.ensure_running()
