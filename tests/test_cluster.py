@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -269,6 +270,26 @@ def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path: Pa
             os.kill(nanny.pid, signal.SIGKILL)
         found = done(cluster, Toy(seconds=0.1), 20)
     assert table(found) == table(done(Here(), Toy(), 20))
+
+
+def test_a_worker_that_is_killed_before_it_is_there_costs_a_start() -> None:
+    before, killed = descendants(os.getpid()), list[int]()
+
+    def kill_the_first() -> None:
+        while not killed:
+            time.sleep(0.01)
+            for child in descendants(os.getpid()) - before:
+                with suppress(OSError):  # it may end by itself
+                    if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() and not killed:
+                        os.kill(child, signal.SIGKILL)
+                        killed.append(child)
+
+    thread = threading.Thread(target=kill_the_first)
+    thread.start()
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        thread.join()
+        assert table(done(cluster, Toy(), 20)) == table(done(Here(), Toy(), 20))
+    assert not runs(killed.pop())
 
 
 def test_a_piece_that_ends_every_worker_is_an_error(
@@ -654,8 +675,13 @@ def test_connections_by_tls(tmp_path: Path) -> None:
     with scheduler(port, *safe, *words), worker(port, *words, protocol="tls"):
         with open_cluster(str(file)) as cluster:
             assert table(done(cluster, Toy(), 8)) == table(done(Here(), Toy(), 8))
+        (tmp_path / "other").mkdir()
+        others = {key: f"other/{file}" for key, file in certificates(tmp_path / "other").items()}
+        file.write_text(
+            dump_yaml({"scheduler": f"tls://127.0.0.1:{port}", "tls": others, "wait": "2 s"})
+        )
         with pytest.raises(InputError, match="cannot be used"):
-            with Cluster(ClusterPlan(scheduler=f"tls://127.0.0.1:{port}", wait=2)):
+            with open_cluster(str(file)):
                 pass
 
 
@@ -673,6 +699,46 @@ def test_jobs_of_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         found = done(cluster, Toy(seconds=0.2), 30)
     assert table(found) == table(done(Here(), Toy(), 30))
     assert len({int(a["where"][0]) for a in found.values()}) == 2
+
+
+SLURM = """
+import signal
+from channelfit.pieces.cluster import open_cluster
+from toy_work import Toy, keys
+
+if __name__ == "__main__":
+    before = signal.getsignal(signal.SIGINT)
+    with open_cluster("slurm.yaml") as cluster:
+        assert signal.getsignal(signal.SIGINT) is before
+        print(len(list(cluster(Toy(), keys(8)))))
+"""
+
+
+@pytest.mark.slow
+def test_jobs_of_slurm(tmp_path: Path) -> None:
+    """In a process that has loaded nothing else; programs of SLURM's names play its part."""
+    pytest.importorskip("dask_jobqueue")
+    programs = {
+        "sbatch": "setsid sh $1 > job.log 2>&1 &\necho $! > job\necho Submitted batch job $!",
+        "scancel": 'kill -9 -- -"$1"; touch canceled',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "slurm.yaml").write_text(dump_yaml(QUEUE | {"job": {"cores": 1, "memory": "1 GB"}}))
+    (tmp_path / "client.py").write_text(SLURM)
+    found = subprocess.run(
+        [sys.executable, "client.py"],
+        env=os.environ
+        | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"}
+        | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (found.returncode, found.stdout) == (0, "8\n"), found.stderr
+    assert (tmp_path / "canceled").exists()
 
 
 # --- how it ends -----------------------------------------------------------------------------
@@ -724,9 +790,10 @@ def test_no_process_outlives_the_command(tmp_path: Path, how: signal.Signals) ->
 def descendants(process: int) -> set[int]:
     """All processes below one."""
     found: set[int] = set()
-    for task in Path(f"/proc/{process}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found |= {int(child)} | descendants(int(child))
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # it has just ended
+            for child in task.read_text().split():
+                found |= {int(child)} | descendants(int(child))
     return found
 
 
@@ -915,6 +982,18 @@ def test_a_queue_that_does_not_take_an_argument_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="HTCondorCluster cannot be used: .*account"):
         with open_cluster(written(tmp_path, document)):
             pass
+
+
+def test_encryption_without_certificates_says_what_is_missing() -> None:
+    with pytest.raises(InputError, match=r"give --cluster a FILE\.yaml with scheduler and tls"):
+        with open_cluster("tls://127.0.0.1:1"):
+            pass
+
+
+def test_dask_itself_says_nothing(two: Cluster) -> None:
+    """What matters is told by the command, in its own words."""
+    for name in ("distributed", "distributed.client", "distributed.scheduler"):
+        assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
 
 
 def test_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,11 +34,12 @@ from channelfit.pieces import on_worker
 from channelfit.pieces.cluster_file import ClusterPlan, read_cluster
 from channelfit.pieces.cluster_start import (
     distributed_package,
+    jobqueue_package,
     kill_workers_but,
-    local_cluster,
     queue_cluster,
     security_of,
     shown_plan,
+    started_here,
 )
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.pieces.work import Doer, Here, Telling, Work, shown_key
@@ -135,6 +136,8 @@ class Cluster:
             raise
 
     def __enter__(self) -> Cluster:
+        if self.plan.job_class is not None:
+            jobqueue_package(self.plan)
         dask = distributed_package().client.dask
         for name in ("distributed", "distributed.client"):  # each has a level of its own
             logger = logging.getLogger(name)
@@ -159,9 +162,7 @@ class Cluster:
         security = security_of(plan)
         try:
             if plan.local is not None:
-                self.jobs = await distributed.SpecCluster(
-                    **local_cluster(plan, security), security=security, asynchronous=True
-                )
+                self.jobs = await started_here(plan, security)
             elif plan.job_class is not None:
                 self.jobs = await queue_cluster(plan, security)
             self.client = distributed.Client(
@@ -184,10 +185,8 @@ class Cluster:
         try:
             await asyncio.wait_for(self.client, self.plan.wait + _ANSWERING)
         except (TimeoutError, MemoryError):
-            raise InputError(
-                f"{shown_plan(self.plan)} cannot be used: what is there does not answer as a "
-                "scheduler of Dask does"
-            ) from None
+            why = "what is there does not answer as a scheduler of Dask does"
+            raise InputError(f"{shown_plan(self.plan)} cannot be used: {why}") from None
 
     def __exit__(self, *_: object) -> None:
         try:
