@@ -392,7 +392,7 @@ def command(folder: Path, words: list[str], dice: random.Random | None = None) -
             start_new_session=True,
         )
         try:
-            faults = 0 if dice is None else struck(process, dice)
+            faults = 0 if dice is None else struck(process, dice, folder / "told")
             code = process.wait(HANGS)
         finally:
             with suppress(ProcessLookupError):
@@ -402,9 +402,11 @@ def command(folder: Path, words: list[str], dice: random.Random | None = None) -
     return faults
 
 
-def struck(process: subprocess.Popen[bytes], dice: random.Random) -> int:
-    """Kills workers below a process until it ends; returns how many."""
+def struck(process: subprocess.Popen[bytes], dice: random.Random, told: Path) -> int:
+    """Kills workers below a process from their start until it ends; returns how many."""
     count, until = 0, time.monotonic() + HANGS
+    while "dashboard" not in told.read_text() and process.poll() is None:
+        time.sleep(0.05)
     while process.poll() is None and time.monotonic() < until:
         time.sleep(dice.uniform(0.1, 3))
         there = workers_below(process.pid)
