@@ -11,11 +11,14 @@ The faults are
     scheduler   the scheduler is killed within a run and started anew, with its workers
     namespaces  scheduler and workers in two network namespaces, whose link is cut for some seconds
                 at random moments; needs `ip netns` and root
+    commands    workers of --cluster local are killed at random moments of real commands: curves,
+                batch, optimize with islands and with seeds, uncertainty
 
-Each run does some dozens of pieces. Wanted is that each piece is counted once and that the table
-is that of a run without faults, to the bit. A run that differs is printed, and the exit code of
-this program is then 1. Results are written as those of benchmarks, to
-benchmarks/results/faults_cluster.json or into the folder of --out.
+A run of the first four does some dozens of pieces of a toy, one of the last each of the commands,
+whose tables are compared with those of the same command without a cluster. Wanted is that each
+piece is counted once and that the table is that of a run without faults, to the bit. A run that
+differs is printed, and the exit code of this program is then 1. Results are written as those of
+benchmarks, to benchmarks/results/faults_cluster.json or into the folder of --out.
 """
 
 from __future__ import annotations
@@ -36,11 +39,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from toy_work import Toy, keys, table
 
+import channelfit as cf
 from channelfit.pieces.cluster import Cluster
 from channelfit.pieces.cluster_file import ClusterPlan
 from channelfit.pieces.work import Here
+from channelfit.reading.documents import dump_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))  # a folder that is no package
@@ -289,11 +295,157 @@ def inside(settings: Settings) -> Seen:
     return runs.seen
 
 
+#: A channel of two states, and how its wells are fitted.
+KV = {
+    "name": "kv",
+    "states": ["C", "O"],
+    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b"},
+    "current": {"open": ["O"], "conductance": "g", "reversal": "-85 mV"},
+    "parameters": {
+        "a": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.2},
+        "z": {"range": [0.01, 0.1], "unit": "1/mV", "value": 0.03},
+        "b": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
+        "g": {"range": [0.1, 100], "unit": "nS", "scale": "log", "value": 8},
+    },
+}
+WELL = {
+    "file": "any.csv",
+    "sampling": "0.2 ms",
+    "current": {"columns": "all", "unit": "pA"},
+}
+MODEL = ROOT / "models" / "k_hh_gate.yaml"
+#: A search so long that workers are killed within it.
+SEARCH = [str(MODEL), "--optimizer", "genetic", "--population", "60", "--seed", "1"]
+#: By name the words of a command and the files that it leaves beside or in its folder.
+COMMANDS: dict[str, tuple[list[str], list[str]]] = {
+    "curves": (["curves", "double_exponential", "tails.npy", "--covariance"],
+               [".csv", "-covariance.npy"]),
+    "batch": (["batch", "plate.yaml", "plate"], ["/wells.csv"]),
+    "islands": (["optimize", *SEARCH, "--generations", "300", "--set", "fit.optimizer.islands=4"],
+                ["/summary.json", "/history.csv"]),
+    "seeds": (["optimize", *SEARCH, "--generations", "150", "--seeds", "4"], ["/summary.json"]),
+    "profiles": (["uncertainty", "fitted/fit.yaml", "--profiles", "all", "--seed", "4"],
+                 ["/uncertainty.json"]),
+}  # fmt: skip
+#: Seconds after which a command is taken to hang.
+HANGS = 900
+
+
+def commands(settings: Settings) -> Seen:
+    """Workers of real commands are killed at random moments."""
+    seen, dice = Seen(), random.Random(settings.seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data_of_commands(folder, settings.seed)
+        command(folder, ["optimize", str(MODEL), "--seed", "1", "--out", "fitted"])
+        for what, (words, files) in COMMANDS.items():
+            command(folder, [*words, "--out", f"{what}-here"])
+            wanted = [lasting(folder / f"{what}-here{file}") for file in files]
+            for number in range(settings.runs):
+                out, began = f"{what}-{number}", time.monotonic()
+                more = ["--out", out, "--cluster", f"local:{settings.workers}"]
+                faults = command(folder, [*words, *more], dice)
+                same = wanted == [lasting(folder / f"{out}{file}") for file in files]
+                seen.slowest = max(seen.slowest, time.monotonic() - began)
+                seen.runs, seen.good = seen.runs + 1, seen.good + same
+                seen.faults += faults
+                say(f"{what}, {faults} faults: {'as wanted' if same else 'wrong'}")
+    return seen
+
+
+def data_of_commands(folder: Path, seed: int) -> None:
+    """Writes tails of two exponentials, and the recordings of a small plate."""
+    draw, t = np.random.default_rng(seed), np.arange(60.0)
+    fast, slow = draw.uniform(2, 5, 300_000), draw.uniform(12, 40, 300_000)
+    tails = 2 * np.exp(-t / fast[:, None]) + np.exp(-t / slow[:, None])
+    np.save(folder / "tails.npy", tails + draw.normal(0, 0.02, tails.shape))
+    steps = cf.Protocol.steps([-40, 0, 40], duration=40, holding=-80, sampling=0.2)
+    steps.save(folder / "steps.yaml")
+    document = {"protocol": "steps.yaml", "recording": WELL, "mask": {"after_steps": "0.5 ms"}}
+    (folder / "kv.yaml").write_text(dump_yaml(KV))
+    (folder / "plate.yaml").write_text(
+        dump_yaml({"model": "kv.yaml", "name": "plate", "fit": {"experiments": [document]}})
+    )
+    (folder / "plate").mkdir()
+    for number in range(160):
+        values = {"g": draw.lognormal(2, 0.4), "b": 0.1 * draw.lognormal(0, 0.1)}
+        clean = np.asarray(cf.simulate(cf.Model(**KV), steps, values=values).current)
+        current = clean + draw.normal(0, 5, clean.shape)
+        header = ",".join(f"sweep {k + 1}" for k in range(len(current)))
+        file = folder / "plate" / f"cell-{number:03}.csv"
+        np.savetxt(file, current.T, delimiter=",", header=header, comments="", fmt="%.4f")
+
+
+def command(folder: Path, words: list[str], dice: random.Random | None = None) -> int:
+    """Runs a command to its end; returns how many of its workers were killed.
+
+    Arguments:
+        dice: when workers are killed, and which; None where none is.
+    """
+    with (folder / "told").open("w") as told:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "channelfit", *words, "--backend", "cpu"],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=told,
+            stderr=told,
+            cwd=folder,
+            start_new_session=True,
+        )
+        try:
+            faults = 0 if dice is None else struck(process, dice, folder / "told")
+            code = process.wait(HANGS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if code:
+        raise SystemExit(f"{words[0]} ended with {code}:\n{(folder / 'told').read_text()}")
+    return faults
+
+
+def struck(process: subprocess.Popen[bytes], dice: random.Random, told: Path) -> int:
+    """Kills workers below a process from their start until it ends; returns how many."""
+    count, until = 0, time.monotonic() + HANGS
+    while "dashboard" not in told.read_text() and process.poll() is None:
+        time.sleep(0.05)
+    while process.poll() is None and time.monotonic() < until:
+        time.sleep(dice.uniform(0.1, 3))
+        there = workers_below(process.pid)
+        if len(there) > 1:
+            with suppress(ProcessLookupError):
+                os.kill(dice.choice(there), signal.SIGKILL)
+                count += 1
+    return count
+
+
+def workers_below(process: int) -> list[int]:
+    """The processes that a command on this computer has started as workers, and that live."""
+    found = []
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # it has just ended
+            for child in map(int, task.read_text().split()):
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(child)
+    return found
+
+
+def lasting(file: Path) -> object:
+    """What a file says, less clocks and the names of folders."""
+    if file.name == "summary.json":
+        left = ("seconds", "candidates_per_second", "finished", "file", "command")
+        return {k: v for k, v in json.loads(file.read_text()).items() if k not in left}
+    if file.name == "history.csv":
+        rows = [line.split(",") for line in file.read_text().splitlines()]
+        clock = rows[0].index("seconds")
+        return [row[:clock] + row[clock + 1 :] for row in rows]
+    return file.read_bytes()
+
+
 FAULTS: dict[str, tuple[Callable[[Settings], Seen], int]] = {
     "kill": (kill, 50),
     "stop": (stop, 1),
     "scheduler": (scheduler, 5),
     "namespaces": (namespaces, 5),
+    "commands": (commands, 3),
 }
 
 
@@ -313,7 +465,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what was asked for; prints and writes a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("faults", nargs="*", help=f"{', '.join(FAULTS)}; all by default")
-    parser.add_argument("--runs", type=int, help="50 with kills, 5 or 1 of others")
+    parser.add_argument("--runs", type=int, help="50 with kills, 1 to 5 of others")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--pieces", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=0.1, help="that a piece takes")
@@ -329,10 +481,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in told.faults or FAULTS:
         do, usual = FAULTS[name]
         seen = do(replace(settings, runs=told.runs or usual))
+        pieces = f"{seen.again} pieces begun again", f"{told.pieces} pieces of {told.seconds:g} s"
+        if name == "commands":
+            pieces = ", ".join(COMMANDS), "each as often"
         note = (
-            f"{seen.faults} faults, {seen.again} pieces begun again, the slowest run took "
-            f"{seen.slowest:.1f} s; {told.workers} workers, {told.pieces} pieces of "
-            f"{told.seconds:g} s, seed {told.seed}"
+            f"{seen.faults} faults, {pieces[0]}, the slowest run took {seen.slowest:.1f} s; "
+            f"{told.workers} workers, {pieces[1]}, seed {told.seed}"
         )
         rows[name] = Row(name, seen.good, "runs as wanted", seen.runs, seen.good / seen.runs, note)
         written(rows, told.out)

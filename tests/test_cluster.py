@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -270,17 +272,73 @@ def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path: Pa
     assert table(found) == table(done(Here(), Toy(), 20))
 
 
-def test_a_piece_that_ends_every_worker_is_an_error(tmp_path: Path, two: Cluster) -> None:
+def test_a_worker_that_is_killed_before_it_is_there_costs_a_start() -> None:
+    before, killed = descendants(os.getpid()), list[int]()
+
+    def kill_the_first() -> None:
+        while not killed:
+            time.sleep(0.01)
+            for child in descendants(os.getpid()) - before:
+                with suppress(OSError):  # it may end by itself
+                    if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() and not killed:
+                        os.kill(child, signal.SIGKILL)
+                        killed.append(child)
+
+    thread = threading.Thread(target=kill_the_first)
+    thread.start()
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        thread.join()
+        assert table(done(cluster, Toy(), 20)) == table(done(Here(), Toy(), 20))
+    assert not runs(killed.pop())
+
+
+def test_a_piece_that_ends_every_worker_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_MOST_ENDS", 3)
+    work = Toy(seconds=0.05, folder=tmp_path, faults={1: "deadly"})
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*end of worker.*mem"):
+            done(cluster, work, 40)
+    assert work.begun(1) == 3
+
+
+def test_a_piece_that_cannot_come_back_is_an_error(two: Cluster) -> None:
     class Client:
         status = "running"
 
     errand = clusters._Errand(two, Toy(), keys(2), SimpleQueue())
     errand._client = Client()
+    attempt = clusters._Attempt(("piece", 1), "tcp://a:1", 0.0, None)
     for _ in range(2):
-        errand._lose(("piece", 1), OSError("gone"))
-    with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*memory"):
-        errand._lose(("piece", 1), OSError("gone"))
+        errand._hear(attempt, OSError("gone"))
+    with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*OSError: gone"):
+        errand._hear(attempt, OSError("gone"))
     assert list(errand._left)[:2] == [("piece", 1)] * 2
+
+
+def test_what_workers_have_is_forgotten_with_them(two: Cluster, tmp_path: Path) -> None:
+    """Else it would grow with each work and each worker, and a new worker at an old address would
+    count as one that has channelfit."""
+    most = clusters.on_worker.MOST_WORKS
+    for seconds in np.arange(most + 3) / 1e4:
+        done(two, Toy(seconds=seconds), 4)
+    done(two, Toy(seconds=0.1, folder=tmp_path, faults={2: "killed"}), 30)
+    assert two.taken.keys() <= two._call(nthreads(two)).keys()
+    assert {len(works) for works in two.taken.values()} <= set(range(1, most + 1))
+
+
+def test_the_same_work_for_other_software_is_another_one(
+    two: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that has it from a command with other software must not do pieces of it."""
+    software = clusters.on_worker.software(False)
+    names = set()
+    for code in "1", "1", "2":
+        told = {**software, "channelfit's own code": code}
+        monkeypatch.setattr(clusters.on_worker, "software", lambda on_gpu, told=told: told)
+        names.add(clusters._Errand(two, Toy(), keys(1), SimpleQueue())._name)
+    assert len(names) == 2
 
 
 def test_another_version_is_refused_with_the_difference(two: Cluster) -> None:
@@ -387,7 +445,8 @@ def started(*words: str, path: Path = ROOT) -> Iterator[subprocess.Popen[bytes]]
     try:
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended, and was waited for
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -463,6 +522,57 @@ def test_a_scheduler_that_is_not_there_is_an_error() -> None:
             pass
 
 
+@contextmanager
+def no_scheduler(port: int, told: bytes) -> Iterator[int]:
+    """A program that accepts connections, and says something else than a scheduler, or nothing."""
+    with socket.create_server(("127.0.0.1", port)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):  # the end of the server
+                while True:
+                    connections.append(server.accept()[0])
+                    connections[-1].sendall(told)
+
+        connections: list[socket.socket] = []
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield int(server.getsockname()[1])
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for one in connections:
+            one.close()
+
+
+@pytest.mark.parametrize("told", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
+@pytest.mark.filterwarnings("error")
+def test_a_program_that_is_no_scheduler_is_an_error(
+    told: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_ANSWERING", 0.5)
+    with no_scheduler(0, told) as port:
+        plan = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}", wait=1)
+        with pytest.raises(InputError, match="does not answer as a scheduler of Dask does"):
+            with Cluster(plan):
+                pass
+
+
+@pytest.mark.slow
+def test_a_program_in_the_place_of_a_lost_scheduler_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clusters, "_ANSWERING", 0.5)
+    port, said = free_port(), list[str]()
+    with open_cluster_after(scheduler(port), port, said, wait=3) as (cluster, first):
+        with worker(port):
+            coming = cluster(Toy(seconds=0.05), keys(100))
+            next(coming)
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+            with no_scheduler(port, b"HTTP/1.0 400 Bad Request\r\n\r\n"):
+                with pytest.raises(InputError, match=r"gone and was not back within 3 s"):
+                    list(coming)
+
+
 async def nthreads(cluster: Cluster) -> dict[str, int]:
     return dict(await cluster.client.nthreads())
 
@@ -510,6 +620,36 @@ def test_where_all_workers_have_other_code_it_is_an_error(tmp_path: Path, older:
                 done(cluster, Toy(), 4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
+def test_pieces_of_a_worker_that_ends_do_not_end_those_that_are_not_used(
+    tmp_path: Path, nanny: str
+) -> None:
+    """A worker of Dask ends where it is sent a function that it does not have."""
+    port, said = free_port(), list[str]()
+    other = other_code(tmp_path / "other")
+    (other / "channelfit" / "pieces" / "on_worker.py").unlink()
+    plan, work = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}"), Toy(seconds=0.2, folder=tmp_path)
+    with scheduler(port), worker(port) as good, worker(port, nanny, path=other) as strange:
+        with Cluster(plan, said.append) as cluster:
+            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 2)
+            coming = cluster(work, keys(20))
+            found = dict([next(coming)])
+            there = cluster._call(nthreads(cluster))
+            os.killpg(good.pid, signal.SIGKILL)
+            good.wait()
+            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 1)
+            time.sleep(1)
+            (left,) = cluster._call(nthreads(cluster))
+            assert left in there
+            with worker(port):
+                found |= dict(coming)
+            assert left in cluster._call(nthreads(cluster))
+        assert strange.poll() is None
+    assert table(found) == table(done(Here(), Toy(), 20))
+    assert not any("is out for" in text for text in said), said
+
+
 def certificates(folder: Path) -> dict[str, str]:
     """A certificate that signs itself, and its key."""
     security = pytest.importorskip("distributed").Security
@@ -535,8 +675,13 @@ def test_connections_by_tls(tmp_path: Path) -> None:
     with scheduler(port, *safe, *words), worker(port, *words, protocol="tls"):
         with open_cluster(str(file)) as cluster:
             assert table(done(cluster, Toy(), 8)) == table(done(Here(), Toy(), 8))
+        (tmp_path / "other").mkdir()
+        others = {key: f"other/{file}" for key, file in certificates(tmp_path / "other").items()}
+        file.write_text(
+            dump_yaml({"scheduler": f"tls://127.0.0.1:{port}", "tls": others, "wait": "2 s"})
+        )
         with pytest.raises(InputError, match="cannot be used"):
-            with Cluster(ClusterPlan(scheduler=f"tls://127.0.0.1:{port}", wait=2)):
+            with open_cluster(str(file)):
                 pass
 
 
@@ -554,6 +699,46 @@ def test_jobs_of_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         found = done(cluster, Toy(seconds=0.2), 30)
     assert table(found) == table(done(Here(), Toy(), 30))
     assert len({int(a["where"][0]) for a in found.values()}) == 2
+
+
+SLURM = """
+import signal
+from channelfit.pieces.cluster import open_cluster
+from toy_work import Toy, keys
+
+if __name__ == "__main__":
+    before = signal.getsignal(signal.SIGINT)
+    with open_cluster("slurm.yaml") as cluster:
+        assert signal.getsignal(signal.SIGINT) is before
+        print(len(list(cluster(Toy(), keys(8)))))
+"""
+
+
+@pytest.mark.slow
+def test_jobs_of_slurm(tmp_path: Path) -> None:
+    """In a process that has loaded nothing else; programs of SLURM's names play its part."""
+    pytest.importorskip("dask_jobqueue")
+    programs = {
+        "sbatch": "setsid sh $1 > job.log 2>&1 &\necho $! > job\necho Submitted batch job $!",
+        "scancel": 'kill -9 -- -"$1"; touch canceled',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "slurm.yaml").write_text(dump_yaml(QUEUE | {"job": {"cores": 1, "memory": "1 GB"}}))
+    (tmp_path / "client.py").write_text(SLURM)
+    found = subprocess.run(
+        [sys.executable, "client.py"],
+        env=os.environ
+        | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"}
+        | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (found.returncode, found.stdout) == (0, "8\n"), found.stderr
+    assert (tmp_path / "canceled").exists()
 
 
 # --- how it ends -----------------------------------------------------------------------------
@@ -605,9 +790,10 @@ def test_no_process_outlives_the_command(tmp_path: Path, how: signal.Signals) ->
 def descendants(process: int) -> set[int]:
     """All processes below one."""
     found: set[int] = set()
-    for task in Path(f"/proc/{process}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found |= {int(child)} | descendants(int(child))
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # it has just ended
+            for child in task.read_text().split():
+                found |= {int(child)} | descendants(int(child))
     return found
 
 
@@ -628,7 +814,11 @@ def test_what_can_be_given(text: str, plan: ClusterPlan) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "local:0", "local:two", "tcp://head", "http://head:80", "head:8786", "tcp:// :1"]
+    "text",
+    [
+        *("", "local:0", "local:two", "tcp://head", "http://head:80", "head:8786", "tcp:// :1"),
+        *("tcp://head:0", "tls://head:65536", "tcp://head:99999"),
+    ],
 )
 def test_what_cannot_be_given(text: str) -> None:
     with pytest.raises(InputError, match="tcp://HOST:PORT"):
@@ -792,6 +982,18 @@ def test_a_queue_that_does_not_take_an_argument_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="HTCondorCluster cannot be used: .*account"):
         with open_cluster(written(tmp_path, document)):
             pass
+
+
+def test_encryption_without_certificates_says_what_is_missing() -> None:
+    with pytest.raises(InputError, match=r"give --cluster a FILE\.yaml with scheduler and tls"):
+        with open_cluster("tls://127.0.0.1:1"):
+            pass
+
+
+def test_dask_itself_says_nothing(two: Cluster) -> None:
+    """What matters is told by the command, in its own words."""
+    for name in ("distributed", "distributed.client", "distributed.scheduler"):
+        assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
 
 
 def test_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from channelfit.results.uncertainty.study_work import profiles_by
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.loop import FitResult, StopRules, optimize
 from channelfit.search.plan import FitPlan
-from channelfit.search.plan_work import PlanWork, epochs_by
+from channelfit.search.plan_work import EpochWork, PlanWork, epochs_by
 
 MODEL = Path(__file__).parents[1] / "models" / "model_b.yaml"
 
@@ -39,19 +40,27 @@ def work_on(plan: FitPlan) -> PlanWork:
 
 
 class Others:
-    """Does the pieces from the last to the first, with a copy that went through a pickle."""
+    """Does the pieces from the last to the first, with a copy that went through a pickle.
+
+    Attributes:
+        done: the keys of the pieces. works: the different pickles of the works that came.
+    """
 
     def __init__(self, dies_after: int = 10**9) -> None:
         self.done: list[Key] = []
+        self.works: set[bytes] = set()
         self.dies_after = dies_after
 
     def __call__(self, work: Work, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
-        copy: Work = pickle.loads(pickle.dumps(work))
+        sent = pickle.dumps(work)
+        self.works.add(sent)
+        copy: Any = pickle.loads(sent)
         for key in list(keys)[::-1]:
             if len(self.done) >= self.dies_after:
                 raise KeyboardInterrupt
             self.done.append(key)
-            yield key, copy.do(key)
+            told = (work.told(key),) if isinstance(work, EpochWork) else ()
+            yield key, copy.do(key, *pickle.loads(pickle.dumps(told)))
 
 
 def searched(plan: FitPlan, doer: Others | None, kept: Kept | None = None) -> FitResult:
@@ -77,6 +86,13 @@ def test_epochs_elsewhere_are_those_of_this_process(islands: FitPlan) -> None:
     others = Others()
     assert told(searched(islands, others)) == told(searched(islands, None))
     assert len(others.done) == 3 * 3
+
+
+def test_the_plan_travels_once_for_all_epochs_of_a_length(islands: FitPlan) -> None:
+    """Nothing that is found on the way, in a cache or by a search, changes the pickle of a work."""
+    others = Others()
+    searched(islands, others)
+    assert len(others.works) == 2  # epochs of 4 generations, and the last one of 3
 
 
 def test_epochs_that_were_kept_are_not_computed_again(islands: FitPlan, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ class Toy:
         seconds: how long a piece takes.
         folder: where each piece that is begun leaves a line: its number and the process.
         faults: by the number of a piece, what happens to the process that does it first:
-            "killed", "stopped", or "slow" (it takes 20 s); or "refused", "broken" each time.
+            "killed", "stopped", or "slow" (it takes 20 s); or "refused", "broken", "deadly" each
+            time.
     """
 
     seconds: float = 0.0
@@ -43,8 +44,8 @@ class Toy:
             raise ZeroDivisionError("by zero")
         if first and fault == "slow":
             time.sleep(20)
-        elif first and fault:
-            os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[fault])
+        elif fault == "deadly" or (first and fault):
+            os.kill(os.getpid(), signal.SIGSTOP if fault == "stopped" else signal.SIGKILL)
             time.sleep(1)  # the signal may take a moment
         time.sleep(self.seconds)
         drawn = np.random.default_rng(number).normal(size=(3, 4))

@@ -34,11 +34,12 @@ from channelfit.pieces import on_worker
 from channelfit.pieces.cluster_file import ClusterPlan, read_cluster
 from channelfit.pieces.cluster_start import (
     distributed_package,
+    jobqueue_package,
     kill_workers_but,
-    local_cluster,
     queue_cluster,
     security_of,
     shown_plan,
+    started_here,
 )
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.pieces.work import Doer, Here, Telling, Work, shown_key
@@ -51,12 +52,15 @@ _AHEAD = 2
 _MOST_WAITING = 256
 #: How many workers may do the same piece.
 _MOST_AT_ONCE = 3
-#: How often a piece may be lost for other reasons than its worker's death or a lost scheduler.
-_MOST_LOSSES = 3
+#: How often a piece may be lost with its worker, and for other reasons than that; what a scheduler
+#: has lost does not count.
+_MOST_ENDS, _MOST_LOSSES = 12, 3
 #: Seconds between two looks at which workers are there, and at how many jobs there should be.
 _LOOK, _COUNT_JOBS = 0.5, 30.0
 #: Seconds after which it is told that no worker is there, and that no worker will do.
 _TELL_NOBODY, _GIVE_UP_REFUSED = 10.0, 5.0
+#: Seconds that a scheduler may take to answer, once it was reached.
+_ANSWERING = 5.0
 #: Seconds that the end of a cluster may take; then its processes on this computer are killed.
 _CLOSING = 20.0
 
@@ -96,8 +100,8 @@ class Cluster:
 
     Attributes:
         client: Dask's. jobs: Dask's cluster, where this process has started one.
-        known: the workers that have taken a work, by address.
-        taken: by address and name, what works they have, whose pieces they get at once.
+        taken: by address and name, what works the workers have, whose pieces they get at once. A
+            worker that stands there has channelfit.
     """
 
     def __init__(
@@ -109,8 +113,7 @@ class Cluster:
         self.plan, self.patience = plan, patience
         self.client: Any = None
         self.jobs: Any = None
-        self.known: dict[str, on_worker.Worker] = {}
-        self.taken: set[tuple[str, str]] = set()
+        self.taken: dict[str, dict[str, on_worker.Worker]] = {}
         self._say, self._ends = say, ExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
@@ -133,14 +136,14 @@ class Cluster:
             raise
 
     def __enter__(self) -> Cluster:
+        if self.plan.job_class is not None:
+            jobqueue_package(self.plan)
         dask = distributed_package().client.dask
-        logger = logging.getLogger("distributed")
-        self._ends.callback(logger.setLevel, logger.level)
-        logger.setLevel(logging.CRITICAL)  # what matters is said here in plain words
-        self._ends.enter_context(dask.config.set({"logging.distributed": "critical"}))
-        self._ends.enter_context(
-            dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})
-        )
+        for name in ("distributed", "distributed.client"):  # each has a level of its own
+            logger = logging.getLogger(name)
+            self._ends.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL)  # what matters is said here in plain words
+        self._ends.enter_context(dask.config.set(_CONFIGURATION))
         if sys.platform != "win32":  # it would let Ctrl-C through to what is started after it
             resource_tracker.ensure_running()
         before = set(multiprocessing.active_children())
@@ -159,22 +162,31 @@ class Cluster:
         security = security_of(plan)
         try:
             if plan.local is not None:
-                self.jobs = await distributed.SpecCluster(
-                    **local_cluster(plan, security), security=security, asynchronous=True
-                )
+                self.jobs = await started_here(plan, security)
             elif plan.job_class is not None:
                 self.jobs = await queue_cluster(plan, security)
-            self.client = await distributed.Client(
+            self.client = distributed.Client(
                 plan.scheduler or self.jobs,
                 security=security,
                 timeout=plan.wait,
                 asynchronous=True,
                 set_as_default=False,
             )
+            await self._connected()
         except InputError:
             raise
         except Exception as error:  # of any library, by the kind of cluster
             raise InputError(f"{shown_plan(plan)} cannot be used: {_words(error)}") from error
+
+    async def _connected(self) -> None:
+        """Waits for the scheduler, but not for a program that is none: it may never answer, or
+        with what reads as the announcement of a huge message.
+        """
+        try:
+            await asyncio.wait_for(self.client, self.plan.wait + _ANSWERING)
+        except (TimeoutError, MemoryError):
+            why = "what is there does not answer as a scheduler of Dask does"
+            raise InputError(f"{shown_plan(self.plan)} cannot be used: {why}") from None
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -189,7 +201,10 @@ class Cluster:
     async def _close(self) -> None:
         for one in (self.client, self.jobs):
             if one is not None:
-                await one.close()
+                try:
+                    await one.close()
+                except Exception as error:  # the other one is closed, and no other error hidden
+                    self._say(f"the cluster did not end in order: {_words(error)}")
 
     def __call__(self, work: Work, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
         """Yields each piece with its result once, as they get done.
@@ -238,21 +253,27 @@ class _Errand:
         self._news, self._tell = news, news.put
         self._work = _pickled(work)
         self._told = cast(Telling, work).told if hasattr(work, "told") else None
-        self._name = hashlib.sha256(self._work).hexdigest()[:16]
         # Dask takes what has the same name for the same: an errand's own is in all names that it
         # gives, or the same work once more could get what is left of the first time
         self._errand = uuid.uuid4().hex[:16]
         self._on_gpu = "GPU" in work.identity
         self._expected = dict(on_worker.software(self._on_gpu))
         self._expected |= {k: str(v) for k, v in work.identity.items() if k in self._expected}
+        # a worker that another command with other software uses may have the same work already
+        name = hashlib.sha256(self._work + repr(sorted(self._expected.items())).encode())
+        self._name = name.hexdigest()[:16]
         self._left, self._undone = deque(keys), set(keys)
         self._out: dict[asyncio.Task[Any], _Attempt] = {}
         self._offers: dict[asyncio.Task[Any], str] = {}
-        self._workers = {a: w for a, w in cluster.known.items() if (a, self._name) in cluster.taken}
+        self._workers = {
+            address: works[self._name]
+            for address, works in cluster.taken.items()
+            if self._name in works
+        }
         self._refused: dict[str, str] = {}
         self._late: set[str] = set()  # these have let a piece wait for too long
         self._seconds: deque[float] = deque(maxlen=200)
-        self._losses: Counter[Key] = Counter()
+        self._losses: Counter[tuple[Key, int]] = Counter()
         self._said: set[str] = set()
         self._looked = self._counted = self._n_jobs = 0.0
         self._nobody_since = time.monotonic()
@@ -260,7 +281,7 @@ class _Errand:
 
     async def run(self) -> None:
         """Gets all pieces done."""
-        for address in self._cluster.known.keys() - self._workers.keys():
+        for address in self._cluster.taken.keys() - self._workers.keys():
             self._offer(address)
         try:
             while self._undone:
@@ -289,7 +310,8 @@ class _Errand:
             return
         wait = self._cluster.plan.wait
         self._tell(f"the scheduler is gone; it is waited for, up to {wait:g} s")
-        while self._client.status == "connecting":
+        until = time.monotonic() + wait + _ANSWERING
+        while self._client.status == "connecting" and time.monotonic() < until:
             await asyncio.sleep(0.1)
         if self._client.status != "running":
             raise InputError(
@@ -297,6 +319,7 @@ class _Errand:
                 f"{len(self._undone)} pieces are not done"
             )
         self._workers.clear()
+        self._cluster.taken.clear()
         self._refused.clear()
         self._late.clear()
         self._looked, self._nobody_since = 0.0, time.monotonic()
@@ -313,8 +336,8 @@ class _Errand:
             there = set(await asyncio.wait_for(self._client.nthreads(), 10))
         except (OSError, TimeoutError):
             return  # the next look tells whether the scheduler is gone
-        for known in (self._workers, self._refused, self._cluster.known):
-            for address in [a for a in known if a not in there]:
+        for known in (self._workers, self._refused, self._cluster.taken):
+            for address in known.keys() - there:
                 del known[address]
         self._late &= there
         offered = set(self._offers.values())
@@ -323,6 +346,11 @@ class _Errand:
         for task, address in self._offers.items():
             if address not in there:
                 task.cancel()
+        for task, attempt in list(self._out.items()):
+            if attempt.worker not in there and not task.done():
+                del self._out[task]
+                task.cancel()
+                self._lose(attempt.key, f"the end of worker {attempt.worker}", _MOST_ENDS)
         self._judge(there, now)
 
     def _offer(self, address: str) -> None:
@@ -334,7 +362,7 @@ class _Errand:
         A worker of Dask ends where it is sent a function that it does not have, so one that is not
         known is asked before whether it has ours.
         """
-        if address not in self._cluster.known:
+        if address not in self._cluster.taken:
             asked = self._submit([address], pkgutil.get_data, "channelfit.pieces", "on_worker.py")
             found = await _answer(asked)
             if isinstance(found, ImportError | FileNotFoundError):
@@ -374,8 +402,12 @@ class _Errand:
     def _hear_of_offer(self, address: str, answer: Any) -> None:
         """Notes whether a worker has taken the work, and tells what is odd about it."""
         if isinstance(answer, on_worker.Worker):
-            self._workers[address] = self._cluster.known[address] = answer
-            self._cluster.taken.add((address, self._name))
+            self._workers[address] = answer
+            works = self._cluster.taken.setdefault(address, {})
+            works.pop(self._name, None)
+            works[self._name] = answer
+            for name in list(works)[: -on_worker.MOST_WORKS]:
+                del works[name]
             if answer.processor != processor():
                 self._say_once(
                     f"{answer.host} has the processor {answer.processor}, and "
@@ -404,7 +436,7 @@ class _Errand:
     def _forget(self, address: str) -> None:
         """A worker does not have the work, or no longer."""
         self._workers.pop(address, None)
-        self._cluster.taken.discard((address, self._name))
+        self._cluster.taken.get(address, {}).pop(self._name, None)
 
     # pieces
 
@@ -415,7 +447,6 @@ class _Errand:
             *arguments,
             key=f"{function.__name__}-{self._name}-{self._errand}-{self._submitted}",
             workers=workers,
-            allow_other_workers=function is on_worker.do,  # once this worker has gone
             pure=False,
         )
 
@@ -478,7 +509,7 @@ class _Errand:
         """Takes the answer to a piece: a result, an error, or that it was lost."""
         key = attempt.key
         if not isinstance(answer, on_worker.Answer):
-            self._lose(key, answer)
+            self._lose(key, _words(answer), _MOST_LOSSES)
         elif answer.unknown:
             if answer.address not in self._offers.values():  # it is new, or has had many others
                 self._forget(answer.address)
@@ -503,15 +534,16 @@ class _Errand:
                 del self._out[task]
                 task.cancel()
 
-    def _lose(self, key: Key, error: BaseException) -> None:
+    def _lose(self, key: Key, why: str, most: int) -> None:
+        """Puts a piece that was lost back. most: how often this may happen."""
         if key not in self._undone:
             return
         if self._client.status == "running":
-            self._losses[key] += 1
-        if self._losses[key] >= _MOST_LOSSES:
+            self._losses[key, most] += 1
+        if self._losses[key, most] >= most:
             raise InputError(
-                f"piece {shown_key(key)} was lost {self._losses[key]} times, the last time by "
-                f"{_words(error)}; a piece that ends each worker that does it may need more memory"
+                f"piece {shown_key(key)} was lost {most} times, the last time by {why}; a piece "
+                "that ends each worker that does it may need more memory"
             )
         self._again(key)
 

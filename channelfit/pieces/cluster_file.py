@@ -14,7 +14,7 @@ from channelfit.reading.keys import KEYS
 from channelfit.reading.units import shown
 
 _LOCAL = re.compile(r"local(?::([1-9][0-9]{0,3}))?")
-_ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]{1,5}")
+_ADDRESS = re.compile(r"(?:tcp|tls)://[^\s/]+:([0-9]{1,5})")
 _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args")
 
 
@@ -64,9 +64,11 @@ def read_cluster(text: str) -> ClusterPlan:
 
 
 def _address(text: str) -> str:
-    if not _ADDRESS.fullmatch(text):
+    found = _ADDRESS.fullmatch(text)
+    if not found or not 0 < int(found[1]) < 2**16:
         raise InputError(
-            f"the address of a scheduler is tcp://HOST:PORT or tls://HOST:PORT, not {shown(text)}"
+            "the address of a scheduler is tcp://HOST:PORT or tls://HOST:PORT, with a port from 1 "
+            f"to 65535, not {shown(text)}"
         )
     return text
 

@@ -6,6 +6,8 @@ import importlib
 import logging
 import multiprocessing
 import os
+import signal
+import threading
 from typing import Any
 
 from channelfit.pieces.cluster_file import ClusterPlan
@@ -17,8 +19,9 @@ INSTALL = 'pip install "channelfit[cluster]"'
 
 #: Processes of this computer have so many cores each, where there is no GPU.
 _CORES = 4
-#: Seconds that a process of this computer may take to start.
-_STARTING = 300.0
+#: Seconds that a process of this computer may take to start, and how often all are started anew
+#: where one has ended before.
+_STARTING, _STARTS = 300.0, 3
 
 
 def distributed_package() -> Any:
@@ -56,7 +59,13 @@ def security_of(plan: ClusterPlan) -> Any:
             ImportError
         ):  # without `cryptography`; the network of this computer has no encryption
             return distributed.Security()
-    return distributed.Security()  # as Dask's own configuration says
+    security = distributed.Security()  # as Dask's own configuration says
+    if (plan.scheduler or "").startswith("tls:") and not security.tls_ca_file:
+        raise InputError(
+            f"{shown_plan(plan)} is reached with certificates: give --cluster a FILE.yaml with "
+            "scheduler and tls, or set distributed.comm.tls in Dask's configuration"
+        )
+    return security
 
 
 def gpus() -> list[str]:
@@ -104,16 +113,46 @@ def local_cluster(plan: ClusterPlan, security: Any) -> dict[str, Any]:
     }
 
 
-async def queue_cluster(plan: ClusterPlan, security: Any) -> Any:
-    """A cluster of jobs, by dask-jobqueue. Raises InputError where it cannot be had."""
+async def started_here(plan: ClusterPlan, security: Any) -> Any:
+    """Processes of this computer, which have started."""
+    for left in reversed(range(_STARTS)):
+        jobs = distributed_package().SpecCluster(
+            **local_cluster(plan, security), security=security, asynchronous=True
+        )
+        try:
+            return await jobs
+        except Exception:  # of whatever has ended a process before it was there
+            await jobs.close()
+            if not left:
+                raise
+    raise AssertionError("the last start has returned or raised")
+
+
+def jobqueue_package(plan: ClusterPlan) -> Any:
+    """Dask's package of batch systems, which is optional; loaded first in the main thread.
+
+    When it is loaded it lets Ctrl-C end the process at once, without the files that a command
+    writes then; what Ctrl-C and SIGTERM did before is put back.
+
+    Raises: InputError where it is not installed.
+    """
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
-        import dask_jobqueue  # optional
+        return importlib.import_module("dask_jobqueue")
     except ModuleNotFoundError as error:
         raise InputError(
             f"class {plan.job_class} needs {error.name}: pip install dask-jobqueue"
         ) from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for one, handler in handlers.items():
+                signal.signal(one, handler)
+
+
+async def queue_cluster(plan: ClusterPlan, security: Any) -> Any:
+    """A cluster of jobs, by dask-jobqueue. Raises InputError where it cannot be had."""
     told = {"security": security, "protocol": "tls://"} if plan.ca is not None else {}
-    jobs = getattr(dask_jobqueue, str(plan.job_class))
+    jobs = getattr(jobqueue_package(plan), str(plan.job_class))
     return await jobs(
         **plan.job,
         **told,

@@ -32,7 +32,7 @@ from channelfit.scoring.machine.computer import processor, versions
 from channelfit.scoring.machine.threads import keep_to, usable_cores
 
 #: How many works a worker holds; the one that was used longest ago goes.
-_MOST_WORKS = 4
+MOST_WORKS = 4
 #: Dask's `distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_`, and names of malloc.h.
 _TRIM_OF_DASK, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = "65536", -1, -3
 
@@ -133,7 +133,7 @@ def take(name: str, work: bytes, expected: Mapping[str, str], on_gpu: bool) -> W
     with _one_at_a_time:
         keep_to(dask_worker.state.nthreads)
         _works.pop(name, None)
-        while len(_works) >= _MOST_WORKS:
+        while len(_works) >= MOST_WORKS:
             del _works[next(iter(_works))]
         _works[name] = pickle.loads(work)
     device = _gpu() if on_gpu else ""
