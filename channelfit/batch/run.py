@@ -322,8 +322,8 @@ def run(
         _begin(claim.path, made, resuming.text_of(found, arguments, "batch"))
     kept = None
     try:
-        if not (claim.path / TEMPLATE).exists():
-            write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
+        # also of a run that goes on, since a power failure may have left the file empty
+        write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
         kept = Kept(claim.path / PIECES)
         pieces = list(_pieces(made.work, doer, kept, claim, listener))
         listener.begin("writing the results")

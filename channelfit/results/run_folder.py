@@ -160,8 +160,10 @@ class Claim:
         """
         dead = _mark(folder)
         resuming.check_stopped(folder, dead is not None)
-        claim = cls.__new__(cls)
         _take(folder, dead)
+        # the mark may have been that of another process that wanted it too and had not yet said so
+        resuming.check_stopped(folder, dead is not None)
+        claim = cls.__new__(cls)
         claim.path, claim._made, claim.state, claim.goes_on = folder, [], RunState(), True
         claim.tell()
         return claim

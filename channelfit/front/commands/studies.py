@@ -67,14 +67,15 @@ def _studied(
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )
         kept = KeptStudy(folder, _identity(plan, scorer, wanted), resume)
-        worth = True
+        worth, found = True, None
         try:
-            answers: Any = Journaled(scorer, kept.journal)
             with working(cluster, screen) as doer:
                 elsewhere = None
                 if doer is not None or kept.has_pieces:
                     who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
-                    elsewhere = Elsewhere(doer or Here(), PlanWork(plan, *who), kept.pieces)
+                    pieces = kept.open_pieces()
+                    elsewhere = Elsewhere(doer or Here(), PlanWork(plan, *who), pieces)
+                answers: Any = Journaled(scorer, kept.journal)
                 values = plan.problem.values()
                 found = study(plan, answers, values, wanted, screen, elsewhere)
             screen.begin("drawing")
@@ -82,11 +83,14 @@ def _studied(
             all_is_done()
             worth = False
         except InputError:
-            worth = False  # what cannot be used cannot be gone on with either
+            # what cannot be judged cannot be gone on with either; what finds no room can
+            worth = found is not None or kept.has_results
             raise
         finally:
             with held():
                 kept.close(keep=worth)
+            if worth:
+                screen.say(f"the same call with --resume goes on with what is kept in {folder}")
     return folder, files, summary
 
 
