@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 from cuda_host import HostCupy
 from hypothesis import given, settings
@@ -436,6 +437,44 @@ def test_other_data_are_refused(cut_run: Path, recorded: np.ndarray) -> None:
     after = {p.name: p.read_bytes() for p in cut_run.iterdir() if p.name != STATE}
     assert {**after, ".running": b""} == before
     fitted(recorded, "genetic", cut_run, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ({"temperature": [20, 30]}, {"temperature": [20, 35]}, r"experiment 2, degC, was 30.* 35"),
+        ({"cell": ["one", "two"]}, {"cell": ["two", "one"]}, "experiment 1 was one and is two"),
+    ],
+)
+def test_another_cell_or_temperature_is_refused(
+    was: dict[str, Any],
+    now: dict[str, Any],
+    told: str,
+    recorded: np.ndarray,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Candidates that are asked for are then the same, and their costs others."""
+    document = yaml.safe_load(MODEL.read_text())
+    document.pop("fit")
+    document["parameters"]["gmax"]["per"] = "cell"
+    document |= {"temperature": "20 degC"}
+    first = next(iter(document["rates"]))
+    document["rates"][first] = f"({document['rates'][first]})*2**((celsius - 20)/10)"
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(document))
+
+    def fit(**more: Any) -> Any:
+        given = ([STEPS, STEPS], [recorded, 1.1 * recorded])
+        search = {"seed": 4, "optimizer": SHORT["genetic"], "backend": "cpu", "progress": False}
+        return cf.fit(tmp_path / "model.yaml", *given, folder=tmp_path / "run", **search, **more)
+
+    usual = {"cell": ["one", "two"], "temperature": [20, 30]}
+    with monkeypatch.context() as patched:
+        patched.setattr(Journaled, "settle", lambda _: (_ for _ in ()).throw(Cut))
+        with pytest.raises(Cut):
+            fit(**usual | was)
+    with pytest.raises(InputError, match=told):
+        fit(**usual | now, resume=True)
 
 
 def test_another_search_is_refused(cut_run: Path, recorded: np.ndarray) -> None:

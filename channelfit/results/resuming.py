@@ -294,8 +294,12 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
     return found
 
 
-def _data(plan: FitPlan) -> Iterator[tuple[str, str]]:
-    """A hash of each recording with its weights and its command, or of a function's table."""
+def _data(plan: FitPlan) -> Iterator[tuple[str, Any]]:
+    """A hash of each recording with its weights and its command, or of a function's table.
+
+    The cell and the temperature of an experiment stand beside them, since those of a call from
+    Python are in no file.
+    """
     if not plan.has_currents:
         data = getattr(plan.problem, "data", None)
         if data is not None:
@@ -305,6 +309,8 @@ def _data(plan: FitPlan) -> Iterator[tuple[str, str]]:
     for number, experiment in enumerate(plan.problem.experiments, 1):
         protocol, recording = experiment.protocol, experiment.recording
         yield f"command of experiment {number}", _hash_of_command(protocol)
+        yield f"cell of experiment {number}", experiment.cell
+        yield f"temperature of experiment {number}, degC,", experiment.temperature_C
         if recording is not None:
             yield (
                 f"recording of experiment {number}",
