@@ -648,6 +648,8 @@ def test_hostile_arguments_are_checked_as_typed_ones(cut_run: Path, known: dict[
     done = CliRunner().invoke(main, ["optimize", "--resume", str(cut_run)])
     assert done.exit_code == 2
     assert "Traceback" not in done.output
+    if "seed" in known:
+        assert "resume.json: is damaged: Invalid value for '--seed'" in done.output
 
 
 # --- studies of a fit ----------------------------------------------------------------------------
