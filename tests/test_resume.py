@@ -720,6 +720,34 @@ def test_a_study_that_finds_no_room_for_its_results_goes_on(tmp_path: Path) -> N
     assert not list(out.glob("uncertainty-*"))
 
 
+def test_what_an_earlier_study_has_left_is_told(tmp_path: Path) -> None:
+    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu"]
+    words += ["--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(main, [*words, "--profiles", "gmax"]).exit_code == 0
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0
+    told = "by an earlier study: profiles.csv, profiles.png"
+    assert told in " ".join(done.stderr.split())
+    assert "earlier study" not in CliRunner().invoke(main, [*words, "--profiles", "gmax"]).output
+
+
+def test_results_are_on_the_disk_before_the_journal_goes(
+    recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power failure may leave neither."""
+    run, synced, sync = tmp_path / "run", set(), os.fsync
+
+    def watched(descriptor: int) -> None:
+        sync(descriptor)
+        if (run / resuming.JOURNAL).exists():
+            synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    fitted(recorded, "genetic", run)
+    results = ("fit.yaml", "summary.json", "history.csv", "traces.csv", "traces.png", "data.csv")
+    assert {(run / name).stat().st_ino for name in results} <= synced
+
+
 def test_a_study_begun_alone_goes_on_with_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

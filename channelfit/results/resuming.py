@@ -24,7 +24,7 @@ from channelfit.pieces.on_worker import software
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.results.files import make_folder, write_text
+from channelfit.results.files import make_folder, settle, write_text
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
@@ -193,6 +193,8 @@ class KeptStudy:
 
     def close(self, keep: bool) -> None:
         """Ends journal and pieces; of a study that has finished nothing is kept."""
+        if not keep:
+            settle(self._resume.parent)
         self.journal.close(keep)
         if self._pieces is not None:
             self._pieces.close(keep)

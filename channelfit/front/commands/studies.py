@@ -27,6 +27,16 @@ from channelfit.search.journal import Journaled
 from channelfit.search.plan import FitPlan
 from channelfit.search.plan_work import PlanWork
 
+#: What a study writes besides `uncertainty.json`, each file only where it was asked for or is due.
+_FILES = (
+    "refined.yaml",
+    "profiles.csv",
+    "profiles.png",
+    "families.png",
+    "posterior.csv",
+    "posterior.png",
+)
+
 
 def uncertainty(as_json: bool, **given: Any) -> None:
     """Judges a fit, writes what was found, and prints it."""
@@ -82,6 +92,9 @@ def _studied(
             files, summary = found.save(folder), found.summary
             all_is_done()
             worth = False
+            older = [n for n in _FILES if folder / n not in files and (folder / n).exists()]
+            if older:
+                screen.warn_of(f"left in {folder} by an earlier study: {', '.join(older)}")
         except InputError:
             # what cannot be judged cannot be gone on with either; what finds no room can
             worth = found is not None or kept.has_results
