@@ -635,8 +635,8 @@ def test_what_has_changed_is_refused_with_the_difference(
         with (plate / "plate" / "cells-A03.csv").open("a") as file:
             file.write("\n")
     elif change == "version":
-        now = resuming.versions()
-        monkeypatch.setattr(resuming, "versions", lambda on_gpu=False: now | {"numpy": "0.1"})
+        now = {**resuming.software(False), "version of numpy": "0.1"}
+        monkeypatch.setattr(resuming, "software", lambda on_gpu: now)
     elif change == "machine":
         monkeypatch.setattr(resuming, "processor", lambda: "abacus")
     elif change == "missing":
@@ -650,6 +650,16 @@ def test_what_has_changed_is_refused_with_the_difference(
     found = called("--resume", "run", code=2)
     assert told in found.stderr
     assert (plate / "run" / "pieces.bin").exists()
+
+
+def test_files_that_a_power_failure_has_emptied_are_written_again(
+    plate: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
+) -> None:
+    cut_after(2, plate, monkeypatch)
+    for name in ("fit.yaml", "pieces.bin"):
+        (plate / "run" / name).write_bytes(b"")
+    called("--resume", "run")
+    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
 
 
 def test_pieces_are_not_done_twice(

@@ -132,6 +132,11 @@ def test_a_mistake_is_the_last_line(tmp_path: Path) -> None:
         ("uncertainty", tmp_path / "none.yaml"),
         ("curves", "boltzmann", tmp_path / "none.csv"),
         ("fhn", "--a", "1:2"),
+        ("optimize", "--resume", tmp_path / "none"),
+        ("curves", "--resume", tmp_path / "none"),
+        ("fhn", "--resume", tmp_path / "none"),
+        ("batch", "--resume", tmp_path / "none"),
+        ("run", "--resume", tmp_path / "none"),
     ):
         result = run(*words, "--json")
         assert result.exit_code == 2
@@ -274,6 +279,23 @@ def test_the_guide_shows_the_table_of_the_program() -> None:
     text = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"(\| event \| key .*?\n)\n", text + "\n", re.DOTALL)
     assert shown == markdown()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
+def test_a_closed_standard_output_is_told(tmp_path: Path) -> None:
+    """As some services begin a command, or `>&-`."""
+    words = ["fhn", "--end", "5", "--frames", "3", "--out", str(tmp_path / "r"), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "channelfit", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: os.close(1),
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "Error: standard output is closed, so that --json has nowhere to write\n"
+    )
+    assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")

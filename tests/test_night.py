@@ -864,6 +864,38 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         assert not (folder / "fit").exists()
 
 
+#: `channelfit`, killed when all is written but the pictures and the page.
+KILLED_IN_THE_END = """
+import os
+from channelfit.results.run_folder import RunFolder
+RunFolder._finish_drawing = lambda *_: os._exit(9)
+from channelfit.__main__ import program
+program()
+"""
+
+
+@linux
+def test_a_job_that_was_killed_while_it_wrote_its_results_goes_on(tmp_path: Path) -> None:
+    """With its night. Its numbers are there, which does not make it one that has finished."""
+    file, out = write(tmp_path, {"fit": {"optimize": {**QUICK, "seed": 1}}}), tmp_path / "o"
+    assert run(file, "--out", out).exit_code == 0
+    (out / "fit").rename(tmp_path / "whole")
+    words = ["optimize", MODEL, "--optimizer", "genetic", "--population", "40", "--seed", "1"]
+    words += ["--generations", "4", "--out", out / "fit"]
+    process = subprocess.run([sys.executable, "-c", KILLED_IN_THE_END, *words])
+    assert process.returncode == 9
+    assert (out / "fit" / "summary.json").is_file()
+    content = record(out)
+    content["jobs"]["fit"] |= {"state": "running", "process": None}
+    (out / "night.json").write_text(json.dumps(content))
+    done = run("--resume", out)
+    assert done.exit_code == 0, done.output
+    assert "fit: optimize goes on" in done.stderr
+    left, whole = ({one.name for one in f.iterdir()} for f in (out / "fit", tmp_path / "whole"))
+    assert left == whole
+    assert (out / "fit" / "fit.yaml").read_bytes() == (tmp_path / "whole/fit.yaml").read_bytes()
+
+
 def history(folder: Path) -> list[list[str]]:
     """The rows of `history.csv` without their times."""
     rows = [line.split(",") for line in (folder / "history.csv").read_text().splitlines()]

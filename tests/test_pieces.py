@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,6 +124,18 @@ def test_another_process_cannot_have_the_same_file(tmp_path):
     call = "import pathlib, channelfit.pieces.kept as k, sys; k.Kept(pathlib.Path(sys.argv[1]))"
     run = subprocess.run([sys.executable, "-c", call, file], capture_output=True, text=True)
     assert "another process is using it" in run.stderr
+    kept.close(keep=True)
+
+
+def test_a_file_that_another_process_has_just_made_is_not_emptied(tmp_path, monkeypatch):
+    file = tmp_path / "pieces.bin"
+    kept = Kept(file)
+    kept.put(KEYS[0], {"square": np.array([0])})
+    whole = file.read_bytes()
+    monkeypatch.setattr(Path, "exists", lambda self: False)  # a moment ago it was not there
+    with pytest.raises(InputError, match="another process is using it"):
+        Kept(file)
+    assert file.read_bytes() == whole
     kept.close(keep=True)
 
 

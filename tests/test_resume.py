@@ -13,12 +13,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 from cuda_host import HostCupy
 from hypothesis import given, settings
@@ -27,10 +29,13 @@ from hypothesis.extra import numpy as arrays
 
 import channelfit as cf
 from channelfit.front import kinds
+from channelfit.front import studies as studies_of_fits
+from channelfit.front.commands import studies
 from channelfit.front.main import main
+from channelfit.pieces.work import Here
 from channelfit.problem.statuses import N_STATUSES
 from channelfit.reading.errors import InputError
-from channelfit.results import resuming
+from channelfit.results import resuming, run_folder
 from channelfit.results.processes import this_process
 from channelfit.results.run_state import STATE
 from channelfit.scoring.machine import gpu
@@ -434,6 +439,44 @@ def test_other_data_are_refused(cut_run: Path, recorded: np.ndarray) -> None:
     fitted(recorded, "genetic", cut_run, resume=True)
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ({"temperature": [20, 30]}, {"temperature": [20, 35]}, r"experiment 2, degC, was 30.* 35"),
+        ({"cell": ["one", "two"]}, {"cell": ["two", "one"]}, "experiment 1 was one and is two"),
+    ],
+)
+def test_another_cell_or_temperature_is_refused(
+    was: dict[str, Any],
+    now: dict[str, Any],
+    told: str,
+    recorded: np.ndarray,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Candidates that are asked for are then the same, and their costs others."""
+    document = yaml.safe_load(MODEL.read_text())
+    document.pop("fit")
+    document["parameters"]["gmax"]["per"] = "cell"
+    document |= {"temperature": "20 degC"}
+    first = next(iter(document["rates"]))
+    document["rates"][first] = f"({document['rates'][first]})*2**((celsius - 20)/10)"
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(document))
+
+    def fit(**more: Any) -> Any:
+        given = ([STEPS, STEPS], [recorded, 1.1 * recorded])
+        search = {"seed": 4, "optimizer": SHORT["genetic"], "backend": "cpu", "progress": False}
+        return cf.fit(tmp_path / "model.yaml", *given, folder=tmp_path / "run", **search, **more)
+
+    usual = {"cell": ["one", "two"], "temperature": [20, 30]}
+    with monkeypatch.context() as patched:
+        patched.setattr(Journaled, "settle", lambda _: (_ for _ in ()).throw(Cut))
+        with pytest.raises(Cut):
+            fit(**usual | was)
+    with pytest.raises(InputError, match=told):
+        fit(**usual | now, resume=True)
+
+
 def test_another_search_is_refused(cut_run: Path, recorded: np.ndarray) -> None:
     with pytest.raises(InputError, match=r"optimizer was genetic and is swarm"):
         fitted(recorded, "swarm", cut_run, resume=True)
@@ -447,8 +490,10 @@ def test_another_machine_or_version_is_refused(
         with pytest.raises(InputError, match="processor was .* and is abacus"):
             fitted(recorded, "genetic", cut_run, resume=True)
     with monkeypatch.context() as patched:
-        patched.setattr(resuming, "versions", lambda on_gpu: {"channelfit": "99"})
-        with pytest.raises(InputError, match="version of channelfit was .* and is 99"):
+        changed = {"version of numpy": "99", "channelfit's own code": "other code"}
+        now = {**resuming.software(False), **changed}
+        patched.setattr(resuming, "software", lambda on_gpu: now)
+        with pytest.raises(InputError, match="numpy was .* and is 99; .* code was .* and is other"):
             fitted(recorded, "genetic", cut_run, resume=True)
     fitted(recorded, "genetic", cut_run, resume=True)
 
@@ -463,6 +508,39 @@ def test_a_run_that_still_goes_on_is_refused(cut_run: Path, recorded: np.ndarray
     (cut_run / STATE).write_text(json.dumps(state))
     with pytest.raises(InputError, match="begun on .elsewhere.*remove the file .running"):
         fitted(recorded, "genetic", cut_run, resume=True)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"state": NaN}', '{"process": 3}', None])
+def test_a_run_goes_on_whose_state_a_power_failure_has_damaged(
+    cut_run: Path, recorded: np.ndarray, text: str | None
+) -> None:
+    if text is None:
+        (cut_run / STATE).unlink()
+    else:
+        (cut_run / STATE).write_text(text)
+    with pytest.raises(InputError, match="missing or damaged.*remove the file .running"):
+        fitted(recorded, "genetic", cut_run, resume=True)
+    (cut_run / ".running").unlink()
+    whole = fitted(recorded, "genetic", cut_run.with_name("whole"))
+    assert told(fitted(recorded, "genetic", cut_run, resume=True)) == told(whole)
+
+
+def test_of_two_that_resume_at_the_same_moment_one_leaves_the_other_alone(
+    cut_run: Path, recorded: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has marked the folder already, and says so in its state just now."""
+    take = run_folder._take
+
+    def slower(folder: Path, dead: Any) -> None:
+        state = json.loads((folder / STATE).read_text())
+        (folder / STATE).write_text(json.dumps(state | {"process": this_process()}))
+        take(folder, dead)
+
+    monkeypatch.setattr(run_folder, "_take", slower)
+    with pytest.raises(InputError, match="still goes on"):
+        fitted(recorded, "genetic", cut_run, resume=True)
+    assert (cut_run / ".running").exists()
+    assert json.loads((cut_run / STATE).read_text())["state"] == "running"
 
 
 def test_a_finished_run_and_no_run_are_refused(recorded: np.ndarray, tmp_path: Path) -> None:
@@ -570,6 +648,8 @@ def test_hostile_arguments_are_checked_as_typed_ones(cut_run: Path, known: dict[
     done = CliRunner().invoke(main, ["optimize", "--resume", str(cut_run)])
     assert done.exit_code == 2
     assert "Traceback" not in done.output
+    if "seed" in known:
+        assert "resume.json: is damaged: Invalid value for '--seed'" in done.output
 
 
 # --- studies of a fit ----------------------------------------------------------------------------
@@ -619,6 +699,76 @@ def test_a_study_that_was_cut_off_goes_on(
             assert (tmp_path / "cut" / name).read_bytes() == (
                 tmp_path / "whole" / name
             ).read_bytes()
+
+
+def test_a_study_that_finds_no_room_for_its_results_goes_on(tmp_path: Path) -> None:
+    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu", "--profiles", "gmax"]
+    out = tmp_path / "out"
+    (out / "uncertainty.json").mkdir(parents=True)  # in its place nothing can be written
+    failed = CliRunner().invoke(main, [*words, "--out", str(out)])
+    assert failed.exit_code == 2
+    assert "uncertainty.json: cannot be written" in failed.output
+    assert f"the same call with --resume goes on with what is kept in {out}" in failed.output
+    (out / "uncertainty.json").rmdir()
+    asked = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Journaled, "_keep", lambda *given: asked.append(given))
+        done = CliRunner().invoke(main, [*words, "--out", str(out), "--resume"])
+    assert done.exit_code == 0, done.output
+    assert not asked  # all was known already
+    assert (out / "uncertainty.json").is_file()
+    assert not list(out.glob("uncertainty-*"))
+
+
+def test_what_an_earlier_study_has_left_is_told(tmp_path: Path) -> None:
+    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu"]
+    words += ["--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(main, [*words, "--profiles", "gmax"]).exit_code == 0
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0
+    told = "by an earlier study: profiles.csv, profiles.png"
+    assert told in " ".join(done.stderr.split())
+    assert "earlier study" not in CliRunner().invoke(main, [*words, "--profiles", "gmax"]).output
+
+
+def test_results_are_on_the_disk_before_the_journal_goes(
+    recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power failure may leave neither."""
+    run, synced, sync = tmp_path / "run", set(), os.fsync
+
+    def watched(descriptor: int) -> None:
+        sync(descriptor)
+        if (run / resuming.JOURNAL).exists():
+            synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    fitted(recorded, "genetic", run)
+    results = ("fit.yaml", "summary.json", "history.csv", "traces.csv", "traces.png", "data.csv")
+    assert {(run / name).stat().st_ino for name in results} <= synced
+
+
+def test_a_study_begun_alone_goes_on_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was kept of its profiles is then no answer to what the study asks for after them."""
+    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu", "--seed", "3"]
+    words += ["--profiles", "gmax", "--families", "3"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert CliRunner().invoke(main, [*words, "--out", str(whole)]).exit_code == 0
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(studies_of_fits, "families", stop)
+        assert CliRunner().invoke(main, [*words, "--out", str(cut)]).exit_code == 130
+    assert (cut / resuming.STUDY_JOURNAL).stat().st_size > 1000
+    monkeypatch.setattr(studies, "working", lambda *_: nullcontext(Here()))
+    done = CliRunner().invoke(main, [*words, "--out", str(cut), "--resume"])
+    assert done.exit_code == 0, done.output
+    for name in ("uncertainty.json", "profiles.csv"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_a_study_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:

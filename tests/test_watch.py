@@ -64,6 +64,14 @@ def test_a_killed_run_says_what_it_has_saved(tmp_path):
     assert "fit.yaml holds the best" in find_run(folder).why
 
 
+def test_a_run_that_was_killed_while_it_wrote_its_results_has_not_finished(tmp_path):
+    (tmp_path / "state.json").write_text(json.dumps({"state": "running", "process": gone()}))
+    (tmp_path / "summary.json").write_text('{"stop_reason": "generations", "cost": 3.0}')
+    assert find_run(tmp_path).state == "finished"  # all but the state, for which there was no room
+    (tmp_path / ".running").touch()
+    assert find_run(tmp_path).state == "killed"
+
+
 def test_a_run_that_ends_while_it_is_looked_at_was_not_killed(tmp_path, monkeypatch):
     folder = made_run(tmp_path / "run")
 

@@ -55,7 +55,7 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
 from channelfit.results import resuming
-from channelfit.results.files import write_text
+from channelfit.results.files import settle, write_text
 from channelfit.results.run_folder import Claim, json_text
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
 
@@ -322,8 +322,8 @@ def run(
         _begin(claim.path, made, resuming.text_of(found, arguments, "batch"))
     kept = None
     try:
-        if not (claim.path / TEMPLATE).exists():
-            write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
+        # also of a run that goes on, since a power failure may have left the file empty
+        write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
         kept = Kept(claim.path / PIECES)
         pieces = list(_pieces(made.work, doer, kept, claim, listener))
         listener.begin("writing the results")
@@ -349,6 +349,7 @@ def run(
                 with suppress(OSError):  # of a full disk, which is what the error tells
                     kept.close(True)
         raise
+    settle(claim.path)
     claim.state.end(FINISHED, "all wells are done", wells_done=len(made.work.recordings))
     fault = claim.tell()
     kept.close(False)

@@ -141,6 +141,8 @@ class JsonLines:
         }
 
     def __enter__(self) -> JsonLines:
+        if self.wanted and sys.stdout is None:
+            raise InputError("standard output is closed, so that --json has nowhere to write")
         self.tell(
             "begin",
             version=__version__,

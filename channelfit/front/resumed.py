@@ -35,9 +35,25 @@ def arguments_again(
                 "with its own arguments, or its result would be another one.",
                 context,
             )
-    typed = words_of_the_run(run, command)
-    again = command.make_context(str(command.name), typed, parent=context.parent)
+    try:
+        typed = words_of_the_run(run, command)
+        again = _as_if_typed(command, typed, context, run)
+    except InputError:
+        from channelfit.front.json_lines import JsonLines  # loads NumPy
+
+        with JsonLines(str(command.name), bool(given.get("as_json"))):
+            raise
     return {**again.params, **{name: given[name] for name in beside}}
+
+
+def _as_if_typed(
+    command: click.Command, typed: list[str], context: click.Context, run: Path
+) -> click.Context:
+    """The arguments of a run after the checks of the command line. Raises InputError there."""
+    try:
+        return command.make_context(str(command.name), typed, parent=context.parent)
+    except click.UsageError as error:
+        raise InputError(f"is damaged: {error.format_message()}", run / "resume.json") from None
 
 
 def words_of_the_run(run: Path, command: click.Command) -> list[str]:

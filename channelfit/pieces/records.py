@@ -45,8 +45,9 @@ class Records:
     def __init__(self, path: Path, begins: bytes, what: str) -> None:
         self.path = path
         try:
-            mode = "r+b" if path.exists() else "w+b"
-            self._file: IO[bytes] = open(path, mode)  # noqa: SIM115 - until `close`
+            # nothing is cut off before the lock: another process may have made the file just now
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            self._file: IO[bytes] = os.fdopen(descriptor, "r+b")
             try:
                 lock(self._file, path)
                 self.is_new = self._begin(begins, what)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from channelfit.reading.errors import InputError
@@ -35,6 +36,18 @@ def write_text(path: Path, text: str) -> None:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def settle(folder: Path) -> None:
+    """Waits until the files of a folder are on the disk, so that a power failure leaves them whole.
+
+    Before that nothing may go from which they could be made again. A file system that cannot tell
+    when it has written is not waited for.
+    """
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_file() and not path.is_symlink():
+            with suppress(OSError), open(path, "r+b") as file:
+                os.fsync(file.fileno())
 
 
 @contextmanager

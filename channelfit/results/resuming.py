@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.pieces.kept import Kept
+from channelfit.pieces.on_worker import software
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.results.files import make_folder, write_text
+from channelfit.results.files import make_folder, settle, write_text
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine.computer import processor, versions
+from channelfit.scoring.machine.computer import processor
 from channelfit.search.journal import Journal, differences
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def identity(plan: FitPlan, scorer: Scorer) -> dict[str, Any]:
         "precision": scorer.dtype,
         "path": getattr(scorer, "path", ""),
         "generated code": scorer.source_hash,
-        **{f"version of {name}": version for name, version in versions(on_gpu).items()},
+        **software(on_gpu),
         "processor": processor(),
     }
     if on_gpu:
@@ -174,13 +175,26 @@ class KeptStudy:
         return self._resume.with_name(STUDY_PIECES).exists()
 
     @property
-    def pieces(self) -> Kept:
-        """Where profiles and chains are kept that others compute."""
-        self._pieces = self._pieces or Kept(self._resume.with_name(STUDY_PIECES))
+    def has_results(self) -> bool:
+        """Whether a profile or a chain that others have computed is kept."""
+        return self._pieces is not None and bool(self._pieces.keys)
+
+    def open_pieces(self) -> Kept:
+        """Profiles and chains are kept from now on that others compute.
+
+        An earlier part of the study may have computed them alone. The answers to what it asked for
+        that are not asked for now, so the journal then begins anew.
+        """
+        if not self.has_pieces:
+            self.journal.close(keep=False)
+            self.journal = Journal(self.journal.path)
+        self._pieces = Kept(self._resume.with_name(STUDY_PIECES))
         return self._pieces
 
     def close(self, keep: bool) -> None:
         """Ends journal and pieces; of a study that has finished nothing is kept."""
+        if not keep:
+            settle(self._resume.parent)
         self.journal.close(keep)
         if self._pieces is not None:
             self._pieces.close(keep)
@@ -202,7 +216,7 @@ def check_stopped(folder: Path, running: bool) -> None:
     """
     if not folder.is_dir():
         raise InputError("is no folder of a run", folder)
-    state = read_json(folder / STATE) if (folder / STATE).is_file() else {}
+    state = _state(folder)
     if state.get("state") == FINISHED:
         raise InputError("this run has finished; there is nothing to go on with", folder)
     if not (folder / RESUME).is_file() and cut_off_early(folder):
@@ -215,7 +229,12 @@ def check_stopped(folder: Path, running: bool) -> None:
     if not running:
         return
     process = state.get("process")
-    process = process if isinstance(process, dict) else {}
+    if not isinstance(process, dict):
+        raise InputError(
+            f"its {STATE} is missing or damaged, so that nothing tells whether the run has ended; "
+            "if it has, remove the file .running",
+            folder,
+        )
     runs = still_runs(process)
     if runs:
         raise InputError(f"this run still goes on, as process {process.get('pid')}", folder)
@@ -228,6 +247,18 @@ def check_stopped(folder: Path, running: bool) -> None:
         )
 
 
+def _state(folder: Path) -> dict[str, Any]:
+    """What a run has said of itself; nothing where its file is missing or damaged.
+
+    A power failure may damage the file, which is written anew every second, and the run can go on
+    without it.
+    """
+    try:
+        return read_json(folder / STATE) if (folder / STATE).is_file() else {}
+    except InputError:
+        return {}
+
+
 #: What a run has written before there is anything that could go on.
 _EARLY = re.compile(r"\.running(\.\d+)?|state\.json|recordings\.json|source\.(py|cu)|\..*\.partial")
 
@@ -237,7 +268,7 @@ def cut_off_early(folder: Path) -> bool:
     names = [path.name for path in folder.iterdir()]
     if STATE not in names or not all(map(_EARLY.fullmatch, names)):
         return False
-    process = read_json(folder / STATE).get("process")
+    process = _state(folder).get("process")
     return isinstance(process, dict) and still_runs(process) is False
 
 
@@ -265,8 +296,12 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
     return found
 
 
-def _data(plan: FitPlan) -> Iterator[tuple[str, str]]:
-    """A hash of each recording with its weights and its command, or of a function's table."""
+def _data(plan: FitPlan) -> Iterator[tuple[str, Any]]:
+    """A hash of each recording with its weights and its command, or of a function's table.
+
+    The cell and the temperature of an experiment stand beside them, since those of a call from
+    Python are in no file.
+    """
     if not plan.has_currents:
         data = getattr(plan.problem, "data", None)
         if data is not None:
@@ -276,6 +311,8 @@ def _data(plan: FitPlan) -> Iterator[tuple[str, str]]:
     for number, experiment in enumerate(plan.problem.experiments, 1):
         protocol, recording = experiment.protocol, experiment.recording
         yield f"command of experiment {number}", _hash_of_command(protocol)
+        yield f"cell of experiment {number}", experiment.cell
+        yield f"temperature of experiment {number}, degC,", experiment.temperature_C
         if recording is not None:
             yield (
                 f"recording of experiment {number}",

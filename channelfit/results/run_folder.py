@@ -38,7 +38,7 @@ from channelfit.pieces.kept import Kept
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
 from channelfit.results.file_hashes import file_hashes
-from channelfit.results.files import make_folder, write_text, writing
+from channelfit.results.files import make_folder, settle, write_text, writing
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.quality import Quality, pooled, quality
@@ -160,8 +160,10 @@ class Claim:
         """
         dead = _mark(folder)
         resuming.check_stopped(folder, dead is not None)
-        claim = cls.__new__(cls)
         _take(folder, dead)
+        # the mark may have been that of another process that wanted it too and had not yet said so
+        resuming.check_stopped(folder, dead is not None)
+        claim = cls.__new__(cls)
         claim.path, claim._made, claim.state, claim.goes_on = folder, [], RunState(), True
         claim.tell()
         return claim
@@ -350,6 +352,8 @@ class RunFolder:
 
     def _close_journal(self, keep: bool) -> None:
         """Ends journal and pieces; of a run that has finished nothing is kept to go on with."""
+        if not keep:
+            settle(self.path)
         for one in (self.journal, self.pieces):
             if one is not None:
                 one.close(keep)

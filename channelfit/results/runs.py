@@ -128,7 +128,9 @@ def find_run(folder: Path) -> FoundRun:
     again = _content(folder / STATE) or told  # it may have ended just now
     if again.get("state") != RUNNING:
         return _ended(folder, again)
-    if (folder / _SUMMARY).is_file():  # all was written but the state, for which no room was left
+    # all was written but the state, for which no room was left; a run that was killed while it
+    # wrote its results, or after an interrupt that had written some, has left its claim as well
+    if (folder / _SUMMARY).is_file() and not (folder / _CLAIM).exists():
         return _without_state(folder)
     if "wells" in told:  # its fit.yaml is the file from which it began
         done, wells = again.get("wells_done", 0), told["wells"]

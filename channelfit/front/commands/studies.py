@@ -27,6 +27,16 @@ from channelfit.search.journal import Journaled
 from channelfit.search.plan import FitPlan
 from channelfit.search.plan_work import PlanWork
 
+#: What a study writes besides `uncertainty.json`, each file only where it was asked for or is due.
+_FILES = (
+    "refined.yaml",
+    "profiles.csv",
+    "profiles.png",
+    "families.png",
+    "posterior.csv",
+    "posterior.png",
+)
+
 
 def uncertainty(as_json: bool, **given: Any) -> None:
     """Judges a fit, writes what was found, and prints it."""
@@ -67,26 +77,33 @@ def _studied(
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )
         kept = KeptStudy(folder, _identity(plan, scorer, wanted), resume)
-        worth = True
+        worth, found = True, None
         try:
-            answers: Any = Journaled(scorer, kept.journal)
             with working(cluster, screen) as doer:
                 elsewhere = None
                 if doer is not None or kept.has_pieces:
                     who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
-                    elsewhere = Elsewhere(doer or Here(), PlanWork(plan, *who), kept.pieces)
+                    pieces = kept.open_pieces()
+                    elsewhere = Elsewhere(doer or Here(), PlanWork(plan, *who), pieces)
+                answers: Any = Journaled(scorer, kept.journal)
                 values = plan.problem.values()
                 found = study(plan, answers, values, wanted, screen, elsewhere)
             screen.begin("drawing")
             files, summary = found.save(folder), found.summary
             all_is_done()
             worth = False
+            older = [n for n in _FILES if folder / n not in files and (folder / n).exists()]
+            if older:
+                screen.warn_of(f"left in {folder} by an earlier study: {', '.join(older)}")
         except InputError:
-            worth = False  # what cannot be used cannot be gone on with either
+            # what cannot be judged cannot be gone on with either; what finds no room can
+            worth = found is not None or kept.has_results
             raise
         finally:
             with held():
                 kept.close(keep=worth)
+            if worth:
+                screen.say(f"the same call with --resume goes on with what is kept in {folder}")
     return folder, files, summary
 
 
