@@ -323,7 +323,7 @@ def test_wells_without_a_fit_or_a_current_are_left_out_and_counted() -> None:
     want = found_of(Fits(fits.names, *(a[3:] for a in list(vars(fits).values())[1:])))
     fits.unit[0] = np.nan
     fits.information[1] = 0.0
-    fits.reason[1] = "no current: the fit explains the recording no better than noise would"
+    fits.reason[1] = "no current: the fit explains the recording no better than zero does"
     fits.quality[2] = "failed"
     got = found_of(fits, wells=[f"A{k:02d}" for k in range(30)])
     assert got.mean == pytest.approx(want.mean)
@@ -338,7 +338,7 @@ def test_why_wells_are_left_out_is_said_of_each_kind() -> None:
     fits, _ = plate(12)
     fits.information[2:4] = np.nan
     fits.information[4:10] = 0.0
-    fits.reason[4:10] = "no current: the fit explains the recording no better than noise would"
+    fits.reason[4:10] = "no current: the fit explains the recording no better than zero does"
     labels = [f"A{k:02d}" for k in range(12)]
     assert left_out(fits, labels) == (
         "8 of 12 wells are left out: 6 show no current (A04, A05, A06, A07, A08 and 1 more), "
