@@ -32,7 +32,7 @@ _WELL = re.compile(r"(?<![A-Za-z0-9])([A-P])(\d{1,2})(?![A-Za-z0-9])")
 _COLUMNS_OF_A_PLATE = 24
 ARRAY = ".npy"
 #: Columns of a table of recordings that are no metadata.
-_OWN = ("file", "well", "name", "row", "column", "signal", "weight", "mask")
+OWN = ("file", "well", "name", "row", "column", "signal", "weight", "mask")
 #: Columns of the table of results that no metadata may be called.
 RESERVED = (
     *("cost", "rms", "noise", "starts", "agreed", "seal", "leak", "run_down"),
@@ -137,7 +137,10 @@ def find_recordings(given: Sequence[str | os.PathLike[str]], expected: Expected)
     if not given:
         raise InputError("no recordings are named: give files, a folder, or a table of them")
     paths = [Path(each) for each in given]
-    if len(paths) == 1 and _is_table_of_recordings(paths[0]):
+    tables_ = [path for path in paths if _is_table_of_recordings(path)]
+    if tables_ and len(paths) > 1:
+        raise InputError("a table of recordings stands alone; name the others in it", tables_[0])
+    if tables_:
         listed = list(_from_table(paths[0]))
     else:
         listed = [_from_file(path) for each in paths for path in _files(each)]
@@ -155,7 +158,15 @@ def chosen_by_name(
 
     Raises: InputError for a name that no well has.
     """
-    names = {each.well: each for each in recordings}
+    keep = wells_named([each.well for each in recordings], wanted, what)
+    return [each for each in recordings if each.well in keep]
+
+
+def wells_named(names: Sequence[str], wanted: Iterable[str], what: str = "--only") -> set[str]:
+    """The names of wells that are meant; `a1` is A01.
+
+    Raises: InputError for a name that no well has.
+    """
     keep = set()
     for name in wanted:
         place = _WELL.fullmatch(name.strip().upper())
@@ -163,11 +174,11 @@ def chosen_by_name(
         found = next((n for n in (name.strip(), also) if n in names), None)
         if found is None:
             close = difflib.get_close_matches(name, names, n=3)
-            near = f"; did you mean {', '.join(close)}?" if close else ""
-            listed = ", ".join(list(names)[:12]) + (" .." if len(names) > 12 else "")
+            near = f"; did you mean {', '.join(close)}?" if close else "."
+            listed = ", ".join(names[:12]) + (" .." if len(names) > 12 else "")
             raise InputError(f"no well {shown(name.strip())}{near} There are: {listed}", None, what)
         keep.add(found)
-    return [each for each in recordings if each.well in keep]
+    return keep
 
 
 def metadata(recordings: Sequence[Recorded]) -> WellTable:
@@ -283,10 +294,14 @@ def _is_table_of_recordings(path: Path) -> bool:
 def _from_table(path: Path) -> Iterator[Recorded]:
     """The recordings of a table; relative paths start where it stands."""
     head, rows = read_sheet(path)
-    known = {name.lower(): name for name in head if name.lower() in _OWN}
+    known = {name.lower(): name for name in head if name.lower() in OWN}
     for name in head:
-        if name not in known.values() and name in RESERVED:
+        if name in known.values():
+            continue
+        if name in RESERVED:
             raise InputError(f"the column {name} of the results is called so; rename it", path)
+        if name.lower() in known:
+            raise InputError(f"two columns are called {known[name.lower()]} and {name}", path)
     for line, cells in rows:
         row = dict(zip(head, cells, strict=True))
         own = {key: row[name] for key, name in known.items()}
