@@ -381,7 +381,9 @@ def test_a_table_names_recordings_and_what_is_known_of_them(name: str, tmp_path:
     [
         ([["file", "quality"], ["a.csv", "x"]], "quality of the results is called so"),
         ([["file", "weight"], ["a.csv", "-1"]], "line 2: a weight of 0 or more"),
-        ([["file", "column"], ["a.csv", "two"]], "a number of a column was expected"),
+        ([["file", "row", "column"], ["a.csv", "A", "two"]], "a number of a column was expected"),
+        ([["file", "row"], ["x-B02.csv", "C"]], 'a place has a row and a column, not row "C"'),
+        ([["file", "well", "row", "column"], ["a.csv", "A1", "C", "7"]], "A1 is not in row C, col"),
         ([["file", "x", "x"], ["a.csv", "1", "2"]], 'two columns are called "x"'),
         ([["file", "FILE"], ["a.csv", "b.csv"]], "two columns are called FILE and file"),
         ([["file", "name"], ["a.csv", "n" * 300]], "more than 200 characters"),
@@ -394,6 +396,28 @@ def test_a_table_that_cannot_be_used_is_refused(
     write_list(tmp_path / "list.csv", rows)
     with pytest.raises(InputError, match=told):
         find_recordings([tmp_path / "list.csv"], ONE)
+
+
+@pytest.mark.parametrize(
+    ("row", "called", "place"),
+    [
+        ({"well": "c7"}, "c7", ("", 0)),
+        ({"well": "C7"}, "C07", ("C", 7)),
+        ({"row": "c", "column": "7"}, "C07", ("C", 7)),
+        ({"well": "C7", "row": "C", "column": "7"}, "C07", ("C", 7)),
+        ({"well": "cell 3", "row": "C", "column": "7"}, "cell 3", ("C", 7)),
+        ({"name": "mine", "row": "C", "column": "7"}, "mine", ("C", 7)),
+        ({"row": "3", "column": "7"}, "B02", ("3", 7)),
+        ({}, "B02", ("B", 2)),
+    ],
+)
+def test_a_well_is_called_by_what_its_row_says(
+    row: dict[str, str], called: str, place: tuple[str, int], tmp_path: Path
+) -> None:
+    touch(tmp_path, "x-B02.csv")
+    write_list(tmp_path / "list.csv", [["file", *row], ["x-B02.csv", *row.values()]])
+    (found,) = find_recordings([tmp_path / "list.csv"], ONE)
+    assert (found.well, found.row, found.column) == (called, *place)
 
 
 def test_labels_keep_every_character_and_numbers_are_numbers(tmp_path: Path) -> None:

@@ -317,15 +317,12 @@ def _from_row(table: Path, place: str, own: Mapping[str, str], told: Mapping[str
     named = table.parent / Path(own["file"]).expanduser()
     found = _from_file(named)
     well = own.get("well", "")
-    on_plate = _place(well) if well else None
+    on_plate = _place_in_row(own, table, place)
     if on_plate is None and not well and found.row:
         on_plate = (found.row, found.column)
     row, column = on_plate or ("", 0)
-    if own.get("row"):
-        row = printable(own["row"])
-    if own.get("column"):
-        column = _whole(own["column"], table, place)
-    label = own.get("name") or (f"{row}{column:02}" if on_plate else well) or found.well
+    at = f"{row}{column:02}" if row.isalpha() else found.well
+    label = own.get("name") or (at if not well or _place(well) else well)
     return replace(
         found,
         well=_name(label, table, place),
@@ -338,6 +335,25 @@ def _from_row(table: Path, place: str, own: Mapping[str, str], told: Mapping[str
         told=told,
         folder=os.path.abspath(table.parent),
     )
+
+
+def _place_in_row(own: Mapping[str, str], table: Path, place: str) -> tuple[str, int] | None:
+    """Row and column of the plate that a row of a table tells, by its well or by themselves.
+
+    Raises: InputError where it tells one of them only, or two places.
+    """
+    by_name = _place(own["well"]) if own.get("well") else None
+    given = [own.get("row", ""), own.get("column", "")]
+    if not any(given):
+        return by_name
+    if not all(given):
+        told = f"row {shown(given[0])} and column {shown(given[1])}"
+        raise InputError(f"a place has a row and a column, not {told}", table, place)
+    found = (printable(given[0]).upper(), _whole(given[1], table, place))
+    if by_name is not None and by_name != found:
+        told = f"row {found[0]}, column {found[1]}"
+        raise InputError(f"the well {own['well']} is not in {told}", table, place)
+    return found
 
 
 def _whole(text: str, table: Path, place: str) -> int:
