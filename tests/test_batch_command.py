@@ -499,6 +499,7 @@ def test_too_few_wells_for_a_population_lose_no_fit(plate: Path) -> None:
     told = called("fit.yaml", "plate", *words)
     assert "the wells' own results stand" in told.stderr
     assert rows_of("run")["A01"]["quality"] == "ok"
+    assert "3 groups need as many wells" in (plate / "run" / "plate.html").read_text().lower()
 
 
 def test_the_page_shows_the_plate(plate: Path) -> None:
