@@ -480,6 +480,14 @@ def test_names_that_steer_a_terminal_are_shown_by_their_codes(tmp_path: Path) ->
             Expected(2),
             {"A01": ["A01 sweep 1", "A01 sweep 2"], "B01": ["B01 sweep 1", "B01 sweep 2"]},
         ),
+        (
+            "A01 sweep 1,A01 sweep 10,A01 sweep 2,B01 +40 mV,B01 -20 mV,B01 10 mV",
+            Expected(3),
+            {
+                "A01": ["A01 sweep 1", "A01 sweep 2", "A01 sweep 10"],
+                "B01": ["B01 +40 mV", "B01 -20 mV", "B01 10 mV"],
+            },
+        ),
         ("t,left,right", Expected(1, True, "t"), {"x left": ["left"], "x right": ["right"]}),
         ("1.5,2.5", Expected(1, True), {"x 1": ["1"], "x 2": ["2"]}),
         ("t,left,right", Expected(2, True, "t"), {"x": []}),

@@ -30,6 +30,8 @@ from channelfit.reading.units import shown
 #: The well of a 384-well plate within a text.
 _WELL = re.compile(r"(?<![A-Za-z0-9])([A-P])(\d{1,2})(?![A-Za-z0-9])")
 _COLUMNS_OF_A_PLATE = 24
+#: The sweep that a heading names; programs that sort texts put sweep 10 before sweep 2.
+_SWEEP = re.compile(r"(?:sweep|trace)[\s_.-]*(\d{1,9})\s*$", re.IGNORECASE)
 ARRAY = ".npy"
 #: Columns of a table of recordings that are no metadata.
 OWN = ("file", "well", "name", "row", "column", "signal", "weight", "mask")
@@ -484,13 +486,22 @@ def _wells_of_columns(heading: Sequence[str], expected: Expected) -> dict[str, t
         if place := _place(name.replace(".", " ")):
             found.setdefault(f"{place[0]}{place[1]:02}", []).append(name)
     if len(found) >= 2:
-        return {label: tuple(names) for label, names in found.items()}
+        return {label: _by_sweep(names) for label, names in found.items()}
     if all(map(_is_number, heading)):
         heading = [str(k) for k in range(1, len(heading) + 1)]
     currents = [name for name in heading if name != expected.time]
     if expected.n_sweeps > 1 or not expected.all_columns or len(currents) < 2:
         return {}
     return {name: (name,) for name in currents}
+
+
+def _by_sweep(names: Sequence[str]) -> tuple[str, ...]:
+    """Columns of a well in the order of the sweeps that all of them name, else as they stand."""
+    numbers = [match[1] for name in names if (match := _SWEEP.search(name))]
+    if len(numbers) < len(names):
+        return tuple(names)
+    order = sorted(range(len(names)), key=lambda k: int(numbers[k]))
+    return tuple(names[k] for k in order)
 
 
 def _is_number(text: str) -> bool:
