@@ -322,6 +322,42 @@ def test_what_looks_wrong_in_a_recording_is_a_reason(plate: Path) -> None:
     assert rows["A02"]["quality"] == "ok"
 
 
+def test_a_wrong_sign_or_unit_beside_the_model_is_a_reason(plate: Path) -> None:
+    for well, factor in (("A01", -1.0), ("A02", 1e3)):
+        file = plate / "plate" / f"cells-{well}.csv"
+        save(file, factor * np.loadtxt(file, delimiter=",", skiprows=1).T)
+    called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run")
+    rows = rows_of("run")
+    assert "flows against the driving force" in rows["A01"]["reason"]
+    assert "are these currents in pA, and read as nA" in rows["A02"]["reason"]
+    assert [rows[well]["quality"] for well in ("A01", "A02", "A03")] == ["check", "check", "ok"]
+
+
+def test_what_looks_wrong_in_the_protocol_is_told_once(plate: Path) -> None:
+    text = (plate / "steps.yaml").read_text().replace(" mV", " uV")
+    (plate / "steps.yaml").write_text(text)
+    told = called("fit.yaml", "plate", "--only", "A01,A02", "--out", "run").stderr
+    assert " ".join(told.split()).count("is it in V?") == 1
+
+
+def test_a_column_that_is_nearly_one_of_the_batch_is_told(plate: Path) -> None:
+    (plate / "list.csv").write_text("file,wieght,dose\nplate/cells-A01.csv,0,1\n")
+    told = called("fit.yaml", "list.csv", "--out", "run").stderr
+    assert 'column "wieght": is taken for metadata; did you mean weight?' in " ".join(told.split())
+    assert "dose" not in told
+
+
+def test_metadata_are_not_replaced_by_results(plate: Path) -> None:
+    lines = [f"plate/cells-{well}.csv,control,x" for well in WELLS[:6]]
+    (plate / "list.csv").write_text("\n".join(["file,group,b_shrunken", *lines]))
+    for words in (["--groups", "1"], ["--population", "b"]):
+        told = called("fit.yaml", "list.csv", "--out", "run", *words, code=2).stderr
+        assert "rename it" in told
+        assert not (plate / "run").exists()
+    called("fit.yaml", "list.csv", "--only", "A01", "--out", "run")
+    assert rows_of("run")["A01"]["group"] == "control"
+
+
 def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
     for well in WELLS:
         (plate / "plate" / f"cells-{well}.csv").write_text("")
@@ -353,6 +389,13 @@ def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
         (["fit.yaml", "plate", "--groups", "few"], "a number or auto was expected"),
         (["--show", "plate", "--rerun", "plate"], "exclude each other"),
         (["--resume", "plate", "--seed", "1"], "cannot stand beside --resume"),
+        (["--resume", "plate", "--seed", "0"], "cannot stand beside --resume"),
+        (["--show", "plate", "--seed", "0"], "cannot stand beside --show"),
+        (["fit.yaml", "plate", "--only", ""], "'--only' is empty"),
+        (["fit.yaml", "plate", "--only", " , "], "'--only' is empty"),
+        (["fit.yaml", "plate", "--where", ""], "'--where' is empty"),
+        (["--show", "plate", "--where", ""], "'--where' is empty"),
+        (["fit.yaml", "plate", "--population", "a", "--shared", "a"], "is named in --population"),
     ],
 )
 def test_what_cannot_be_asked_is_told_before_the_work(
@@ -445,11 +488,18 @@ def test_a_population_and_groups_stand_in_the_table(plate: Path) -> None:
     np.testing.assert_allclose(third["b_shrunken"], table["b_shrunken"], rtol=0.02)
 
 
+def test_names_may_stand_in_one_text_from_python(plate: Path) -> None:
+    found = cf.fit_batch("fit.yaml", "plate", only="A1, B03", shared="a,z", progress=False)
+    assert list(found.table.index) == ["A01", "B03"]
+    assert [row["name"] for row in found.summary["population"]["rows"]] == ["a", "z"]
+
+
 def test_too_few_wells_for_a_population_lose_no_fit(plate: Path) -> None:
     words = ("--only", "A01", "--groups", "3", "--out", "run")
     told = called("fit.yaml", "plate", *words)
     assert "the wells' own results stand" in told.stderr
     assert rows_of("run")["A01"]["quality"] == "ok"
+    assert "3 groups need as many wells" in (plate / "run" / "plate.html").read_text().lower()
 
 
 def test_the_page_shows_the_plate(plate: Path) -> None:
@@ -500,6 +550,9 @@ def test_a_finished_table_is_shown(plate: Path) -> None:
     wanted = [w for w, row in rows_of("run").items() if w[0] == "B" and float(row["g"]) > 9]
     assert shown == wanted
     assert f"{len(wanted)} of 12 wells" in told
+    told = called("--show", "run", "--only", "b6,A1").stdout  # as --only chooses what is fitted
+    assert [line.split()[0] for line in told.splitlines()[1:-1]] == ["A01", "B06"]
+    assert "no well" in called("--show", "run", "--only", "Z1", code=2).stderr
 
 
 # --- going on ------------------------------------------------------------------------------------

@@ -559,6 +559,37 @@ def planned_long(plan: FitPlan) -> FitPlan:
     return replace(plan, problem=Problem(plan.problem.model, (Experiment(protocol, recording),)))
 
 
+@pytest.mark.parametrize("protocol", [THREE_STEPS, RAMP])
+def test_a_misfit_as_fast_as_the_channel_is_no_noise(tmp_path, protocol):
+    plan = planned(tmp_path, protocol=protocol)
+    problems, _ = wells_of(plan, 2, noise=2.0)
+    recorded = current_of(problems[1])
+    lost = 60 * np.exp(-np.arange(recorded.shape[1]) / (recorded.shape[1] / 15))
+    problems[1] = with_currents(problems[1], [recorded + lost])
+    fits = fit_wells(plan, problems, SETTINGS)
+    assert fits.noise == pytest.approx([2.0, 2.0], rel=0.25)
+    assert fits.quality.tolist() == ["ok", "check"]
+    assert "the misfit is large" in fits.reason[1]
+
+
+def test_a_current_of_the_wrong_sign_is_told_as_a_misfit_too(little):
+    problems, _ = wells_of(little, 2)
+    problems[1] = with_currents(problems[1], [-current_of(problems[1])])
+    fits = fit_wells(little, problems, SETTINGS)
+    assert fits.quality.tolist() == ["ok", "check"]
+    assert fits.reason[1].startswith("no current: ")
+    assert "; the misfit is large" in fits.reason[1]
+
+
+def test_rounding_is_no_misfit_of_currents_that_were_simulated(little):
+    problems, _ = wells_of(little, 1, noise=0.0)
+    current = current_of(problems[0]).copy()
+    current[-1] = np.round(current[-1], 1)  # and the other sweeps are exact
+    fits = fit_wells(little, [with_currents(problems[0], [current])], SETTINGS)
+    assert fits.rms[0] > 3 * fits.noise[0]
+    assert fits.quality.tolist() == ["ok"]
+
+
 def test_what_the_data_do_not_determine_is_told(tmp_path):
     document = LITTLE | {
         "current": {"open": ["O"], "conductance": "g*h", "reversal": "-90 mV"},
@@ -681,7 +712,7 @@ def test_a_well_without_a_current_is_told_in_one_sentence(little):
     noise = np.random.default_rng(5).normal(0, 1.0, current_of(problems[1]).shape)
     problems[1] = with_currents(problems[1], [noise])
     fits = fit_wells(little, problems, SETTINGS)
-    told = "no current: the fit explains the recording no better than noise would"
+    told = "no current: the fit explains the recording no better than zero does"
     assert fits.reason[1] == told
     assert fits.quality[1] == "check"
     assert told not in (fits.reason[0], fits.reason[2])

@@ -36,6 +36,7 @@ def some_table() -> WellTable:
             "g": np.array([1.0, 2.0, np.nan]),
             "seal": np.array([400.0, 900.0, 1500.0]),
             "share": np.array([0.5, 0.25, 1.0]),
+            "rate": np.array([0.3, 0.7, np.nan]),
             "gmax[cell 1]": np.array([1.0, 2.0, 3.0]),
             "quality": texts(["ok", "check", "failed"]),
             "reason": texts(["", "g at a bound; few samples", "no such file"]),
@@ -43,6 +44,7 @@ def some_table() -> WellTable:
         {
             "g": Column("nS", "A conductance."),
             "seal": Column("MOhm", "A seal."),
+            "rate": Column("1/ms", "A rate."),
             "gmax[cell 1]": Column("nS"),
         },
     )
@@ -78,6 +80,9 @@ def some_table() -> WellTable:
         ("g == `gmax[cell 1]`", ["A01", "A02"]),
         ("seal > -1", ["A01", "A02", "B01"]),
         ("g > -1 nS", ["A01", "A02"]),
+        ("rate > 500 1/s", ["A02"]),
+        ("rate > 0.5/ms", ["A02"]),
+        ("rate in [0.3 /ms, 3]", ["A01"]),
         ("quality == 'nS 5 and'", []),
     ],
 )
@@ -99,6 +104,7 @@ def test_conditions_choose_rows(condition: str, wanted: list[str]) -> None:
         ("g == quality", "a number and a text"),
         ("g > 5 mV", 'g is in nS, which "mV" is not'),
         ("share > 5 mV", "share has no unit"),
+        ("g > 5/ms", 'g is in nS, which "1/ms" is not'),
         ("1 < 2", "none is a column"),
         ("well in 'A01'", "a list was expected after in"),
         ("3 in reason", "a text was expected before in"),
@@ -375,8 +381,11 @@ def test_a_table_names_recordings_and_what_is_known_of_them(name: str, tmp_path:
     [
         ([["file", "quality"], ["a.csv", "x"]], "quality of the results is called so"),
         ([["file", "weight"], ["a.csv", "-1"]], "line 2: a weight of 0 or more"),
-        ([["file", "column"], ["a.csv", "two"]], "a number of a column was expected"),
+        ([["file", "row", "column"], ["a.csv", "A", "two"]], "a number of a column was expected"),
+        ([["file", "row"], ["x-B02.csv", "C"]], 'a place has a row and a column, not row "C"'),
+        ([["file", "well", "row", "column"], ["a.csv", "A1", "C", "7"]], "A1 is not in row C, col"),
         ([["file", "x", "x"], ["a.csv", "1", "2"]], 'two columns are called "x"'),
+        ([["file", "FILE"], ["a.csv", "b.csv"]], "two columns are called FILE and file"),
         ([["file", "name"], ["a.csv", "n" * 300]], "more than 200 characters"),
         ([["file", "x"], ["a.csv", "1", "2"]], "3 cells, where the header has 2"),
     ],
@@ -387,6 +396,53 @@ def test_a_table_that_cannot_be_used_is_refused(
     write_list(tmp_path / "list.csv", rows)
     with pytest.raises(InputError, match=told):
         find_recordings([tmp_path / "list.csv"], ONE)
+
+
+@pytest.mark.parametrize(
+    ("row", "called", "place"),
+    [
+        ({"well": "c7"}, "c7", ("", 0)),
+        ({"well": "C7"}, "C07", ("C", 7)),
+        ({"row": "c", "column": "7"}, "C07", ("C", 7)),
+        ({"well": "C7", "row": "C", "column": "7"}, "C07", ("C", 7)),
+        ({"well": "cell 3", "row": "C", "column": "7"}, "cell 3", ("C", 7)),
+        ({"name": "mine", "row": "C", "column": "7"}, "mine", ("C", 7)),
+        ({"row": "3", "column": "7"}, "B02", ("3", 7)),
+        ({}, "B02", ("B", 2)),
+    ],
+)
+def test_a_well_is_called_by_what_its_row_says(
+    row: dict[str, str], called: str, place: tuple[str, int], tmp_path: Path
+) -> None:
+    touch(tmp_path, "x-B02.csv")
+    write_list(tmp_path / "list.csv", [["file", *row], ["x-B02.csv", *row.values()]])
+    (found,) = find_recordings([tmp_path / "list.csv"], ONE)
+    assert (found.well, found.row, found.column) == (called, *place)
+
+
+def test_labels_keep_every_character_and_numbers_are_numbers(tmp_path: Path) -> None:
+    columns = {
+        "plate": ["007", "12"],
+        "sample": ["1_1", "1_2"],
+        "barcode": ["12345678901234567", "1"],
+        "dose": ["0.10000000000000001", "1e-3"],
+        "days": ["0", ""],
+    }
+    rows = [["file", *columns], *zip(["a.csv", "b.csv"], *columns.values(), strict=True)]
+    write_list(tmp_path / "list.csv", [list(row) for row in rows])
+    touch(tmp_path, "a.csv", "b.csv")
+    table = metadata(find_recordings([tmp_path / "list.csv"], ONE))
+    for name in ("plate", "sample", "barcode"):
+        assert list(table[name]) == columns[name]
+    np.testing.assert_array_equal(table["dose"], [0.1, 0.001])
+    np.testing.assert_array_equal(table["days"], [0, np.nan])
+
+
+def test_a_table_of_recordings_is_not_taken_for_one_of_several(tmp_path: Path) -> None:
+    touch(tmp_path, "a.csv", "b.csv")
+    write_list(tmp_path / "list.csv", [["file"], ["a.csv"]])
+    with pytest.raises(InputError, match="a table of recordings stands alone"):
+        find_recordings([tmp_path / "b.csv", tmp_path / "list.csv"], ONE)
 
 
 def test_a_hostile_workbook_is_refused(tmp_path: Path) -> None:
@@ -423,6 +479,14 @@ def test_names_that_steer_a_terminal_are_shown_by_their_codes(tmp_path: Path) ->
             "A01 sweep 1,A01 sweep 2,B01 sweep 1,B01 sweep 2",
             Expected(2),
             {"A01": ["A01 sweep 1", "A01 sweep 2"], "B01": ["B01 sweep 1", "B01 sweep 2"]},
+        ),
+        (
+            "A01 sweep 1,A01 sweep 10,A01 sweep 2,B01 +40 mV,B01 -20 mV,B01 10 mV",
+            Expected(3),
+            {
+                "A01": ["A01 sweep 1", "A01 sweep 2", "A01 sweep 10"],
+                "B01": ["B01 +40 mV", "B01 -20 mV", "B01 10 mV"],
+            },
         ),
         ("t,left,right", Expected(1, True, "t"), {"x left": ["left"], "x right": ["right"]}),
         ("1.5,2.5", Expected(1, True), {"x 1": ["1"], "x 2": ["2"]}),

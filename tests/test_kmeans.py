@@ -579,7 +579,7 @@ def test_wells_without_a_fit_have_no_group() -> None:
     fits.unit[3] = np.nan
     fits.quality[5] = "failed"
     fits.information[7] = 0.0
-    fits.reason[7] = "no current: the fit explains the recording no better than noise would"
+    fits.reason[7] = "no current: the fit explains the recording no better than zero does"
     labels = [f"A{k:02d}" for k in range(90)]
     found = groups(fits, 2, parameters=[RATE, CHARGE, SIZE], names=["a", "z"], wells=labels)
     assert found.numbers[[3, 5, 7]].tolist() == [0, 0, 0]

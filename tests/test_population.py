@@ -323,7 +323,7 @@ def test_wells_without_a_fit_or_a_current_are_left_out_and_counted() -> None:
     want = found_of(Fits(fits.names, *(a[3:] for a in list(vars(fits).values())[1:])))
     fits.unit[0] = np.nan
     fits.information[1] = 0.0
-    fits.reason[1] = "no current: the fit explains the recording no better than noise would"
+    fits.reason[1] = "no current: the fit explains the recording no better than zero does"
     fits.quality[2] = "failed"
     got = found_of(fits, wells=[f"A{k:02d}" for k in range(30)])
     assert got.mean == pytest.approx(want.mean)
@@ -334,11 +334,23 @@ def test_wells_without_a_fit_or_a_current_are_left_out_and_counted() -> None:
     assert got.summary()["left_out"] == ["A00", "A01", "A02"]
 
 
+def test_wells_with_a_large_misfit_count_and_are_told() -> None:
+    fits, _ = plate(30)
+    want = found_of(fits)
+    fits.reason[[3, 7]] = "g is at its upper bound; the misfit is large: 40 pA, with noise of 5 pA"
+    fits.reason[5], fits.quality[5] = "the misfit is large: 9 pA, with noise of 1 pA", "failed"
+    got = found_of(fits, wells=[f"A{k:02d}" for k in range(30)])
+    assert got.used.sum() == 29
+    told = "2 of the 29 wells that count have a large misfit (A03, A07)"
+    assert [told in note for note in got.notes].count(True) == 1
+    assert not any("large misfit" in note for note in want.notes)
+
+
 def test_why_wells_are_left_out_is_said_of_each_kind() -> None:
     fits, _ = plate(12)
     fits.information[2:4] = np.nan
     fits.information[4:10] = 0.0
-    fits.reason[4:10] = "no current: the fit explains the recording no better than noise would"
+    fits.reason[4:10] = "no current: the fit explains the recording no better than zero does"
     labels = [f"A{k:02d}" for k in range(12)]
     assert left_out(fits, labels) == (
         "8 of 12 wells are left out: 6 show no current (A04, A05, A06, A07, A08 and 1 more), "

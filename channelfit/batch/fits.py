@@ -38,11 +38,14 @@ from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import SearchSpace
 
-#: Numbers in the traces that are held at once, and samples of a block over which residuals are
-#: averaged. A GPU simulates hundreds of wells in the time of one.
-_HELD, _BLOCK = 1 << 25, 64
-#: A misfit is large where the residuals are more than so many times the noise in them.
-_MISFIT = 3.0
+#: Numbers in the traces that are held at once; a GPU simulates hundreds of wells as fast as one.
+_HELD = 1 << 25
+#: Samples of a block of residuals in which noise is measured. Filtered noise hardly moves within a
+#: short block; a sweep needs several blocks, and half of the samples that count must lie in some.
+_BLOCKS, _BLOCKS_OF_A_SWEEP = (64, 32, 16, 8), 8
+#: A misfit is large where the residuals are more than so many times the noise in them: three
+#: quarters of their squares are then the model's, and standard errors say little.
+_MISFIT = 2.0
 #: Wells with masks of their own are tried on what all count, if it is this share of each.
 _IN_COMMON = 0.3
 #: The settings where none are given.
@@ -316,7 +319,7 @@ def _fill(
                 scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
                 fits.information[row] = scale * local.curvature[:, :, k]
         agreed, starts = int(found.agreed[good[k]]), int(found.starts[good[k]])
-        reasons = [_SILENT] if is_silent else one.reasons(agreed, starts)
+        reasons = [_SILENT, *one.misfit()] if is_silent else one.reasons(agreed, starts)
         fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
 
     for first in range(0, len(good), judge.at_once):
@@ -332,14 +335,16 @@ class _Judged:
 
     Attributes:
         cost: pA^2, without priors.
-        noise: pA, of a sample of average weight: what is left of the residuals when their means
-            over blocks are subtracted, which a misfit moves and noise hardly does.
+        noise: pA, of a sample of average weight: how far residuals of short stretches stray from a
+            straight line, in the median stretch, since a misfit is large in some and not in others.
         estimate: how sure it is; None where that was not asked for.
+        least: pA, the least noise that a recording can have; one with less was simulated.
     """
 
     cost: float
     noise: float
     estimate: Estimate | None
+    least: float
 
     def reasons(self, agreed: int, starts: int) -> list[str]:
         """Why the fit should be looked at; empty where nothing speaks against it.
@@ -358,10 +363,14 @@ class _Judged:
                 )
         if agreed < 2 <= starts:
             found.append(f"none of {starts - 1} other descents came to the same cost")
+        return found + self.misfit()
+
+    def misfit(self) -> list[str]:
+        """A sentence where the residuals are much more than noise, else nothing."""
         rms = math.sqrt(self.cost)
-        if rms > _MISFIT * self.noise:
-            found.append(f"the misfit is large: {rms:.3g} pA, with noise of {self.noise:.3g} pA")
-        return found
+        if rms <= _MISFIT * max(self.noise, self.least):
+            return []
+        return [f"the misfit is large: {rms:.3g} pA, with noise of {self.noise:.3g} pA"]
 
     def is_silent(self, sure: Estimate, silent: float) -> bool:
         """Whether the fit gains no more on no current at all than it would on noise alone.
@@ -408,7 +417,7 @@ class _Judge:
         self.at_once = max(1, _HELD // max(1, sum(trace.size for trace in blank)))
         _, masks = weighted_residuals(problem, blank)
         self.pairs, self.n_samples = lagged_products(masks), wells.n_samples
-        self.blocks = [_whole_blocks(mask) for mask in masks]
+        self.blocks = _whole_blocks(masks)
         self.mean_weight = float(wells.scorer.total_weight[0]) / self.n_samples
 
     def all(
@@ -444,36 +453,48 @@ class _Judge:
     ) -> _Judged:
         problem = self.problems[well]
         rows, _ = weighted_residuals(problem, traces)
-        noise = self._noise(rows, cost)
+        noise, peak = self._noise(rows, cost), peak_pA(problem)
+        least = NOISE_FREE * peak
         if not self.intervals:
-            return _Judged(cost, noise, None)
+            return _Judged(cost, noise, None, least)
         objective = _Settled(self.wells.objective(well), local)
         # the rules of `assess`: data without noise are judged as if they had some
-        peak = peak_pA(problem)
-        if local.cost[0] < (NOISE_FREE * peak) ** 2:
+        if local.cost[0] < least**2:
             sure = estimate(objective, unit, self.n_samples, sigma_pA=ASSUMED_NOISE * peak)
         else:
             time = correlated_over(rows, self.pairs)
             sure = estimate(objective, unit, self.n_samples, time)
-        return _Judged(cost, noise, sure)
+        return _Judged(cost, noise, sure, least)
 
     def _noise(self, rows: list[np.ndarray], cost: float) -> float:
-        """What is left of residuals without their means over blocks, pA; see `_Judged`."""
-        total = n = 0.0
-        for row, blocks in zip(rows, self.blocks, strict=True):
-            parts = row[blocks]
-            total += float(((parts - parts.mean(axis=1, keepdims=True)) ** 2).sum())
-            n += parts.size - len(parts)
-        return math.sqrt(total / n / self.mean_weight) if n else math.sqrt(cost)
+        """How far residuals stray from a straight line in the median block, pA; see `_Judged`."""
+        size = self.blocks[0].shape[1]
+        parts = np.concatenate([row[own] for row, own in zip(rows, self.blocks, strict=True)])
+        if not len(parts):
+            return math.sqrt(cost)
+        line = np.linspace(-1, 1, size)
+        parts -= parts.mean(axis=1, keepdims=True)
+        parts -= np.outer(parts @ line / (line @ line), line)
+        free = size - 2
+        # the median of chi square with so many degrees of freedom (Wilson and Hilferty 1931)
+        middle = free * (1 - 2 / (9 * free)) ** 3
+        return math.sqrt(float(np.median((parts**2).sum(axis=1))) / middle / self.mean_weight)
 
 
 #: Why a well that shows no channel is to be looked at.
-_SILENT = "no current: the fit explains the recording no better than noise would"
+_SILENT = "no current: the fit explains the recording no better than zero does"
 _SIDES = {-1: "lower", 1: "upper"}
 
 
-def _whole_blocks(mask: np.ndarray) -> np.ndarray:
-    """The samples (n_blocks, _BLOCK) of blocks in which every sample counts."""
-    n = len(mask) // _BLOCK
-    blocks = np.arange(n * _BLOCK).reshape(n, _BLOCK)
-    return blocks[mask[: n * _BLOCK].reshape(n, _BLOCK).all(axis=1)]
+def _whole_blocks(masks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """By sweep the samples (n_blocks, size) of blocks in which every sample counts."""
+    counting = sum(int(np.count_nonzero(mask)) for mask in masks)
+    longest = max(map(len, masks)) // _BLOCKS_OF_A_SWEEP
+    for size in (size for size in _BLOCKS if size <= max(longest, _BLOCKS[-1])):
+        found = []
+        for mask in masks:
+            places = np.arange(len(mask) // size * size).reshape(-1, size)
+            found.append(places[(mask[places] > 0).all(axis=1)])
+        if 2 * size * sum(map(len, found)) >= counting:
+            break
+    return found

@@ -28,6 +28,8 @@ Array = np.ndarray
 
 #: The probability that an interval holds the true number.
 LEVEL = 0.95
+#: So many standard deviations to either side hold it, where a normal distribution does.
+TWO_SIDED = 1.959963984540054
 #: Eigenvalues of an information matrix below this share of the largest are nothing.
 _NOTHING = 1e-14
 #: A spread above so many ranges of its parameter is not determined.
@@ -420,6 +422,23 @@ class Level:
         if not spread or 2 * (self.walk.value - least) < limit:
             return 0.0, upper
         return _crossing(beyond, begin, -0.3, math.log(1e-9 * size)), upper
+
+    def correlation_interval(self) -> tuple[Array, Array]:
+        """Lower and upper ends of the 95 % intervals of the correlations (Fisher's transformation).
+
+        Its variance is 1/(degrees - 2), where the degrees of freedom are those of the less certain
+        of the two spreads.
+        """
+        correlation = self.correlation
+        degrees = np.minimum.outer(self.spread_degrees, self.spread_degrees)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reach = TWO_SIDED / np.sqrt(degrees - 2)
+            middle = np.arctanh(correlation)
+            low, high = np.tanh(middle - reach), np.tanh(middle + reach)
+        known = (degrees > 2) & (np.abs(correlation) < 0.999)
+        low, high = np.where(known, low, -1.0), np.where(known, high, 1.0)
+        outside = np.isnan(correlation) | np.eye(len(correlation), dtype=bool)
+        return np.where(outside, correlation, low), np.where(outside, correlation, high)
 
     def shrunken(self, evidence: Evidence | None = None) -> tuple[Array, Array]:
         """Each well's drawn parameters, given the population, and the covariance of their errors.

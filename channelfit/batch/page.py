@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,54 +63,103 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
             `Groups.summary` tell.
     """
     plate = plate_of(table, facts)
-    apart = stand_apart(plate.values(), _misfit(plate))
-    places, reasons = places_of(plate), page_words.reasons_of(plate)
-    drawn = [name for name in plate.parameters if np.isfinite(plate.number(name)).any()]
-    drawn = drawn[:_MOST_SPREADS]
-    kept = traces_of(traces, plate.n_wells, apart.order)
-    figures = Figures()
-    draw_well(figures, kept["unit"], kept["time_unit"])
-    draw_spreads(figures, [is_logarithmic(plate.number(name)) for name in drawn])
-    if drawn:
+    shown = _Shown.of(plate, traces)
+    return page_text(
+        "plate.html",
+        _context(shown, facts),
+        _figures(shown).as_plain() | {"plate": _told(shown)},
+        [TEMPLATES / "page.css", _OWN / "plate.css"],
+        [
+            TEMPLATES / "page_common.js",
+            *(_OWN / f"plate{part}.js" for part in ("", "_figures", "_spreads", "_map")),
+        ],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """What several parts of the page show.
+
+    Attributes:
+        apart: how far each well stands apart from the others.
+        places: of the wells on plates, as `places_of` finds them.
+        reasons: why wells failed or are to be checked, as `reasons_of` counts them.
+        drawn: names of the parameters of which a distribution is drawn.
+        traces: those that the page keeps.
+    """
+
+    plate: Plate
+    apart: Apart
+    places: dict[str, Any]
+    reasons: list[dict[str, Any]]
+    drawn: list[str]
+    traces: dict[str, Any]
+
+    @classmethod
+    def of(cls, plate: Plate, traces: Mapping[str, np.ndarray]) -> _Shown:
+        """What the page of a plate shows."""
+        apart = stand_apart(plate.values(), _misfit(plate))
+        known = [name for name in plate.parameters if np.isfinite(plate.number(name)).any()]
+        kept = traces_of(traces, plate.n_wells, apart.order)
+        reasons = page_words.reasons_of(plate)
+        return cls(plate, apart, places_of(plate), reasons, known[:_MOST_SPREADS], kept)
+
+
+def _figures(shown: _Shown) -> Figures:
+    """The figures of Bokeh: a well, the distributions, and pairs of parameters."""
+    figures, plate = Figures(), shown.plate
+    draw_well(figures, shown.traces["unit"], shown.traces["time_unit"])
+    draw_spreads(figures, [is_logarithmic(plate.number(name)) for name in shown.drawn])
+    if shown.drawn:
         draw_pairs(figures)
+    return figures
+
+
+def _told(shown: _Shown) -> dict[str, Any]:
+    """What the script of the page is told, as plain data."""
+    plate, apart = shown.plate, shown.apart
     more = {
         "misfit": (plate.misfit, "root mean square of the residuals over the noise"),
         "distance": (apart.distance, "distance from the plate, see Every well"),
     }
-    columns = columns_of(plate, more)
-    told = {
+    return {
         "n": plate.n_wells,
-        "columns": columns,
+        "columns": columns_of(plate, more),
         "labels": plate.labels,
         "parameters": plate.parameters,
         "metadata": plate.metadata,
         "measures": [name for name in MEASURES if _is_measured(plate, name)],
         "others": _others(plate),
-        "spreads": drawn,
+        "spreads": shown.drawn,
         "pair": _pair(plate, apart),
         "groups": _groupings(plate),
         "qualities": [name for name, _ in page_words.quality_counts(plate)],
         "order": packed(apart.order, "<u4"),
-        "on_plate": packed(_plate_order(plate, places), "<u4"),
-        "places": places,
+        "on_plate": packed(_plate_order(plate, shown.places), "<u4"),
+        "places": shown.places,
         "rows": [row_name(k) for k in range(32)],
-        "traces": kept,
-        "reasons": [row["wells"] for row in reasons],
+        "traces": shown.traces,
+        "reasons": [row["wells"] for row in shown.reasons],
         "ramp": [to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0, 1, _STOPS))],
     }
-    context = {
+
+
+def _context(shown: _Shown, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template of the page is filled with."""
+    plate = shown.plate
+    return {
         "title": shown_text(facts.get("title") or facts.get("model") or "A plate"),
         "description": facts.get("description"),
         "version": page_words.version_of(facts),
         "n_wells": plate.n_wells,
         "verdict": _verdict(plate),
         "wrong": page_words.what_looked_wrong(plate, facts),
-        "reasons": reasons,
-        "spreads": [(name, plate.unit(name)) for name in drawn],
-        "left_undrawn": len(plate.parameters) - len(drawn),
-        "shared": places["shared"],
+        "reasons": shown.reasons,
+        "spreads": [(name, plate.unit(name)) for name in shown.drawn],
+        "left_undrawn": len(plate.parameters) - len(shown.drawn),
+        "shared": shown.places["shared"],
         "rule": RULE,
-        "traces": kept,
+        "traces": shown.traces,
         "population": _population(facts),
         "groups": _groups(facts),
         "provenance": page_words.provenance(facts),
@@ -117,16 +167,6 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
         "methods": page_words.methods(plate, facts),
         "citation": page_words.citation(facts),
     }
-    return page_text(
-        "plate.html",
-        context,
-        figures.as_plain() | {"plate": told},
-        [TEMPLATES / "page.css", _OWN / "plate.css"],
-        [
-            TEMPLATES / "page_common.js",
-            *(_OWN / f"plate{part}.js" for part in ("", "_figures", "_spreads", "_map")),
-        ],
-    )
 
 
 def _is_measured(plate: Plate, name: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from channelfit.batch.mixed import Array, Evidence, Level, Mixed, eliminated
+from channelfit.batch.mixed import TWO_SIDED, Array, Evidence, Level, Mixed, eliminated
 from channelfit.batch.outliers import outliers_of
 from channelfit.batch.relinearized import Relinearize, conditional, relinearized
 from channelfit.model.channel import Parameter
@@ -41,6 +41,8 @@ _NAMED = 5
 _NO_FIT = "has no fit", "have no fit"
 _NO_CURRENT = "shows no current", "show no current"
 _NO_EVIDENCE = "says nothing of its parameters", "say nothing of their parameters"
+#: What the reason of a well says whose model does not describe it.
+_MISFIT = "the misfit is large"
 
 
 class Fits(Protocol):
@@ -419,8 +421,20 @@ def _plate(
         )
     if missing := left_out(fits, wells):
         plate.notes.append(missing)
+    _say_who_is_misfitted(plate, fits)
     _say_what_is_too_few(plate)
     return plate
+
+
+def _say_who_is_misfitted(plate: Plate, fits: Fits) -> None:
+    """Note wells that count although the model does not describe them."""
+    poor = [k for k in np.flatnonzero(plate.used).tolist() if _MISFIT in str(fits.reason[k])]
+    if poor:
+        plate.notes.append(
+            f"{len(poor)} of the {int(plate.used.sum())} wells that count have a large misfit "
+            f"({_listed([plate.wells[k] for k in poor])}): what the model lacks moves their "
+            "values, which can widen the spread; fit the others alone to see how much"
+        )
 
 
 def _say_what_is_too_few(plate: Plate) -> None:
@@ -490,62 +504,80 @@ def _described(
         iterations: of `relinearized`; 0 without it.
     """
     nd, named = plate.n_drawn, [plate.columns[k] for k in plate.places]
-    width = np.array([c.width for c in named])[:nd]
     lower, upper = level.mean_interval()
     spread, (least, most) = level.spread, level.spread_interval()
-    low, high = _correlation_interval(level)
     if nd and len(level.mixed.evidence) < 2:
         lower[:nd] = upper[:nd] = np.nan
         spread, least = np.full(nd, np.nan), np.zeros(nd)
+    _say_what_stays_open(plate, level, least)
+    width = np.array([c.width for c in named])[:nd]
+    low, high = level.correlation_interval()
+    cells_lower, cells_upper = _ends_of_cells(plate, level)
+    labels = np.array(plate.wells)[plate.used].tolist()
+    outliers, note = outliers_of(level, [c.name for c in plate.drawn], labels)
+    order = plate.places + [k for k in range(len(plate.columns)) if k not in plate.places]
+    ordered = [plate.columns[k] for k in order]
+    best = conditional(plate, level, weighted, information, unit)[:, order]
+    return Population(
+        names=tuple(c.name for c in named),
+        units=tuple(c.unit for c in named),
+        logarithmic=np.array([c.logarithmic for c in named]),
+        n_drawn=nd,
+        mean=physical(level.mean, named),
+        lower=physical(lower, named),
+        upper=physical(upper, named),
+        spread=spread * width,
+        spread_lower=least * width,
+        spread_upper=most * width,
+        covariance=level.covariance * np.outer(width, width),
+        correlation=level.correlation,
+        correlation_lower=low,
+        correlation_upper=high,
+        wells=plate.wells,
+        used=plate.used,
+        cell_names=tuple(c.name for c in ordered),
+        cells=_of_all_wells(plate, physical(best, ordered)),
+        cells_lower=cells_lower,
+        cells_upper=cells_upper,
+        outliers=outliers,
+        method="relinearized" if iterations else "quadratic",
+        iterations=iterations,
+        notes=tuple(plate.notes + note),
+        doubtful=tuple(plate.doubtful),
+    )
+
+
+def _say_what_stays_open(plate: Plate, level: Level, least: Array) -> None:
+    """Note parameters that all wells together do not determine, or in which they may be alike.
+
+    Arguments:
+        least: (n_drawn,), where the intervals of the spreads begin.
+    """
     open_ = plate.undetermined(level.mixed) if level.mixed.ridge.any() else []
     if open_:
         plate.notes.append(
             f"the wells together do not determine {_listed(open_)}; their means are held near the "
             "middle of their ranges"
         )
-    alike = [c.name for c, end, s in zip(plate.drawn, least, spread, strict=True) if not end > 0]
+    alike = [c.name for c, end in zip(plate.drawn, least, strict=True) if not end > 0]
     if alike and len(level.mixed.evidence) > 1:
         plate.notes.append(f"the wells may be all alike in {', '.join(alike)}")
-    labels = np.array(plate.wells)[plate.used].tolist()
-    outliers, note = outliers_of(level, [c.name for c in plate.drawn], labels)
-    n = len(plate.used)
-    order = plate.places + [k for k in range(len(plate.columns)) if k not in plate.places]
-    ordered = [plate.columns[k] for k in order]
-    cells = np.full((n, len(order)), np.nan)
-    found = conditional(plate, level, weighted, information, unit)[:, order]
-    cells[plate.used] = physical(found, ordered)
+
+
+def _ends_of_cells(plate: Plate, level: Level) -> tuple[Array, Array]:
+    """Both ends (n_wells, n_drawn) of the 95 % intervals of the wells, given the population."""
     values, covariance = level.shrunken()
-    reach = 1.959963984540054 * np.sqrt(np.einsum("wii->wi", covariance))
-    ends = np.full((2, n, nd), np.nan)
-    ends[0, plate.used] = physical(values - reach, named[:nd])
-    ends[1, plate.used] = physical(values + reach, named[:nd])
-    return Population(
-        tuple(c.name for c in named),
-        tuple(c.unit for c in named),
-        np.array([c.logarithmic for c in named]),
-        nd,
-        physical(level.mean, named),
-        physical(lower, named),
-        physical(upper, named),
-        spread * width,
-        least * width,
-        most * width,
-        level.covariance * np.outer(width, width),
-        level.correlation,
-        low,
-        high,
-        plate.wells,
-        plate.used,
-        tuple(c.name for c in ordered),
-        cells,
-        ends[0],
-        ends[1],
-        outliers,
-        "relinearized" if iterations else "quadratic",
-        iterations,
-        tuple(plate.notes + note),
-        tuple(plate.doubtful),
-    )
+    reach = TWO_SIDED * np.sqrt(np.einsum("wii->wi", covariance))
+    drawn = [plate.columns[k] for k in plate.places[: plate.n_drawn]]
+    low, high = (physical(end, drawn) for end in (values - reach, values + reach))
+    return _of_all_wells(plate, low), _of_all_wells(plate, high)
+
+
+def _of_all_wells(plate: Plate, values: Array) -> Array:
+    """Rows of the wells that count among those of all wells, which are NaN."""
+    found = np.full((len(plate.used), *values.shape[1:]), np.nan)
+    found[plate.used] = values
+    return found
 
 
 def physical(values: Array, columns: Sequence[Coordinate]) -> Array:
@@ -555,21 +587,3 @@ def physical(values: Array, columns: Sequence[Coordinate]) -> Array:
     with np.errstate(over="ignore"):
         found: Array = np.where(logarithmic, np.exp(np.where(logarithmic, natural, 0.0)), natural)
     return found
-
-
-def _correlation_interval(level: Level) -> tuple[Array, Array]:
-    """Lower and upper ends of the 95 % intervals of the correlations, by Fisher's transformation.
-
-    Its variance is 1/(degrees - 2), where the degrees of freedom are those of the less certain of
-    the two spreads.
-    """
-    correlation = level.correlation
-    degrees = np.minimum.outer(level.spread_degrees, level.spread_degrees)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        reach = 1.959963984540054 / np.sqrt(degrees - 2)
-        middle = np.arctanh(correlation)
-        low, high = np.tanh(middle - reach), np.tanh(middle + reach)
-    known = (degrees > 2) & (np.abs(correlation) < 0.999)
-    low, high = np.where(known, low, -1.0), np.where(known, high, 1.0)
-    outside = np.isnan(correlation) | np.eye(len(correlation), dtype=bool)
-    return np.where(outside, correlation, low), np.where(outside, correlation, high)

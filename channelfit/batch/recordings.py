@@ -30,9 +30,11 @@ from channelfit.reading.units import shown
 #: The well of a 384-well plate within a text.
 _WELL = re.compile(r"(?<![A-Za-z0-9])([A-P])(\d{1,2})(?![A-Za-z0-9])")
 _COLUMNS_OF_A_PLATE = 24
+#: The sweep that a heading names; programs that sort texts put sweep 10 before sweep 2.
+_SWEEP = re.compile(r"(?:sweep|trace)[\s_.-]*(\d{1,9})\s*$", re.IGNORECASE)
 ARRAY = ".npy"
 #: Columns of a table of recordings that are no metadata.
-_OWN = ("file", "well", "name", "row", "column", "signal", "weight", "mask")
+OWN = ("file", "well", "name", "row", "column", "signal", "weight", "mask")
 #: Columns of the table of results that no metadata may be called.
 RESERVED = (
     *("cost", "rms", "noise", "starts", "agreed", "seal", "leak", "run_down"),
@@ -137,7 +139,10 @@ def find_recordings(given: Sequence[str | os.PathLike[str]], expected: Expected)
     if not given:
         raise InputError("no recordings are named: give files, a folder, or a table of them")
     paths = [Path(each) for each in given]
-    if len(paths) == 1 and _is_table_of_recordings(paths[0]):
+    tables_ = [path for path in paths if _is_table_of_recordings(path)]
+    if tables_ and len(paths) > 1:
+        raise InputError("a table of recordings stands alone; name the others in it", tables_[0])
+    if tables_:
         listed = list(_from_table(paths[0]))
     else:
         listed = [_from_file(path) for each in paths for path in _files(each)]
@@ -155,7 +160,15 @@ def chosen_by_name(
 
     Raises: InputError for a name that no well has.
     """
-    names = {each.well: each for each in recordings}
+    keep = wells_named([each.well for each in recordings], wanted, what)
+    return [each for each in recordings if each.well in keep]
+
+
+def wells_named(names: Sequence[str], wanted: Iterable[str], what: str = "--only") -> set[str]:
+    """The names of wells that are meant; `a1` is A01.
+
+    Raises: InputError for a name that no well has.
+    """
     keep = set()
     for name in wanted:
         place = _WELL.fullmatch(name.strip().upper())
@@ -163,11 +176,11 @@ def chosen_by_name(
         found = next((n for n in (name.strip(), also) if n in names), None)
         if found is None:
             close = difflib.get_close_matches(name, names, n=3)
-            near = f"; did you mean {', '.join(close)}?" if close else ""
-            listed = ", ".join(list(names)[:12]) + (" .." if len(names) > 12 else "")
+            near = f"; did you mean {', '.join(close)}?" if close else "."
+            listed = ", ".join(names[:12]) + (" .." if len(names) > 12 else "")
             raise InputError(f"no well {shown(name.strip())}{near} There are: {listed}", None, what)
         keep.add(found)
-    return [each for each in recordings if each.well in keep]
+    return keep
 
 
 def metadata(recordings: Sequence[Recorded]) -> WellTable:
@@ -283,10 +296,14 @@ def _is_table_of_recordings(path: Path) -> bool:
 def _from_table(path: Path) -> Iterator[Recorded]:
     """The recordings of a table; relative paths start where it stands."""
     head, rows = read_sheet(path)
-    known = {name.lower(): name for name in head if name.lower() in _OWN}
+    known = {name.lower(): name for name in head if name.lower() in OWN}
     for name in head:
-        if name not in known.values() and name in RESERVED:
+        if name in known.values():
+            continue
+        if name in RESERVED:
             raise InputError(f"the column {name} of the results is called so; rename it", path)
+        if name.lower() in known:
+            raise InputError(f"two columns are called {known[name.lower()]} and {name}", path)
     for line, cells in rows:
         row = dict(zip(head, cells, strict=True))
         own = {key: row[name] for key, name in known.items()}
@@ -302,15 +319,12 @@ def _from_row(table: Path, place: str, own: Mapping[str, str], told: Mapping[str
     named = table.parent / Path(own["file"]).expanduser()
     found = _from_file(named)
     well = own.get("well", "")
-    on_plate = _place(well) if well else None
+    on_plate = _place_in_row(own, table, place)
     if on_plate is None and not well and found.row:
         on_plate = (found.row, found.column)
     row, column = on_plate or ("", 0)
-    if own.get("row"):
-        row = printable(own["row"])
-    if own.get("column"):
-        column = _whole(own["column"], table, place)
-    label = own.get("name") or (f"{row}{column:02}" if on_plate else well) or found.well
+    at = f"{row}{column:02}" if row.isalpha() else found.well
+    label = own.get("name") or (at if not well or _place(well) else well)
     return replace(
         found,
         well=_name(label, table, place),
@@ -323,6 +337,25 @@ def _from_row(table: Path, place: str, own: Mapping[str, str], told: Mapping[str
         told=told,
         folder=os.path.abspath(table.parent),
     )
+
+
+def _place_in_row(own: Mapping[str, str], table: Path, place: str) -> tuple[str, int] | None:
+    """Row and column of the plate that a row of a table tells, by its well or by themselves.
+
+    Raises: InputError where it tells one of them only, or two places.
+    """
+    by_name = _place(own["well"]) if own.get("well") else None
+    given = [own.get("row", ""), own.get("column", "")]
+    if not any(given):
+        return by_name
+    if not all(given):
+        told = f"row {shown(given[0])} and column {shown(given[1])}"
+        raise InputError(f"a place has a row and a column, not {told}", table, place)
+    found = (printable(given[0]).upper(), _whole(given[1], table, place))
+    if by_name is not None and by_name != found:
+        told = f"row {found[0]}, column {found[1]}"
+        raise InputError(f"the well {own['well']} is not in {told}", table, place)
+    return found
 
 
 def _whole(text: str, table: Path, place: str) -> int:
@@ -453,13 +486,22 @@ def _wells_of_columns(heading: Sequence[str], expected: Expected) -> dict[str, t
         if place := _place(name.replace(".", " ")):
             found.setdefault(f"{place[0]}{place[1]:02}", []).append(name)
     if len(found) >= 2:
-        return {label: tuple(names) for label, names in found.items()}
+        return {label: _by_sweep(names) for label, names in found.items()}
     if all(map(_is_number, heading)):
         heading = [str(k) for k in range(1, len(heading) + 1)]
     currents = [name for name in heading if name != expected.time]
     if expected.n_sweeps > 1 or not expected.all_columns or len(currents) < 2:
         return {}
     return {name: (name,) for name in currents}
+
+
+def _by_sweep(names: Sequence[str]) -> tuple[str, ...]:
+    """Columns of a well in the order of the sweeps that all of them name, else as they stand."""
+    numbers = [match[1] for name in names if (match := _SWEEP.search(name))]
+    if len(numbers) < len(names):
+        return tuple(names)
+    order = sorted(range(len(names)), key=lambda k: int(numbers[k]))
+    return tuple(names[k] for k in order)
 
 
 def _is_number(text: str) -> bool:

@@ -329,6 +329,7 @@ def facts_of(work: Wells, summary: Mapping[str, Any], table: WellTable) -> dict[
     """What the page tells of a batch, besides its table."""
     plan = work.plan
     document, protocol = work.template.document, plan.problem.experiments[0].protocol
+    not_done = [summary["not_done"]] if "not_done" in summary else []
     seed_and_time = {key: summary[key] for key in ("seed", "seconds", "finished", "backend")}
     return {
         "title": plan.name,
@@ -345,7 +346,7 @@ def facts_of(work: Wells, summary: Mapping[str, Any], table: WellTable) -> dict[
         "files": summary["files"],
         "versions": summary["versions"],
         "machine": {str(k): str(v) for k, v in summary["machine"].items()},
-        "warnings": [asdict(caution) for caution in plan.problem.model.cautions],
+        "warnings": [*map(str, plan.problem.model.cautions), *not_done],
         **seed_and_time,
         **{key: summary[key] for key in ("population", "groups") if key in summary},
     }

@@ -14,6 +14,7 @@ The folder of a batch holds, besides ``state.json`` from the first second,
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import time
@@ -27,6 +28,7 @@ from typing import Any
 from channelfit.batch.groups import groups
 from channelfit.batch.population import kinetic_names, population, usable
 from channelfit.batch.recordings import (
+    OWN,
     Recorded,
     chosen_by_name,
     find_recordings,
@@ -51,13 +53,15 @@ from channelfit.batch.where import chosen
 from channelfit.batch.work import Piece, Problems, Wells
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Doer, pieces_done, seconds_left
-from channelfit.reading.cautions import Caution
+from channelfit.problem.plausibility import protocol_cautions
+from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
 from channelfit.results import resuming
 from channelfit.results.files import settle, write_text
 from channelfit.results.run_folder import Claim, json_text
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
+from channelfit.search.plan import FitPlan
 
 TEMPLATE, LIST, PIECES = "fit.yaml", "recordings.json", "pieces.bin"
 #: The word for all parameters on which the rates depend.
@@ -199,13 +203,21 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
     first = _first_readable(template, wells)
     settings = replace(asked.settings, seed=template.seed if asked.seed is None else asked.seed)
     work = Wells(template, tuple(wells), first, settings, asked.size, listener.searching)
-    _check_names(work, recordings)
+    _check_names(work, recordings, asked)
     _check_together(work, asked)
-    listener.warn(template.unused)
+    listener.warn([*template.unused, *_of_all_wells(work.plan), *_misspelled(recordings)])
     if any(group.clamp is not None for group in work.plan.problem.groups):
         what, then = "clamp", "wells are then fitted one after the other, which takes much longer"
         listener.warn([Caution(str(template.file), f"has a {what}", then)])
     return Ready(work, tuple(recordings), earlier, asked)
+
+
+def _of_all_wells(plan: FitPlan) -> tuple[Caution, ...]:
+    """What looks wrong in the model and its protocols, which all wells share."""
+    found = list(plan.problem.model.cautions)
+    for experiment in plan.problem.experiments:
+        found += protocol_cautions(experiment.protocol, experiment.protocol.name)
+    return each_once(found)
 
 
 def _chosen(asked: Asked, recordings: Sequence[Recorded], table: WellTable) -> list[Recorded]:
@@ -259,18 +271,34 @@ def _first_readable(template: Template, wells: Sequence[Recorded]) -> int:
     raise InputError(f"none of {len(wells)} recordings can be used: {told}{more}")
 
 
-def _check_names(work: Wells, recordings: Sequence[Recorded]) -> None:
+def _check_names(work: Wells, recordings: Sequence[Recorded], asked: Asked) -> None:
     """Raises InputError where a column of the user's has the name of one of the results."""
+    ends = ["", "_error", "_lower", "_upper"]
+    if asked.population:
+        ends += [f"_shrunken{end}" for end in ("", "_lower", "_upper")]
     names = [p.name for p in work.plan.problem.parameters]
-    taken = {f"{name}{end}" for name in names for end in ("", "_error", "_lower", "_upper")}
+    taken = {f"{name}{end}": "a parameter of the model" for name in names for end in ends}
+    if asked.groups:
+        taken["group"] = "what --groups finds"
     for each in recordings:
         for name in each.told:
             if name in taken:
                 raise InputError(
-                    f"the table of recordings has a column {shown(name)}, which is a parameter of "
-                    "the model; rename it",
+                    f"the table of recordings has a column {shown(name)}, which in the results is "
+                    f"{taken[name]}; rename it",
                     each.folder or None,
                 )
+
+
+def _misspelled(recordings: Sequence[Recorded]) -> list[Caution]:
+    """Columns of metadata whose names are nearly those that a batch acts upon."""
+    names = dict.fromkeys(name for each in recordings for name in each.told)
+    near = {name: difflib.get_close_matches(name.lower(), OWN, 1, 0.8) for name in names}
+    return [
+        Caution(f"column {shown(name)}", "is taken for metadata", f"did you mean {close[0]}?")
+        for name, close in near.items()
+        if close
+    ]
 
 
 def _check_together(work: Wells, asked: Asked) -> None:
@@ -282,6 +310,10 @@ def _check_together(work: Wells, asked: Asked) -> None:
             if name not in free:
                 listed = ", ".join([*free, KINETICS])
                 raise InputError(f"{shown(name)} is none of {listed}", None, option)
+    for name in named["--population"]:
+        if name in asked.shared:
+            told = f"{shown(name)} is named in --population, too; a parameter is drawn or shared"
+            raise InputError(told, None, "--shared")
     if asked.groups and not (asked.groups == "auto" or re.fullmatch(r"[1-9]\d*", asked.groups)):
         told = f"a number or auto was expected, not {shown(asked.groups)}"
         raise InputError(told, None, "--groups")

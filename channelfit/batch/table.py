@@ -29,6 +29,8 @@ CSV, COLUMNS, PARQUET = "wells.csv", "wells-columns.json", "wells.parquet"
 #: A spreadsheet takes a cell that begins like this for a formula; an apostrophe says that it is
 #: text. Text that begins with an apostrophe gets another one, so that reading undoes writing.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+#: What can be read as a number, but is a label: a number would lose some of its characters.
+_LABEL = re.compile(r"^\s*[-+]?(?:0\d|\d{16,}\s*$)|_")
 #: Bytes of the largest table that is read.
 _MAX_BYTES = 2_000_000_000
 
@@ -201,13 +203,16 @@ def values_of(
     """The cells of a column as float64, NaN for empty ones, or as an object array of text.
 
     Arguments:
-        as_text: whether they are text; None where they are numbers if all that are not empty are.
+        as_text: whether they are text; None where they are numbers if all that are not empty are,
+            and no digit of them would be lost, as of the labels 007, 1_2 or 12345678901234567.
         path, name: where they stand, for messages.
 
     Raises:
         InputError: a cell of a column of numbers that is none.
     """
     if as_text is not True and (as_text is False or any(cells)):
+        if as_text is None and any(map(_LABEL.search, cells)):
+            return texts(cells)
         try:
             return np.array([float(cell) if cell.strip() else math.nan for cell in cells])
         except ValueError as error:

@@ -40,7 +40,7 @@ _PIECES = re.compile(
     r"""(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
     r"|`(?P<name>[^`]*)`"
     r"|(?<![\w.])(?P<number>(?:\d++\.?+\d*+|\.\d++)(?:[eE][+-]?\d++)?+)"
-    r"\s*(?P<unit>[^\W\d_]\w*(?:\^?\d)?(?:/[^\W\d_]\w*)*)"
+    r"\s*(?P<unit>(?:(?:(?<=\s)1)?/)?[^\W\d_]\w*(?:\^?\d)?(?:/[^\W\d_]\w*)*)"
 )
 
 
@@ -90,7 +90,8 @@ def _prepared(text: str, names: list[str]) -> str:
             return f" column_{len(names) - 1}__ "
         if found["unit"] in _WORDS:
             return found[0]
-        return f"({found['number']}, {found['unit']!r}, ...)"  # no list ends with three dots
+        unit = f"1{found['unit']}" if found["unit"].startswith("/") else found["unit"]
+        return f"({found['number']}, {unit!r}, ...)"  # no list ends with three dots
 
     return _PIECES.sub(piece, text)
 

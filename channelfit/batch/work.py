@@ -20,7 +20,9 @@ from channelfit.batch.search import OnProgress, Settings, nothing
 from channelfit.batch.template import MEASURES, Template, measures
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.problem.experiment import Problem
+from channelfit.problem.plausibility import fit_cautions
 from channelfit.problem.protocol import load_protocol
+from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import sha256_of
 from channelfit.results.resuming import identity
@@ -105,7 +107,7 @@ class _Read:
 
     Attributes:
         measured: in the order of `MEASURES`.
-        cautions: what looks wrong in its recording.
+        cautions: what looks wrong in its recording, by itself and beside the model.
     """
 
     problem: Problem | None
@@ -221,12 +223,10 @@ class Wells:
         except InputError as error:
             nothing_known = [math.nan] * len(MEASURES)
             return _Read(None, nothing_known, failure=_reason(error, recorded, self.template))
-        told = [
-            f"{caution.value}: {caution.advice}".replace("; ", ", ")
-            for experiment in problem.experiments
-            for caution in (experiment.recording.cautions if experiment.recording else ())
-        ]
-        return _Read(problem, measured, told)
+        places = [f"{self.template.file}: {e.protocol.name}" for e in problem.experiments]
+        seen = [c for e in problem.experiments if e.recording for c in e.recording.cautions]
+        seen += fit_cautions(problem, places, self.plan.space.n_free)
+        return _Read(problem, measured, [_told(caution) for caution in each_once(seen)])
 
     def _traces(self, problems: Sequence[Problem], fits: WellFits) -> tuple[np.ndarray, ...]:
         """What pictures show of wells under the protocol of the first: times, data, fits, and what
@@ -276,6 +276,11 @@ class Problems(Sequence[Problem]):
         if isinstance(place, slice):
             return Problems(self.work, self.recordings[place])
         return self.work.template.problem(self.work.plan, self.recordings[place], self._load)
+
+
+def _told(caution: Caution) -> str:
+    """A caution as one reason of a well."""
+    return f"{caution.value}: {caution.advice}".replace("; ", ", ")
 
 
 def _reason(error: InputError, recorded: Recorded, template: Template) -> str:

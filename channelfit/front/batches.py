@@ -98,10 +98,10 @@ def fit_batch(
     recordings: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
     where: str = "",
-    only: Sequence[str] = (),
+    only: str | Sequence[str] = (),
     rerun: str | os.PathLike[str] | None = None,
-    population: Sequence[str] = (),
-    shared: Sequence[str] = (),
+    population: str | Sequence[str] = (),
+    shared: str | Sequence[str] = (),
     groups: int | str | None = None,
     starts: int | None = None,
     seed: int | None = None,
@@ -119,7 +119,7 @@ def fit_batch(
             and all else stays.
         recordings: files, patterns, folders, or one table of recordings with a column ``file``.
         where: a condition that chooses wells by the table of recordings; with `rerun` by results.
-        only: names of wells, where not all are to be fitted.
+        only: names of wells, where not all are to be fitted: a list, or text such as "A01, B03".
         rerun: the folder of an earlier batch of which the chosen wells are fitted again; the
             result is its whole table with their rows replaced.
         population, shared: names of parameters that are drawn from a population, and that all
@@ -172,11 +172,11 @@ def fit_batch(
         None if fit is None else Path(fit),
         tuple(str(Path(each)) for each in given),
         where=where,
-        only=tuple(only),
+        only=names_of(only),
         rerun=None if rerun is None else Path(rerun),
         listed=place if resume else None,
-        population=tuple(population),
-        shared=tuple(shared),
+        population=names_of(population),
+        shared=names_of(shared),
         groups="" if groups is None else str(groups),
         settings=Settings(starts=starts or 0, backend=backend),
         seed=seed,
@@ -199,6 +199,12 @@ def fit_batch(
         doer = ends.enter_context(open_cluster(cluster, screen.say))
         table, summary = batches.run(made, claim, listener, doer)
         return Batch(table, summary, place)
+
+
+def names_of(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Names that are given as a list, or as text such as ``A01, B03``."""
+    names = given.split(",") if isinstance(given, str) else given
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def parameters_of(table: WellTable) -> list[str]:

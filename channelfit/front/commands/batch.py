@@ -12,16 +12,16 @@ import click
 import numpy as np
 
 from channelfit.batch import run as batches
+from channelfit.batch.recordings import wells_named
 from channelfit.batch.run import Asked
 from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable, kinds_of_reasons
 from channelfit.batch.where import chosen
-from channelfit.front.batches import Screen, parameters_of
+from channelfit.front.batches import Screen, names_of, parameters_of
 from channelfit.front.commands.inputs import working
 from channelfit.front.interrupts import held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import compilations_shown, nothing_collected
-from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import resuming
 from channelfit.results.report import terminal
@@ -104,11 +104,6 @@ def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
     )
 
 
-def names_of(text: str) -> tuple[str, ...]:
-    """The names of wells in ``A01, B03``."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
 def _of_the_run(run: Path) -> Asked:
     """What was asked of a run that is to go on. Raises InputError where it cannot go on."""
     resuming.check_stopped(run, running=False)
@@ -170,11 +165,9 @@ def _rows(run: Path, where: str, only: str) -> tuple[WellTable, WellTable]:
     mask = chosen(where, table) if where else np.ones(len(table), dtype=bool)
     names = names_of(only)
     wells = [str(well) for well in table["well"]]
-    for name in names:
-        if name not in wells:
-            raise InputError(f"no well {name}", run, "--only")
     if names:
-        mask &= np.array([well in names for well in wells], dtype=bool)
+        named = wells_named(wells, names)
+        mask &= np.array([well in named for well in wells], dtype=bool)
     return table, table.select(mask)
 
 

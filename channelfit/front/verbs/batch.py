@@ -131,6 +131,7 @@ def batch(context: click.Context, /, **given: Any) -> None:
         raise click.UsageError(f"{' and '.join(modes)} exclude each other.", context)
     if not modes and given["fit"] is None:
         raise click.MissingParameter(ctx=context, param=batch.params[0])
+    _refuse_empty(context, ("where", "only", "population", "shared", "groups"))
     if given["resume"] is not None:
         _refuse_beside(context, "--resume", ("resume", "quiet", "cluster", "as_json"))
     if given["show"] is not None:
@@ -146,12 +147,22 @@ def batch(context: click.Context, /, **given: Any) -> None:
         work.batch(**given)
 
 
+def _refuse_empty(context: click.Context, options: tuple[str, ...]) -> None:
+    """Refuses options that say nothing, as one of an unset variable: all wells would be meant."""
+    for parameter in batch.params:
+        name = parameter.name or ""
+        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if name in options and typed and not context.params[name].strip(" ,"):
+            hint = parameter.get_error_hint(context)
+            raise click.UsageError(f"{hint} is empty; leave it out if that is meant.", context)
+
+
 def _refuse_beside(context: click.Context, option: str, allowed: tuple[str, ...]) -> None:
     """Refuses what has no meaning beside an option."""
     for parameter in batch.params:
         name = parameter.name or ""
         typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        if typed and name not in allowed and context.params.get(name):
+        if typed and name not in allowed:
             raise click.UsageError(
                 f"{parameter.get_error_hint(context)} cannot stand beside {option}.", context
             )
