@@ -110,11 +110,9 @@ def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | Non
     return Writer(model, kind, mechanism).text()
 
 
-def nmodl_names(
-    model: ChannelModel, kind: Kind = "density", mechanism: str | None = None
-) -> NmodlNames:
-    """The names that `nmodl_text` uses with the same arguments."""
-    return Writer(model, kind, mechanism).names
+def nmodl_names(model: ChannelModel, kind: Kind = "density") -> NmodlNames:
+    """The names that `nmodl_text` gives the parameters and states of a model of the same kind."""
+    return Writer(model, kind, None).names
 
 
 def is_gate(chain: Chain) -> bool:
