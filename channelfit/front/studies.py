@@ -24,7 +24,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results import comparison
 from channelfit.results.files import make_folder, write_text
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.results.run_folder import json_text
+from channelfit.results.run_folder import json_text, titles
 from channelfit.results.uncertainty.assessment import (
     Assessment,
     assess,
@@ -120,7 +120,8 @@ class Uncertainty:
         self.plan, self._judged = plan, judged
         self.profiles, self.families = tuple(found_profiles), tuple(found_families)
         self.posterior = posterior
-        told = summary_of(plan, judged, found_profiles, found_families, posterior)
+        found = summary_of(plan, judged, found_profiles, found_families, posterior)
+        told = {**titles(plan), **found}
         self.summary: dict[str, Any] = json.loads(json_text(told))
 
     @property

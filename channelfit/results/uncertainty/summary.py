@@ -11,7 +11,6 @@ import numpy as np
 
 from channelfit.model.channel import Parameter, Tie
 from channelfit.problem.experiment import Problem
-from channelfit.results.run_folder import titles
 from channelfit.results.uncertainty.assessment import Assessment, as_plain, parameter_rows
 from channelfit.results.uncertainty.curvature import Estimate
 from channelfit.results.uncertainty.families import Family, representatives
@@ -58,7 +57,6 @@ def summary_of(
     """
     found = judged.estimate
     out: dict[str, Any] = {
-        **titles(fit),
         "model": fit.problem.model.name,
         "file": str(fit.file),
         "cost": found.cost,
