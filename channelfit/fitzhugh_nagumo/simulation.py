@@ -36,8 +36,11 @@ _MOST_PULSES = 1_000_000
 class Run:
     """The frames of a run.
 
-    x: (n_nodes,) places. times: (n_frames,). v, w: (n_frames, n_cables, n_nodes).
-    facts: the scheme, the number of steps, their lengths, and whatever else the scheme reports.
+    Attributes:
+        x: (n_nodes,) places of the nodes.
+        times: (n_frames,) of the frames.
+        v, w: (n_frames, n_cables, n_nodes).
+        facts: the scheme, the number of steps, their lengths, and whatever else the scheme reports.
     """
 
     x: Array
@@ -104,6 +107,7 @@ def simulate(
             it is not given, Crank-Nicolson and Chebyshev control their steps to `tolerance`, and
             the other schemes take 0.9 of the largest stable step.
         tolerance: the local error of v and w that a step may make, for schemes that control it.
+        on_progress: called after each frame with its time and the last time.
         checkpoints: what the run keeps so that it can go on, and what an earlier one has kept.
 
     Returns: the frames at these times.
@@ -532,7 +536,7 @@ def pulse_edges(cable: Cable, begin: float, end: float) -> list[float]:
 
 
 def arrival_times(run: Run, threshold: float = 0.5, cable: int = 0) -> Array:
-    """(n_nodes,) when v first reaches the threshold; NaN where it never does.
+    """(n_nodes,) when v first reaches the threshold in a cable; NaN where it never does.
 
     Between two frames v is taken for a straight line. Where v begins above the threshold, the wave
     has arrived with the first frame.
@@ -552,6 +556,10 @@ def wave_speed(
     run: Run, x_from: float, x_to: float, threshold: float = 0.5, cable: int = 0
 ) -> float:
     """The speed at which v >= threshold passes from x_from to x_to, by least squares.
+
+    Arguments:
+        x_from, x_to: places; only nodes between them count.
+        cable: the index of the cable.
 
     Returns: the speed, positive to the right; NaN if fewer than two nodes are reached.
     """

@@ -380,7 +380,7 @@ class Reader:
         self.refuse_name(node.id, node, "name", self.names)
 
     def unary(self, node: ast.UnaryOp) -> _Value:
-        """A value with a sign before it."""
+        """The value of an expression such as ``-x`` or ``+x``."""
         if isinstance(node.op, ast.Not):
             self.refuse("a condition where a number is wanted", node, 'use "a if v < b else c"')
         if not isinstance(node.op, (ast.USub, ast.UAdd)):

@@ -102,7 +102,7 @@ class Part:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the sums depend on."""
+        """All that the sums depend on, by name, so that kept sums are known again."""
         return {
             "work": "partial sums of k-means",
             "points": _named(self.points),
@@ -115,7 +115,7 @@ class Part:
         return {name: value for name, value in vars(self).items() if name != "centers"}
 
     def told(self, key: Key) -> Arrays:
-        """The centers."""
+        """What a piece needs besides its key: the centers (k, d)."""
         return {"centers": self.centers}
 
     def do(self, key: Key, told: Arrays | None = None) -> Arrays:
