@@ -229,6 +229,7 @@ REFUSED = {
     "a syntax error": ({"derivative": "n' = ((1 - n"}, r"NEURON's parser cannot read it"),
     "strange characters": ({"more": "PROCEDURE f() { w = 1 # 2 }"}, r"line 13: a character"),
     "text in quotes": ({"more": 'PROCEDURE f() { printf("%s") }'}, r"line 13: a text in quotes"),
+    "too long": ({"more": "n" * 300_000}, r"given.mod: 300\d\d\d bytes; a mechanism has at most"),
     "an unfinished comment": ({"more": "COMMENT\nVERBATIM"}, r"line 13: a COMMENT that has no END"),
 }
 

@@ -32,7 +32,7 @@ from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, SETTINGS, STOP
 from channelfit.reading.keys.shapes import Choice, Flag, Quantity, Unit, Whole
-from channelfit.results.run_folder import rescore, summarize
+from channelfit.results.run_summary import rescore, summarize
 from channelfit.search.choose import make_optimizer
 from channelfit.search.genetic import Genetic
 from channelfit.search.loop import StopRules, make_stop_rules, optimize

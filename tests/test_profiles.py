@@ -12,7 +12,7 @@ from scipy.optimize import brentq, minimize
 from uncertain import Differences, curve_objective, loaded
 
 from channelfit.model.channel import Parameter
-from channelfit.results.report.terminal import profile_table
+from channelfit.results.report.result_tables import profile_table
 from channelfit.results.uncertainty.curvature import count_samples, estimate
 from channelfit.results.uncertainty.profiles import profile, profiles
 from channelfit.search.least_squares import refine

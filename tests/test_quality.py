@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from channelfit.results.report.quality import Quality, explained, pooled, quality
-from channelfit.results.report.terminal import quality_texts, result_lines
+from channelfit.results.report.result_tables import quality_texts, result_lines
 from channelfit.results.run_folder import json_text
 
 DATA = np.array([[0.0, 10.0, 2.0], [0.0, -4.0, -2.0]])  # mean 1, squares about it 118
@@ -141,7 +141,7 @@ def test_the_screen_and_the_summary_have_them(tmp_path):
     from uncertain import loaded
 
     from channelfit.results.report.traces import fitted
-    from channelfit.results.run_folder import rescore
+    from channelfit.results.run_summary import rescore
     from channelfit.scoring.reference import ReferenceScorer
 
     fit = loaded(tmp_path, noise=5.0)

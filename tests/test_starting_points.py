@@ -18,8 +18,6 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.loop import StopRules, optimize
 
-BOUNDS = {"rates_within": ["1e-4 /ms", "20 /ms"]}
-
 
 def rehearsal(folder: Path, **fit: object) -> Path:
     (folder / "steps.yaml").write_text(THREE_STEPS)

@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from channelfit.front import kinds
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
-from channelfit.results.report import plots, terminal
+from channelfit.results.report import plots, result_tables
 from channelfit.scoring import scorer as backends
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
@@ -126,7 +126,7 @@ def test_a_cache_that_cannot_be_written_to_is_named(monkeypatch, tmp_path):
 
 
 def test_the_table_marks_the_fastest(rows, capsys):
-    terminal.print_launches(rows, 1000)
+    result_tables.print_launches(rows, 1000)
     lines = capsys.readouterr().out.splitlines()
     marked = [line for line in lines if "fastest" in line]
     assert len(marked) == 2

@@ -77,7 +77,10 @@ def estimate_error(
     """Compares a run of any scheme with references on two grids, as the module describes.
 
     Arguments:
-        run: a run from t = 0. equation, cable: what it solved. start: the state at t = 0.
+        run: a run from t = 0.
+        equation, cable: what it solved.
+        start: gives v and w at t = 0 at the places (n,) that it is called with.
+        n_threads: how many threads the references may use.
 
     Returns: the estimate, or None where even the first frame would take too long to compare.
 

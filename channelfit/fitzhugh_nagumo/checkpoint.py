@@ -37,13 +37,13 @@ class Moment:
     memory: Arrays
 
     def arrays(self) -> Arrays:
-        """The same as arrays that can be kept."""
+        """All of the moment as arrays by name, which a file can keep."""
         kept = {f"memory_{name}": array for name, array in self.memory.items()}
         return {"t": np.array([self.t]), "v": self.v, "w": self.w, **kept}
 
     @classmethod
     def of(cls, arrays: Arrays) -> Moment:
-        """What `arrays` has returned."""
+        """The moment that `arrays` was asked of, from what it returned."""
         memory = {
             name.removeprefix("memory_"): array
             for name, array in arrays.items()

@@ -115,7 +115,12 @@ class Pulse:
 class Cable:
     """A uniform grid, what holds at its two ends, and the stimulus.
 
-    left, right: "no_flux", a value at which v is held, or "periodic" for both.
+    Arguments:
+        n_nodes: how many nodes the grid has.
+        dx: the distance from one node to the next, in the unit of length of the equation.
+        left, right: "no_flux", a value at which v is held, or "periodic" for both.
+        stimulus: the pulses, which add where several act.
+        x_start: the place of the first node.
 
     Raises:
         InputError: fewer than three nodes, a spacing that is not positive, or an unknown end.

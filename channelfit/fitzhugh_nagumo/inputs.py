@@ -25,15 +25,17 @@ from channelfit.scoring.machine.threads import usable_cores
 
 #: From so many nodes on, a GPU is worth the time that it takes to start.
 _ENOUGH_NODES = 100_000
+#: The most values that one option may list as FROM:TO:COUNT.
+_MOST_VALUES = 10_000
 
 
-def _numbers(text: str, key: str, at_most: int = 10_000) -> np.ndarray:
+def _numbers(text: str, key: str) -> np.ndarray:
     """The numbers of a text such as 0.01,0.02 or 0.01:0.2:20, (n,); key names the option."""
     values: list[float] = []
     for part in text.split(","):
         pieces = part.split(":")
         try:
-            if len(pieces) == 3 and 1 <= int(pieces[2]) <= at_most:
+            if len(pieces) == 3 and 1 <= int(pieces[2]) <= _MOST_VALUES:
                 values += np.linspace(float(pieces[0]), float(pieces[1]), int(pieces[2])).tolist()
             elif len(pieces) == 1:
                 values.append(float(part))
@@ -41,7 +43,7 @@ def _numbers(text: str, key: str, at_most: int = 10_000) -> np.ndarray:
                 raise ValueError
         except ValueError:
             raise InputError(
-                f'"{part}" is neither a number nor FROM:TO:COUNT (at most {at_most})', key=key
+                f'"{part}" is neither a number nor FROM:TO:COUNT (at most {_MOST_VALUES})', key=key
             ) from None
     return np.array(values)
 

@@ -133,7 +133,7 @@ def write(
     write_text(folder / "arrival.csv", "\n".join(rows) + "\n")
     write_text(folder / "summary.json", run_folder.json_text(summary))
     pictures.save(pictures.frames_figure(run), folder / "frames.png")
-    pictures.save(pictures.space_time_figure(run, 0, threshold), folder / "space_time.png")
+    pictures.save(pictures.space_time_figure(run, threshold), folder / "space_time.png")
     if animation:
         pictures.animate(run, folder / "animation.gif")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -19,14 +19,17 @@ from channelfit.results.report.plots import INK, MUTED, STYLE, save
 VOLTAGE, RECOVERY = "#0072b2", "#d55e00"
 #: The most frames and nodes that a picture of space and time shows.
 _ROWS, _COLUMNS = 600, 1200
+#: The most frames that a picture of frames shows, and how many of them stand side by side.
+_FRAMES, _SIDE_BY_SIDE = 6, 3
+_FRAMES_PER_SECOND = 20
 
 __all__ = ["animate", "frames_figure", "save", "space_time_figure"]
 
 
-def frames_figure(run: Run, cable: int = 0, at_most: int = 6, columns: int = 3) -> Figure:
-    """v and w along the cable at up to `at_most` times, evenly chosen."""
-    chosen = np.unique(np.linspace(0, len(run.times) - 1, at_most).round().astype(int))
-    columns = min(columns, len(chosen))
+def frames_figure(run: Run) -> Figure:
+    """v and w along the first cable of a run at up to six times, evenly chosen."""
+    chosen = np.unique(np.linspace(0, len(run.times) - 1, _FRAMES).round().astype(int))
+    columns = min(_SIDE_BY_SIDE, len(chosen))
     rows = -(-len(chosen) // columns)
     with mpl.rc_context(STYLE):
         figure = _figure(3.1 * columns + 0.4, 1.9 * rows + 0.5)
@@ -34,27 +37,31 @@ def frames_figure(run: Run, cable: int = 0, at_most: int = 6, columns: int = 3) 
         for axis in axes.flat[len(chosen) :]:
             axis.set_visible(False)
         for axis, k in zip(axes.flat, chosen, strict=False):
-            _curves(axis, run.x, run.v[k, cable], run.w[k, cable])
+            _curves(axis, run.x, run.v[k, 0], run.w[k, 0])
             axis.set_title(f"t = {run.times[k]:.6g}", fontsize=9, color=INK, loc="left")
-        axes[0, 0].set_ylim(*_limits(run, cable))
+        axes[0, 0].set_ylim(*_limits(run))
         for axis in axes[-1]:
             axis.set_xlabel("x")
         axes[0, 0].legend(loc="upper right", ncols=2, fontsize=8)
     return figure
 
 
-def space_time_figure(run: Run, cable: int = 0, threshold: float = 0.5) -> Figure:
-    """v as a color over place and time, with the line of first arrival."""
+def space_time_figure(run: Run, threshold: float = 0.5) -> Figure:
+    """v of the first cable as a color over place and time, with the line of first arrival.
+
+    Arguments:
+        threshold: the v at which a wave has arrived.
+    """
     with mpl.rc_context(STYLE):
         figure = _figure(6.4, 4.4)
         axis = figure.subplots()
         rows = np.unique(np.linspace(0, len(run.times) - 1, _ROWS).round().astype(int))
         nodes = np.unique(np.linspace(0, len(run.x) - 1, _COLUMNS).round().astype(int))
-        low, high = _limits(run, cable)
+        low, high = _limits(run)
         mesh = axis.pcolormesh(
             run.x[nodes],
             run.times[rows],
-            run.v[:, cable][np.ix_(rows, nodes)],
+            run.v[:, 0][np.ix_(rows, nodes)],
             cmap="viridis",
             vmin=low,
             vmax=high,
@@ -62,7 +69,7 @@ def space_time_figure(run: Run, cable: int = 0, threshold: float = 0.5) -> Figur
             rasterized=True,
         )
         figure.colorbar(mesh, ax=axis, label="v", pad=0.02)
-        arrived = arrival_times(run, threshold, cable)
+        arrived = arrival_times(run, threshold)
         if np.isfinite(arrived).any():
             axis.plot(run.x, arrived, color="white", lw=1, ls="--")
             axis.set_title(
@@ -73,35 +80,23 @@ def space_time_figure(run: Run, cable: int = 0, threshold: float = 0.5) -> Figur
     return figure
 
 
-def animate(
-    run: Run,
-    file: Path,
-    cable: int = 0,
-    frames_per_second: int = 20,
-    on_frame: Callable[[int, int], None] | None = None,
-) -> None:
-    """Writes all frames as an animated .gif.
-
-    Arguments:
-        on_frame: called after each frame with its number and the number of frames.
-    """
+def animate(run: Run, file: Path) -> None:
+    """Writes v and w of the first cable at all frames of a run as an animated .gif."""
     with mpl.rc_context(STYLE):
         figure = _figure(6.4, 2.8)
         axis = figure.subplots()
-        v, w = _curves(axis, run.x, run.v[0, cable], run.w[0, cable])
-        axis.set_ylim(*_limits(run, cable))
+        v, w = _curves(axis, run.x, run.v[0, 0], run.w[0, 0])
+        axis.set_ylim(*_limits(run))
         axis.set_xlabel("x")
         axis.legend(loc="upper right", ncols=2)
         label = axis.set_title("", fontsize=9, loc="left")
-        writer = PillowWriter(fps=frames_per_second)
+        writer = PillowWriter(fps=_FRAMES_PER_SECOND)
         with writer.saving(figure, str(file), dpi=90):
             for k, t in enumerate(run.times):
-                v.set_ydata(run.v[k, cable])
-                w.set_ydata(run.w[k, cable])
+                v.set_ydata(run.v[k, 0])
+                w.set_ydata(run.w[k, 0])
                 label.set_text(f"t = {t:.6g}")
                 writer.grab_frame()
-                if on_frame:
-                    on_frame(k + 1, len(run.times))
 
 
 def _curves(axis: Axes, x: Array, v: Array, w: Array) -> Sequence[mpl.lines.Line2D]:
@@ -111,9 +106,9 @@ def _curves(axis: Axes, x: Array, v: Array, w: Array) -> Sequence[mpl.lines.Line
     ]
 
 
-def _limits(run: Run, cable: int) -> tuple[float, float]:
-    low = min(float(run.v[:, cable].min()), float(run.w[:, cable].min()))
-    high = max(float(run.v[:, cable].max()), float(run.w[:, cable].max()))
+def _limits(run: Run) -> tuple[float, float]:
+    v, w = run.v[:, 0], run.w[:, 0]
+    low, high = min(float(v.min()), float(w.min())), max(float(v.max()), float(w.max()))
     margin = 0.05 * max(high - low, 1e-3)
     return low - margin, high + margin
 

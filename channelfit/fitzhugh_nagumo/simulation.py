@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from channelfit.fitzhugh_nagumo.checkpoint import Checkpoints, Moment
+from channelfit.fitzhugh_nagumo.checkpoint import Checkpoints, Moment, Solution
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, NotConverged, check_step
 from channelfit.fitzhugh_nagumo.memory import check_host
 from channelfit.fitzhugh_nagumo.scheme import Scheme
@@ -36,8 +36,11 @@ _MOST_PULSES = 1_000_000
 class Run:
     """The frames of a run.
 
-    x: (n_nodes,) places. times: (n_frames,). v, w: (n_frames, n_cables, n_nodes).
-    facts: the scheme, the number of steps, their lengths, and whatever else the scheme reports.
+    Attributes:
+        x: (n_nodes,) places of the nodes.
+        times: (n_frames,) of the frames.
+        v, w: (n_frames, n_cables, n_nodes).
+        facts: the scheme, the number of steps, their lengths, and whatever else the scheme reports.
     """
 
     x: Array
@@ -104,6 +107,7 @@ def simulate(
             it is not given, Crank-Nicolson and Chebyshev control their steps to `tolerance`, and
             the other schemes take 0.9 of the largest stable step.
         tolerance: the local error of v and w that a step may make, for schemes that control it.
+        on_progress: called after each frame with its time and the last time.
         checkpoints: what the run keeps so that it can go on, and what an earlier one has kept.
 
     Returns: the frames at these times.
@@ -123,87 +127,163 @@ def simulate(
     check_host(len(moments), n_cables, cable.n_nodes)
     now = starting_state(scheme, v, w, n_cables)
     scheme.restart()
-    largest = scheme.largest_step(now[0])
-    control = _control(scheme, dt, tolerance, largest)
-    if dt is None:
-        dt = _SAFETY * largest
-    else:
-        check_step(dt, largest, scheme.name)
-    facts: dict[str, Any] = {"scheme": scheme.name, "steps": 0, "largest_step": largest}
-    scheme.check_memory(n_cables, control is not None)
-    frames, t = np.empty((2, len(moments), *now[0].shape)), 0.0
+    stepping = _Stepping(scheme, dt, tolerance, now[0])
+    scheme.check_memory(n_cables, stepping.control is not None)
     kept = (checkpoints or Checkpoints()).solution()
+    frames = _frames(stepping, now, moments, kept, on_progress)
+    return Run(cable.x, moments, frames[0], frames[1], stepping.facts())
+
+
+def _frames(
+    stepping: _Stepping,
+    now: tuple[Array, Array],
+    times: Array,
+    kept: Solution,
+    on_progress: OnProgress | None,
+) -> Array:
+    """v and w at the times of frames, (2, n_frames, n_cables, n_nodes).
+
+    Arguments:
+        now: v and w at t = 0, each (n_cables, n_nodes).
+        kept: takes in what is computed; what it holds of an earlier run is not computed again.
+    """
+    scheme, t, done = stepping.scheme, 0.0, 0
+    frames = np.empty((2, len(times), *now[0].shape))
     for k in range(kept.n_frames):
         frame = kept.frame(k)
         frames[0, k], frames[1, k] = frame.v, frame.w
-    done = 0
     if (latest := kept.latest()) is not None:
         now, t = (latest.v, latest.w), latest.t
-        _remember(latest.memory, scheme, control, facts)
+        stepping.remember(latest.memory)
         done = int(latest.memory["done"][0])
     state: tuple[Any, Any] = scheme.put(now[0]), scheme.put(now[1])
 
     def on_step(t: float, state: tuple[Any, Any], done: int = 0) -> None:
         def moment() -> Moment:
             v, w = scheme.take(state[0]), scheme.take(state[1])
-            return Moment(t, v.copy(), w.copy(), _memory(scheme, control, facts, done))
+            return Moment(t, v.copy(), w.copy(), stepping.memory(done))
 
         kept.between(moment)
 
-    for k, moment in enumerate(moments.tolist()):
-        if k < kept.n_frames:
-            continue
-        if moment > t and control is not None:
-            state = control.run(*state, t, moment, on_step)
-        elif moment > t:
-            state = _advanced(scheme, state, t, moment, dt, facts, done, on_step)
-        t, done = moment, 0
+    for k, end in list(enumerate(times.tolist()))[kept.n_frames :]:
+        if end > t:
+            state = stepping.advanced(state, t, end, done, on_step)
+        t, done = end, 0
         frames[0, k], frames[1, k] = scheme.take(state[0]), scheme.take(state[1])
         if not np.all(np.isfinite(frames[:, k])):
             raise InputError(
-                f"the solution is no longer finite at t = {t:g}; take a shorter step than {dt:g} "
-                "or a weaker stimulus",
+                f"the solution is no longer finite at t = {t:g}; take a shorter step than "
+                f"{stepping.dt:g} or a weaker stimulus",
                 key="dt",
             )
         if kept.is_kept:
-            kept.add(k, Moment(t, frames[0, k], frames[1, k], _memory(scheme, control, facts)))
+            kept.add(k, Moment(t, frames[0, k], frames[1, k], stepping.memory()))
         if on_progress:
-            on_progress(t, float(moments[-1]))
-    if control is not None:
-        facts |= control.facts()
-    facts |= scheme.facts()
-    return Run(cable.x, moments, frames[0], frames[1], facts)
+            on_progress(t, float(times[-1]))
+    return frames
 
 
-def _memory(
-    scheme: Scheme, control: Control | None, facts: Mapping[str, Any], done: int = 0
-) -> Arrays:
-    """All that a run remembers beside v and w; done: equal steps that follow the last frame."""
-    found = {f"scheme_{name}": array for name, array in scheme.memory().items()}
-    if control is not None:
-        found |= {f"control_{name}": array for name, array in control.memory().items()}
-    return {
-        **found,
-        "steps": np.array([facts["steps"]]),
-        "done": np.array([done]),
-        "dt": np.array([facts[name] for name in ("dt",) if name in facts], float),
-    }
+class _Stepping:
+    """How a run steps: with equal steps of at most dt, or as a control chooses them.
 
+    Arguments:
+        v: (n_cables, n_nodes) at t = 0.
 
-def _remember(
-    memory: Arrays, scheme: Scheme, control: Control | None, facts: dict[str, Any]
-) -> None:
-    """Takes in what `_memory` has returned."""
+    Raises:
+        InputError: a step that is not stable, or both a step and a tolerance.
+    """
 
-    def of(whose: str) -> Arrays:
-        return {k.removeprefix(whose): a for k, a in memory.items() if k.startswith(whose)}
+    def __init__(self, scheme: Scheme, dt: float | None, tolerance: float | None, v: Array) -> None:
+        largest = scheme.largest_step(v)
+        self.scheme = scheme
+        self.control = _control(scheme, dt, tolerance, largest)
+        if dt is not None:
+            check_step(dt, largest, scheme.name)
+        self.dt = _SAFETY * largest if dt is None else dt
+        self._facts: dict[str, Any] = {
+            "scheme": scheme.name,
+            "steps": 0,
+            "largest_step": largest,
+        }
 
-    scheme.remember(of("scheme_"))
-    if control is not None:
-        control.remember(of("control_"))
-    facts["steps"] = int(memory["steps"][0])
-    for value in memory["dt"].tolist():
-        facts["dt"] = value
+    def facts(self) -> dict[str, Any]:
+        """The scheme, the number of steps, their lengths, and what scheme and control report."""
+        control = {} if self.control is None else self.control.facts()
+        return {**self._facts, **control, **self.scheme.facts()}
+
+    def memory(self, done: int = 0) -> Arrays:
+        """All that a run remembers beside v and w; done: equal steps that follow the last frame."""
+        found = {f"scheme_{name}": array for name, array in self.scheme.memory().items()}
+        if self.control is not None:
+            found |= {f"control_{name}": array for name, array in self.control.memory().items()}
+        return {
+            **found,
+            "steps": np.array([self._facts["steps"]]),
+            "done": np.array([done]),
+            "dt": np.array([self._facts[name] for name in ("dt",) if name in self._facts], float),
+        }
+
+    def remember(self, memory: Arrays) -> None:
+        """Takes in what `memory` has returned."""
+
+        def of(whose: str) -> Arrays:
+            return {k.removeprefix(whose): a for k, a in memory.items() if k.startswith(whose)}
+
+        self.scheme.remember(of("scheme_"))
+        if self.control is not None:
+            self.control.remember(of("control_"))
+        self._facts["steps"] = int(memory["steps"][0])
+        for value in memory["dt"].tolist():
+            self._facts["dt"] = value
+
+    def advanced(
+        self,
+        state: tuple[Any, Any],
+        t: float,
+        end: float,
+        done: int,
+        on_step: Callable[..., object],
+    ) -> tuple[Any, Any]:
+        """v and w at the time end.
+
+        Arguments:
+            t: of the last frame.
+            done: equal steps behind it after which the state is that of an earlier run.
+            on_step: called now and then with the time, the state, and the equal steps behind t.
+        """
+        if self.control is not None:
+            return self.control.run(*state, t, end, on_step)
+        return self._by_equal_steps(state, t, end, done, on_step)
+
+    def _by_equal_steps(
+        self,
+        state: tuple[Any, Any],
+        t: float,
+        end: float,
+        done: int,
+        on_step: Callable[..., object],
+    ) -> tuple[Any, Any]:
+        """The same by equal steps of at most dt between the edges of stimuli."""
+        scheme, facts, passed = self.scheme, self._facts, 0
+        for begin, stop in itertools.pairwise(_without_edges(scheme.cable, t, end, self.dt)):
+            n_steps = max(1, math.ceil((stop - begin) / self.dt - 1e-9))
+            h = (stop - begin) / n_steps
+            if passed + n_steps <= done:  # the earlier run has counted them as well
+                passed += n_steps
+                continue
+            last = passed + n_steps
+            for span, drive in scheme.cable.spans(begin, h, n_steps):
+                left = min(span, passed + span - done)
+                passed += span
+                while left > 0:
+                    count = int(min(left, scheme.steps_at_once))
+                    state, left = scheme.advance(*state, h, count, drive), left - count
+                    if passed - left < last:
+                        on_step(t, state, passed - left)
+            facts["steps"] += n_steps
+            facts["dt"] = max(h, facts.get("dt", 0.0))
+            on_step(t, state, passed)
+        return state
 
 
 def _control(
@@ -224,44 +304,6 @@ def _control(
             f"a tolerance must be positive and finite, not {tolerance}", key="tolerance"
         )
     return controls(scheme, tolerance, largest)
-
-
-def _advanced(
-    scheme: Scheme,
-    state: tuple[Any, Any],
-    t: float,
-    end: float,
-    dt: float,
-    facts: dict[str, Any],
-    done: int,
-    on_step: Callable[[float, tuple[Any, Any], int], object],
-) -> tuple[Any, Any]:
-    """v and w at the time end, by equal steps of at most dt between the edges of stimuli.
-
-    Arguments:
-        t: of the last frame. done: steps behind it after which the state is that of an earlier run.
-        on_step: called now and then with the time t, the state, and the steps behind it.
-    """
-    passed = 0
-    for begin, stop in itertools.pairwise(_without_edges(scheme.cable, t, end, dt)):
-        n_steps = max(1, math.ceil((stop - begin) / dt - 1e-9))
-        h = (stop - begin) / n_steps
-        if passed + n_steps <= done:  # the earlier run has counted them as well
-            passed += n_steps
-            continue
-        last = passed + n_steps
-        for span, drive in scheme.cable.spans(begin, h, n_steps):
-            left = min(span, passed + span - done)
-            passed += span
-            while left > 0:
-                count = int(min(left, scheme.steps_at_once))
-                state, left = scheme.advance(*state, h, count, drive), left - count
-                if passed - left < last:
-                    on_step(t, state, passed - left)
-        facts["steps"] += n_steps
-        facts["dt"] = max(h, facts.get("dt", 0.0))
-        on_step(t, state, passed)
-    return state
 
 
 def _without_edges(cable: Cable, begin: float, end: float, dt: float) -> list[float]:
@@ -494,7 +536,7 @@ def pulse_edges(cable: Cable, begin: float, end: float) -> list[float]:
 
 
 def arrival_times(run: Run, threshold: float = 0.5, cable: int = 0) -> Array:
-    """(n_nodes,) when v first reaches the threshold; NaN where it never does.
+    """(n_nodes,) when v first reaches the threshold in a cable; NaN where it never does.
 
     Between two frames v is taken for a straight line. Where v begins above the threshold, the wave
     has arrived with the first frame.
@@ -514,6 +556,10 @@ def wave_speed(
     run: Run, x_from: float, x_to: float, threshold: float = 0.5, cable: int = 0
 ) -> float:
     """The speed at which v >= threshold passes from x_from to x_to, by least squares.
+
+    Arguments:
+        x_from, x_to: places; only nodes between them count.
+        cable: the index of the cable.
 
     Returns: the speed, positive to the right; NaN if fewer than two nodes are reached.
     """

@@ -304,40 +304,24 @@ def run(
         command: the command line that asked for it, for the summary; empty for a call of Python.
         doer: computes several seeds, or epochs of islands; None where this process does.
     """
-
-    told_already: set[str] = set()
-
-    def tell(fault: InputError | None, then: str) -> None:
-        if fault is not None and fault.message not in told_already:  # of a full disk, once
-            told_already.add(fault.message)
-            screen.warn([Caution(str(fault.file), fault.message, then)])
-
-    def on_generation(progress: Progress) -> None:
-        screen.update(progress)
-        if folder is not None:
-            with held():
-                tell(folder.record(progress), "the search goes on, and saves again later")
-                if folder.journal is not None:
-                    tell(
-                        folder.journal.fault,
-                        "the search goes on, but after a kill it could go on from here only",
-                    )
-
+    told = _Told(folder, screen)
     try:
         if folder is not None:
             folder.save_source(scorer)
         try:
             if doer is not None or (folder is not None and folder.has_pieces):
-                result = _by_pieces(plan, scorer, folder, screen, arguments, on_generation, doer)
+                result = _by_pieces(
+                    plan, scorer, folder, screen, arguments, told.on_generation, doer
+                )
             else:
-                result = _here(plan, scorer, folder, screen, arguments, on_generation)
+                result = _here(plan, scorer, folder, screen, arguments, told.on_generation)
         except InputError as error:
             why = "; ".join(plan.failing_examples())
             raise InputError(f"{error}; for instance {why}", plan.file) if why else error from None
         screen.begin("judging the fit")
         if folder is not None:
             with held():
-                tell(folder.begin("judging the fit"), "the results are written nevertheless")
+                told.of(folder.begin("judging the fit"), "the results are written nevertheless")
         with compilations_shown(screen):
             winner = kinds.rescore(plan, scorer, result.values)
             if folder is not None:
@@ -346,13 +330,44 @@ def run(
             summary |= {"command": command} if command else {}
             if folder is not None:
                 all_is_done()
-                tell(folder.finish(result, summary), "all results are written")
+                told.of(folder.finish(result, summary), "all results are written")
     except BaseException as error:
         if folder is not None:
             with held():
-                tell(folder.abandon(error), "the results are lost")
+                told.of(folder.abandon(error), "the results are lost")
         raise
     return Fit(plan, scorer, result, winner, summary)
+
+
+class _Told:
+    """What a screen is told of while a search runs, and of what its folder could not take in."""
+
+    def __init__(self, folder: RunFolder | None, screen: SearchScreen) -> None:
+        self._folder, self._screen = folder, screen
+        self._already: set[str] = set()
+
+    def of(self, fault: InputError | None, then: str) -> None:
+        """Warns of a fault, if there is one, and of each just once, as of a full disk.
+
+        Arguments:
+            then: what happens nevertheless, in words.
+        """
+        if fault is not None and fault.message not in self._already:
+            self._already.add(fault.message)
+            self._screen.warn([Caution(str(fault.file), fault.message, then)])
+
+    def on_generation(self, progress: Progress) -> None:
+        """Shows how far a search is, and saves that."""
+        self._screen.update(progress)
+        if self._folder is None:
+            return
+        with held():
+            self.of(self._folder.record(progress), "the search goes on, and saves again later")
+            if self._folder.journal is not None:
+                self.of(
+                    self._folder.journal.fault,
+                    "the search goes on, but after a kill it could go on from here only",
+                )
 
 
 def _here(

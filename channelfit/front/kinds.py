@@ -19,7 +19,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import is_function
-from channelfit.results import run_folder
+from channelfit.results import run_summary
 from channelfit.results.report.artist import Artist
 from channelfit.results.run_folder import Claim, RunFolder
 from channelfit.scoring import scorer as scoring
@@ -56,7 +56,12 @@ class Kind:
 
 
 _CHANNEL = Kind(
-    read_plan, scoring.make_scorer, run_folder.rescore, run_folder.summarize, RunFolder, build_model
+    read_plan,
+    scoring.make_scorer,
+    run_summary.rescore,
+    run_summary.summarize,
+    RunFolder,
+    build_model,
 )
 
 

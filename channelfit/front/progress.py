@@ -49,12 +49,12 @@ class PythonScreen(SearchScreen):
         super().__init__(title, quiet=True)
 
     def warn(self, cautions: Iterable[Caution]) -> None:
-        """Each caution as an `InputWarning`."""
+        """Warns of each caution, as an `InputWarning`."""
         for caution in cautions:
             self.warn_of(str(caution))
 
     def warn_of(self, text: str) -> None:
-        """The same of a caution that is a sentence."""
+        """Warns of what a sentence says, as an `InputWarning`."""
         warnings.warn(text, InputWarning, stacklevel=_outside())
 
 

@@ -20,7 +20,7 @@ from channelfit.model.model import Model
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.plain import write_text
-from channelfit.results.report.terminal import result_lines, result_table
+from channelfit.results.report.result_tables import result_lines, result_table
 from channelfit.results.run_folder import json_text, page_of
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.loop import FitResult
@@ -75,7 +75,7 @@ class Fit:
 
     @property
     def cost(self) -> float:
-        """The weighted mean square of fit minus data, pA^2; of a function, what it says."""
+        """The weighted mean square of fit minus data, pA^2; of a function, its own cost."""
         return float(self._winner.cost)
 
     @property
@@ -123,7 +123,10 @@ class Fit:
 
     @property
     def traces(self) -> list[np.ndarray]:
-        """The fitted current of each experiment, (n_sweeps, n_times) pA; NaN after its end."""
+        """The fitted current of each experiment, (n_sweeps, n_times) pA.
+
+        NaN after the end of a sweep that is shorter than others.
+        """
         kinds.with_currents(self.plan, "so it has no traces")
         return [np.array(trace) for trace in self._winner.traces]
 

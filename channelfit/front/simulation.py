@@ -68,7 +68,7 @@ class Simulation:
 
     @property
     def page(self) -> Page:
-        """What a picture of it shows."""
+        """What a picture of the simulation shows: command voltage and current."""
         return Page((Traces(self.protocol, self.current, title=self.protocol.name),), self.model)
 
     def plot(self) -> Figure:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import importlib.util
-import io
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +27,9 @@ from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import json_text, titles
 from channelfit.results.uncertainty.assessment import (
     Assessment,
-    as_plain,
     assess,
     can_assess,
     judge,
-    parameter_rows,
 )
 from channelfit.results.uncertainty.curvature import Estimate
 from channelfit.results.uncertainty.families import (
@@ -41,11 +37,11 @@ from channelfit.results.uncertainty.families import (
     Family,
     families,
     good_fits,
-    representatives,
 )
 from channelfit.results.uncertainty.posterior import Posterior, sample_posterior
 from channelfit.results.uncertainty.profiles import Profile, profiles
 from channelfit.results.uncertainty.study_work import posterior_by, profiles_by
+from channelfit.results.uncertainty.summary import profile_table, summary_of, table_text
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.plan import FitPlan
 from channelfit.search.plan_work import PlanWork
@@ -124,7 +120,8 @@ class Uncertainty:
         self.plan, self._judged = plan, judged
         self.profiles, self.families = tuple(found_profiles), tuple(found_families)
         self.posterior = posterior
-        told = _summary(plan, judged, found_profiles, found_families, posterior)
+        found = summary_of(plan, judged, found_profiles, found_families, posterior)
+        told = {**titles(plan), **found}
         self.summary: dict[str, Any] = json.loads(json_text(told))
 
     @property
@@ -175,7 +172,7 @@ class Uncertainty:
         if self.profiles:
             figure = pictures.profiles_figure(found, self.profiles, f"{name}: profiles")
             drawn.append(("profiles.png", figure))
-            tables.append(("profiles.csv", _profile_table(found, self.profiles)))
+            tables.append(("profiles.csv", profile_table(found, self.profiles)))
         if self.families:
             title = f"{name}: equally good fits"
             drawn.append(("families.png", pictures.families_figure(found, self.families, title)))
@@ -183,7 +180,7 @@ class Uncertainty:
             figure = pictures.posterior_figure(found, self.posterior, f"{name}: posterior")
             drawn.append(("posterior.png", figure))
             names, samples = self.posterior.names, self.posterior.samples
-            tables.append(("posterior.csv", _table(names, samples.T)))
+            tables.append(("posterior.csv", table_text(names, samples.T)))
         tables += self._refined(folder)
         tables.append(("uncertainty.json", json_text(self.summary)))
         for file, figure in drawn:
@@ -282,58 +279,58 @@ def study(
     check_wanted(fit, wanted)
     screen.begin("refining the fit")
     judged = assess(fit, scorer, values, finish=True)
-    places = _places(judged.estimate, wanted.profiles)
     found_profiles: list[Profile] = []
-    if places and elsewhere is not None:
-        screen.begin(f"profiles of {len(places)} parameters")
-        wave = Pieces(screen, len(places), "profiles")
-        each = profiles_by(
-            elsewhere.doer, elsewhere.work, elsewhere.kept, lambda name: wave.done(name)
-        )
-        found, found_profiles = profiles(judged.estimate, places, each=each)
-    elif places:
-        pieces: list[Pieces] = []
-
-        def on_profile(name: str) -> None:  # it is called before each of them
-            screen.begin(f"profile of {name}")
-            if name == judged.estimate.names[places[0]]:  # also anew, from a better fit
-                pieces[:] = [Pieces(screen, len(places), "profiles")]
-            else:
-                pieces[0].done()
-
-        found, found_profiles = profiles(judged.estimate, places, on_profile=on_profile)
-    if places and found is not judged.estimate:
-        judged = judge(found, judged.refined_from)
-    found = judged.estimate
+    if places := _places(judged.estimate, wanted.profiles):
+        found, found_profiles = _profiles(judged.estimate, places, screen, elsewhere)
+        if found is not judged.estimate:
+            judged = judge(found, judged.refined_from)
     found_families: list[Family] = []
     if wanted.families:
         screen.begin(f"refining {wanted.families} other starts")
-        found_families = families(found, *good_fits(found, wanted.families, wanted.seed))
-    posterior = None
-    if wanted.steps and elsewhere is not None:
-        screen.begin(f"{wanted.ensembles} ensembles of the posterior, {wanted.steps} steps each")
-        posterior = posterior_by(
-            elsewhere.doer,
-            elsewhere.work,
-            elsewhere.kept,
-            found,
-            wanted.steps,
-            wanted.walkers,
-            wanted.seed,
-            wanted.ensembles,
-        )
-    elif wanted.steps:
-        screen.begin("sampling the posterior")
-        walked = Pieces(screen, wanted.steps, "steps of each walker")
-        posterior = sample_posterior(
-            found,
-            wanted.steps,
-            wanted.walkers,
-            wanted.seed,
-            lambda k: walked.done(count=_STEPS) if k % _STEPS == 0 else None,
-            wanted.ensembles,
-        )
+        starts = good_fits(judged.estimate, wanted.families, wanted.seed)
+        found_families = families(judged.estimate, *starts)
+    posterior = _posterior(judged.estimate, wanted, screen, elsewhere) if wanted.steps else None
     return Uncertainty(fit, judged, found_profiles, found_families, posterior)
+
+
+def _profiles(
+    found: Estimate, places: Sequence[int], screen: SearchScreen, elsewhere: Elsewhere | None
+) -> tuple[Estimate, list[Profile]]:
+    """Profiles of the free parameters at these places; see `profiles` for what is returned."""
+    if elsewhere is not None:
+        screen.begin(f"profiles of {len(places)} parameters")
+        wave = Pieces(screen, len(places), "profiles")
+        each = profiles_by(elsewhere.doer, elsewhere.work, elsewhere.kept, wave.done)
+        return profiles(found, places, each=each)
+    pieces: list[Pieces] = []
+
+    def on_profile(name: str) -> None:  # it is called before each of them
+        screen.begin(f"profile of {name}")
+        if name == found.names[places[0]]:  # also anew, from a better fit
+            pieces[:] = [Pieces(screen, len(places), "profiles")]
+        else:
+            pieces[0].done()
+
+    return profiles(found, places, on_profile=on_profile)
+
+
+def _posterior(
+    found: Estimate, wanted: Wanted, screen: SearchScreen, elsewhere: Elsewhere | None
+) -> Posterior:
+    """Samples of the posterior, by as many ensembles and steps as are wanted."""
+    steps, walkers, seed, ensembles = wanted.steps, wanted.walkers, wanted.seed, wanted.ensembles
+    if elsewhere is not None:
+        screen.begin(f"{ensembles} ensembles of the posterior, {steps} steps each")
+        doer, work, kept = elsewhere.doer, elsewhere.work, elsewhere.kept
+        return posterior_by(doer, work, kept, found, steps, walkers, seed, ensembles)
+    screen.begin("sampling the posterior")
+    walked = Pieces(screen, steps, "steps of each walker")
+
+    def on_step(k: int) -> None:
+        if k % _STEPS == 0:
+            walked.done(count=_STEPS)
+
+    return sample_posterior(found, steps, walkers, seed, on_step, ensembles)
 
 
 def check_wanted(fit: FitPlan, wanted: Wanted) -> None:
@@ -379,125 +376,6 @@ def _places(found: Estimate, names: Sequence[str]) -> list[int]:
         if name not in found.names:
             raise InputError(_no_profile(name, found.names))
     return [found.names.index(name) for name in names]
-
-
-def _profile_table(found: Estimate, found_profiles: Sequence[Profile]) -> str:
-    """A row a point: the parameter that was held, chi square, and all parameters."""
-    space = found.objective.space
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["held", "chi_square", *(p.name for p in space.parameters)])
-    for one in found_profiles:
-        columns = found.objective.physical(one.unit).T
-        for chi_square, row in zip(one.chi_square, columns, strict=True):
-            writer.writerow([one.name, f"{chi_square:.9g}", *(f"{x:.9g}" for x in row)])
-    return text.getvalue()
-
-
-def _table(names: Sequence[str], rows: np.ndarray) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([f"{x:.9g}" for x in row] for row in rows)
-    return text.getvalue()
-
-
-def _summary(
-    fit: FitPlan,
-    judged: Assessment,
-    found_profiles: Sequence[Profile],
-    found_families: Sequence[Family],
-    posterior: Posterior | None,
-) -> dict[str, Any]:
-    found = judged.estimate
-    values = found.objective.physical(found.unit[:, None])[:, 0]
-    rows = {}
-    problem = fit.problem
-    sure = parameter_rows(found, problem)
-    for parameter, value in zip(found.objective.space.parameters, values, strict=True):
-        rows[parameter.name] = {
-            "value": float(value),
-            "unit": parameter.unit,
-            "lower": parameter.lower,
-            "upper": parameter.upper,
-            **({"note": "fixed"} if parameter.fixed else {}),
-            **sure.get(parameter.name, {}),
-        }
-    tied = problem.tied_values(values)
-    for tie in problem.ties:
-        rows[tie.name] = {
-            "value": tied[tie.name],
-            "unit": tie.unit,
-            "lower": tie.lower,
-            "upper": tie.upper,
-            "note": "tied",
-            **sure[tie.name],
-        }
-    for place, side in enumerate(found.pushed):
-        if side:
-            rows[found.names[place]]["note"] = f"at {'upper' if side > 0 else 'lower'} bound"
-    out: dict[str, Any] = {
-        **titles(fit),
-        "model": fit.problem.model.name,
-        "file": str(fit.file),
-        "cost": found.cost,
-        "cost_before_refining": judged.refined_from,
-        "parameters": rows,
-        "uncertainty": as_plain(judged),
-    }
-    if found_profiles:
-        out["profiles"] = {
-            p.name: {
-                "interval": [p.lower, p.upper],
-                "open_below": p.open_below,
-                "open_above": p.open_above,
-                "values": p.values.tolist(),
-                "chi_square": p.chi_square.tolist(),
-            }
-            for p in found_profiles
-        }
-    if found_families:
-        out["families"] = [_family(found, family) for family in found_families]
-    if posterior is not None:
-        out["posterior"] = _posterior(posterior)
-    return out
-
-
-def _family(found: Estimate, family: Family) -> dict[str, Any]:
-    names = [p.name for p in found.objective.space.parameters]
-    physical = found.objective.physical(family.unit)
-    return {
-        "fits": family.unit.shape[1],
-        "least_chi_square": float(family.chi_square[family.best]),
-        "best": dict(zip(names, physical[:, family.best].tolist(), strict=True)),
-        "medoid": dict(zip(names, physical[:, family.medoid].tolist(), strict=True)),
-        "least": dict(zip(names, physical.min(axis=1).tolist(), strict=True)),
-        "largest": dict(zip(names, physical.max(axis=1).tolist(), strict=True)),
-        "representatives": [
-            {"fits": n_fits, "values": dict(zip(names, physical[:, k].tolist(), strict=True))}
-            for k, n_fits in representatives(family)
-        ],
-    }
-
-
-def _posterior(posterior: Posterior) -> dict[str, Any]:
-    lower, upper = posterior.interval()
-    return {
-        "walkers": posterior.n_walkers,
-        "steps": posterior.n_steps,
-        "burn_in": posterior.burn_in,
-        "acceptance": posterior.acceptance,
-        "warnings": list(posterior.warnings),
-        "parameters": {
-            name: {
-                "median": float(posterior.median[k]),
-                "interval": [float(lower[k]), float(upper[k])],
-                "autocorrelation_steps": float(posterior.autocorrelation[k]),
-                "r_hat": float(posterior.r_hat[k]),
-            }
-            for k, name in enumerate(posterior.names)
-        },
-    }
 
 
 # --- compare -----------------------------------------------------------------------------------

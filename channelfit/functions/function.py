@@ -58,7 +58,7 @@ class Array:
 
     @property
     def size(self) -> int:
-        """Its elements."""
+        """How many elements it has."""
         return math.prod(self.shape)
 
 
@@ -73,7 +73,7 @@ class Definition:
 
     @property
     def size(self) -> int:
-        """Its elements."""
+        """How many elements it has."""
         return math.prod(self.shape)
 
 
@@ -332,7 +332,7 @@ class _Reading:
     # definitions and outputs
 
     def definitions(self, kind: str) -> tuple[Definition, ...]:
-        """Each may use those above it."""
+        """The definitions of the file, or its outputs; each may use those above it."""
         found: list[Definition] = []
         for head, text in self.root.rows(kind, {}):
             key = f"{kind}.{head}"
@@ -384,7 +384,7 @@ class _Reading:
         return Data(inputs, {}, {})
 
     def read_targets(self, outputs: tuple[Definition, ...], data: Data) -> Data:
-        """The columns that every output is to meet."""
+        """The data with the columns (n_columns, n_rows) that the outputs are to meet."""
         section = self.section
         by_range = section.choice("scale") == "range"
         listed = dict(section.rows("targets"))

@@ -176,7 +176,7 @@ class _IndexedReader(Reader):
         return super().name(node)
 
     def call(self, node: ast.Call) -> Any:
-        """Also sums and products."""
+        """The value of a call; ``sum`` and ``prod`` run over an index of their own."""
         if isinstance(node.func, ast.Name) and node.func.id in FOLDS:
             return self.fold(node, node.func.id)
         return super().call(node)

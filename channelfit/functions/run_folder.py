@@ -13,12 +13,8 @@ import numpy as np
 
 from channelfit.functions.fit_file import FunctionPlan
 from channelfit.results.files import write_text
-from channelfit.results.run_folder import (
-    RunFolder,
-    parameter_rows,
-    provenance,
-    titles,
-)
+from channelfit.results.run_folder import RunFolder, titles
+from channelfit.results.run_summary import parameter_rows, provenance
 from channelfit.search.loop import FitResult
 from channelfit.search.saved_fit import saved_text
 

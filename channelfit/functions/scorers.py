@@ -74,7 +74,7 @@ class FunctionCpu:
         return Score(cost, status)
 
     def rescore(self, parameters: np.ndarray) -> Score:
-        """The same in float64."""
+        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates) in float64."""
         return self._exact.score(parameters)
 
     @cached_property
@@ -117,7 +117,7 @@ class FunctionCuda:
             return Score(cost.get(), status.get())
 
     def rescore(self, parameters: Any) -> Score:
-        """The same in float64."""
+        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates) in float64."""
         return self._exact.score(parameters)
 
     @cached_property

@@ -51,7 +51,7 @@ class FunctionSource:
 
     @cached_property
     def hash(self) -> str:
-        """Of the text."""
+        """The first 16 digits of the SHA-256 of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 

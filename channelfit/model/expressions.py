@@ -380,7 +380,7 @@ class Reader:
         self.refuse_name(node.id, node, "name", self.names)
 
     def unary(self, node: ast.UnaryOp) -> _Value:
-        """A value with a sign before it."""
+        """The value of an expression such as ``-x`` or ``+x``."""
         if isinstance(node.op, ast.Not):
             self.refuse("a condition where a number is wanted", node, 'use "a if v < b else c"')
         if not isinstance(node.op, (ast.USub, ast.UAdd)):
@@ -571,11 +571,11 @@ def _shortened(text: str, length: int) -> str:
     return _printable(text if len(text) <= length else text[: length - 3] + "...")
 
 
-def _excerpt(text: str, index: int, length: int = 60) -> str:
-    """The text around an index, on one line."""
-    start = max(0, min(index - length // 3, len(text) - length))
-    shown = re.sub(r"\s", " ", text[start : start + length])
-    end = "..." if start + length < len(text) else ""
+def _excerpt(text: str, index: int) -> str:
+    """Up to 60 characters of the text around an index, on one line."""
+    start = max(0, min(index - 20, len(text) - 60))
+    shown = re.sub(r"\s", " ", text[start : start + 60])
+    end = "..." if start + 60 < len(text) else ""
     return ("..." if start else "") + _printable(shown) + end
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -361,15 +362,20 @@ def _measured(found: Inspection) -> Inspection:
 
 
 def _cautions(found: Inspection, same: bool) -> list[Caution]:
-    """What looks wrong in an inspection."""
-    place, told = found.file.name, list[Caution]()
+    """What looks wrong in an inspection; same: whether a sweep is as long as its protocol."""
+    told = (*_of_the_signals(found), *_of_the_samples(found, same), *_of_the_cell(found))
+    return [Caution(found.file.name, value, advice) for value, advice in told]
 
-    def tell(value: str, advice: str) -> None:
-        told.append(Caution(place, value, advice))
 
+#: A value that looks wrong, and what may be done about it.
+_Told = tuple[str, str]
+
+
+def _of_the_signals(found: Inspection) -> Iterator[_Told]:
+    """What is doubtful about which signals command and current are, and about the unit."""
     if found.command is not None and found.command.residual_mV > _STRAYS_MV:
         (sweep, time), lost = found.command.residual_at, found.command.residual_mV
-        tell(
+        yield (
             f"the recorded command is up to {lost:.3g} mV from its protocol, at {time:g} ms of "
             f"sweep {sweep + 1}",
             "is it a command, and in mV? Else name the protocol with --command",
@@ -383,88 +389,80 @@ def _cautions(found: Inspection, same: bool) -> list[Caution]:
         and not (s.kind == "other" and (s.unit or _is_command(s)))
     ]
     if rivals and found.current is not None and not found.signal_was_told:
-        tell(
+        yield (
             f"{len(rivals) + 1} signals may be the current; {shown(found.current.name)} was taken",
             f"say --signal for another: {', '.join(map(shown, rivals[:6]))}",
         )
     if found.unit_is_guessed:
-        tell(
+        yield (
             f"no unit of the current is stated; {found.unit} was taken, since its noise is then "
             f"{found.noise_pA:.2g} pA",
             "say --unit if it is another",
         )
+
+
+def _of_the_samples(found: Inspection, same: bool) -> Iterator[_Told]:
+    """What is not known of sampling and protocol, and samples that are missing."""
     if not math.isfinite(found.sampling_ms):
-        tell("how it was sampled is not stated", "say for example --sampling 0.1ms")
+        yield "how it was sampled is not stated", "say for example --sampling 0.1ms"
     elif found.protocol is None:
-        tell("what was commanded is not in the file", "say --command FILE with the protocol")
+        yield "what was commanded is not in the file", "say --command FILE with the protocol"
     elif not same:
         n, wanted = found.current_pA.shape[1], found.protocol.n_times_max
-        tell(
+        yield (
             f"{n} samples a sweep, but its protocol has {wanted} ({found.protocol.sampling_ms:g} "
             "ms from one to the next)",
             "is it the protocol that ran, and the sampling right?",
         )
     missing = ~np.isfinite(found.current_pA)
     if missing.any():
-        tell(
+        yield (
             f"{missing.sum()} of {missing.size} samples are missing",
             "a fit needs `missing: mask` where they are not the ends of shorter sweeps",
         )
-    for value, advice in _of_the_cell(found):
-        tell(value, advice)
-    return told
 
 
-def _of_the_cell(found: Inspection) -> list[tuple[str, str]]:
+def _of_the_cell(found: Inspection) -> Iterator[_Told]:
     """What looks wrong with seal, series resistance, noise and stability."""
-    told, peak = list[tuple[str, str]](), found.peak
     if found.leak is not None and found.leak.seal_MOhm < _POOR_SEAL:
-        told.append(
-            (
-                f"the leak is up to {found.leak.conductance_nS:.3g} nS "
-                f"({found.leak.seal_MOhm:.3g} MOhm), from {found.leak.source}",
-                "was it subtracted, or are channels open there? A fit without a leak term takes "
-                "it for the channel's",
-            )
+        yield (
+            f"the leak is up to {found.leak.conductance_nS:.3g} nS "
+            f"({found.leak.seal_MOhm:.3g} MOhm), from {found.leak.source}",
+            "was it subtracted, or are channels open there? A fit without a leak term takes "
+            "it for the channel's",
         )
-    if peak is not None:
-        size = abs(peak.current_pA)
-        if found.lost_mV > LOST_MV:
-            resistance = found.of_the_clamp("series_resistance_MOhm")
-            fraction = found.of_the_clamp("compensation") or 0.0
-            told.append(
-                (
-                    f"{size / 1e3:.3g} nA through {resistance:.3g} MOhm, {100 * fraction:.0f} % "
-                    f"compensated, lose up to {found.lost_mV:.2g} mV",
-                    "the membrane is not at the command then",
-                )
-            )
-        if 0 < size < 5 * found.noise_pA:
-            told.append(
-                (
-                    f"the largest current, {size:.3g} pA, is hardly above the noise of "
-                    f"{found.noise_pA:.3g} pA",
-                    "is there a channel in it?",
-                )
-            )
-        drift = np.ptp(found.held_pA) if len(found.held_pA) > 1 else 0.0
-        if drift > max(_DRIFT * size, 6 * found.noise_pA) and _held_alike(found.protocol):
-            told.append(
-                (
-                    f"the current at the holding potential goes from {found.held_pA[0]:.3g} to "
-                    f"{found.held_pA[-1]:.3g} pA over the sweeps",
-                    "the seal or the cell changed",
-                )
-            )
+    if found.peak is not None:
+        yield from _of_the_peak(found, abs(found.peak.current_pA))
     if found.run_down is not None and abs(found.run_down) > _DRIFT:
-        told.append(
-            (
-                f"the peak changes by {100 * found.run_down:+.0f} % from the first sweep to the "
-                "last",
-                "equal sweeps should give equal currents: run-down",
-            )
+        yield (
+            f"the peak changes by {100 * found.run_down:+.0f} % from the first sweep to the last",
+            "equal sweeps should give equal currents: run-down",
         )
-    return told
+
+
+def _of_the_peak(found: Inspection, size_pA: float) -> Iterator[_Told]:
+    """What looks wrong beside a largest current of this size."""
+    if found.lost_mV > LOST_MV:
+        resistance = found.of_the_clamp("series_resistance_MOhm")
+        fraction = found.of_the_clamp("compensation") or 0.0
+        yield (
+            f"{size_pA / 1e3:.3g} nA through {resistance:.3g} MOhm, {100 * fraction:.0f} % "
+            f"compensated, lose up to {found.lost_mV:.2g} mV",
+            "the membrane is not at the command then",
+        )
+    if 0 < size_pA < 5 * found.noise_pA:
+        yield (
+            f"the largest current, {size_pA:.3g} pA, is hardly above the noise of "
+            f"{found.noise_pA:.3g} pA",
+            "is there a channel in it?",
+        )
+    drift = np.ptp(found.held_pA) if len(found.held_pA) > 1 else 0.0
+    if drift > max(_DRIFT * size_pA, 6 * found.noise_pA) and _held_alike(found.protocol):
+        yield (
+            f"the current at the holding potential goes from {found.held_pA[0]:.3g} to "
+            f"{found.held_pA[-1]:.3g} pA over the sweeps",
+            "the seal or the cell changed",
+        )
 
 
 def _held_alike(protocol: Protocol | None) -> bool:

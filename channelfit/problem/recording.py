@@ -48,8 +48,9 @@ class Recording:
         raw_pA: (n_sweeps, n_times) pA, as they were before conditioning; None where nothing was
             done to them.
         conditioning: what conditioning found and did, in words, step by step.
-        low_pass: the filter that it went through then, and the model's current has to, too.
-        every: how many samples one is to stand for, since the filter has left nothing between.
+        low_pass: the filter by which conditioning smoothed it, and by which the model's current is
+            smoothed as well; None without one.
+        every: of so many samples one is fitted to, since such a filter leaves nothing between them.
 
     Example:
         >>> import channelfit as cf

@@ -299,22 +299,20 @@ class Section:
             raise self.error(f"text was expected, not {shown(value)}", key)
         return str(value).strip()
 
-    def quantity(
-        self, key: str, *, default: Any = _TABLED, membrane: Membrane | None = None
-    ) -> Any:
+    def quantity(self, key: str, *, default: Any = _TABLED) -> Any:
         """A number, or text with a unit, in the base unit of its dimension."""
         value, given = self._read(key, default)
         self.shape(key, Quantity)
-        return self.measured(key, value, membrane) if given else value
+        return self.measured(key, value) if given else value
 
-    def measured(self, key: str, value: object, membrane: Membrane | None = None) -> float:
+    def measured(self, key: str, value: object) -> float:
         """One of the quantities under a key, in the base unit of the dimension in the table.
 
         Arguments:
             value: as the user wrote it.
         """
         try:
-            return parse_quantity(value, self.shape(key, Quantity).dimension, membrane)
+            return parse_quantity(value, self.shape(key, Quantity).dimension)
         except InputError as error:
             raise error.at(self.file, self.path(key)) from None
 
@@ -336,9 +334,9 @@ class Section:
             raise self.error(f"a whole number, {span}, was expected, not {shown(value)}", key)
         return value
 
-    def flag(self, key: str, default: Any = _TABLED) -> Any:
+    def flag(self, key: str) -> Any:
         """True or false."""
-        value, given = self._read(key, default)
+        value, given = self._read(key, _TABLED)
         self.shape(key, Flag)
         if given and not isinstance(value, bool):
             raise self.error(f"true or false was expected, not {shown(value)}", key)

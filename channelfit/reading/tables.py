@@ -147,22 +147,7 @@ def column(table: Table, name: str, path: Path) -> np.ndarray:
 
 
 def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Table:
-    try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
-            data = _within_memory(file, path)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", path) from None
-    text = _text(data, path)
-    numbered = [
-        (k, line)
-        for k, line in enumerate(text.splitlines(), 1)
-        if line.strip() and not line.startswith("#")
-    ]
-    if not numbered:
-        raise InputError("the file is empty", path)
-    places: Sequence[int]
-    lines: Sequence[str]
-    places, lines = zip(*numbered, strict=True)
+    places, lines = _numbered_lines(path)
     delimiter = _delimiter(lines, decimal)
     lines = _with_points(lines, places, delimiter, decimal, path)
     head = _cells(lines[0], delimiter)
@@ -177,22 +162,9 @@ def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Ta
     nameless = header is None and "" in head  # current,
     if decimal is None and delimiter == "," and (spaced or nameless or not named):
         _refuse_ambiguous(rows, path, places[skip])
-    filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
-    try:
-        values = np.loadtxt(
-            io.StringIO("\n".join(filled)), delimiter=delimiter, ndmin=2, comments=None
-        )
-    except ValueError as error:
-        where, what = _first_fault(rows, places[skip:], delimiter)
-        raise InputError(f"not a table of numbers: {what or error}"[:300], path, where) from None
+    values = _values(rows, places[skip:], delimiter, path)
     names = head if named else [str(k) for k in range(1, values.shape[1] + 1)]
-    if values.size == 0 or len(names) != values.shape[1]:
-        commas = delimiter == "," and values.shape[1] > len(names)
-        raise InputError(
-            f"the header names {len(names)} columns, the rows hold {values.shape[1]}"
-            + "; numbers with a decimal comma must be written with a point" * commas,
-            path,
-        )
+    _check_names(names, values, delimiter, path)
     _refuse_too_large(values, rows, places[skip:], names, delimiter, path)
     if len(set(names)) < len(names):
         raise InputError("two columns have the same name", path)
@@ -200,6 +172,51 @@ def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Ta
     table.lines = places[skip:]
     table.first = () if named or header is not None else tuple(head)
     return table
+
+
+def _numbered_lines(path: Path) -> tuple[Sequence[int], Sequence[str]]:
+    """The lines of a table that are neither empty nor comments, after the numbers they have."""
+    try:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
+            data = _within_memory(file, path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", path) from None
+    numbered = [
+        (k, line)
+        for k, line in enumerate(_text(data, path).splitlines(), 1)
+        if line.strip() and not line.startswith("#")
+    ]
+    if not numbered:
+        raise InputError("the file is empty", path)
+    places, lines = zip(*numbered, strict=True)
+    return places, lines
+
+
+def _values(
+    rows: Sequence[str], places: Sequence[int], delimiter: str | None, path: Path
+) -> np.ndarray:
+    """The numbers of the rows, (n_rows, n_columns), NaN for an empty cell."""
+    filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
+    try:
+        return np.loadtxt(
+            io.StringIO("\n".join(filled)), delimiter=delimiter, ndmin=2, comments=None
+        )
+    except ValueError as error:
+        where, what = _first_fault(rows, places, delimiter)
+        raise InputError(f"not a table of numbers: {what or error}"[:300], path, where) from None
+
+
+def _check_names(
+    names: Sequence[str], values: np.ndarray, delimiter: str | None, path: Path
+) -> None:
+    """Raises InputError where a header does not name each column of values (n_rows, n_columns)."""
+    if values.size == 0 or len(names) != values.shape[1]:
+        commas = delimiter == "," and values.shape[1] > len(names)
+        raise InputError(
+            f"the header names {len(names)} columns, the rows hold {values.shape[1]}"
+            + "; numbers with a decimal comma must be written with a point" * commas,
+            path,
+        )
 
 
 def _refuse_too_large(

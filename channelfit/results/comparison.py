@@ -19,7 +19,7 @@ import numpy as np
 from channelfit.problem.experiment import Experiment
 from channelfit.reading.errors import InputError
 from channelfit.results.report.quality import Quality
-from channelfit.results.run_folder import Winner, rescore
+from channelfit.results.run_summary import Winner, rescore
 from channelfit.results.uncertainty.assessment import can_assess
 from channelfit.results.uncertainty.curvature import correlation_time, count_samples
 from channelfit.results.uncertainty.refinement import brought_to_minimum
@@ -48,7 +48,7 @@ class Contender:
 
     @property
     def cost(self) -> float:
-        """pA^2."""
+        """The mean square of fit minus data, pA^2."""
         return self.winner.cost
 
     @property

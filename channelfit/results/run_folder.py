@@ -27,7 +27,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,22 +37,16 @@ import numpy as np
 from channelfit.pieces.kept import Kept
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
-from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import make_folder, settle, write_text, writing
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.page_facts import facts_of
-from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
-from channelfit.results.uncertainty import assessment
-from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine.computer import machine, versions
-from channelfit.scoring.scorer import make_scorer
 from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
 if TYPE_CHECKING:
-    from channelfit.problem.experiment import Experiment
+    from channelfit.results.run_summary import Winner
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.loop import FitResult, Progress
     from channelfit.search.plan import FitPlan
@@ -235,52 +229,6 @@ def _take(folder: Path, dead: tuple[int, int] | None) -> None:
             raise InputError(_TAKEN, folder) from None
 
 
-@dataclass(frozen=True, eq=False)
-class Winner:
-    """The best candidate, scored once more in float64 from its traces.
-
-    traces: per experiment (n_sweeps, n_times) pA. parts: how well each follows its recording, None
-    where there is none; quality: all that count as one. deviation_pA: how far the traces of the
-    search's own precision are from these, at most; 0 when the search was in float64.
-    """
-
-    values: np.ndarray
-    traces: list[np.ndarray]
-    parts: list[Quality | None]
-    quality: Quality
-    deviation_pA: float
-
-    @property
-    def cost(self) -> float:
-        """pA^2."""
-        return self.quality.mean_square
-
-    @property
-    def rms_pA(self) -> float:
-        """Root of the cost."""
-        return self.quality.rms_pA
-
-
-def rescore(fit: FitPlan, scorer: Scorer, values: np.ndarray) -> Winner:
-    """Traces and cost of one candidate (n_parameters,) in float64."""
-    column = np.asarray(values, dtype=float)[:, None]
-    traces = [c[:, :, 0] for c in scorer.simulate(column)]
-    deviation = 0.0
-    if scorer.dtype != "float64":
-        exact = make_scorer(fit.problem, scorer.backend, "float64")
-        exact_traces = [c[:, :, 0] for c in exact.simulate(column)]
-        pairs = zip(traces, exact_traces, strict=True)
-        deviation = max(float(np.nanmax(np.abs(a - b))) for a, b in pairs)
-        traces = exact_traces
-    parts = [
-        None if e.recording is None else quality(t, e.recording.current_pA, e.recording.weight)
-        for e, t in zip(fit.problem.experiments, traces, strict=True)
-    ]
-    weights = [e.weight for e in fit.problem.experiments]
-    whole = pooled((p, w) for p, w in zip(parts, weights, strict=True) if p is not None)
-    return Winner(column[:, 0], traces, parts, whole, deviation)
-
-
 @dataclass
 class RunFolder:
     """One run's folder while the search goes on and after it; `artist` draws the picture in it."""
@@ -308,7 +256,7 @@ class RunFolder:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The path of the folder."""
         return self.claim.path
 
     def save_source(self, scorer: Scorer) -> None:
@@ -545,138 +493,10 @@ def page_of(fit: FitPlan, winner: Winner, evaluations: int) -> Page:
     )
 
 
-def summarize(fit: FitPlan, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
-    """The numbers of a run as plain data."""
-    sure, errors = _uncertainty(fit, scorer, winner)
-    rows = parameter_rows(fit, result) | _ties(fit, result.values)
-    return {
-        **titles(fit),
-        "model": fit.problem.model.name,
-        "file": str(fit.file),
-        "cost": winner.cost,
-        **winner.quality.as_plain(),
-        "parameters": {name: row | errors.get(name, {}) for name, row in rows.items()},
-        "uncertainty": sure,
-        "experiments": [
-            {
-                "protocol": e.protocol.name,
-                **(part or Quality()).as_plain(),
-                "weight": e.weight,
-                **_told(e),
-            }
-            for e, part in zip(fit.problem.experiments, winner.parts, strict=True)
-        ],
-        "membrane": _membrane(fit.document),
-        "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
-        "warnings": [asdict(caution) for caution in fit.cautions],
-        "agreement": result.agreement,
-        "failing_examples": fit.failing_examples() if result.failures else [],
-        "strange_rates": fit.strange_rates(
-            result.values, scorer.dtype if scorer.backend == "cuda" else "float64"
-        ),
-        "largest_deviation_from_float64_pA": winner.deviation_pA,
-        **provenance(fit, result, scorer),
-    }
-
-
-def _membrane(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The size of the cell by which a raw model multiplies densities; a saved fit has the product.
-
-    None where it has no such size.
-    """
-    current = document.get("current")
-    given = current if isinstance(current, Mapping) else {}
-    return {key: given[key] for key in ("area", "capacitance") if given.get(key)} or None
-
-
-def provenance(fit: FitPlan, result: FitResult, scorer: Scorer) -> dict[str, Any]:
-    """How a search went and what ran it: what stands in the summary of any kind of fit."""
-    on_gpu = scorer.backend == "cuda"
-    return {
-        "stop_reason": result.stop_reason,
-        "generations": result.generations,
-        "evaluations": result.evaluations,
-        "seconds": result.seconds,
-        "candidates_per_second": result.evaluations / max(result.seconds, 1e-9),
-        "failed_candidates": dict(result.failures),
-        "optimizer": result.optimizer,
-        "settings": dict(result.settings),
-        "stop": dict(fit.stop),
-        "seed": result.seed,
-        "backend": scorer.backend,
-        "dtype": scorer.dtype,
-        "source_hash": result.source_hash,
-        "files": file_hashes(fit),
-        "search_cost": result.cost,
-        "versions": versions(on_gpu),
-        "machine": machine() | ({"gpu": gpu.device().name} if on_gpu else {}),
-        "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
-    }
-
-
 def titles(fit: FitPlan) -> dict[str, str]:
     """What a fit is called, and described as where it says so."""
     told = {"name": fit.name, "description": fit.description, "source": fit.source}
     return {key: text for key, text in told.items() if text}
-
-
-def _told(experiment: Experiment) -> dict[str, Any]:
-    """What the files of an experiment say of themselves, and how its recording was conditioned."""
-    protocol, recording = experiment.protocol, experiment.recording
-    told = {
-        "protocol_description": protocol.description,
-        "protocol_source": protocol.source,
-        "recording": recording.source if recording else "",
-        "conditioning": list(recording.conditioning) if recording else [],
-        "cell": experiment.cell,
-        "temperature": experiment.temperature,
-    }
-    return {key: text for key, text in told.items() if text}
-
-
-def _uncertainty(
-    fit: FitPlan, scorer: Scorer, winner: Winner
-) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
-    """How sure the winner is, as a whole and by parameter; None where the backend cannot tell."""
-
-    if scorer.dtype != "float64":
-        scorer = make_scorer(fit.problem, scorer.backend, "float64")
-    if not assessment.can_assess(scorer):
-        return None, {}
-    try:
-        judged = assessment.assess(fit, scorer, winner.values, traces=winner.traces)
-    except InputError as error:  # too few samples: the fit itself stands
-        return {"remarks": [str(error)], "undetermined": []}, {}
-    return assessment.as_plain(judged), assessment.parameter_rows(judged.estimate, fit.problem)
-
-
-def parameter_rows(fit: FitPlan, result: FitResult) -> dict[str, dict[str, Any]]:
-    """What `summary.json` says of every parameter that is no tie."""
-    rows = {}
-    places = zip(fit.problem.parameters, result.values, result.notes, strict=True)
-    for parameter, value, note in places:
-        row: dict[str, Any] = {"value": float(value), "unit": parameter.unit}
-        if fit.surrogate:
-            row["true_value"] = parameter.value
-        row |= {"lower": parameter.lower, "upper": parameter.upper}
-        if note:
-            row["note"] = note
-        rows[parameter.name] = row
-    return rows
-
-
-def _ties(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
-    problem = fit.problem
-    found, true = problem.tied_values(values), {}
-    if fit.surrogate:
-        true = problem.tied_values(problem.values())
-    rows = {}
-    for tie in problem.ties:
-        row: dict[str, Any] = {"value": found[tie.name], "unit": tie.unit}
-        if true:
-            row["true_value"] = true[tie.name]
-        rows[tie.name] = row | {"lower": tie.lower, "upper": tie.upper, "note": "tied"}
-    return rows
 
 
 def json_text(data: object) -> str:

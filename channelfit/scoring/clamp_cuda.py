@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.experiment import Problem
-from channelfit.scoring.clamp import ClampScorer, Raw
+from channelfit.scoring.clamp import ClampScorer, Laid, Raw
 from channelfit.scoring.kernels.clamp_cuda import CLAMP_SWEEPS, ClampCudaSource
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
@@ -73,38 +73,18 @@ class ClampCudaScorer(ClampScorer):
         xp, n, n_free = self.xp, parameters.shape[1], len(source.step.free)
         mesh = self.grid(level, not tracing)
         with gpu.gpu_errors():
-            grid, rests = mesh.grid, mesh.rests
-            if (level, tracing) not in self._arrays:
-                host = [grid.holding, grid.sweeps, mesh.steps, grid.jumped, rests, mesh.modes]
-                host += [grid.times, grid.data, grid.weight]
-                self._arrays[level, tracing] = [xp.asarray(array) for array in host]
-            arrays = self._arrays[level, tracing]
             cost, error, status = xp.zeros(n), xp.zeros(n), xp.zeros(n, dtype=np.int8)
-            trace = xp.empty((grid.times.size, n)) if tracing else gpu.NULL
+            trace = xp.empty((mesh.grid.times.size, n)) if tracing else gpu.NULL
             gradient = xp.zeros((n_free, n)) if n_free else gpu.NULL
             curvature = xp.zeros((n_free, n_free, n)) if n_free else gpu.NULL
-            kept = xp.empty(len(grid.holding) * source.kept * n)
-            kernel = self._modules.get(source.text)
-            if kernel is None:
-                kernel = self._modules[source.text] = gpu.compile_cuda(source.text).kernel(
-                    CLAMP_SWEEPS
-                )
-            kernel(
+            kept = xp.empty(len(mesh.grid.holding) * source.kept * n)
+            self._kernel(source)(
                 (-(-n // _THREADS),),
                 (_THREADS,),
                 (
                     xp.asarray(np.ascontiguousarray(parameters)),
                     np.int32(n),
-                    arrays[0],
-                    np.int32(len(grid.holding)),
-                    arrays[1],
-                    np.int32(len(grid.sweeps)),
-                    arrays[2],
-                    np.int32(mesh.steps.shape[1]),
-                    arrays[3],
-                    arrays[4],
-                    np.int32(rests.shape[1]),
-                    *arrays[5:],
+                    *self._of_the_mesh(mesh, level, tracing),
                     cost,
                     status,
                     error,
@@ -122,3 +102,31 @@ class ClampCudaScorer(ClampScorer):
                 to_host(gradient) if n_free else np.empty((0, n)),
                 to_host(curvature) if n_free else np.empty((0, 0, n)),
             )
+
+    def _kernel(self, source: ClampCudaSource) -> gpu.Kernel:
+        kernel = self._modules.get(source.text)
+        if kernel is None:
+            kernel = gpu.compile_cuda(source.text).kernel(CLAMP_SWEEPS)
+            self._modules[source.text] = kernel
+        return kernel
+
+    def _of_the_mesh(self, mesh: Laid, level: int, tracing: bool) -> list[Any]:
+        """The arguments of the kernel that tell of the mesh; arrays go to the device once."""
+        grid = mesh.grid
+        if (level, tracing) not in self._arrays:
+            host = [grid.holding, grid.sweeps, mesh.steps, grid.jumped, mesh.rests, mesh.modes]
+            host += [grid.times, grid.data, grid.weight]
+            self._arrays[level, tracing] = [self.xp.asarray(array) for array in host]
+        holding, sweeps, steps, jumped, rests, *others = self._arrays[level, tracing]
+        return [
+            holding,
+            np.int32(len(grid.holding)),
+            sweeps,
+            np.int32(len(grid.sweeps)),
+            steps,
+            np.int32(mesh.steps.shape[1]),
+            jumped,
+            rests,
+            np.int32(mesh.rests.shape[1]),
+            *others,
+        ]

@@ -110,11 +110,11 @@ class ReferenceScorer:
         return Score(cost, status)
 
     def preview(self, parameters: np.ndarray) -> Score:
-        """The score: `linearize` has the same."""
+        """The score; here `linearize` computes costs as exactly as `score` does."""
         return self.score(parameters)
 
     def rescore(self, parameters: np.ndarray) -> Score:
-        """The score: there is none more exact."""
+        """The score; no backend computes it more exactly."""
         return self.score(parameters)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
@@ -275,7 +275,7 @@ class _Population:
         return [_applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
 
     def current(self, state: list[np.ndarray], v_mV: float) -> np.ndarray:
-        """(n_candidates,) pA."""
+        """The current (n_candidates,) pA of occupancies, one array a chain, at a voltage."""
         total = np.zeros(self.n)
         for term in self.model.terms:
             is_open = np.ones(self.n)

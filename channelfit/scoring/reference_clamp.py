@@ -112,13 +112,13 @@ class _Cell:
         )
 
     def recorded(self, y: np.ndarray, command: float) -> float:
-        """What is recorded, pA."""
+        """The current that is recorded behind the filter, pA."""
         if self.filter:
             return float(self.filter[2] @ y[self.n + 3 :])
         return self.unfiltered(y, self.right_side(y, command))
 
     def rest(self, command: float) -> np.ndarray:
-        """The state at rest at a command."""
+        """The state (n,) in which nothing changes while the command stays, mV."""
         from scipy.optimize import brentq
 
         def at(v: float) -> np.ndarray:

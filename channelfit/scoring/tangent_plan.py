@@ -7,7 +7,7 @@ varying voltage `ramp_collocation`), and which matrices make residuals of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from channelfit.problem.run_tree import (
 )
 from channelfit.scoring.kernels import tangent_tables as columns
 from channelfit.scoring.layout import ramp_collocation as collocation
-from channelfit.scoring.layout.held_compression import compression
+from channelfit.scoring.layout.held_compression import Compression, compression
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +122,31 @@ class Piece:
         return shown, np.sum((data - shown @ self.basis.T) ** 2, axis=-1)
 
 
+@dataclass(eq=False)
+class _Filled:
+    """What runs were given while their plan is made.
+
+    Attributes:
+        flat: numbers of the flat array.
+        rows: residuals.
+        points: samples of held runs that are computed, counted from the start of a run.
+        scale: of the residuals.
+    """
+
+    flat: int = 0
+    rows: int = 0
+    points: list[np.ndarray] = field(default_factory=list)
+    scale: list[np.ndarray] = field(default_factory=list)
+    _n_points: int = 0
+
+    def add(self, points: np.ndarray) -> int:
+        """Adds points (n,) and returns where the first of them stands among all."""
+        first = self._n_points
+        self.points.append(points)
+        self._n_points += len(points)
+        return first
+
+
 class Plan:
     """Where everything of one tree of runs goes.
 
@@ -173,81 +198,88 @@ class Plan:
     def _place(
         self, tree: RunTree, held: np.ndarray, sampled: np.ndarray, oscillating: bool
     ) -> None:
-        runs, width = tree.runs, self.width
-        by_length: dict[int, list[int]] = {}
+        """Gives every sampled run its points, its place in the flat array and its residuals.
+
+        First come held runs that are compressed, then the pieces of ramps, and last the runs of
+        which every sample is a residual of its own.
+        """
+        self.groups: list[Group] = []
+        self._seen: list[Seen] = []
+        filled = _Filled()
         whole: list[int] = []
+        by_length: dict[int, list[int]] = {}
         for r in np.flatnonzero(sampled).tolist():
             if r in self.ramps:
                 continue
-            few = held[r] and not compression(int(runs[r, N_SAMPLES]), oscillating).is_whole
-            (by_length.setdefault(int(runs[r, N_SAMPLES]), []) if few else whole).append(r)
-        short: dict[int, int] = {}  # all samples of held runs, as points
-        points: list[np.ndarray] = []
-        n_points = flat = rows = 0
-        self.groups: list[Group] = []
-        self._seen: list[Seen] = []
-        scale: list[np.ndarray] = []
+            length = int(tree.runs[r, N_SAMPLES])
+            few = held[r] and not compression(length, oscillating).is_whole
+            (by_length.setdefault(length, []) if few else whole).append(r)
         for length, members in by_length.items():
-            kept = compression(length, oscillating)
-            rank, n_kept = kept.matrix.shape
-            stride = len(members) * width
-            for k, r in enumerate(members):
-                self.runs[r, columns.OUT :] = flat + k * width, stride, n_points, n_kept
-            self._seen.append(Seen(kept.project, [(_samples(tree, r), r) for r in members]))
-            self.groups.append(
-                Group(
-                    kept.matrix,
-                    slice(flat, flat + n_kept * stride),
-                    slice(rows, rows + rank * len(members)),
-                )
-            )
-            scale.append(np.tile(np.sqrt(tree.run_weight[members]), rank))
-            points.append(kept.points)
-            n_points, flat = n_points + n_kept, flat + n_kept * stride
-            rows += rank * len(members)
+            self._place_compressed(filled, compression(length, oscillating), members)
         for r in self.ramps:
-            for group, seen in self._pieces(tree, r, flat, rows) if sampled[r] else ():
-                self.groups.append(group)
-                self._seen.append(seen)
-                scale.append(np.full(len(group.matrix), np.sqrt(tree.run_weight[r])))
-                flat, rows = group.points.stop, group.residuals.stop
-        self.n_compressed = flat
-        for r in whole:
-            length = int(runs[r, N_SAMPLES])
-            self.runs[r, [columns.OUT, columns.STRIDE]] = flat + rows * width, width
-            if held[r]:
-                if length not in short:
-                    short[length] = n_points
-                    points.append(np.arange(length))
-                    n_points += length
-                self.runs[r, [columns.POINTS, columns.N_POINTS]] = short[length], length
-            self._seen.append(Seen(_untouched, [(_samples(tree, r), r)]))
-            scale.append(np.full(length, np.sqrt(tree.run_weight[r])))
-            rows += length
-        self.n_residuals, self.n_flat = rows, flat + rows * width
-        self.points = joined(points, np.int64)
-        self.scale = joined(scale)
+            if sampled[r]:
+                self._place_pieces(filled, r)
+        self.n_compressed = filled.flat
+        self._place_whole(filled, whole, held)
+        self.n_residuals, self.n_flat = filled.rows, filled.flat + filled.rows * self.width
+        self.points = joined(filled.points, np.int64)
+        self.scale = joined(filled.scale)
         self.target, self.constant = self.targets(tree.data_pA, tree.constant)
         self.matrices = joined([group.matrix.ravel() for group in self.groups])
-        begins = np.cumsum([0, *(group.matrix.size for group in self.groups)])
-        self.group_table = np.array(
-            [
-                (*g.matrix.shape, begin, g.points.start, g.points.stop, g.residuals.start * width)
-                for g, begin in zip(self.groups, begins, strict=False)
-            ],
-            np.int64,
-        ).reshape(-1, 6)
+        self.group_table = self._group_table()
 
-    def _pieces(self, tree: RunTree, r: int, flat: int, rows: int) -> Iterator[tuple[Group, Seen]]:
-        """For every piece with samples: its group, and what data become in it."""
-        ramp = self.ramps[r]
-        for piece in sampled_pieces(tree, r, ramp):
-            ramp.places[piece.number] = flat
+    def _place_compressed(self, filled: _Filled, kept: Compression, members: list[int]) -> None:
+        """Places held runs of equally many samples, of which few points tell all."""
+        rank, n_kept = kept.matrix.shape
+        first = filled.add(kept.points)
+        stride = len(members) * self.width
+        for k, r in enumerate(members):
+            self.runs[r, columns.OUT :] = filled.flat + k * self.width, stride, first, n_kept
+        group = Group(
+            kept.matrix,
+            slice(filled.flat, filled.flat + n_kept * stride),
+            slice(filled.rows, filled.rows + rank * len(members)),
+        )
+        self.groups.append(group)
+        self._seen.append(Seen(kept.project, [(_samples(self.tree, r), r) for r in members]))
+        filled.scale.append(np.tile(np.sqrt(self.tree.run_weight[members]), rank))
+        filled.flat, filled.rows = group.points.stop, group.residuals.stop
+
+    def _place_pieces(self, filled: _Filled, r: int) -> None:
+        """Places the pieces of a ramp in which samples lie."""
+        ramp, weight = self.ramps[r], self.tree.run_weight[r]
+        for piece in sampled_pieces(self.tree, r, ramp):
+            ramp.places[piece.number] = filled.flat
             rank, n_points = piece.matrix.shape
-            points = slice(flat, flat + n_points * self.width)
-            group = Group(piece.matrix, points, slice(rows, rows + rank))
-            flat, rows = points.stop, rows + rank
-            yield group, Seen(piece.project, [(piece.samples, r)])
+            points = slice(filled.flat, filled.flat + n_points * self.width)
+            self.groups.append(Group(piece.matrix, points, slice(filled.rows, filled.rows + rank)))
+            self._seen.append(Seen(piece.project, [(piece.samples, r)]))
+            filled.scale.append(np.full(rank, np.sqrt(weight)))
+            filled.flat, filled.rows = points.stop, filled.rows + rank
+
+    def _place_whole(self, filled: _Filled, whole: list[int], held: np.ndarray) -> None:
+        """Places runs of which every sample is a residual; they end the flat array."""
+        firsts: dict[int, int] = {}  # of all samples of held runs of some length, as points
+        for r in whole:
+            length = int(self.tree.runs[r, N_SAMPLES])
+            place = filled.flat + filled.rows * self.width
+            self.runs[r, [columns.OUT, columns.STRIDE]] = place, self.width
+            if held[r]:
+                if length not in firsts:
+                    firsts[length] = filled.add(np.arange(length))
+                self.runs[r, [columns.POINTS, columns.N_POINTS]] = firsts[length], length
+            self._seen.append(Seen(_untouched, [(_samples(self.tree, r), r)]))
+            filled.scale.append(np.full(length, np.sqrt(self.tree.run_weight[r])))
+            filled.rows += length
+
+    def _group_table(self) -> np.ndarray:
+        """(n_groups, 6), where the matrices, points and residuals of groups begin and end."""
+        begins = np.cumsum([0, *(group.matrix.size for group in self.groups)])
+        rows = [
+            (*g.matrix.shape, begin, g.points.start, g.points.stop, g.residuals.start * self.width)
+            for g, begin in zip(self.groups, begins, strict=False)
+        ]
+        return np.array(rows, np.int64).reshape(-1, 6)
 
     def targets(self, data_pA: np.ndarray, constant: float) -> tuple[np.ndarray, float]:
         """What data look like to the residuals, and the squares that lie outside all of these.

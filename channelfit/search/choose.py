@@ -203,7 +203,7 @@ DIRECTED = ("hybrid",)
 
 
 def unknown(kind: str, name: object, known: Collection[str]) -> str:
-    """What to say of a name that is not known."""
+    """The message about an unknown name: the closest known one, and all that are known."""
     close = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {close[0]}?" if close else "."
     return f'unknown {kind} "{name}"{hint} Known: {", ".join(known)}'

@@ -26,7 +26,7 @@ from channelfit.problem.plausibility import (
 )
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, in_fit, read_rate_bounds, tied_bounds
-from channelfit.problem.recording import load_recording, masks
+from channelfit.problem.recording import Recording, load_recording, masks
 from channelfit.problem.waves import Constant, Ramp, Segment, Sines
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section
@@ -278,6 +278,30 @@ def _experiment(
     celsius = row.quantity("temperature")
     protocol = _protocol(row, row.take("protocol"), "protocol", load)
     clamp = read_clamp(row.section("clamp"), model) if "clamp" in row else None
+    protocol, clamp = _late(row, model, protocol, clamp)
+    recording = load_recording(row.section("recording"), protocol, read)
+    weight = row.number("weight")
+    if weight < 0:
+        raise row.error(f"a weight of 0 or more was expected, not {weight:g}", "weight")
+    left = recording.weight * _masks(row, protocol)
+    clamp = _filtering(row, clamp, recording)
+    every = _every(row, protocol, recording)
+    place = f"{row.file}: {row.path('recording')}"
+    seen = Seen(place, protocol, recording.current_pA, left)
+    cautions = recording_cautions(seen, weight > 0)
+    recording = replace(recording, weight=left, cautions=cautions)
+    told = Experiment(protocol, recording, weight, cell, celsius, clamp)
+    experiment = _thinned(told, every)
+    assert experiment.recording is not None
+    if not experiment.recording.weight.any():
+        raise row.error("no sample is left to fit to", "mask" if row.take("mask") else "recording")
+    return experiment
+
+
+def _late(
+    row: Section, model: ChannelModel, protocol: Protocol, clamp: Clamp | None
+) -> tuple[Protocol, Clamp | None]:
+    """The protocol later by the delay, or the clamp with a delay that is a parameter."""
     delay = 0.0
     if _names_a_parameter(row.take("delay")):
         if clamp is not None and not clamp.delay.is_zero:
@@ -288,38 +312,38 @@ def _experiment(
     shortest = min(sweep[-1].end_ms for sweep in protocol.sweeps)
     if not 0 <= delay < shortest:
         raise row.error(f"a time from 0 to {shortest:g} ms was expected, not {delay:g}", "delay")
-    protocol = _delayed(protocol, delay)
-    recording = load_recording(row.section("recording"), protocol, read)
-    weight = row.number("weight")
-    if weight < 0:
-        raise row.error(f"a weight of 0 or more was expected, not {weight:g}", "weight")
+    return _delayed(protocol, delay), clamp
+
+
+def _masks(row: Section, protocol: Protocol) -> np.ndarray:
+    """The weights (n_sweeps, n_times) that the masks of an experiment leave its samples."""
     entries = row.take("mask")
     entries = [entries] if isinstance(entries, Mapping) else row.items("mask")
     sections = [Section(e, row.file, row.path(f"mask[{i}]")) for i, e in enumerate(entries, 1)]
-    left = recording.weight * masks(sections, protocol)
-    if recording.low_pass is not None:
-        if clamp is not None and clamp.low_pass is not None:
-            raise row.error(
-                "the clamp has a low-pass filter and the recording is conditioned by another; "
-                "only one can be modelled",
-                "clamp.lowpass",
-            )
-        clamp = replace(clamp or Clamp(), low_pass=recording.low_pass)
+    return masks(sections, protocol)
+
+
+def _filtering(row: Section, clamp: Clamp | None, recording: Recording) -> Clamp | None:
+    """The clamp with the low-pass filter by which the recording is conditioned, where it is."""
+    if recording.low_pass is None:
+        return clamp
+    if clamp is not None and clamp.low_pass is not None:
+        raise row.error(
+            "the clamp has a low-pass filter and the recording is conditioned by another; "
+            "only one can be modelled",
+            "clamp.lowpass",
+        )
+    return replace(clamp or Clamp(), low_pass=recording.low_pass)
+
+
+def _every(row: Section, protocol: Protocol, recording: Recording) -> int:
+    """Of how many samples one is fitted to."""
     if "every" in row and recording.every > 1:
         raise row.error("the low-pass filter of the recording says this too; give it once", "every")
-    every = row.integer("every", recording.every)
+    every: int = row.integer("every", recording.every)
     if every > protocol.n_times_max:
         raise row.error(f"{protocol.name} has only {protocol.n_times_max} samples", "every")
-    place = f"{row.file}: {row.path('recording')}"
-    seen = Seen(place, protocol, recording.current_pA, left)
-    cautions = recording_cautions(seen, weight > 0)
-    recording = replace(recording, weight=left, cautions=cautions)
-    told = Experiment(protocol, recording, weight, cell, celsius, clamp)
-    experiment = _thinned(told, every)
-    assert experiment.recording is not None
-    if not experiment.recording.weight.any():
-        raise row.error("no sample is left to fit to", "mask" if entries else "recording")
-    return experiment
+    return every
 
 
 def _names_a_parameter(delay: object) -> bool:

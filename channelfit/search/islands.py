@@ -44,19 +44,19 @@ class Island(Protocol):
     def tell(self, candidates: Any, cost: Any) -> None: ...
 
     def state(self) -> Arrays:
-        """All that it is, on the host."""
+        """All that the search needs to go on later, as arrays on the host."""
         ...
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Makes it what it was when `state` was called."""
+        """Brings the search back to where it was when `state` was called."""
         ...
 
     def best_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Its n best points (n_parameters, n) and their costs (n,), on the host."""
+        """The n best points (n_parameters, n) of the island and their costs (n,), on the host."""
         ...
 
     def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
-        """Puts points in the places of its worst."""
+        """Replaces the island's worst points by these (n_parameters, n), of costs (n,)."""
         ...
 
 

@@ -57,7 +57,7 @@ class Answer:
     curvature: Any = None
 
     def arrays(self) -> list[Any]:
-        """Those that there are."""
+        """The arrays that the scorer has returned, without those that are None."""
         every = (self.cost, self.status, self.gradient, self.curvature)
         return [a for a in every if a is not None]
 

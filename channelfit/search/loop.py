@@ -73,7 +73,7 @@ class StopRules:
 
     @property
     def any(self) -> bool:
-        """Whether any rule is on."""
+        """Whether any rule is given by which a search ends."""
         return any(
             getattr(self, rule.name) is not None
             for rule in fields(self)

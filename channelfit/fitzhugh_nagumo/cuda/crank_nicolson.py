@@ -238,55 +238,26 @@ class CrankNicolsonCuda(OnDevice):
         )
         reals = 3 * self.threads * (self.nodes + 1) + 10 * self.threads
         shared = reals * np.dtype(self.dtype).itemsize
-        place = (
-            np.int64(n),
-            np.int32(n_parts),
-            np.int32(self.left_kind),
-            np.int32(self.right_kind),
-        )
+        kinds = np.int32(self.left_kind), np.int32(self.right_kind)
+        place = (np.int64(n), np.int32(n_parts), *kinds)
+        counts = np.int32(n_cables), np.int32(n_parts)
+        state = (v, w, push, u)
+
+        def newton(k: int) -> None:
+            iteration = np.int32(k)
+            reduced = (*state, ends, parts, rows, flags, *place, iteration)
+            launch("parts_reduce", all_parts, self.threads, reduced, shared)
+            joined = (parts, work, opened, flags, *counts, iteration)
+            launch("parts_join", n_cables, _JOINERS, joined, 0)
+            tolerance = self._real(self.tolerance)
+            solved = (*state, ends, opened, rows, flags, *place, iteration, tolerance)
+            launch("parts_substitute", all_parts, self.threads, solved, shared)
+
+        finished = (v, w, u, rows, flags, np.int64(n), counts[0], np.int32(_ITERATIONS))
         for _ in range(n_steps):
             for k in range(_ITERATIONS):
-                iteration = np.int32(k)
-                launch(
-                    "parts_reduce",
-                    all_parts,
-                    self.threads,
-                    (v, w, push, u, ends, parts, rows, flags, *place, iteration),
-                    shared,
-                )
-                launch(
-                    "parts_join",
-                    n_cables,
-                    _JOINERS,
-                    (parts, work, opened, flags, np.int32(n_cables), np.int32(n_parts), iteration),
-                    0,
-                )
-                launch(
-                    "parts_substitute",
-                    all_parts,
-                    self.threads,
-                    (
-                        v,
-                        w,
-                        push,
-                        u,
-                        ends,
-                        opened,
-                        rows,
-                        flags,
-                        *place,
-                        iteration,
-                        self._real(self.tolerance),
-                    ),
-                    shared,
-                )
-            launch(
-                "parts_finish",
-                -(-n * n_cables // 256),
-                256,
-                (v, w, u, rows, flags, np.int64(n), np.int32(n_cables), np.int32(_ITERATIONS)),
-                0,
-            )
+                newton(k)
+            launch("parts_finish", -(-n * n_cables // 256), 256, finished, 0)
         return v, w
 
 

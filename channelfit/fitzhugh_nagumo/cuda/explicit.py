@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from channelfit.fitzhugh_nagumo.cuda.device import Device, OnDevice, program_head
+from channelfit.fitzhugh_nagumo.cuda.device import Device, Launch, OnDevice, program_head
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
 from channelfit.fitzhugh_nagumo.runge_kutta import EULER_STABLE, REACH, STABLE
 
@@ -378,19 +378,36 @@ class ExplicitCuda(OnDevice):
         )
         push = self._drive(drive)
         fitting = -(-n // 32)
-        kinds = (np.int32(self.left_kind), np.int32(self.right_kind))
         if fitting <= self.most_nodes[self.dtype]:
-            text = self._text(max(fitting, 2), drive, n)
-            v_new, w_new = (self.device.empty((n_cables, n), self.dtype) for _ in range(2))
-            self._program(text)(
-                "explicit_cables",
-                -(-n_cables // self.warps),
-                32 * self.warps,
-                (v, w, push, v_new, w_new, rows, np.int32(n_cables), np.int32(n_steps), *kinds),
-                0,
-            )
-            return v_new, w_new
+            launch = self._program(self._text(max(fitting, 2), drive, n))
+            return self._whole(launch, v, w, n_steps, rows, push)
         launch = self._program(self._text(self.nodes, drive))
+        return self._in_tiles(launch, v, w, n_steps, rows, push)
+
+    @property
+    def _kinds(self) -> tuple[np.int32, np.int32]:
+        return np.int32(self.left_kind), np.int32(self.right_kind)
+
+    def _whole(
+        self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any
+    ) -> tuple[Any, Any]:
+        """All steps at once, with each cable in the registers of a warp."""
+        n_cables, n = v.shape
+        v_new, w_new = (self.device.empty((n_cables, n), self.dtype) for _ in range(2))
+        launch(
+            "explicit_cables",
+            -(-n_cables // self.warps),
+            32 * self.warps,
+            (v, w, push, v_new, w_new, rows, np.int32(n_cables), np.int32(n_steps), *self._kinds),
+            0,
+        )
+        return v_new, w_new
+
+    def _in_tiles(
+        self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any
+    ) -> tuple[Any, Any]:
+        """A few steps for each pass over memory, with a tile of a cable in each warp."""
+        n_cables, n = v.shape
         tiles = -(-n // (32 * self.nodes - 2 * self.halo))
         spare = [
             tuple(self.device.empty((n_cables, n), self.dtype) for _ in range(2)) for _ in "ab"
@@ -414,7 +431,7 @@ class ExplicitCuda(OnDevice):
                     np.int32(n_cables),
                     np.int32(self.halo),
                     np.int32(count),
-                    *kinds,
+                    *self._kinds,
                 ),
                 0,
             )

@@ -154,7 +154,7 @@ def _bytes(file: Path) -> int:
 
 
 def report() -> None:
-    """Prints all of it."""
+    """Prints what is installed, what each backend can do, and how to get what is missing."""
 
     host = machine()
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ import numpy as np
 
 from channelfit.fitzhugh_nagumo import choice, inputs, outputs, settings
 from channelfit.fitzhugh_nagumo.checkpoint import Checkpoints
-from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
+from channelfit.fitzhugh_nagumo.equation import NAMED_STATES, Cable, Equation
 from channelfit.fitzhugh_nagumo.memory import check_host
 from channelfit.fitzhugh_nagumo.scheme import Scheme
-from channelfit.fitzhugh_nagumo.simulation import OnProgress, simulate
+from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, simulate
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.unfinished import Unfinished
@@ -34,15 +35,77 @@ from channelfit.scoring.machine.computer import processor
 
 #: What `--scheme auto` chooses from.
 _AUTO = ("runge-kutta", "chebyshev", "crank-nicolson")
+#: The error that it allows without `--error`.
+_ERROR = 1e-4
 #: Options that say where results go and what is printed, not what is solved.
 _ELSEWHERE = ("resume", "out", "quiet")
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What the options of the command say, by the names of their parameters (`verbs.fhn`)."""
+
+    scheme: str
+    backend: str
+    dtype: str
+    a: str
+    gamma: str
+    epsilon: str
+    diffusion: str
+    nodes: int
+    dx: float
+    left: str
+    right: str
+    initial: str
+    stimuli: tuple[str, ...]
+    end: float
+    frames: int
+    dt: float | None
+    tolerance: float | None
+    error: float | None
+    noise: float
+    seed: int
+    threshold: float
+    resume: Path | None
+    out: Path | None
+    suffix: str
+    animation: bool
+    quiet: bool
+
+    @property
+    def state_is_a_file(self) -> bool:
+        """Whether the state at t = 0 is read from a file."""
+        return self.initial.partition(":")[0] not in NAMED_STATES
+
+    def schemes(self, names: Sequence[str], of: _Task, noise: float) -> list[Scheme]:
+        """Schemes of these names for an equation on a cable."""
+        return inputs.schemes(
+            names, self.backend, self.dtype, of.equation, of.cable, noise, self.seed
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What is to be solved.
+
+    Attributes:
+        start: v and w at t = 0 at places (n,), each (n,), (n_cables, n) or a number.
+        state: x (n_nodes,), and what `start` gives there as v and w.
+        times: (n_frames,) of the frames.
+    """
+
+    equation: Equation
+    cable: Cable
+    start: Callable[[np.ndarray], tuple[Any, Any]]
+    state: dict[str, np.ndarray]
+    times: np.ndarray
 
 
 def fhn(as_json: bool, **given: Any) -> None:
     """Solves the equation, writes what came out, and prints it."""
     with JsonLines("fhn", as_json) as lines:
         try:
-            _solve(lines, {k: v for k, v in given.items() if k not in _ELSEWHERE}, **given)
+            _solve(lines, _Options(**given), {k: given[k] for k in given if k not in _ELSEWHERE})
         except MemoryError as error:  # memory may be limited in ways that no check can see
             raise InputError(
                 f"there is not enough of it ({str(error) or 'the system gives no more'}); give "
@@ -51,119 +114,121 @@ def fhn(as_json: bool, **given: Any) -> None:
             ) from None
 
 
-def _solve(
-    lines: JsonLines,
-    options: dict[str, Any],
-    scheme: str,
-    backend: str,
-    dtype: str,
-    a: str,
-    gamma: str,
-    epsilon: str,
-    diffusion: str,
-    nodes: int,
-    dx: float,
-    left: str,
-    right: str,
-    initial: str,
-    stimuli: tuple[str, ...],
-    end: float,
-    frames: int,
-    dt: float | None,
-    tolerance: float | None,
-    error: float | None,
-    noise: float,
-    seed: int,
-    threshold: float,
-    resume: Path | None,
-    out: Path | None,
-    suffix: str,
-    animation: bool,
-    quiet: bool,
-) -> None:
-    if resume is None and out is not None:
-        run_folder.check_folder(out)
-    if not end > 0 or end == float("inf"):
-        raise InputError(f"the last time must be positive and finite, not {end}", key="--end")
-    if not math.isfinite(threshold):
-        raise InputError(f"a finite number was expected, not {threshold}", key="--threshold")
-    equation = inputs.sweep({"a": a, "gamma": gamma, "epsilon": epsilon, "diffusion": diffusion})
-    pulses = tuple(inputs.pulse(text) for text in stimuli)
-    cable = inputs.cable_of(nodes, dx, left, right, pulses)
-    check_host(frames, equation.n_cables, nodes)
-    cable.check_stimuli(end)
-    start = partial(inputs.state, initial, equation)
-    v, w = start(cable.x)
-    times = np.linspace(0, end, frames)
-    names = _AUTO if scheme == "auto" else (scheme,)
-    if scheme == "auto" and (dt is not None or tolerance is not None):
-        raise InputError("auto chooses the step; give --error instead", key="--dt, --tolerance")
-    if scheme != "auto" and error is not None:
-        raise InputError("is for --scheme auto; the others take --dt or --tolerance", key="--error")
-    solvers = inputs.schemes(names, backend, dtype, equation, cable, noise, seed)
+def _solve(lines: JsonLines, given: _Options, options: dict[str, Any]) -> None:
+    """The work of the command; options: by name, those that say what is solved."""
+    task = _task(given)
+    solvers = _solvers(given, task)
     options["backend"] = "cuda" if solvers[0].on_device else "cpu"
     own = settings.of(click.get_current_context().command, options)
-    if initial.partition(":")[0] not in NAMED_STATES:
-        options["initial"] = str(Path(initial).absolute())
-    state = {"x": cable.x, "v": np.asarray(v, float), "w": np.asarray(w, float)}
-    with lines.screen("fhn", quiet) as screen:
-        folder = resume or out or run_folder.default_folder("fhn")
-        with Unfinished(folder, "fhn", resume is not None, screen.say) as unfinished:
+    if given.state_is_a_file:
+        options["initial"] = str(Path(given.initial).absolute())
+    with lines.screen("fhn", given.quiet) as screen:
+        folder = given.resume or given.out or run_folder.default_folder("fhn")
+        with Unfinished(folder, "fhn", given.resume is not None, screen.say) as unfinished:
             unfinished.tell(name="fhn", stage="solving")
-            kept = unfinished.open(_identity(options, state, solvers), plain(options), Kept)
-            checkpoints = Checkpoints(kept)
+            kept = unfinished.open(_identity(options, task, solvers), plain(options), Kept)
             screen.begin("starting (the first run compiles)")
-            on_progress = _shown_on(screen, unfinished)
-            more = (on_progress, checkpoints)
             began = time.perf_counter()
-            try:
-                if scheme == "auto":
-                    run = choice.solve(
-                        solvers, v, w, times, 1e-4 if error is None else error, *more
-                    )
-                else:
-                    run = simulate(solvers[0], v, w, times, dt, tolerance, *more)
-            except KeyboardInterrupt:
-                with held():
-                    checkpoints.write()
-                raise
-            except InputError:  # it would come again
-                unfinished.finish()
-                raise
+            run = _run(given, task, solvers, _shown_on(screen, unfinished), unfinished, kept)
             seconds = time.perf_counter() - began
-            summary = outputs.summary_of(run, equation, cable, threshold, seconds)
-            again = None
-            if noise:  # such a run has no exact solution, so the same run without it is judged
-                (exact,) = inputs.schemes(("explicit",), backend, dtype, equation, cable, 0.0, seed)
-                again = partial(simulate, exact, v, w, run.times, dt, tolerance)
+            summary = outputs.summary_of(run, task.equation, task.cable, given.threshold, seconds)
             screen.begin("estimating the error")
-            summary |= outputs.trust(run, again, equation, cable, start)
+            again = _without_noise(given, task, run)
+            summary |= outputs.trust(run, again, task.equation, task.cable, task.start)
             for warning in summary["warnings"]:
                 screen.warn_of(warning)
             summary["settings"] = own
-            if initial.partition(":")[0] not in NAMED_STATES:
-                summary["initial_state"] = {name: each.tolist() for name, each in state.items()}
+            if given.state_is_a_file:
+                summary["initial_state"] = {name: a.tolist() for name, a in task.state.items()}
             screen.begin("writing")
-            outputs.write(run, folder, suffix, animation, threshold, summary)
+            outputs.write(run, folder, given.suffix, given.animation, given.threshold, summary)
             all_is_done()
             unfinished.finish()
     lines.result(folder, sorted(folder.iterdir()), summary)
     if lines.wanted:
         return
-    if quiet:
+    if given.quiet:
         click.echo(printable(str(folder)))
     else:
         outputs.print_summary(summary, folder)
 
 
-def _identity(
-    given: Mapping[str, Any], state: Mapping[str, np.ndarray], solvers: Sequence[Scheme]
-) -> dict[str, Any]:
+def _task(given: _Options) -> _Task:
+    """What is to be solved. Raises InputError, before anything takes long, where that is wrong."""
+    if given.resume is None and given.out is not None:
+        run_folder.check_folder(given.out)
+    if not 0 < given.end < math.inf:
+        raise InputError(f"the last time must be positive and finite, not {given.end}", key="--end")
+    if not math.isfinite(given.threshold):
+        raise InputError(f"a finite number was expected, not {given.threshold}", key="--threshold")
+    names = ("a", "gamma", "epsilon", "diffusion")
+    equation = inputs.sweep({name: getattr(given, name) for name in names})
+    pulses = tuple(inputs.pulse(text) for text in given.stimuli)
+    cable = inputs.cable_of(given.nodes, given.dx, given.left, given.right, pulses)
+    check_host(given.frames, equation.n_cables, given.nodes)
+    cable.check_stimuli(given.end)
+    start = partial(inputs.state, given.initial, equation)
+    v, w = start(cable.x)
+    state = {"x": cable.x, "v": np.asarray(v, float), "w": np.asarray(w, float)}
+    return _Task(equation, cable, start, state, np.linspace(0, given.end, given.frames))
+
+
+def _solvers(given: _Options, task: _Task) -> list[Scheme]:
+    """The scheme that is named, or those that `--scheme auto` chooses from."""
+    auto = given.scheme == "auto"
+    if auto and (given.dt is not None or given.tolerance is not None):
+        raise InputError("auto chooses the step; give --error instead", key="--dt, --tolerance")
+    if not auto and given.error is not None:
+        raise InputError("is for --scheme auto; the others take --dt or --tolerance", key="--error")
+    return given.schemes(_AUTO if auto else (given.scheme,), task, given.noise)
+
+
+def _run(
+    given: _Options,
+    task: _Task,
+    solvers: Sequence[Scheme],
+    on_progress: OnProgress,
+    unfinished: Unfinished,
+    kept: Kept,
+) -> Run:
+    """Solves the equation, from where `kept` says that an earlier run has come to."""
+    checkpoints = Checkpoints(kept)
+    v, w = task.state["v"], task.state["w"]
+    more = (on_progress, checkpoints)
+    try:
+        if given.scheme == "auto":
+            error = _ERROR if given.error is None else given.error
+            return choice.solve(solvers, v, w, task.times, error, *more)
+        return simulate(solvers[0], v, w, task.times, given.dt, given.tolerance, *more)
+    except KeyboardInterrupt:
+        with held():
+            checkpoints.write()
+        raise
+    except InputError:  # it would come again
+        unfinished.finish()
+        raise
+
+
+def _without_noise(given: _Options, task: _Task, run: Run) -> Callable[[], Run] | None:
+    """Solves the same without noise, since a run with noise has no exact solution to judge it by.
+
+    None where the run has no noise.
+    """
+    if not given.noise:
+        return None
+    (exact,) = given.schemes(("explicit",), task, 0.0)
+    v, w = task.state["v"], task.state["w"]
+    return partial(simulate, exact, v, w, run.times, given.dt, given.tolerance)
+
+
+def _identity(given: Mapping[str, Any], task: _Task, solvers: Sequence[Scheme]) -> dict[str, Any]:
     """All that the frames depend on, by name."""
     on_gpu = solvers[0].on_device
     pictured = ("threshold", "suffix", "animation")
     found = {f"--{name}": plain(value) for name, value in given.items() if name not in pictured}
-    hashed = hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in state.values()))
+    hashed = hashlib.sha256(
+        b"".join(np.ascontiguousarray(a).tobytes() for a in task.state.values())
+    )
     found |= {"state at t = 0": hashed.hexdigest()[:16], **software(on_gpu)}
     found["processor"] = processor()
     if on_gpu:

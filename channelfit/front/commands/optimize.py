@@ -24,7 +24,7 @@ from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder as runs
-from channelfit.results.report import terminal
+from channelfit.results.report import result_tables, terminal
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.scoring.grouped import single_scorers
@@ -138,8 +138,8 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     console = terminal.PlainConsole(highlight=False)
     console.print()
     if len(summary["parameters"]) <= _MOST_ROWS:
-        console.print(terminal.result_table(summary["parameters"]))
+        console.print(result_tables.result_table(summary["parameters"]))
         console.print()
-    for line in terminal.result_lines(summary):
+    for line in result_tables.result_lines(summary):
         console.print(line, soft_wrap=True, markup=False)
     console.print(f"results    {folder}", soft_wrap=True, markup=False)

@@ -19,7 +19,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder as runs
 from channelfit.results.comparison import file_names, told_apart
-from channelfit.results.report import terminal
+from channelfit.results.report import result_tables, terminal
 from channelfit.results.resuming import KeptStudy, identity
 from channelfit.results.run_state import plain
 from channelfit.scoring.scorer import Scorer
@@ -116,16 +116,16 @@ def _identity(plan: FitPlan, scorer: Scorer, wanted: Wanted) -> dict[str, Any]:
 
 def _print_uncertainty(summary: dict[str, Any]) -> None:
     console = terminal.PlainConsole(highlight=False)
-    console.print(terminal.result_table(summary["parameters"]))
+    console.print(result_tables.result_table(summary["parameters"]))
     console.print()
     before, cost = summary["cost_before_refining"], summary["cost"]
     gained = f" (before refining {before:.6g})" if before > cost else ""
     console.print(f"cost       {cost:.6g} pA^2{gained}", soft_wrap=True)
     if "profiles" in summary or "posterior" in summary:
-        console.print(terminal.profile_table(summary))
+        console.print(result_tables.profile_table(summary))
         console.print()
-    lines = terminal.sure_lines(summary["uncertainty"])
-    lines += terminal.family_lines(summary["families"]) if "families" in summary else []
+    lines = result_tables.sure_lines(summary["uncertainty"])
+    lines += result_tables.family_lines(summary["families"]) if "families" in summary else []
     lines += [
         f"posterior  {warning}" for warning in summary.get("posterior", {}).get("warnings", ())
     ]
@@ -146,11 +146,11 @@ def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_jso
         click.echo(runs.json_text(summary), nl=False)
         return
     console = terminal.PlainConsole(highlight=False)
-    console.print(terminal.comparison_table(summary["fits"]))
+    console.print(result_tables.comparison_table(summary["fits"]))
     console.print()
-    console.print(terminal.comparison_quality(summary["fits"]))
+    console.print(result_tables.comparison_quality(summary["fits"]))
     console.print()
-    console.print(terminal.comparison_parameters(summary["fits"]))
+    console.print(result_tables.comparison_parameters(summary["fits"]))
     console.print()
     for line in [*summary["remarks"], *(f"Warning: {w}" for w in summary["warnings"])]:
         console.print(line, soft_wrap=True, markup=False)

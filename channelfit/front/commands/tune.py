@@ -14,7 +14,7 @@ from channelfit.front.commands.inputs import (
 )
 from channelfit.front.progress import compilations_shown
 from channelfit.reading.texts import printable
-from channelfit.results.report import plots, terminal
+from channelfit.results.report import plots, result_tables, terminal
 from channelfit.results.run_folder import file_name
 from channelfit.scoring.grouped import of_first_group
 from channelfit.scoring.machine import gpu
@@ -43,7 +43,7 @@ def tune(
 
         rows = tuning.tune(scorer, gpu.cupy().asarray(parameters), device.name, say)  # type: ignore[arg-type]
     n = parameters.shape[1]
-    terminal.print_launches(rows, n)
+    result_tables.print_launches(rows, n)
     click.echo(f"The fastest are remembered for {device.name}, and used from now on.")
     name = file_name(fit.name)
     out = out or Path(f"{name}-launches.png")

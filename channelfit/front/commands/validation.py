@@ -57,38 +57,67 @@ def compare_with_neuron(
     Raises:
         InputError: no protocol, or no NEURON.
     """
-
     protocols = _protocols(document, file, protocol_files)
     with SearchScreen(f"{model.name} against NEURON") as screen:
         screen.begin("compiling the mechanism for NEURON")
         oracle = NeuronOracle(model)
         screen.begin("simulating with channelfit")
         voltages = voltages_of(protocols)
-        drawn, drawn_in = _drawn(model, 4 * n_candidates + 4, seed, voltages)
+        drawn, some_drawn_in = _drawn(model, 4 * n_candidates + 4, seed, voltages)
         candidates, traces, left_out = _simulated(model, protocols, backend, n_candidates, drawn)
         worst: list[Comparison] = []
         for k, protocol in enumerate(protocols):
             screen.begin(f"simulating {protocol.name} with NEURON ({k + 1} of {len(protocols)})")
             worst += compare(oracle, [protocol], _Given(traces[k]), candidates)
     console = PlainConsole(highlight=False)
-    rows, good = [], True
-    for protocol, case in zip(protocols, worst, strict=True):
-        fine = case.relative_error <= tolerance(protocol)
-        good &= fine
-        rows.append(
-            [
-                protocol.name,
-                f"{case.relative_error:.1e}",
-                f"{tolerance(protocol):.0e}",
-                "ok" if fine else "BEYOND",
-                f"{case.scale_pA:.4g} pA",
-                str(case.candidate + 1),
-                str(case.sweep + 1),
-                f"{case.time_ms:.6g} ms",
-            ]
-        )
+    _print_errors(console, protocols, worst)
+    _print_sets(console, model, candidates, left_out, some_drawn_in, voltages)
+    gave_up = sorted({k for case in worst for k in case.gave_up})
+    if gave_up:
+        console.print(f"NEURON's integrator gave up on set {_counted(gave_up)}: not compared")
+    for note, sets in _extremes(model, candidates, voltages).items():
+        console.print(f"note: set {_counted(sets)}: {note}", style="dim", markup=False)
+    if out is not None:
+        file = _draw(model, protocols, worst, out)
+        console.print(f"figure in {file}", soft_wrap=True, markup=False)
+    fine = all(map(_is_within, protocols, worst))
+    return fine and 0 not in gave_up  # the file's own values
+
+
+def _is_within(protocol: Protocol, case: Comparison) -> bool:
+    return case.relative_error <= tolerance(protocol)
+
+
+def _print_errors(
+    console: PlainConsole, protocols: Sequence[Protocol], worst: Sequence[Comparison]
+) -> None:
+    """A row for each protocol: its largest error, and where that is."""
+    rows = [
+        [
+            protocol.name,
+            f"{case.relative_error:.1e}",
+            f"{tolerance(protocol):.0e}",
+            "ok" if _is_within(protocol, case) else "BEYOND",
+            f"{case.scale_pA:.4g} pA",
+            str(case.candidate + 1),
+            str(case.sweep + 1),
+            f"{case.time_ms:.6g} ms",
+        ]
+        for protocol, case in zip(protocols, worst, strict=True)
+    ]
     headers = ["protocol", "error", "tolerance", "", "current", "set", "sweep", "time"]
     console.print(table(headers, rows, left=(0, 3)))
+
+
+def _print_sets(
+    console: PlainConsole,
+    model: ChannelModel,
+    candidates: np.ndarray,
+    left_out: np.ndarray,
+    some_drawn_in: bool,
+    voltages_mV: np.ndarray,
+) -> None:
+    """Which parameter sets (n_parameters, n) were compared, and which were not."""
     count = candidates.shape[1]
     console.print(
         f"{count} parameter set{'s' if count > 1 else ''} each; error: the largest difference "
@@ -98,32 +127,28 @@ def compare_with_neuron(
     if left_out.size:
         console.print(
             f"{left_out.shape[1]} more gave no finite current and were left out: "
-            f"{'; '.join(examples(model, left_out, voltages, 1))}",
+            f"{'; '.join(examples(model, left_out, voltages_mV, 1))}",
             style="dim",
             markup=False,
         )
-    if drawn_in:
+    if some_drawn_in:
         console.print(
             f"sets are drawn in until no rate exceeds {FASTEST:g} /ms, about what NEURON's "
             "integrator can follow",
             style="dim",
             soft_wrap=True,
         )
-    gave_up = sorted({k for case in worst for k in case.gave_up})
-    if gave_up:
-        console.print(f"NEURON's integrator gave up on set {_counted(gave_up)}: not compared")
-        good &= 0 not in gave_up  # the file's own values
+
+
+def _extremes(
+    model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray
+) -> dict[str, list[int]]:
+    """Extreme rates in words, each with the parameter sets that have them, counted from 0."""
     notes: dict[str, list[int]] = {}
-    for k in range(count):
-        for extreme in extremes(model, candidates[:, k], voltages):
+    for k in range(candidates.shape[1]):
+        for extreme in extremes(model, candidates[:, k], voltages_mV):
             notes.setdefault(str(extreme), []).append(k)
-    for note, sets in notes.items():
-        console.print(f"note: set {_counted(sets)}: {note}", style="dim", markup=False)
-    if out is not None:
-        console.print(
-            f"figure in {_draw(model, protocols, worst, out)}", soft_wrap=True, markup=False
-        )
-    return good
+    return notes
 
 
 def _counted(places: Sequence[int]) -> str:
@@ -171,7 +196,6 @@ def _drawn(
 ) -> tuple[np.ndarray, bool]:
     """Parameter sets (n_parameters, n): the file's values first, where it has them, then others
     anywhere in the ranges, drawn in; and whether any was."""
-
     drawn = random_candidates(model, n, seed)
     if all(p.value is not None for p in model.parameters):
         drawn[:, 0] = model.values()

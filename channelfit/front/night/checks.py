@@ -108,7 +108,7 @@ class Checks:
         self.files[name] = list(dict.fromkeys(own))
 
     def plan(self, file: Path, overrides: Sequence[str], backend: str) -> FitPlan:
-        """A fit with currents, as a command reads it."""
+        """The plan of a fit with currents, read as its command would; cautions are shown."""
         plan = kinds.with_currents(kinds.load_plan(file, overrides, backend))
         self.screen.warn(plan.cautions)
         return plan

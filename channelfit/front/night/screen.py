@@ -51,7 +51,7 @@ class NightScreen(SearchScreen):
         self._fault = ""
 
     def begun(self, name: str, command: str, goes_on: bool, record: Record) -> None:
-        """A job has begun, or goes on."""
+        """Shows that a job has begun or goes on with what an earlier call has done."""
         told = f"{name}: {command} {'goes on' if goes_on else 'begins'}"
         self.say(f"{_clock()} {told}")
         known = {**dict.fromkeys(EVENTS["progress"]), "stage": told, "unit": "jobs"}
@@ -62,11 +62,11 @@ class NightScreen(SearchScreen):
         self._lines.tell("progress", **{**known, **news})
 
     def kept(self, name: str, record: Record) -> None:
-        """A job had finished before this call."""
+        """Shows that a job had finished before this call."""
         self._lines.done(name, kept=True, result={"command": record.jobs[name]["command"]})
 
     def ended(self, name: str, record: Record) -> None:
-        """A job has ended, or is skipped."""
+        """Shows that a job has ended or is skipped."""
         row, counts = record.jobs[name], record.counts()
         self._running.pop(name, None)
         left = counts.get(WAITING, 0) + counts.get(RUNNING, 0)

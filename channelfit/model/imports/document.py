@@ -295,11 +295,11 @@ class _Writer:
             yield "current:"
             yield from self._flow(rest[0], units, "  ")
             if self._per_area(units):
-                yield self._area("  ")
+                yield self._area()
         else:
             if self._per_area(units):
                 yield "current:"
-                yield self._area("  ")
+                yield self._area()
             yield "currents:"
             for key, one in self._named(rest):
                 yield f"  {key}:"
@@ -313,10 +313,10 @@ class _Writer:
         """Whether a parameter is written per area of membrane."""
         return any(self._unit(key, units) in _PER_AREA for key in self.largest.values() if key)
 
-    def _area(self, indent: str) -> str:
+    def _area(self) -> str:
         return (
-            f"{indent}area: {number_text(AREA)} um2  # of the membrane; chosen here, since the "
-            "file has a density"
+            f"  area: {number_text(AREA)} um2  # of the membrane; chosen here, since the file has "
+            "a density"
         )
 
     def _named(self, rest: list[Flowing]) -> Iterator[tuple[str, Flowing]]:

@@ -51,7 +51,7 @@ class Flowing:
 
     @property
     def always_open(self) -> bool:
-        """Whether nothing opens or closes it."""
+        """Whether no gate and no scheme opens or closes the current."""
         return not self.gates and self.scheme is None
 
 

@@ -39,7 +39,6 @@ _IN_UNIT = re.compile(r"\s*([\d.]+(?:[eE][+-]?\d+)?(?=\s))?\s*([a-z]*|1)(/deg[CK
 #: Blocks whose contents are looked at, and those that say nothing about a channel.
 _SOLVABLE = ("DerivativeBlock", "KineticBlock", "LinearBlock", "ProcedureBlock")
 _IGNORED = ("IndependentBlock", "UnitState", "LineComment", "BlockComment", "Define", "Model")
-_FOREIGN = {"t", "dt", "v", "celsius", "area", "diam"}
 
 
 @dataclass

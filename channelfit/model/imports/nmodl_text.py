@@ -62,14 +62,14 @@ class NmodlText:
     title: str
 
 
-def read_nmodl(data: bytes, file: object = None) -> NmodlText:
+def read_nmodl(data: bytes) -> NmodlText:
     """A .mod file without its comments.
 
     Raises:
         InputError: it is too long, or holds a word or a character that is refused, with the line.
     """
     if len(data) > LONGEST:
-        raise InputError(f"{len(data)} bytes; a mechanism has at most {LONGEST}", str(file))
+        raise InputError(f"{len(data)} bytes; a mechanism has at most {LONGEST}")
     text = (
         data.decode("latin-1")
         .replace("\r\n", "\n")
@@ -90,31 +90,31 @@ def read_nmodl(data: bytes, file: object = None) -> NmodlText:
         begun = _BLOCK.search(line)
         if begun:
             if line[: begun.start()].strip():
-                raise _at("COMMENT behind other text; it stands at the start of a line", k, file)
+                raise _at("COMMENT behind other text; it stands at the start of a line", k)
             inside = 0 if _END.search(line) else k + 1
             line = ""
         lines.append(line.rstrip())
     if inside:
-        raise _at("a COMMENT that has no ENDCOMMENT", inside - 1, file)
+        raise _at("a COMMENT that has no ENDCOMMENT", inside - 1)
     for k, line in enumerate(lines):
-        _check(line, k, file)
+        _check(line, k)
     return NmodlText("\n".join(lines) + "\n", title)
 
 
-def _check(line: str, k: int, file: object) -> None:
+def _check(line: str, k: int) -> None:
     for word in _WORD.findall(line):
         if word in _REFUSED:
-            raise _at(f"{word}: {_REFUSED[word]}", k, file)
+            raise _at(f"{word}: {_REFUSED[word]}", k)
     # the two words that reach outside the file are refused however they are spelled
     for word in ("VERBATIM", "INCLUDE"):
         if word in line.upper():
-            raise _at(f"{word}: {_REFUSED[word]}", k, file)
+            raise _at(f"{word}: {_REFUSED[word]}", k)
     strange = _STRANGE.search(line)
     if strange:
-        raise _at(f"a character that NMODL has no use for, {strange[0]!a}", k, file)
+        raise _at(f"a character that NMODL has no use for, {strange[0]!a}", k)
     if '"' in line:
-        raise _at(f"a text in quotes, {_STRING.search(line) and 'as printf has'}", k, file)
+        raise _at(f"a text in quotes, {_STRING.search(line) and 'as printf has'}", k)
 
 
-def _at(message: str, k: int, file: object) -> InputError:
-    return InputError(message, None if file is None else str(file), f"line {k + 1}")
+def _at(message: str, k: int) -> InputError:
+    return InputError(message, key=f"line {k + 1}")

@@ -40,11 +40,11 @@ class Tree:
     line: int = 0
 
     def all(self, *kinds: str) -> list[Tree]:
-        """Its own pieces of these kinds."""
+        """The pieces of these kinds that stand directly in this one."""
         return [child for child in self.children if child.kind in kinds]
 
     def walk(self) -> Iterator[Tree]:
-        """It and all that it consists of, in the order of the file."""
+        """This piece and all pieces inside it, in the order of the file."""
         stack = [self]
         while stack:
             tree = stack.pop()
@@ -53,7 +53,7 @@ class Tree:
 
     @property
     def name(self) -> str:
-        """The first name in it."""
+        """The first name inside this piece; empty where there is none."""
         return next((tree.text for tree in self.walk() if tree.kind == "Name"), "")
 
 

@@ -109,22 +109,18 @@ def missing(package: str, what: str) -> InputError:
     return InputError(f"{what} needs the package {package}: {INSTALL}")
 
 
-def signal(
-    name: str, unit: str, values: np.ndarray, scale: float = 1.0, kind: str = "other"
-) -> Signal:
+def signal(name: str, unit: str, values: np.ndarray, kind: str = "other") -> Signal:
     """A signal in base units.
 
     Arguments:
         name, unit: as the file says.
         values: (n_sweeps, n_samples) as stored.
-        scale: what the stored numbers are multiplied by to be in this unit.
         kind: where the file names no unit: "current" or "voltage" if its name says so. The values
             then stay as they are stored.
     """
     found, factor = kind_and_factor(unit)
     if unit or kind not in _KINDS:
         kind = found
-    factor = factor * scale
     if factor != 1.0:
         with np.errstate(over="ignore"):  # what overflows becomes inf, which is refused later
             values = values * factor

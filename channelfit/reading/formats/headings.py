@@ -46,7 +46,7 @@ class Heading:
 
 
 def read_heading(text: str) -> Heading:
-    """What a heading says."""
+    """The name, quantity and unit that the heading of a column states."""
     for place, pattern in enumerate(_WITH_UNIT):
         found = pattern.fullmatch(text.strip())
         if not found or not is_unit(found["unit"]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,13 +47,7 @@ def read(path: Path) -> Contents:
     if size < numbers:
         raise InputError(f"ends after {size} bytes, within the header of the wave", path)
     kind, name, unit, axis, shape, step = _header(head, order, version, begin)
-    if kind & _COMPLEX or kind & ~_UNSIGNED not in _NUMBERS:
-        raise InputError(
-            "a wave of text or of complex numbers; one of real numbers is needed", path
-        )
-    stored = np.dtype(order + _NUMBERS[kind & ~_UNSIGNED])
-    if kind & _UNSIGNED and stored.kind == "i":
-        stored = np.dtype(stored.str.replace("i", "u"))
+    stored = _stored(kind, order, path)
     if not shape or len(shape) > 2 or min(shape) < 1:
         without = ", one of them without samples" if shape and min(shape) < 1 else ""
         told = f"{len(shape)} dimensions{without}; time, or time x sweeps, was expected"
@@ -70,15 +65,35 @@ def read(path: Path) -> Contents:
     if version == 5 and not (unit and axis):
         longer = _long_units(path, head, order, numbers + count * stored.itemsize)
         unit, axis = unit or longer[0], axis or longer[1]
-    sampling, notes = math.nan, tuple[str, ...]()
+    sampling, notes = _sampling(step, axis)
+    return Contents(path, f"Igor {version}", sampling, (signal(name, unit, sweeps),), notes=notes)
+
+
+def _stored(kind: int, order: str, path: Path) -> np.dtype[Any]:
+    """How the numbers of a wave are stored; order is "<" or ">"."""
+    if kind & _COMPLEX or kind & ~_UNSIGNED not in _NUMBERS:
+        raise InputError(
+            "a wave of text or of complex numbers; one of real numbers is needed", path
+        )
+    stored = np.dtype(order + _NUMBERS[kind & ~_UNSIGNED])
+    if kind & _UNSIGNED and stored.kind == "i":
+        return np.dtype(stored.str.replace("i", "u"))
+    return stored
+
+
+def _sampling(step: float, axis: str) -> tuple[float, tuple[str, ...]]:
+    """Milliseconds from sample to sample, NaN where they are not known, and notes on that.
+
+    Arguments:
+        step: of the first axis of the wave, in the unit `axis`.
+    """
     try:
         sampling = step * unit_factor(axis, "time")[0]
     except InputError:
         said = f'is in "{axis}", which is no time' if axis else "has no unit"
-        notes = (f"The first axis of the wave {said}, so that its sampling is not known.",)
-    if not 0 < sampling < math.inf:
-        sampling = math.nan
-    return Contents(path, f"Igor {version}", sampling, (signal(name, unit, sweeps),), notes=notes)
+        note = f"The first axis of the wave {said}, so that its sampling is not known."
+        return math.nan, (note,)
+    return (sampling if 0 < sampling < math.inf else math.nan), ()
 
 
 def _header(

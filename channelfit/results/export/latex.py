@@ -150,7 +150,6 @@ class _Document:
         self.subject, self.channel = subject, subject.channel
         self.title = name or subject.channel.name
         self.printer = _Printer()
-        self.uses_exprel = False
 
     def text(self) -> str:
         rows = [*self._currents(), *self._openings(), *self._definitions()]

@@ -46,7 +46,7 @@ class Membrane:
 
     @classmethod
     def of_capacitance(cls, capacitance_pF: float, told: str) -> Membrane:
-        """The membrane of a capacitance, at 1 uF/cm2."""
+        """A membrane of this capacitance, whose area follows from 1 uF/cm2."""
         told = f"{told} {capacitance_pF:g} pF, at 1 uF/cm2 {capacitance_pF / 0.01:g} um2"
         return cls(capacitance_pF / SPECIFIC_CAPACITANCE, told)
 

@@ -28,10 +28,10 @@ from channelfit.results.report.page_shell import TEMPLATES, page_text, short
 from channelfit.results.report.plots import styled
 from channelfit.results.report.quality import quality
 from channelfit.results.report.residuals import Autocorrelation, autocorrelation
+from channelfit.results.report.result_tables import error_text, quality_texts
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.scheme_parts import Scheme
 from channelfit.results.report.step_families import Family, measured, parts_of
-from channelfit.results.report.terminal import error_text, quality_texts
 from channelfit.results.report.texts import one_line
 from channelfit.results.report.uncertainty import interval_text
 

@@ -149,7 +149,6 @@ def packed_samples(traces: Traces, budget: int) -> dict[str, Any]:
         recording and fits, and which stretches count. Arrays are base64 of float32 or uint32.
     """
     protocol = traces.protocol
-    command = protocol.command()
     counts = _within(traces)
     seen = [np.where(counts, c, np.nan) for c in (*traces.results, *_maybe(traces.data))]
     largest = _largest(seen)
@@ -161,25 +160,8 @@ def packed_samples(traces: Traces, budget: int) -> dict[str, Any]:
     scale = 1e-3 if seconds else 1.0
     total = sum(protocol.n_times(k) for k in range(protocol.n_sweeps))
     size = 2 * math.ceil(total / max(budget, 1)) if total > budget else 1
-    sweeps = []
-    for k in range(protocol.n_sweeps):
-        n = protocol.n_times(k)
-        rows = [c[k, :n] for c in (*_maybe(traces.data), *traces.results)]
-        picks = np.arange(n) if size == 1 else _extremes(rows, size)
-        corners = _corners(command[k, :n])
-        if len(corners) > MOST_CORNERS:  # it is no line with corners: sample by sample
-            corners = np.arange(n) if size == 1 else _extremes([command[k, :n]], size)
-        kept = {
-            "at": "" if size == 1 else packed(picks, "<u4"),
-            "corners": "" if len(corners) == n else packed(corners, "<u4"),
-            "command": packed(command[k, corners], "<f4"),
-            "data": "" if traces.data is None else packed(rows[0][picks] * factor, "<f4"),
-            "fits": [packed(c[k, picks] * factor, "<f4") for c in traces.results],
-            "within": _stretches(counts[k, picks]),
-        }
-        if left < _SMALL * largest:  # the difference of two rounded numbers would be rounding
-            kept["apart"] = [packed(c[k, picks] * apart_factor, "<f4") for c in apart]
-        sweeps.append(kept)
+    # the difference of two rounded numbers would be rounding, where it is small
+    differences = [c * apart_factor for c in apart] if left < _SMALL * largest else None
     h = protocol.sampling_ms * scale
     zooms = _zooms(traces, seen)
     return {
@@ -192,8 +174,46 @@ def packed_samples(traces: Traces, budget: int) -> dict[str, Any]:
         "thinned": size > 1,
         "total": total,
         "zooms": [[round(a * scale, 9), round(b * scale, 9)] for a, b in zooms],
-        "sweeps": sweeps,
+        "sweeps": _packed_sweeps(traces, counts, size, factor, differences),
     }
+
+
+def _packed_sweeps(
+    traces: Traces,
+    counts: np.ndarray,
+    size: int,
+    factor: float,
+    differences: Sequence[np.ndarray] | None,
+) -> list[dict[str, Any]]:
+    """The sweeps of an experiment for the page's script.
+
+    Arguments:
+        counts: (n_sweeps, n_times), whether a sample counts.
+        size: of how many samples only the extremes are kept; 1 for all samples.
+        factor: by which currents are multiplied.
+        differences: of fits and recording, (n_sweeps, n_times) each; None for those that the script
+            computes itself.
+    """
+    found = []
+    for k, command in enumerate(traces.protocol.command()):
+        n = traces.protocol.n_times(k)
+        rows = [c[k, :n] for c in (*_maybe(traces.data), *traces.results)]
+        picks = np.arange(n) if size == 1 else _extremes(rows, size)
+        corners = _corners(command[:n])
+        if len(corners) > MOST_CORNERS:  # it is no line with corners: sample by sample
+            corners = np.arange(n) if size == 1 else _extremes([command[:n]], size)
+        kept = {
+            "at": "" if size == 1 else packed(picks, "<u4"),
+            "corners": "" if len(corners) == n else packed(corners, "<u4"),
+            "command": packed(command[corners], "<f4"),
+            "data": "" if traces.data is None else packed(rows[0][picks] * factor, "<f4"),
+            "fits": [packed(c[k, picks] * factor, "<f4") for c in traces.results],
+            "within": _stretches(counts[k, picks]),
+        }
+        if differences is not None:
+            kept["apart"] = [packed(c[k, picks], "<f4") for c in differences]
+        found.append(kept)
+    return found
 
 
 def _largest(currents: Sequence[np.ndarray]) -> float:

@@ -530,13 +530,13 @@ def draw_trace(
     axis.plot(x, y, color=color, linewidth=linewidth, **{"zorder": 2, **style})
 
 
-def decimated(t: np.ndarray, y: np.ndarray, bins: int = _BINS) -> tuple[np.ndarray, np.ndarray]:
+def decimated(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Reduce a long trace to the least and the largest value of each bin, in the order they come.
 
     Arguments:
         t, y: (n_times,). Traces of up to four samples a bin stay as they are; NaN is a gap.
     """
-    size = len(y) // bins
+    size = len(y) // _BINS
     if size <= 4:
         return t, y
     whole = len(y) // size * size

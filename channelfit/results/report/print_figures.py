@@ -37,6 +37,7 @@ from channelfit.results.report.residuals import autocorrelation
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.step_families import Family, measured, parts_of
 from channelfit.results.report.texts import brief, briefs
+from channelfit.results.report.traces import Traces
 
 #: Inches: one column, two columns.
 NARROW, WIDE = 85 / 25.4, 175 / 25.4
@@ -162,47 +163,61 @@ def _traces(shown: Shown, labels: Sequence[str]) -> Figure:
     t, key = traces.protocol.times_ms, sweeps.key_of(traces.protocol)
     seconds = float(t[-1]) >= 2000
     t = t * (1e-3 if seconds else 1.0)
-    shades = sweeps.colors(key)
+    shades: list[Any] = list(sweeps.colors(key))
     for row, color in zip(traces.protocol.command(), shades, strict=True):
         draw_trace(axes[0], t, row, MUTED if labels else color, 0.8)
-    counts = np.ones(traces.result.shape, dtype=bool)
-    if traces.weight is not None:
-        counts = traces.weight > 0
-    seen = [np.where(counts, c, np.nan) for c in traces.results]
-    if traces.data is not None:
-        seen.append(np.where(counts, traces.data, np.nan))
-    residuals = [c - seen[-1] for c in seen[: len(traces.results) if has_data else 0]]
-    factor, unit = current_unit(_largest(seen))
-    apart_factor, apart_unit = current_unit(_largest(residuals))
-    noisy = is_noisy(traces)
-    for k, result in enumerate(traces.results):
-        for n, row in enumerate(result):
-            line: Any = COLORS[shown.runs[k] % len(COLORS)] if labels else shades[n]
-            draw_trace(axes[1], t, row * factor, line, 1.0 if noisy else 1.8, zorder=2.2)
-            if traces.data is not None:
-                apart = np.where(counts[n], row - traces.data[n], np.nan)
-                draw_trace(axes[2], t, apart * apart_factor, line, 0.6)
-    if traces.data is not None:
-        for row, use in zip(traces.data, counts, strict=True):
-            counted = np.where(use, row, np.nan) * factor
-            style, zorder = (DATA, 1.5) if noisy else (INK, 3.0)
-            draw_trace(axes[1], t, counted, style, 0.5, zorder=zorder)
-        axes[2].axhline(0, color=MUTED, linewidth=0.5, zorder=1)
-        axes[2].set_ylabel(f"fit − data\n({apart_unit})")
-        fit_axis(axes[2], np.concatenate(residuals) * apart_factor)
-    fit_axis(axes[1], np.concatenate(seen) * factor)
     axes[0].set_ylabel("voltage\n(mV)")
-    axes[1].set_ylabel(f"current ({unit})")
+    colors = [COLORS[run % len(COLORS)] for run in shown.runs]
+    lines = (
+        [[color] * len(shades) for color in colors] if labels else [shades] * len(traces.results)
+    )
+    _currents(axes[1], traces, t, lines)
+    if has_data:
+        _residuals(axes[2], traces, t, lines)
     axes[-1].set_xlabel(f"time ({'s' if seconds else 'ms'})")
     axes[-1].set_xlim(0, float(t[-1]))
     for axis, ticks in zip(axes, (3, 5, 3), strict=False):
         axis.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=2))
     figure.align_ylabels()
     if labels:
-        _legend(axes[1], [COLORS[run % len(COLORS)] for run in shown.runs], labels)
+        _legend(axes[1], colors, labels)
     elif len(key.values) > 1:
         sweeps.draw_key(axes[1], key, 0.015)
     return figure
+
+
+def _counted(traces: Traces, current: np.ndarray) -> np.ndarray:
+    """A current (n_sweeps, n_times) with NaN where its samples do not count."""
+    return current if traces.weight is None else np.where(traces.weight > 0, current, np.nan)
+
+
+def _currents(axis: Axes, traces: Traces, t: np.ndarray, lines: Sequence[Sequence[Any]]) -> None:
+    """Draws the fits and what of the recording counts; lines: the color of each fit and sweep."""
+    noisy = is_noisy(traces)
+    data = [] if traces.data is None else [_counted(traces, traces.data)]
+    seen = [*(_counted(traces, result) for result in traces.results), *data]
+    factor, unit = current_unit(_largest(seen))
+    for result, colors in zip(traces.results, lines, strict=True):
+        for row, color in zip(result, colors, strict=True):
+            draw_trace(axis, t, row * factor, color, 1.0 if noisy else 1.8, zorder=2.2)
+    style, zorder = (DATA, 1.5) if noisy else (INK, 3.0)
+    for current in data:
+        for row in current:
+            draw_trace(axis, t, row * factor, style, 0.5, zorder=zorder)
+    fit_axis(axis, np.concatenate(seen) * factor)
+    axis.set_ylabel(f"current ({unit})")
+
+
+def _residuals(axis: Axes, traces: Traces, t: np.ndarray, lines: Sequence[Sequence[Any]]) -> None:
+    """Draws what the fits differ from the recording by, where its samples count."""
+    residuals = [_counted(traces, result - traces.data) for result in traces.results]
+    factor, unit = current_unit(_largest(residuals))
+    for apart, colors in zip(residuals, lines, strict=True):
+        for row, color in zip(apart, colors, strict=True):
+            draw_trace(axis, t, row * factor, color, 0.6)
+    axis.axhline(0, color=MUTED, linewidth=0.5, zorder=1)
+    axis.set_ylabel(f"fit − data\n({unit})")
+    fit_axis(axis, np.concatenate(residuals) * factor)
 
 
 def _largest(currents: Sequence[np.ndarray]) -> float:

@@ -40,7 +40,7 @@ class Autocorrelation:
         return np.asarray(self.lags_ms[picks[picks < n]])
 
     def at(self, lag_ms: float) -> float:
-        """The value at the nearest lag."""
+        """The autocorrelation at the lag that is nearest to lag_ms."""
         return float(self.values[np.argmin(np.abs(self.lags_ms - lag_ms))])
 
 

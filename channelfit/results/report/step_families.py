@@ -79,7 +79,7 @@ class Curve:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no value could be told."""
+        """Whether neither the data nor any fit gave a finite value."""
         rows = (*self.results, *([] if self.data is None else [self.data]))
         return not any(np.isfinite(row).any() for row in rows)
 

@@ -131,29 +131,19 @@ def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figur
         import corner  # an optional package
     except ImportError:
         raise InputError(f"this picture needs corner; {INSTALL} installs it") from None
-    space = found.objective.space
-    free = [space.parameters[i] for i in space.free]
-    values = found.objective.physical(found.unit[:, None])[list(space.free), 0]
-    samples, truths, labels = [], [], []
-    for parameter, row, value in zip(free, posterior.samples, values, strict=True):
-        log = parameter.scale == "log"
-        samples.append(np.log10(row) if log else row)
-        truths.append(math.log10(value) if log else float(value))
-        labels.append(_axis_label(parameter, log, 10))
-    n = len(free)
-    spread = [(_span(row)) for row in samples]
+    samples, truths, labels = _coordinates(found, posterior)
     with styled({"font.size": 8, "lines.linewidth": 1.0}):
-        size = max(1.25 * n + 0.8, 4.0)
+        size = max(1.25 * len(samples) + 0.8, 4.0)
         figure = Figure(figsize=(size, size), dpi=DPI)
         FigureCanvasAgg(figure)
         corner.corner(
-            np.array(samples).T,
+            samples.T,
             fig=figure,
             labels=[_plain(label) for label in labels],
             truths=truths,
             truth_color=COLORS[1],
             color=SINGLE,
-            range=spread,
+            range=[_span(row) for row in samples],
             quantiles=(0.025, 0.975),
             plot_datapoints=False,
             fill_contours=True,
@@ -177,6 +167,22 @@ def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figur
             parse_math=False,
         )
     return figure
+
+
+def _coordinates(
+    found: Estimate, posterior: Posterior
+) -> tuple[np.ndarray, list[float], list[str]]:
+    """The samples (n_free, n_samples), the fit, and a label of each; logarithms on a log scale."""
+    space = found.objective.space
+    free = [space.parameters[i] for i in space.free]
+    values = found.objective.physical(found.unit[:, None])[list(space.free), 0]
+    samples, truths, labels = [], [], []
+    for parameter, row, value in zip(free, posterior.samples, values, strict=True):
+        log = parameter.scale == "log"
+        samples.append(np.log10(row) if log else row)
+        truths.append(math.log10(value) if log else float(value))
+        labels.append(_axis_label(parameter, log, 10))
+    return np.array(samples), truths, labels
 
 
 # --- pieces ------------------------------------------------------------------------------------

@@ -157,18 +157,14 @@ def _unfinished(found: Estimate, refined: bool) -> str:
     )
 
 
-def parameter_rows(
-    found: Estimate, problem: Problem, level: float = LEVEL
-) -> dict[str, dict[str, Any]]:
+def parameter_rows(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
     """Return how sure each free and each tied parameter is, as it stands in ``summary.json``.
 
     By parameter: standard_error in its unit; relative_error, of its logarithm, for a log scale;
-    interval, both ends. They are None for a parameter at a bound.
-
-    Arguments:
-        level: the probability that an interval holds the true value.
+    interval, both ends, which holds the true value with probability `LEVEL`. They are None for a
+    parameter at a bound.
     """
-    lower, upper = found.interval(level)
+    lower, upper = found.interval()
     space = found.objective.space
     rows: dict[str, dict[str, Any]] = {}
     for k, place in enumerate(space.free):
@@ -181,10 +177,10 @@ def parameter_rows(
             width = math.log(parameter.upper / parameter.lower)
             row["relative_error"] = float(found.errors[k]) * width
         rows[parameter.name] = row | {"interval": [float(lower[k]), float(upper[k])]}
-    return rows | _ties(found, problem, level)
+    return rows | _ties(found, problem)
 
 
-def _ties(found: Estimate, problem: Problem, level: float) -> dict[str, dict[str, Any]]:
+def _ties(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
     """Errors of tied parameters, to first order in the parameters from which they follow."""
     if not problem.ties:
         return {}
@@ -198,16 +194,16 @@ def _ties(found: Estimate, problem: Problem, level: float) -> dict[str, dict[str
     for name, value in center.items():
         slope = np.array([high[name] - low[name] for low, high in zip(*sides, strict=True)]) / apart
         error = math.sqrt(float(slope @ found.covariance @ slope))
-        reach = quantile(level, found.degrees_of_freedom) * error
+        reach = quantile(LEVEL, found.degrees_of_freedom) * error
         rows[name] = {"standard_error": error, "interval": [value - reach, value + reach]}
     return rows
 
 
-def as_plain(judged: Assessment, level: float = LEVEL) -> dict[str, Any]:
+def as_plain(judged: Assessment) -> dict[str, Any]:
     """Return an assessment as plain data, as it stands in ``summary.json``."""
     found = judged.estimate
     return {
-        "level": level,
+        "level": LEVEL,
         "noise_pA": found.sigma_pA,
         "noise_assumed": found.assumed,
         "samples": found.n_samples,

@@ -31,6 +31,8 @@ _MOST = 200
 _BENDS = 3
 #: Stands for a barrier that was not measured; finite, as scikit-learn wants it.
 _FAR = 1e300
+#: The most members of a family that stand for all of it.
+_REPRESENTATIVES = 4
 #: Digits of the unit cube to which two fits are the same.
 _PLACES = 4
 
@@ -132,21 +134,19 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
     ]
 
 
-def representatives(family: Family, most: int = 4, seed: int = 0) -> list[tuple[int, int]]:
-    """Pick a few fits of a family that stand for all: those nearest to the centers of k-means.
+def representatives(family: Family) -> list[tuple[int, int]]:
+    """Pick up to four fits of a family that stand for all: those nearest to the centers of k-means.
 
     A long valley of equally good fits is so seen at several places, where its best fit and its
     medoid are one each.
 
-    Arguments:
-        most: at most so many; fewer where fewer fits differ.
-
-    Returns: members, each with the number of fits that it stands for, the most first.
+    Returns: members, each with the number of fits that it stands for, the most first; fewer than
+    four where fewer fits differ.
     """
     points = family.unit.T
     # refined fits that ended in the same place differ by rounding
     different = len(np.unique(np.round(points, _PLACES), axis=0))
-    found = k_means(np.round(points, _PLACES), min(most, different), seed=seed)
+    found = k_means(np.round(points, _PLACES), min(_REPRESENTATIVES, different))
     apart = ((points - found.centers[found.labels]) ** 2).sum(axis=1)
     nearest = [
         int(np.where(found.labels == k, apart, np.inf).argmin()) for k in range(len(found.centers))

@@ -102,7 +102,7 @@ class Part:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the sums depend on."""
+        """All that the sums depend on, by name, so that kept sums are known again."""
         return {
             "work": "partial sums of k-means",
             "points": _named(self.points),
@@ -115,7 +115,7 @@ class Part:
         return {name: value for name, value in vars(self).items() if name != "centers"}
 
     def told(self, key: Key) -> Arrays:
-        """The centers."""
+        """What a piece needs besides its key: the centers (k, d)."""
         return {"centers": self.centers}
 
     def do(self, key: Key, told: Arrays | None = None) -> Arrays:
@@ -401,7 +401,7 @@ class Choice:
     error: np.ndarray
 
 
-def how_many(points: np.ndarray, seed: int = 0, most: int = _MOST_GROUPS) -> Choice:
+def how_many(points: np.ndarray, seed: int = 0) -> Choice:
     """Choose the number of groups by the gap statistic.
 
     Points are compared with points of one normal population of the same mean and covariance, in
@@ -411,12 +411,11 @@ def how_many(points: np.ndarray, seed: int = 0, most: int = _MOST_GROUPS) -> Cho
 
     Arguments:
         points: (n, d) without NaN.
-        most: no more groups than this are tried, and no more than one for five points.
     """
     random = np.random.Generator(np.random.Philox([seed, 1]))
     if len(points) > _LOOKED_AT:
         points = points[random.choice(len(points), _LOOKED_AT, replace=False)]
-    most = max(1, min(most, len(points) // _POINTS_A_GROUP))
+    most = max(1, min(_MOST_GROUPS, len(points) // _POINTS_A_GROUP))
     if most == 1 or not np.ptp(points, axis=0).any():
         return Choice(1, np.zeros(1), np.zeros(1))
     covariance = np.atleast_2d(np.cov(points.T))

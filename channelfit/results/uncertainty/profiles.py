@@ -88,7 +88,6 @@ class _Held:
 def profiles(
     found: Estimate,
     places: Iterable[int] | None = None,
-    level: float = LEVEL,
     on_profile: Callable[[str], object] | None = None,
     each: Profiler | None = None,
 ) -> tuple[Estimate, list[Profile]]:
@@ -96,7 +95,6 @@ def profiles(
 
     Arguments:
         places: of the parameters among the free ones; None for all.
-        level: the probability that an interval holds the true value.
         on_profile: called with the name of each parameter before its turn.
         each: computes the profiles of an estimate; by default this process does, one by one.
 
@@ -107,7 +105,7 @@ def profiles(
     each = each or _one_by_one
     for _ in range(_RESTARTS):
         done: list[Profile] = []
-        coming = each(found, wanted, level)
+        coming = each(found, wanted)
         for place in wanted:
             if on_profile is not None:
                 on_profile(found.names[place])
@@ -118,22 +116,22 @@ def profiles(
                 break
         else:
             return found, done
-    return found, list(each(found, wanted, level))
+    return found, list(each(found, wanted))
 
 
 #: Yields the profiles of an estimate in the order of the places of their parameters.
-Profiler = Callable[[Estimate, Sequence[int], float], Iterator[Profile]]
+Profiler = Callable[[Estimate, Sequence[int]], Iterator[Profile]]
 
 
-def _one_by_one(found: Estimate, places: Sequence[int], level: float) -> Iterator[Profile]:
+def _one_by_one(found: Estimate, places: Sequence[int]) -> Iterator[Profile]:
     for place in places:
-        yield profile(found, place, level)
+        yield profile(found, place)
 
 
-def profile(found: Estimate, place: int, level: float = LEVEL) -> Profile:
+def profile(found: Estimate, place: int) -> Profile:
     """Compute the profile of one free parameter, given by its place among them."""
-    limit = found.threshold(level)
-    sides = [_side(found, place, sign, limit, level) for sign in (-1.0, 1.0)]
+    limit = found.threshold()
+    sides = [_side(found, place, sign, limit) for sign in (-1.0, 1.0)]
     below, above = sides
     unit = np.concatenate([below[0][:, ::-1], found.unit[:, None], above[0]], axis=1)
     chi_square = np.concatenate([below[1][::-1], [0.0], above[1]])
@@ -159,9 +157,7 @@ def profile(found: Estimate, place: int, level: float = LEVEL) -> Profile:
     )
 
 
-def _side(
-    found: Estimate, place: int, sign: float, limit: float, level: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _side(found: Estimate, place: int, sign: float, limit: float) -> tuple[np.ndarray, np.ndarray]:
     """Refine points outward from the fit; return them (n_free, n) and their chi square (n,).
 
     The reach is stretched, or shortened, until the limit is crossed after several points.
@@ -172,7 +168,7 @@ def _side(
         return np.empty((len(found.unit), 0)), np.empty(0)
     error = found.errors[place]
     error = error if math.isfinite(error) and error > 0 else 0.1
-    reach = min(1.3 * quantile(level, found.degrees_of_freedom) * error, room)
+    reach = min(1.3 * quantile(LEVEL, found.degrees_of_freedom) * error, room)
     unit, chi_square = np.empty((len(found.unit), 0)), np.empty(0)
     for _ in range(_ROUNDS):
         offsets = reach * np.arange(1, _POINTS + 1) / _POINTS

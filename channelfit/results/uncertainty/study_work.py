@@ -30,12 +30,10 @@ class StudyWork(PlanWork):
 
     Attributes:
         found: the estimate, without its objective, which every process makes for itself.
-        level: of profiles.
         steps, walkers, seed: of the posterior; each ensemble adds its number to the seed.
     """
 
     found: Any = None
-    level: float = 0.0
     steps: int = 0
     walkers: int | None = None
     seed: int = 0
@@ -46,7 +44,7 @@ class StudyWork(PlanWork):
         if key[0] == "chains":
             made = sample_chains(found, self.steps, self.walkers, self.seed + int(key[1]))
             return {"chain": made.chain, "acceptance": np.array(made.acceptance)}
-        one = profile(found, int(key[2]), self.level)
+        one = profile(found, int(key[2]))
         return {name: np.asarray(getattr(one, name)) for name in _OF_PROFILE}
 
 
@@ -66,10 +64,10 @@ def profiles_by(
     """
     rounds = 0
 
-    def each(found: Estimate, places: Sequence[int], level: float) -> Iterator[Profile]:
+    def each(found: Estimate, places: Sequence[int]) -> Iterator[Profile]:
         nonlocal rounds
         rounds += 1
-        study = _study(work, found, level=level)
+        study = _study(work, found)
         keys: list[Key] = [("profile", rounds, place) for place in places]
 
         def told(key: Key, _: Arrays) -> None:

@@ -139,7 +139,6 @@ class ClampRows(ChannelRows):
         self.clamp, self.t, self.free, self.n_modes = clamp, target, tuple(free), n_modes
         self.n_y = self.n_x + 3
         self.at_v, self.at_p, self.at_e = self.n_x, self.n_x + 1, self.n_x + 2
-        self.mass = {self.at_v: "charging", self.at_p: "lag", self.at_e: "tracking"}
         self.terms = terms_of(model)
         self.n_u = self.n_rates + len(self.terms)
         self._lay_out()

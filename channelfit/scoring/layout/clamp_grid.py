@@ -129,14 +129,7 @@ def grid(
             holding.append(protocol.holding_mV)
         rest = holding.index(protocol.holding_mV)
         for k in range(protocol.n_sweeps):
-            kept = np.arange(protocol.n_times(k))
-            if weight is not None:
-                kept = kept[weight[k, kept] > 0]
-            goes_on = protocol.carry_over and k > 0
-            needed = protocol.carry_over and k + 1 < protocol.n_sweeps
-            last = protocol.sweeps[k][-1].end_ms if needed else np.inf
-            if not needed:
-                last = protocol.times_ms[kept[-1]] if len(kept) else -np.inf
+            kept, last = _needed(protocol, k, weight)
             if not len(kept) and not protocol.carry_over:
                 continue
             first = len(jumped)
@@ -146,7 +139,7 @@ def grid(
                 steps.append(row)
                 jumped.append(jump)
             place[k, kept] = n_samples + np.arange(len(kept))
-            start = -1 if goes_on else rest
+            start = -1 if protocol.carry_over and k > 0 else rest
             sweeps.append((start, first, len(jumped) - first, n_samples, len(kept)))
             n_samples += len(kept)
             columns = [protocol.times_ms[kept]]
@@ -165,6 +158,20 @@ def grid(
         np.ascontiguousarray(table[2]),
         tuple(outputs),
     )
+
+
+def _needed(protocol: Protocol, k: int, weight: np.ndarray | None) -> tuple[np.ndarray, float]:
+    """The numbers (n,) of the samples of sweep k that are kept, and when its last step begins, ms.
+
+    Arguments:
+        weight: (n_sweeps, n_times_max); samples of weight 0 are not kept. None for all samples.
+    """
+    kept = np.arange(protocol.n_times(k))
+    if weight is not None:
+        kept = kept[weight[k, kept] > 0]
+    if protocol.carry_over and k + 1 < protocol.n_sweeps:  # the next sweep begins with its end
+        return kept, protocol.sweeps[k][-1].end_ms
+    return kept, float(protocol.times_ms[kept[-1]]) if len(kept) else -np.inf
 
 
 def _sweep_steps(protocol: Protocol, k: int, level: int) -> Iterator[tuple[np.ndarray, int]]:

@@ -169,7 +169,7 @@ class _Transforms:
         self.n = 0
 
     def add(self, data: np.ndarray) -> tuple[int, int]:
-        """Where the table of some data begins, and its last row."""
+        """Adds the table of data (n,); returns where it begins, and its last row, counted in it."""
         table = transform_table(data) if len(data) > 1 else np.eye(1, DEGREE + 1) * data[0]
         self.tables.append(table)
         self.n += len(table)
@@ -188,7 +188,7 @@ class _Samples:
         self.n = 0
 
     def add(self, data: np.ndarray) -> tuple[int, int]:
-        """Where some data begin."""
+        """Adds data (n,); returns where they begin, and 0 where tables have a last row."""
         self.data.append(np.concatenate([data, np.zeros(-len(data) % 4)]))
         self.n += len(self.data[-1])
         return self.n - len(self.data[-1]), 0

@@ -150,7 +150,7 @@ class _Slots:
     used: int
 
     def give(self, k: int) -> int:
-        """A slot for the end of run k."""
+        """The number of a free slot, which now holds the state at the end of run k."""
         if self.free:
             self.of[k] = self.free.pop()
         else:

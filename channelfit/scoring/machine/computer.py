@@ -30,7 +30,7 @@ def _gpu_versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Where it was computed."""
+    """The system, processor and number of cores of this machine, by name."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),

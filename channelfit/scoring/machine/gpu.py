@@ -404,10 +404,10 @@ def _compiled(text: str, options: tuple[str, ...], name: str) -> bytes:
         nvrtc.destroyProgram(program)
 
 
-def numbered_lines(text: str, message: str, around: int = 3) -> str:
+def numbered_lines(text: str, message: str) -> str:
     """Return the numbered lines of a text around those that a compiler's message names."""
     named = [int(line) for line in re.findall(r"\.cu[(:](\d+)", message)][:5]
-    near = {line + k for line in named for k in range(-around, around + 1)}
+    near = {line + k for line in named for k in range(-3, 4)}
     lines = enumerate(text.splitlines(), 1)
     return "\n".join(f"{i:5d}  {line}" for i, line in lines if i in near)
 

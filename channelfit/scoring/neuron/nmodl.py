@@ -110,11 +110,9 @@ def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | Non
     return Writer(model, kind, mechanism).text()
 
 
-def nmodl_names(
-    model: ChannelModel, kind: Kind = "density", mechanism: str | None = None
-) -> NmodlNames:
-    """The names that `nmodl_text` uses with the same arguments."""
-    return Writer(model, kind, mechanism).names
+def nmodl_names(model: ChannelModel, kind: Kind = "density") -> NmodlNames:
+    """The names that `nmodl_text` gives the parameters and states of a model of the same kind."""
+    return Writer(model, kind, None).names
 
 
 def is_gate(chain: Chain) -> bool:
@@ -199,16 +197,7 @@ class Writer:
         all_gates = all(is_gate(c) for c in moving)
         self.gates = moving if all_gates else []
         self.schemes = [] if all_gates else moving
-        self.state: dict[tuple[str, str], str | None] = {}
-        for chain in model.chains:
-            for state in chain.states:
-                key = (chain.name, state)
-                if is_gate(chain) and state == chain.states[1]:
-                    self.state[key] = names.claim(chain.name)
-                elif is_gate(chain) and chain not in self.schemes:
-                    self.state[key] = None
-                else:
-                    self.state[key] = names.claim(state)
+        self.state = self._named_states()
         self.parameter = {p.name: names.claim(p.name) for p in model.parameters}
         self.used = self._used()
         self.definition = {n: names.claim(n) for n, _ in model.definitions if n in self.used}
@@ -217,20 +206,30 @@ class Writer:
             for c in model.chains
             for k in range(0 if c.instant else len(c.transitions))
         }
-        some = (
-            {}
-            if model.ohmic
-            else {t: "" if len(model.terms) == 1 else f"_{t.name}" for t in model.terms}
-        )
-        self.drive = {term: names.claim(f"drive{suffix}") for term, suffix in some.items()}
+        terms = () if model.ohmic else model.terms
+        suffix = {term: "" if len(terms) == 1 else f"_{term.name}" for term in terms}
+        self.drive = {term: names.claim(f"drive{suffix[term]}") for term in terms}
         self.density = {
-            term: names.claim(f"{'pbar' if term.ion else 'gbar'}{suffix}")
-            for term, suffix in some.items()
+            term: names.claim(f"{'pbar' if term.ion else 'gbar'}{suffix[term]}") for term in terms
         }
         self.names = NmodlNames(mechanism, self.parameter, self.state)
         self.functions = Functions(self.library)
         translated = {**self.parameter, **self.definition}
         self.printer = NmodlPrinter(translated, self.definition, self.functions)
+
+    def _named_states(self) -> dict[tuple[str, str], str | None]:
+        """The name of each state by its chain and name; None for the closed state of a gate."""
+        found: dict[tuple[str, str], str | None] = {}
+        for chain in self.model.chains:
+            for state in chain.states:
+                key = (chain.name, state)
+                if is_gate(chain) and state == chain.states[1]:
+                    found[key] = self.claimed.claim(chain.name)
+                elif is_gate(chain) and chain not in self.schemes:
+                    found[key] = None
+                else:
+                    found[key] = self.claimed.claim(state)
+        return found
 
     def flowing(self) -> list[sympy.Expr]:
         """The expressions of what flows that the file computes."""

@@ -99,7 +99,6 @@ class NeuronOracle:
         initial: "model" sets the occupancies at the start to the steady state of the model's
             rates, and is the default for generated mechanisms; "mechanism" leaves them to the
             mechanism's INITIAL block, and is the default for mechanisms written by hand.
-        cache: the folder that keeps compiled mechanisms, by default one in the cache folder.
 
     Raises:
         NeuronUnavailable: NEURON or a C++ compiler is missing.
@@ -114,7 +113,6 @@ class NeuronOracle:
         mod_file: str | os.PathLike[str] | None = None,
         method: Method = "cvode",
         initial: Literal["model", "mechanism"] | None = None,
-        cache: Path | None = None,
     ) -> None:
         if method not in ("cvode", "fixed"):
             raise ValueError(f'method "{method}" is neither "cvode" nor "fixed"')
@@ -136,8 +134,8 @@ class NeuronOracle:
             self.parameters = {name: name for name in model.parameter_names}
             self.states = {(c.name, s): s for c in model.chains for s in c.states}
         self.initial = initial or ("model" if mod_file is None else "mechanism")
-        self._mechanism = compile_mechanism(text, cache)
-        self._clamp = compile_mechanism(CLAMP, cache)
+        self._mechanism = compile_mechanism(text)
+        self._clamp = compile_mechanism(CLAMP)
         self._tighten(_state_names(text))
         self._check_parameters(mod_file)
 

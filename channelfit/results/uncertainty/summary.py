@@ -1,0 +1,146 @@
+"""How sure a fit is, as plain data for ``uncertainty.json`` and as tables of numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from channelfit.model.channel import Parameter, Tie
+from channelfit.problem.experiment import Problem
+from channelfit.results.uncertainty.assessment import Assessment, as_plain, parameter_rows
+from channelfit.results.uncertainty.curvature import Estimate
+from channelfit.results.uncertainty.families import Family, representatives
+from channelfit.results.uncertainty.posterior import Posterior
+from channelfit.results.uncertainty.profiles import Profile
+from channelfit.search.plan import FitPlan
+
+
+def profile_table(found: Estimate, found_profiles: Sequence[Profile]) -> str:
+    """Profiles as CSV: a row a point, with the parameter held, chi square and all parameters.
+
+    Chi square is above that of the fit; parameters are in base units.
+    """
+    space = found.objective.space
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["held", "chi_square", *(p.name for p in space.parameters)])
+    for one in found_profiles:
+        columns = found.objective.physical(one.unit).T
+        for chi_square, row in zip(one.chi_square, columns, strict=True):
+            writer.writerow([one.name, f"{chi_square:.9g}", *(f"{x:.9g}" for x in row)])
+    return text.getvalue()
+
+
+def table_text(names: Sequence[str], rows: np.ndarray) -> str:
+    """A table as CSV: the names of its columns, and rows (n_rows, n_columns) of numbers."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([f"{x:.9g}" for x in row] for row in rows)
+    return text.getvalue()
+
+
+def summary_of(
+    fit: FitPlan,
+    judged: Assessment,
+    found_profiles: Sequence[Profile],
+    found_families: Sequence[Family],
+    posterior: Posterior | None,
+) -> dict[str, Any]:
+    """All numbers of a study as plain data, parameters by name and in base units.
+
+    Profiles, families and the posterior stand in it where they were asked for.
+    """
+    found = judged.estimate
+    out: dict[str, Any] = {
+        "model": fit.problem.model.name,
+        "file": str(fit.file),
+        "cost": found.cost,
+        "cost_before_refining": judged.refined_from,
+        "parameters": _parameters(found, fit.problem),
+        "uncertainty": as_plain(judged),
+    }
+    if found_profiles:
+        out["profiles"] = {one.name: _profile(one) for one in found_profiles}
+    if found_families:
+        out["families"] = [_family(found, family) for family in found_families]
+    if posterior is not None:
+        out["posterior"] = _posterior(posterior)
+    return out
+
+
+def _parameters(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
+    """Value, unit, range and error of each parameter and of each that is tied to others."""
+    values = found.objective.physical(found.unit[:, None])[:, 0]
+    sure = parameter_rows(found, problem)
+    rows = {}
+    for parameter, value in zip(found.objective.space.parameters, values, strict=True):
+        note = {"note": "fixed"} if parameter.fixed else {}
+        rows[parameter.name] = _row(parameter, float(value)) | note | sure.get(parameter.name, {})
+    tied = problem.tied_values(values)
+    for tie in problem.ties:
+        rows[tie.name] = _row(tie, tied[tie.name]) | {"note": "tied"} | sure[tie.name]
+    for name, side in zip(found.names, found.pushed, strict=True):
+        if side:
+            rows[name]["note"] = f"at {'upper' if side > 0 else 'lower'} bound"
+    return rows
+
+
+def _row(parameter: Parameter | Tie, value: float) -> dict[str, Any]:
+    return {
+        "value": value,
+        "unit": parameter.unit,
+        "lower": parameter.lower,
+        "upper": parameter.upper,
+    }
+
+
+def _profile(one: Profile) -> dict[str, Any]:
+    return {
+        "interval": [one.lower, one.upper],
+        "open_below": one.open_below,
+        "open_above": one.open_above,
+        "values": one.values.tolist(),
+        "chi_square": one.chi_square.tolist(),
+    }
+
+
+def _family(found: Estimate, family: Family) -> dict[str, Any]:
+    names = [p.name for p in found.objective.space.parameters]
+    physical = found.objective.physical(family.unit)
+    return {
+        "fits": family.unit.shape[1],
+        "least_chi_square": float(family.chi_square[family.best]),
+        "best": dict(zip(names, physical[:, family.best].tolist(), strict=True)),
+        "medoid": dict(zip(names, physical[:, family.medoid].tolist(), strict=True)),
+        "least": dict(zip(names, physical.min(axis=1).tolist(), strict=True)),
+        "largest": dict(zip(names, physical.max(axis=1).tolist(), strict=True)),
+        "representatives": [
+            {"fits": n_fits, "values": dict(zip(names, physical[:, k].tolist(), strict=True))}
+            for k, n_fits in representatives(family)
+        ],
+    }
+
+
+def _posterior(posterior: Posterior) -> dict[str, Any]:
+    lower, upper = posterior.interval()
+    return {
+        "walkers": posterior.n_walkers,
+        "steps": posterior.n_steps,
+        "burn_in": posterior.burn_in,
+        "acceptance": posterior.acceptance,
+        "warnings": list(posterior.warnings),
+        "parameters": {
+            name: {
+                "median": float(posterior.median[k]),
+                "interval": [float(lower[k]), float(upper[k])],
+                "autocorrelation_steps": float(posterior.autocorrelation[k]),
+                "r_hat": float(posterior.r_hat[k]),
+            }
+            for k, name in enumerate(posterior.names)
+        },
+    }
