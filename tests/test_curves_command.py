@@ -556,6 +556,23 @@ def test_names_and_options_that_cannot_be_used(tmp_path: Path) -> None:
         assert not list(tmp_path.glob("out*"))
 
 
+def test_results_never_replace_what_they_are_computed_from(tmp_path: Path) -> None:
+    data = write_wide(tmp_path / "activation.csv", activation(1))
+    before = data.read_bytes()
+    (tmp_path / "link.csv").symlink_to(data)
+    np.save(tmp_path / "a-covariance.npy", activation(1)[:, 1:].T.copy())
+    for given, prefix in (
+        (data, "activation"),
+        (data, "link"),
+        (tmp_path / "a-covariance.npy", "a"),
+    ):
+        done = run("boltzmann", given, "--out", tmp_path / prefix, "--backend", "cpu")
+        assert done.exit_code == 2
+        assert "would replace this file; choose another --out" in " ".join(done.output.split())
+    assert data.read_bytes() == before
+    assert not list(tmp_path.glob("*unfinished"))
+
+
 def test_an_old_table_survives_a_run_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

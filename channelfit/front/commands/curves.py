@@ -89,6 +89,7 @@ def _fit(
         "seed": seed,
         "covariance": covariance,
     }
+    _refuse_to_replace(prefix, [Path(curve), data, *files.values()])
     began = time.perf_counter()
     with lines.screen(formula.name, quiet) as screen, compilations_shown(screen), writing(prefix):
         with Unfinished(folder, "curves", resume is not None, screen.say) as run:
@@ -131,6 +132,14 @@ def _prefix(out: Path | None, data: Path, formula: Curve) -> Path:
 
 def _beside(prefix: Path, ending: str) -> Path:
     return prefix.with_name(prefix.name + ending)
+
+
+def _refuse_to_replace(prefix: Path, given: Sequence[Path]) -> None:
+    """Raises InputError where results would be written over what they are computed from."""
+    for file in (_beside(prefix, ending) for ending in (".csv", ".png", "-covariance.npy")):
+        for source in given:
+            if file.exists() and source.exists() and file.samefile(source):
+                raise InputError("the results would replace this file; choose another --out", file)
 
 
 def _tabled(
