@@ -394,6 +394,25 @@ def test_curve_files_that_cannot_be_used(changes: dict[str, Any], message: str) 
         build_curve({**GOOD, **changes}, "decay.yaml")
 
 
+def test_inputs_that_do_not_suit_a_curve_are_named() -> None:
+    """A logarithm at 0; concentrations as logarithms; parameters that are never in their order."""
+    x = np.linspace(0, 3, 7)
+    away = {**GOOD, "curve": "a*log(x) + exp(-k*x)"}
+    rivals = {
+        **GOOD,
+        "parameters": GOOD["parameters"] | {"m": {"range": [6, 9]}},
+        "curve": "a*exp(-k*x) + exp(-m*x)",
+        "ordered": ["m", "k"],
+    }
+    for curve, at, message in (
+        (away, x, "is not finite anywhere in the ranges of its parameters, at x = 0"),
+        ("hill", x - 9, "half.range: it uses the smallest input above zero, but none is"),
+        (rivals, x, "ordered: nowhere in the scan for a start are parameters in this order"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cf.fit_curves(curve, np.exp(-x)[None], at, backend="cpu")
+
+
 def test_a_good_curve_is_read() -> None:
     curve = build_curve(GOOD, None)
     assert curve.linear == (0,)
