@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import gzip
 import math
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from test_curves import ONE_INPUT, images
 
+import channelfit as cf
 from channelfit.curves.batch import Settings, fit_curve, fit_pieces
 from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.data_files import read_data
@@ -322,6 +324,23 @@ def with_definitions(**definitions: Any) -> dict[str, Any]:
         ({"starts": 0}, "starts: a whole number, 1 or more"),
         ({"ordered": ["b"]}, 'ordered: "b" is not a parameter'),
         ({"ordered": ["a", "k"]}, "ordered: only parameters"),
+        ({"ordered": ["k"]}, "ordered: two or more different parameters"),
+        ({"ordered": ["k", "k"]}, "ordered: two or more different parameters"),
+        (
+            {"parameters": GOOD["parameters"] | {"a": {"scan": 9}}},
+            "parameters.a.scan: a enters linearly",
+        ),
+        (
+            {"parameters": GOOD["parameters"] | {"a": {"range": [1, 2], "scale": "log"}}},
+            "parameters.a.scale: a enters linearly",
+        ),
+        (
+            {
+                "parameters": GOOD["parameters"] | {"k": {"fixed": True, "value": 0}},
+                "curve": "a*x/k",
+            },
+            "curve: the curve decay is no finite number with k = 0",
+        ),
         (with_definitions(d="exp(-k*y)"), r'definitions.d: unknown name "y" at column 8'),
         (with_definitions(d="exp(-k*v)"), r"definitions.d: .*v"),
         (with_definitions(d="exp(-k*x"), "definitions.d: cannot read"),
@@ -375,6 +394,25 @@ def test_curve_files_that_cannot_be_used(changes: dict[str, Any], message: str) 
         build_curve({**GOOD, **changes}, "decay.yaml")
 
 
+def test_inputs_that_do_not_suit_a_curve_are_named() -> None:
+    """A logarithm at 0; concentrations as logarithms; parameters that are never in their order."""
+    x = np.linspace(0, 3, 7)
+    away = {**GOOD, "curve": "a*log(x) + exp(-k*x)"}
+    rivals = {
+        **GOOD,
+        "parameters": GOOD["parameters"] | {"m": {"range": [6, 9]}},
+        "curve": "a*exp(-k*x) + exp(-m*x)",
+        "ordered": ["m", "k"],
+    }
+    for curve, at, message in (
+        (away, x, "is not finite anywhere in the ranges of its parameters, at x = 0"),
+        ("hill", x - 9, "half.range: it uses the smallest input above zero, but none is"),
+        (rivals, x, "ordered: nowhere in the scan for a start are parameters in this order"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cf.fit_curves(curve, np.exp(-x)[None], at, backend="cpu")
+
+
 def test_a_good_curve_is_read() -> None:
     curve = build_curve(GOOD, None)
     assert curve.linear == (0,)
@@ -411,12 +449,15 @@ def test_the_curves_of_the_page_are_accepted_and_fitted() -> None:
         ("a.csv", "set,v,g\na,1\n", "line 2: 2 cells, where the header has 3"),
         ("a.csv", "set,v\na,1\n", "the columns set, v and one of values"),
         ("a.csv", "set,v,g\n", "a header, but no rows"),
+        ("a.csv", "set,v,g\na,1,2\n#1,1,2\n", 'line 3: "#1" may be the name of a set'),
+        ("a.csv", "set,v,g\na,1,2\nb,1,3\n", "its range from 1 to 1 is empty"),
+        ("a.csv.gz", "set,v,g\n1,1,2\n1,2,2\n", "a long table, which has a column `set`"),
         ("a.npy", "no array", "not an array of NumPy"),
         ("a.xyz", "1,2\n", "not a format that can be read"),
     ],
 )
 def test_data_that_cannot_be_used(tmp_path: Path, name: str, text: str, message: str) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if ".gz" in name else text.encode())
     done = run("boltzmann", tmp_path / name, "--out", tmp_path / "out")
     assert done.exit_code == 2
     assert message in done.output
@@ -440,6 +481,81 @@ def test_arrays_that_cannot_be_used(tmp_path: Path, array: np.ndarray, message: 
     assert message in " ".join(done.output.split())
 
 
+def test_sets_that_cannot_be_fitted_cost_no_others(tmp_path: Path) -> None:
+    """One set of one point, or of one voltage, in a long table."""
+    rows = [f"good,{v!r},{z!r}" for v, z in activation(1).tolist()]
+    rows += ["short,-20.0,0.5", *(f"still,5.0,{0.1 * k}" for k in range(6))]
+    (tmp_path / "long.csv").write_text("\n".join(["set,v,g", *rows, "# the end"]))
+    done = run(
+        "boltzmann", tmp_path / "long.csv", "--out", tmp_path / "o", "--backend", "cpu",
+        "--covariance",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = {row["set"]: (row["quality"], row["reason"]) for row in rows_of(tmp_path / "o.csv")}
+    assert told["good"] == ("ok", "")
+    assert told["short"] == ("failed", "1 points for 4 parameters")
+    assert told["still"][0] == "failed"
+    assert "half.range: its range from 5 to 5 is empty" in told["still"][1]
+    covariance = np.load(tmp_path / "o-covariance.npy")
+    assert np.isfinite(covariance).all((1, 2)).tolist() == [True, False, False]
+
+
+def test_columns_of_inputs_are_found_by_name_or_told(tmp_path: Path) -> None:
+    (tmp_path / "yx.csv").write_text("y,time,z\n" + "1,2,3\n2,3,4\n" * 5)
+    done = run("gaussian_2d", tmp_path / "yx.csv", "--out", tmp_path / "o")
+    assert done.exit_code == 2
+    assert 'no column "x", though other inputs have one' in " ".join(done.output.split())
+    table = activation(2)
+    wide = write_wide(tmp_path / "wide.csv", table)
+    done = run("boltzmann", wide, "--out", tmp_path / "o", "--backend", "cpu")
+    assert "is the column" not in done.output
+    wide.write_text(wide.read_text().replace("v,", "V (mV),", 1))
+    done = run("boltzmann", wide, "--out", tmp_path / "o", "--backend", "cpu")
+    assert 'v is the column "V (mV)"' in done.output
+
+
+def test_an_input_of_an_array_is_the_column_of_its_name(tmp_path: Path) -> None:
+    table = activation(2)
+    np.save(tmp_path / "a.npy", table[:, 1:].T.copy())
+    lines = [f"{k},{v!r}" for k, v in enumerate(table[:, 0].tolist())]
+    for heads, code in (("k,v", 0), ("k,volts", 2)):
+        (tmp_path / "v.csv").write_text("\n".join([heads, *lines]))
+        done = run(
+            "boltzmann", tmp_path / "a.npy", "--input", f"v={tmp_path / 'v.csv'}",
+            "--out", tmp_path / "o", "--backend", "cpu",
+        )  # fmt: skip
+        assert done.exit_code == code, done.output
+    assert 'has no column "v", but several others' in " ".join(done.output.split())
+    assert float(rows_of(tmp_path / "o.csv")[0]["half"]) == pytest.approx(-32, abs=3)
+
+
+def test_what_python_hands_over_is_checked() -> None:
+    table = activation(2)
+    v, z = table[:, 0], table[:, 1:].T.copy()
+    spoilt = z.copy()
+    spoilt[0, 3] = 99.0
+    masked = np.ma.masked_greater(spoilt, 50)
+    spoilt[0, 3] = np.nan
+    found = [cf.fit_curves("boltzmann", data, v, backend="cpu") for data in (masked, spoilt)]
+    assert found[0].values.tobytes() == found[1].values.tobytes()
+    assert found[0].quality == ("check", "ok")
+    with pytest.warns(cf.InputWarning, match="not all values are whole numbers"):
+        cf.fit_curves("boltzmann", z + 1, v, likelihood="poisson", backend="cpu")
+    refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((z, np.ma.masked_less(v, -90)), {}, "15 finite numbers are wanted"),
+        (([[1.0, 2.0], [3.0]],), {}, "rows of different lengths"),
+        ((z, v), {"fix": {"low": math.nan}}, "low can be held at a finite number, not at nan"),
+        ((z, v), {"fix": {"low": "x"}}, 'low can be held at a finite number, not at "x"'),
+        ((z, v), {"fix": {"slope": 0}}, "is no finite number with slope = 0"),
+        ((z, v), {"seed": -1}, "a seed is a whole number"),
+        ((z, v), {"seed": 1.5}, "a seed is a whole number"),
+        ((z, v), {"dtype": "float16"}, "not one of float64, float32"),
+    ]
+    for given, more, message in refused:
+        with pytest.raises(InputError, match=message):
+            cf.fit_curves("boltzmann", *given, **more)
+
+
 def test_names_and_options_that_cannot_be_used(tmp_path: Path) -> None:
     data = write_wide(tmp_path / "activation.csv", activation(1))
     for arguments, message in (
@@ -447,6 +563,7 @@ def test_names_and_options_that_cannot_be_used(tmp_path: Path) -> None:
         (("boltzmann", data, "--fix", "low"), "--fix wants NAME=VALUE"),
         (("boltzmann", data, "--fix", "lo=1"), 'no parameter "lo"'),
         (("boltzmann", data, "--fix", "low=x"), "--fix low"),
+        (("boltzmann", data, "--fix", "slope=0"), "no finite number with slope = 0"),
         (("boltzmann", data, "--input", "v=v.npy"), "leave --input out"),
         (("boltzmann", data, "--input", "x=v.npy"), 'no input "x"'),
         (("boltzmann", data, "--dtype", "float32", "--backend", "cpu"), "leave --dtype out"),
@@ -456,6 +573,23 @@ def test_names_and_options_that_cannot_be_used(tmp_path: Path) -> None:
         assert done.exit_code == 2, done.output
         assert message in " ".join(done.output.split())
         assert not list(tmp_path.glob("out*"))
+
+
+def test_results_never_replace_what_they_are_computed_from(tmp_path: Path) -> None:
+    data = write_wide(tmp_path / "activation.csv", activation(1))
+    before = data.read_bytes()
+    (tmp_path / "link.csv").symlink_to(data)
+    np.save(tmp_path / "a-covariance.npy", activation(1)[:, 1:].T.copy())
+    for given, prefix in (
+        (data, "activation"),
+        (data, "link"),
+        (tmp_path / "a-covariance.npy", "a"),
+    ):
+        done = run("boltzmann", given, "--out", tmp_path / prefix, "--backend", "cpu")
+        assert done.exit_code == 2
+        assert "would replace this file; choose another --out" in " ".join(done.output.split())
+    assert data.read_bytes() == before
+    assert not list(tmp_path.glob("*unfinished"))
 
 
 def test_an_old_table_survives_a_run_that_fails(

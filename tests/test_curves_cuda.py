@@ -102,6 +102,26 @@ def test_nasty_data_are_flagged_alike() -> None:
     assert cuda.fit_on_gpu(task, 6, 7).flags[0] & lanes.NEGATIVE
 
 
+def test_doubtful_fits_are_flagged_alike() -> None:
+    """Amplitudes that cancel, offsets of 1e9, and swarms that are far from their minimum."""
+    curve = load_curve("double_exponential")
+    t = np.linspace(0, 100, 200)
+    z = np.exp(-t / 10) + np.random.default_rng(2).normal(0, 0.02, (24, 200))
+    task = Task.of(curve, points(curve, t, z))
+    ours, found = fit_on_cpu(task, 0, 24), cuda.fit_on_gpu(task, 0, 24)
+    assert (ours.flags & lanes.UNDETERMINED).any()
+    assert np.mean(found.flags == ours.flags) > 0.8  # what is not determined may end elsewhere
+    curve, data = noisy("gaussian", 6)
+    task = Task.of(curve, replace(data, values=data.values + 1e9))
+    ours, found = fit_on_cpu(task, 0, 6), cuda.fit_on_gpu(task, 0, 6)
+    np.testing.assert_allclose(found.squares, ours.squares, rtol=1e-6)
+    assert not found.flags.any()
+    flight = Flight(particles=24, iterations=1, seed=5)
+    ours, found = fly_on_cpu(task, 0, 6, flight), cuda.fit_on_gpu(task, 0, 6, flight=flight)
+    assert (ours.flags & lanes.UNSETTLED).all()
+    np.testing.assert_array_equal(found.flags, ours.flags)
+
+
 def test_an_offset_in_the_scan_and_several_starts() -> None:
     document = {
         "inputs": "t",

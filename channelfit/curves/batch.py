@@ -10,7 +10,7 @@ import numpy as np
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda import Gpus
 from channelfit.curves.curve import Curve
-from channelfit.curves.fitting import DataSets, Fits, Flight, Task, edges
+from channelfit.curves.fitting import TOLERANCE, DataSets, Fits, Flight, Task, edges
 from channelfit.pieces.work import made_ahead
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
@@ -54,6 +54,8 @@ class Settings:
         backend = self.backend
         if backend == "auto":
             backend = "cuda" if gpu.is_available() else "cpu"
+        if self.dtype not in TOLERANCE:
+            raise InputError(f'dtype "{self.dtype}" is not one of {", ".join(TOLERANCE)}')
         if backend == "cpu" and self.dtype != "float64":
             raise InputError("curves are fitted in float64 on a processor; leave --dtype out")
         return backend
@@ -110,18 +112,24 @@ def fitter(settings: Settings) -> Fitter:
     backend, more = settings.chosen_backend(), settings.covariances
     flight = Flight(settings.particles, settings.iterations, settings.seed)
     swarm, n_threads = settings.method == "swarm", settings.n_threads
-    if backend == "cpu" and swarm:
-        return lambda task, a, b: fly_on_cpu(task, a, b, flight, more, n_threads)
-    if backend == "cpu":
-        return lambda task, a, b: fit_on_cpu(task, a, b, more, n_threads)
     latest: list[tuple[Task, Gpus]] = []
+
+    def on_cpu(task: Task, a: int, b: int) -> Fits:
+        if swarm:
+            return fly_on_cpu(task, a, b, flight, more, n_threads)
+        return fit_on_cpu(task, a, b, more, n_threads)
 
     def on_gpus(task: Task, a: int, b: int) -> Fits:
         if not latest or latest[0][0] is not task:
             latest[:] = [(task, Gpus(task, settings.dtype, more, flight if swarm else None))]
         return latest[0][1].fit(a, b)
 
-    return on_gpus
+    def fit(task: Task, a: int, b: int) -> Fits:
+        if task.impossible:
+            return task.failures(a, b, more, swarm)
+        return on_cpu(task, a, b) if backend == "cpu" else on_gpus(task, a, b)
+
+    return fit
 
 
 def fit_curve(curve: Curve, data: DataSets, settings: Settings | None = None) -> Fits:

@@ -20,6 +20,7 @@ from channelfit.curves.lanes import (
     NOT_FINITE,
     TOO_FEW,
     UNDETERMINED,
+    UNSETTLED,
 )
 
 #: Rows of the scan that are multiplied with the data at once.
@@ -34,6 +35,7 @@ _CONSTANTS = {
     "NEGATIVE": NEGATIVE,
     "MISSING": MISSING,
     "DISORDERED": DISORDERED,
+    "UNSETTLED": UNSETTLED,
     "ROWS": ROWS,
     "MORE_STARTS": MORE_STARTS,
     "MOST_NEAR": MOST_NEAR,
@@ -143,11 +145,15 @@ template<class T> __device__ __forceinline__ void solve(const T* m, T* d)
 }
 
 // What a data set says by itself.
-struct Facts { double count, squares, total; real start, shift, shrink; int flags; };
+struct Facts {
+    double count, squares, total, moved, around, extent;
+    real start, shift, shrink;
+    int flags;
+};
 
 __device__ __forceinline__ Facts look(const real* z, size_t stride)
 {
-    Facts facts = {0, 0, 0, real(0), real(0), real(1), 0};
+    Facts facts = {0, 0, 0, 0, 0, 0, real(0), real(0), real(1), 0};
     real low = real(INFINITE), high = real(-INFINITE);
     for (int i = 0; i < N_POINTS; i++) {
         const real x = z[(size_t)i*stride];
@@ -158,7 +164,11 @@ __device__ __forceinline__ Facts look(const real* z, size_t stride)
         facts.count += 1;
         facts.total += x;
         facts.squares += (double)x*x;
+        const double off = (double)x - facts.start;
+        facts.moved += off;
+        facts.around += off*off;
     }
+    facts.extent = (double)high - low;
     if (CENTERED) facts.shift = facts.start;  // what the curve's linear part can follow
     const real most = fmax(high - facts.shift, facts.shift - low);
     if (!OFFSET && most > real(0) && most < INFINITE) facts.shrink = real(1)/most;
@@ -182,7 +192,7 @@ __device__ __forceinline__ void judge(
         q[j] = fmin(fmax((double)p[j], lower[j]), upper[j]);
         n_free -= held[j];
     }
-    const double cost = found[0];
+    const double cost = found[0], count = fmax(facts.count, 1.0);
     EACH(j, N) EACH(i, j + 1) {
         const bool open = !held[j] && !held[i];
         m[AT(j, i)] = open ? (double)found[1 + N + AT(j, i)] : i == j ? 1.0 : 0.0;
@@ -194,12 +204,19 @@ __device__ __forceinline__ void judge(
     const double spare = facts.count - n_free;
     double scale = COUNTS ? 1.0 : spare > 0 ? cost/spare : NOT_A_NUMBER;
     if (none || flags & UNDETERMINED) scale = NOT_A_NUMBER;
+    // See lanes.judge.
+    const double most = count*facts.extent*facts.extent/(COUNTS ? facts.total/count : 1.0);
+    double distance = 0;
     for (int c = 0; c < N; c++) {
         double d[N];
         EACH(j, N) d[j] = j == c ? 1.0 : 0.0;
         solve(m, d);
         EACH(j, N) {
             const double x = held[j] || (j == c && held[c]) ? NOT_A_NUMBER : scale*d[j];
+            bool open = !held[j];
+            double pull = 0;
+            EACH(i, N) if (i == c) { open = open && !held[i]; pull = found[1 + i]; }
+            if (open) distance += pull*d[j]*(double)found[1 + j];
             if (covariances != nullptr) {
                 bool either = held[j];
                 EACH(i, N) if (i == c) either = either || held[i];
@@ -209,9 +226,14 @@ __device__ __forceinline__ void judge(
                 const double error = sqrt(x);
                 errors[s*N + j] = real(error);
                 if (!none && error > width[j]) flags |= UNDETERMINED;
+                const double moved = error*error*(double)found[1 + N + AT(j, j)];
+                if (!none && N_LINEAR < N && width[j] == INFINITE && moved > most)
+                    flags |= UNDETERMINED;
             }
         }
     }
+    const double noise = n_free*scale + (SINGLE ? 1e-9 : 1e-16)*facts.squares;
+    if (!none && distance > noise) flags |= UNSETTLED;
     EACH(j, N) {
         if (!none && below[j] >= 0) {
             double other = 0;
@@ -223,7 +245,7 @@ __device__ __forceinline__ void judge(
     numbers[4*s] = real(none ? NOT_A_NUMBER : cost);
     numbers[4*s + 1] = real(facts.count);
     numbers[4*s + 2] = real(steps);
-    numbers[4*s + 3] = real(facts.squares - facts.total*facts.total/fmax(facts.count, 1.0));
+    numbers[4*s + 3] = real(fmax(facts.around - facts.moved*facts.moved/count, 0.0));
     told[s] = flags;
 }
 """

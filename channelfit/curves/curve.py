@@ -135,7 +135,14 @@ class Curve:
         """
         known = statistics(coordinates)
         ends = np.array([[_end(e, known) for e in (p.lower, p.upper)] for p in self.free])
+        self._keep_order(ends)
         for parameter, (lower, upper) in zip(self.free, ends.reshape(-1, 2).tolist(), strict=True):
+            if (math.isnan(lower) or math.isnan(upper)) and math.isnan(sum(known.values())):
+                raise InputError(
+                    "it uses the smallest input above zero, but none is above zero "
+                    f"({_told(known)})",
+                    key=f"parameters.{parameter.name}.range",
+                )
             if not lower < upper:
                 raise InputError(
                     f"its range from {lower:g} to {upper:g} is empty for these inputs "
@@ -148,6 +155,16 @@ class Curve:
                     key=f"parameters.{parameter.name}.range",
                 )
         return ends[:, 0].copy(), ends[:, 1].copy()
+
+    def _keep_order(self, ends: np.ndarray) -> None:
+        """Narrows ranges (n_free, 2) to the side of a fixed parameter on which they have to be."""
+        place = {p.name: k for k, p in enumerate(self.free)}
+        held = {p.name: p.value for p in self.parameters if p.fixed}
+        for one, other in itertools.pairwise(self.ordered):
+            if one in place and other in held:
+                ends[place[one], 1] = min(ends[place[one], 1], held[other])
+            if one in held and other in place:
+                ends[place[other], 0] = max(ends[place[other], 0], held[one])
 
     def scan_points(self, nonlinear: Sequence[int]) -> list[int]:
         """Points of the scan along each nonlinear parameter."""
@@ -163,10 +180,21 @@ class Curve:
                     f"the curve {self.name} has no parameter {shown(name)}, only {', '.join(names)}"
                 )
         fixed = tuple(
-            replace(p, fixed=True, value=float(values[p.name])) if p.name in values else p
+            replace(p, fixed=True, value=_held(p.name, values[p.name])) if p.name in values else p
             for p in self.parameters
         )
         return checked(replace(self, parameters=fixed))
+
+
+def _held(name: str, value: Any) -> float:
+    """The value of a parameter that is held. Raises: InputError for what is no finite number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{name} can be held at a finite number, not at {shown(value)}")
+    return number
 
 
 def statistics(coordinates: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -240,6 +268,10 @@ def build_curve(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     for name in ordered:
         if name not in rows:
             raise root.error(f"{shown(name)} is not a parameter", "ordered")
+    if len(ordered) == 1 or len(set(ordered)) < len(ordered):
+        raise root.error(
+            f"two or more different parameters were expected, not {shown(list(ordered))}", "ordered"
+        )
     curve = Curve(
         root.text("name", Path(file).stem if file else "curve"),
         inputs,
@@ -253,9 +285,21 @@ def build_curve(document: Mapping[str, Any], file: str | os.PathLike[str] | None
     )
     root.finish()
     try:
-        return checked(curve)
+        checked(curve)
     except InputError as error:
         raise error.at(file) from None
+    for parameter in (curve.free[k] for k in curve.linear):
+        for key, given in (
+            ("scan", parameter.scan is not None),
+            ("scale", parameter.scale == "log"),
+        ):
+            if given:
+                raise root.error(
+                    f"{parameter.name} enters linearly, so that it is not scanned for a start; "
+                    f"leave `{key}` out",
+                    f"parameters.{parameter.name}.{key}",
+                )
+    return curve
 
 
 def _claimed(root: Section, names: list[Any], key: str) -> list[str]:
@@ -308,6 +352,9 @@ def checked(curve: Curve) -> Curve:
     """The curve itself. Raises: InputError where a start could not be looked for."""
     if not curve.free:
         raise InputError("every parameter is fixed: nothing is left to fit", key="parameters")
+    if curve.reduced.has(sympy.zoo, sympy.nan, sympy.oo, -sympy.oo, sympy.I):
+        told = ", ".join(f"{p.name} = {p.value:g}" for p in curve.parameters if p.fixed)
+        raise InputError(f"the curve {curve.name} is no finite number with {told}", key="curve")
     nonlinear = [k for k in range(len(curve.free)) if k not in curve.linear]
     for parameter in (curve.free[k] for k in nonlinear):
         if sympy.oo in (parameter.upper, -parameter.lower):

@@ -76,7 +76,7 @@ def _read_array(path: Path, curve: Curve, inputs: Mapping[str, Path]) -> DataSet
     for k, name in enumerate(curve.inputs):
         length = values.shape[-1 - k]
         coordinates[name] = (
-            _read_input(inputs[name], length) if name in inputs else np.arange(float(length))
+            _read_input(inputs[name], name, length) if name in inputs else np.arange(float(length))
         )
     axes = tuple((name,) for name in curve.inputs)
     shape = values.shape[1:]
@@ -86,8 +86,11 @@ def _read_array(path: Path, curve: Curve, inputs: Mapping[str, Path]) -> DataSet
     return DataSets((curve.inputs,), whole.at_points, whole.values, shape)
 
 
-def _read_input(path: Path, length: int) -> np.ndarray:
-    """The values of an input: an array of one dimension, or a table of one column."""
+def _read_input(path: Path, name: str, length: int) -> np.ndarray:
+    """The values of an input: an array of one dimension, or a column of a table.
+
+    The column has the name of the input, or it is the only one.
+    """
     if path.suffix.lower() == ".npy":
         file_size(path)
         try:
@@ -95,7 +98,12 @@ def _read_input(path: Path, length: int) -> np.ndarray:
         except (OSError, ValueError, EOFError, SyntaxError) as error:
             raise InputError(f"not an array of NumPy: {error}"[:300], path) from None
     else:
-        values = next(iter(read_columns(path).values()))
+        table = read_columns(path)
+        if name not in table and len(table) > 1:
+            raise InputError(
+                f"has no column {shown(name)}, but several others: {', '.join(table)[:200]}", path
+            )
+        values = table.get(name, next(iter(table.values())))
     if values.ndim != 1 or values.dtype.kind not in "fiu" or len(values) != length:
         raise InputError(
             f"{length} numbers were expected, one for each place of the axis, not an array of "
@@ -111,7 +119,13 @@ def _read_input(path: Path, length: int) -> np.ndarray:
 def _read_wide(path: Path, curve: Curve) -> DataSets:
     table = read_columns(path)
     names = [name for name, values in table.items() if values.ndim == 1]
-    known = all(name in names for name in curve.inputs)
+    if any(name.strip().lower() == _SET for name in names):
+        raise InputError(
+            "a long table, which has a column `set`, is read from .csv, .tsv and .txt alone; "
+            "unpack it, or write it as one of these",
+            path,
+        )
+    known = _has_inputs(names, curve, path)
     of_inputs = list(curve.inputs) if known else names[: len(curve.inputs)]
     labels = [name for name in names if name not in of_inputs]
     if not labels:
@@ -125,14 +139,31 @@ def _read_wide(path: Path, curve: Curve) -> DataSets:
         for name, column in zip(curve.inputs, of_inputs, strict=True)
     }
     values = np.array([table[name] for name in labels])
-    return DataSets((curve.inputs,), coordinates, values, values.shape[1:], labels)
+    return DataSets(
+        (curve.inputs,), coordinates, values, values.shape[1:], labels, columns=tuple(of_inputs)
+    )
+
+
+def _has_inputs(columns: Sequence[str], curve: Curve, path: Path) -> bool:
+    """Whether there is a column for each input by its name; without any, the first are taken.
+
+    Raises: InputError where some inputs are there and some are not.
+    """
+    missing = [name for name in curve.inputs if name not in columns]
+    if missing and len(missing) < len(curve.inputs):
+        raise InputError(
+            f"there is no column {shown(missing[0])}, though other inputs have one; there are "
+            f"{', '.join(columns)}"[:300],
+            path,
+        )
+    return not missing
 
 
 def _read_long(path: Path, curve: Curve) -> list[DataSets]:
     head, rows, lines = _long_rows(path)
     which = next(k for k, cell in enumerate(head) if cell.lower() == _SET)
     others = [k for k in range(len(head)) if k != which]
-    known = all(name in head for name in curve.inputs)
+    known = _has_inputs(head, curve, path)
     of_inputs = [head.index(name) for name in curve.inputs] if known else others[:-1]
     of_values = [k for k in others if k not in of_inputs]
     if len(of_inputs) != len(curve.inputs) or len(of_values) != 1:
@@ -163,7 +194,15 @@ def _read_long(path: Path, curve: Curve) -> list[DataSets]:
         values = np.array([numbers[sets[labels[p]], -1] for p in places])
         own = [labels[p] for p in places]
         out.append(
-            DataSets((curve.inputs,), coordinates, values, values.shape[1:], own, np.array(places))
+            DataSets(
+                (curve.inputs,),
+                coordinates,
+                values,
+                values.shape[1:],
+                own,
+                np.array(places),
+                tuple(head[k] for k in of_inputs),
+            )
         )
     return out
 
@@ -204,9 +243,18 @@ def _long_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     lines: list[int] = []
     try:
         for row in reader:
-            if not any(cell.strip() for cell in row) or row[0].startswith("#"):
+            if not any(cell.strip() for cell in row):
                 continue
             row = [cell.strip() for cell in row]
+            if row[0].startswith("#"):
+                if _is_named_with_hash(row, head):
+                    raise InputError(
+                        f"{shown(row[0])} may be the name of a set or the begin of a comment; give "
+                        "the set another name, or remove the line",
+                        path,
+                        f"line {reader.line_num}",
+                    )
+                continue
             if not head:
                 head = row
                 continue
@@ -223,6 +271,16 @@ def _long_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     if not rows:
         raise InputError("a header, but no rows", path)
     return head, rows, lines
+
+
+def _is_named_with_hash(row: Sequence[str], head: Sequence[str]) -> bool:
+    """Whether a line that begins with # looks like a row of a table whose first column is `set`."""
+    if not head or head[0].lower() != _SET or len(row) != len(head):
+        return False
+    try:
+        return bool([float(cell) for cell in row[1:] if cell])
+    except ValueError:
+        return False
 
 
 def _number(text: str, path: Path, line: int, column: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -11,14 +11,31 @@ from itertools import pairwise
 import numpy as np
 
 from channelfit.curves.curve import Curve
-from channelfit.curves.lanes import AT_BOUND, DISORDERED, NOT_CONVERGED, UNDETERMINED
+from channelfit.curves.lane_math import LEAST_COUNT
+from channelfit.curves.lanes import (
+    AT_BOUND,
+    CONSTANT,
+    DISORDERED,
+    MISSING,
+    NEGATIVE,
+    NOT_CONVERGED,
+    NOT_FINITE,
+    TOO_FEW,
+    UNDETERMINED,
+    UNSETTLED,
+)
 from channelfit.curves.starts import Scan, make_scan
+from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 
 #: Flags that say that there is no result at all, and those that ask for a look.
-FAILED = 4 | 8 | 16 | 32 | 64
+FAILED = NOT_CONVERGED | TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE
 MOST_STEPS = 200
 TOLERANCE = {"float64": 1e-10, "float32": 1e-6}
+#: Points that are looked at together, and data sets of which: those whose least count is below.
+_AT_ONCE, _FEW_COUNTS = 1_000_000, 10
+#: Data sets of a group that are looked at before the work.
+_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +49,7 @@ class DataSets:
         labels: a name for each; None for numbers counted from 1.
         shape: of one data set, such as (11, 11).
         places: where each stands among all data sets that are fitted together.
+        columns: of a table, that of each input.
     """
 
     axes: tuple[tuple[str, ...], ...]
@@ -40,6 +58,7 @@ class DataSets:
     shape: tuple[int, ...]
     labels: Sequence[str] | None = None
     places: np.ndarray | None = None
+    columns: Sequence[str] = ()
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -110,7 +129,7 @@ class Task:
         lower, upper: (n_free,) bounds.
         width: (n_free,) the largest standard error of a parameter that counts as determined.
         below: (n_free,) int64, another parameter that has to be smaller, -1 where none has.
-        scan: for starts.
+        impossible: why no data set can be fitted; empty where they can.
     """
 
     curve: Curve
@@ -119,7 +138,12 @@ class Task:
     upper: np.ndarray
     width: np.ndarray
     below: np.ndarray
-    scan: Scan
+    impossible: str = ""
+
+    @cached_property
+    def scan(self) -> Scan:
+        """The scan for starts."""
+        return make_scan(self.curve, self.data.at_points, self.lower, self.upper)
 
     @classmethod
     def of(cls, curve: Curve, data: DataSets) -> Task:
@@ -134,8 +158,37 @@ class Task:
         below = np.full(len(names), -1, np.int64)
         for one, other in pairwise(name for name in curve.ordered if name in names):
             below[names.index(other)] = names.index(one)
-        scan = make_scan(curve, data.at_points, lower, upper)
-        return cls(curve, data, lower, upper, width, below, scan)
+        task = cls(curve, data, lower, upper, width, below)
+        _ = task.scan  # refuses what has no start here, rather than in the middle of the work
+        return task
+
+    @classmethod
+    def or_impossible(cls, curve: Curve, data: DataSets) -> Task:
+        """The same, or a task whose data sets all fail, for one of many groups of data sets."""
+        try:
+            return cls.of(curve, data)
+        except InputError as error:
+            n = len(curve.free)
+            unbounded = np.full(n, np.inf)
+            below = np.full(n, -1, np.int64)
+            return cls(curve, data, -unbounded, unbounded, unbounded, below, str(error))
+
+    def failures(self, first: int, last: int, covariances: bool, swarm: bool) -> Fits:
+        """The fits of a task that is impossible: there are none."""
+        n_sets, n = last - first, len(self.lower)
+        nothing = np.full((n_sets, n), np.nan)
+        counted = np.isfinite(np.asarray(self.data.values[first:last], float)).sum(1)
+        return Fits(
+            nothing,
+            nothing.copy(),
+            nothing[:, 0].copy(),
+            counted.astype(float),
+            np.zeros(n_sets),
+            nothing[:, 0].copy(),
+            np.where(counted < n, TOO_FEW, NOT_FINITE),
+            np.full((n_sets, n, n), np.nan) if covariances else None,
+            nothing.copy() if swarm else None,
+        )
 
     def misfit(self, fits: Fits) -> np.ndarray:
         """(n_sets,) by which fits are compared: the share of squares that is left, or deviance."""
@@ -144,13 +197,22 @@ class Task:
         with np.errstate(all="ignore"):
             return np.asarray(fits.cost / fits.squares)
 
-    def reasons(self, fits: Fits) -> list[tuple[str, str]]:
-        """Quality ("ok", "check" or "failed") and reason in words of every data set."""
+    def reasons(self, fits: Fits, first: int = 0) -> list[tuple[str, str]]:
+        """Quality ("ok", "check" or "failed") and reason in words of every data set.
+
+        Arguments:
+            fits: of data sets that follow each other. first: the place of the first of them.
+        """
         n_points = self.data.values.shape[1]
+        doubts = self._doubts(fits, first)
+        doubtful = np.any([where for where, _ in doubts], axis=0).tolist()
         found: list[tuple[str, str]] = []
         flags = fits.flags.tolist()
         for s, flag in enumerate(flags):
-            if not flag:
+            if self.impossible and not flag & TOO_FEW:
+                found.append(("failed", self.impossible))
+                continue
+            if not flag and not doubtful[s]:
                 found.append(("ok", ""))
                 continue
             if flag & FAILED:
@@ -158,14 +220,59 @@ class Task:
             words = [told for bit, told in _REASONS if flag & bit]
             if flag & AT_BOUND:
                 words += self._bounds_met(fits.values[s])
-            if flag & 8:
+            if not flag & FAILED:
+                words += [told for where, told in doubts if where[s]]
+            if flag & TOO_FEW:
                 counted = int(fits.counted[s])
                 words.append(f"{counted} points for {len(self.lower)} parameters")
-            elif flag & 128:
+            elif flag & MISSING:
                 left_out = n_points - int(fits.counted[s])
                 words.append(f"{left_out} of {n_points} points are not numbers and were left out")
             found.append(("failed" if flag & FAILED else "check", "; ".join(words)))
         return found
+
+    def _doubts(self, fits: Fits, first: int) -> list[tuple[np.ndarray, str]]:
+        """What is doubtful beside the flags of fits: (n_sets,) where, and why."""
+        n = len(self.lower)
+        counts = self.curve.likelihood == "poisson"
+        without = np.isnan(fits.errors).all(1) & (fits.counted <= n) & (not counts)
+        more = np.zeros((2, len(fits.flags)), bool)
+        if counts:
+            for a, b in edges(len(fits.flags), max(1, _AT_ONCE // self.data.values.shape[1])):
+                z = np.asarray(self.data.values[first + a : first + b], float)
+                more[:, a:b] = self._doubts_of_counts(fits, a, z)
+        else:
+            with np.errstate(all="ignore"):
+                gain = fits.counted * np.log(fits.squares / fits.cost)
+            more[0] = gain < (n - 1) * np.log(np.maximum(fits.counted, 1))
+        if len(self.curve.linear) == n:
+            more[0] = False
+        return [
+            (without, "as many points as parameters, which leaves none for errors"),
+            (more[0], "the curve follows the data no better than a constant"),
+            (more[1], "the curve falls to zero counts or below, where the errors do not hold"),
+        ]
+
+    def _doubts_of_counts(self, fits: Fits, first: int, z: np.ndarray) -> np.ndarray:
+        """(2, n) of data sets from `first` on, whose points are z (n, n_points).
+
+        Whether a constant does as well, by the criterion of Schwarz, and whether the curve is so
+        low that a substitute took the place of Poisson's likelihood (`lane_math.poissonCost`).
+        """
+        these = slice(first, first + len(z))
+        seen = np.isfinite(z)
+        low = np.zeros(len(z), bool)
+        some = np.flatnonzero(z.min(axis=1, where=seen, initial=np.inf) < _FEW_COUNTS)
+        with np.errstate(all="ignore"):
+            mean = z.sum(axis=1, where=seen) / fits.counted[these]
+            gain = fits.squares[these] / mean - fits.cost[these]
+            if some.size:
+                at = {name: values[None] for name, values in self.data.at_points.items()}
+                f = self.curve.values(at, fits.values[these][some].T[:, :, None])
+                wrong = (f < 0) | ((f < LEAST_COUNT) & (z[some] > 0))
+                low[some] = (wrong & seen[some]).any(1)
+            flat = gain < (len(self.lower) - 1) * np.log(np.maximum(fits.counted[these], 1))
+        return np.array([flat, low])
 
     def _bounds_met(self, values: np.ndarray) -> list[str]:
         told = []
@@ -178,13 +285,31 @@ class Task:
 
 
 _REASONS = (
-    (16, "all points are equal"),
-    (64, "a count is below zero"),
-    (32, "the curve is not finite where the descent would begin"),
+    (CONSTANT, "all points are equal"),
+    (NEGATIVE, "a count is below zero"),
+    (NOT_FINITE, "the curve is not finite where the descent would begin"),
     (NOT_CONVERGED, "the descent did not come to rest"),
+    (UNSETTLED, "the search ended farther from the minimum than noise moves it"),
     (UNDETERMINED, "the data do not determine all parameters"),
     (DISORDERED, "parameters are not in their order"),
 )
+
+
+def cautions(curve: Curve, groups: Iterable[DataSets], place: str) -> Iterator[Caution]:
+    """What looks wrong in data sets: Poisson's likelihood of numbers that are no counts.
+
+    Arguments:
+        place: of the data, in words. Of each group only the first data sets are looked at.
+    """
+    if curve.likelihood != "poisson":
+        return
+    firsts = (np.asarray(group.values[:_LOOKED_AT], float) for group in groups)
+    if any(np.any(first[np.isfinite(first)] % 1 != 0) for first in firsts):
+        yield Caution(
+            place,
+            "not all values are whole numbers",
+            "Poisson's likelihood is one of counts; in other units all errors are wrong",
+        )
 
 
 def edges(n: int, step: int) -> Iterator[tuple[int, int]]:

@@ -49,6 +49,8 @@ NEGATIVE = 64
 MISSING = 128
 #: Parameters are not in the order that the curve asks for.
 DISORDERED = 256
+#: The search ended farther from the minimum than noise moves it, which only a swarm does.
+UNSETTLED = 512
 
 #: Starts beyond those asked for, where a descent ended at a bound or not at rest.
 MORE_STARTS = 2
@@ -66,14 +68,15 @@ def load(data: Array, first: int, z: Array, w: Array, facts: Array, flags: Array
     """Spread `LANES` data sets from row `first` on over lanes; beyond the end the last is repeated.
 
     data: (n_sets, n_points). z, w: (n_points, LANES); a point that is no number is 0 of weight 0.
-    facts: (6, LANES): points that count, sum of squares, first point that counts, sum, least and
-    greatest point.
+    facts: (8, LANES): points that count, sum of squares, first point that counts, sum, least and
+    greatest point, and the sum and the sum of squares of the differences from the first one, from
+    which the squares around the mean follow without cancellation.
     """
     n = z.shape[0]
     for lane in range(LANES):
         s = min(first + lane, data.shape[0] - 1)
         low, high, start, missing = _INFINITE, -_INFINITE, 0.0, 0
-        count, total, squares = 0.0, 0.0, 0.0
+        count, total, squares, moved, around = 0.0, 0.0, 0.0, 0.0, 0.0
         for i in range(n):
             x = data[s, i]
             good = abs(x) < _INFINITE
@@ -85,10 +88,13 @@ def load(data: Array, first: int, z: Array, w: Array, facts: Array, flags: Array
                 count += 1.0
                 total += x
                 squares += x * x
+                moved += x - start
+                around += (x - start) * (x - start)
             else:
                 missing = MISSING
         facts[0, lane], facts[1, lane], facts[2, lane] = count, squares, start
         facts[3, lane], facts[4, lane], facts[5, lane] = total, low, high
+        facts[6, lane], facts[7, lane] = moved, around
         flags[lane] = missing + (CONSTANT if low >= high else 0) + (NEGATIVE if low < 0.0 else 0)
 
 
@@ -433,6 +439,11 @@ def judge(
 
     found: (LANES,) flags of `load`. ended: (LANES,) see `running` of `descend`. m, held, gain: of
     `invert`. The others are those of `fit`.
+
+    A linear parameter has no range. It counts as determined unless its error alone would move the
+    curve by more than the range of the data, as a root mean square; where all parameters are linear
+    they are determined by their errors. The distance from the minimum is that of a step of Newton,
+    in standard errors.
     """
     n = p.shape[0]
     for lane in range(LANES):
@@ -454,11 +465,25 @@ def judge(
             spare = facts[0, lane] - n_free
             scale = 1.0 if counts == 1 else (cost / spare if spare > 0.0 else float("nan"))
             scale = float("nan") if flag & UNDETERMINED != 0 or none else scale
+            count = max(facts[0, lane], 1.0)
+            extent = facts[5, lane] - facts[4, lane]
+            most = count * extent * extent / (facts[3, lane] / count if counts == 1 else 1.0)
+            distance = 0.0
+            for j in range(n):
+                for k in range(n):
+                    open_ = held[j, lane] + held[k, lane] == 0.0
+                    pull = sums[1 + j, lane] * sums[1 + k, lane]
+                    distance += pull * m[j * n + k, lane] if open_ else 0.0
+            noise = n_free * scale + 1e-16 * facts[1, lane]
+            flag |= UNSETTLED if not none and distance > noise else 0
             for j in range(n):
                 values[s, j] = float("nan") if none else p[j, lane]
                 errors[s, j] = np.sqrt(scale * m[j * n + j, lane])
                 other = below[j]
                 if not none and errors[s, j] > width[j]:
+                    flag |= UNDETERMINED
+                moved = errors[s, j] * errors[s, j] * sums[1 + n + j * (j + 3) // 2, lane]
+                if not none and not all_linear and width[j] == _INFINITE and moved > most:
                     flag |= UNDETERMINED
                 if not none and other >= 0 and p[max(other, 0), lane] >= p[j, lane]:
                     flag |= DISORDERED
@@ -466,9 +491,7 @@ def judge(
                 covariances[s, j] = scale * m[j, lane]
             numbers[s, 0] = float("nan") if none else cost
             numbers[s, 1], numbers[s, 2] = facts[0, lane], float(steps[lane])
-            numbers[s, 3] = facts[1, lane] - facts[3, lane] * facts[3, lane] / max(
-                facts[0, lane], 1.0
-            )
+            numbers[s, 3] = max(facts[7, lane] - facts[6, lane] * facts[6, lane] / count, 0.0)
             flags[s] = flag
 
 
@@ -522,7 +545,7 @@ def fit(
     n_points, n = data.shape[1], lower.shape[0]
     n_sums = 1 + n + n * (n + 1) // 2
     z, w = np.empty((n_points, LANES)), np.empty((n_points, LANES))
-    facts, noise, scale = np.empty((6, LANES)), np.empty(LANES), np.empty((2, LANES))
+    facts, noise, scale = np.empty((8, LANES)), np.empty(LANES), np.empty((2, LANES))
     filled = np.empty((points.shape[0], LANES), np.float32)
     score = np.empty((norms.shape[0], LANES), np.float32)
     p, trial, kept = np.empty((n, LANES)), np.empty((n, LANES)), np.empty((n, LANES))

@@ -13,7 +13,7 @@ import hashlib
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class CurvesWork:
     def __post_init__(self) -> None:
         self._fit: Fitter | None = None
         self._tasks: dict[int, Task] = {}
+        self._refuse_impossible()
         self.identity = dict(_identity(self.curve, self.groups, self.settings))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -110,9 +111,20 @@ class CurvesWork:
                 file,
             )
 
+    def _refuse_impossible(self) -> None:
+        """Raises InputError where the ranges of the curve suit none of the groups."""
+        for k, group in enumerate(self.groups, 1):
+            try:
+                self.curve.bounds(group.coordinates)
+                return
+            except InputError:
+                if k == len(self.groups):
+                    raise
+
     def _task(self, k: int) -> Task:
         if k not in self._tasks:
-            self._tasks = {k: Task.of(self.curve, self.groups[k])}
+            make = Task.of if len(self.groups) == 1 else Task.or_impossible
+            self._tasks = {k: make(self.curve, self.groups[k])}
         return self._tasks[k]
 
     def _checksum(self, key: Key) -> np.ndarray:
@@ -181,7 +193,7 @@ def _mapped_again(group: DataSets) -> DataSets:
 
 
 def _with_values(group: DataSets, values: Any) -> DataSets:
-    return DataSets(group.axes, group.coordinates, values, group.shape, group.labels, group.places)
+    return replace(group, values=values)
 
 
 def _identity(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> dict[str, Any]:

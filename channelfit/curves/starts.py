@@ -81,6 +81,12 @@ def make_scan(
     linear = np.array(curve.linear, np.int64)
     nonlinear = [k for k in range(len(curve.free)) if k not in curve.linear]
     starts, places = _grid(curve, nonlinear, lower, upper)
+    if not len(starts):
+        raise InputError(
+            "nowhere in the scan for a start are parameters in this order; widen their ranges, or "
+            "turn the order around",
+            key="ordered",
+        )
     if len(starts) * (len(linear) + 1) * len(points) > _MAX_TABLE:
         raise InputError(
             f"the scan for a start, {len(starts):,} points of {len(points):,} values, is too large;"
@@ -97,7 +103,8 @@ def make_scan(
     finite = np.isfinite(base).all(1) & np.isfinite(columns).all((1, 2))
     if not finite.any():
         raise InputError(
-            f"the curve {curve.name} is not finite anywhere in the ranges of its parameters",
+            f"the curve {curve.name} is not finite anywhere in the ranges of its parameters"
+            + _where(at, np.isfinite(base).any(0)),
             key="curve",
         )
     base, columns = base[finite], columns[finite]
@@ -115,6 +122,14 @@ def make_scan(
     contiguous = [np.ascontiguousarray(a) for a in (rows, norms, ones, back, starts, places)]
     rows, norms, ones, back, starts, places = contiguous
     return Scan(points, rows, norms, ones, offset, centered, back, linear, starts, places)
+
+
+def _where(at: Mapping[str, np.ndarray], finite: np.ndarray) -> str:
+    """The first point of all inputs at which a curve is never finite, in words; empty for none."""
+    if finite.all():
+        return ""
+    k = int(np.argmin(finite))
+    return ", at " + ", ".join(f"{name} = {values[k]:g}" for name, values in at.items())
 
 
 def _grid(

@@ -115,7 +115,7 @@ def fly(
     n_points, n = data.shape[1], lower.shape[0]
     n_sums, n_sets = 1 + n + n * (n + 1) // 2, data.shape[0]
     z, w = np.empty((n_points, LANES)), np.empty((n_points, LANES))
-    facts, gain = np.empty((6, LANES)), np.empty(LANES)
+    facts, gain = np.empty((8, LANES)), np.empty(LANES)
     low, high = np.empty((n, LANES)), np.empty((n, LANES))
     here, fast = np.empty((n_particles * n, LANES)), np.empty((n_particles * n, LANES))
     bests, costs = np.empty((n_particles * n, LANES)), np.empty((n_particles, LANES))

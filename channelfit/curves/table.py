@@ -86,7 +86,7 @@ class FitTable:
     def add(self, piece: Piece) -> list[tuple[str, str]]:
         """The rows of a piece. Returns: its data sets that failed, by name with their reasons."""
         fits, task = piece.fits, piece.task
-        told = task.reasons(fits)
+        told = task.reasons(fits, piece.first)
         n = fits.values.shape[1]
         both = np.stack([fits.values, fits.errors], axis=2).reshape(-1, 2 * n)
         parts = [both, *([fits.spread] if fits.spread is not None else []), fits.cost[:, None]]

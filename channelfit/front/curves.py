@@ -11,8 +11,10 @@ import numpy as np
 
 from channelfit.curves.batch import Settings, fit_curve
 from channelfit.curves.curve import build_curve, load_curve
-from channelfit.curves.fitting import DataSets, Task
+from channelfit.curves.fitting import DataSets, Task, cautions
+from channelfit.front.progress import PythonScreen
 from channelfit.reading.errors import InputError
+from channelfit.reading.units import shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +72,8 @@ def fit_curves(
 
     Arguments:
         curve: a curve file, the name of a built-in curve, or a curve as plain data.
-        data: (n_sets, n), or on a grid of inputs x and y (n_sets, n_y, n_x); NaN is left out.
+        data: (n_sets, n), or on a grid of inputs x and y (n_sets, n_y, n_x); NaN and what a masked
+            array masks are left out.
         inputs: values of each input along its axis, that of the last axis first; by default
             0, 1, 2 ..
         fix: values at which parameters are held.
@@ -100,7 +103,7 @@ def fit_curves(
     if formula.likelihood not in ("gaussian", "poisson"):
         raise InputError(f'"{formula.likelihood}" is neither gaussian nor poisson')
     formula = formula.with_fixed(dict(fix or {}))
-    values = np.asarray(data)
+    values = _array(data)
     n_inputs = len(formula.inputs)
     if values.dtype.kind not in "fiub" or values.ndim != 1 + n_inputs or 0 in values.shape:
         grid = ", ".join(f"n_{name}" for name in reversed(formula.inputs))
@@ -113,7 +116,7 @@ def fit_curves(
     coordinates = {}
     for k, name in enumerate(formula.inputs):
         length = values.shape[-1 - k]
-        at = np.arange(length) if k >= len(inputs) else np.asarray(inputs[k])
+        at = np.arange(length) if k >= len(inputs) else _array(inputs[k])
         if at.shape != (length,) or at.dtype.kind not in "fiu" or not np.isfinite(at).all():
             raise InputError(f"input {name}: {length} finite numbers are wanted, a value a place")
         coordinates[name] = at.astype(np.float64)
@@ -126,7 +129,10 @@ def fit_curves(
     )
     if n_inputs > 2:
         whole = DataSets((formula.inputs,), whole.at_points, whole.values, whole.shape)
-    settings = Settings(backend, dtype, method, covariances, seed)
+    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
+        raise InputError(f"a seed is a whole number from 0 to 2**63 - 1, not {shown(seed)}")
+    PythonScreen("").warn(cautions(formula, [whole], "data"))
+    settings = Settings(backend, dtype, method, covariances, int(seed))
     fits = fit_curve(formula, whole, settings)
     told = Task.of(formula, whole).reasons(fits)
     return CurveFits(
@@ -139,3 +145,13 @@ def fit_curves(
         tuple(reason for _, reason in told),
         fits.covariances,
     )
+
+
+def _array(given: Any) -> np.ndarray:
+    """An array of what was given, NaN where it is masked. Raises: InputError for uneven rows."""
+    if isinstance(given, np.ma.MaskedArray) and given.dtype.kind in "fiub":
+        return np.ma.filled(given.astype(np.float64), np.nan)
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise InputError("rows of different lengths; fill the shorter ones with NaN") from None

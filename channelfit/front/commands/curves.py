@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from channelfit.curves.batch import Piece, Settings
 from channelfit.curves.curve import Curve, load_curve
 from channelfit.curves.data_files import read_data
-from channelfit.curves.fitting import DataSets
+from channelfit.curves.fitting import cautions
 from channelfit.curves.pictures import fits_figure
 from channelfit.curves.pieces import CurvesWork, KeptFits
 from channelfit.curves.table import CovarianceFile, FitTable
@@ -29,7 +29,6 @@ from channelfit.front.verbs.curves import UNFINISHED, unfinished
 from channelfit.pieces.cluster import open_cluster
 from channelfit.pieces.kept import Kept
 from channelfit.pieces.work import Doer, Here, pieces_done
-from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.reading.units import parse_quantity, shown
@@ -41,8 +40,6 @@ from channelfit.results.run_folder import file_name
 _REASONS = 8
 #: Failures in a piece that are told one by one.
 _BY_NAME = 5
-#: Data sets that are looked at before the work.
-_LOOKED_AT = 1000
 
 
 def curves(as_json: bool, **given: Any) -> None:
@@ -92,12 +89,13 @@ def _fit(
         "seed": seed,
         "covariance": covariance,
     }
+    _refuse_to_replace(prefix, [Path(curve), data, *files.values()])
     began = time.perf_counter()
     with lines.screen(formula.name, quiet) as screen, compilations_shown(screen), writing(prefix):
         with Unfinished(folder, "curves", resume is not None, screen.say) as run:
             run.tell(name=formula.name, file=str(data))
             groups = read_data(data, formula, files)
-            screen.warn(_cautions(formula, groups, data))
+            screen.warn(cautions(formula, groups, str(data)))
             screen.begin(f"fitting on {chosen}")
             work = CurvesWork(formula, groups, settings)
             kept = run.open(work.identity, asked, KeptFits)
@@ -117,6 +115,7 @@ def _fit(
             all_is_done()
             run.finish()
     summary = _summary(formula, table, n_sets, seconds, chosen)
+    summary |= {"inputs": dict(zip(formula.inputs, groups[0].columns, strict=False))}
     lines.result(prefix.parent, written, summary)
     if lines.wanted:
         return
@@ -133,6 +132,14 @@ def _prefix(out: Path | None, data: Path, formula: Curve) -> Path:
 
 def _beside(prefix: Path, ending: str) -> Path:
     return prefix.with_name(prefix.name + ending)
+
+
+def _refuse_to_replace(prefix: Path, given: Sequence[Path]) -> None:
+    """Raises InputError where results would be written over what they are computed from."""
+    for file in (_beside(prefix, ending) for ending in (".csv", ".png", "-covariance.npy")):
+        for source in given:
+            if file.exists() and source.exists() and file.samefile(source):
+                raise InputError("the results would replace this file; choose another --out", file)
 
 
 def _tabled(
@@ -219,17 +226,6 @@ def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
     return found
 
 
-def _cautions(curve: Curve, groups: Sequence[DataSets], data: Path) -> Iterator[Caution]:
-    """What looks wrong: Poisson's likelihood of numbers that are no counts."""
-    first = np.asarray(groups[0].values[:_LOOKED_AT], float)
-    if curve.likelihood == "poisson" and np.any(first[np.isfinite(first)] % 1 != 0):
-        yield Caution(
-            str(data),
-            "not all values are whole numbers",
-            "Poisson's likelihood is one of counts; in other units all errors are wrong",
-        )
-
-
 def _number(name: str, value: str) -> float:
     """The value of --fix. Raises: InputError for a text that is no number."""
     try:
@@ -247,6 +243,9 @@ def _tell(curve: Curve, summary: dict[str, Any]) -> None:
     n_sets, seconds = summary["data_sets"], summary["seconds"]
     rate = f"{n_sets / seconds:,.0f} a second" if seconds > 0.5 else f"{seconds:.2f} s"
     console.print(f"{n_sets:,} data sets on {summary['backend']}: {told} ({rate})", markup=False)
+    for name, column in summary["inputs"].items():
+        if name != column:
+            console.print(f"  {name} is the column {shown(column)}", markup=False, soft_wrap=True)
     reasons = summary["reasons"]
     for reason, count in list(reasons.items())[:_REASONS]:
         console.print(f"  {count:,}: {reason}", markup=False, soft_wrap=True)
