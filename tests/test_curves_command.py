@@ -529,33 +529,6 @@ def test_an_input_of_an_array_is_the_column_of_its_name(tmp_path: Path) -> None:
     assert float(rows_of(tmp_path / "o.csv")[0]["half"]) == pytest.approx(-32, abs=3)
 
 
-def test_what_python_hands_over_is_checked() -> None:
-    table = activation(2)
-    v, z = table[:, 0], table[:, 1:].T.copy()
-    spoilt = z.copy()
-    spoilt[0, 3] = 99.0
-    masked = np.ma.masked_greater(spoilt, 50)
-    spoilt[0, 3] = np.nan
-    found = [cf.fit_curves("boltzmann", data, v, backend="cpu") for data in (masked, spoilt)]
-    assert found[0].values.tobytes() == found[1].values.tobytes()
-    assert found[0].quality == ("check", "ok")
-    with pytest.warns(cf.InputWarning, match="not all values are whole numbers"):
-        cf.fit_curves("boltzmann", z + 1, v, likelihood="poisson", backend="cpu")
-    refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-        ((z, np.ma.masked_less(v, -90)), {}, "15 finite numbers are wanted"),
-        (([[1.0, 2.0], [3.0]],), {}, "rows of different lengths"),
-        ((z, v), {"fix": {"low": math.nan}}, "low can be held at a finite number, not at nan"),
-        ((z, v), {"fix": {"low": "x"}}, 'low can be held at a finite number, not at "x"'),
-        ((z, v), {"fix": {"slope": 0}}, "is no finite number with slope = 0"),
-        ((z, v), {"seed": -1}, "a seed is a whole number"),
-        ((z, v), {"seed": 1.5}, "a seed is a whole number"),
-        ((z, v), {"dtype": "float16"}, "not one of float64, float32"),
-    ]
-    for given, more, message in refused:
-        with pytest.raises(InputError, match=message):
-            cf.fit_curves("boltzmann", *given, **more)
-
-
 def test_names_and_options_that_cannot_be_used(tmp_path: Path) -> None:
     data = write_wide(tmp_path / "activation.csv", activation(1))
     for arguments, message in (

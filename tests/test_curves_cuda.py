@@ -14,7 +14,8 @@ import pytest
 from cuda_host import HostCupy, compile_with_nvrtc
 from test_curves import ONE_INPUT, images, noisy, points, twins
 
-from channelfit.curves import batch, cuda, lanes
+from channelfit.curves import batch, cuda
+from channelfit.curves import flags as bits
 from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda_source import cuda_text
@@ -99,7 +100,7 @@ def test_nasty_data_are_flagged_alike() -> None:
     np.testing.assert_allclose(found.values[[0, 4, 6, 7]], ours.values[[0, 4, 6, 7]], rtol=1e-6)
     counts = replace(curve, likelihood="poisson")
     task = Task.of(counts, replace(data, values=values))
-    assert cuda.fit_on_gpu(task, 6, 7).flags[0] & lanes.NEGATIVE
+    assert cuda.fit_on_gpu(task, 6, 7).flags[0] & bits.NEGATIVE
 
 
 def test_doubtful_fits_are_flagged_alike() -> None:
@@ -109,7 +110,7 @@ def test_doubtful_fits_are_flagged_alike() -> None:
     z = np.exp(-t / 10) + np.random.default_rng(2).normal(0, 0.02, (24, 200))
     task = Task.of(curve, points(curve, t, z))
     ours, found = fit_on_cpu(task, 0, 24), cuda.fit_on_gpu(task, 0, 24)
-    assert (ours.flags & lanes.UNDETERMINED).any()
+    assert (ours.flags & bits.UNDETERMINED).any()
     assert np.mean(found.flags == ours.flags) > 0.8  # what is not determined may end elsewhere
     curve, data = noisy("gaussian", 6)
     task = Task.of(curve, replace(data, values=data.values + 1e9))
@@ -118,7 +119,7 @@ def test_doubtful_fits_are_flagged_alike() -> None:
     assert not found.flags.any()
     flight = Flight(particles=24, iterations=1, seed=5)
     ours, found = fly_on_cpu(task, 0, 6, flight), cuda.fit_on_gpu(task, 0, 6, flight=flight)
-    assert (ours.flags & lanes.UNSETTLED).all()
+    assert (ours.flags & bits.UNSETTLED).all()
     np.testing.assert_array_equal(found.flags, ours.flags)
 
 

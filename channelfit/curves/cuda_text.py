@@ -6,15 +6,11 @@ that neighboring threads read neighboring numbers. The curvature is inverted in 
 
 from __future__ import annotations
 
-from channelfit.curves.lane_math import LEAST_COUNT
-from channelfit.curves.lanes import (
+from channelfit.curves.flags import (
     AT_BOUND,
     CONSTANT,
     DISORDERED,
     MISSING,
-    MORE_STARTS,
-    MOST_NEAR,
-    NEAR,
     NEGATIVE,
     NOT_CONVERGED,
     NOT_FINITE,
@@ -22,6 +18,8 @@ from channelfit.curves.lanes import (
     UNDETERMINED,
     UNSETTLED,
 )
+from channelfit.curves.lane_math import LEAST_COUNT
+from channelfit.curves.lanes import MORE_STARTS, MOST_NEAR, NEAR
 
 #: Rows of the scan that are multiplied with the data at once.
 ROWS = 16

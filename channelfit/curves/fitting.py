@@ -11,8 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from channelfit.curves.curve import Curve
-from channelfit.curves.lane_math import LEAST_COUNT
-from channelfit.curves.lanes import (
+from channelfit.curves.flags import (
     AT_BOUND,
     CONSTANT,
     DISORDERED,
@@ -24,6 +23,7 @@ from channelfit.curves.lanes import (
     UNDETERMINED,
     UNSETTLED,
 )
+from channelfit.curves.lane_math import LEAST_COUNT
 from channelfit.curves.starts import Scan, make_scan
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
@@ -92,7 +92,7 @@ class Fits:
         counted: (n_sets,) points that were numbers.
         steps: (n_sets,) of all descents.
         squares: (n_sets,) sum of squares of the data around their mean.
-        flags: (n_sets,) int64, bits of `lanes`.
+        flags: (n_sets,) int64, see `flags`.
         covariances: (n_sets, n_free, n_free), or None where they were not asked for.
         spread: (n_sets, n_free) the paper's estimate of errors of a swarm, else None.
     """

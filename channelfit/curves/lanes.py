@@ -12,6 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.curves.flags import (
+    AT_BOUND,
+    CONSTANT,
+    DISORDERED,
+    MISSING,
+    NEGATIVE,
+    NOT_CONVERGED,
+    NOT_FINITE,
+    TOO_FEW,
+    UNDETERMINED,
+    UNSETTLED,
+)
 from channelfit.scoring.machine.kernel_text import Type
 from channelfit.scoring.machine.machine_code import kernel
 
@@ -19,38 +31,9 @@ Array = np.ndarray
 LANES = 8
 #: Rows of the scan that are multiplied with the data at once.
 ROWS = 8
+_TABLE, _ROW, _LENGTHS = Type("f64", 2), Type("f64", 1), Type("i64", 1)
 #: z, w, inputs, lengths, p, sums: of `evaluate` and `value` in `source`.
-EVALUATE = (
-    Type("f64", 2),
-    Type("f64", 2),
-    Type("f64", 1),
-    Type("i64", 1),
-    Type("f64", 2),
-    Type("f64", 2),
-)
-
-# --- what there is to say of a data set, each a bit of its flags ----------------------------------
-
-#: A parameter ended at a bound.
-AT_BOUND = 1
-#: The data do not determine all parameters.
-UNDETERMINED = 2
-#: The descent did not come to rest.
-NOT_CONVERGED = 4
-#: Fewer points than free parameters.
-TOO_FEW = 8
-#: All points are equal.
-CONSTANT = 16
-#: The curve, or its derivative, is not finite wherever the descent could begin.
-NOT_FINITE = 32
-#: Counts below zero.
-NEGATIVE = 64
-#: Some points are not numbers, and were left out.
-MISSING = 128
-#: Parameters are not in the order that the curve asks for.
-DISORDERED = 256
-#: The search ended farther from the minimum than noise moves it, which only a swarm does.
-UNSETTLED = 512
+EVALUATE = (_TABLE, _TABLE, _ROW, _LENGTHS, _TABLE, _TABLE)
 
 #: Starts beyond those asked for, where a descent ended at a bound or not at rest.
 MORE_STARTS = 2
@@ -69,8 +52,7 @@ def load(data: Array, first: int, z: Array, w: Array, facts: Array, flags: Array
 
     data: (n_sets, n_points). z, w: (n_points, LANES); a point that is no number is 0 of weight 0.
     facts: (8, LANES): points that count, sum of squares, first point that counts, sum, least and
-    greatest point, and the sum and the sum of squares of the differences from the first one, from
-    which the squares around the mean follow without cancellation.
+    greatest point; sum and sum of squares of what is left when the first is taken away.
     """
     n = z.shape[0]
     for lane in range(LANES):
@@ -116,9 +98,9 @@ def scan(
     This is a start only: a point that is no number has the value of the one before it here, and
     float32 suffices for data that are shrunk to 1 and, where the curve can follow, moved to 0.
 
-    points: (n_scan,) which points of a data set take part. rows: see
-    `starts.Scan`, `ROWS` of them side by side. norms: (n_scan, n_rows). scale:
-    (2, LANES) by how much data are moved, and multiplied then. score: (n_scan, LANES).
+    points: (n_scan,) which points of a data set take part. rows: see `starts.Scan`, `ROWS` of them
+    side by side. norms: (n_scan, n_rows). scale: (2, LANES) by how much data are moved, and
+    multiplied then. score: (n_scan, LANES).
     """
     n = points.shape[0]
     for lane in range(LANES):
@@ -440,18 +422,17 @@ def judge(
     found: (LANES,) flags of `load`. ended: (LANES,) see `running` of `descend`. m, held, gain: of
     `invert`. The others are those of `fit`.
 
-    A linear parameter has no range. It counts as determined unless its error alone would move the
-    curve by more than the range of the data, as a root mean square; where all parameters are linear
-    they are determined by their errors. The distance from the minimum is that of a step of Newton,
-    in standard errors.
+    A linear parameter beside others is not determined where its error alone would move the curve by
+    more than the range of the data, as a root mean square. The distance from the minimum is what a
+    step of Newton would take from the cost.
     """
     n = p.shape[0]
     for lane in range(LANES):
         s = first + lane
         if s < n_sets:
             flag = found[lane]
-            flag = flag if counts == 1 else flag & (511 - NEGATIVE)
-            flag = flag & (511 - CONSTANT) if all_linear else flag
+            flag &= 511 if counts == 1 else 511 - NEGATIVE
+            flag &= 511 - CONSTANT if all_linear else 511
             flag |= NOT_FINITE if ended[lane] == 2 else 0
             flag |= NOT_CONVERGED if ended[lane] == 1 else 0
             flag |= TOO_FEW if facts[0, lane] < n else 0
@@ -474,8 +455,8 @@ def judge(
                     open_ = held[j, lane] + held[k, lane] == 0.0
                     pull = sums[1 + j, lane] * sums[1 + k, lane]
                     distance += pull * m[j * n + k, lane] if open_ else 0.0
-            noise = n_free * scale + 1e-16 * facts[1, lane]
-            flag |= UNSETTLED if not none and distance > noise else 0
+            far = distance > n_free * scale + 1e-16 * facts[1, lane]
+            flag |= UNSETTLED if far and not none else 0
             for j in range(n):
                 values[s, j] = float("nan") if none else p[j, lane]
                 errors[s, j] = np.sqrt(scale * m[j * n + j, lane])
