@@ -204,17 +204,15 @@ __device__ __forceinline__ void judge(
     if (none || flags & UNDETERMINED) scale = NOT_A_NUMBER;
     // See lanes.judge.
     const double most = count*facts.extent*facts.extent/(COUNTS ? facts.total/count : 1.0);
-    double distance = 0;
+    double distance = 0, d[N];
+    EACH(j, N) d[j] = held[j] ? 0.0 : (double)found[1 + j];
+    solve(m, d);
+    EACH(j, N) distance += held[j] ? 0.0 : d[j]*(double)found[1 + j];
     for (int c = 0; c < N; c++) {
-        double d[N];
         EACH(j, N) d[j] = j == c ? 1.0 : 0.0;
         solve(m, d);
         EACH(j, N) {
             const double x = held[j] || (j == c && held[c]) ? NOT_A_NUMBER : scale*d[j];
-            bool open = !held[j];
-            double pull = 0;
-            EACH(i, N) if (i == c) { open = open && !held[i]; pull = found[1 + i]; }
-            if (open) distance += pull*d[j]*(double)found[1 + j];
             if (covariances != nullptr) {
                 bool either = held[j];
                 EACH(i, N) if (i == c) either = either || held[i];
