@@ -145,6 +145,17 @@ def test_a_folder_of_recordings_becomes_a_table(plate: Path) -> None:
     assert (state["state"], state["wells"], state["wells_done"]) == ("finished", 12, 12)
 
 
+def test_workers_come_to_the_same_table(plate: Path) -> None:
+    pytest.importorskip("distributed")
+    words = ["fit.yaml", "plate", "--backend", "cpu", "--only", "A01,A02,A03,A04", "--out"]
+    called(*words, "here", "--chunk", "2")
+    told = called(*words, "there", "--chunk", "2", "--cluster", "local:2")
+    assert "one piece" not in told.output
+    assert Path("here/wells.csv").read_bytes() == Path("there/wells.csv").read_bytes()
+    told = called(*words, "whole", "--cluster", "local:2")
+    assert "--cluster: has one piece to do, of 4 wells" in told.output
+
+
 def test_the_summary_says_what_repeats_the_batch(plate: Path) -> None:
     called("fit.yaml", "plate", "--only", "A01,A2", "--seed", "3", "--out", "run", "--quiet")
     summary = json.loads((plate / "run" / "summary.json").read_text())

@@ -22,6 +22,7 @@ from channelfit.front.commands.inputs import working
 from channelfit.front.interrupts import held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import compilations_shown, nothing_collected
+from channelfit.reading.cautions import Caution
 from channelfit.reading.texts import printable
 from channelfit.results import resuming
 from channelfit.results.report import terminal
@@ -71,6 +72,12 @@ def _fit(
                     claim = claim or Claim.by_name(made.name)
                 n = len(made.work.recordings)
                 shown.say(f"{made.name}: {n:,} wells, seed {made.work.settings.seed}")
+                if cluster is not None and len(made.work.keys) == 1 < n:
+                    what, then = (
+                        f"has one piece to do, of {n:,} wells",
+                        "--chunk makes them smaller",
+                    )
+                    screen.warn([Caution("--cluster", what, then)])
                 with working(cluster, shown) as doer:
                     words = ["channelfit", *sys.argv[1:]]
                     table, summary = batches.run(made, claim, screen, doer, told, words, held)
