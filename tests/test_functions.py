@@ -9,6 +9,7 @@ from pathlib import Path
 import cuda_host
 import numpy as np
 import pytest
+import yaml
 import scipy.optimize
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -269,6 +270,14 @@ def test_mistakes_in_files_are_told(key, value, told):
 def test_an_optimizer_that_wants_derivatives_is_refused():
     with pytest.raises(InputError, match="derivatives"):
         load_plan(MODELS / "sphere.yaml", ["fit.optimizer={name: hybrid}"])
+
+
+@pytest.mark.parametrize("fit", ["", [], 0, False])
+def test_a_fit_section_without_keys_is_refused(fit, tmp_path):
+    document = yaml.safe_load((MODELS / "sphere.yaml").read_text()) | {"fit": fit}
+    (tmp_path / "sphere.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(InputError, match="fit"):
+        load_plan(tmp_path / "sphere.yaml")
 
 
 def run(*arguments):

@@ -73,7 +73,8 @@ def read_function_plan(document: dict[str, Any], file: Path, model_file: Path) -
     """
     function = build_function(document, model_file)
     plain = {key: value for key, value in document.items() if key != "fit"}
-    section = Section(document.get("fit") or {}, file, "fit")
+    raw = {} if document.get("fit") is None else document["fit"]
+    section = Section(raw, file, "fit")
     section.expect(KEYS["function fit"])
     settings, stop = (dict(section.rows(key, {})) for key in ("optimizer", "stop"))
     optimizer = settings.pop("name", DEFAULT_OPTIMIZER)
@@ -86,10 +87,10 @@ def read_function_plan(document: dict[str, Any], file: Path, model_file: Path) -
         file,
         seed=section.integer("seed"),
         seeds=section.integer("seeds"),
-        section=copy.deepcopy(dict(document.get("fit") or {})),
+        section=copy.deepcopy(dict(raw)),
         model_file=model_file,
         **read_titles(section, function.model.name),
-        inherited=inherited_keys(file, model_file, document.get("fit") or {}),
+        inherited=inherited_keys(file, model_file, raw),
         start=starts_from_values(section),
     )
     checked(plan)
