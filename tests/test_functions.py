@@ -9,8 +9,8 @@ from pathlib import Path
 import cuda_host
 import numpy as np
 import pytest
-import yaml
 import scipy.optimize
+import yaml
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
