@@ -719,7 +719,8 @@ def test_jobs_of_slurm(tmp_path: Path) -> None:
     """In a process that has loaded nothing else; programs of SLURM's names play its part."""
     pytest.importorskip("dask_jobqueue")
     programs = {
-        "sbatch": "setsid sh $1 > job.log 2>&1 &\necho $! > job\necho Submitted batch job $!",
+        # like SLURM's it keeps the script, which is removed as soon as this ends
+        "sbatch": "cp $1 job.sh\nsetsid sh job.sh > job.log 2>&1 &\necho Submitted batch job $!",
         "scancel": 'kill -9 -- -"$1"; touch canceled',
     }
     for name, text in programs.items():
