@@ -212,7 +212,7 @@ keep_freed_memory()
 print(at_first, faults())
 """
     for threshold, kept in (("65536", True), ("131072", False)):  # a user's own choice stays
-        told = os.environ | {"MALLOC_TRIM_THRESHOLD_": threshold}
+        told = os.environ | {"MALLOC_TRIM_THRESHOLD_": threshold, "NUMPY_MADVISE_HUGEPAGE": "0"}
         ran = subprocess.run(
             [sys.executable, "-c", program], env=told, check=True, capture_output=True, text=True
         )
