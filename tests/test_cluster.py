@@ -715,6 +715,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the played programs need its setsid")
 def test_jobs_of_slurm(tmp_path: Path) -> None:
     """In a process that has loaded nothing else; programs of SLURM's names play its part."""
     pytest.importorskip("dask_jobqueue")
