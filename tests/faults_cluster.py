@@ -40,6 +40,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from faults_resumed import KV
 from toy_work import Toy, keys, table
 
 import channelfit as cf
@@ -295,19 +296,7 @@ def inside(settings: Settings) -> Seen:
     return runs.seen
 
 
-#: A channel of two states, and how its wells are fitted.
-KV = {
-    "name": "kv",
-    "states": ["C", "O"],
-    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b"},
-    "current": {"open": ["O"], "conductance": "g", "reversal": "-85 mV"},
-    "parameters": {
-        "a": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.2},
-        "z": {"range": [0.01, 0.1], "unit": "1/mV", "value": 0.03},
-        "b": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
-        "g": {"range": [0.1, 100], "unit": "nS", "scale": "log", "value": 8},
-    },
-}
+#: How wells of the channel `KV` are fitted.
 WELL = {
     "file": "any.csv",
     "sampling": "0.2 ms",

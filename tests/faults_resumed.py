@@ -94,7 +94,7 @@ def _frames(folder: Path) -> Any:
 
 
 #: A channel of two states whose currents can be written down, and steps that tell it apart.
-_KV = {
+KV = {
     "name": "kv",
     "states": ["C", "O"],
     "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b"},
@@ -121,7 +121,7 @@ _WELLS = 6
 
 def _plate(folder: Path) -> list[str]:
     """A plate whose wells differ, in pieces of one well, and what they say together."""
-    for name, content in (("kv", _KV), ("steps", _STEPS), ("fit", _PLATE)):
+    for name, content in (("kv", KV), ("steps", _STEPS), ("fit", _PLATE)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
     (folder / "plate").mkdir(exist_ok=True)
     draw, time_ms = np.random.default_rng(4), 0.1 * np.arange(1000)[:, None]
