@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import channelfit as cf
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
 from channelfit.results import run_folder
+from channelfit.results.files import settle
 from channelfit.results.run_folder import Claim
 from channelfit.results.run_state import STATE
 
@@ -363,3 +366,22 @@ def test_of_two_that_take_over_a_folder_one_gets_it(tmp_path: Path) -> None:
     assert run_folder._mark(folder) == mark
     with pytest.raises(InputError, match="another run is using this folder"):
         run_folder._take(folder, None)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EINVAL, False)]
+)
+def test_a_disk_that_fails_at_last_is_told(number, told, tmp_path, monkeypatch):
+    """Else what the results could be made from would go, and they with it."""
+    (tmp_path / "wells.csv").write_text("a\n")
+
+    def failing(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    if not told:  # the file system cannot tell
+        settle(tmp_path)
+        return
+    with pytest.raises(InputError, match=os.strerror(number)) as caught:
+        settle(tmp_path)
+    assert str(caught.value.file) == str(tmp_path / "wells.csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from channelfit.reading.errors import InputError
+
+#: What `fsync` answers on file systems that do not have it.
+_CANNOT_TELL = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EROFS)
 
 
 def make_folder(folder: Path) -> bool:
@@ -42,12 +46,19 @@ def settle(folder: Path) -> None:
     """Waits until the files of a folder are on the disk, so that a power failure leaves them whole.
 
     Before that nothing may go from which they could be made again. A file system that cannot tell
-    when it has written is not waited for.
+    when it has written is not waited for, nor is a file that may not be written to.
+
+    Raises:
+        InputError: the disk has failed, or has no room for what was taken in before.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_file() and not path.is_symlink():
-            with suppress(OSError), open(path, "r+b") as file:
-                os.fsync(file.fileno())
+            with writing(path), suppress(PermissionError), open(path, "r+b") as file:
+                try:
+                    os.fsync(file.fileno())
+                except OSError as error:
+                    if error.errno not in _CANNOT_TELL:
+                        raise
 
 
 @contextmanager
