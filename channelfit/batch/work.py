@@ -38,7 +38,7 @@ _POINTS = 600
 #: which takes as long as the fits of some fifteen wells.
 _SIZE, _SIZES = 32, {"cuda": 384}
 #: Threads that read wells. Most of it is Python, of which one thread at a time does something: they
-#: gain where disks are waited for, and 16 of them took almost twice as long as 4.
+#: gain where disks are waited for; many of them wait for each other.
 _READERS = 4
 
 
