@@ -381,11 +381,28 @@ def test_noise_has_the_variance_of_its_discrete_equation():
     assert np.abs(np.corrcoef(other[0].ravel(), v.ravel())[0, 1]) < 0.05
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_noise_at_an_end_without_flux_is_that_of_half_a_ring(held: bool):
+    """Of u on a ring, (u(x) + u(-x))/sqrt 2 solves the cable without flux, and - the held one."""
+    n, sigma, dt, k = 12, 1e-4, 0.05, 0.5
+    ends: eq.End = 0.0 if held else "no_flux"
+    scheme = Explicit(Equation(a=k, epsilon=0.0), Cable(n, 0.5, ends, ends), noise=sigma, seed=3)
+    v, _ = scheme.advance(np.zeros((3000, n)), np.zeros((3000, n)), dt, 300)
+    ring = 2 * n - 2
+    waves = 2 * np.pi * np.arange(ring) / ring
+    factor = 1 - dt * (k + (2 - 2 * np.cos(waves)) / 0.25)
+    modes = sigma**2 * dt / 0.5 * (1 - factor**600) / (1 - factor**2)
+    apart = np.cos(2 * waves * np.arange(n)[:, None])
+    expected = np.mean(modes * (1 - apart if held else 1 + apart), axis=1)
+    np.testing.assert_allclose(np.var(v, axis=0), expected, rtol=0.08, atol=1e-20)
+
+
 def test_noise_does_not_depend_on_tiles():
+    ring = np.array([2, 2])
     whole = np.zeros(1000)
-    add_noise(whole, 0, 1000, 1.0, 5, 2, 3)
+    add_noise(whole, 0, 1000, ring, 1.0, 5, 2, 3)
     piece = np.zeros(100)
-    add_noise(piece, 951, 1000, 1.0, 5, 2, 3)
+    add_noise(piece, 951, 1000, ring, 1.0, 5, 2, 3)
     np.testing.assert_array_equal(piece, np.concatenate([whole[951:], whole[:51]]))
     assert abs(whole.mean()) < 0.1
     assert whole.std() == pytest.approx(1, rel=0.07)

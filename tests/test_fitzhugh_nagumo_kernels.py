@@ -169,7 +169,7 @@ def test_the_same_bits_as_under_numba(name: str, monkeypatch: pytest.MonkeyPatch
 def test_noise_far_along_a_long_run() -> None:
     """Counters beyond 32 bits, and a product of two numbers of 32 bits beyond 63."""
     ours, theirs = np.zeros(7), np.zeros(7)
-    arguments = (2**33 - 3, 2**33, 0.5, 2**32 - 1, 2**32 - 2, 2**40 + 2**32 - 1)
+    arguments = (2**33 - 3, 2**33, np.array([0, 0]), 0.5, 2**32 - 1, 2**32 - 2, 2**40 + 2**32 - 1)
     add_noise(ours, *arguments)
     plain(text_of(NAME + "noise")).add_noise(theirs, *arguments)
     assert ours.all()

@@ -122,6 +122,7 @@ def _tiles(
                     two[1 : n + 1],
                     low + size,
                     size,
+                    kinds,
                     sigma * np.sqrt(dt / dx),
                     seed,
                     cable,

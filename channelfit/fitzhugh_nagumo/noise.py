@@ -3,8 +3,9 @@
     dv = (..) dt + sigma dB(x, t)
 
 with the cylindrical Wiener process B: on a node of length dx a step of dt adds
-sigma sqrt(dt/dx) times a standard normal number, independent of all others. The amplitude does
-not depend on the state, so Ito and Stratonovich mean the same. In one dimension the limit dx -> 0
+sigma sqrt(dt/dx) times a standard normal number, independent of all others. A node at an end
+without flux stands for half that length (`Cable.cells`), so that its noise has twice the variance.
+The amplitude does not depend on the state, so Ito and Stratonovich mean the same. In one dimension the limit dx -> 0
 exists; in two and more it does not, and noise is therefore offered on cables only.
 
 The number of (seed, cable, step, node) is a pure function of these four, whatever the number of
@@ -27,12 +28,21 @@ _KEY_EVEN, _KEY_ODD = 0x9E3779B9, 0xBB67AE85
 
 @kernel
 def add_noise(
-    v: Array, first: int, n_nodes: int, amplitude: float, seed: int, cable: int, step: int
+    v: Array,
+    first: int,
+    n_nodes: int,
+    kinds: Array,
+    amplitude: float,
+    seed: int,
+    cable: int,
+    step: int,
 ) -> None:
     """Adds amplitude times the random numbers of the nodes first .. first+len(v)-1.
 
     Arguments:
         v: (n,) a piece of the cable, which may be a ring. n_nodes: of the whole cable.
+        kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
+        amplitude: of a node of whole length.
         seed: from 0 to 2^32-1. cable: from 0 to 2^32-1. step: from 0 to 2^63-1.
     """
     known = -1
@@ -54,4 +64,6 @@ def add_noise(
             radius = sqrt(-2 * log((x0 + 0.5) / 4294967296.0))
             angle = 2 * pi * (x1 + 0.5) / 4294967296.0
             one, other = radius * cos(angle), radius * sin(angle)
-        v[i] += amplitude * (one if node % 2 == 0 else other)
+        half = (node == 0 and kinds[0] == 0) or (node == n_nodes - 1 and kinds[1] == 0)
+        here = amplitude * sqrt(2.0) if half else amplitude
+        v[i] += here * (one if node % 2 == 0 else other)
