@@ -22,8 +22,8 @@ from channelfit.fitzhugh_nagumo import (
 )
 from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 from channelfit.fitzhugh_nagumo import equation as eq
+from channelfit.fitzhugh_nagumo.control import pulse_edges
 from channelfit.fitzhugh_nagumo.noise import add_noise
-from channelfit.fitzhugh_nagumo.simulation import pulse_edges
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.reading.errors import InputError
 
@@ -351,6 +351,9 @@ def test_controlled_steps_meet_their_tolerance():
 
 def test_a_step_that_newton_refuses_is_taken_shorter():
     class Narrow(CrankNicolson):
+        def n_controls(self, n_cables):
+            return 0
+
         def advance(self, v, w, dt, n_steps, drive=None):
             if dt > 0.05:
                 raise eq.NotConverged("too long")

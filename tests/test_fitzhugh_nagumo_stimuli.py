@@ -20,10 +20,10 @@ from channelfit.fitzhugh_nagumo import (
     simulate,
 )
 from channelfit.fitzhugh_nagumo.adaptive import _in_use, _place
+from channelfit.fitzhugh_nagumo.control import pulse_edges
 from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda
-from channelfit.fitzhugh_nagumo.simulation import pulse_edges
 from channelfit.reading.errors import InputError
 
 SCHEMES = {

@@ -59,7 +59,7 @@ class Work:
 WORK = {
     "RungeKutta": Work("dt", 4, 4, 1.5, 1.5, 50),
     "Chebyshev": Work("tolerance", 3, 1, 8, 1.0, 1e3),
-    "CrankNicolson": Work("tolerance", 2, 2 / 3, 8, 4.0, 1e5),
+    "CrankNicolson": Work("tolerance", 2, 2 / 3, 8, 8.0, 1e3),
     "RungeKuttaCuda": Work("dt", 4, 4, 1.5, 0.004, 1e3),
     "CrankNicolsonCuda": Work("tolerance", 2, 2 / 3, 8, 0.01, 3e5),
 }

@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from channelfit.fitzhugh_nagumo.crank_nicolson_controlled import control_cables, control_pieces
 from channelfit.fitzhugh_nagumo.crank_nicolson_lanes import LANES, advance_cables, advance_tiles
 from channelfit.fitzhugh_nagumo.equation import (
     Array,
@@ -40,6 +41,12 @@ from channelfit.fitzhugh_nagumo.equation import (
 )
 from channelfit.fitzhugh_nagumo.row_by_row import MOST_ITERATIONS, advance_alone
 from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
+from channelfit.fitzhugh_nagumo.step_numbers import (
+    bend_of,
+    dominance_of,
+    numbers_of_rows,
+    numbers_of_step,
+)
 from channelfit.reading.errors import InputError
 
 Solver = Literal["lanes", "thomas", "cyclic_reduction"]
@@ -51,8 +58,8 @@ NEGLIGIBLE = 1e-18
 _TILE = 4096
 _STEPS_A_PASS = (64, 32, 16, 8, 4, 2, 1)
 _FEWEST_ROWS = 4
-#: |f''| = |2(1 + a) - 6v| for -0.5 <= v <= 1.5 and 0 <= a <= 1.
-_BEND = 7.0
+#: From so many steps of nodes on, the control hands back what it has; about a tenth of a second.
+_NODES_A_CALL = 2**25
 
 
 @dataclass(frozen=True)
@@ -69,14 +76,8 @@ class Coefficients:
     def of(cls, equation: Equation, n_cables: int, dx: float, dt: float) -> Coefficients:
         """The coefficients of a step."""
         a, gamma, epsilon, diffusion = equation.table(n_cables).T
-        g = epsilon * dt / 2
-        return cls(
-            a.copy(),
-            diffusion * dt / (2 * dx * dx),
-            np.full(n_cables, dt / 2),
-            (1 - gamma * g) / (1 + gamma * g),
-            g / (1 + gamma * g),
-        )
+        r, half, kw, kv = numbers_of_step(gamma, epsilon, diffusion, dx, dt)
+        return cls(a.copy(), r, np.full(n_cables, half), kw, kv)
 
     def rows(self) -> Array:
         """(6, n_cables) the coefficients that `row_by_row` takes: a, r, h, kw, kv and bend."""
@@ -85,34 +86,18 @@ class Coefficients:
     def scaled(self) -> Array:
         """(9, n_cables) the coefficients that `crank_nicolson_lanes` takes.
 
-        They belong to rows that were divided by r, so that -1 stands beside the diagonal: 1 + a; h;
-        the constant of the diagonal; that of v on the known side; the factor of w there; kw; kv;
-        bend; the factor of the stimulus.
+        They are those of `numbers_of_rows`, with bend before the last.
         """
-        r = np.maximum(self.r, 1e-300)
-        h, slow = self.half / r, self.half * (self.kv + self.a)
-        return np.array(
-            [
-                1 + self.a,
-                h,
-                (1 + 2 * self.r + slow) / r,
-                (1 - 2 * self.r - slow) / r,
-                -h * (1 + self.kw),
-                self.kw,
-                self.kv,
-                self.bend(),
-                2 * h,
-            ]
-        )
+        *first, last = numbers_of_rows(self.a, self.r, self.half, self.kw, self.kv)
+        return np.array([*first, self.bend(), last])
 
     def dominance(self) -> Array:
         """(n_cables,) by how much each diagonal entry at least exceeds the others of its row."""
-        slope = (1 + self.a) ** 2 / 3 - self.a
-        return 1 + self.half * (self.kv - slope)
+        return np.asarray(dominance_of(self.a, self.half, self.kv), float)
 
     def bend(self) -> Array:
         """(n_cables,) the factor between a squared correction and the error that it leaves."""
-        return self.half * _BEND / 2 / np.maximum(self.dominance(), 1e-300)
+        return np.asarray(bend_of(self.half, np.maximum(self.dominance(), 1e-300)), float)
 
     def decay(self) -> float:
         """The largest factor by which the influence of a node falls from node to node."""
@@ -190,14 +175,13 @@ class CrankNicolson(Scheme):
         """
         coefficients = Coefficients.of(self.equation, len(v), self.cable.dx, dt)
         stimulus = np.empty(0) if drive is None else drive
-        if self.solver != "lanes" or (
-            v.shape[1] < LANES * _FEWEST_ROWS and (len(v) < LANES or self.cable.periodic)
-        ):
+        layout = self._layout(len(v))
+        if layout == "rows":
             results = [
                 self._one_by_one(v[k], w[k], coefficients, k, n_steps, stimulus)
                 for k in range(len(v))
             ]
-        elif len(v) >= LANES and not self.cable.periodic:
+        elif layout == "cables":
             return self._side_by_side(v, w, coefficients, n_steps, stimulus)
         else:
             results = [
@@ -205,6 +189,61 @@ class CrankNicolson(Scheme):
                 for k in range(len(v))
             ]
         return np.array([r[0] for r in results]), np.array([r[1] for r in results])
+
+    def _layout(self, n_cables: int) -> Literal["rows", "cables", "pieces"]:
+        """What stands in the lanes: whole cables, pieces of one, or nothing."""
+        many = n_cables >= LANES and not self.cable.periodic
+        if self.solver != "lanes" or (self.cable.n_nodes < LANES * _FEWEST_ROWS and not many):
+            return "rows"
+        return "cables" if many else "pieces"
+
+    def n_controls(self, n_cables: int) -> int:
+        """How many controls of steps `controlled` has for so many cables; 0 where it has none."""
+        layout = self._layout(n_cables)
+        if layout == "rows" or (layout == "pieces" and self.cable.n_nodes > 2 * _TILE):
+            return 0
+        return n_cables if layout == "pieces" else -(-n_cables // LANES)
+
+    def controlled(
+        self,
+        v: Array,
+        w: Array,
+        past: Array,
+        memory: Array,
+        edge: float,
+        tolerance: float,
+        largest: float,
+        drive: Array | None,
+    ) -> bool:
+        """Advances in place, by controlled steps, to the time `edge` or for about a tenth of a
+        second.
+
+        Arguments:
+            v, w: (n_cables, n_nodes). drive: (n_nodes,) or None.
+            past: (2, 2, n_cables, n_nodes) v and w of the two states before this one.
+            memory: (n_controls, COLUMNS) what `crank_nicolson_controlled` remembers.
+            tolerance: the largest local error. largest: the longest step.
+
+        Returns: whether the steps met the tolerance.
+        """
+        run = control_pieces if self._layout(len(v)) == "pieces" else control_cables
+        found = self._workers.share(
+            run,
+            len(memory),
+            v,
+            w,
+            past,
+            memory,
+            np.empty(0) if drive is None else drive,
+            self.equation.table(len(v)),
+            self.kinds,
+            self.cable.dx,
+            edge,
+            np.array([tolerance, largest, self.tolerance]),
+            max(1, _NODES_A_CALL // self.cable.n_nodes),
+            LANES,
+        )
+        return all(found)
 
     def _side_by_side(
         self, v: Array, w: Array, coefficients: Coefficients, n_steps: int, drive: Array

@@ -165,7 +165,7 @@ def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array, lanes: int) -> 
             row[32 + l] = u
 
 
-def _finish(s: Array, m: int, q: Array, lanes: int) -> None:
+def finish(s: Array, m: int, q: Array, lanes: int) -> None:
     """Takes over the new v, computes the new w, and extrapolates v as the next first iterate."""
     for i in range(m):
         row = s[i * 128 : (i + 1) * 128]
@@ -174,6 +174,38 @@ def _finish(s: Array, m: int, q: Array, lanes: int) -> None:
             row[16 + l] = q[80 + l] * row[16 + l] + q[96 + l] * (v + u)
             row[l] = u
             row[32 + l] = 2 * u - v
+
+
+def newton(
+    s: Array,
+    m: int,
+    q: Array,
+    ends: Array,
+    n_spikes: int,
+    tolerance: float,
+    scratch: Array,
+    lanes: int,
+) -> int:
+    """Solves for the v at the end of a step, from the iterate that the block holds.
+
+    Returns: how many iterations it took, or -1 if it did not converge.
+    """
+    acc, system, z = scratch[:48], scratch[48:112], scratch[112:176]
+    moved, near = scratch[176:192], scratch[192:224]
+    _known(s, m, q, ends, near, lanes)
+    for k in range(MOST_ITERATIONS):
+        _first_rows(s, q, ends, acc)
+        _down(s, 1, n_spikes, q, acc, True, lanes)
+        _down(s, n_spikes, m - 1, q, acc, False, lanes)
+        _last_rows(s, m, q, ends, acc, system)
+        _close(system, n_spikes < m - 1, z)
+        _up(s, m, n_spikes, z, moved, lanes)
+        left = 0.0
+        for l in range(16):  # noqa: E741
+            left += q[112 + l] * moved[l]
+        if left <= tolerance:
+            return k + 1
+    return -1
 
 
 def _steps(
@@ -191,33 +223,18 @@ def _steps(
 
     Returns: how many iterations Newton's method took, or -1 if it did not converge.
     """
-    acc, system, z = scratch[:48], scratch[48:112], scratch[112:176]
-    moved, near = scratch[176:192], scratch[192:224]
     taken = 0
     for _ in range(n_steps):
-        left = 1.0
-        _known(s, m, q, ends, near, lanes)
-        for _ in range(MOST_ITERATIONS):
-            taken += 1
-            _first_rows(s, q, ends, acc)
-            _down(s, 1, n_spikes, q, acc, True, lanes)
-            _down(s, n_spikes, m - 1, q, acc, False, lanes)
-            _last_rows(s, m, q, ends, acc, system)
-            _close(system, n_spikes < m - 1, z)
-            _up(s, m, n_spikes, z, moved, lanes)
-            left = 0.0
-            for l in range(16):  # noqa: E741
-                left += q[112 + l] * moved[l]
-            if left <= tolerance:
-                break
-        if not left <= tolerance:
+        more = newton(s, m, q, ends, n_spikes, tolerance, scratch, lanes)
+        if more < 0:
             return -1
-        _finish(s, m, q, lanes)
+        taken += more
+        finish(s, m, q, lanes)
     return taken
 
 
 @apart
-def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -> None:
+def to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -> None:
     """Copies the nodes first .. first+n-1 of a cable, which may be a ring, to 16 lanes of pieces.
 
     It copies eight rows at a time, because these and the nodes of their lanes fit into the first
@@ -235,9 +252,7 @@ def _to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -
 
 
 @apart
-def _from_lanes(
-    s: Array, m: int, field: int, n: int, out: Array, skipped: int, kept: Array
-) -> None:
+def from_lanes(s: Array, m: int, field: int, n: int, out: Array, skipped: int, kept: Array) -> None:
     """Copies the n nodes of a tile from 16 lanes to out, and those of its own part to kept."""
     pads = 16 * m - n
     for top in range(0, m, 8):
@@ -248,6 +263,62 @@ def _from_lanes(
                 out[begin + i] = s[(i * 8 + field) * 16 + lane]
     for k in range(len(kept)):
         kept[k] = out[skipped + k]
+
+
+def tile_ends(
+    ends: Array, pads: int, kinds: Array, at_left: bool, at_right: bool, whole: bool
+) -> None:
+    """Writes what holds at the ends of a tile in 16 lanes, the last `pads` of which lack a row.
+
+    Arguments:
+        kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
+        at_left, at_right, whole: whether the tile has that end of the cable, and all of it.
+    """
+    for lane in range(16):
+        for row in range(4):
+            ends[row * 16 + lane] = 1.0
+        ends[64 + lane] = ends[80 + lane] = 0.0
+        ends[96 + lane] = 1.0 if lane >= 16 - pads else 0.0
+    if not (whole and kinds[0] == 2):
+        left_end, right_end = at_left and kinds[0] != 2, at_right and kinds[0] != 2
+        ends[0], ends[16] = 0.0, 2.0
+        ends[47], ends[63] = 2.0, 0.0
+        ends[64] = 1.0 if not left_end or kinds[0] == 1 else 0.0
+        ends[95] = 1.0 if not right_end or kinds[1] == 1 else 0.0
+
+
+def cable_ends(ends: Array, kinds: Array) -> None:
+    """Writes the same for a block that has a whole cable in each lane; ends begins with zeros."""
+    for lane in range(16):
+        ends[16 + lane] = ends[32 + lane] = 2.0
+        ends[64 + lane] = 1.0 if kinds[0] == 1 else 0.0
+        ends[80 + lane] = 1.0 if kinds[1] == 1 else 0.0
+
+
+def cables_in(s: Array, m: int, field: int, values: Array, block: int) -> None:
+    """Copies the cables of a block to the lanes; beyond the last it is repeated."""
+    n_cables = len(values)
+    for top in range(0, m, 8):  # as in to_lanes
+        for lane in range(16):
+            cable = min(block * 16 + lane, n_cables - 1)
+            for i in range(top, min(top + 8, m)):
+                s[(i * 8 + field) * 16 + lane] = values[cable, i]
+
+
+def cables_out(s: Array, m: int, field: int, values: Array, block: int) -> None:
+    """Copies the lanes to the cables of a block."""
+    for top in range(0, m, 8):
+        for lane in range(min(16, len(values) - block * 16)):
+            for i in range(top, min(top + 8, m)):
+                values[block * 16 + lane, i] = s[(i * 8 + field) * 16 + lane]
+
+
+def drive_in(s: Array, m: int, drive: Array) -> None:
+    """Copies the stimulus, if there is one, to all lanes."""
+    if len(drive):
+        for i in range(m):
+            for lane in range(16):
+                s[i * 128 + 96 + lane] = drive[i]
 
 
 @kernel
@@ -290,29 +361,18 @@ def advance_tiles(
             low, high = max(low, 0), min(high, size)
         n = high - low
         m = -(-n // 16)
-        pads = 16 * m - n
-        for lane in range(16):
-            for row in range(4):
-                ends[row * 16 + lane] = 1.0
-            ends[64 + lane] = ends[80 + lane] = 0.0
-            ends[96 + lane] = 1.0 if lane >= 16 - pads else 0.0
-        if not (whole and kinds[0] == 2):
-            left_end, right_end = low == 0 and kinds[0] != 2, high == size and kinds[0] != 2
-            ends[0], ends[16] = 0.0, 2.0
-            ends[47], ends[63] = 2.0, 0.0
-            ends[64] = 1.0 if not left_end or kinds[0] == 1 else 0.0
-            ends[95] = 1.0 if not right_end or kinds[1] == 1 else 0.0
-        _to_lanes(s, m, 0, v, low, n)
-        _to_lanes(s, m, 1, w, low, n)
-        _to_lanes(s, m, 2, v, low, n)
+        tile_ends(ends, 16 * m - n, kinds, low == 0, high == size, whole)
+        to_lanes(s, m, 0, v, low, n)
+        to_lanes(s, m, 1, w, low, n)
+        to_lanes(s, m, 2, v, low, n)
         if len(drive):
-            _to_lanes(s, m, 6, drive, low, n)
+            to_lanes(s, m, 6, drive, low, n)
         done = _steps(s, m, q, ends, min(n_spikes, m - 1), n_steps, tolerance, scratch, lanes)
         if done < 0:
             return -1
         taken = max(taken, done)
-        _from_lanes(s, m, 0, n, out, begin - low, v_new[begin:end])
-        _from_lanes(s, m, 1, n, out, begin - low, w_new[begin:end])
+        from_lanes(s, m, 0, n, out, begin - low, v_new[begin:end])
+        from_lanes(s, m, 1, n, out, begin - low, w_new[begin:end])
     return taken
 
 
@@ -342,26 +402,15 @@ def advance_cables(
             cable = min(block * 16 + lane, n_cables - 1)
             for k in range(9):
                 q[k * 16 + lane] = rows[k, cable]
-            ends[16 + lane] = ends[32 + lane] = 2.0
-            ends[64 + lane] = 1.0 if kinds[0] == 1 else 0.0
-            ends[80 + lane] = 1.0 if kinds[1] == 1 else 0.0
-        for top in range(0, m, 8):  # as in _to_lanes
-            for lane in range(16):
-                cable = min(block * 16 + lane, n_cables - 1)
-                for i in range(top, min(top + 8, m)):
-                    at = i * 128 + lane
-                    s[at] = s[at + 32] = v[cable, i]
-                    s[at + 16] = w[cable, i]
-                    if len(drive):
-                        s[at + 96] = drive[i]
+        cable_ends(ends, kinds)
+        cables_in(s, m, 0, v, block)
+        cables_in(s, m, 1, w, block)
+        cables_in(s, m, 2, v, block)
+        drive_in(s, m, drive)
         done = _steps(s, m, q, ends, 1, n_steps, tolerance, scratch, lanes)
         if done < 0:
             return -1
         taken = max(taken, done)
-        for top in range(0, m, 8):
-            for lane in range(min(16, n_cables - block * 16)):
-                cable = block * 16 + lane
-                for i in range(top, min(top + 8, m)):
-                    v[cable, i] = s[i * 128 + lane]
-                    w[cable, i] = s[i * 128 + 16 + lane]
+        cables_out(s, m, 0, v, block)
+        cables_out(s, m, 1, w, block)
     return taken

@@ -5,8 +5,9 @@
 with the cylindrical Wiener process B: on a node of length dx a step of dt adds
 sigma sqrt(dt/dx) times a standard normal number, independent of all others. A node at an end
 without flux stands for half that length (`Cable.cells`), so that its noise has twice the variance.
-The amplitude does not depend on the state, so Ito and Stratonovich mean the same. In one dimension the limit dx -> 0
-exists; in two and more it does not, and noise is therefore offered on cables only.
+The amplitude does not depend on the state, so Ito and Stratonovich mean the same. In one dimension
+the limit dx -> 0 exists; in two and more it does not, and noise is therefore offered on cables
+only.
 
 The number of (seed, cable, step, node) is a pure function of these four, whatever the number of
 threads and the size of a tile: Philox4x32-10 (Salmon et al., SC11, 2011) and the transformation of

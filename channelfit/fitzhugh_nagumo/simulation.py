@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from channelfit.fitzhugh_nagumo.checkpoint import Checkpoints, Moment, Solution
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, NotConverged, check_step
+from channelfit.fitzhugh_nagumo.control import control_of, pulse_edges
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, check_step
 from channelfit.fitzhugh_nagumo.memory import check_host
 from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.pieces.kept import Arrays
@@ -21,15 +22,8 @@ from channelfit.reading.errors import InputError
 
 #: Called with the time reached and the last time.
 OnProgress = Callable[[float, float], None]
-#: Called with the time and the state between two frames.
-OnStep = Callable[[float, tuple[Any, Any]], object]
 #: The share of the largest stable step that the explicit schemes take by default.
 _SAFETY = 0.9
-#: The local error that a step may make where no tolerance is given.
-DEFAULT_TOLERANCE = 1e-6
-_SHORTEST = 1e-10
-#: The most repetitions of a stimulus between two times that are listed one by one.
-_MOST_PULSES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -196,7 +190,7 @@ class _Stepping:
     def __init__(self, scheme: Scheme, dt: float | None, tolerance: float | None, v: Array) -> None:
         largest = scheme.largest_step(v)
         self.scheme = scheme
-        self.control = _control(scheme, dt, tolerance, largest)
+        self.control = control_of(scheme, dt, tolerance, largest, len(v))
         if dt is not None:
             check_step(dt, largest, scheme.name)
         self.dt = _SAFETY * largest if dt is None else dt
@@ -286,26 +280,6 @@ class _Stepping:
         return state
 
 
-def _control(
-    scheme: Scheme, dt: float | None, tolerance: float | None, largest: float
-) -> Control | None:
-    """What chooses the steps of a scheme; None where all steps are equal."""
-    if dt is not None and tolerance is not None:
-        raise InputError("give a step or a tolerance, not both", key="dt, tolerance")
-    controls = _CONTROLS.get(scheme.name)
-    if dt is None and tolerance is None and controls is not None:
-        tolerance = DEFAULT_TOLERANCE
-    if tolerance is None:
-        return None
-    if controls is None:
-        raise InputError(f"the {scheme.name} scheme has no step control", key="tolerance")
-    if not 0 < tolerance < math.inf:
-        raise InputError(
-            f"a tolerance must be positive and finite, not {tolerance}", key="tolerance"
-        )
-    return controls(scheme, tolerance, largest)
-
-
 def _without_edges(cable: Cable, begin: float, end: float, dt: float) -> list[float]:
     """The times begin and end, with every edge of a stimulus between them.
 
@@ -343,193 +317,6 @@ def starting_state(
     if not isinstance(cable.right, str):
         state[0][:, -1] = cable.right
     return state[0], state[1]
-
-
-# --- control of the step
-
-
-class _Control:
-    """Chooses the steps of Crank-Nicolson.
-
-    The trapezoidal rule errs by h^3/12 v_ttt in a step. The third derivative is estimated by
-    divided differences of the last four states. Unlike a comparison with an explicit formula, this
-    does not amplify what alternates from node to node. After a start or an edge of a stimulus there
-    are not yet four states, and two half steps are compared with the whole one.
-    """
-
-    def __init__(self, scheme: Scheme, tolerance: float, largest: float) -> None:
-        self.scheme, self.tolerance, self.largest = scheme, tolerance, min(largest, 1e3)
-        self.h = min(1e-3, self.largest)
-        self.past: list[tuple[float, Array, Array]] = []
-        self.steps = self.refused = 0
-        self.shortest, self.longest = math.inf, 0.0
-
-    def memory(self) -> Arrays:
-        """The next step, the states before the present one, and the counts."""
-        take = self.scheme.take
-        found = {
-            "steps": np.array([self.steps, self.refused]),
-            "lengths": np.array([self.h, self.shortest, self.longest]),
-            "times": np.array([t for t, _, _ in self.past], float),
-        }
-        for k, (_, v, w) in enumerate(self.past):
-            found |= {f"v{k}": take(v).copy(), f"w{k}": take(w).copy()}
-        return found
-
-    def remember(self, memory: Arrays) -> None:
-        """Takes in what `memory` has returned."""
-        put = self.scheme.put
-        self.steps, self.refused = memory["steps"].tolist()
-        self.h, self.shortest, self.longest = memory["lengths"].tolist()
-        self.past = [
-            (t, put(memory[f"v{k}"]), put(memory[f"w{k}"]))
-            for k, t in enumerate(memory["times"].tolist())
-        ]
-
-    def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
-        """Advances v and w from t to end, with steps that end at every edge of a stimulus.
-
-        on_step: called after each step but those to an edge, with the time and the state.
-        """
-        cable = self.scheme.cable
-        for edge in [*pulse_edges(cable, t, end), end]:
-            while edge - t > 1e-12 * max(1.0, edge):
-                left = edge - t
-                h = left if self.h > 0.999 * left else min(self.h, left / 2)
-                (v, w), t = self._step(v, w, t, h)
-                if edge - t > 1e-12 * max(1.0, edge):
-                    on_step(t, (v, w))
-            t = edge
-            if pulse_edges(cable, edge - 1e-9, edge + 1e-9):
-                self.past, self.h = [], min(self.h, 1e-2)
-        return v, w
-
-    def _step(self, v: Array, w: Array, t: float, h: float) -> tuple[tuple[Array, Array], float]:
-        """A step of length h, or a shorter one where that errs too much; the state and its time."""
-        while True:
-            drive = next(self.scheme.cable.spans(t, h, 1))[1]
-            new, error = self._try(v, w, t, h, drive)
-            factor = 0.9 * (self.tolerance / max(error, 1e-300)) ** (1 / 3)
-            if error <= self.tolerance:
-                break
-            self.refused += 1
-            h *= min(max(factor, 0.1), 0.9) if math.isfinite(error) else 0.1
-            if h < _SHORTEST:
-                raise InputError(
-                    f"at t = {t:g} no step is short enough for a tolerance of {self.tolerance:g}",
-                    key="tolerance",
-                )
-        self.past = [*self.past[-2:], (t, v, w)]
-        self.steps += 1
-        self.shortest, self.longest = min(self.shortest, h), max(self.longest, h)
-        wanted = h * min(max(factor, 0.2), 2.0)
-        # A step cut short by a frame says little about the next.
-        self.h = min(max(wanted, self.h) if factor > 1 and h < self.h else wanted, self.largest)
-        return new, t + h
-
-    def _try(
-        self, v: Array, w: Array, t: float, h: float, drive: Array | None
-    ) -> tuple[tuple[Array, Array], float]:
-        failed = self.scheme.failed  # on a device nothing is raised until the state comes back
-        try:
-            whole = self.scheme.advance(v, w, h, 1, drive)
-            if len(self.past) < 2:
-                halves = self.scheme.advance(v, w, h / 2, 2, drive)
-                return halves, math.inf if failed() else _apart(whole, halves) / 3
-        except NotConverged:
-            return (v, w), math.inf
-        if failed():
-            return (v, w), math.inf
-        points = [*self.past[-2:], (t, v, w), (t + h, *whole)]
-        worst = 0.0
-        for k in (1, 2):
-            values = [point[k] for point in points]
-            for gap in (1, 2, 3):
-                values = [
-                    (after - before) / (points[i + gap][0] - points[i][0])
-                    for i, (before, after) in enumerate(itertools.pairwise(values))
-                ]
-            worst = max(worst, float(np.max(np.abs(values[0]))))
-        return whole, worst * h**3 / 2
-
-    def facts(self) -> dict[str, Any]:
-        """The number of steps, their lengths, and how many were refused."""
-        return {
-            "steps": self.steps,
-            "steps_refused": self.refused,
-            "tolerance": self.tolerance,
-            "shortest_step": self.shortest,
-            "longest_step": self.longest,
-        }
-
-
-class _OwnControl:
-    """For a scheme such as Chebyshev, which chooses the steps of every cable by itself."""
-
-    def __init__(self, scheme: Any, tolerance: float, largest: float) -> None:
-        self.scheme, self.tolerance = scheme, tolerance
-        self.steps: Array = np.full(1, min(1e-3, largest))
-
-    def memory(self) -> Arrays:
-        """The steps to try next."""
-        return {"steps": self.steps.copy()}
-
-    def remember(self, memory: Arrays) -> None:
-        """Takes in what `memory` has returned."""
-        self.steps = memory["steps"].copy()
-
-    def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
-        """Advances v and w from t to end, in spans from one edge of a stimulus to the next.
-
-        on_step: called at every edge, with the time and the state.
-        """
-        cable: Cable = self.scheme.cable
-        self.steps = np.broadcast_to(self.steps, len(v)).copy()
-        for edge in [*pulse_edges(cable, t, end), end]:
-            drive = next(cable.spans(t, edge - t, 1))[1]
-            v, w, self.steps = self.scheme.span(v, w, self.steps, edge - t, self.tolerance, drive)
-            t = edge
-            if t < end:
-                on_step(t, (v, w))
-        return v, w
-
-    def facts(self) -> dict[str, Any]:
-        """The tolerance; the scheme itself reports its steps."""
-        return {"tolerance": self.tolerance}
-
-
-#: Whatever chooses the steps of a scheme.
-Control = _Control | _OwnControl
-#: What controls the steps of a scheme, by the name of the scheme.
-_CONTROLS: dict[str, type[_Control] | type[_OwnControl]] = {
-    "Crank-Nicolson": _Control,
-    "Chebyshev": _OwnControl,
-}
-
-
-def _apart(one: tuple[Array, Array], other: tuple[Array, Array]) -> float:
-    return max(float(np.max(np.abs(a - b))) for a, b in zip(one, other, strict=True))
-
-
-def pulse_edges(cable: Cable, begin: float, end: float) -> list[float]:
-    """The times strictly between begin and end at which a stimulus begins or ends."""
-    edges = set()
-    for pulse in cable.stimulus:
-        first = 0
-        last = 0
-        if math.isfinite(pulse.period):
-            first = max(0, math.floor((begin - pulse.end) / pulse.period))
-            last = max(first, math.ceil((end - pulse.start) / pulse.period))
-            if last - first > _MOST_PULSES:
-                raise InputError(
-                    f"a stimulus every {pulse.period:g} comes {last - first:,} times from t = "
-                    f"{begin:g} to {end:g}; at most {_MOST_PULSES:,} can be taken one by one",
-                    key="stimulus",
-                )
-        for k in range(first, last + 1):
-            shift = k * pulse.period if k else 0.0
-            edges |= {pulse.start + shift, pulse.end + shift}
-    return sorted(t for t in edges if begin < t < end)
 
 
 # --- what is read off
