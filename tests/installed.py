@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import site
 import subprocess
 import sys
-import sysconfig
 import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +72,10 @@ def shell_variables(folder: Path, cache: Path) -> dict[str, str]:
     scripts = folder / ("Scripts" if os.name == "nt" else "bin")
     inherited = {k: v for k, v in os.environ.items() if k not in _TELLING}
     return inherited | {
-        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join(
+            map(str, (scripts, Path(sys.executable).parent, os.environ["PATH"]))
+        ),
+        "MPLBACKEND": "agg",
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PYTHONUTF8": "1",
@@ -87,7 +88,7 @@ def share_packages(folder: Path) -> None:
     # a path in a .pth file is searched last, and the .pth files that lie there are not read: an
     # editable channelfit stays unknown
     (packages,) = folder.glob("**/site-packages")
-    places = dict.fromkeys([*site.getsitepackages(), sysconfig.get_path("purelib")])
+    places = [place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
     (packages / "of_the_tests.pth").write_text("\n".join(places) + "\n")
 
 

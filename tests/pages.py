@@ -1,10 +1,10 @@
 """The pages for users, and how what stands in their fenced blocks is run.
 
-A page is read from top to bottom in one folder, as a reader would follow it. The language of a
-block says what becomes of it:
+A page is followed from top to bottom, with the installed program, in a folder that is empty at the
+beginning (`Reader`). The language of a block says what becomes of it:
 
-    bash      each line is typed into bash, exactly as it is printed
-    python    runs with the others of its page, one after another
+    bash      each line is typed into bash, exactly as it is printed; `cd` holds for what follows
+    python    runs with the others of its page, one after another, in the same folder
     yaml      is read as what it is: a model, a protocol, a function, a fit, or a part of a fit
     json      is read
     text      (nmodl, latex) is plain: a formula, or what a command prints; below a comment
@@ -20,11 +20,10 @@ that name for the commands that follow.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
+import shutil
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -102,19 +101,6 @@ def commands_of(blocks: Iterable[Block]) -> list[str]:
 # --- shells --------------------------------------------------------------------------------------
 
 
-def variables(folder: Path) -> dict[str, str]:
-    """A shell's variables in which `channelfit` and `python` are those of the running tests."""
-    programs = folder / ".programs"
-    programs.mkdir(exist_ok=True)
-    for name, words in {"channelfit": '-m channelfit "$@"', "python": '"$@"'}.items():
-        place = programs / name
-        place.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
-        place.chmod(0o755)
-    here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    path = f"{programs}{os.pathsep}{here}"
-    return {**os.environ, "PATH": path, "PYTHONUTF8": "1", "MPLBACKEND": "agg"}
-
-
 def typed(text: str, folder: Path, shell: dict[str, str], name: str) -> str:
     """What lines print that are typed into bash; fails with all of it if one of them fails."""
     done = subprocess.run(
@@ -180,32 +166,102 @@ def _read_cluster(block: Block, document: dict[str, Any], folder: Path) -> None:
 
 # --- a whole page --------------------------------------------------------------------------------
 
+#: A Python that runs one block a line, each a text in JSON, and answers when it has.
+_PYTHON = """
+import json, os, sys, traceback
+space = {"__name__": "__main__"}
+for line in sys.stdin:
+    block = json.loads(line)
+    os.chdir(block["folder"])
+    try:
+        exec(compile(block["text"], block["name"], "exec"), space)
+    except BaseException:
+        traceback.print_exc()
+        print("failed", file=sys.__stdout__)
+        break
+    print("done", os.getcwd(), sep="\\0", flush=True)
+"""
 
-def run_page(page: Path, folder: Path, **known: object) -> None:
-    """Does in `folder`, which is the current one, what the page says.
+
+class Reader:
+    """Someone who follows a page in an empty folder, with nothing but what the page says.
 
     Arguments:
-        known: what the Python of the page may use without having made it.
+        folder: where the page is followed; `cd` in a block of commands leads away from it.
+        shell: the environment variables of its programs.
     """
-    shell = variables(folder)
-    space: dict[str, Any] = {"__name__": "__main__", **known}
-    printed = ""
-    for block in blocks_of(page):
+
+    def __init__(self, folder: Path, shell: dict[str, str]) -> None:
+        self.folder, self.shell, self.printed = folder, shell, ""
+        self._python: subprocess.Popen[str] | None = None
+
+    def follow(self, page: Path) -> None:
+        """Types the commands and runs the Python of a page from top to bottom."""
+        try:
+            for block in blocks_of(page):
+                self._do(block)
+        finally:
+            if self._python is not None:
+                self._python.kill()
+                self._python.communicate()
+
+    def _do(self, block: Block) -> None:
         if block.language == "bash":
-            printed = typed(block.text, folder, shell, str(block))
-        elif block.language == "yaml":
+            self.type(block)
+        elif block.name:
+            (self.folder / block.name).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            self._run(block)
+        elif block.marker == PRINTS:
+            compare_printed(block, self.printed)
+
+    def type(self, block: Block) -> None:
+        """Types a block into bash, and stays in the folder to which it leads."""
+        place = self.folder / ".folder"
+        text = f'{block.text}\npwd >"{place}"'
+        self.printed = typed(text, self.folder, self.shell, str(block))
+        leads_to = Path(place.read_text(encoding="utf-8").strip())
+        place.unlink()
+        self.folder = leads_to
+
+    def _run(self, block: Block) -> None:
+        if self._python is None:
+            self._python = subprocess.Popen(
+                ["python", "-c", _PYTHON],
+                env=self.shell,
+                executable=shutil.which("python", path=self.shell["PATH"]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+            )
+        assert self._python.stdin is not None
+        assert self._python.stdout is not None
+        message = {"folder": str(self.folder), "text": block.text, "name": str(block)}
+        self._python.stdin.write(json.dumps(message) + "\n")
+        self._python.stdin.flush()
+        printed = []
+        for line in self._python.stdout:
+            if line.startswith("done\0"):
+                self.folder = Path(line.rstrip("\n").partition("\0")[2])
+                self.printed = "".join(printed)
+                return
+            printed.append(line)
+        raise AssertionError(f"{block}\n{self._python.communicate()[1]}")
+
+
+def read_page(page: Path, folder: Path) -> None:
+    """Reads the blocks of a page that are not run, as what they are, in `folder`."""
+    for block in blocks_of(page):
+        if block.language == "yaml":
             read_yaml(block, folder)
         elif block.language == "python" and block.name:
             compile(block.text, str(block), "exec")
-            (folder / block.name).write_text(block.text, encoding="utf-8")
-        elif block.language == "python":
-            exec(compile(block.text, str(block), "exec"), space)
         elif block.language == "json":
             json.loads(block.text)
         elif block.language == "console":
             parse_console(block)
-        elif block.marker == PRINTS:
-            compare_printed(block, printed)
 
 
 def compare_printed(block: Block, printed: str) -> None:

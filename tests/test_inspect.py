@@ -148,7 +148,14 @@ def test_run_down_and_what_looks_wrong(tmp_path: Path) -> None:
     told = " | ".join(map(str, found.cautions))
     assert "the peak changes by -40 % from the first sweep to the last" in told
     assert "no unit of the current is stated; nA was taken" in told
-    shown = run("inspect", str(file), "--command", str(tmp_path / "steps.yaml"), "--out", "o.png")
+    shown = run(
+        "inspect",
+        str(file),
+        "--command",
+        str(tmp_path / "steps.yaml"),
+        "--out",
+        str(tmp_path / "o.png"),
+    )
     assert "verdict" in shown.output
     assert "to look at before a fit" in shown.output
     assert "nothing looks wrong" not in shown.output
