@@ -19,8 +19,8 @@ from channelfit.batch.recordings import Recorded
 from channelfit.batch.search import OnProgress, Settings, nothing
 from channelfit.batch.template import MEASURES, Template, measures
 from channelfit.pieces.kept import Arrays, Key
+from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.experiment import Problem
-from channelfit.problem.plausibility import fit_cautions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError

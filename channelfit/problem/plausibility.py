@@ -7,34 +7,20 @@ recorded. Each check says what it saw and where; none of them refuses.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 
 import numpy as np
-import sympy
 
-from channelfit.model.channel import ChannelModel
-from channelfit.model.evaluation import evaluate
-from channelfit.problem.experiment import Problem, n_scored
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Samples
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.sample_times import look_like_times
 
 #: For so many ms, and at least so many samples, after the command has changed a current may jump.
-_RESPONSE_MS, _RESPONSE_SAMPLES = 5.0, 5
-#: mV: nearer to the reversal potential, a current says nothing about its sign and the conductance.
-_NEAR_REVERSAL = 15.0
-#: The factor by which currents may exceed what a range allows, for noise and for the clamp.
-_EXCESS = 1.2
-#: From this factor on a unit is probably wrong; a wrong prefix makes a factor of 1000.
-_PREFIX = 30.0
-#: pA: the least noise of a recording. That of 10 GOhm within 1 kHz is 0.04 pA, a cell's far more.
-_LEAST_NOISE = 0.05
+RESPONSE_MS, _RESPONSE_SAMPLES = 5.0, 5
 #: Fewer different values than these are few for a recording.
 _FEW_LEVELS = 32
 #: Samples at the beginning that mostly tell already that there are more.
@@ -147,15 +133,20 @@ def _recorded_cautions(wave: Samples, place: str) -> Iterator[Caution]:
         )
 
 
-def recording_cautions(seen: Seen, counts: bool) -> tuple[Caution, ...]:
+def recording_cautions(seen: Seen, counts: bool, raw: Seen | None = None) -> tuple[Caution, ...]:
     """Cautions about a recording beside its protocol.
 
     Arguments:
         seen: the recording at its own sampling, with the weights that the masks leave.
         counts: whether it is fitted, and not held out.
+        raw: the same before conditioning, which hides what an amplifier cut off; None where
+            nothing was done to it.
     """
-    checks = [_swapped, _constant, _levels, _clipped, _apart]
-    found = [caution for check in checks for caution in check(seen)]
+    found = list[Caution]()
+    for check in (_swapped, _constant, _levels, _clipped):
+        said = list(check(seen))
+        found += said if said or raw is None else check(raw)
+    found += _apart(seen)
     found += [caution for check in (_baseline, _share) for caution in check(seen) if counts]
     return each_once(found)
 
@@ -225,7 +216,9 @@ def _clipped(seen: Seen) -> Iterator[Caution]:
     still = np.mean(moves[inside] == 0) if inside.any() else 1.0
     quantum = moves[moves > 0].min()
     for end in ends if still < 0.05 else ():
-        at_end = (seen.current_pA == end) & seen.known
+        at_end = (seen.current_pA == end) & seen.scored  # what is masked does no harm
+        if not at_end.any():
+            continue
         index, length = _longest_run(at_end)
         sweep, start = index
         before = seen.current_pA[sweep, start - 1] if start else end
@@ -250,10 +243,10 @@ def _longest_run(mask: np.ndarray) -> tuple[tuple[int, int], int]:
 def _apart(seen: Seen) -> Iterator[Caution]:
     """A caution where currents jump although the command does not change."""
     n = seen.known.shape[1]
-    window = max(_RESPONSE_SAMPLES, math.ceil(_RESPONSE_MS / seen.protocol.sampling_ms))
+    window = max(_RESPONSE_SAMPLES, math.ceil(RESPONSE_MS / seen.protocol.sampling_ms))
     if n < 3 * window:
         return
-    moved = _recently_moved(seen, window)
+    moved = recently_moved(seen, window)
     if not moved.any() or moved.all():
         return
     jump, both = _jumps(seen)
@@ -263,10 +256,10 @@ def _apart(seen: Seen) -> Iterator[Caution]:
     energy = np.where(large, jump**2, 0.0)
     alone, answers = energy[~moved].sum(), energy[_after_steps(seen, window)].sum()
     if alone > answers and alone > 0:  # a jump while the command changes slowly says nothing
-        index = _place_of_largest(np.where(moved, 0.0, energy))
+        index = place_of_largest(np.where(moved, 0.0, energy))
         yield seen.tell(
             f"the current jumps by {jump[index]:.3g} pA at {seen.at(index)}, where the command has "
-            f"not moved for {_since(moved, index) * seen.protocol.sampling_ms + _RESPONSE_MS:.3g} "
+            f"not moved for {_since(moved, index) * seen.protocol.sampling_ms + RESPONSE_MS:.3g} "
             "ms; most of its jumps are of this kind",
             "was it recorded under this protocol, and does its first row begin the sweep "
             "(time: {start: ..}, delay)?",
@@ -290,17 +283,17 @@ def _jumps(seen: Seen) -> tuple[np.ndarray, np.ndarray]:
     return jump, both
 
 
-def _recently_moved(seen: Seen, window: int) -> np.ndarray:
+def recently_moved(seen: Seen, window: int) -> np.ndarray:
     """Whether the command has changed by more than 5 mV within so many samples before each."""
     command = seen.command_mV.copy()
     for row in command:
         row[np.isnan(row)] = row[np.isfinite(row)][-1]
     first = np.full((len(command), window), seen.protocol.holding_mV)
-    ahead = np.repeat(command[:, -1:], window, axis=1)
+    ahead = np.repeat(command[:, -1:], 3, axis=1)
     padded = np.concatenate([first, command, ahead], axis=1)
     # the last `window` samples, this one and three to come: a jump is the mean of three
     top, bottom = (_running(padded, window + 4, end) for end in (np.maximum, np.minimum))
-    spread: np.ndarray = (top - bottom)[:, : command.shape[1]] > 5.0
+    spread: np.ndarray = top - bottom > 5.0
     return spread
 
 
@@ -373,143 +366,10 @@ def _share(seen: Seen) -> Iterator[Caution]:
         )
 
 
-# --- beside the model ----------------------------------------------------------------------------
-
-
-def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[Caution, ...]:
-    """Cautions about recordings beside the model that is to be fitted to them.
-
-    The sign and the size of currents are judged where the current is one conductance times a
-    driving force. A leak, a rectification or several currents leave nothing simple to judge by.
-
-    Arguments:
-        problem: the model and the experiments.
-        places: the file and the key of each experiment's recording.
-        n_free: how many parameters are searched.
-    """
-    found = list[Caution]()
-    models = [(k, group.own_model(problem)) for group in problem.groups for k in group.places]
-    n = n_scored(problem)
-    if n < 10 * n_free:
-        found.append(
-            Caution(
-                places[0].split(": ")[0],
-                f"{n} samples count, for {n_free} free parameters",
-                "they say little about so many; look at `uncertainty`",
-            )
-        )
-    for k, model in sorted(models, key=itemgetter(0)):
-        experiment, place = problem.experiments[k], places[k]
-        recording = experiment.recording
-        if recording is None or not experiment.weight > 0 or model.ohmic is None:
-            continue
-        reversal, conductance = (_span(e, model) for e in (model.reversal, model.conductance))
-        if reversal is None:
-            continue
-        seen = Seen(place, experiment.protocol, recording.current_pA, recording.weight)
-        inverted = list(_inverted(seen, reversal))
-        found += inverted
-        if conductance is not None and conductance[1] > 0:
-            found += _size(seen, model, reversal, conductance)
-    return each_once(found)
-
-
-def _span(expression: sympy.Expr, model: ChannelModel) -> tuple[float, float] | None:
-    """The least and the largest value that the parameters' ranges allow; None if there is none.
-
-    They are looked for at the corners of the ranges, since in practice a conductance or a reversal
-    potential rises or falls with each parameter.
-    """
-    used = {s.name for s in expression.free_symbols}
-    rows = [p for p in model.parameters if p.name in used]
-    if len(rows) > 10:
-        return None
-    corners = itertools.product(
-        *((p.value,) if p.fixed and p.value is not None else (p.lower, p.upper) for p in rows)
-    )
-    table = np.array(list(corners), dtype=float).T
-    values = np.atleast_1d(
-        evaluate(expression, dict(zip((p.name for p in rows), table, strict=True)))
-    )
-    finite = values[np.isfinite(values)]
-    return (float(finite.min()), float(finite.max())) if finite.size else None
-
-
-def _inverted(seen: Seen, reversal: tuple[float, float]) -> Iterator[Caution]:
-    """A caution where most current flows against the driving force."""
-    force, usable = _driving(seen, reversal)
-    energy = np.where(usable, seen.weight * seen.smooth_pA**2, 0.0)
-    against = np.where(np.sign(force) * np.sign(seen.smooth_pA) < 0, energy, 0.0)
-    if against.sum() > 0.8 * energy.sum() > 0:
-        index = _place_of_largest(against)
-        yield seen.tell(
-            f"{100 * against.sum() / energy.sum():.0f} % of the current (of its squares) flows "
-            f"against the driving force, as the {seen.current_pA[index]:.4g} pA at "
-            f"{seen.at(index)}, {seen.command_mV[index]:.4g} mV, with a reversal potential of "
-            f"{_range_text(reversal)} mV",
-            "outward current is positive here: is the sign inverted, or the reversal another?",
-        )
-
-
-def _size(
-    seen: Seen, model: ChannelModel, reversal: tuple[float, float], conductance: tuple[float, float]
-) -> Iterator[Caution]:
-    """A caution where currents are too large for the conductance, or far too small."""
-    _, usable = _driving(seen, reversal)
-    if not usable.any():
-        return
-    farthest = np.max([np.abs(seen.command_mV - e) for e in reversal], axis=0)
-    needed = np.where(usable, np.abs(seen.smooth_pA) / np.where(usable, farthest, 1.0), 0.0)
-    opened = math.prod(max(chain.conductances) ** chain.power for chain in model.chains)
-    least, most = (opened * g for g in conductance)
-    index = _place_of_largest(needed)
-    peak, excess = float(needed[index]), needed > _EXCESS * most
-    what = (
-        f"{seen.current_pA[index]:.4g} pA at {seen.at(index)}, {seen.command_mV[index]:.4g} mV, "
-        f"needs {peak:.3g} nS if all channels are open, and the conductance ranges over "
-        f"{_range_text(conductance)} nS"
-    )
-    if excess.sum() >= 3:
-        moved = _recently_moved(seen, math.ceil(_RESPONSE_MS / seen.protocol.sampling_ms))
-        transient = moved[excess].all() and excess.sum() < 0.02 * usable.sum()
-        advice = "no open channel could carry it: are these currents in pA, and read as nA, or "
-        advice += "per pF? Else widen the range"
-        if transient and peak < _PREFIX * most:
-            advice = "is this a capacitive transient (mask: [{after_steps: 1 ms}]), or are these "
-            advice += "currents in pA, and read as nA?"
-        yield seen.tell(what, advice)
-    elif peak < least / 100 or (
-        peak < max(most / 1000, least) and (least <= 0 or peak < least / 30 or _too_quiet(seen))
-    ):
-        yield seen.tell(what, "are these currents in nA, and read as pA, or is the peak masked?")
-
-
-def _too_quiet(seen: Seen) -> bool:
-    """Whether the noise at rest is less than that of a membrane, but not 0 as in a simulation."""
-    pairs = seen.resting[:, 1:] & seen.resting[:, :-1]
-    steps = np.diff(np.where(seen.known, seen.current_pA, 0.0), axis=1)[pairs]
-    noise = 1.4826 * float(np.median(np.abs(steps))) / math.sqrt(2) if steps.size > 19 else 0.0
-    return _LEAST_NOISE / 500 < noise < _LEAST_NOISE
-
-
-def _driving(seen: Seen, reversal: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """The driving force V - E, (n_sweeps, n_times) mV, and where it is well away from 0.
-
-    Arguments:
-        reversal: the range of E, mV; the force is counted from its nearer end.
-    """
-    below, above = (seen.command_mV - e for e in reversal)
-    force = np.where(above > 0, above, np.where(below < 0, below, 0.0))
-    return force, seen.scored & (np.abs(force) >= _NEAR_REVERSAL)
-
-
-def _place_of_largest(values: np.ndarray) -> tuple[int, int]:
+def place_of_largest(values: np.ndarray) -> tuple[int, int]:
+    """The sweep and the sample, counted from 0, of the largest value."""
     sweep, sample = np.unravel_index(int(values.argmax()), values.shape)
     return int(sweep), int(sample)
-
-
-def _range_text(span: tuple[float, float]) -> str:
-    return f"{span[0]:.4g} to {span[1]:.4g}" if span[0] < span[1] else f"{span[0]:.4g}"
 
 
 def _numbers(sweeps: Sequence[int]) -> str:

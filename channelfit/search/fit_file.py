@@ -16,14 +16,10 @@ import numpy as np
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.scope import check_cell
+from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.clamp import Clamp, read_clamp, read_delay
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.plausibility import (
-    Seen,
-    fit_cautions,
-    protocol_cautions,
-    recording_cautions,
-)
+from channelfit.problem.plausibility import Seen, protocol_cautions, recording_cautions
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, in_fit, read_rate_bounds, tied_bounds
 from channelfit.problem.recording import Recording, load_recording, masks
@@ -288,7 +284,8 @@ def _experiment(
     every = _every(row, protocol, recording)
     place = f"{row.file}: {row.path('recording')}"
     seen = Seen(place, protocol, recording.current_pA, left)
-    cautions = recording_cautions(seen, weight > 0)
+    raw = None if recording.raw_pA is None else replace(seen, current_pA=recording.raw_pA)
+    cautions = recording_cautions(seen, weight > 0, raw)
     recording = replace(recording, weight=left, cautions=cautions)
     told = Experiment(protocol, recording, weight, cell, celsius, clamp)
     experiment = _thinned(told, every)

@@ -1,0 +1,234 @@
+"""Checks of recordings beside the model that is to be fitted to them: the sign, and the size.
+
+They hold for every current: what the channel can carry at a voltage stands in `carried.py`, with
+the leak that is taken off first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+import numpy as np
+
+from channelfit.model.channel import ChannelModel
+from channelfit.problem.carried import Carried, LeakRange, Span, carried, leak_pA, leaks, span
+from channelfit.problem.clamp import Clamp
+from channelfit.problem.experiment import Problem, n_scored
+from channelfit.problem.plausibility import RESPONSE_MS, Seen, place_of_largest, recently_moved
+from channelfit.reading.cautions import Caution, each_once
+
+#: mV: nearer to the reversal potential, a current says nothing about its sign and the conductance.
+_NEAR_REVERSAL = 15.0
+#: The factor by which currents may exceed what a range allows, for noise and for the clamp.
+_EXCESS = 1.2
+#: From this factor on a unit is probably wrong; a wrong prefix makes a factor of 1000.
+_PREFIX = 30.0
+#: pA: the least noise of a recording. That of 10 GOhm within 1 kHz is 0.04 pA, a cell's far more.
+_LEAST_NOISE = 0.05
+#: Shares of a current's squares: what flows against the driving force is told from the first on,
+#: where it is the second of what does so with this sign or with the other.
+_LEAST_AGAINST, _AGAINST = 0.2, 0.8
+#: Time constants of R C after which a membrane is charged.
+_CHARGED = 10.0
+
+
+def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[Caution, ...]:
+    """Cautions about recordings beside the model that is to be fitted to them.
+
+    Arguments:
+        problem: the model and the experiments.
+        places: the file and the key of each experiment's recording.
+        n_free: how many parameters are searched.
+    """
+    found = list[Caution]()
+    models = [(k, group.own_model(problem)) for group in problem.groups for k in group.places]
+    n = n_scored(problem)
+    if n < 10 * n_free:
+        found.append(
+            Caution(
+                places[0].split(": ")[0],
+                f"{n} samples count, for {n_free} free parameters",
+                "they say little about so many; look at `uncertainty`",
+            )
+        )
+    for k, model in sorted(models, key=itemgetter(0)):
+        experiment, place = problem.experiments[k], places[k]
+        recording = experiment.recording
+        if recording is None or not experiment.weight > 0:
+            continue
+        seen = Seen(place, experiment.protocol, recording.current_pA, recording.weight)
+        judged = _judged(seen, model, experiment.clamp)
+        if judged is not None:
+            found += [*_inverted(judged), *_size(judged)]
+    return each_once(found)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A recording beside what a model can carry.
+
+    Attributes:
+        seen: the recording.
+        usable: the samples that count, outside of what charges the membrane.
+        carried: what the channels can carry.
+        leaks: the leaks of the model and the clamp.
+        signs: (n_sweeps, n_times) of what the channels can carry; 0 where both, or nothing, can.
+        leak_pA: (n_sweeps, n_times) the leak that leaves least against the driving force.
+        against, flipped: the share of the squares that leaks leave against it at the least, with
+            their price; the second for the same currents with the other sign.
+    """
+
+    seen: Seen
+    usable: np.ndarray
+    carried: Carried
+    leaks: list[LeakRange]
+    signs: np.ndarray
+    leak_pA: np.ndarray
+    against: float
+    flipped: float
+
+    @property
+    def own_pA(self) -> np.ndarray:
+        """The channel's current: without spikes and without the leak."""
+        return np.asarray(self.seen.smooth_pA - self.leak_pA)
+
+
+def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _Judged | None:
+    """A recording beside what a model can carry; None where the ranges leave that open."""
+    offset = span(clamp.offset, model) if clamp is not None else (0.0, 0.0)
+    margin = _NEAR_REVERSAL + max(map(abs, offset or (0.0,)))
+    own, beside = carried(model, seen.command_mV, margin), leaks(model, clamp)
+    if own is None or beside is None:
+        return None
+    usable = seen.scored & ~_charging(seen, model, clamp)
+    low, high = own.at(seen.command_mV, margin)
+    signs = np.where(usable, (high > 0).astype(float) - (low < 0), 0.0)
+    weight = np.where(signs != 0, seen.weight, 0.0)
+    leak, against = leak_pA(beside, seen.smooth_pA, seen.command_mV, weight, signs)
+    _, flipped = leak_pA(beside, -seen.smooth_pA, seen.command_mV, weight, signs)
+    return _Judged(seen, usable, own, beside, signs, leak, against, flipped)
+
+
+def _charging(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> np.ndarray:
+    """The samples after steps in which a membrane is charged by a current that nothing cancels."""
+    none = np.zeros(seen.known.shape, dtype=bool)
+    if clamp is None:
+        return none
+    cancelled, resistance, capacitance = (
+        span(e, model) or (0.0, 0.0)
+        for e in (clamp.cancellation, clamp.series_resistance, clamp.membrane_capacitance)
+    )
+    constant_ms = resistance[1] * capacitance[1] * 1e-3  # MOhm pF is us
+    if cancelled[0] >= 1.0 or constant_ms <= 0:
+        return none
+    lasts = min(max(_CHARGED * constant_ms, seen.protocol.sampling_ms), RESPONSE_MS)
+    return recently_moved(seen, math.ceil(lasts / seen.protocol.sampling_ms))
+
+
+def _inverted(judged: _Judged) -> Iterator[Caution]:
+    """A caution where most current flows against the driving force, whatever leaks."""
+    both = judged.against + judged.flipped
+    if judged.against < _LEAST_AGAINST or judged.against < _AGAINST * both:
+        return
+    seen, own = judged.seen, judged.own_pA
+    energy = np.where(judged.signs != 0, seen.weight * own**2, 0.0)
+    against = np.where(judged.signs * np.sign(own) < 0, energy, 0.0)
+    index = place_of_largest(against)
+    reversal = judged.carried.reversal_mV
+    beside = (
+        "" if reversal is None else f", with a reversal potential of {_range_text(reversal)} mV"
+    )
+    yield seen.tell(
+        f"{100 * against.sum() / energy.sum():.0f} % of the current (of its squares) flows "
+        f"against the driving force, as the {seen.current_pA[index]:.4g} pA at "
+        f"{seen.at(index)}, {seen.command_mV[index]:.4g} mV{beside}",
+        "outward current is positive here: is the sign inverted, or the reversal another?",
+    )
+
+
+def _size(judged: _Judged) -> Iterator[Caution]:
+    """A caution where currents are too large for the conductance, or far too small."""
+    seen = judged.seen
+    most, usable = _reach(judged)
+    if not usable.any():
+        return
+    own = np.where(usable, np.abs(judged.own_pA), 0.0)
+    needed = own / np.where(usable, most, 1.0)
+    index = place_of_largest(needed)
+    peak, least = float(needed[index]), judged.carried.least_share
+    excess = _excess(judged, usable)
+    if excess.sum() >= 3:
+        moved = recently_moved(seen, math.ceil(RESPONSE_MS / seen.protocol.sampling_ms))
+        transient = moved[excess].all() and excess.sum() < 0.02 * usable.sum()
+        advice = "no open channel could carry it: are these currents in pA, and read as nA, or "
+        advice += "per pF? Else widen the range"
+        if transient and peak < _PREFIX:
+            advice = "is this a capacitive transient (mask: [{after_steps: 1 ms}]), or are these "
+            advice += "currents in pA, and read as nA?"
+        yield seen.tell(_needs(judged, index, peak), advice)
+    elif peak < least / 100 or (
+        peak < max(1e-3, least) and (least <= 0 or peak < least / 30 or _too_quiet(seen))
+    ):
+        advice = "are these currents in nA, and read as pA, or is the peak masked?"
+        yield seen.tell(_needs(judged, index, peak), advice)
+
+
+def _reach(judged: _Judged) -> tuple[np.ndarray, np.ndarray]:
+    """The largest current that the channels can carry at each sample, pA, and where it is large.
+
+    Near the reversal potential it is small, and says nothing.
+    """
+    command = judged.seen.command_mV
+    most = np.max(np.abs(judged.carried.at(command)), axis=0)
+    around = np.max(np.abs(judged.carried.at(command, _NEAR_REVERSAL)), axis=0)
+    return most, judged.usable & (most > 0) & (most >= 0.5 * around)
+
+
+def _excess(judged: _Judged, usable: np.ndarray) -> np.ndarray:
+    """The samples that no channel and no leak within the ranges could carry."""
+    seen = judged.seen
+    low, high = judged.carried.at(seen.command_mV)
+    low, high = np.minimum(low, -high), np.maximum(high, -low)  # the sign is judged elsewhere
+    for one in judged.leaks:
+        ends = one.largest_pA(seen.command_mV)
+        low, high = low + np.minimum(ends[0], 0.0), high + np.maximum(ends[1], 0.0)
+    beyond = (seen.smooth_pA > _EXCESS * high) | (seen.smooth_pA < _EXCESS * low)
+    return np.asarray(usable & beyond)
+
+
+def _needs(judged: _Judged, index: tuple[int, int], peak: float) -> str:
+    """What the current at a sample needs of the channels, in words.
+
+    Arguments:
+        peak: the share of what all channels can carry at most.
+    """
+    seen, conductance = judged.seen, judged.carried.conductance_nS
+    leak = judged.leak_pA[index]
+    beside = f" ({leak:.4g} pA of it taken for leak)" if judged.leaks else ""
+    where = f"{seen.at(index)}, {seen.command_mV[index]:.4g} mV"
+    current = f"{seen.current_pA[index]:.4g} pA at {where}{beside}"
+    if conductance is not None:
+        return (
+            f"{current}, needs {peak * conductance[1]:.3g} nS if all channels are open, and the "
+            f"conductance ranges over {_range_text(conductance)} nS"
+        )
+    low, high = judged.carried.at(seen.command_mV[index])
+    most = max(float(high), -float(low))
+    return (
+        f"{current}, is {peak:.3g} times what all channels can carry there at most, {most:.4g} pA"
+    )
+
+
+def _too_quiet(seen: Seen) -> bool:
+    """Whether the noise at rest is less than that of a membrane, but not 0 as in a simulation."""
+    pairs = seen.resting[:, 1:] & seen.resting[:, :-1]
+    steps = np.diff(np.where(seen.known, seen.current_pA, 0.0), axis=1)[pairs]
+    noise = 1.4826 * float(np.median(np.abs(steps))) / math.sqrt(2) if steps.size > 19 else 0.0
+    return _LEAST_NOISE / 500 < noise < _LEAST_NOISE
+
+
+def _range_text(ends: Span) -> str:
+    return f"{ends[0]:.4g} to {ends[1]:.4g}" if ends[0] < ends[1] else f"{ends[0]:.4g}"

@@ -1,0 +1,223 @@
+"""What a model can carry at each voltage over the ranges of its parameters, and the leak beside it.
+
+The channel's part lies between nothing and all channels open, so that a recording can be judged by
+sign and size before anything is fitted, whatever the current is: several currents, a permeability,
+a rectification, a leak of the model or of the clamp.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sympy
+
+from channelfit.model.channel import ChannelModel, Term
+from channelfit.model.evaluation import evaluate
+from channelfit.problem.clamp import Clamp
+
+#: Expressions of more parameters than these are not judged: their corners are too many.
+_MOST_PARAMETERS = 10
+#: So many voltages, evenly spaced, stand for those of a command.
+_VOLTAGES = 241
+#: Leaks that are tried: so many conductances up to the largest, and so many reversal potentials.
+_CONDUCTANCES, _REVERSALS = 12, 7
+#: What a leak costs that explains a current: this share of its own squares. A leak that cancels
+#: several times as much as was recorded explains nothing.
+_PRICE = 0.2
+#: About so many samples tell the leak.
+_SAMPLES = 6_000
+
+Span = tuple[float, float]
+
+
+def span(expression: sympy.Expr, model: ChannelModel) -> Span | None:
+    """The least and the largest value that the parameters' ranges allow; None if there is none.
+
+    They are looked for at the corners of the ranges, since in practice a conductance or a reversal
+    potential rises or falls with each parameter.
+    """
+    found = _at_corners(expression, model, np.zeros(1))
+    return None if found is None else (float(found[0][0]), float(found[1][0]))
+
+
+def _at_corners(
+    expression: sympy.Expr, model: ChannelModel, v_mV: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The least and the largest value (n_voltages,) at the corners of the parameters' ranges."""
+    names = {s.name for s in expression.free_symbols}
+    for name in sorted(names):
+        names |= model.names_behind(name)
+    rows = [p for p in model.parameters if p.name in names]
+    if len(rows) > _MOST_PARAMETERS:
+        return None
+    ends = [(p.value,) if p.fixed and p.value is not None else (p.lower, p.upper) for p in rows]
+    table = np.array(list(itertools.product(*ends)), dtype=float).T
+    scope = {p.name: column for p, column in zip(rows, table, strict=True)}
+    scope["v"] = v_mV[:, None]
+    for name, definition in model.definitions:
+        if name in names:
+            scope[name] = evaluate(definition, scope)
+    values = np.broadcast_to(evaluate(expression, scope), (len(v_mV), table.shape[-1] or 1))
+    if not np.isfinite(values).any(axis=1).all():
+        return None
+    least = np.where(np.isfinite(values), values, np.inf).min(axis=1)
+    most = np.where(np.isfinite(values), values, -np.inf).max(axis=1)
+    return least, most
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What the channels of a model can carry, all of them open, from the least to the largest.
+
+    Attributes:
+        v_mV: (n_voltages,) in rising order.
+        low_pA, high_pA: (n_voltages,) the lowest current, 0 or below, and the highest, 0 or above.
+        least_share: the share of them that is left at the lower ends of the conductances.
+        conductance_nS: of all channels open, over its range; None unless one conductance times a
+            driving force says everything.
+        reversal_mV: where that current vanishes; None for others.
+    """
+
+    v_mV: np.ndarray
+    low_pA: np.ndarray
+    high_pA: np.ndarray
+    least_share: float
+    conductance_nS: Span | None
+    reversal_mV: Span | None
+
+    def at(self, command_mV: np.ndarray, around_mV: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """The lowest and the highest current, pA, at a command, or within some mV of it."""
+        low, high = self.low_pA, self.high_pA
+        if around_mV > 0:
+            reach = math.ceil(around_mV / (self.v_mV[1] - self.v_mV[0]))
+            low, high = -_widest(-low, reach), _widest(high, reach)
+        return np.interp(command_mV, self.v_mV, low), np.interp(command_mV, self.v_mV, high)
+
+
+def _widest(values: np.ndarray, reach: int) -> np.ndarray:
+    """The largest of each value and of so many on either side."""
+    padded = np.pad(values, reach, constant_values=-np.inf)
+    found: np.ndarray = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
+    return found
+
+
+def carried(model: ChannelModel, command_mV: np.ndarray, margin_mV: float) -> Carried | None:
+    """What the channels of a model can carry under a command; None where that is not known.
+
+    Arguments:
+        margin_mV: by how much the voltages go beyond those of the command.
+    """
+    known = command_mV[np.isfinite(command_mV)]
+    gated = [term for term in model.terms if term.chains]
+    if not known.size or not gated:
+        return None
+    v = np.linspace(known.min() - 2 * margin_mV, known.max() + 2 * margin_mV, _VOLTAGES)
+    low, high, least = np.zeros(v.size), np.zeros(v.size), 0.0
+    for term in gated:
+        ends, size = _at_corners(term.drive, model, v), span(term.size, model)
+        if ends is None or size is None or size[1] <= 0:
+            return None
+        opened = _all_open(term, model)
+        low += opened * np.minimum(ends[0], 0.0)
+        high += opened * np.maximum(ends[1], 0.0)
+        least = max(least, max(size[0], 0.0) / size[1])
+    return Carried(v, low, high, least, *_ohmic(gated, model))
+
+
+def _all_open(term: Term, model: ChannelModel) -> float:
+    """The open probability of a term at most."""
+    return math.prod(
+        max(model.chains[k].conductances) ** model.chains[k].power for k in term.chains
+    )
+
+
+def _ohmic(gated: Sequence[Term], model: ChannelModel) -> tuple[Span | None, Span | None]:
+    """The conductance, nS, and the reversal potential, mV, of one ohmic current; else None."""
+    if len(gated) > 1 or not gated[0].ohmic or gated[0].reversal is None:
+        return None, None
+    sizes, opened = span(gated[0].size, model), _all_open(gated[0], model)
+    if sizes is None:
+        return None, None
+    return (opened * sizes[0], opened * sizes[1]), span(gated[0].reversal, model)
+
+
+@dataclass(frozen=True)
+class LeakRange:
+    """A leak that a model or a clamp has: its conductance, nS, and its reversal potential, mV."""
+
+    conductance_nS: Span
+    reversal_mV: Span
+
+    def largest_pA(self, command_mV: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The lowest and the highest current, pA, at a command."""
+        currents = [g * (command_mV - e) for g in self.conductance_nS for e in self.reversal_mV]
+        return np.min(currents, axis=0), np.max(currents, axis=0)
+
+
+def leaks(model: ChannelModel, clamp: Clamp | None) -> list[LeakRange] | None:
+    """The leaks of a model and of its clamp; None where their ranges are not known."""
+    pairs = [(t.conductance, t.reversal) for t in model.terms if not t.chains]
+    if clamp is not None and not clamp.leak_conductance.is_zero:
+        pairs.append((clamp.leak_conductance, clamp.leak_reversal))
+    found = []
+    for conductance, reversal in pairs:
+        assert conductance is not None
+        assert reversal is not None
+        g, e = span(conductance, model), span(reversal, model)
+        if g is None or e is None:
+            return None
+        found.append(LeakRange((max(g[0], 0.0), max(g[1], 0.0)), e))
+    return found
+
+
+def leak_pA(
+    ranges: Iterable[LeakRange],
+    current_pA: np.ndarray,
+    command_mV: np.ndarray,
+    weight: np.ndarray,
+    signs: np.ndarray,
+) -> tuple[np.ndarray, float]:
+    """The leak, within its ranges, that leaves least of a current against the driving force.
+
+    Arguments:
+        current_pA, command_mV: (n_sweeps, n_times).
+        weight: of each sample, 0 where it does not count.
+        signs: of the current that the channel can carry there.
+
+    Returns:
+        The leak (n_sweeps, n_times), pA, and the squares that are left against the force with the
+        price of the leak, as a share of the weighted squares of the current.
+    """
+    step = max(1, np.count_nonzero(weight) // _SAMPLES)
+    counted = np.flatnonzero(weight)[::step]
+    i, v, w, s = (x.ravel()[counted] for x in (current_pA, command_mV, weight, signs))
+    energy = float(w @ i**2)
+    if energy <= 0:
+        return np.zeros_like(current_pA), 0.0
+
+    def cost(slope: float, offset: float) -> float:
+        line = slope * v + offset
+        against = np.minimum(s * (i - line), 0.0)
+        return float(w @ (against**2 + _PRICE * line**2)) / energy
+
+    best, slope, offset = cost(0.0, 0.0), 0.0, 0.0
+    for one in ranges:
+        lines = [(g, -g * e) for g in _tried(one.conductance_nS) for e in _evenly(one.reversal_mV)]
+        found = min(lines, key=lambda line: cost(slope + line[0], offset + line[1]))
+        slope, offset = slope + found[0], offset + found[1]
+        best = cost(slope, offset)
+    return slope * np.nan_to_num(command_mV) + offset, best
+
+
+def _tried(conductance_nS: Span) -> np.ndarray:
+    """Conductances from the least to the largest, closer to each other toward the least."""
+    low, high = conductance_nS
+    return low + (high - low) * np.linspace(0.0, 1.0, _CONDUCTANCES) ** 3
+
+
+def _evenly(ends: Span) -> np.ndarray:
+    return np.linspace(*ends, _REVERSALS if ends[0] < ends[1] else 1)
