@@ -153,12 +153,10 @@ def test_without_a_cache_everything_runs_and_one_warning_says_so(folder):
 
 
 def test_nothing_half_written_stays(folder, monkeypatch):
-    def full(self: Path, body: bytes) -> int:
-        with open(self, "wb") as file:
-            file.write(body[: len(body) // 2])
+    def full(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         assert compilations() == 1
     assert not list((folder / "objects").iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -461,7 +462,9 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Device:
 
     monkeypatch.setitem(sys.modules, "cupy", device.cupy)
     monkeypatch.setattr(HostProgram, "launch", recorded)
-    monkeypatch.setattr(tuning, "cache_folder", lambda: tmp_path)
+    for name in ("keep", "kept"):
+        own = functools.partial(getattr(tuning, name), root=tmp_path)
+        monkeypatch.setattr(tuning, name, own)
     monkeypatch.setattr(gpu, "occupancy", lambda kernel, threads: gpu.Occupancy(2, threads / 512))
     one = dataclasses.replace(gpu.device(), n_multiprocessors=1)
     monkeypatch.setattr(gpu, "device", lambda: one)

@@ -3,7 +3,6 @@ the device is real: argument types, kernels, loop and files. And the same on a r
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -103,15 +102,17 @@ def test_simulated_currents_are_those_of_the_reference(device, tmp_path):
 
 def test_tune_remembers_what_scoring_then_uses(device, monkeypatch, tmp_path):
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "cache"))
+    asked, remember = [], tuning.remember
+    monkeypatch.setattr(tuning, "remember", lambda *one: (asked.append(one), remember(*one)))
     result = run("tune", MODEL_A, "--population", 64, "--out", tmp_path / "x.png")
     assert result.exit_code == 0, result.output
     assert "fastest" in result.stdout
     assert (tmp_path / "x.png").stat().st_size > 5000
-    known = json.loads((tmp_path / "cache" / "launches.json").read_text())
-    (of_device,) = known.values()
-    assert list(of_device) == [gpu.device().name]
-    for kernel in of_device[gpu.device().name]:
-        assert tuning.remembered(*known, gpu.device().name, kernel).threads % 32 == 0
+    assert asked
+    for *kernel, launch in asked:
+        assert kernel[1] == gpu.device().name
+        assert tuning.remembered(*kernel) == launch
+        assert launch.threads % 32 == 0
 
 
 def test_scores_of_arrays_on_the_device_stay_there(device):

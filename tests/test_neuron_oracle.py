@@ -5,6 +5,7 @@ Slow parts are few: each mechanism compiles once (3 s) and is kept in the user's
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -28,6 +29,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
 from channelfit.reading.errors import InputError
+from channelfit.scoring.machine import cache
 from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.neuron.comparison import compare, random_candidates
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
@@ -558,7 +560,7 @@ def test_a_mechanism_that_does_not_compile_is_told(neuron: Any, tmp_path: Path) 
         compile_mechanism("NEURON { POINT_PROCESS Bad }\nBREAKPOINT { x = = 1 }\n", tmp_path)
     with pytest.raises(InputError, match="POINT_PROCESS"):
         compile_mechanism("NEURON { RANGE x }", tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
     dense = tmp_path / "dense.mod"
     dense.write_text("NEURON { SUFFIX dense }")
     with pytest.raises(InputError, match=r"dense\.mod: .*POINT_PROCESS"):
@@ -644,17 +646,59 @@ def test_ties_and_balanced_rates_mean_the_same_in_nmodl(neuron: Any) -> None:
 def test_mechanisms_are_kept_where_the_user_wants_all_that_is_compiled(
     neuron: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nrnivmodl runs once for a text."""
-    runs = []
+    """And nrnivmodl runs once for a text, and again for what cannot be trusted."""
+    made, loaded = b"a library", []
 
-    def compiled(text: str, name: str, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        runs.append(folder)
+    def compiled(text: str, name: str) -> bytes:
+        runs.append(name)
+        return made
 
+    runs: list[str] = []
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
-    monkeypatch.setattr(mechanisms, "_compile", compiled)
-    monkeypatch.setattr(mechanisms, "_load", lambda *_: None)
-    monkeypatch.setattr(mechanisms, "_loaded", set())
-    for _ in range(2):
+    monkeypatch.setattr(mechanisms, "_compiled", compiled)
+    monkeypatch.setattr(mechanisms, "_load", lambda _, library, folder: loaded.append(library))
+
+    def compilations() -> int:
+        runs.clear()
+        monkeypatch.setattr(mechanisms, "_loaded", set())  # as in a process that has just begun
         name = compile_mechanism("NEURON { SUFFIX nothing }")
-    assert runs == [tmp_path / "neuron" / name]
+        assert loaded.pop() == made
+        assert (tmp_path / "neuron" / name).is_file()
+        return len(runs)
+
+    assert [compilations(), compilations()] == [1, 0]
+    (file,) = (tmp_path / "neuron").iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])  # as a full disk leaves it, and NEURON ends with SIGBUS
+    assert [compilations(), compilations()] == [1, 0]
+    file.write_bytes(whole[:-1] + b"!")
+    assert [compilations(), compilations()] == [1, 0]
+    if sys.platform != "win32":
+        file.chmod(0o666)
+        assert [compilations(), compilations()] == [1, 0]
+        own = os.getuid()
+        with monkeypatch.context() as patched:
+            patched.setattr(cache.os, "getuid", lambda: own + 1)
+            cache._made.cache_clear()
+            cache._without.cache_clear()
+            with pytest.warns(RuntimeWarning, match="belongs to another user"):
+                assert compilations() == 1
+        cache._made.cache_clear()
+    # folders of earlier versions hold libraries that nobody has checked
+    file.unlink()
+    (file / "x86_64").mkdir(parents=True)
+    (file / "x86_64" / "libnrnmech.so").write_bytes(b"of somebody")
+    assert [compilations(), compilations()] == [1, 0]
+
+
+def test_a_mechanism_is_loaded_from_a_file_that_only_its_user_reaches(tmp_path: Path) -> None:
+    """So nobody changes it after it was checked; and it is there only until it is loaded."""
+    seen = []
+
+    class Hoc:
+        def nrn_load_dll(self, file: str) -> None:
+            seen.append((Path(file).read_bytes(), Path(file).parent.stat().st_mode & 0o077))
+
+    mechanisms._load(Hoc(), b"a library", tmp_path)
+    assert seen == [(b"a library", 0)]
+    assert not list(tmp_path.iterdir())

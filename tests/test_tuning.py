@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import types
 
@@ -104,16 +103,14 @@ def test_a_kernel_that_never_runs_is_an_error():
 
 
 def test_what_is_remembered_adds_up_and_outlives_damage(tmp_path):
-    file = tmp_path / "cache" / "launches.json"
     tuning.remember("1", "x", "k", Launch(32))
     tuning.remember("1", "y", "k", Launch(64, 2))
     tuning.remember("1", "x", "k", Launch(128))
     assert tuning.remembered("1", "x", "k") == Launch(128)
     assert tuning.remembered("1", "y", "k") == Launch(64, 2)
-    assert set(json.loads(file.read_text())["1"]) == {"x", "y"}
-    for damaged in ("{", "[]", "\x00"):
-        file.write_text(damaged)
-        assert tuning.remembered("1", "x", "k") is None
+    for file in (tmp_path / "cache" / "launches").iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    assert tuning.remembered("1", "x", "k") is None
     tuning.remember("1", "x", "k", Launch(32))
     assert tuning.remembered("1", "x", "k") == Launch(32)
 
@@ -121,7 +118,10 @@ def test_what_is_remembered_adds_up_and_outlives_damage(tmp_path):
 def test_a_cache_that_cannot_be_written_to_is_named(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "file"))
-    with pytest.raises(InputError, match="set CHANNELFIT_CACHE"):
+    with (
+        pytest.warns(RuntimeWarning, match="cannot be used"),
+        pytest.raises(InputError, match="set CHANNELFIT_CACHE"),
+    ):
         tuning.remember("1", "x", "k", Launch(32))
 
 

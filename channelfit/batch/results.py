@@ -15,13 +15,13 @@ import numpy as np
 
 from channelfit.batch.fits import WellFits, joined
 from channelfit.batch.recordings import metadata
-from channelfit.batch.table import Column, WellTable, kinds_of_reasons, texts, write_bytes
+from channelfit.batch.table import Column, WellTable, kinds_of_reasons, texts
 from channelfit.batch.template import MEASURES
 from channelfit.batch.work import Piece, Wells
 from channelfit.model.channel import Parameter
+from channelfit.reading.files import write_bytes, write_text
 from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import file_hashes
-from channelfit.results.files import write_text
 from channelfit.results.run_folder import json_text, titles
 from channelfit.scoring.machine.computer import machine, versions
 

@@ -56,9 +56,10 @@ from channelfit.pieces.work import Doer, pieces_done, seconds_left
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import write_text
 from channelfit.reading.units import shown
 from channelfit.results import resuming
-from channelfit.results.files import settle, write_text
+from channelfit.results.files import settle
 from channelfit.results.run_folder import Claim, json_text
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
 from channelfit.search.plan import FitPlan

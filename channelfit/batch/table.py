@@ -20,9 +20,9 @@ import numpy as np
 
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import write_bytes
 from channelfit.reading.texts import file_size
 from channelfit.reading.units import shown
-from channelfit.results.files import writing
 from channelfit.results.run_folder import json_text
 
 CSV, COLUMNS, PARQUET = "wells.csv", "wells-columns.json", "wells.parquet"
@@ -267,17 +267,6 @@ def _guarded(text: str) -> str:
 
 def _bare(text: str) -> str:
     return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA) else text
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """The whole content or nothing; a file that was there before stays until then."""
-    partial = path.with_name(f".{path.name}.partial")
-    with writing(path):
-        try:
-            partial.write_bytes(content)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 #: A number in a reason, which differs from well to well; `k12` holds none.

@@ -7,8 +7,6 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import numpy as np
@@ -34,54 +32,34 @@ class Shown:
 class FitTable:
     """Writes a row for every data set, and remembers what a summary tells.
 
-    The file appears under its name when it is whole.
-
     Arguments:
-        path: of the table. grouped: whether rows come out of order and are sorted at the end.
-        partial: where it is written until it is whole, in the same file system; None for beside it.
+        file: takes the table, UTF-8. grouped: whether rows come out of order and are sorted by
+            `finish`.
 
     Attributes:
         counts: data sets by quality. reasons: data sets by reason.
         shown: what a picture needs of all of them.
     """
 
-    def __init__(
-        self, path: Path, curve: Curve, swarm: bool, grouped: bool, partial: Path | None = None
-    ) -> None:
-        self.path, self.curve, self.grouped = path, curve, grouped
-        self.partial = partial or path.with_name(f".{path.name}.partial")
+    def __init__(self, file: IO[bytes], curve: Curve, swarm: bool, grouped: bool) -> None:
+        self._file, self.curve, self.grouped = file, curve, grouped
         self.counts: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.shown: list[Shown] = []
         self._costs: list[np.ndarray] = []
         self._values: list[np.ndarray] = []
         self._errors: list[np.ndarray] = []
-        self._waiting: list[tuple[int, str]] = []
+        self._waiting: list[tuple[int, bytes]] = []
         names = [p.name for p in curve.free]
         more = [f"{name}_spread" for name in names] if swarm else []
         errors = [f"{name}_error" for name in names]
         both = [x for pair in zip(names, errors, strict=True) for x in pair]
         self.columns = ["set", *both, *more, "cost", "points", "steps", "quality", "reason"]
+        self._file.write(f"{','.join(map(_cell, self.columns))}\n".encode())
 
-    def __enter__(self) -> FitTable:
-        self._file: IO[str] = open(self.partial, "w", encoding="utf-8", newline="")
-        csv.writer(self._file, lineterminator="\n").writerow(self.columns)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            with self._file:
-                if kind is None:
-                    self._file.writelines(text for _, text in sorted(self._waiting))
-            if kind is None:
-                self.partial.replace(self.path)
-        finally:  # also when a full disk lets it not even be closed
-            self.partial.unlink(missing_ok=True)
+    def finish(self) -> None:
+        """Writes what has waited for the end."""
+        self._file.writelines(text for _, text in sorted(self._waiting))
 
     def add(self, piece: Piece) -> list[tuple[str, str]]:
         """The rows of a piece. Returns: its data sets that failed, by name with their reasons."""
@@ -97,9 +75,8 @@ class FitTable:
         counted, steps = fits.counted.astype(int).tolist(), fits.steps.astype(int).tolist()
         for k, (values, (quality, reason)) in enumerate(zip(numbers.tolist(), told, strict=True)):
             text = (row % tuple(values)).replace("nan", "")
-            lines.append(
-                f"{_cell(labels[k])},{text},{counted[k]},{steps[k]},{quality},{_cell(reason)}\n"
-            )
+            line = f"{_cell(labels[k])},{text},{counted[k]},{steps[k]},{quality},{_cell(reason)}\n"
+            lines.append(line.encode())
         if self.grouped:
             assert task.data.places is not None
             places = task.data.places[piece.first : piece.last].tolist()
@@ -153,40 +130,24 @@ class FitTable:
 class CovarianceFile:
     """Writes the covariances of all data sets, (n_sets, n_free, n_free), as they come.
 
-    The file appears under its name when it is whole.
-
     Arguments:
-        path: of the file; partial: where it is written until then, in the same file system.
-        groups: the data sets; of several groups, which come out of order, all wait for the end.
+        file: takes them, in the form of a .npy file.
+        groups: the data sets; of several groups, which come out of order, all wait for `finish`.
     """
 
-    def __init__(self, path: Path, partial: Path, groups: Sequence[DataSets]) -> None:
-        self.path, self.partial, self.groups = path, partial, groups
+    def __init__(self, file: IO[bytes], groups: Sequence[DataSets]) -> None:
+        self._file, self.groups = file, groups
         self._waiting: list[np.ndarray] = []
 
-    def __enter__(self) -> CovarianceFile:
-        self._file: IO[bytes] = open(self.partial, "wb")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            with self._file:
-                if kind is None and len(self.groups) > 1:
-                    places = [group.places for group in self.groups]
-                    order = np.concatenate([place for place in places if place is not None])
-                    found = np.concatenate(self._waiting).astype(np.float64)
-                    whole = np.empty_like(found)
-                    whole[order] = found
-                    np.save(self._file, whole)
-            if kind is None:
-                self.partial.replace(self.path)
-        finally:
-            self.partial.unlink(missing_ok=True)
+    def finish(self) -> None:
+        """Writes what has waited for the end."""
+        if len(self.groups) > 1:
+            places = [group.places for group in self.groups]
+            order = np.concatenate([place for place in places if place is not None])
+            found = np.concatenate(self._waiting).astype(np.float64)
+            every = np.empty_like(found)
+            every[order] = found
+            np.save(self._file, every)
 
     def add(self, covariances: np.ndarray) -> None:
         """The covariances (n_sets, n_free, n_free) of a piece."""

@@ -15,8 +15,8 @@ from channelfit.fitzhugh_nagumo.accuracy import Start
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.simulation import Run, arrival_times
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import write_text
 from channelfit.results import run_folder
-from channelfit.results.files import write_text
 from channelfit.results.report.terminal import PlainConsole
 from channelfit.scoring.machine.computer import machine
 from channelfit.scoring.machine.threads import usable_cores

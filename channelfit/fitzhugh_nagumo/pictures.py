@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 
 from channelfit.fitzhugh_nagumo.equation import Array
 from channelfit.fitzhugh_nagumo.simulation import Run, arrival_times
+from channelfit.reading.files import write_bytes
 from channelfit.results.report.plots import INK, MUTED, STYLE, save
 
 VOLTAGE, RECOVERY = "#0072b2", "#d55e00"
@@ -91,12 +93,15 @@ def animate(run: Run, file: Path) -> None:
         axis.legend(loc="upper right", ncols=2)
         label = axis.set_title("", fontsize=9, loc="left")
         writer = PillowWriter(fps=_FRAMES_PER_SECOND)
-        with writer.saving(figure, str(file), dpi=90):
-            for k, t in enumerate(run.times):
-                v.set_ydata(run.v[k, 0])
-                w.set_ydata(run.w[k, 0])
-                label.set_text(f"t = {t:.6g}")
-                writer.grab_frame()
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "animation.gif"  # it is not written to an open file
+            with writer.saving(figure, str(made), dpi=90):
+                for k, t in enumerate(run.times):
+                    v.set_ydata(run.v[k, 0])
+                    w.set_ydata(run.w[k, 0])
+                    label.set_text(f"t = {t:.6g}")
+                    writer.grab_frame()
+            write_bytes(file, made.read_bytes())
 
 
 def _curves(axis: Axes, x: Array, v: Array, w: Array) -> Sequence[mpl.lines.Line2D]:

@@ -19,6 +19,7 @@ from channelfit.fitzhugh_nagumo.memory import check_host
 from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.pieces.kept import Arrays
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import whole, writing
 
 #: Called with the time reached and the last time.
 OnProgress = Callable[[float, float], None]
@@ -55,30 +56,24 @@ class Run:
             arrays |= {"v": self.v[:, 0], "w": self.w[:, 0]}
         if file.suffix not in (".npz", ".h5", ".hdf5"):
             raise InputError("results are written as .npz, .h5 or .hdf5", file)
-        partial = file.with_name(f".{file.stem}.partial{file.suffix}")
-        try:
+        with writing(file), whole(file) as opened:
             if file.suffix == ".npz":
-                np.savez_compressed(partial, allow_pickle=False, **arrays)
-            else:
-                with _hdf5(partial) as out:
-                    for name, array in arrays.items():
-                        out.create_dataset(name, data=array)
-                    for name, fact in self.facts.items():
-                        if isinstance(fact, str | int | float):
-                            out.attrs[name] = fact
-            partial.replace(file)
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror or error}", file) from None
-        finally:
-            partial.unlink(missing_ok=True)
+                np.savez_compressed(opened, allow_pickle=False, **arrays)
+                return
+            with _h5py(file).File(opened, "w") as out:
+                for name, array in arrays.items():
+                    out.create_dataset(name, data=array)
+                for name, fact in self.facts.items():
+                    if isinstance(fact, str | int | float):
+                        out.attrs[name] = fact
 
 
-def _hdf5(file: Path) -> Any:
+def _h5py(file: Path) -> Any:
     try:
         import h5py  # optional
     except ImportError:
         raise InputError('needs h5py: pip install h5py; or give a file ".npz"', file) from None
-    return h5py.File(file, "w")
+    return h5py
 
 
 def simulate(

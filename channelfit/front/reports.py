@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from channelfit.batch.table import CSV, WellTable
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import writing
 from channelfit.results.comparison import file_names, told_apart
-from channelfit.results.files import make_folder, writing
+from channelfit.results.files import make_folder
 from channelfit.results.run_folder import REPORT, json_text, page_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def save_report(
         save_page(report_page(told, [[table.name for table in tables]] if tables else ()), file)
         files = [file, *tables]
         if kinds:
-            make_folder(file.parent / FIGURES)
+            make_folder(file.parent / FIGURES, follows=False)
             files += save_figures(told, file.parent / FIGURES, kinds)
     except OSError as error:
         place = error.filename or file
@@ -90,7 +91,7 @@ def save_plate_report(run: Path, out: Path | None, kinds: Sequence[str]) -> list
     _check_kinds(kinds)
     table = WellTable.read(run)
     parameters = [name for name in table.columns if f"{name}_error" in table.columns]
-    make_folder(run / FIGURES)
+    make_folder(run / FIGURES, follows=False)
     with writing(run / FIGURES):
         return save_plate_figures(table, {"parameters": parameters}, run / FIGURES, kinds)
 

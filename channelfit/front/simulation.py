@@ -22,7 +22,7 @@ from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
-from channelfit.results.files import write_text
+from channelfit.reading.files import write_text
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.report.traces import Page, Traces
 from channelfit.scoring.machine import gpu

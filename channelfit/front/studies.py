@@ -21,8 +21,9 @@ from channelfit.pieces.kept import Kept
 from channelfit.pieces.work import Doer
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import write_text
 from channelfit.results import comparison
-from channelfit.results.files import make_folder, write_text
+from channelfit.results.files import make_folder
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import json_text, titles
 from channelfit.results.uncertainty.assessment import (

@@ -17,8 +17,8 @@ from channelfit.front.interrupts import held
 from channelfit.pieces.kept import Kept
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import write_text
 from channelfit.results import resuming
-from channelfit.results.files import write_text
 from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.results.run_folder import Claim
 from channelfit.results.run_state import FAILED, INTERRUPTED, STATE

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.functions.fit_file import FunctionPlan
-from channelfit.results.files import write_text
+from channelfit.reading.files import write_text
 from channelfit.results.run_folder import RunFolder, titles
 from channelfit.results.run_summary import parameter_rows, provenance
 from channelfit.search.loop import FitResult

@@ -20,6 +20,7 @@ from typing import IO
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import opened
 
 #: Before each record: the length of what follows, and its checksum.
 _HEAD = struct.Struct("<II")
@@ -46,8 +47,7 @@ class Records:
         self.path = path
         try:
             # nothing is cut off before the lock: another process may have made the file just now
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-            self._file: IO[bytes] = os.fdopen(descriptor, "r+b")
+            self._file: IO[bytes] = os.fdopen(opened(path), "r+b")
             try:
                 lock(self._file, path)
                 self.is_new = self._begin(begins, what)

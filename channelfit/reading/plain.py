@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import whole
 from channelfit.reading.units import shown
 
 _DEEPEST = 20
@@ -71,8 +72,8 @@ def write_text(text: str, path: str | os.PathLike[str], overwrite: bool = False)
         InputError: the file exists and `overwrite` is false, or it cannot be written.
     """
     try:
-        with open(path, "w" if overwrite else "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with whole(Path(path), replaces=overwrite) as file:
+            file.write(text.encode())
     except FileExistsError:
         raise InputError(
             "this file exists already; choose another name (in Python, overwrite=True replaces it)",

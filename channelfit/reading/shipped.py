@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import whole
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = ("models", "protocols")
@@ -83,12 +84,6 @@ def _copied(source: Path, folder: Path) -> tuple[list[Path], list[Path]]:
     written = [place for place in wanted if place not in kept]
     for place in written:
         place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(place, "xb") as file:
-                file.write(wanted[place])
-        except FileExistsError:
-            raise
-        except BaseException:
-            place.unlink(missing_ok=True)  # half a file would be refused at the next attempt
-            raise
+        with whole(place, replaces=False) as file:  # half of one would be refused the next time
+            file.write(wanted[place])
     return written, kept

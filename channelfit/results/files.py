@@ -1,22 +1,31 @@
-"""Files and folders of results, written whole or not at all."""
+"""Folders of results: made, and known to be on the disk."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import writing
 
 #: What `fsync` answers on file systems that do not have it.
 _CANNOT_TELL = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EROFS)
 
 
-def make_folder(folder: Path) -> bool:
-    """Makes the folder unless it is there; whether it did. Raises InputError when it cannot."""
+def make_folder(folder: Path, follows: bool = True) -> bool:
+    """Makes the folder unless it is there; whether it did.
+
+    Arguments:
+        follows: whether it may be a link to a folder, as one that the user has named.
+
+    Raises:
+        InputError: it cannot be made or written to.
+    """
+    if not follows and folder.is_symlink():
+        raise InputError("is a link, which is not followed; remove it", folder)
     try:
         before = folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
@@ -25,21 +34,6 @@ def make_folder(folder: Path) -> bool:
     except OSError as error:
         raise InputError(f"cannot be written to: {error.strerror or error}", folder) from None
     return not before
-
-
-def write_text(path: Path, text: str) -> None:
-    """The whole text or nothing; a file that was there before stays until then.
-
-    Raises:
-        InputError: no permission, no space.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    with writing(path):
-        try:
-            partial.write_text(text, encoding="utf-8", newline="\n")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def settle(folder: Path) -> None:
@@ -59,12 +53,3 @@ def settle(folder: Path) -> None:
                 except OSError as error:
                     if error.errno not in _CANNOT_TELL:
                         raise
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """A full disk, or a place without permission, becomes an InputError."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", path) from None

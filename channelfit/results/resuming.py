@@ -23,8 +23,9 @@ from channelfit.pieces.kept import Kept
 from channelfit.pieces.on_worker import software
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import PARTIAL, discard_partial, write_text
 from channelfit.reading.units import shown
-from channelfit.results.files import make_folder, settle, write_text
+from channelfit.results.files import make_folder, settle
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
@@ -167,6 +168,8 @@ class KeptStudy:
             self._made = make_folder(folder)
             write_text(self._resume, text_of(found))
         self.journal = Journal(journal)
+        if resume:
+            discard_partial(folder)
         self._pieces: Kept | None = None
 
     @property
@@ -259,8 +262,10 @@ def _state(folder: Path) -> dict[str, Any]:
         return {}
 
 
-#: What a run has written before there is anything that could go on.
-_EARLY = re.compile(r"\.running(\.\d+)?|state\.json|recordings\.json|source\.(py|cu)|\..*\.partial")
+#: What a run has written before there is anything that could go on, beside files half written.
+_EARLY = re.compile(
+    rf"\.running(\.\d+)?|state\.json|recordings\.json|source\.(py|cu)|{PARTIAL.pattern}"
+)
 
 
 def cut_off_early(folder: Path) -> bool:

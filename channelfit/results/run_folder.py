@@ -24,7 +24,6 @@ import json
 import math
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,8 +35,9 @@ import numpy as np
 
 from channelfit.pieces.kept import Kept
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import discard_partial, write_text, writing
 from channelfit.results import resuming
-from channelfit.results.files import make_folder, settle, write_text, writing
+from channelfit.results.files import make_folder, settle
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.traces import Page, fitted
@@ -157,6 +157,7 @@ class Claim:
         _take(folder, dead)
         # the mark may have been that of another process that wanted it too and had not yet said so
         resuming.check_stopped(folder, dead is not None)
+        discard_partial(folder)
         claim = cls.__new__(cls)
         claim.path, claim._made, claim.state, claim.goes_on = folder, [], RunState(), True
         claim.tell()
@@ -462,10 +463,7 @@ class RunFolder:
 
     def save_fit(self, values: np.ndarray) -> None:
         if not self._has_data:
-            with writing(self.path), tempfile.TemporaryDirectory(dir=self.path) as temporary:
-                save_data(self.fit, Path(temporary))
-                for file in Path(temporary).iterdir():
-                    file.replace(self.path / file.name)
+            save_data(self.fit, self.path)
             self._has_data = True
         write_text(self.path / "fit.yaml", saved_text(fit_document(self.fit, values, self.path)))
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import read_plain
 from channelfit.reading.texts import printable
 from channelfit.results.processes import still_runs
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, STATE
@@ -204,26 +203,6 @@ def _finite(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def read_plain(file: Path, most: int) -> bytes | None:
-    """The content of a plain file; None where it is missing, too large, or anything else.
-
-    No link is followed, and nobody waits for a pipe.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    try:
-        opened = os.open(file, flags | getattr(os, "O_BINARY", 0))
-    except (OSError, ValueError):
-        return None
-    with open(opened, "rb") as stream:
-        found = os.fstat(opened)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > most:
-            return None
-        try:
-            return stream.read(most)
-        except OSError:
-            return None
 
 
 def _content(file: Path) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ import numpy as np
 from channelfit.model.printed_form import is_printed_form
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.reading.documents import dump_yaml
+from channelfit.reading.files import whole, writing
 from channelfit.search.joined_files import moved
 from channelfit.search.plan import FitPlan
 
@@ -36,7 +37,7 @@ def save_data(plan: FitPlan, folder: Path) -> None:
         if plan.surrogate or plan.in_memory:
             _write_table(folder / _numbered(plan, k, "data", "csv"), experiment)
         if plan.in_memory:
-            experiment.protocol.save(folder / _numbered(plan, k, "protocol", "yaml"))
+            experiment.protocol.save(folder / _numbered(plan, k, "protocol", "yaml"), True)
 
 
 def saved_text(document: Mapping[str, Any]) -> str:
@@ -235,9 +236,9 @@ def _write_table(path: Path, experiment: Experiment) -> None:
     recording = experiment.recording
     assert recording is not None
     names = ["time_ms", *(f"sweep_{k + 1}_pA" for k in range(len(recording.current_pA)))]
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(",".join(names) + "\n")
+    with writing(path), whole(path) as file:
+        file.write(f"{','.join(names)}\n".encode())
         for t, row in zip(recording.time_ms.tolist(), recording.current_pA.T.tolist(), strict=True):
             # repr gives back every bit, so the cost of a saved fit is that of the run
             cells = ["" if x != x else repr(x) for x in row]
-            file.write(",".join([repr(round(t, 9)), *cells]) + "\n")
+            file.write(f"{','.join([repr(round(t, 9)), *cells])}\n".encode())

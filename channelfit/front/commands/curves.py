@@ -20,7 +20,6 @@ from channelfit.curves.fitting import cautions
 from channelfit.curves.pictures import fits_figure
 from channelfit.curves.pieces import CurvesWork, KeptFits
 from channelfit.curves.table import CovarianceFile, FitTable
-from channelfit.front.commands.inputs import writing
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import Pieces, compilations_shown
@@ -30,6 +29,7 @@ from channelfit.pieces.cluster import open_cluster
 from channelfit.pieces.kept import Kept
 from channelfit.pieces.work import Doer, Here, pieces_done
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import whole, writing
 from channelfit.reading.texts import printable
 from channelfit.reading.units import parse_quantity, shown
 from channelfit.results.report import plots, terminal
@@ -105,7 +105,7 @@ def _fit(
                 table = _tabled(work, doer, kept, run, screen, prefix, data)
             seconds = time.perf_counter() - began
             n_sets = sum(len(group.values) for group in groups)
-            written = [table.path]
+            written = [_beside(prefix, ".csv")]
             if covariance:
                 written.append(_beside(prefix, "-covariance.npy"))
             figure = fits_figure(table, f"{formula.name}, {n_sets:,} data sets of {data.name}")
@@ -155,13 +155,13 @@ def _tabled(
     groups, settings, earlier = work.groups, work.settings, kept.keys
     pieces = Pieces(screen, sum(len(group.values) for group in groups), "data sets")
     swarm, several = settings.method == "swarm", len(groups) > 1
-    table = FitTable(_beside(prefix, ".csv"), work.curve, swarm, several, run.folder / "table.csv")
     with ExitStack() as files:
-        files.enter_context(table)
+        file = files.enter_context(whole(_beside(prefix, ".csv"), run.folder))
+        table = FitTable(file, work.curve, swarm, several)
         covariances = None
         if settings.covariances:
-            place, partial = _beside(prefix, "-covariance.npy"), run.folder / "covariance.npy"
-            covariances = files.enter_context(CovarianceFile(place, partial, groups))
+            file = files.enter_context(whole(_beside(prefix, "-covariance.npy"), run.folder))
+            covariances = CovarianceFile(file, groups)
         for key, found in pieces_done(work, work.keys, doer, kept):
             if key in earlier or not isinstance(doer, Here):
                 work.check(key, found, data)
@@ -170,6 +170,9 @@ def _tabled(
             if covariances is not None and piece.fits.covariances is not None:
                 covariances.add(piece.fits.covariances)
             run.progress(pieces.counted, screen)
+        table.finish()
+        if covariances is not None:
+            covariances.finish()
     return table
 
 

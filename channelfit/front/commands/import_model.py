@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import numpy as np
 
-from channelfit.front.commands.inputs import writing
 from channelfit.model.channel import ChannelModel
 from channelfit.model.imports.document import Imported
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import writing
 from channelfit.reading.plain import write_text
 from channelfit.reading.texts import file_size, printable
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof, prove, read_mechanism

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import numpy as np
 
-from channelfit.front.commands.inputs import warn, writing
+from channelfit.front.commands.inputs import warn
 from channelfit.front.commands.inspect import clamp_words, told_of
 from channelfit.front.kinds import load_plan
 from channelfit.front.starter import (
@@ -34,6 +34,7 @@ from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.cautions import each_once
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import writing
 from channelfit.reading.plain import write_text
 from channelfit.reading.texts import printable
 from channelfit.reading.units import shown

@@ -141,12 +141,3 @@ def picture_file(out: Path) -> Path:
     if out.name in ("", ".."):
         raise InputError("a folder, not a file; give for example --out picture.png", out)
     return out if out.suffix.lower() == ".png" else out.with_name(out.name + ".png")
-
-
-@contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """A place that cannot be written to is the user's mistake, not ours."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", place) from None

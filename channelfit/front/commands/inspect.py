@@ -12,7 +12,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from channelfit.front.commands.inputs import picture_file, warn, writing
+from channelfit.front.commands.inputs import picture_file, warn
 from channelfit.front.kinds import load_plan, with_currents
 from channelfit.problem.experiment import Experiment
 from channelfit.problem.inspection import Inspection, Told, inspect_file
@@ -21,6 +21,7 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.segments import segment_rows
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import writing
 from channelfit.reading.formats import Contents
 from channelfit.reading.plain import write_text
 from channelfit.reading.units import parse_quantity

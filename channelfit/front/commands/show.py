@@ -11,7 +11,6 @@ from channelfit.front import kinds
 from channelfit.front.commands.inputs import (
     load_channel,
     picture_file,
-    writing,
 )
 from channelfit.front.commands.validation import protocols_of
 from channelfit.functions.function import FunctionProblem
@@ -21,6 +20,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.problem.extreme_rates import extremes, voltages_of
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import writing
 from channelfit.reading.texts import printable
 from channelfit.results.report.description import describe
 from channelfit.results.report.plots import save

@@ -8,12 +8,12 @@ import click
 
 from channelfit.front.commands.inputs import (
     model_with_values,
-    writing,
 )
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.progress import compilations_shown
 from channelfit.front.simulation import simulated
 from channelfit.problem.protocol import load_protocol
+from channelfit.reading.files import writing
 from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
 from channelfit.results.report.artist import Artist

@@ -10,9 +10,9 @@ from channelfit.front.commands.inputs import (
     as_overrides,
     picture_file,
     prepare,
-    writing,
 )
 from channelfit.front.progress import compilations_shown
+from channelfit.reading.files import writing
 from channelfit.reading.texts import printable
 from channelfit.results.report import plots, result_tables, terminal
 from channelfit.results.run_folder import file_name

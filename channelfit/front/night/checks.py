@@ -33,6 +33,7 @@ from channelfit.front.studies import Wanted, check_wanted
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import write_bytes
 from channelfit.results.comparison import check_same_data
 from channelfit.results.export.kinds import exported
 from channelfit.results.export.nmodl import Settings
@@ -170,7 +171,7 @@ def _uncertainty(checks: Checks, given: SimpleNamespace, place: Path) -> Iterato
     wanted = Wanted(names, given.families or 0, given.posterior or 0, given.walkers, given.seed)
     check_wanted(plan, wanted)
     place.mkdir()
-    (place / REFINED).write_bytes(given.fit.read_bytes())
+    write_bytes(place / REFINED, given.fit.read_bytes())
     yield from _read(plan)
 
 

@@ -34,9 +34,9 @@ from channelfit.front.night.jobs import Night
 from channelfit.front.night.record import BEGUN, SKIPPED, WAITING, Record, now
 from channelfit.front.night.screen import NightScreen
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import opened, writing
 from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import sha256_of
-from channelfit.results.files import writing
 from channelfit.results.processes import process_of
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING
 from channelfit.results.runs import find_run
@@ -225,7 +225,7 @@ class Queue:
         if sys.platform == "win32":
             apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         log = self.record.folder / f"{name}.log"
-        with writing(log), open(log, "ab") as file:
+        with writing(log), os.fdopen(opened(log, os.O_APPEND), "ab") as file:
             file.write(f"$ {shlex.join(['channelfit', *words])}\n".encode(errors="replace"))
             file.flush()
             return subprocess.Popen(  # noqa: S603  (this very Python, and no shell)

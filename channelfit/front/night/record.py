@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -19,7 +20,8 @@ from channelfit.front.night.jobs import Night
 from channelfit.pieces.records import lock
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
-from channelfit.results.files import make_folder, write_text, writing
+from channelfit.reading.files import discard_partial, opened, write_text, writing
+from channelfit.results.files import make_folder
 from channelfit.results.processes import still_runs, this_process
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, plain
 from channelfit.results.runs import NIGHT
@@ -127,7 +129,7 @@ def record_of(folder: Path, made: bool = False) -> Iterator[Record]:
     made = make_folder(folder) or made
     file = folder / NIGHT
     with writing(folder):
-        mark = open(folder / LOCK, "w+b")  # noqa: SIM115 - until the end of the block below
+        mark = os.fdopen(opened(folder / LOCK), "r+b")
     try:
         with mark:
             lock(mark, folder)
@@ -139,6 +141,7 @@ def record_of(folder: Path, made: bool = False) -> Iterator[Record]:
                 )
             record = Record(folder, _checked(file) if file.is_file() else None)
             record.refuse_running()
+            discard_partial(folder)
             yield record
     finally:
         if not file.exists():

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from channelfit.front.night.record import Record
+from channelfit.reading.files import write_text
 from channelfit.reading.texts import printable
-from channelfit.results.files import write_text
 from channelfit.results.report import terminal
 from channelfit.results.run_state import FINISHED, plain
 

@@ -18,6 +18,7 @@ from typing import Any
 from channelfit.front.watching.figures import cost_figure, traces_figure
 from channelfit.front.watching.traces import traces_so_far
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import read_plain
 from channelfit.reading.texts import printable
 from channelfit.results.report.terminal import duration, number
 from channelfit.results.run_state import RUNNING
@@ -29,7 +30,6 @@ from channelfit.results.runs import (
     history_of,
     is_run,
     jobs_of_night,
-    read_plain,
 )
 
 #: The page of a finished fit, and that of a batch.

@@ -19,6 +19,7 @@ import bokeh
 import numpy as np
 from jinja2 import Environment, FileSystemLoader
 
+from channelfit.reading.files import whole
 from channelfit.reading.texts import printable
 
 #: By this line a page of this program is told from other files.
@@ -69,12 +70,8 @@ def page_text(
 
 def save_page(text: str, file: Path) -> None:
     """Write a page to a file, which is never seen half written."""
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(file) as page:
+        page.write(text.encode())
 
 
 @cache

@@ -25,6 +25,7 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from channelfit.problem.measures import noise_pA
 from channelfit.problem.protocol import Protocol
+from channelfit.reading.files import whole
 from channelfit.results.report import sweeps
 from channelfit.results.report.events import eventful
 from channelfit.results.report.texts import brief, one_line, settle, shorten, width
@@ -207,12 +208,8 @@ def styled(more: dict[Any, Any] | None = None) -> Iterator[None]:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure to a file, which is never seen half written."""
-    partial = path.with_name(f".{path.name}.partial.png")
-    try:
-        write(figure, partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(path) as file:
+        write(figure, file)
 
 
 def write(figure: Figure, file: Path | IO[bytes]) -> None:

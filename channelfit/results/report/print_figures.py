@@ -20,6 +20,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
+from channelfit.reading.files import whole
 from channelfit.results.report import sweeps
 from channelfit.results.report.page_content import Run, Shown, place_in_range, side_by_side
 from channelfit.results.report.plots import (
@@ -84,18 +85,14 @@ def save_named(
     for name, figure in figures:
         for kind in kinds:
             file = folder / f"{name}.{kind}"
-            partial = file.with_name(f".{file.name}.partial")
             metadata = {"Date" if kind == "svg" else "CreationDate": None}
-            try:
+            with whole(file) as picture:
                 figure.savefig(
-                    partial,
+                    picture,
                     format=kind,
                     dpi=_DPI,
                     metadata=None if kind == "png" else metadata,
                 )
-                partial.replace(file)
-            finally:
-                partial.unlink(missing_ok=True)
             files.append(file)
     return files
 

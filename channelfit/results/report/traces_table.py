@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from channelfit.reading.files import whole
 from channelfit.results.report.traces import Traces
 
 
@@ -25,12 +26,8 @@ def save_tables(panels: Sequence[Traces], folder: Path) -> list[Path]:
     files = []
     for name, panel in zip(table_names(len(panels)), panels, strict=True):
         file = folder / name
-        partial = file.with_name(f".{name}.partial")
-        try:
-            partial.write_text(table_text(panel), encoding="utf-8", newline="\n")
-            partial.replace(file)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole(file) as table:
+            table.write(table_text(panel).encode())
         files.append(file)
     return files
 

@@ -7,14 +7,17 @@ import os
 import shutil
 import stat
 import sys
-import threading
 import warnings
 from functools import cache
 from pathlib import Path
 
 import platformdirs
 
+from channelfit.reading.files import read_plain, whole
+
 _MAGIC = b"channelfit cache 1\n"
+#: Bytes of the largest file that is read.
+_MOST = 1 << 30
 
 
 def cache_folder() -> Path:
@@ -24,7 +27,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("CHANNELFIT_CACHE") or platformdirs.user_cache_dir("channelfit"))
 
 
-def kept(kind: str, key: str) -> bytes | None:
+def kept(kind: str, key: str, root: Path | None = None) -> bytes | None:
     """Return the bytes that `keep` stored under a key; None where there are none that can be
     trusted.
 
@@ -32,46 +35,39 @@ def kept(kind: str, key: str) -> bytes | None:
     where it still has the hash that is written in it.
 
     Arguments:
-        kind, key: as in `keep`.
+        kind, key, root: as in `keep`.
     """
-    folder = _private_folder(kind)
-    if folder is None:
-        return None
-    try:
-        status = (folder / key).lstat()
-        if not stat.S_ISREG(status.st_mode) or not _own(status):  # reading a pipe would never end
-            return None
-        with open(folder / key, "rb") as file:
-            found = file.read()
-    except OSError:
+    folder = private_folder(kind, root)
+    found = None if folder is None else read_plain(folder / key, _MOST, _own)
+    if found is None:
         return None
     body = found[len(_MAGIC) + 32 :]
     return body if found == _sealed(key, body) else None
 
 
-def keep(kind: str, key: str, body: bytes) -> None:
+def keep(kind: str, key: str, body: bytes, root: Path | None = None) -> bool:
     """Store bytes, wholly or not at all; where that cannot be done a warning says so, once.
 
     Arguments:
         kind: the name of a folder within the cache folder.
         key: letters and digits: a hash of all that the bytes were made of.
         body: the bytes.
+        root: another folder than the cache folder.
+
+    Returns: whether they are stored.
     """
-    folder = _private_folder(kind)
+    folder = private_folder(kind, root)
     if folder is None:
-        return
-    partial = folder / f"{key}.{os.getpid()}-{threading.get_ident()}.partial"
+        return False
     try:
-        try:
-            partial.write_bytes(_sealed(key, body))
-            partial.chmod(0o600)
-            if (folder / key).is_dir() and not (folder / key).is_symlink():
-                shutil.rmtree(folder / key)
-            partial.replace(folder / key)
-        finally:
-            partial.unlink(missing_ok=True)
+        if (folder / key).is_dir() and not (folder / key).is_symlink():
+            shutil.rmtree(folder / key)
+        with whole(folder / key, mode=0o600) as file:
+            file.write(_sealed(key, body))
     except OSError as error:
         _without(folder, str(error))
+        return False
+    return True
 
 
 def _sealed(key: str, body: bytes) -> bytes:
@@ -102,8 +98,13 @@ def _made(folder: Path) -> Path | None:
     return folder
 
 
-def _private_folder(kind: str) -> Path | None:
-    return _made(cache_folder() / kind)
+def private_folder(kind: str, root: Path | None = None) -> Path | None:
+    """Return a folder within the cache folder, or within another one, that is this user's alone.
+
+    It is made where there is none. None where it cannot be made, or belongs to another user, of
+    which a warning tells.
+    """
+    return _made((root or cache_folder()) / kind)
 
 
 @cache

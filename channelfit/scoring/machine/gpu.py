@@ -19,7 +19,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.announcements import announced
-from channelfit.scoring.machine.cache import cache_folder, keep, kept
+from channelfit.scoring.machine.cache import keep, kept, private_folder
 
 INSTALL = 'pip install "channelfit[cuda]"'
 
@@ -234,7 +234,10 @@ def cupy() -> Any:
         return _working  # asked for at every launch
     try:
         # before the first import: CuPy reads it then
-        os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / _MACHINE_CODE))
+        if "CUPY_CACHE_DIR" not in os.environ:
+            folder = private_folder(_MACHINE_CODE)
+            alone = "CUPY_CACHE_IN_MEMORY" if folder is None else "CUPY_CACHE_DIR"
+            os.environ[alone] = "1" if folder is None else str(folder)
         module = importlib.import_module("cupy")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "cupy":

@@ -6,17 +6,19 @@ than the highest occupancy. So `channelfit tune` measures.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine.cache import cache_folder
+from channelfit.scoring.machine.cache import cache_folder, keep, kept
+
+#: The folder within the cache folder.
+_KIND = "launches"
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ def remembered(source_hash: str, device: str, kernel: str) -> Launch | None:
         device: the GPU's name, as in `gpu.device().name`.
         kernel: its name.
     """
-    found = _read().get(source_hash, {}).get(device, {}).get(kernel)
-    return None if found is None else Launch(found["threads"], found["jobs"])
+    found = kept(_KIND, _key(source_hash, device, kernel))
+    return None if found is None else Launch(**json.loads(found))
 
 
 def remember(source_hash: str, device: str, kernel: str, launch: Launch) -> None:
@@ -101,20 +103,11 @@ def remember(source_hash: str, device: str, kernel: str, launch: Launch) -> None
 
     Raises: InputError when the folder cannot be written to.
     """
-    known = _read()
-    known.setdefault(source_hash, {}).setdefault(device, {})[kernel] = asdict(launch)
-    file = _file()
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-        partial.replace(file)
-    except OSError as error:
+    body = json.dumps(asdict(launch)).encode()
+    if not keep(_KIND, _key(source_hash, device, kernel), body):
         raise InputError(
-            f"cannot be written: {error.strerror or error}; set CHANNELFIT_CACHE to a folder "
-            "that can",
-            file,
-        ) from None
+            "cannot be written to; set CHANNELFIT_CACHE to a folder that can", cache_folder()
+        )
 
 
 def tune(
@@ -192,14 +185,5 @@ def _measure(
     return row
 
 
-def _file() -> Path:
-    return cache_folder() / "launches.json"
-
-
-def _read() -> dict[str, Any]:
-    """Return all that is remembered; nothing where the file is missing or damaged."""
-    try:
-        known = json.loads(_file().read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
-        return {}
-    return known if isinstance(known, dict) else {}
+def _key(source_hash: str, device: str, kernel: str) -> str:
+    return hashlib.sha256("\0".join((source_hash, device, kernel)).encode()).hexdigest()

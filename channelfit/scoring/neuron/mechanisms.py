@@ -1,13 +1,13 @@
 """NEURON and its mechanisms: imports NEURON, compiles NMODL text and loads the result.
 
 This is the only file that imports NEURON, and it does so when it is first needed, because NEURON
-is optional and takes long to load. A compiled mechanism is kept in the cache folder and is found
-again by a hash of its text, of NEURON's version and of the platform.
+is optional and takes long to load. A compiled mechanism is kept in the cache folder, where it is
+trusted as other machine code is (`cache.kept`), and is found again by a hash of its text, of
+NEURON's version and of the platform.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import platform
@@ -17,12 +17,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine.cache import cache_folder
+from channelfit.scoring.machine.cache import keep, kept, private_folder
 
 _DECLARATION = re.compile(r"^[^:\n]*\b(POINT_PROCESS|SUFFIX)\s+(\w+)", re.MULTILINE)
+#: The folder of mechanisms within the cache folder.
+_KIND = "neuron"
+#: What a library is called, by which the system knows how to load it.
+_LIBRARY = {"Windows": "nrnmech.dll", "Darwin": "libnrnmech.dylib"}.get(
+    platform.system(), "libnrnmech.so"
+)
 #: Names of loaded mechanisms; NEURON cannot load a name twice in one process.
 _loaded: set[str] = set()
 
@@ -82,7 +88,7 @@ def compile_mechanism(text: str, cache: Path | None = None) -> str:
     Arguments:
         text: NMODL of a POINT_PROCESS or SUFFIX. The mechanism is renamed after a hash of the
             text, so that one process can hold several that had the same name.
-        cache: the folder that keeps compiled mechanisms, by default one in the cache folder.
+        cache: a folder that keeps compiled mechanisms instead of the cache folder.
 
     Raises:
         NeuronUnavailable: NEURON, nrnivmodl or a C++ compiler is missing.
@@ -97,34 +103,32 @@ def compile_mechanism(text: str, cache: Path | None = None) -> str:
     key = f"{text}\0{h.nrnversion()}\0{platform.platform()}\0{sys.version_info[:2]}"
     name = "channelfit_" + hashlib.sha256(key.encode()).hexdigest()[:16]
     if name not in _loaded:
-        renamed = text[: declared.start(2)] + name + text[declared.end(2) :]
-        root = cache or cache_folder() / "neuron"
-        folder = root / name
-        if not folder.is_dir():
-            _compile(renamed, name, folder)
-        _load(h, folder)
+        library = kept(_KIND, name, cache)
+        if library is None:
+            library = _compiled(text[: declared.start(2)] + name + text[declared.end(2) :], name)
+            keep(_KIND, name, library, cache)
+        _load(h, library, private_folder(_KIND, cache))
         _loaded.add(name)
     return name
 
 
-def _load(h: Any, folder: Path) -> None:
-    """Loads the compiled mechanism in a folder into NEURON."""
-    patterns = ("*/libnrnmech.*", "*/.libs/libnrnmech.so", "nrnmech.dll", "*/nrnmech.dll")
-    found = [p for pattern in patterns for p in sorted(folder.glob(pattern)) if p.suffix != ".la"]
-    if not found:
-        raise InputError("the compiled mechanism is missing; delete this folder", folder)
-    h.nrn_load_dll(str(found[0]))
+def _load(h: Any, library: bytes, folder: Path | None) -> None:
+    """Loads a compiled mechanism into NEURON, from a file that nobody else can have changed.
 
-
-def _compile(text: str, name: str, folder: Path) -> None:
-    """Compiles in a temporary folder, which is moved into place when it is complete.
-
-    Another process may compile the same mechanism at the same time; one of them comes first.
+    Arguments:
+        folder: for that file, which is there only until it is loaded; None for the system's.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        work = Path(temporary) / name
-        work.mkdir()
+    # Windows keeps what is loaded
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as temporary:
+        file = Path(temporary) / _LIBRARY
+        file.write_bytes(library)
+        h.nrn_load_dll(str(file))
+
+
+def _compiled(text: str, name: str) -> bytes:
+    """The library that nrnivmodl makes of a mechanism."""
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
         (work / f"{name}.mod").write_text(text, encoding="utf-8")
         try:
             done = subprocess.run(  # noqa: S603  (a fixed command; the text is only compiled)
@@ -134,10 +138,11 @@ def _compile(text: str, name: str, folder: Path) -> None:
             raise NeuronUnavailable(f"nrnivmodl does not run: {error}") from error
         if done.returncode:
             _explain(done.stdout + done.stderr)
-        with contextlib.suppress(OSError):
-            work.rename(folder)
-    if not folder.is_dir():
-        raise InputError("the compiled mechanism could not be put here", folder)
+        patterns = ("*/libnrnmech.*", "*/.libs/libnrnmech.so", "nrnmech.dll", "*/nrnmech.dll")
+        found = [p for pattern in patterns for p in sorted(work.glob(pattern)) if p.suffix != ".la"]
+        if not found:
+            _explain(done.stdout + done.stderr)
+        return found[0].read_bytes()
 
 
 def _nrnivmodl() -> str:
@@ -151,7 +156,7 @@ def _nrnivmodl() -> str:
     return found
 
 
-def _explain(output: str) -> None:
+def _explain(output: str) -> NoReturn:
     """Raises the error that explains what nrnivmodl has printed."""
     _check_cpp()
     lines = [line for line in output.splitlines() if re.search("error|Illegal|^ ", line)]

@@ -1,0 +1,159 @@
+"""Files written whole or not at all, under names that nobody can foresee, and through no link.
+
+The folder of a file may have been prepared by somebody else. So what is not whole yet has a random
+name that was free, and a symbolic link that has the file's own name is replaced and not followed.
+Files that are added to (journals, logs, locks) are opened by `opened`, which refuses links.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from channelfit.reading.errors import InputError
+
+#: The names of files that are not whole; what a kill leaves of them may be removed.
+PARTIAL = re.compile(r"\..*\.partial")
+#: Windows changes ends of lines without the first, and has neither of the others.
+_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+@contextmanager
+def whole(
+    path: Path, folder: Path | None = None, mode: int = 0o666, replaces: bool = True
+) -> Iterator[IO[bytes]]:
+    """A file to write to, which appears under its name when the block has ended well.
+
+    A file that was there before stays until then.
+
+    Arguments:
+        path: of the file.
+        folder: where it is until it is whole, in the same file system; None for beside it.
+        mode: who may read and write it, as far as the user's umask lets them.
+        replaces: whether another file of this name is replaced.
+
+    Raises:
+        FileExistsError: there is something else than a file; or anything that is not replaced.
+        OSError: no permission, no space.
+    """
+    flags = os.O_CREAT | os.O_EXCL | _FLAGS
+    if not replaces:  # the name is taken at once
+        os.close(os.open(path, flags | os.O_WRONLY, mode))
+    elif not _is_replaceable(path):
+        raise FileExistsError(errno.EEXIST, "there is something that is no file", str(path))
+    partial = (folder or path.parent) / f".{path.name[:40]}.{secrets.token_hex(8)}.partial"
+    placed = False
+    try:
+        with os.fdopen(os.open(partial, flags | os.O_RDWR, mode), "w+b") as file:
+            yield file
+        partial.replace(path)
+        placed = True
+    finally:  # also when a full disk lets it not even be closed
+        partial.unlink(missing_ok=True)
+        if not placed and not replaces:
+            path.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """All of the content or nothing; a file that was there before stays until then.
+
+    Raises:
+        InputError: no permission, no space.
+    """
+    with writing(path), whole(path) as file:
+        file.write(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """The same of a text, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A full disk, or a place without permission, becomes an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", path) from None
+
+
+def opened(path: Path, more: int = 0) -> int:
+    """Opens a file to read it and to change it in place; it is made where there is none.
+
+    Arguments:
+        more: flags for `os.open` besides, such as `os.O_APPEND`.
+
+    Returns: a descriptor.
+
+    Raises:
+        InputError: it is a link, has another name as well, or is no file: what is written would
+            go elsewhere.
+        OSError: no permission, no space.
+    """
+    # Windows opens what a link leads to
+    if not path.is_symlink():
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS | more, 0o666)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EMLINK):
+                raise
+        else:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+                return descriptor
+            os.close(descriptor)
+    raise InputError(
+        "is not written to, since it is a link or no ordinary file: what is written would go "
+        "elsewhere; remove it, or choose another folder",
+        path,
+    )
+
+
+def discard_partial(folder: Path) -> None:
+    """Removes what a kill has left of files that were not whole, in a folder that nobody uses."""
+    for path in folder.iterdir():
+        if PARTIAL.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
+            path.unlink(missing_ok=True)
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Whether there is nothing, a file, or a link; a device such as /dev/null is none of them."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
+def read_plain(
+    file: Path, most: int, trusted: Callable[[os.stat_result], bool] = lambda status: True
+) -> bytes | None:
+    """The content of a plain file; None where it is missing, too large, or anything else.
+
+    No link is followed, and nobody waits for a pipe.
+
+    Arguments:
+        most: bytes of the largest file that is read.
+        trusted: whether a file with this owner and mode is read.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | _FLAGS)
+    except (OSError, ValueError):
+        return None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > most or not trusted(found):
+        os.close(descriptor)
+        return None
+    with os.fdopen(descriptor, "rb") as stream:
+        try:
+            return stream.read(most)
+        except OSError:
+            return None
