@@ -147,6 +147,47 @@ def test_moving_commands_and_sweeps_that_carry_over_are_those_of_the_whole_equat
     assert abs(ours - truth).max() < 1e-4 * abs(truth).max()
 
 
+@pytest.mark.parametrize(
+    ("rest_ms", "at_mV", "ends_mV", "late"),
+    [
+        (20.0, -100.0, -100.0, 0.0),
+        (200.0, -100.0, -100.0, 0.033),
+        (200.0, -120.0, -100.0, 0.0),
+        (200.0, -100.0, 0.0, 0.0),
+        (0.0, -100.0, -100.0, 0.033),
+    ],
+)
+def test_sweeps_that_carry_over_are_those_of_one_long_sweep(
+    rest_ms: float, at_mV: float, ends_mV: float, late: float
+) -> None:
+    """Two sweeps with a rest between them beside the same command, all of it recorded. A sweep ends
+    at the potential of the rest while its channels still close, which no jump tells the next."""
+    end = {"hold": 2.0} if ends_mV == -100 else {"step": ends_mV, "for": 2.0}
+    parts = [{"hold": 1.0}, {"step": 0.0, "for": 3.0}, end]
+    command = {"holding": -100.0, "sampling": 0.05}
+    rows = [*parts[:1], {"step": {"values": [0.0, 20.0]}, "for": 3.0}, *parts[2:]]
+    between: dict[str, Any] = {"carry_over": True}
+    if rest_ms:
+        between |= {"rest": rest_ms} | ({"at": at_mV} if at_mV != -100 else {})
+    cut = build_protocol(command | {"between_sweeps": between, "segments": rows}, None)
+    rest = [{"step": at_mV, "for": rest_ms}] if rest_ms else []
+    second = [parts[0], {"step": 20.0, "for": 3.0}, end]
+    whole = build_protocol(command | {"segments": [*parts, *rest, *second]}, None)
+    model = model_named("na_hh")
+    values = model.values()[:, None]
+    quantities = PLAIN | {"cancellation": sympy.Float(1.0), "delay": sympy.Float(late)}
+    ours, truth = (
+        ClampScorer(clamped(model, protocol, **quantities)).simulate(values)[0][:, :, 0]
+        for protocol in (cut, whole)
+    )
+    assert np.isfinite(ours).all()
+    n = cut.n_times_max
+    first = round(rest_ms / 0.05) + n
+    for sweep, begin in enumerate((0, first)):
+        apart = abs(ours[sweep, 1:] - truth[0, begin + 1 : begin + n])
+        assert apart.max() < 1e-4 * abs(truth).max(), sweep
+
+
 def test_a_finer_mesh_changes_little_and_with_the_order_of_the_method() -> None:
     at_once = FULL | {"delay": sympy.Integer(0)}  # of a delay errors depend on where it falls
     problem = clamped(model_named("na_hh"), moving(), **at_once)

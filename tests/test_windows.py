@@ -188,8 +188,14 @@ def test_rests_that_cannot_be(between: dict[str, Any], said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_a_delayed_sweep_begins_at_the_voltage_of_the_rest(tmp_path: Path) -> None:
-    (tmp_path / "p.yaml").write_text(dump_yaml(RESTED))
+@pytest.mark.parametrize(
+    ("between", "before"), [({}, -100), ({"between_sweeps": {"carry_over": True}}, 20)]
+)
+def test_a_delayed_sweep_begins_at_the_voltage_before_it(
+    between: dict[str, Any], before: float, tmp_path: Path
+) -> None:
+    """That of the rest, or where the last sweep ended."""
+    (tmp_path / "p.yaml").write_text(dump_yaml(RESTED | between))
     (tmp_path / "r.csv").write_text("a,b\n" + "1,2\n" * 20)
     fit = {
         "model": str(MODELS / "k_hh.yaml"),
@@ -209,4 +215,4 @@ def test_a_delayed_sweep_begins_at_the_voltage_of_the_rest(tmp_path: Path) -> No
     }
     (tmp_path / "fit.yaml").write_text(dump_yaml(fit))
     (experiment,) = load_plan(tmp_path / "fit.yaml").problem.experiments
-    assert experiment.protocol.voltage([0, 1, 2.5]).tolist() == [[-80] * 3, [-100, -100, -80]]
+    assert experiment.protocol.voltage([0, 1, 2.5]).tolist() == [[-80] * 3, [before, before, -80]]

@@ -288,7 +288,8 @@ def recently_moved(seen: Seen, window: int) -> np.ndarray:
     command = seen.command_mV.copy()
     for row in command:
         row[np.isnan(row)] = row[np.isfinite(row)][-1]
-    first = np.full((len(command), window), seen.protocol.holding_mV)
+    before = [seen.protocol.voltage_before(k) for k in range(len(command))]
+    first = np.repeat(np.array(before)[:, None], window, axis=1)
     ahead = np.repeat(command[:, -1:], 3, axis=1)
     padded = np.concatenate([first, command, ahead], axis=1)
     # the last `window` samples, this one and three to come: a jump is the mean of three

@@ -523,7 +523,7 @@ class Protocol:
         Jumps inside a recorded command are among them, and so is the start of a sweep where the
         command leaves the voltage that was held before it.
         """
-        times, before = list[float](), self._voltage_before(sweep)
+        times, before = list[float](), self.voltage_before(sweep)
         for s in self.sweeps[sweep]:
             first, last = s.voltage(np.array([s.start_ms, s.end_ms]))
             if abs(first - before) > least_mV:
@@ -534,8 +534,8 @@ class Protocol:
             before = last
         return np.array(times)
 
-    def _voltage_before(self, sweep: int) -> float:
-        """The voltage before a sweep, mV: that at the end of the last one, or the holding one."""
+    def voltage_before(self, sweep: int) -> float:
+        """The voltage before a sweep, mV: that of the rest, of the last sweep's end, or holding."""
         if sweep == 0 or not self.carry_over:
             return self.holding_mV
         if self.rest_ms > 0:

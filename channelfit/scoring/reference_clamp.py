@@ -203,7 +203,7 @@ def _pieces(protocol: Protocol, k: int) -> list[tuple[float, float, Callable[[fl
     """Begin, end and command of every smooth part of a sweep."""
     segments = list(protocol.sweeps[k])
     if k and protocol.carry_over and protocol.rest_ms > 0:
-        segments.insert(0, Segment(-protocol.rest_ms, 0.0, Constant(protocol.holding_mV)))
+        segments.insert(0, Segment(-protocol.rest_ms, 0.0, Constant(protocol.resting_mV)))
     pieces = []
     for segment in segments:
         wave, edges = segment.wave, [segment.start_ms, segment.end_ms]

@@ -389,11 +389,9 @@ def _delayed(protocol: Protocol, delay_ms: float) -> Protocol:
     if delay_ms == 0:
         return protocol
     sweeps = []
-    rests = protocol.carry_over and protocol.rest_ms > 0
     for k, sweep in enumerate(protocol.sweeps):
         end = sweep[-1].end_ms
-        before = protocol.resting_mV if k and rests else protocol.holding_mV
-        segments = [Segment(0.0, delay_ms, Constant(before))]
+        segments = [Segment(0.0, delay_ms, Constant(protocol.voltage_before(k)))]
         for segment in sweep:
             start, wave = segment.start_ms + delay_ms, segment.wave
             if start >= end:

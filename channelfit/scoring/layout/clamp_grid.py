@@ -127,13 +127,15 @@ def grid(
         place = np.full((protocol.n_sweeps, protocol.n_times_max), -1, np.int64)
         if protocol.holding_mV not in holding:
             holding.append(protocol.holding_mV)
-        rest = holding.index(protocol.holding_mV)
+        rest, mesh = holding.index(protocol.holding_mV), _Mesh(protocol.holding_mV, level)
         for k in range(protocol.n_sweeps):
             kept, last = _needed(protocol, k, weight)
             if not len(kept) and not protocol.carry_over:
                 continue
             first = len(jumped)
-            for row, jump in _sweep_steps(protocol, k, level):
+            if not protocol.carry_over:
+                mesh = _Mesh(protocol.holding_mV, level)
+            for row, jump in mesh.steps(_pieces(protocol, k)):
                 if row[BEGIN] > last:
                     break
                 steps.append(row)
@@ -174,43 +176,67 @@ def _needed(protocol: Protocol, k: int, weight: np.ndarray | None) -> tuple[np.n
     return kept, float(protocol.times_ms[kept[-1]]) if len(kept) else -np.inf
 
 
-def _sweep_steps(protocol: Protocol, k: int, level: int) -> Iterator[tuple[np.ndarray, int]]:
-    """The rows of `Grid.steps` of one sweep, and whether the command has just jumped at each."""
-    finer = LEVELS[level] / LEVELS[0]
-    voltage, slope = protocol.holding_mV, 0.0
-    if protocol.carry_over and k:
-        last = _pieces(protocol, k - 1)[-1]
-        voltage, slope = float(last.voltage(last.end)), last.slope(last.end)
-    age, shortest, jump = math.inf, math.inf, 0
-    for piece in _pieces(protocol, k):
-        t, v = piece.begin, float(piece.voltage(piece.begin))
-        kink = abs(piece.slope(t) - slope)
-        if abs(v - voltage) > _NO_JUMP:
-            age, shortest, jump = 0.0, _FIRST_STEP / finer, 1
-        elif kink > _NO_KINK:
-            least = max(_MOST_MV / kink / LEVELS[level], _FIRST_STEP / finer)
-            if least < max(shortest, age / LEVELS[level]):
-                age, shortest = 0.0, least
-        while t < piece.end:
-            steepest = max(abs(piece.slope(t)), 1e-300)
-            h = min(
-                max(shortest, age / LEVELS[level]),
-                _MOST_MV / finer / steepest,
-                _MOST_RADIANS / finer / max(piece.fastest, 1e-300),
-            )
-            left = piece.end - t
-            h = left if h > left * (1 - 1e-9) else min(h, 0.5 * left) if h > 0.6 * left else h
-            at = np.minimum(t + h * np.asarray(NODES), piece.end)
-            yield np.array([t, h, *piece.voltage(at), h * piece.slope(t)]), jump
-            t, age, jump = (piece.end if h == left else t + h), age + h, 0
-        voltage, slope = float(piece.voltage(piece.end)), piece.slope(piece.end)
+@dataclass
+class _Mesh:
+    """The steps of sweeps, each of which begins where the one before it ended, or at rest.
+
+    Attributes:
+        voltage: mV at the end of the steps so far; level: index into LEVELS.
+        slope: mV/ms there.
+        age, shortest: ms since the last jump, and of the first step behind it. A sweep that carries
+            on goes on with both: what the last jump began may not be over.
+    """
+
+    voltage: float
+    level: int
+    slope: float = 0.0
+    age: float = math.inf
+    shortest: float = math.inf
+
+    def steps(self, pieces: Sequence[_Piece]) -> Iterator[tuple[np.ndarray, int]]:
+        """The rows of `Grid.steps` of one sweep, and whether the command has just jumped at each.
+
+        The next sweep goes on from here where all of them are taken.
+        """
+        per_age = LEVELS[self.level]
+        finer = per_age / LEVELS[0]
+        for piece in pieces:
+            t, jump = piece.begin, self._begin(piece)
+            while t < piece.end:
+                steepest = max(abs(piece.slope(t)), 1e-300)
+                h = min(
+                    max(self.shortest, self.age / per_age),
+                    _MOST_MV / finer / steepest,
+                    _MOST_RADIANS / finer / max(piece.fastest, 1e-300),
+                )
+                left = piece.end - t
+                h = left if h > left * (1 - 1e-9) else min(h, 0.5 * left) if h > 0.6 * left else h
+                at = np.minimum(t + h * np.asarray(NODES), piece.end)
+                yield np.array([t, h, *piece.voltage(at), h * piece.slope(t)]), jump
+                t, self.age, jump = (piece.end if h == left else t + h), self.age + h, 0
+            self.voltage = float(piece.voltage(piece.end))
+            self.slope = piece.slope(piece.end)
+
+    def _begin(self, piece: _Piece) -> int:
+        """1 where the command jumps as a piece begins; what a kink needs is seen to as well."""
+        per_age = LEVELS[self.level]
+        first = _FIRST_STEP * LEVELS[0] / per_age
+        kink = abs(piece.slope(piece.begin) - self.slope)
+        if abs(float(piece.voltage(piece.begin)) - self.voltage) > _NO_JUMP:
+            self.age, self.shortest = 0.0, first
+            return 1
+        if kink > _NO_KINK:
+            least = max(_MOST_MV / kink / per_age, first)
+            if least < max(self.shortest, self.age / per_age):
+                self.age, self.shortest = 0.0, least
+        return 0
 
 
 def _pieces(protocol: Protocol, k: int) -> list[_Piece]:
     """The smooth parts of a sweep, behind the rest that comes before it."""
     pieces = []
     if protocol.carry_over and k and protocol.rest_ms > 0:
-        rest = Segment(-protocol.rest_ms, 0.0, Constant(protocol.holding_mV))
+        rest = Segment(-protocol.rest_ms, 0.0, Constant(protocol.resting_mV))
         pieces.append(_Piece(rest, -protocol.rest_ms, 0.0))
     for segment in protocol.sweeps[k]:
         wave = segment.wave
