@@ -225,6 +225,18 @@ REFUSED = {
         {"derivative": "FROM i = 0 TO 999999999 { w = i }\n n' = (w - n)/3"},
         r"more than \d+ statements",
     ),
+    "an empty loop that takes forever": (
+        {"derivative": "FROM i = 0 TO 1000000000 { }\n n' = (w - n)/3"},
+        r"line 11: more than \d+ statements",
+    ),
+    "a table that fills the memory": (
+        {"more": "PROCEDURE f(v) { TABLE w FROM -9 TO 9 WITH 2000000000\n w = v }"},
+        r"line 13: a TABLE WITH 2000000000; one has at most 100,000 rows",
+    ),
+    "an array that fills the memory": (
+        {"parameter": "q[2000000000]"},
+        r"line 2: an array of 2000000000; one has 1 to 64 elements",
+    ),
     "a name that is no number": ({"derivative": "n' = (1 - n)/0"}, r"divided by zero"),
     "a syntax error": ({"derivative": "n' = ((1 - n"}, r"NEURON's parser cannot read it"),
     "strange characters": ({"more": "PROCEDURE f() { w = 1 # 2 }"}, r"line 13: a character"),
@@ -247,10 +259,16 @@ def test_the_template_of_these_is_itself_accepted(tmp_path: Path) -> None:
     assert made.largest == ("g",)
 
 
-@pytest.mark.parametrize("nested", ["(" * 5000 + "v" + ")" * 5000, "-" * 20000 + "v"])
-def test_deep_nesting_ends_in_a_message(nested: str, tmp_path: Path) -> None:
-    said = {**SAID, "derivative": f"n' = ({nested} - n)/3"}
-    with pytest.raises(InputError, match="nested|parser|not a .mod file that can be used"):
+@pytest.mark.parametrize(
+    "nested",
+    ["(" * 5000 + "v" + ")" * 5000, "-" * 20000 + "v", "!" * 400 + "v", "^v" * 3000, "+v" * 3000],
+)
+def test_deep_nesting_is_refused_before_the_parser_takes_minutes(
+    nested: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("channelfit.scoring.neuron.importing.parse_nmodl", pytest.fail)
+    said = {**SAID, "derivative": f"n' = (v{nested} - n)/3"}
+    with pytest.raises(InputError, match="line 11: nested too deeply"):
         of_text(CHANNEL.format(**said), tmp_path)
 
 

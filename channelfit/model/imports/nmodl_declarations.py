@@ -38,6 +38,8 @@ _NAMES = ("coulombs", "coulomb", "coul", "joules", "joule", "1", "")
 _IN_UNIT = re.compile(r"\s*([\d.]+(?:[eE][+-]?\d+)?(?=\s))?\s*([a-z]*|1)(/deg[CK]|/K|/degree)?\s*")
 #: Blocks whose contents are looked at, and those that say nothing about a channel.
 _SOLVABLE = ("DerivativeBlock", "KineticBlock", "LinearBlock", "ProcedureBlock")
+#: Elements of an array, and rows of a TABLE.
+_LONGEST_ARRAY, _LONGEST_TABLE = 64, 100_000
 _IGNORED = ("IndependentBlock", "UnitState", "LineComment", "BlockComment", "Define", "Model")
 
 
@@ -76,6 +78,7 @@ def declarations(tree: Tree, title: str) -> Declarations:
     """
     found = Declarations(title)
     _put_in_defined(found, tree)
+    _check_tables(tree)
     for block in tree.children:
         _block(found, block)
     for key in found.currents:
@@ -104,6 +107,18 @@ def _put_in_defined(found: Declarations, tree: Tree) -> None:
                 float(leaf.text)
             except ValueError:
                 raise InputError(f"{leaf.text} is no number", None, f"line {leaf.line}") from None
+
+
+def _check_tables(tree: Tree) -> None:
+    """Refuses a TABLE that would fill the memory of the NEURON that proves the translation."""
+    for table in tree.walk():
+        counts = table.all("Integer")[-1:] if table.kind == "TableStatement" else []
+        if counts and float(counts[0].text) > _LONGEST_TABLE:
+            raise InputError(
+                f"a TABLE WITH {counts[0].text[:20]}; one has at most {_LONGEST_TABLE:,} rows",
+                None,
+                f"line {table.line}",
+            )
 
 
 def _block(found: Declarations, block: Tree) -> None:
@@ -192,6 +207,8 @@ def _ion(found: Declarations, row: Tree) -> None:
 
 def _parameter(found: Declarations, row: Tree) -> None:
     key, line = row.name, row.line
+    for array in row.all("IndexedName"):
+        _length(array.children[1], line)
     found.lines[key] = line
     values = row.all("Double", "Integer", "Float", "UnaryExpression")
     value = _value(row) if values else 0.0
@@ -208,17 +225,26 @@ def _parameter(found: Declarations, row: Tree) -> None:
 
 
 def _variable(found: Declarations, row: Tree, state: bool) -> None:
-    numbers = [int(float(child.text)) for child in row.all("Integer", "Double")]
+    numbers = row.all("Integer", "Double")
     names = [row.name]
     if len(numbers) % 2:  # an array; an even count is only FROM and TO
-        if not 0 < numbers[0] <= 64:
-            raise InputError(f"an array of {numbers[0]}", None, f"line {row.line}")
-        names = [f"{row.name}[{k}]" for k in range(numbers[0])]
+        names = [f"{row.name}[{k}]" for k in range(_length(numbers[0], row.line))]
     found.variables.add(row.name)
     for key in names:
         found.lines.setdefault(key, row.line)
         if state:
             found.states[key] = row.line
+
+
+def _length(number: Tree, line: int) -> int:
+    """How many elements an array has. Raises InputError for more than a channel could have."""
+    if not 0 < float(number.text) <= _LONGEST_ARRAY:
+        raise InputError(
+            f"an array of {number.text[:20]}; one has 1 to {_LONGEST_ARRAY} elements",
+            None,
+            f"line {line}",
+        )
+    return int(float(number.text))
 
 
 def _value(row: Tree) -> float:

@@ -184,10 +184,8 @@ class Run:
             self._statement(statement, frame)
 
     def _statement(self, tree: Tree, frame: Frame) -> None:
-        self.statements += 1
         self.line = tree.line or self.line
-        if self.statements > _MOST_STATEMENTS:
-            self._refuse(f"more than {_MOST_STATEMENTS} statements, loops and calls unrolled")
+        self._count(1)
         if tree.kind == "LocalListStatement":
             for local in tree.children:
                 frame[local.name] = self._unset(local.name)
@@ -216,6 +214,12 @@ class Run:
             self.found.equations.append((left, right))
         else:
             self._refuse(f"a statement that cannot be translated ({tree.kind})")
+
+    def _count(self, more: int) -> None:
+        """Refuse a file that has more statements than can be followed."""
+        self.statements += more
+        if self.statements > _MOST_STATEMENTS:
+            self._refuse(f"more than {_MOST_STATEMENTS} statements, loops and calls unrolled")
 
     def _silent(self, tree: Tree) -> None:
         if tree.kind == "TableStatement" and not any("TABLE" in note for note in self.found.notes):
@@ -312,6 +316,7 @@ class Run:
         if step < 1:
             self._refuse("a loop that does not count upward")
         counter, hidden = tree.children[0].text, frame.get(tree.children[0].text)
+        self._count(len(range(first, min(last, first + _MOST_STATEMENTS * step) + 1, step)))
         for k in range(first, last + 1, step):
             frame[counter] = number(k)
             self._block(tree.children[-1], frame)

@@ -44,6 +44,9 @@ _REFUSED = {
     "WHILE": "a loop whose end cannot be known",
     "while": "a loop whose end cannot be known",
 }
+#: Brackets that may be open, and operators in one expression.
+_DEEPEST, _LONGEST_CHAIN = 100, 300
+_NESTS = re.compile(r"[<>=!]=|<->|&&|\|\||[-+*/^!<>=~(){}]")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STRANGE = re.compile(r"[^A-Za-z0-9_\s{}()\[\]<>=!&|+\-*/^~.,;'%\"]")
 _STRING = re.compile(r'"[^"\n]*"')
@@ -98,6 +101,7 @@ def read_nmodl(data: bytes) -> NmodlText:
         raise _at("a COMMENT that has no ENDCOMMENT", inside - 1)
     for k, line in enumerate(lines):
         _check(line, k)
+    _check_depth("\n".join(lines))
     return NmodlText("\n".join(lines) + "\n", title)
 
 
@@ -114,6 +118,22 @@ def _check(line: str, k: int) -> None:
         raise _at(f"a character that NMODL has no use for, {strange[0]!a}", k)
     if '"' in line:
         raise _at(f"a text in quotes, {_STRING.search(line) and 'as printf has'}", k)
+
+
+def _check_depth(text: str) -> None:
+    """Refuses what NEURON's parser would take minutes for, or not survive.
+
+    It works for each level of a nesting on all levels below, and a chain of operators nests, too.
+    """
+    depth = operators = 0
+    for found in _NESTS.finditer(text):
+        mark = found[0]
+        depth += (mark in "({") - (mark in ")}")
+        operators = 0 if mark in "{}=~" else operators + (mark not in "()")
+        if depth > _DEEPEST or operators > _LONGEST_CHAIN:
+            raise _at(
+                "nested too deeply, or too many operators", text.count("\n", 0, found.start())
+            )
 
 
 def _at(message: str, k: int) -> InputError:
