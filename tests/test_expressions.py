@@ -26,8 +26,16 @@ from channelfit.model.expressions import (
     parse_expression,
 )
 from channelfit.model.singularities import remove_singularities
-from channelfit.model.terms import V, exprel, exprel_slope, symbol
+from channelfit.model.terms import (
+    LARGEST_INTEGER,
+    V,
+    exprel,
+    exprel_slope,
+    parts_of,
+    symbol,
+)
 from channelfit.reading.errors import InputError
+from channelfit.results.report.description import text
 
 NAMES = ("a", "b", "k", "z", "a12", "z12", "z21", "vh", "a1", "a2", "a3", "x")
 a, b, k, z = map(symbol, "abkz")
@@ -861,3 +869,12 @@ def test_whole_powers_by_squares_are_those_of_the_library() -> None:
         with np.errstate(all="ignore"):
             found = evaluate(sympy.Symbol("x") ** power, {"x": x})
             assert found == pytest.approx(x**power, rel=1e-12)
+
+
+def test_a_power_of_a_conditional_leaves_no_whole_number_of_thousands_of_digits() -> None:
+    found = parse_expression("(2147483648 if v > 0 else 3)**(-1000)", [])
+    rationals = [part for part in parts_of(found) if part.is_Rational]
+    assert max((max(abs(r.p), r.q) for r in rationals), default=0) <= LARGEST_INTEGER
+    assert text(found) == "0"
+    small = parse_expression("(2147483648 if v > 0 else 3)**(-30)", [])
+    assert [float(value) for value, _ in small.args] == [2147483648.0**-30, 3.0**-30]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from little import save_fit
 
-from channelfit.front.kinds import load_plan
+from channelfit.front.kinds import channel_document, function_of, load_plan
 from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
@@ -416,6 +416,32 @@ def test_defaults_of_the_search(folder: Path) -> None:
 
 
 # --- overrides -----------------------------------------------------------------------------------
+
+
+def test_places_in_lists_of_thousands_of_digits_are_no_places(folder: Path) -> None:
+    path = model_with(folder, {"experiments": [recorded(folder)]})
+    for key in ("states", "fit.experiments"):
+        said = complaint(path, f"{key}[{'1' * 5000}]=x")
+        assert f"{key} has entries 1 to" in said
+        assert len(said) < 400
+    assert loaded(path, "fit.experiments[01].weight=3").problem.experiments[0].weight == 3
+
+
+def test_a_scan_below_its_starts_is_refused(folder: Path) -> None:
+    path = model_with(folder, {"experiments": [recorded(folder)]})
+    said = complaint(path, "fit.optimizer={name: hybrid, scan: 1}")
+    assert "optimizer.scan: must not be below the 16 starts that are chosen among these" in said
+    assert loaded(path, "fit.optimizer={name: hybrid, scan: 4, starts: 4}").optimizer == "hybrid"
+
+
+def test_a_fit_section_that_is_no_mapping_is_refused_whatever_is_done(folder: Path) -> None:
+    path = model_with(folder, "hello")
+    for read in (channel_document, load_plan, function_of):
+        with pytest.raises(InputError, match=r"fit: a mapping .* was expected, not \"hello\""):
+            read(path)
+    (folder / "fit.yaml").write_text(f"model: {path.name}\nfit: {{experiments: []}}\n")
+    with pytest.raises(InputError, match=f"{path.name}: fit: a mapping"):
+        channel_document(folder / "fit.yaml")
 
 
 def test_overrides_of_settings_values_and_lists(folder: Path) -> None:

@@ -588,3 +588,22 @@ def test_every_format_is_told_where_a_file_has_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="save the sheet as CSV"):
         read(tmp_path / "a.xlsx")
     assert set(READERS) >= {".abf", ".nwb", ".ibw", ".wcp", ".dat", ".mat", ".h5", ".csv", ".tsv"}
+
+
+def test_a_protocol_of_a_syncropatch_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    text = write_eph(tmp_path / "steps.eph").read_bytes()
+    rows = text.index(b"Set ")
+    line = text.index(b"\r\n", rows) + 2
+    for end in (rows, rows + 9, line, line + 9):
+        (tmp_path / "cut.eph").write_bytes(text[:end])
+        with pytest.raises(InputError, match=r"cut.eph: its segments have \d+ .* says 40"):
+            read(tmp_path / "cut.eph")
+
+
+@pytest.mark.parametrize("value", [1e308, -1e154])
+def test_a_value_that_nobody_measured_is_refused(tmp_path: Path, value: float) -> None:
+    current = CURRENT.copy()
+    current[1, 3] = value
+    scipy_io.savemat(tmp_path / "cell.mat", {"current": current.T})
+    with pytest.raises(InputError, match=r"cell.mat: current: a value of .*in sweep 2 is nothing"):
+        read(tmp_path / "cell.mat")

@@ -86,6 +86,12 @@ def test_what_is_right_is_silent(tmp_path: Path, currents: Any, name: str, mask:
     assert cautions(tmp_path, name, currents[name], mask=mask) == ""
 
 
+def test_a_recording_of_which_nothing_is_known_is_no_defect(tmp_path: Path) -> None:
+    current = np.full((13, 500), np.nan)
+    with pytest.raises(InputError, match="no samples? (is|are) left|no sample counts"):
+        cautions(tmp_path, "model_a", current, recording={"missing": "mask"})
+
+
 @pytest.mark.parametrize("name", CELLS)
 def test_without_noise_and_with_few_digits_it_is_silent(tmp_path: Path, name: str) -> None:
     """Plateaus of equal values are not clipped, nor are five digits too low a gain."""

@@ -31,6 +31,7 @@ from channelfit.model.terms import (
     as_float,
     exponential,
     exprel,
+    in_plain_numbers,
     is_zero,
     may_be_real,
     parts_of,
@@ -238,7 +239,7 @@ class Reader:
         except (RecursionError, MemoryError, OverflowError):
             self.refuse("too complicated", None)
         self.check_numbers(value)
-        return value
+        return in_plain_numbers(value)
 
     # refusals
 

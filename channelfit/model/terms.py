@@ -181,6 +181,19 @@ def with_plain_numbers(value: sympy.Expr) -> sympy.Expr:
     return product(sympy.Float(as_float(coefficient), precision=53), *rest)
 
 
+def in_plain_numbers(expression: sympy.Expr) -> sympy.Expr:
+    """The same expression without large whole numbers and fractions, however deep they stand.
+
+    SymPy makes them where it raises the values of a conditional to a power, for instance.
+    """
+    large = {
+        part: sympy.Float(as_float(part), precision=53)
+        for part in parts_of(expression)
+        if part.is_Rational and max(abs(part.p), part.q) > LARGEST_INTEGER
+    }
+    return expression.xreplace(large) if large else expression
+
+
 def parts_of(expression: sympy.Basic) -> list[sympy.Basic]:
     """Every part of an expression once, each after its arguments, the expression itself last.
 

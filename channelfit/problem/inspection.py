@@ -158,7 +158,7 @@ def inspect_file(path: Path, told: Told | None = None) -> Inspection:
         return _measured(
             Inspection(contents, None, none, "", False, made.sampling_ms, made, "the file itself")
         )
-    contents = read(path, layout=told.layout, decimal=told.decimal)
+    contents = _without_infinite(read(path, layout=told.layout, decimal=told.decimal))
     current = _current(contents, told)
     sampling, cautions = _sampling(contents, told), list[Caution]()
     if not contents.signals and not math.isfinite(sampling):
@@ -186,6 +186,19 @@ def inspect_file(path: Path, told: Told | None = None) -> Inspection:
         signal_was_told=told.signal is not None,
     )
     return _measured(found)
+
+
+def _without_infinite(contents: Contents) -> Contents:
+    """The same contents, in which an infinite sample is one that is missing, as in a fit."""
+    return replace(
+        contents,
+        signals=tuple(
+            replace(one, values=np.where(np.isinf(one.values), np.nan, one.values))
+            if np.isinf(one.values).any()
+            else one
+            for one in contents.signals
+        ),
+    )
 
 
 # --- which signal --------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ def _apart(seen: Seen) -> Iterator[Caution]:
     """A caution where currents jump although the command does not change."""
     n = seen.known.shape[1]
     window = max(_RESPONSE_SAMPLES, math.ceil(RESPONSE_MS / seen.protocol.sampling_ms))
-    if n < 3 * window:
+    if n < 3 * window or not seen.known.any():
         return
     moved = recently_moved(seen, window)
     if not moved.any() or moved.all():

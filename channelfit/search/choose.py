@@ -108,7 +108,14 @@ def _make_hybrid(
 ) -> Hybrid:
     for name in settings:
         whole(settings[name], f"optimizer.{name}", least=1)
-    return Hybrid(n_parameters, seed, **settings, initial=initial)
+    made = Hybrid(n_parameters, seed, **settings, initial=initial)
+    if made.scan and made.scan < made.starts:
+        raise InputError(
+            f"must not be below the {made.starts} starts that are chosen among these points: "
+            f"{made.scan}",
+            key="optimizer.scan",
+        )
+    return made
 
 
 def _refuse_asynchronous_ring(

@@ -174,6 +174,8 @@ def read_fit_document(file: Path, overrides: Sequence[str] = ()) -> tuple[dict[s
     document, model_file = joined_documents(file, model)
     for text in [text for text in overrides if text not in named]:
         override(document, text, file)
+    if document.get("fit") is not None:
+        Section(document["fit"], file, "fit")  # whatever is done with it, it is a mapping
     return document, model_file
 
 

@@ -152,7 +152,7 @@ class Hybrid(Optimizer):
         """
         random = np.random.Generator(np.random.Philox(self.seed))
         objective.previews = True
-        self.scan = self.scan or _points(objective) * self.n_parameters
+        self.scan = self.scan or max(_points(objective) * self.n_parameters, self.starts)
         perfect = objective.floor if target is None else min(objective.floor, target)
         found: _Found | None = None
         under_way: _UnderWay | None = None

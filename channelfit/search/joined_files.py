@@ -70,6 +70,8 @@ def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
     """
     own = root.take("fit")
     titles = {key: root.take(key) for key in ("name", "description", "source") if key in root}
+    if models is not None:
+        Section(models, model_file, "fit")
     if not isinstance(own, dict | None) or not isinstance(models, dict | None):
         return own
     twice = next((key for key in titles if key in (own or {})), None)

@@ -22,6 +22,8 @@ from channelfit.reading.units import shown
 _OF_CELL = re.compile(
     rf"parameters\.(?P<name>\w+)\[(?P<cell>[^\[\]]+)\]\.(?P<key>{'|'.join(BY_CELL)})"
 )
+#: Digits of the largest place in a list: Python reads no number of thousands of them.
+_MOST_DIGITS = 12
 #: Mappings that an override may begin where the file has none.
 _MAY_BEGIN = {("fit",), ("fit", "optimizer"), ("fit", "stop"), ("fit", "surrogate")}
 
@@ -109,9 +111,11 @@ def _slot(
     """Entry [n], counted from 1, of the list at `path`, and the list."""
     if not isinstance(place, list):
         raise InputError(f"{_joined(path)} is not a list", file, key)
-    n = int(part[1:-1])
+    digits = part[1:-1].lstrip("0")
+    n = int(digits) if 0 < len(digits) <= _MOST_DIGITS else 0
     if not 1 <= n <= len(place):
-        raise InputError(f"{_joined(path)} has entries 1 to {len(place)}, not {n}", file, key)
+        told = f"{_joined(path)} has entries 1 to {len(place)}, not {digits[:_MOST_DIGITS] or 0}"
+        raise InputError(told, file, shown(key))
     return place[n - 1], place
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import (
     abf,
@@ -53,6 +55,8 @@ _WAYS_ROUND = {
     ".atf": "Axon text; save it as ABF, or delete the lines above its table and call it .txt",
 }
 _MAX_BYTES = 2_000_000_000
+#: The largest value of a sample, in whatever unit.
+_LARGEST = 1e100
 
 
 def read(path: Path, **choices: Any) -> Contents:
@@ -82,11 +86,26 @@ def read(path: Path, **choices: Any) -> Contents:
                 f"{shown(value)} has no meaning for {suffix_of(path)} files{known}", path, key
             )
     try:
-        return reader(path, **given)
+        return _of_a_size(reader(path, **given))
     except InputError as error:
         raise error.at(path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", path) from None
+
+
+def _of_a_size(contents: Contents) -> Contents:
+    """The same contents. Raises InputError for a number whose square no computation could hold."""
+    for signal in contents.signals:
+        for k, sweep in enumerate(signal.values, 1):
+            largest = np.max(np.abs(sweep), where=np.isfinite(sweep), initial=0.0)
+            if largest > _LARGEST:
+                raise InputError(
+                    f"a value of {largest:g} in sweep {k} is nothing that was measured; is the "
+                    "file damaged, or of another byte order?",
+                    contents.file,
+                    signal.name,
+                )
+    return contents
 
 
 def choices_of(path: Path) -> list[str]:

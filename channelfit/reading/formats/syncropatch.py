@@ -181,11 +181,24 @@ def _from_eph(path: Path) -> Contents:
     if any(cells[5] == "F" for _, cells in rows):
         notes.append("Parts of the protocol were not recorded; the samples are only of the rest.")
     sweeps = tuple(_eph_sweep(rows, k, holding, path) for k in range(n_sweeps))
+    _check_whole(lines, sum(epoch.duration_ms for epoch in sweeps[0]) / sampling, notes, path)
     if all(sweep == sweeps[0] for sweep in sweeps):
         sweeps = sweeps[:1]
     return Contents(
         path, "SyncroPatch protocol", sampling, (), None, sweeps, holding, notes=tuple(notes)
     )
+
+
+def _check_whole(lines: Sequence[str], samples: float, notes: list[str], path: Path) -> None:
+    """Refuses a table of segments with fewer samples than the file says, as one that is cut off."""
+    name = "# of Samples"
+    stated = _setting(lines, name, path) if any(x.startswith(name) for x in lines) else 1.0
+    if round(samples) < (1 if notes else stated):
+        raise InputError(
+            f"its segments have {round(samples):,} samples, and it says {stated:,.0f}; is the file "
+            "cut off?",
+            path,
+        )
 
 
 def _setting(lines: Sequence[str], name: str, path: Path) -> float:
