@@ -713,10 +713,6 @@ def test_the_command_line_fits_and_simulates_cells(tmp_path: Path) -> None:
         (["fit.experiments[1].cell=x]y"], 'fit.experiments[1].cell: "x]y" cannot name a cell'),
         (["fit.experiments[1].cell=others"], "stands for all cells not named"),
         (["fit.experiments[2].temperature=5 mV"], "fit.experiments[2].temperature"),
-        (
-            ["definitions.q=q10", "current.reversal=-90 mV"],
-            "the temperature of an experiment changes",
-        ),
         (["parameters.g[cell 1].value=300"], "cell 1: the value 300 lies outside the range"),
         (["fit.solve=a"], "the current is not a straight line in"),
     ],

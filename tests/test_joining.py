@@ -16,8 +16,11 @@ from channelfit.front.main import main
 from channelfit.model.model_file import load_model
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.results.comparison import check_same_data
+from channelfit.results.export.subject import subject_of
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan
+from channelfit.search.saved_fit import fit_document
 
 MODEL: dict[str, Any] = {
     "name": "little",
@@ -131,11 +134,58 @@ def test_simulations_of_a_fit_file_have_its_name(
     assert (folder / "cell_7-steps.csv").exists()
 
 
-def test_a_temperature_that_no_rate_depends_on_is_refused(folder: Path) -> None:
+@pytest.fixture
+def at_one_temperature(folder: Path) -> Path:
+    """A folder where no expression of the model depends on the temperature."""
     rates = {"C -> O": "a*exp(v/25)", "O -> C": "b"}
-    (folder / "models" / "model.yaml").write_text(dump_yaml(MODEL | {"rates": rates}))
-    said = complaint(folder, {}, temperature=33)
-    assert said.startswith("/fits/cell.yaml: temperature: changes nothing: no expression in model")
+    model = {key: value for key, value in MODEL.items() if key != "fit"} | {"rates": rates}
+    (folder / "models" / "model.yaml").write_text(dump_yaml(model))
+    return folder
+
+
+def of_a_saved_fit(fit: FitPlan, folder: Path) -> tuple[str, bool]:
+    """What an export says of the temperature, and whether it is that of the recordings."""
+    document = fit_document(fit, fit.problem.values(), folder)
+    found = subject_of(document, folder / "fit.yaml", None, {})
+    return found.rates_hold_at(), found.temperature_stated
+
+
+def test_a_temperature_that_no_rate_depends_on_is_kept_and_exported(
+    at_one_temperature: Path,
+) -> None:
+    folder = at_one_temperature
+    warm = loaded(folder, {"experiments": EXPERIMENTS}, temperature="35 degC")
+    assert warm.problem.model.temperature_C == 35
+    assert of_a_saved_fit(warm, folder) == ("the rates hold at 35 degC", True)
+    plan = loaded(folder, {"experiments": [EXPERIMENTS[0] | {"temperature": "35 degC"}]})
+    assert plan.problem.experiments[0].temperature_C == 35
+    assert plan.cautions == loaded(folder, {"experiments": EXPERIMENTS}).cautions
+    assert of_a_saved_fit(plan, folder) == ("the rates hold at 35 degC", True)
+    silent = loaded(folder, {"experiments": EXPERIMENTS})
+    told, stated = of_a_saved_fit(silent, folder)
+    assert told.startswith("the model's file says 22 degC; the fit does not say")
+    assert not stated
+    said = complaint(folder, {"experiments": [EXPERIMENTS[0] | {"temperature": "hot"}]})
+    assert "fit.experiments[1].temperature" in said
+
+
+def test_recordings_of_several_temperatures_that_share_rates_are_warned_of(
+    at_one_temperature: Path,
+) -> None:
+    folder = at_one_temperature
+    rows = [EXPERIMENTS[0], EXPERIMENTS[0] | {"temperature": "35 degC"}]
+    plan = loaded(folder, {"experiments": rows})
+    assert any("recordings of 22 and 35 degC share" in c.value for c in plan.cautions)
+    assert of_a_saved_fit(plan, folder) == ("", True)
+
+
+def test_temperatures_are_compared_between_files(at_one_temperature: Path) -> None:
+    folder = at_one_temperature
+    rows = [EXPERIMENTS[0] | {"temperature": f"{celsius} degC"} for celsius in (22, 35)]
+    one, other = (loaded(folder, {"experiments": [row]}) for row in rows)
+    check_same_data(one, loaded(folder, {"experiments": rows[:1]}))
+    with pytest.raises(InputError, match="experiment 1 has another temperature than in"):
+        check_same_data(one, other)
 
 
 def test_temperature_and_current_of_a_fit_file(folder: Path) -> None:

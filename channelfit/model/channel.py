@@ -433,6 +433,11 @@ class ChannelModel:
         rest = {s.name for term in self.terms for s in term.drive.free_symbols}
         return self._rate_names() | self._needed(rest)
 
+    @property
+    def follows_temperature(self) -> bool:
+        """Whether a rate or a term of the current depends on the temperature."""
+        return CELSIUS in self.used_names()
+
     def names_behind(self, name: str) -> set[str]:
         """All names on which a definition depends, its own among them."""
         return self._needed([name])

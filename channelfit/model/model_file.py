@@ -45,7 +45,8 @@ def build_model(
         document: the data; it is not changed.
         file: where they come from, for messages; None where there is no file.
         celsius_of_one: where experiments have temperatures of their own, that of one of them, degC.
-            Then ``celsius``, which is a number else, is the last of the parameters, and fixed.
+            Then ``celsius``, which is a number else, is the last of the parameters, and fixed,
+            if an expression depends on it.
         used_elsewhere: parameters that act although no rate and no current depends on them.
 
     Raises:
@@ -84,6 +85,9 @@ def build_model(
         temperature_C=celsius,
         ties=ties,
     )
+    if not model.follows_temperature:
+        kept = tuple(p for p in model.parameters if p.name != CELSIUS)
+        model = replace(model, parameters=kept)
     _check_use(root, model, used_elsewhere)
     for opening in openings:
         if opening.balance:

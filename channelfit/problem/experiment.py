@@ -146,11 +146,14 @@ class Problem:
     def _celsius(self, k: int) -> float | None:
         """The temperature that the model is told with an experiment, if it is told any.
 
+        Where nothing in the model depends on it, it says where the recording comes from, no more.
+
         Raises: InputError where nothing says it, or where the model cannot be told.
         """
         own, key = self.experiments[k].temperature_C, f"experiments[{k + 1}].temperature"
         if not self.has_temperatures:
-            if own not in (None, self.model.temperature_C):
+            differs = own not in (None, self.model.temperature_C)
+            if differs and self.model.follows_temperature:
                 raise InputError("the model was built for one temperature alone", key=key)
             return None
         celsius = self.model.temperature_C if own is None else own

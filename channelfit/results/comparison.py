@@ -228,6 +228,8 @@ def _apart(a: Experiment, b: Experiment) -> str:
         return "protocol"
     if not np.allclose(a.protocol.times_ms, b.protocol.times_ms, rtol=0, atol=1e-9):
         return "sampling"
+    if None not in (a.temperature_C, b.temperature_C) and a.temperature_C != b.temperature_C:
+        return "temperature"
     if a.recording is None or b.recording is None:
         return "" if a.recording is b.recording else "recording"
     if a.weight != b.weight or not np.array_equal(a.recording.weight, b.recording.weight):

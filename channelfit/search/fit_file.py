@@ -35,6 +35,7 @@ from channelfit.search.joined_files import (
     inherited_keys,
     joined_documents,
     read_titles,
+    temperature_stated,
 )
 from channelfit.search.overrides import model_path, override
 from channelfit.search.plan import FitPlan, checked
@@ -112,6 +113,7 @@ def read_plan(
         noise_pA=noise,
         data_seed=data_seed,
         inherited=inherited_keys(file, model_file, raw),
+        temperature_stated=temperature_stated(document, file, model_file),
     )
     if surrogate:
         try:
@@ -377,10 +379,28 @@ def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
                 "write `per: cell` beside each parameter of which every cell has its own",
             )
         )
+    found += _temperature_cautions(plan)
     if not plan.surrogate:
         named = [place if plan.in_memory else f"{place}.recording" for place in places]
         found += fit_cautions(plan.problem, named, plan.space.n_free)
     return each_once(found)
+
+
+def _temperature_cautions(plan: FitPlan) -> list[Caution]:
+    """A caution where one set of rates is fitted to recordings of several temperatures."""
+    model = plan.problem.model
+    given = (e.temperature_C for e in plan.problem.experiments if e.weight > 0)
+    found = {model.temperature_C if own is None else own for own in given} - {None}
+    if len(found) < 2 or model.follows_temperature:
+        return []
+    return [
+        Caution(
+            f"{plan.file}: fit.experiments",
+            f"recordings of {' and '.join(f'{t:g}' for t in sorted(found))} degC share the same "
+            "rates, because no expression of the model uses celsius",
+            "fit each temperature by itself, or let the rates depend on celsius",
+        )
+    ]
 
 
 def _delayed(protocol: Protocol, delay_ms: float) -> Protocol:

@@ -18,7 +18,7 @@ from channelfit.model.model_file import build_model
 from channelfit.model.printed_form import is_printed_form, read_model_document
 from channelfit.model.scope import checked_name
 from channelfit.problem.clamp import words_of_clamps
-from channelfit.reading.documents import Section, dump_yaml
+from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, is_function
 from channelfit.reading.units import shown
@@ -132,6 +132,13 @@ def inherited_keys(file: Path, model_file: Path, joined: Mapping[str, Any]) -> t
     return tuple(key for key in joined if key not in given and key in models)
 
 
+def temperature_stated(document: Mapping[str, Any], file: Path, model_file: Path) -> bool:
+    """Whether the temperature of a joined document was given for the fit; see `FitPlan`."""
+    if file == model_file or read_model_document(file).get("temperature") is not None:
+        return True
+    return document.get("temperature") != read_model_document(model_file).get("temperature")
+
+
 def _change_current(root: Section, document: dict[str, Any]) -> None:
     """What a fit file says of temperature, current and leak goes before what the model says.
 
@@ -182,24 +189,9 @@ def build_fitted_model(
     """
     own = read_model_document(file) if file != model_file else {}
     try:
-        model = build_model(
+        return build_model(
             document, model_file, celsius_of_one, words_of_clamps(document.get("fit"))
         )
-        if celsius_of_one is not None and not _uses_celsius(document):
-            raise InputError(
-                f"the temperature of an experiment changes nothing: no expression in "
-                f"{model_file.name} uses celsius",
-                file,
-                "fit.experiments",
-            )
-        if own.get("temperature") is not None and not _uses_celsius(document):
-            raise InputError(
-                f"changes nothing: no expression in {model_file.name} uses celsius, and its rates "
-                "are those of one temperature",
-                file,
-                "temperature",
-            )
-        return model
     except InputError as error:
         if file == model_file or error.key is None or error.file == str(file):
             raise
@@ -213,13 +205,6 @@ def build_fitted_model(
         if any(f"{error.key}.".startswith(f"{key}.") for key in keys):
             raise InputError(error.message, file, error.key) from None
         raise
-
-
-def _uses_celsius(document: Mapping[str, Any]) -> bool:
-    """Whether an expression of a raw model depends on the temperature."""
-    places = ("definitions", "rates", "gates", "parameters", "current", "currents", "leak")
-    text = dump_yaml({k: document.get(k) for k in places})
-    return re.search(r"\b(celsius|permeability)\b", text) is not None
 
 
 def _change_parameter(document: dict[str, Any], name: str, row: Section, model_file: Path) -> None:

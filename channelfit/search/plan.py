@@ -60,6 +60,8 @@ class FitPlan:
             model's.
         description, source: the fit file's.
         inherited: keys of the model's fit section that hold beside those of a fit file.
+        temperature_stated: whether the model's temperature was given for this fit, and not by a
+            model file that may be of other recordings.
         cautions: what looks wrong in model and data.
         start: whether the search begins at the parameters' values, as one does that goes on from a
             saved fit.
@@ -91,6 +93,7 @@ class FitPlan:
     description: str = ""
     source: str = ""
     inherited: tuple[str, ...] = ()
+    temperature_stated: bool = False
     cautions: tuple[Caution, ...] = ()
     start: bool = False
     in_memory: bool = False

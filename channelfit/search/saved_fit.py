@@ -77,6 +77,8 @@ def fit_document(
         row["protocol"] = moved(row["protocol"], plan.file, folder)
         if not plan.surrogate:
             _move_files(row["recording"], plan, folder)
+        if plan.temperature_stated and not plan.problem.model.follows_temperature:
+            row.setdefault("temperature", document.get("temperature"))
     document["fit"] = section | {"start": "values"}
     return document
 

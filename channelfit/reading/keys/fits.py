@@ -78,7 +78,11 @@ FIT_FILE = Keys(
     description=replace(DESCRIPTION, null=True),
     source=replace(SOURCE, null=True),
     temperature=Key(
-        Quantity("temperature"), "Replaces the temperature of the model.", "22 degC", null=True
+        Quantity("temperature"),
+        "The temperature of the recordings, in place of that of the model; expressions know it as "
+        "`celsius`. Where none uses it, it is kept and exported with the values.",
+        "22 degC",
+        null=True,
     ),
     current=Key(
         Changes(("current",)), "Changes `current` of the model, key by key.", {"reversal": "-90 mV"}
@@ -209,7 +213,8 @@ EXPERIMENT = Keys(
     ),
     temperature=Key(
         Quantity("temperature"),
-        "The temperature of this experiment, which is `celsius` in expressions.",
+        "The temperature of this experiment, which is `celsius` in expressions. Where none uses "
+        "it, it is kept and exported with the values.",
         "34 degC",
         null=True,
         otherwise="that of the model",

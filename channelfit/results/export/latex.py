@@ -188,8 +188,8 @@ class _Document:
                 rf"$T$ is the temperature in $^\circ$C; the values hold at "
                 rf"${self.subject.temperature_C:g}\,^\circ$C."
             )
-        elif self.subject.temperature_C is not None:
-            words.append(rf"The rates hold at ${self.subject.temperature_C:g}\,^\circ$C.")
+        elif told := self.subject.rates_hold_at(r"\,$^\circ$C"):
+            words.append(f"{told[0].upper()}{told[1:]}.")
         if any(term.ion for term in self.channel.terms):
             words.append(
                 rf"$F = {FARADAY!r}$\,C/mol, $R = {GAS_CONSTANT!r}$\,J/(mol\,K); permeabilities "

@@ -374,12 +374,11 @@ class _Model:
 
     def _of_the_temperature(self) -> list[str]:
         told = self.subject.temperature_C
-        if told is None:
-            return []
-        follows = (
-            f"follow {self.writer.names[CELSIUS]}" if self.subject.warm else "do not follow it"
-        )
-        return [f"Temperature: the values hold at {told:g} degC; the rates {follows}."]
+        if self.subject.warm:
+            follows = f"the rates follow {self.writer.names[CELSIUS]}"
+            return [f"Temperature: the values hold at {told:g} degC; {follows}."]
+        held = self.subject.rates_hold_at()
+        return [f"Temperature: {held}; they do not follow it."] if held else []
 
     @cached_property
     def _initial(self) -> dict[str, float]:

@@ -258,9 +258,8 @@ class _Mechanism(Writer):
                 "Temperature: what follows it reads celsius, which NEURON sets to 6.3 degC. The "
                 f"values were found at {told:g} degC; for that, set celsius = {told:g}."
             ]
-        if told is None:
-            return []
-        return [f"Temperature: the rates hold at {told:g} degC, whatever celsius says."]
+        held = self.subject.rates_hold_at()
+        return [f"Temperature: {held}, whatever celsius says."] if held else []
 
     def _of_the_ions(self) -> list[str]:
         found, values = [], self.subject.values

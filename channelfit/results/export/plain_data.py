@@ -37,6 +37,7 @@ def as_plain(subject: Subject, name: str | None = None) -> dict[str, Any]:
         "name": name or channel.name,
         "units": {"time": "ms", "voltage": "mV", "conductance": "nS", "current": "pA"},
         "temperature_C": subject.temperature_C,
+        "temperature_of_the_recordings": subject.temperature_stated,
         "rates_follow_temperature": subject.warm,
         "cell": subject.cell,
         "holding_mV": subject.holding_mV,

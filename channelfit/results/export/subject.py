@@ -78,7 +78,10 @@ class Subject:
     Attributes:
         channel: with a value for each parameter, and only those parameters on which it depends.
             Where an expression uses the temperature, that is the parameter `celsius`.
-        temperature_C: at which the values hold, degC; None where nothing says it.
+        temperature_C: at which the values hold, degC; None where nothing says it, or where
+            recordings of several temperatures share rates that do not follow it.
+        temperature_stated: whether it is that of the recordings, or of a model that is not fitted
+            to any; else the model's file has it, which a fit may have left behind.
         known: what a fit says of a parameter, by its name.
         provenance: where model and values come from.
         membranes: what is known of the cell's membrane; several where they contradict each other.
@@ -90,6 +93,7 @@ class Subject:
 
     channel: ChannelModel
     temperature_C: float | None
+    temperature_stated: bool
     known: Mapping[str, Known]
     provenance: Provenance
     membranes: tuple[Membrane, ...]
@@ -113,6 +117,18 @@ class Subject:
     def own_parameters(self) -> list[Parameter]:
         """The parameters without the temperature."""
         return [p for p in self.channel.parameters if p.name != CELSIUS]
+
+    def rates_hold_at(self, degrees: str = " degC") -> str:
+        """Of rates that do not follow the temperature, at which they hold; empty if unknown."""
+        if self.warm or self.temperature_C is None:
+            return ""
+        told = f"{self.temperature_C:g}{degrees}"
+        if self.temperature_stated:
+            return f"the rates hold at {told}"
+        return (
+            f"the model's file says {told}; the fit does not say at which temperature its "
+            "recordings were made, where the rates hold"
+        )
 
     def membrane(self, capacitance_pF: float | None = None) -> Membrane:
         """The membrane by which a whole cell's conductance becomes a density.
@@ -182,7 +198,6 @@ def subject_of(
         raise InputError("a function is no channel and cannot be exported", file)
     fit = document.get("fit")
     channel = _channel(document, model_file or file, fit, cell)
-    temperature = next((p.value for p in channel.parameters if p.name == CELSIUS), None)
     used = channel.used_names()
     kept = tuple(p for p in channel.parameters if p.name in used)
     try:
@@ -193,7 +208,7 @@ def subject_of(
     known = {p.name: _known(rows.get(p.name, {})) for p in kept}
     return Subject(
         channel=replace(channel, parameters=kept),
-        temperature_C=channel.temperature_C if temperature is None else temperature,
+        **_temperature(channel, fit),
         known=known,
         provenance=provenance_of(document, file, summary, bool(rows)),
         membranes=tuple(_membranes(document, channel, summary, cell)),
@@ -229,6 +244,22 @@ def _channel(
             f"parameters.{apart[0].name}",
         )
     return channel
+
+
+def _temperature(channel: ChannelModel, fit: object) -> dict[str, Any]:
+    """Where the values hold, as `Subject` keeps it."""
+    own = next((p.value for p in channel.parameters if p.name == CELSIUS), None)
+    if own is not None:
+        return {"temperature_C": own, "temperature_stated": True}
+    saved = isinstance(fit, Mapping) and fit.get("start") == "values"  # else the values are its own
+    rows = experiments_of(fit, "temperature") if saved else []
+    given = [None if raw is None else parse_quantity(raw, "temperature") for raw in rows]
+    stated = any(t is not None for t in given)
+    found = {channel.temperature_C if t is None else t for t in given}
+    known = channel.temperature_C
+    if stated:
+        known = found.pop() if len(found) == 1 else None
+    return {"temperature_C": known, "temperature_stated": stated or not rows}
 
 
 def _saved_summary(file: Path) -> dict[str, Any]:
