@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -77,8 +79,40 @@ def test_nobody_else_can_reach_the_cluster(two: Cluster) -> None:
         for one in psutil.Process(process).net_connections("inet"):
             if one.status == psutil.CONN_LISTEN:
                 assert one.laddr.ip == "127.0.0.1"
-    if two.jobs.security.require_encryption:  # `cryptography` is there
-        assert two.client.scheduler.address.startswith("tls://")
+
+
+def test_who_has_no_key_gets_no_program_run(two: Cluster) -> None:
+    """Another user of this computer, who knows where the scheduler, workers and nannies listen."""
+    from distributed import Security
+    from distributed.comm import connect
+
+    async def asked(address: str, security: Any) -> Any:
+        given = security.get_connection_args("client")
+        comm = await connect(address, timeout=2, **given)
+        try:
+            sent = {"function": os.getpid, "args": (), "kwargs": {}}
+            await comm.write({"op": "run", **{k: pickle.dumps(v) for k, v in sent.items()}})
+            return await asyncio.wait_for(comm.read(), 2)
+        finally:
+            comm.abort()
+
+    nannies = list(two.jobs.workers.values())
+    workers = [nanny.worker_address for nanny in nannies]
+    answer = asyncio.run(asked(workers[0], two.jobs.security))  # so this is how one asks
+    assert answer["result"] == nannies[0].pid
+    strangers = Security.temporary(), Security()
+    for there in (two.jobs.scheduler_address, *workers, *(nanny.address for nanny in nannies)):
+        for security in strangers:
+            bare = there if security.require_encryption else there.replace("tls:", "tcp:")
+            with pytest.raises(OSError):
+                asyncio.run(asked(bare, security))
+
+
+def test_without_keys_no_cluster_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    for plan in (ClusterPlan(local=2), ClusterPlan(job_class="SLURMCluster")):
+        with pytest.raises(InputError, match=r"needs cryptography.*channelfit\[cluster\]"):
+            cluster_start.security_of(plan)
 
 
 def test_cores_are_shared_out(two: Cluster) -> None:
@@ -954,9 +988,9 @@ def test_what_a_file_may_not_say(tmp_path: Path, document: dict[str, Any], told:
 def test_the_arguments_of_a_queue_are_those_of_its_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And its keys lie where only their user reads them, as long as there are jobs."""
     pytest.importorskip("dask_jobqueue")
-    import asyncio
-
+    monkeypatch.chdir(tmp_path)
     document = {
         **QUEUE,
         "job": {key: SEEN["cluster job", key][0]["job"][key] for key in KEYS["cluster job"]},
@@ -964,14 +998,25 @@ def test_the_arguments_of_a_queue_are_those_of_its_class(
     }
     document["job"]["cores"] = 8
 
+    plan = read_cluster(written(tmp_path, document))
+
     async def script() -> tuple[str, float]:
-        async with await cluster_start.queue_cluster(
-            read_cluster(written(tmp_path, document)), None
-        ) as jobs:
+        async with await cluster_start.queue_cluster(plan, cluster_start.security_of(plan)) as jobs:
+            assert jobs.scheduler_address.startswith("tls://")
+            keys = set(tmp_path.glob(".dask-jobqueue.*"))
+            assert len(keys) == 3
+            if sys.platform != "win32":
+                assert {file.stat().st_mode & 0o777 for file in keys} == {0o600}
             return jobs.job_script(), jobs.scheduler.worker_ttl
 
     text, ttl = asyncio.run(script())
     assert ttl == 90
+    assert f"--tls-key {tmp_path}" in text
+    assert "PRIVATE" not in text
+    (tmp_path / "a folder").mkdir()
+    monkeypatch.chdir(tmp_path / "a folder")
+    with pytest.raises(InputError, match="call the command in another folder"):
+        asyncio.run(script())
     for line in ("#SBATCH -p gpu", "#SBATCH -A lab", "#SBATCH --gres=gpu:1", "#SBATCH -t 01:00:00"):
         assert line in text
     for words in ("module load cuda", "--nworkers 4", "--nthreads 2", "--lifetime 1h", "/scratch"):

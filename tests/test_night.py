@@ -28,6 +28,7 @@ from test_batch_command import FIT as BATCH_FIT
 from test_batch_command import MODEL as BATCH_MODEL
 
 import channelfit as cf
+from channelfit.front.commands.run import refuse_clusters
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
 from channelfit.front.night import queue
@@ -862,6 +863,27 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         words, goes_on = made._words("fit", folder / "fit")
         assert (words[0], words[-1], goes_on) == ("optimize", MODEL, False)
         assert not (folder / "fit").exists()
+
+
+def test_a_night_that_goes_on_connects_nowhere_unless_it_is_said_again(tmp_path: Path) -> None:
+    """Its folder may be somebody else's, as may be what listens there."""
+    where = "tcp://127.0.0.1:9"
+    jobs = {
+        "near": {"optimize": {**QUICK, "cluster": "local:1"}},
+        "far": {"optimize": {**QUICK, "cluster": where}},
+    }
+    night, folder = read_night(write(tmp_path, jobs)), tmp_path / "o"
+    with record_of(folder) as kept:
+        kept.begin(night)
+    refused = run("--resume", folder)
+    assert refused.exit_code == 2
+    assert "jobs.far.optimize.cluster: a cluster can run any program" in refused.stderr
+    assert f'say so: --cluster "{where}"' in refused.stderr
+    assert "near" not in refused.stderr
+    refuse_clusters(night, [where])
+    alone = run(tmp_path / "night.yaml", "--cluster", where)
+    assert alone.exit_code == 2
+    assert "--cluster goes with --resume" in alone.output
 
 
 #: `channelfit`, killed when all is written but the pictures and the page.

@@ -45,6 +45,11 @@ class ClusterPlan:
     wait: float = 60.0
 
 
+def is_local(text: str) -> bool:
+    """Whether what was given to `--cluster` means processes of this computer."""
+    return _LOCAL.fullmatch(text) is not None
+
+
 def read_cluster(text: str) -> ClusterPlan:
     """What was given to `--cluster`.
 

@@ -6,12 +6,15 @@ import importlib
 import logging
 import multiprocessing
 import os
+import shlex
 import signal
+import ssl
 import threading
 from typing import Any
 
 from channelfit.pieces.cluster_file import ClusterPlan
 from channelfit.reading.errors import InputError
+from channelfit.reading.units import shown
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import usable_cores
 
@@ -43,7 +46,15 @@ def shown_plan(plan: ClusterPlan) -> str:
 
 
 def security_of(plan: ClusterPlan) -> Any:
-    """Who trusts whom: by the user's files; on this computer by a certificate for this once."""
+    """Who trusts whom: by the user's files, or by keys that are made for this run.
+
+    Whoever reaches a process of Dask may run any program there, so what is started here is never
+    without keys. Those that are made for a run stay in memory, but for copies that only the user
+    may read: for as long as they are loaded, and for jobs in the folder of the command until the
+    cluster ends.
+
+    Raises: InputError where no keys can be made, or a scheduler asks for some and there are none.
+    """
     distributed = distributed_package()
     if plan.ca is not None:
         ends = {
@@ -52,14 +63,15 @@ def security_of(plan: ClusterPlan) -> Any:
             for what, file in (("cert", plan.certificate), ("key", plan.key))
         }
         return distributed.Security(tls_ca_file=str(plan.ca), require_encryption=True, **ends)
-    if plan.local is not None:
-        try:
-            return distributed.Security.temporary()
-        except (
-            ImportError
-        ):  # without `cryptography`; the network of this computer has no encryption
-            return distributed.Security()
     security = distributed.Security()  # as Dask's own configuration says
+    if plan.local is not None or (plan.job_class is not None and not security.tls_ca_file):
+        try:
+            return distributed.Security.temporary(tls_min_version=ssl.TLSVersion.TLSv1_3)
+        except ImportError:
+            raise InputError(
+                "--cluster needs cryptography, without which other users of this computer or of "
+                f"its network could run programs in its processes: {INSTALL}"
+            ) from None
     if (plan.scheduler or "").startswith("tls:") and not security.tls_ca_file:
         raise InputError(
             f"{shown_plan(plan)} is reached with certificates: give --cluster a FILE.yaml with "
@@ -84,7 +96,7 @@ def local_cluster(plan: ClusterPlan, security: Any) -> dict[str, Any]:
     count = plan.local or len(cards) or min(cores, max(2, cores // _CORES))
     both = {
         "host": "127.0.0.1",
-        "protocol": "tls://" if security.require_encryption else "tcp://",
+        "protocol": "tls://",
         "security": security,
     }
     options = {
@@ -151,11 +163,19 @@ def jobqueue_package(plan: ClusterPlan) -> Any:
 
 async def queue_cluster(plan: ClusterPlan, security: Any) -> Any:
     """A cluster of jobs, by dask-jobqueue. Raises InputError where it cannot be had."""
-    told = {"security": security, "protocol": "tls://"} if plan.ca is not None else {}
+    folder = os.getcwd()
+    if plan.ca is None and shlex.quote(folder) != folder:
+        raise InputError(
+            "jobs find their keys in the folder of the command, whose name stands in their script "
+            "and may hold letters, digits and _ - . / alone; call the command in another folder, "
+            f"or give the file of the cluster tls: {shown(folder)}"
+        )
     jobs = getattr(jobqueue_package(plan), str(plan.job_class))
     return await jobs(
         **plan.job,
-        **told,
+        security=security,
+        protocol="tls://",
+        shared_temp_directory=folder,
         scheduler_options={"worker_ttl": plan.worker_ttl, "dashboard_address": ":0"},
         asynchronous=True,
         silence_logs="critical",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from channelfit.front.night.record import Record, file_of, record_of
 from channelfit.front.night.screen import NightScreen
 from channelfit.front.night.summary import PAGE, SUMMARY, print_summary, summary_of, write_summary
 from channelfit.front.progress import compilations_shown
+from channelfit.pieces.cluster_file import is_local
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
+from channelfit.reading.units import shown
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import default_folder
 from channelfit.results.run_state import FINISHED, INTERRUPTED
@@ -54,11 +56,13 @@ def _done(
     resume: Path | None,
     out: Path | None,
     check: bool,
+    cluster: tuple[str, ...],
     commands: Mapping[str, click.Command],
 ) -> tuple[Path, dict[str, Any]] | None:
     """The folder of a night and its summary; None where it was only looked at.
 
     Arguments:
+        cluster: those that jobs of a resumed night may use.
         commands: the declarations of all commands of channelfit, by name.
     """
     file = night if resume is None else file_of(resume)
@@ -71,6 +75,8 @@ def _done(
         if not lines.wanted:
             click.echo(f"All {len(calls)} jobs can be done.")
         return None
+    if resume is not None:
+        refuse_clusters(jobs, cluster)
     place = resume or out
     with held():
         folder = place or default_folder(jobs.name)
@@ -88,6 +94,23 @@ def _done(
             summary = _end(record, FINISHED)
     all_is_done()
     return folder, summary
+
+
+def refuse_clusters(jobs: Night, known: Sequence[str]) -> None:
+    """Raises InputError for a job of a resumed night whose cluster was not named again.
+
+    A folder says where the file of its night is, and whoever has a scheduler, or wrote the file of
+    a cluster, can run any program here. So nobody connects there for having got a folder.
+    """
+    for job in jobs.jobs.values():
+        for where in job.arguments.get("cluster", ()):
+            if not is_local(str(where)) and where not in known:
+                raise jobs.error(
+                    job,
+                    "a cluster can run any program as whoever uses it; if this is yours, say so: "
+                    f"--cluster {shown(str(where))}",
+                    "cluster",
+                )
 
 
 def _end(record: Record, state: str) -> dict[str, Any]:

@@ -27,6 +27,13 @@ from channelfit.front.options import json_option
     "[default: runs/NAME-DATE-TIME]",
 )
 @click.option("--check", is_flag=True, help="Look at every job, and begin none.")
+@click.option(
+    "--cluster",
+    multiple=True,
+    metavar="WHERE",
+    help="With --resume: a cluster that jobs name and may use again; processes of this computer "
+    "need not be named.",
+)
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
 @json_option
 @click.pass_context
@@ -75,6 +82,8 @@ def run(context: click.Context, /, **given: Any) -> None:
         raise click.UsageError("give either NIGHT or --resume FOLDER", context)
     if given["resume"] is not None and given["out"] is not None:
         raise click.UsageError("--out cannot stand beside --resume", context)
+    if given["cluster"] and given["resume"] is None:
+        raise click.UsageError("--cluster goes with --resume; jobs name their own", context)
     from channelfit.front.commands import run as work
 
     root = context.find_root().command
