@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ import pytest
 from rig_files import COMMAND, CURRENT, N_SAMPLES, N_SWEEPS, PROTOCOL, written
 
 from channelfit.front.kinds import load_plan
-from channelfit.problem.protocol import build_protocol
-from channelfit.problem.recording import load_recording
+from channelfit.problem.inspection import Told, inspect_file
+from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.problem.recording import Recording, load_recording
+from channelfit.problem.sweep_labels import contradiction
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 
 h5py = pytest.importorskip("h5py")
 scipy_io = pytest.importorskip("scipy.io")
+ROOT = Path(__file__).parent.parent
 DATA = os.environ.get("CHANNELFIT_DATA")
 real = pytest.mark.skipif(DATA is None, reason="CHANNELFIT_DATA names no folder of recordings")
 
@@ -171,3 +175,78 @@ def test_the_signal_that_is_named_counts(tmp_path: Path) -> None:
     keys = {"sampling": "0.1 ms", "sweeps": [1]}
     found = recorded(tmp_path, "m.mat", current={"signal": "short", "unit": "pA"}, **keys)
     np.testing.assert_array_equal(found[0], CURRENT[0])
+
+
+# --- voltages that head columns -------------------------------------------------------------------
+
+
+def _family(levels: list[float], junction: float = 0.0) -> Protocol:
+    return Protocol.steps(
+        levels, duration=20, holding=-100, sampling=0.5, junction_potential=junction
+    )
+
+
+UPWARD = [-80.0 + 5 * k for k in range(24)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "levels", "said"),
+    [
+        (UPWARD, UPWARD, ""),
+        (UPWARD[::-1], UPWARD, "24, 23, 22"),
+        (UPWARD, [v - 10 for v in UPWARD], "headed -80 mV, .* gives this sweep -90 mV .24 of 24"),
+        ([f"{v / 1e3} V" for v in UPWARD], UPWARD, ""),
+        ([f"{v:g} mV" for v in UPWARD[::-1]], UPWARD, "24, 23, 22"),
+        (range(1, 25), UPWARD, ""),
+        ([f"sweep {k}" for k in range(24)], UPWARD, ""),
+        ([2.0**k for k in range(24)], UPWARD, ""),
+        (UPWARD[:2], UPWARD[:2][::-1], ""),
+    ],
+)
+def test_voltages_that_head_columns_are_compared_with_the_protocol(
+    labels: Any, levels: list[float], said: str
+) -> None:
+    found = contradiction([str(x) for x in labels], range(len(levels)), _family(levels))
+    assert bool(found) == bool(said)
+    assert found is None or re.search(said, " ".join(found))
+
+
+def test_a_junction_potential_is_no_contradiction() -> None:
+    shifted = _family(UPWARD, 8.0)
+    assert contradiction([str(v) for v in UPWARD], range(24), shifted) is None
+
+
+@pytest.mark.parametrize("kind", ["columns: all, unit: nA", "signal: columns, unit: nA"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_real_family_with_columns_in_another_order(
+    tmp_path: Path, kind: str, turned: bool
+) -> None:
+    """The shipped recording of sodium currents, its columns from 35 to -80 mV."""
+    shipped = ROOT / "models/recordings/nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz"
+    table = np.genfromtxt(shipped, delimiter=",")[:, :: -1 if turned else 1]
+    rows = "\n".join(",".join(f"{x:.6g}" for x in row) for row in table)
+    (tmp_path / "iv.csv").write_text(rows)
+    (tmp_path / "fit.yaml").write_text(
+        f"model: {ROOT}/models/na_nav15.yaml\nfit:\n  experiments:\n"
+        f"    - protocol: {ROOT}/protocols/na_iv.yaml\n      mask: [{{after_steps: 0.3 ms}}]\n"
+        f"      recording: {{file: iv.csv, sampling: 0.04 ms, current: {{{kind}}}"
+        + (", header: true}\n" if "columns:" in kind else "}\n")
+    )
+    told = [str(c) for c in load_plan(tmp_path / "fit.yaml").cautions]
+    assert len(told) == turned, told
+    if turned:
+        assert "fit.experiments[1].recording: the column of sweep 1 is headed 35 mV" in told[0]
+        assert "gives this sweep -80 mV (24 of 24 sweeps differ)" in told[0]
+    found = inspect_file(
+        tmp_path / "iv.csv",
+        Told(unit="nA", sampling_ms=0.04, command=ROOT / "protocols/na_iv.yaml"),
+    )
+    assert any("is headed" in str(c) for c in found.cautions) == turned
+
+
+def test_a_frame_whose_columns_are_in_another_order() -> None:
+    pandas = pytest.importorskip("pandas")
+    protocol = _family(UPWARD)
+    frame = pandas.DataFrame(np.ones((protocol.n_times_max, 24)), columns=UPWARD[::-1])
+    (caution,) = Recording.from_arrays(protocol, frame).cautions
+    assert "headed 35 mV" in caution.value

@@ -33,12 +33,14 @@ class FileSignal:
         numbers: of the sweeps in the file, counted from 1.
         values: (n_sweeps, n_samples) pA or mV; NaN after the end of a shorter sweep.
         sampling_ms: from one sample to the next.
+        labels: what the file calls each of them; empty where they have no names.
     """
 
     name: str
     numbers: list[int]
     values: np.ndarray
     sampling_ms: float
+    labels: tuple[str, ...] = ()
 
     @property
     def places(self) -> list[str]:
@@ -80,7 +82,8 @@ def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> F
     numbers = _sweeps(inner, len(signal.values))
     with np.errstate(over="ignore"):  # what overflows becomes inf, which is refused later
         values = signal.values[[k - 1 for k in numbers]] * factor
-    return FileSignal(signal.name, numbers, values, _sampling(outer, contents))
+    labels = tuple(contents.labels[k - 1] for k in numbers if contents.labels)
+    return FileSignal(signal.name, numbers, values, _sampling(outer, contents), labels)
 
 
 def read_choices(section: Section) -> dict[str, Any]:

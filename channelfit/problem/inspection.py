@@ -27,6 +27,7 @@ from channelfit.problem.measures import (
 )
 from channelfit.problem.plausibility import Seen, protocol_cautions, recording_cautions
 from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.sweep_labels import contradiction
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import Contents, Signal, read
@@ -427,6 +428,8 @@ def _of_the_samples(found: Inspection, same: bool) -> Iterator[_Told]:
             "ms from one to the next)",
             "is it the protocol that ran, and the sampling right?",
         )
+    elif told := contradiction(found.contents.labels, range(len(found.held_pA)), found.protocol):
+        yield told
     missing = ~np.isfinite(found.current_pA)
     if missing.any():
         yield (

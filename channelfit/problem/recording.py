@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from channelfit.problem.file_signals import (
 )
 from channelfit.problem.placement import common_start_ms, laid_out
 from channelfit.problem.protocol import Protocol
+from channelfit.problem.sweep_labels import contradiction
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, check_membrane, read_membrane
 from channelfit.reading.errors import InputError
@@ -141,7 +142,10 @@ class Recording:
                 source,
             )
         traces = np.where(inside & np.isfinite(traces), traces, np.nan)
-        return cls(protocol.times_ms, traces, weights, source)
+        names = [str(name) for name in getattr(current, "columns", ())]
+        told = contradiction(names, range(len(names)), protocol)
+        cautions = () if told is None else (Caution(source, *told),)
+        return cls(protocol.times_ms, traces, weights, source, cautions)
 
 
 def _filled_up(rows: Any, protocol: Protocol) -> Any:
@@ -224,7 +228,7 @@ def load_recording(
     """
     section.expect(KEYS["recording"])
     _refuse_clamp(section)
-    raw, rows, path = _laid_out(section, protocol, read)
+    raw, rows, path, labels = _laid_out(section, protocol, read)
     known = np.isfinite(raw)
 
     def read_other(other: Section) -> np.ndarray:
@@ -244,27 +248,37 @@ def load_recording(
         conditioning=done.notes,
         low_pass=done.low_pass,
         every=done.every,
+        cautions=tuple(_of_labels(section, labels, rows, protocol)),
     )
+
+
+def _of_labels(
+    section: Section, labels: Sequence[str], rows: Sequence[int], protocol: Protocol
+) -> Iterator[Caution]:
+    """A caution where the voltages that head a file's columns are not those of the protocol."""
+    if told := contradiction(labels, rows, protocol):
+        yield Caution(f"{section.file}: {section.key}", *told)
 
 
 def _laid_out(
     section: Section, protocol: Protocol, read: Callable[..., Table]
-) -> tuple[np.ndarray, list[int], Path]:
+) -> tuple[np.ndarray, list[int], Path, Sequence[str]]:
     """The currents of a file as the protocol's sweeps, as they were recorded.
 
     Returns:
         The currents (n_sweeps, n_times), pA, NaN where there is none; the sweeps that were
-        recorded, counted from 0; the file.
+        recorded, counted from 0; the file; what it calls each of these sweeps.
     """
     name = section.text("file")
     path = section.existing(name, "file")
     if isinstance(section.take("current"), Mapping) and "signal" in section.section("current"):
-        table, names, current = _signal(section, protocol, path)
+        table, names, current, labels = _signal(section, protocol, path)
     else:
         refuse_columns_of_signals(section, path)
         table = read(path, **read_choices(section))
         time_column = _check_times(section, protocol, table, path)
         names, current = _currents(section, table, time_column, protocol, path)
+        labels = names
     rows = _sweep_numbers(section, len(names), protocol, path)
     out, recorded, firsts = laid_out(section, current, rows, bool(table.first), protocol, path)
     masked = section.choice("missing") == "mask"
@@ -273,7 +287,7 @@ def _laid_out(
     if not masked:
         _refuse_missing(recorded & ~known, rows, firsts, names, table, protocol, path)
     out[~known] = np.nan
-    return out, rows, path
+    return out, rows, path, labels
 
 
 def _refuse_clamp(section: Section) -> None:
@@ -459,8 +473,11 @@ def _check_sampling(
 
 def _signal(
     section: Section, protocol: Protocol, path: Path
-) -> tuple[Table, list[str], np.ndarray]:
-    """The sweeps of a signal as a table, their names, and the currents (n_sweeps, n_rows), pA."""
+) -> tuple[Table, list[str], np.ndarray, Sequence[str]]:
+    """The sweeps of a signal as a table, their names, and the currents (n_sweeps, n_rows), pA.
+
+    Last come their names in the file, as far as it has any.
+    """
     if "time" in section:
         raise section.error("the times of a signal are the file's; leave `time` out", "time")
     inner = section.section("current")
@@ -469,7 +486,8 @@ def _signal(
     inner.finish()
     _check_sampling(section, "sampling", signal.sampling_ms, protocol, protocol.n_times_max)
     names = signal.places
-    return Table(dict(zip(names, signal.values, strict=False))), names, signal.values
+    table = Table(dict(zip(names, signal.values, strict=False)))
+    return table, names, signal.values, signal.labels
 
 
 def _currents(

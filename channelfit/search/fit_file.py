@@ -289,7 +289,7 @@ def _experiment(
     place = f"{row.file}: {row.path('recording')}"
     seen = Seen(place, protocol, recording.current_pA, left)
     raw = None if recording.raw_pA is None else replace(seen, current_pA=recording.raw_pA)
-    cautions = recording_cautions(seen, weight > 0, raw)
+    cautions = recording.cautions + recording_cautions(seen, weight > 0, raw)
     recording = replace(recording, weight=left, cautions=cautions)
     told = Experiment(protocol, recording, weight, cell, celsius, clamp)
     experiment = _thinned(told, every)
