@@ -364,6 +364,9 @@ def proofs() -> dict[tuple[str, str], Proof]:
     )
     show("parameter", "model", "parameters/b", fixed=(True, False))
     show("parameter", "model", "parameters/b", free, tie=("a/2", "a/3"))
+    # what it does is seen in exports: tests/test_import_inputs.py
+    no_ion = "is no variable of an ion"
+    show("parameter", "model", "parameters/b", (), no_ion, input=("cai", "b"))
     prior = (("parameters/g/prior", {}), ("fit/noise", 5))
     show(
         "parameter",
@@ -436,6 +439,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
         valence=(2, 1),
         inside=("1 uM", "1 mM"),
         outside=("2 mM", "5 mM"),
+        thermal=("25 mV", "26 mV"),
     )
     leak = {"conductance": "2 nS", "reversal": 0}
     show("model", "model", "", leak=(leak, leak | {"reversal": -10}))

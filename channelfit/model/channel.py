@@ -87,6 +87,8 @@ class Parameter:
         per_cell: whether every cell has a value of its own.
         cells: the cells of which the file says something special, each with its parameter.
         covers: whether a cell that is not among these has the range and the value given here.
+        input: NEURON's name of it, such as "cai" or "ek", where the cell around the channel
+            decides on it; empty where it belongs to the channel.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Parameter:
     per_cell: bool = False
     cells: tuple[tuple[str, Parameter], ...] = ()
     covers: bool = True
+    input: str = ""
 
     def of_cell(self, cell: str) -> Parameter:
         """The parameter as a cell has it, under its own name and no longer per cell.
@@ -217,11 +220,14 @@ class Ion:
     Attributes:
         valence: its charge, a whole number other than 0.
         inside, outside: concentrations, mM, expressions of parameters alone.
+        thermal: mV, what stands for RT/F in the exponent, an expression of parameters and of the
+            temperature; None for RT/F itself. Published files round the constants of nature.
     """
 
     valence: int
     inside: sympy.Expr
     outside: sympy.Expr
+    thermal: sympy.Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -281,9 +287,12 @@ def _goldman(ion: Ion) -> sympy.Expr:
     z F u (inside - outside exp(-u))/(1 - exp(-u)) with u = z F v/(R T), written so that u = 0 needs
     no limit and no exponential can overflow: u/(1 - exp(-u)) is 1/exprel(-u).
     """
-    per_mv = sympy.Float(1e-3 * ion.valence * FARADAY / GAS_CONSTANT, 17)
-    kelvin = symbol("celsius") + sympy.Float(ZERO_CELSIUS, 17)
-    u = product(per_mv, V, power(kelvin, sympy.Integer(-1)))
+    if ion.thermal is None:
+        per_mv = sympy.Float(1e-3 * ion.valence * FARADAY / GAS_CONSTANT, 17)
+        below = symbol("celsius") + sympy.Float(ZERO_CELSIUS, 17)
+    else:
+        per_mv, below = sympy.Integer(ion.valence), ion.thermal
+    u = product(per_mv, V, power(below, sympy.Integer(-1)))
     inward = product(ion.inside, power(exprel(-u), sympy.Integer(-1)))
     outward = product(sympy.Integer(-1), ion.outside, power(exprel(u), sympy.Integer(-1)))
     # um3/ms mM C/mol = 1e-15 m3/s mol/m3 C/mol = 1e-3 pA

@@ -180,14 +180,14 @@ class Flow:
         return Term(name, chains, conductance, self._constant(section, "reversal"))
 
     def _goldman(self, name: str, section: Section, chains: tuple[int, ...]) -> Term:
-        if self.celsius is None:
+        ion = section.section("ion", ...)
+        ion.expect(KEYS["ion"])
+        if self.celsius is None and "thermal" not in ion:
             raise section.error(
                 "a current after Goldman, Hodgkin and Katz depends on the temperature; add it at "
                 "the top of the file, as in `temperature: 22 degC`",
                 "permeability",
             )
-        ion = section.section("ion", ...)
-        ion.expect(KEYS["ion"])
         valence = ion.take("valence")
         whole = isinstance(valence, int) and not isinstance(valence, bool)
         if not whole or not 0 < abs(valence) <= MOST_CHARGES:
@@ -199,8 +199,13 @@ class Flow:
         for key, expression in (("inside", inside), ("outside", outside)):
             if expression.is_number and not expression >= 0:
                 raise ion.error(f"{float(expression):g} mM is below 0", key)
+        thermal = self._constant(ion, "thermal") if "thermal" in ion else None
+        if thermal is not None and thermal.is_number and not thermal > 0:
+            raise ion.error(f"{float(thermal):g} mV is not above 0", "thermal")
         permeability = self._constant(section, "permeability")
-        return Term(name, chains, permeability=permeability, ion=Ion(valence, inside, outside))
+        return Term(
+            name, chains, permeability=permeability, ion=Ion(valence, inside, outside, thermal)
+        )
 
     def _constant(self, section: Section, key: str) -> sympy.Expr:
         """A quantity (``-100 mV``), or an expression of parameters and of definitions without v."""

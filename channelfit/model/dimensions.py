@@ -75,6 +75,7 @@ _OF_PLACE = {
     "permeability": PERMEABILITY,
     "inside": CONCENTRATION,
     "outside": CONCENTRATION,
+    "thermal": VOLTAGE,
 }
 _WORDS = {
     PURE: "a pure number",

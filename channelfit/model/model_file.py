@@ -20,7 +20,7 @@ from channelfit.model.printed_form import modern_form, read_model_document
 from channelfit.model.scope import Scope, checked_name
 from channelfit.model.terms import moving
 from channelfit.reading.cautions import Caution
-from channelfit.reading.documents import Section, check_membrane, read_membrane
+from channelfit.reading.documents import Section, read_membrane
 from channelfit.reading.keys import KEYS
 
 
@@ -72,7 +72,6 @@ def build_model(
     definitions = scope.finish()
     known = celsius_of_one if celsius is None else celsius
     terms = Flow(root, scope, definitions, membrane, known).terms(openings)
-    check_membrane(current, membrane, "the conductance and the units of the parameters are")
     _check_ties(root, ties, definitions)
     model = ChannelModel(
         name=_model_name(root, file),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from channelfit.model.channel import Parameter, Prior, Tie
+from channelfit.model.ions import ion_variable
 from channelfit.model.scope import Scope, check_cell, check_word
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
@@ -89,6 +90,7 @@ def _read_one(section: Section, membrane: Membrane, name: str) -> Parameter:
     """A parameter of which one range and one value are given, from its announced section."""
     section.take("per")
     section.take("tie")
+    own = _input(section)
     factor, unit = _unit(section, membrane)
     value = section.number("value")
     value = None if value is None else _in_base_unit(section, factor, value, "value")
@@ -99,11 +101,23 @@ def _read_one(section: Section, membrane: Membrane, name: str) -> Parameter:
     if "range" in section or not fixed:
         lower, upper = _range(section, factor)
     scale = section.choice("scale")
-    parameter = Parameter(name, unit, lower, upper, scale, value, fixed)
+    parameter = Parameter(name, unit, lower, upper, scale, value, fixed, input=own)
     prior = _prior(section, parameter, factor)
     section.finish()
     _check_parameter(section, parameter)
     return replace(parameter, prior=prior)
+
+
+def _input(section: Section) -> str:
+    """NEURON's name of what the cell around the channel decides; empty where there is none."""
+    own = section.text("input") if section.take("input") is not None else ""
+    if own and ion_variable(own) is None:
+        raise section.error(
+            f"{shown(own)} is no variable of an ion in NEURON; write for example ek for a "
+            "reversal potential, cai or cao for a concentration",
+            "input",
+        )
+    return own
 
 
 def read_tie(root: Section, scope: Scope, membrane: Membrane, name: str, row: object) -> Tie:
@@ -111,7 +125,7 @@ def read_tie(root: Section, scope: Scope, membrane: Membrane, name: str, row: ob
     key = f"parameters.{name}"
     section = Section(row, root.file, root.path(key))
     section.expect(KEYS["parameter"])
-    for other in ("fixed", "prior", "per"):
+    for other in ("fixed", "prior", "per", "input"):
         if section.take(other):
             raise section.error(f"a tied parameter follows from others; leave {other} out", other)
     factor, unit = _unit(section, membrane)

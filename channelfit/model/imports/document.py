@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.model.channel import ChannelModel
+from channelfit.model.channel import FARADAY, ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.imports.equations import Equations, Given
 from channelfit.model.imports.flowing import FAR, Flowing, flows
 from channelfit.model.imports.gating import Gating, gating
+from channelfit.model.imports.goldman import Goldman
 from channelfit.model.imports.nodes import (
     Node,
     factors,
@@ -62,6 +63,8 @@ _SIZES = {
     "microsiemens": ("uS", 1.0),
     "umho": ("uS", 1.0),
     "pS": ("pS", 1e-6),
+    "cm/s": ("cm/s", 1.0),
+    "cm/sec": ("cm/s", 1.0),
 }
 _MAXIMAL = re.compile(r"(?i)^(g|p)\w*(bar|max)|^(gbar|gmax|pbar|pmax|perm)|^g\w*$")
 #: Definitions that are used once and are not longer than this are put in where they are used.
@@ -136,7 +139,10 @@ class _Writer:
         """Every expression that the model file will hold beside definitions."""
         for one in self.products:
             yield one.conductance
-            yield one.reversal
+            if one.goldman is None:
+                yield one.reversal
+            else:
+                yield from one.goldman.constants()
             if one.rectification is not None:
                 yield one.rectification
             for gate, _ in one.gates.values():
@@ -149,6 +155,8 @@ class _Writer:
         for one in self.products:
             one.conductance = replaced(one.conductance, by)
             one.reversal = replaced(one.reversal, by)
+            if one.goldman is not None:
+                one.goldman = one.goldman.replaced(by)
             if one.rectification is not None:
                 one.rectification = replaced(one.rectification, by)
             for gate, _ in one.gates.values():
@@ -251,7 +259,9 @@ class _Writer:
     def document(self, units: bool) -> Imported:
         """The model file, with the units of parameters where it knows them."""
         lines = list(self._head())
-        if any("celsius" in node.names for node in (*self.definitions.values(), *self._roots())):
+        warm = any(one.goldman and one.goldman.thermal is None for one in self.products)
+        roots = (*self.definitions.values(), *self._roots())
+        if warm or any("celsius" in node.names for node in roots):
             celsius = self.found.celsius
             lines.append(f"temperature: {number_text(20.0 if celsius is None else celsius)} degC")
         body = list(self._body(units))
@@ -294,10 +304,10 @@ class _Writer:
             yield from self._opening(rest[0], "")
             yield "current:"
             yield from self._flow(rest[0], units, "  ")
-            if self._per_area(units):
+            if self.found.density:
                 yield self._area()
         else:
-            if self._per_area(units):
+            if self.found.density:
                 yield "current:"
                 yield self._area()
             yield "currents:"
@@ -308,10 +318,6 @@ class _Writer:
         if leak is not None:
             yield "leak:"
             yield from self._flow(leak, units, "  ")
-
-    def _per_area(self, units: bool) -> bool:
-        """Whether a parameter is written per area of membrane."""
-        return any(self._unit(key, units) in _PER_AREA for key in self.largest.values() if key)
 
     def _area(self) -> str:
         return (
@@ -354,6 +360,9 @@ class _Writer:
                     f"{self.words[s]}: {number_text(w)}" for s, w in one.weights.items()
                 )
                 yield f"{indent}open: {{{rows}}}"
+        if one.goldman is not None:
+            yield from self._goldman(one, one.goldman, units, indent)
+            return
         yield f"{indent}conductance: {self._text(self._conductance(one, units))}"
         yield f"{indent}reversal: {self._text(one.reversal)}" + (
             "  # far away: the rectification holds all that the current has of the voltage"
@@ -363,14 +372,34 @@ class _Writer:
         if one.rectification is not None:
             yield f"{indent}rectification: {self._text(one.rectification)}"
 
-    def _conductance(self, one: Flowing, units: bool) -> Node:
-        """The conductance, nS: the file's own, times what a unit of the file is in ours."""
-        scale = self.found.per_pA * (AREA if self.found.density else 1.0)
+    def _goldman(self, one: Flowing, field: Goldman, units: bool, indent: str) -> Iterator[str]:
+        size = self._conductance(one, units, 1e-3 * field.valence * FARADAY)
+        yield f"{indent}permeability: {self._text(size)}"
+        yield f"{indent}ion:"
+        yield f"{indent}  valence: {field.valence}"
+        yield f"{indent}  inside: {self._text(field.inside)}"
+        yield f"{indent}  outside: {self._text(field.outside)}"
+        if field.thermal is not None:
+            yield f"{indent}  thermal: {self._text(field.thermal)}  # the file's RT/F, mV"
+        if one.rectification is not None:
+            yield f"{indent}rectification: {self._text(one.rectification)}"
+
+    def _conductance(self, one: Flowing, units: bool, per: float = 1.0) -> Node:
+        """The conductance, nS: the file's own, times what a unit of the file is in ours.
+
+        Of a constant-field current the permeability, um3/ms, where `per` is z F.
+        """
+        scale = self.found.per_pA * (AREA if self.found.density else 1.0) / per
         key = self.largest[id(one)]
         unit = self._unit(key, units) if key is not None else None
         if key is not None and unit is not None and unit in _BASE:
             scale /= _BASE[unit] * (AREA if unit in _PER_AREA else 1.0)
-        return joined([*factors(one.conductance), (number(scale), False)])
+        rows = factors(one.conductance)
+        still = [row for row in rows if not row[0].is_number]
+        for node, under in rows:
+            if node.is_number:
+                scale = scale / node.value if under else scale * node.value
+        return joined([(number(_whole(scale)), False), *still])
 
     def _unit(self, key: str, units: bool) -> str | None:
         """The unit that a parameter has in the model file; None where it is written without."""
@@ -400,6 +429,8 @@ class _Writer:
             if unit is not None:
                 row.append(f"unit: {unit}")
             row.append(f"value: {number_text(value)}")
+            if given.kind:
+                row.append(f"input: {given.own}")
             if not (largest or key in self.fit or given.own in self.fit):
                 row.append("fixed: true")
             told = []
@@ -422,9 +453,16 @@ class _Writer:
         return found
 
 
-#: nS of one of these units, or nS of one of them on 1 um2.
+#: nS of one of these units, or nS of one of them on 1 um2; of a permeability um3/ms.
 _BASE = {"S/cm2": 10.0, "mS/cm2": 1e-2, "pS/um2": 1e-3, "nS": 1.0, "uS": 1e3, "pS": 1e-3}
-_PER_AREA = {"S/cm2", "mS/cm2", "pS/um2"}
+_BASE |= {"cm/s": 10.0}
+_PER_AREA = {"S/cm2", "mS/cm2", "pS/um2", "cm/s"}
+
+
+def _whole(value: float) -> float:
+    """A factor without the last digits that are rounding alone."""
+    near = float(f"{value:.12g}")
+    return near if abs(near - value) <= 1e-13 * abs(value) else value
 
 
 def _check_zeros(model: ChannelModel, zeros: list[float]) -> None:

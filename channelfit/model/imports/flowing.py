@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from channelfit.model.imports.equations import Equations
 from channelfit.model.imports.gating import Gate, Gating, Scheme
+from channelfit.model.imports.goldman import Goldman, goldman
 from channelfit.model.imports.nodes import (
     ONE,
     ZERO,
@@ -39,6 +40,7 @@ class Flowing:
         conductance: in the unit of the file; a current per mV.
         reversal: mV.
         rectification: what else the current has of the voltage.
+        goldman: of a constant-field current, whose `conductance` is its permeability times z F.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Flowing:
     conductance: Node = ONE
     reversal: Node = ZERO
     rectification: Node | None = None
+    goldman: Goldman | None = None
 
     @property
     def always_open(self) -> bool:
@@ -194,6 +197,12 @@ def _drive(found: Equations, one: Flowing, drive: Node) -> None:
     rows = factors(drive)
     still = [row for row in rows if not row[0].names & moving]
     other = [row for row in rows if row[0].names & moving]
+    field = goldman(found, other)
+    if field is not None:
+        one.goldman = field
+        one.conductance = joined([*still, *factors(field.size)])
+        one.rectification = joined(field.rest) if field.rest else None
+        return
     for k, (node, under) in enumerate(other):
         line = None if under else linear_in_v(found, node)
         if line is None or line[0] == ZERO:
@@ -207,7 +216,7 @@ def _drive(found: Equations, one: Flowing, drive: Node) -> None:
     if line is not None and line[0] != ZERO:
         one.conductance, one.reversal = joined([*still, *factors(line[0])]), line[1]
         return
-    # A current such as that of Goldman, Hodgkin and Katz: as if it reversed far away.
+    # A current that is no straight line and no constant field: as if it reversed far away.
     one.reversal = number(FAR)
     away = make("-", name("v"), number(FAR))
     one.conductance = joined(still)

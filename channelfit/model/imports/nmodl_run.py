@@ -9,6 +9,7 @@ unless it is computed anew from the voltage and the states at each step.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -268,9 +269,21 @@ class Run:
     def _if(self, tree: Tree, frame: Frame) -> None:
         pieces = list(tree.children)
         condition = self._condition(self._expression(pieces[0], frame))
-        branches = [(condition, pieces[1])]
-        rest = pieces[2:]
-        self._branches(branches[0][0], pieces[1], rest, frame)
+        self._branches(self._switched(condition), pieces[1], pieces[2:], frame)
+
+    def _switched(self, condition: Node) -> Node:
+        """A condition; decided where it asks which number a PARAMETER is, as a switch does."""
+        if condition.op not in ("==", "!="):
+            return condition
+        for key, other in itertools.permutations(condition.args):
+            given = self.declared.parameters.get(str(key.args[0])) if key.op == "name" else None
+            if given is not None and not given.kind and other.is_number:
+                self.found.notes.append(
+                    f"line {self.line}: {key.args[0]} is {given.value:g}, which decides here what "
+                    "is computed; import the file again for another value"
+                )
+                return make(condition.op, number(given.value), other)
+        return condition
 
     def _branches(self, condition: Node, chosen: Tree, rest: list[Tree], frame: Frame) -> None:
         """Follow both ways, and choose between what they leave in each variable."""
@@ -304,7 +317,7 @@ class Run:
         first = rest[0]
         if first.kind == "ElseIfStatement":
             condition = self._condition(self._expression(first.children[0], frame))
-            self._branches(condition, first.children[1], rest[1:], frame)
+            self._branches(self._switched(condition), first.children[1], rest[1:], frame)
         else:
             self._block(first.children[0], frame)
 

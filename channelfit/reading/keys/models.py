@@ -97,14 +97,14 @@ _FLOW = Rules(
 _SIZES = {
     "area": Key(
         Quantity("area"),
-        "The area of the membrane. It is needed where a unit is per area, and refused elsewhere.",
+        "The area of the membrane. It is needed where a unit is per area; exports divide by it.",
         "1500 um2",
         null=True,
     ),
     "capacitance": Key(
         Quantity("capacitance"),
-        "The capacitance of the membrane. It is needed where a unit is per capacitance, and "
-        "refused elsewhere.",
+        "The capacitance of the membrane. It is needed where a unit is per capacitance; exports "
+        "take the area from it, at 1 uF/cm2.",
         "20 pF",
         null=True,
     ),
@@ -225,6 +225,13 @@ PARAMETER = Keys(
         null=True,
         otherwise="one value for all experiments",
     ),
+    input=Key(
+        Text("a name"),
+        "The name in NEURON of what the cell around the channel decides, such as the concentration "
+        "cai or the reversal potential ek. An export for NEURON reads it from the cell.",
+        "cai",
+        otherwise="a number of the channel itself",
+    ),
 )
 PRIOR = Keys(
     "prior",
@@ -290,6 +297,13 @@ ION = Keys(
         Constant("concentration"), "The concentration in the cell.", "100 nM", required=True
     ),
     outside=Key(Constant("concentration"), "The concentration in the bath.", "2 mM", required=True),
+    thermal=Key(
+        Constant("voltage"),
+        "What stands for RT/F in the exponent, about 25 mV. Published files round the constants of "
+        "nature, and an import keeps what they have.",
+        "0.0853*(celsius + 273.15)",
+        otherwise="RT/F of the model's temperature",
+    ),
 )
 LEAK = Keys(
     "leak",

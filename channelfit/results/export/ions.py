@@ -9,17 +9,13 @@ from pathlib import Path
 import sympy
 
 from channelfit.model.channel import CELSIUS, ChannelModel, Term
+from channelfit.model.ions import VALENCES, IonVariable, ion_variable
 from channelfit.model.terms import product
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
 
-#: Charges of the ions that NEURON's models name; of others NEURON wants to be told.
-VALENCES = {"na": 1, "k": 1, "ca": 2, "cl": -1, "mg": 2, "li": 1, "cs": 1, "ba": 2, "h": 1}
-
-
-def variables(ion: str) -> tuple[str, str, str, str]:
-    """NEURON's names of an ion's current, reversal potential, and concentrations in and out."""
-    return f"i{ion}", f"e{ion}", f"{ion}i", f"{ion}o"
+#: mV: no current of a cell reverses there.
+_NO_CELL = 500.0
 
 
 def ions_of(channel: ChannelModel, told: Sequence[str], file: Path | None) -> dict[str, str]:
@@ -68,20 +64,77 @@ def _check_valence(term: Term, ion: str, file: Path | None) -> None:
 
 
 def check_apart(channel: ChannelModel, term: Term, ion: str, file: Path | None) -> None:
-    """Raises InputError where what the ion decides also decides on rates."""
+    """Raises InputError where what the ion decides also decides on rates, or is another ion's."""
     if term.ion is None:
         assert term.reversal is not None
         own, what = term.reversal.free_symbols, f"reversal potential (e{ion})"
     else:
         own = term.ion.inside.free_symbols | term.ion.outside.free_symbols
         what = f"concentrations ({ion}i, {ion}o)"
-    shared = {s.name for s in own} & _elsewhere(channel, ends=False) - {CELSIUS}
+    names = {s.name for s in own}
+    _check_inputs(channel, names, term.name, ion, file)
+    if keeps_reversal(channel, term) and ion not in _followed(channel, term):
+        raise InputError(
+            f"the current {term.name} has no reversal potential that the cell's e{ion} could take "
+            "the place of: its voltage dependence is written as a rectification. Leave --ion out",
+            file,
+        )
+    others = _elsewhere(channel, ends=False) | _names([term.size])
+    shared = names & others - {CELSIUS} - inputs(channel).keys()
     if shared:
         raise InputError(
             f"the rates, too, depend on {', '.join(sorted(shared))}, from which the {what} of the "
             f"current follow; the cell's {ion} would contradict them. Leave --ion out",
             file,
         )
+
+
+def inputs(channel: ChannelModel) -> dict[str, IonVariable]:
+    """The parameters that the cell around the channel decides on, each with what it is there."""
+    found = {p.name: ion_variable(p.input) for p in channel.parameters if p.input}
+    return {name: variable for name, variable in found.items() if variable is not None}
+
+
+def keeps_reversal(channel: ChannelModel, term: Term) -> bool:
+    """Whether no reversal potential of a cell can take the place of a current's own.
+
+    So it is where the current reverses at no voltage of a cell, or where its rectification follows
+    concentrations: then it is the rectification that says where the current reverses.
+    """
+    if term.reversal is None:
+        return False
+    if term.reversal.is_number and abs(float(term.reversal)) >= _NO_CELL:
+        return True
+    found = inputs(channel)
+    if any(found[name].kind == "reversal" for name in _names([term.reversal]) & found.keys()):
+        return False
+    return bool(_followed(channel, term))
+
+
+def _followed(channel: ChannelModel, term: Term) -> set[str]:
+    """The ions on whose concentrations, as the cell has them, a rectification depends."""
+    found = inputs(channel)
+    parts = [term.rectification] if term.rectification is not None else []
+    behind = {name for one in _names(parts) for name in channel.names_behind(one)}
+    return {found[n].ion for n in behind & found.keys() if found[n].kind != "reversal"}
+
+
+def _names(expressions: Sequence[sympy.Expr]) -> set[str]:
+    return {s.name for expression in expressions for s in expression.free_symbols}
+
+
+def _check_inputs(
+    channel: ChannelModel, names: set[str], current: str, ion: str, file: Path | None
+) -> None:
+    """Raises InputError where what drives a current is said to be another ion's."""
+    for name, variable in inputs(channel).items():
+        if name in names and variable.ion != ion:
+            own = next(p.input for p in channel.parameters if p.name == name)
+            raise InputError(
+                f"the current {current} is driven by {own}, which is of the ion {variable.ion}, "
+                f"not of {ion}",
+                file,
+            )
 
 
 def _elsewhere(channel: ChannelModel, ends: bool = True) -> set[str]:
@@ -107,12 +160,13 @@ def _parts(channel: ChannelModel, term: Term) -> tuple[list[sympy.Expr], list[sy
 
     A factor stays where it follows the temperature, or a parameter that something else uses too.
     """
-    elsewhere = _elsewhere(channel) | {CELSIUS}
-    taken: list[sympy.Expr] = []
+    elsewhere = _elsewhere(channel) | {CELSIUS} | inputs(channel).keys()
+    taken = list(sympy.Mul.make_args(term.size))
     live: list[sympy.Expr] = []
-    for factor in sympy.Mul.make_args(term.size):
-        names = {s.name for s in factor.free_symbols}
-        (live if names & elsewhere else taken).append(factor)
+    while moved := [factor for factor in taken if _names([factor]) & elsewhere]:
+        live += moved
+        taken = [factor for factor in taken if factor not in moved]
+        elsewhere |= _names(moved)  # a parameter is in the density or in an expression, not in both
     return taken, live
 
 

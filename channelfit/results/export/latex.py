@@ -233,6 +233,8 @@ class _Document:
         shown = "" if z == 1 else f"{z} "
         kelvin = f"(T + {ZERO_CELSIUS!r})"
         u = rf"\frac{{{shown}F V}}{{R {kelvin}}}"
+        if term.ion.thermal is not None:
+            u = rf"\frac{{{shown}V}}{{{self._print(term.ion.thermal)}}}"
         return (
             rf"{bend}{shown}F \, u \, \frac{{{inside} - {outside} e^{{-u}}}}{{1 - e^{{-u}}}}, "
             rf"\quad u = {u}"

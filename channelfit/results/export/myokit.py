@@ -490,9 +490,14 @@ class _Model:
                 return f"({self.writer.text(sum_of(V, -term.reversal), _VOLTAGE)})"
             return f"(V - {self.writer.of(term.reversal, _VOLTAGE).within(_POWER)})"
         z, faraday = term.ion.valence, f"{1e-3 * FARADAY!r} [C/mmol]"
-        kelvin = f"({self.writer.names[CELSIUS]} + {ZERO_CELSIUS!r}) * 1 [K]"
         u = self._claim(f"u{ending}")
-        self.lines.append(f"{u} = {z} * {faraday} * V / ({GAS_CONSTANT!r} [mJ/mmol/K] * {kelvin})")
+        if term.ion.thermal is None:
+            kelvin = f"({self.writer.names[CELSIUS]} + {ZERO_CELSIUS!r}) * 1 [K]"
+            below = f"({GAS_CONSTANT!r} [mJ/mmol/K] * {kelvin})"
+            self.lines.append(f"{u} = {z} * {faraday} * V / {below}")
+        else:
+            thermal = self.writer.of(term.ion.thermal, _VOLTAGE).within(_POWER)
+            self.lines.append(f"{u} = {z} * V / {thermal}")
         inside, outside = (
             self.writer.of(x, _CONCENTRATION).within(_POWER)
             for x in (term.ion.inside, term.ion.outside)

@@ -26,17 +26,18 @@ from channelfit.model.channel import (
     Term,
 )
 from channelfit.model.evaluation import evaluate
+from channelfit.model.ions import VALENCES, ion_variable, variables
 from channelfit.model.terms import product, symbol
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
 from channelfit.results.export.digits import cost_of_six_digits
 from channelfit.results.export.ions import (
-    VALENCES,
     check_apart,
     exclusive_part,
+    inputs,
     ions_of,
+    keeps_reversal,
     live_factors,
-    variables,
 )
 from channelfit.results.export.subject import Known, Membrane, Subject
 from channelfit.scoring.neuron.nmodl import (
@@ -149,7 +150,10 @@ class _Mechanism(Writer):
             if term.name in self.ions:
                 check_apart(channel, term, self.ions[term.name], file)
         of_ions = (name for ion in self.ions.values() for name in variables(ion))
-        self.first_names = ("celsius", "e", *dict.fromkeys(of_ions))
+        self.inputs = inputs(channel)
+        self.shaped = {term.name for term in channel.terms if keeps_reversal(channel, term)}
+        own = [p.input for p in channel.parameters if p.name in self.inputs]
+        self.first_names = ("celsius", "e", *dict.fromkeys([*of_ions, *own]))
         terms = tuple(self._written(term) for term in channel.terms)
         self.sizes = {term.name: exclusive_part(channel, term) for term in channel.terms}
         written = replace(channel, terms=terms)
@@ -178,6 +182,9 @@ class _Mechanism(Writer):
         names = dict(self.printer.names)
         if CELSIUS in self.parameter:
             self.parameter[CELSIUS] = names[CELSIUS] = "celsius"
+        for p in self.model.parameters:
+            if p.name in self.inputs:
+                self.parameter[p.name] = names[p.name] = p.input
         for flow in self.flows:
             name = flow.model_term.name
             names[f"size of {name}"] = flow.density or ""
@@ -199,6 +206,8 @@ class _Mechanism(Writer):
                 term = replace(term, ion=replace(term.ion, inside=inside, outside=outside))
             return term
         assert term.reversal is not None
+        if term.name in self.shaped:
+            return term
         if ion is not None:
             return replace(term, reversal=symbol(f"ion e{ion}"))
         if not term.reversal.free_symbols:
@@ -267,6 +276,8 @@ class _Mechanism(Writer):
             ion, term = flow.ion, flow.model_term
             if ion is None:
                 continue
+            if term.name in self.shaped:
+                continue
             if term.ion is None:
                 own = float(evaluate(term.reversal, values))
                 found.append(
@@ -281,6 +292,15 @@ class _Mechanism(Writer):
                     f"Concentrations: {ion}i and {ion}o are the cell's. The model's own were "
                     f"{inside:.6g} mM inside and {outside:.6g} mM outside."
                 )
+        own_inputs = [
+            f"{p.input} = {p.value:.6g} {p.unit or ''}".strip()
+            for p in self.model.parameters
+            if p.name in self.inputs and p.value is not None
+        ]
+        if own_inputs:
+            found.append(
+                f"Inputs: the cell decides on them. The model's own: {', '.join(own_inputs)}."
+            )
         return found
 
     def _of_the_size(self) -> list[str]:
@@ -300,13 +320,15 @@ class _Mechanism(Writer):
     def _neuron(self) -> str:
         name = self.names.mechanism
         lines = [f"    {'POINT_PROCESS' if self.point else 'SUFFIX'} {name}"]
-        for ion in dict.fromkeys(self.ions.values()):
+        read = self._read_variables()
+        for ion in dict.fromkeys([*self.ions.values(), *read]):
             flows = [flow for flow in self.flows if flow.ion == ion]
-            reads = [f"e{ion}" if any(f.term.ion is None for f in flows) else ""]
-            reads += [f"{ion}i, {ion}o" if any(f.term.ion for f in flows) else ""]
-            known = "" if ion in ("na", "k", "ca") else f" VALENCE {self._valence(flows[0])}"
-            read = ", ".join(filter(None, reads))
-            lines.append(f"    USEION {ion} READ {read} WRITE i{ion}{known}")
+            valence = flows[0].term.ion.valence if flows and flows[0].term.ion else None
+            valence = VALENCES.get(ion) if valence is None else valence
+            known = "" if ion in ("na", "k", "ca") or valence is None else f" VALENCE {valence}"
+            reading = f" READ {', '.join(read[ion])}" if ion in read else ""
+            writing = f" WRITE i{ion}" if flows else ""
+            lines.append(f"    USEION {ion}{reading}{writing}{known}")
         unspecific = [flow.current for flow in self.flows if flow.ion is None]
         if unspecific:
             lines.append(f"    NONSPECIFIC_CURRENT {', '.join(unspecific)}")
@@ -319,14 +341,28 @@ class _Mechanism(Writer):
             lines.append(f"    RANGE {line.rstrip(',')}")
         return "\n".join(["NEURON {", *lines, "    THREADSAFE", "}", ""])
 
-    def _valence(self, flow: _Flow) -> int:
-        return flow.term.ion.valence if flow.term.ion else VALENCES[str(flow.ion)]
+    def _read_variables(self) -> dict[str, list[str]]:
+        """What the file reads of each ion, as the cell has it."""
+        found: dict[str, list[str]] = {}
+        for flow in self.flows:
+            if flow.ion is not None and flow.term.name not in self.shaped:
+                _, reversal, inside, outside = variables(flow.ion)
+                own = [inside, outside] if flow.term.ion else [reversal]
+                found.setdefault(flow.ion, []).extend(own)
+        for p in self.model.parameters:
+            if p.name in self.inputs:
+                found.setdefault(self.inputs[p.name].ion, []).append(p.input)
+        return {ion: list(dict.fromkeys(names)) for ion, names in found.items()}
 
     def _unit_block(self) -> str:
         needed = ["(mV)", *(("(nA)", "(nS)") if self.point else ("(mA)", "(S)"))]
         told = " ".join(row[2] for row in self._rows())
         needed += [unit for unit in _SPANS if unit.strip("()") in re.findall(r"\w+", told)]
-        if any(flow.ion and flow.term.ion for flow in self.flows):
+        if any(
+            self._unit_of(name) == "(mM)"
+            for names in self._read_variables().values()
+            for name in names
+        ):
             needed.append("(mM)")
         lines = [f"    {unit} = ({_SPANS[unit]})" for unit in dict.fromkeys(needed)]
         return "\n".join(["UNITS {", *lines, "}", ""])
@@ -342,7 +378,7 @@ class _Mechanism(Writer):
                 reversal = number(float(evaluate(flow.model_term.reversal, {})))
                 rows.append((flow.reversal, reversal, "(mV)", "reversal potential"))
         for p in self.model.parameters:
-            if p.name != CELSIUS and p.value is not None:
+            if p.name != CELSIUS and p.name not in self.inputs and p.value is not None:
                 known = self.subject.known.get(p.name, Known())
                 unit = _UNITS.get(p.unit, "(1)")
                 fitted = self.subject.provenance.fitted
@@ -390,16 +426,21 @@ class _Mechanism(Writer):
             rows.append((flow.current, flow_unit))
             if flow.term.ion:
                 rows.append((flow.conductance, "(um3/ms)" if self.point else "(cm/s)"))
-                rows += [(f"{flow.ion}{end}", "(mM)") for end in "io"] if flow.ion else []
             else:
                 rows.append((flow.conductance, size_unit))
-                rows += [(f"e{flow.ion}", "(mV)")] if flow.ion else []
             rows += [(flow.rectification, "(1)")] if flow.rectification else []
+        for names in self._read_variables().values():
+            rows += [(name, self._unit_of(name)) for name in names]
         for inf, tau in self.inf_tau.values():
             rows += [(inf, "(1)"), (tau, "(ms)")]
         rows += [(name, "(/ms)") for name in self.rate.values()]
         rows += [(self._value_of(gate), "(1)") for gate in self.instant]
         return "\n".join(["ASSIGNED {", *(f"    {n} {u}" for n, u in dict.fromkeys(rows)), "}", ""])
+
+    def _unit_of(self, name: str) -> str:
+        """The unit of what is read of an ion."""
+        variable = ion_variable(name)
+        return "(mV)" if variable is not None and variable.kind == "reversal" else "(mM)"
 
     def _breakpoint(self) -> str:
         lines = ["    SOLVE scheme METHOD sparse"] if self.schemes else []
@@ -430,7 +471,10 @@ class _Mechanism(Writer):
         self.functions.need("exprel")
         self.functions.blocks["ghk"] = _GHK
         inside, outside = (self.printer.text(x) for x in (term.ion.inside, term.ion.outside))
-        return f"ghk(v, {inside}, {outside}, {term.ion.valence})"
+        thermal = f"({1e3 * GAS_CONSTANT / FARADAY!r})*(celsius + {ZERO_CELSIUS!r})"
+        if term.ion.thermal is not None:
+            thermal = self.printer.text(term.ion.thermal)
+        return f"ghk(v, {inside}, {outside}, {term.ion.valence}, {thermal})"
 
     def _limit(self, gate: Chain) -> str:
         """Where a gate ends at a voltage that stands still."""
@@ -487,9 +531,10 @@ class _Mechanism(Writer):
 
 
 _GHK = f"""\
-FUNCTION ghk(v (mV), ci (mM), co (mM), z) (0.001 coul/cm3) {{   : Goldman, Hodgkin and Katz
+FUNCTION ghk(v (mV), ci (mM), co (mM), z, rtf (mV)) (0.001 coul/cm3) {{
+    : Goldman, Hodgkin and Katz
     LOCAL u
-    u = 0.001*z*{FARADAY!r}*v/({GAS_CONSTANT!r}*(celsius + {ZERO_CELSIUS!r}))
+    u = z*v/rtf
     ghk = 0.001*z*{FARADAY!r}*(ci/exprel(-u) - co/exprel(u))
 }}
 """

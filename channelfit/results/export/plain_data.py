@@ -117,6 +117,8 @@ def _current(subject: Subject, k: int) -> dict[str, Any]:
             "inside_mM": term.ion.inside,
             "outside_mM": term.ion.outside,
         }
+        if term.ion.thermal is not None:
+            parts["thermal_mV"] = term.ion.thermal
         found["valence"] = term.ion.valence
     for name, expression in parts.items():
         found[name] = {

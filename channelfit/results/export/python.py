@@ -225,8 +225,12 @@ class _Module:
             parts.append(f"({V.name} - {self.printer.operand(term.reversal)})")
         else:
             inside, outside = (self.printer.text(x) for x in (term.ion.inside, term.ion.outside))
-            kelvin = f"{self.names[CELSIUS]} + {ZERO_CELSIUS!r}"
-            parts.append(f"ghk(v, {inside}, {outside}, {term.ion.valence}, {kelvin})")
+            if term.ion.thermal is None:
+                kelvin = f"{self.names[CELSIUS]} + {ZERO_CELSIUS!r}"
+                thermal = f"{1e3 * GAS_CONSTANT!r} / {FARADAY!r} * ({kelvin})"
+            else:
+                thermal = self.printer.text(term.ion.thermal)
+            parts.append(f"ghk(v, {inside}, {outside}, {term.ion.valence}, {thermal})")
         return " * ".join(parts)
 
 
@@ -255,9 +259,12 @@ def exprel(x):
     return expm1(x) / x if x else 1.0
 
 
-def ghk(v, inside, outside, z, kelvin):
-    """The current (pA) of 1 um3/ms of permeability, after Goldman, Hodgkin and Katz."""
-    u = 0.001 * z * {FARADAY!r} * v / ({GAS_CONSTANT!r} * kelvin)
+def ghk(v, inside, outside, z, thermal):
+    """The current (pA) of 1 um3/ms of permeability, after Goldman, Hodgkin and Katz.
+
+    thermal is RT/F in mV.
+    """
+    u = z * v / thermal
     return 0.001 * z * {FARADAY!r} * (inside / exprel(-u) - outside / exprel(u))
 
 

@@ -142,7 +142,9 @@ class Subject:
         if capacitance_pF is not None:
             if not 0 < capacitance_pF < np.inf:
                 raise InputError(f"a capacitance above 0 pF was expected, not {capacitance_pF:g}")
-            return Membrane.of_capacitance(capacitance_pF, "the capacitance given for the export:")
+            given = Membrane.of_capacitance(capacitance_pF, "the capacitance given for the export:")
+            self._check_densities(given, capacitance_pF)
+            return given
         first, *others = self.membranes or (None,)
         if first is None:
             raise InputError(
@@ -159,6 +161,20 @@ class Subject:
                     self.provenance.file,
                 )
         return first
+
+    def _check_densities(self, given: Membrane, capacitance_pF: float) -> None:
+        """Raises InputError where a given size would change densities that the model states."""
+        current = as_mapping(self.document.get("current"))
+        stated = [key for key in ("area", "capacitance") if current.get(key) is not None]
+        areas = [known.area_um2 for known in self.membranes]
+        one = bool(areas) and max(areas) / min(areas) - 1 <= _SAME
+        if stated and one and abs(given.area_um2 / areas[0] - 1) > _SAME:
+            raise InputError(
+                f"{self.membranes[0].told}; --capacitance {capacitance_pF:g} would multiply the "
+                f"densities of the file by {areas[0] / given.area_um2:.3g}. Leave it out, or write "
+                f"the size of the cell in the model, under current.{stated[0]}",
+                self.provenance.file,
+            )
 
 
 def read_subject(path: Path, overrides: Sequence[str] = (), cell: str | None = None) -> Subject:

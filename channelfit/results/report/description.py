@@ -194,7 +194,10 @@ def _term(model: ChannelModel, term: Term) -> str:
         factors.append(f"(v + {reversal[1:]})" if reversal.startswith("-") else f"(v - {reversal})")
     else:
         inside, outside = (text(c) for c in (term.ion.inside, term.ion.outside))
-        factors.append(f"GHK(v, z = {term.ion.valence}, {inside} mM inside, {outside} mM outside)")
+        told = f"z = {term.ion.valence}, {inside} mM inside, {outside} mM outside"
+        if term.ion.thermal is not None:
+            told += f", RT/F = {text(term.ion.thermal)} mV"
+        factors.append(f"GHK(v, {told})")
     return " ".join(factors)
 
 

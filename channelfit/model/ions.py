@@ -1,0 +1,39 @@
+"""The ions of NEURON's models: their charges, and the variables by which a cell decides on them."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+#: Charges of the ions that NEURON's models name.
+VALENCES = {"na": 1, "k": 1, "ca": 2, "cl": -1, "mg": 2, "li": 1, "cs": 1, "ba": 2, "h": 1}
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}")
+
+
+class IonVariable(NamedTuple):
+    """What a cell decides of an ion.
+
+    Attributes:
+        ion: such as "ca".
+        kind: its reversal potential, or its concentration in the cell or in the bath.
+    """
+
+    ion: str
+    kind: Literal["reversal", "inside", "outside"]
+
+
+def variables(ion: str) -> tuple[str, str, str, str]:
+    """NEURON's names of an ion's current, reversal potential, and concentrations in and out."""
+    return f"i{ion}", f"e{ion}", f"{ion}i", f"{ion}o"
+
+
+def ion_variable(name: str) -> IonVariable | None:
+    """What a name such as "cai" or "ek" is to NEURON; None where it is no variable of an ion."""
+    if not _NAME.fullmatch(name):
+        return None
+    concentration = name[-1] in "io"
+    if name[0] == "e" and not (concentration and name[:-1] in VALENCES):
+        return IonVariable(name[1:], "reversal")
+    if concentration:
+        return IonVariable(name[:-1], "inside" if name[-1] == "i" else "outside")
+    return None
