@@ -35,6 +35,7 @@ from channelfit.front.main import main
 from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.reading.keys import KEYS
+from channelfit.reading.schema import SECTIONS
 from channelfit.reading.shipped import copy_examples
 from channelfit.scoring.scorer import make_scorer
 
@@ -294,6 +295,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_the_site_needs_no_network(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) >= len(list(DOCS.glob("*.md")))
@@ -305,15 +307,19 @@ def test_the_site_needs_no_network(site: Path) -> None:
         assert not re.search(r"(url\(|@import )[\"']?(https?:)?//", sheet.read_text("utf-8")), sheet
 
 
+@pytest.mark.slow
 def test_the_site_opens_from_a_folder_and_its_search_finds(site: Path, page: Page) -> None:
     """Without a server: in Chromium, light and dark, narrow and wide, for every page."""
     here = site.resolve().as_uri()
-    for file in sorted(set(site.glob("*.html")) - {site / "404.html"}):  # which a server shows
+    alike = set(site.glob("keys-*.html")) - {site / "keys-optimizer.html"}
+    for file in sorted(set(site.glob("*.html")) - alike - {site / "404.html"}):
         for width, dark in ((NARROW, True), (WIDE, False)):
             page.open(file, width, dark)
             assert page.overflow() == 0, file.name
             assert page.errors == [], file.name
             assert [url for url in page.requests if not url.startswith((here, "data:"))] == []
+    page.open(site / "keys.html", NARROW)
+    assert page.tab.evaluate("document.body.scrollHeight") < 12_000
     page.open(site / "index.html")
     page.tab.keyboard.press("/")
     page.tab.keyboard.type("microscopic reversibility")
@@ -322,12 +328,26 @@ def test_the_site_opens_from_a_folder_and_its_search_finds(site: Path, page: Pag
     assert page.errors == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["default", "slate"])
+def test_links_and_code_of_the_site_can_be_read(site: Path, page: Page, scheme: str) -> None:
+    """By their contrast in both palettes, and links not by their color alone."""
+    for name in ("index.html", "api.html", "keys-optimizer.html"):
+        page.open(site / name)
+        page.tab.add_style_tag(content="* {transition: none !important}")
+        page.tab.evaluate("to => document.body.setAttribute('data-md-color-scheme', to)", scheme)
+        seen = [what for what in page.violations() if re.match("color|link-in", what)]
+        assert seen == [], name
+
+
+@pytest.mark.slow
 def test_pages_that_are_made_say_what_the_program_says(site: Path) -> None:
     commands = (site / "commands.html").read_text(encoding="utf-8")
     assert [name for name in main.commands if f'id="{name}"' not in commands] == []
-    keys = (site / "keys.html").read_text(encoding="utf-8")
-    assert "rates_within" in keys
-    assert "junction_potential" in keys
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in site.glob("keys-*.html")}
+    assert len(pages) == len(SECTIONS)
+    assert all(f'href="{name}.html"' in (site / "keys.html").read_text("utf-8") for name in pages)
+    assert "junction_potential" in pages["keys-a-protocol-file"]
     api = (site / "api.html").read_text(encoding="utf-8")
     public = set(channelfit.__all__) - {"__version__"}
     assert [name for name in sorted(public) if f'id="channelfit.{name}"' not in api] == []
