@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import signal, stats
 from scipy.optimize import least_squares
 from uncertain import MODEL, Differences, curve_objective, loaded
 
@@ -18,12 +18,12 @@ from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import parameter_rows
 from channelfit.results.uncertainty.curvature import (
-    correlation_time,
     count_samples,
     estimate,
     peak_pA,
     undetermined,
 )
+from channelfit.results.uncertainty.noise_spectrum import Spectrum, correlation_time, spectrum_of
 from channelfit.search.objective import Objective
 
 
@@ -64,7 +64,9 @@ def test_the_distance_to_the_minimum_is_in_standard_errors():
     objective, _, best, _ = straight_line()
     there = estimate(objective, at(objective, *best), 200)
     error = there.physical_errors[0] * math.sqrt(1 - there.correlations[0, 1] ** 2)
-    off = estimate(objective, at(objective, best[0] + 3 * error, best[1]), 200, 1.0, there.sigma_pA)
+    off = estimate(
+        objective, at(objective, best[0] + 3 * error, best[1]), 200, None, there.sigma_pA
+    )
     assert off.distance == pytest.approx(3, rel=1e-6)
 
 
@@ -74,7 +76,8 @@ def test_given_noise_and_correlations_scale_the_errors():
     exact = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
     found = estimate(objective, unit, 200, sigma_pA=0.7)
     np.testing.assert_allclose(found.physical_errors, 0.7 * exact, rtol=1e-7)
-    wide = estimate(objective, unit, 200, 4.0, 0.7)
+    four_times = Spectrum(np.array([4.0]), np.eye(1), np.zeros((1, 0, 0)), 0.6)
+    wide = estimate(objective, unit, 200, four_times, 0.7)
     np.testing.assert_allclose(wide.physical_errors, 2 * found.physical_errors, rtol=1e-12)
     assert wide.chi_square(wide.cost + 1) == pytest.approx(found.chi_square(found.cost + 1) / 4)
 
@@ -240,23 +243,78 @@ def test_a_misfit_counts_as_correlation(little):
     assert correlation_time(with_residuals(little, wave), [np.zeros_like(wave)]) > 20
 
 
-def test_correlated_noise_spreads_a_mean_as_the_correlation_time_says(little):
-    """The conductance of a constant current is a mean; 400 of them, from filtered noise."""
-    random, phi, n = np.random.default_rng(8), 0.8, 2000
-    noise = random.standard_normal((400, n + 200))
-    for k in range(1, noise.shape[1]):
-        noise[:, k] += phi * noise[:, k - 1]
-    noise = noise[:, 200:]
-    times, claims = [], []
-    for row in noise[:40]:
-        apart = row[None] - row.mean()
-        time = correlation_time(with_residuals(little, apart), [np.zeros((1, n))])
-        objective = curve_objective(
-            lambda p: np.repeat(p, n, axis=0), row, [Parameter("level", "pA", -9, 9)]
-        )
-        claims.append(estimate(objective, at(objective, row.mean()), n, time).physical_errors[0])
-        times.append(time)
-    assert np.mean(claims) == pytest.approx(noise.mean(axis=1).std(), rel=0.15)
+def filtered(n: int, *poles: complex, seed: int = 0, rows: int = 1) -> np.ndarray:
+    """White noise (rows, n) through a filter with these poles."""
+    white = np.random.default_rng(seed).standard_normal((rows, n + 500))
+    return signal.lfilter([1.0], np.poly(poles).real, white, axis=1)[:, 500:]
+
+
+def true_variance(design: np.ndarray, poles: tuple[complex, ...]) -> np.ndarray:
+    """The variances of least squares under such noise, from the answer of its filter."""
+    answer = signal.lfilter([1.0], np.poly(poles).real, np.eye(1, 400)[0])
+    seen = np.stack([np.convolve(column, answer[::-1]) for column in design.T])
+    inverse = np.linalg.inv(design.T @ design)
+    return np.diag(inverse @ (seen @ seen.T) @ inverse)
+
+
+LOBES = (0.85 * np.exp(0.6j), 0.85 * np.exp(-0.6j))
+
+
+@pytest.mark.parametrize("poles", [(0.8,), LOBES])
+def test_errors_under_correlated_noise_follow_its_spectrum(poles):
+    """A slow and a fast parameter; the noise of two poles has lobes, and a peak at the fast one."""
+    n = 2000
+    t = np.arange(n)
+    design = np.stack([np.sin(0.05 * t), np.cos(0.6 * t)], axis=1)
+    found = []
+    for row in filtered(n, *poles, rows=12):
+        best = np.linalg.lstsq(design, row, rcond=None)[0]
+        apart = (row - design @ best)[None]
+        derivatives = [18 * design[None]]  # of unit coordinates: both ranges are 18 wide
+        spectrum = spectrum_of([apart], [np.ones((1, n), bool)], derivatives, n)
+        parameters = [Parameter(name, "pA", -9, 9) for name in ("slow", "fast")]
+        objective = curve_objective(lambda p: design @ p, row, parameters)
+        found.append(estimate(objective, at(objective, *best), n, spectrum).physical_errors ** 2)
+    np.testing.assert_allclose(np.mean(found, axis=0), true_variance(design, poles), rtol=0.25)
+
+
+def test_neighbors_that_are_alike_are_called_so(little):
+    """Negative lobes do not cancel what is said of the correlation."""
+    noise = filtered(4000, *LOBES)
+    residuals, counts = [noise], [np.ones(noise.shape, bool)]
+    found = spectrum_of(residuals, counts)
+    assert found.neighbors == pytest.approx(2 * 0.85 * math.cos(0.6) / (1 + 0.85**2), abs=0.05)
+    assert correlation_time(with_residuals(little, noise), [np.zeros_like(noise)]) > 5
+
+
+def test_intervals_hold_under_one_over_f_noise():
+    """Those of independent residuals would hold every third time."""
+    n, random = 1000, np.random.default_rng(4)
+    t = np.arange(n)
+    design = np.stack([t >= 500, np.exp(-t / 100)], axis=1).astype(float)
+    shape = np.r_[0.0, np.arange(1, 8 * n + 1) ** -0.5]
+    inverse = np.linalg.inv(design.T @ design)
+    held = []
+    for _ in range(60):
+        noise = np.fft.irfft(shape * (random.standard_normal((2, len(shape))).T @ [1, 1j]))[:n]
+        best = inverse @ design.T @ noise
+        apart = (noise - design @ best)[None]
+        found = spectrum_of([apart], [np.ones((1, n), bool)], [design[None]], n)
+        curvature = 2 * design.T @ design / n
+        root = np.linalg.cholesky(np.linalg.inv(curvature))
+        covariance = 2 * (apart**2).mean() / n * root @ found.factors(root) @ root.T
+        freedom = [found.freedom(row) for row in np.linalg.inv(curvature)]
+        reach = stats.t.ppf(0.975, freedom) * np.sqrt(np.diag(covariance))
+        held.append(np.abs(best) < reach)
+    assert 0.9 < np.mean(held) < 0.99
+
+
+def test_a_line_of_one_frequency_is_no_part_of_the_smooth_spectrum():
+    noise = np.random.default_rng(2).standard_normal((1, 4000))
+    noise += 1.5 * np.sin(2 * np.pi * np.arange(4000) * 0.05)
+    found = spectrum_of([noise], [np.ones(noise.shape, bool)])
+    assert found.ratio.max() > 500
+    assert np.median(found.ratio) == pytest.approx(1 / (1 + 1.5**2 / 2), rel=0.2)
 
 
 # --- what is left open ---------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The fits of many wells: how they are made, and what they came to, a row each.
 
 `fit_wells` searches all wells together (`search`), then judges each as a single fit is judged
-(`results.uncertainty`): standard errors and intervals from the curvature, widened where residuals
-are correlated; bounds, parameters that the data do not determine, descents that disagree.
+(`results.uncertainty`): standard errors and intervals from the curvature and from the spectrum of
+the residuals; bounds, parameters that the data do not determine, descents that disagree.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from channelfit.batch.costs import Kin, Wells
 from channelfit.batch.families import Unmasked, kin
 from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
 from channelfit.batch.together import together, with_own_masks
-from channelfit.problem.experiment import Problem
+from channelfit.problem.experiment import Problem, total_weight
 from channelfit.reading.errors import InputError
-from channelfit.results.uncertainty.assessment import NOISE_FREE, UNFINISHED
+from channelfit.results.uncertainty.assessment import FEW, NOISE_FREE, UNFINISHED
 from channelfit.results.uncertainty.curvature import (
     ASSUMED_NOISE,
     Estimate,
-    correlated_over,
     estimate,
-    lagged_products,
     peak_pA,
     undetermined,
-    weighted_residuals,
+)
+from channelfit.results.uncertainty.noise_spectrum import (
+    Spectrum,
+    around,
+    counting,
+    slopes,
+    spectrum_of,
+    weighted,
 )
 from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import make_scorer
@@ -46,6 +51,8 @@ _BLOCKS, _BLOCKS_OF_A_SWEEP = (64, 32, 16, 8), 8
 #: A misfit is large where the residuals are more than so many times the noise in them: three
 #: quarters of their squares are then the model's, and standard errors say little.
 _MISFIT = 2.0
+#: Noise is strongly correlated where it makes an error so many times as wide.
+_WIDE = 1.5
 #: Wells with masks of their own are tried on what all count, if it is this share of each.
 _IN_COMMON = 0.3
 #: The settings where none are given.
@@ -316,8 +323,7 @@ def _fill(
             fits.lower[row], fits.upper[row] = sure.interval()
             fits.at_bound[row] = sure.pushed
             if not is_silent:  # else it says nothing of a channel, nor of a population of them
-                scale = sure.n_samples / (2 * sure.sigma_pA**2 * sure.correlation_time)
-                fits.information[row] = scale * local.curvature[:, :, k]
+                fits.information[row] = sure.information
         agreed, starts = int(found.agreed[good[k]]), int(found.starts[good[k]])
         reasons = [_SILENT, *one.misfit()] if is_silent else one.reasons(agreed, starts)
         fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
@@ -361,9 +367,21 @@ class _Judged:
                 found.append(
                     f"the fit ended {self.estimate.distance:.2g} standard errors from the minimum"
                 )
+            found += self.slow_noise()
         if agreed < 2 <= starts:
             found.append(f"none of {starts - 1} other descents came to the same cost")
         return found + self.misfit()
+
+    def slow_noise(self) -> list[str]:
+        """A sentence where errors rest on noise so slow that the recording shows little of it."""
+        sure = self.estimate
+        if sure is None or sure.degrees_of_freedom >= FEW or sure.widened.max() < _WIDE:
+            return []
+        name = sure.names[int(sure.freedoms.argmin())]
+        return [
+            f"strongly correlated noise: the error of {name} rests on noise so slow that the "
+            f"recording shows it {sure.degrees_of_freedom:.2g} times"
+        ]
 
     def misfit(self) -> list[str]:
         """A sentence where the residuals are much more than noise, else nothing."""
@@ -400,6 +418,25 @@ class _Settled(Objective):
         return self.local
 
 
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What is seen of the residuals of a well before its fit is judged.
+
+    Attributes:
+        traces: per experiment (n_sweeps, n_times) pA, the fit.
+        residuals: see `noise_spectrum.weighted`.
+        noise: pA, see `_Judged`. peak: pA, of the recording.
+        is_correlated: whether residuals are not independent of each other.
+    """
+
+    problem: Problem
+    traces: list[np.ndarray]
+    residuals: list[np.ndarray]
+    noise: float
+    peak: float
+    is_correlated: bool
+
+
 class _Judge:
     """Judges fits as `assess` judges a single one: noise, correlation of residuals, curvature.
 
@@ -415,9 +452,8 @@ class _Judge:
             np.zeros((e.protocol.n_sweeps, e.protocol.n_times_max)) for e in problem.experiments
         ]
         self.at_once = max(1, _HELD // max(1, sum(trace.size for trace in blank)))
-        _, masks = weighted_residuals(problem, blank)
-        self.pairs, self.n_samples = lagged_products(masks), wells.n_samples
-        self.blocks = _whole_blocks(masks)
+        self.n_samples = wells.n_samples
+        self.blocks = _whole_blocks([row for one in counting(problem) for row in one])
         self.mean_weight = float(wells.scorer.total_weight[0]) / self.n_samples
 
     def all(
@@ -436,35 +472,74 @@ class _Judge:
         """
         traces = self.scorer.simulate(np.ascontiguousarray(physical))
         cost = local.cost - self.wells.objective(0).penalty(physical)
+        seen: list[_Seen | None] = [None] * len(well)
 
-        def some(first: int, last: int) -> None:
+        def look(first: int, last: int) -> None:
             # the samples of a well side by side
             own = [np.ascontiguousarray(np.moveaxis(t[:, :, first:last], -1, 0)) for t in traces]
             for k in range(first, last):
                 of_well = [trace[k - first] for trace in own]
-                here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
-                write(k, self._one(int(well[k]), unit[:, k], float(cost[k]), of_well, here))
+                seen[k] = self._seen(self.problems[int(well[k])], float(local.cost[k]), of_well)
+
+        def one(k: int, spectrum: Spectrum | None) -> None:
+            here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
+            known = seen[k]
+            assert known is not None
+            write(k, self._one(int(well[k]), unit[:, k], float(cost[k]), here, known, spectrum))
+
+        def judged(first: int, last: int) -> None:
+            for k in range(first, last):
+                one(k, spectra.get(k))
 
         with single_threaded_blas():
-            side_by_side(some, len(well), 1, usable_cores())
+            side_by_side(look, len(well), 1, usable_cores())
+            places = [k for k, known in enumerate(seen) if known and known.is_correlated]
+            spectra = dict(self._spectra(places, unit, seen))
+            side_by_side(judged, len(well), 1, usable_cores())
+
+    def _seen(self, problem: Problem, cost: float, traces: list[np.ndarray]) -> _Seen:
+        """What is seen of a well before its fit is judged."""
+        residuals, counts, peak = weighted(problem, traces), counting(problem), peak_pA(problem)
+        noise = self._noise([row for one in residuals for row in one], cost)
+        is_noisy = self.intervals and not cost < (NOISE_FREE * peak) ** 2
+        correlated = is_noisy and spectrum_of(residuals, counts) is not None
+        return _Seen(problem, traces, residuals, noise, peak, correlated)
+
+    def _spectra(
+        self, places: list[int], unit: np.ndarray, seen: Sequence[_Seen | None]
+    ) -> Iterator[tuple[int, Spectrum | None]]:
+        """The spectra of wells whose residuals are correlated, by their places."""
+        n = len(unit)
+        step = max(1, self.at_once // n)
+        for first in range(0, len(places), step):
+            some = places[first : first + step]
+            points = np.hstack([around(unit[:, k]) for k in some])
+            moved = self.scorer.simulate(np.ascontiguousarray(self.wells.space.to_physical(points)))
+            for j, k in enumerate(some):
+                known = seen[k]
+                assert known is not None
+                own = [trace[:, :, j * n : (j + 1) * n] for trace in moved]
+                derivatives = slopes(known.problem, known.traces, own, unit[:, k])
+                counts, weight = counting(known.problem), total_weight(known.problem)
+                yield k, spectrum_of(known.residuals, counts, derivatives, weight)
 
     def _one(
-        self, well: int, unit: np.ndarray, cost: float, traces: list[np.ndarray], local: Local
+        self,
+        well: int,
+        unit: np.ndarray,
+        cost: float,
+        local: Local,
+        seen: _Seen,
+        spectrum: Spectrum | None,
     ) -> _Judged:
-        problem = self.problems[well]
-        rows, _ = weighted_residuals(problem, traces)
-        noise, peak = self._noise(rows, cost), peak_pA(problem)
-        least = NOISE_FREE * peak
+        least = NOISE_FREE * seen.peak
         if not self.intervals:
-            return _Judged(cost, noise, None, least)
+            return _Judged(cost, seen.noise, None, least)
         objective = _Settled(self.wells.objective(well), local)
         # the rules of `assess`: data without noise are judged as if they had some
-        if local.cost[0] < least**2:
-            sure = estimate(objective, unit, self.n_samples, sigma_pA=ASSUMED_NOISE * peak)
-        else:
-            time = correlated_over(rows, self.pairs)
-            sure = estimate(objective, unit, self.n_samples, time)
-        return _Judged(cost, noise, sure, least)
+        assumed = ASSUMED_NOISE * seen.peak if local.cost[0] < least**2 else None
+        sure = estimate(objective, unit, self.n_samples, spectrum, assumed)
+        return _Judged(cost, seen.noise, sure, least)
 
     def _noise(self, rows: list[np.ndarray], cost: float) -> float:
         """How far residuals stray from a straight line in the median block, pA; see `_Judged`."""

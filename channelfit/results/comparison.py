@@ -21,7 +21,8 @@ from channelfit.reading.errors import InputError
 from channelfit.results.report.quality import Quality
 from channelfit.results.run_summary import Winner, rescore
 from channelfit.results.uncertainty.assessment import can_assess
-from channelfit.results.uncertainty.curvature import correlation_time, count_samples
+from channelfit.results.uncertainty.curvature import count_samples
+from channelfit.results.uncertainty.noise_spectrum import correlation_time
 from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan
@@ -146,9 +147,9 @@ def remarks(contenders: Sequence[Contender]) -> list[str]:
     if time <= 1:
         return ["AIC and BIC take residuals for independent, and those of the best fit look so"]
     return [
-        "AIC and BIC take residuals for independent; those of the best fit are correlated over "
-        f"{time:.3g} samples, so differences between schemes that fit nearly alike may be that "
-        "many times too large"
+        "AIC and BIC take residuals for independent; those of the best fit are correlated, up to "
+        f"{time:.3g} samples that say the same, so differences between schemes that fit nearly "
+        "alike may be up to that many times too large"
     ]
 
 

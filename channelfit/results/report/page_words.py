@@ -197,8 +197,10 @@ def _errors(summary: Mapping[str, Any]) -> str:
         )
     else:
         from_what = f"for noise of {noise:.3g} pA in every sample, as found in the residuals"
-        if time > 1:
+        if "times_as_wide" not in sure and time > 1:  # a run of an earlier version
             from_what += f", and widened for residuals that are correlated over {time:.3g} samples"
+        elif sure.get("correlation_of_neighbors"):
+            from_what += ", and from the spectrum of the residuals, which are correlated"
     return (
         f" Standard errors and {level} intervals follow from the curvature of the cost at the fit "
         f"{from_what}."

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from channelfit.results.uncertainty.curvature import lagged_products
 
 #: Lags that are drawn: a share of the longest sweep, and that many at most.
 _SHARE, _MOST = 0.25, 400
@@ -85,3 +84,19 @@ def _last(values: np.ndarray, small: float) -> int:
         if quiet[k : k + _QUIET].all():
             return min(len(values), max(_BEYOND * k, 24), _MOST)
     return min(len(values), _MOST)
+
+
+def lagged_products(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Sum products of samples that are k apart, over all rows, for k = 0, 1, ..
+
+    Computed by the Fourier transform. Returns: (n_times of the longest row,).
+    """
+    from scipy import fft  # loaded only where it is needed
+
+    longest = max(len(row) for row in rows)
+    total = np.zeros(longest)
+    for row in rows:
+        size = fft.next_fast_len(2 * len(row), real=True)
+        power = np.abs(fft.rfft(row, size)) ** 2
+        total[: len(row)] += fft.irfft(power, size)[: len(row)]
+    return total

@@ -190,7 +190,7 @@ def _coordinates(
 
 def _draw_intervals(axis: Axes, found: Estimate) -> None:
     names, n = found.names, len(found.names)
-    reach = quantile(LEVEL, found.degrees_of_freedom) * found.errors
+    reach = quantile(LEVEL, found.freedoms) * found.errors
     texts = _interval_texts(found)
     for k in range(n):
         axis.plot([0, 1], [k, k], color=DATA, linewidth=0.8, zorder=1)

@@ -14,13 +14,13 @@ from channelfit.results.uncertainty.curvature import (
     LEVEL,
     Combination,
     Estimate,
-    correlation_time,
     count_samples,
     estimate,
     peak_pA,
     quantile,
     undetermined,
 )
+from channelfit.results.uncertainty.noise_spectrum import spectrum_at
 from channelfit.results.uncertainty.refinement import bounds_in_the_way, brought_to_minimum
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 #: No recording has less noise than this share of its peak: such data were simulated without any.
 NOISE_FREE = 1e-4
+#: Degrees of freedom of a variance, below which standard errors rest on little: on what slow noise
+#: did a few times. They are then uncertain by a sixth or more themselves.
+FEW = 20.0
 #: Standard errors from the minimum beyond which the fit was not finished.
 UNFINISHED = 0.3
 
@@ -91,8 +94,10 @@ def assess(
     if noise_free or found.cost < (NOISE_FREE * peak) ** 2:
         found = estimate(objective, unit[:, 0], n_samples, sigma_pA=ASSUMED_NOISE * peak)
     else:
-        time = correlation_time(fit.problem, traces)
-        found = estimate(objective, unit[:, 0], n_samples, time)
+        spectrum = spectrum_at(
+            fit.problem, traces, unit[:, 0], lambda p: scorer.simulate(objective.physical(p))
+        )
+        found = estimate(objective, unit[:, 0], n_samples, spectrum)
     return judge(found, before)
 
 
@@ -114,13 +119,8 @@ def _remarks(found: Estimate, refined: bool) -> list[str]:
             f"{found.sigma_pA:.3g} pA in every sample, {100 * ASSUMED_NOISE:g} % of the largest "
             "current, would cause"
         )
-    elif found.correlation_time > 1:
-        factor = math.sqrt(found.correlation_time)
-        remarks.append(
-            f"the residuals are correlated over {found.correlation_time:.3g} samples (the noise is "
-            "filtered, or the model cannot follow the data); the standard errors are "
-            f"{factor:.2g} times as wide for that, but cannot tell whether the model is wrong"
-        )
+    elif found.spectrum is not None:
+        remarks.append(correlated(found))
     else:
         remarks.append(
             "the residuals look independent of each other, which is what the standard errors assume"
@@ -135,6 +135,26 @@ def _remarks(found: Estimate, refined: bool) -> list[str]:
                 "for this value of it"
             )
     return remarks
+
+
+def correlated(found: Estimate) -> str:
+    """What the correlation of residuals does to the standard errors of a fit, in a sentence."""
+    assert found.spectrum is not None
+    wide = found.widened[found.pushed == 0]
+    least, most = (f"{end:.2g}" for end in (wide.min(initial=1.0), wide.max(initial=1.0)))
+    times = least if least == most else f"{least} to {most}"
+    text = (
+        f"the residuals are correlated ({found.spectrum.neighbors:.2f} from one sample to the "
+        "next: the noise is filtered or slow, or the model cannot follow the data); the standard "
+        f"errors follow from their spectrum and are {times} times those of independent residuals, "
+        "but cannot tell whether the model is wrong"
+    )
+    if found.degrees_of_freedom < FEW:
+        text += (
+            f"; the slow noise that counts is known with {found.degrees_of_freedom:.2g} degrees of "
+            "freedom only, which the intervals take into account"
+        )
+    return text
 
 
 def _unfinished(found: Estimate, refined: bool) -> str:
@@ -194,7 +214,7 @@ def _ties(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
     for name, value in center.items():
         slope = np.array([high[name] - low[name] for low, high in zip(*sides, strict=True)]) / apart
         error = math.sqrt(float(slope @ found.covariance @ slope))
-        reach = quantile(LEVEL, found.degrees_of_freedom) * error
+        reach = quantile(LEVEL, found.freedom(slope)) * error
         rows[name] = {"standard_error": error, "interval": [value - reach, value + reach]}
     return rows
 
@@ -208,6 +228,8 @@ def as_plain(judged: Assessment) -> dict[str, Any]:
         "noise_assumed": found.assumed,
         "samples": found.n_samples,
         "correlation_time_samples": found.correlation_time,
+        "correlation_of_neighbors": found.spectrum.neighbors if found.spectrum else 0.0,
+        "times_as_wide": dict(zip(found.names, found.widened.tolist(), strict=True)),
         "standard_errors_from_minimum": found.distance,
         "undetermined": [
             {"parameters": list(c.names), "open_directions": c.n_open, "text": c.text}

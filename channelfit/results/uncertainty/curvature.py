@@ -6,7 +6,8 @@ how far each parameter can move before the fit becomes visibly worse:
     information = n_samples / (2 sigma^2) * curvature,     covariance = information^-1
 
 with sigma^2 the noise variance of a sample of average weight, from the residuals. Weights are read
-as inverse variances up to a factor. Far from the minimum the parabola no longer holds: see
+as inverse variances up to a factor. Where residuals are correlated, their spectrum takes part: see
+`noise_spectrum`. Far from the minimum the parabola no longer holds: see
 `profiles` and `posterior`.
 """
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from channelfit.model.graphs import components
 from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.noise_spectrum import Spectrum
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.objective import Objective
 
@@ -46,8 +48,6 @@ _PART = 0.05
 _LINK = 0.1
 #: A coordinate nearer to a bound than this share of its range is at the bound.
 _EDGE = 1e-9
-#: The sum of correlations is cut off after so many correlation times.
-_WINDOW = 5.0
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,16 @@ class Estimate:
         unit: (n_free,) the point in the unit cube, where a coordinate is even in its parameter's
             value or its logarithm.
         cost: pA^2.
-        covariance: (n_free, n_free) of unit coordinates, `correlation_time` included; 0 for a
-            parameter that the data push against a bound.
+        covariance: (n_free, n_free) of unit coordinates, for the spectrum of the residuals; 0 for
+            a parameter that the data push against a bound.
+        information: (n_free, n_free) the second derivative of minus the logarithm of the
+            likelihood; where no parameter is at a bound, the inverse of the covariance.
         pushed: (n_free,) -1 or 1 for a parameter pushed against its lower or upper bound, else 0.
         sigma_pA: standard deviation of the noise of a sample of average weight.
         assumed: whether sigma_pA was given instead of found in the residuals.
         n_samples: samples that count in the cost.
-        correlation_time: of the residuals, in samples; 1 where they are independent of each other.
+        spectrum: of the residuals; None where they look independent of each other.
+        inverse: (n_free, n_free) of the curvature of the cost; 0 for a parameter at a bound.
         distance: to the minimum as the curvature sees it, in standard errors of the worst
             direction.
     """
@@ -90,11 +93,13 @@ class Estimate:
     unit: np.ndarray
     cost: float
     covariance: np.ndarray
+    information: np.ndarray
     pushed: np.ndarray
     sigma_pA: float
     assumed: bool
     n_samples: int
-    correlation_time: float
+    spectrum: Spectrum | None
+    inverse: np.ndarray
     distance: float
 
     @property
@@ -103,12 +108,41 @@ class Estimate:
         parameters = self.objective.space.parameters
         return tuple(parameters[i].name for i in self.objective.space.free)
 
+    @cached_property
+    def widened(self) -> np.ndarray:
+        """How many times as wide standard errors (n_free,) are as for independent residuals of the
+        same size; 1 for a parameter at a bound.
+        """
+        alone = self.sigma_pA * np.sqrt(2 * np.diag(self.inverse) / self.n_samples)
+        both = np.sqrt(np.diag(self.covariance)), alone
+        return np.divide(*both, out=np.ones(len(alone)), where=alone > 0)
+
+    @property
+    def correlation_time(self) -> float:
+        """How many times as large variances are as for independent residuals, in the geometric
+        mean of the parameters.
+        """
+        inside = self.pushed == 0
+        return float(np.exp(2 * np.log(self.widened[inside]).mean())) if inside.any() else 1.0
+
+    @cached_property
+    def freedoms(self) -> np.ndarray:
+        """Degrees of freedom of the variance of each parameter (n_free,); inf for known noise."""
+        return np.array([self.freedom(row) for row in np.eye(len(self.unit))])
+
     @property
     def degrees_of_freedom(self) -> float:
-        """Independent samples less the number of free parameters; inf for known noise."""
+        """The fewest of any parameter; inf for known noise."""
+        return float(self.freedoms.min())
+
+    def freedom(self, direction: np.ndarray) -> float:
+        """Degrees of freedom of the variance of a combination (n_free,) of unit coordinates."""
         if self.assumed:
             return math.inf
-        return max(self.n_samples / self.correlation_time - len(self.unit), 1.0)
+        most = float(self.n_samples - len(self.unit))
+        if self.spectrum is not None:
+            most = min(most, self.spectrum.freedom(self.inverse @ direction))
+        return max(most, 1.0)
 
     @cached_property
     def errors(self) -> np.ndarray:
@@ -138,7 +172,7 @@ class Estimate:
         Arguments:
             level: the probability that an interval holds the true value.
         """
-        reach = quantile(level, self.degrees_of_freedom) * self.errors
+        reach = quantile(level, self.freedoms) * self.errors
         ends = np.stack([self.unit - reach, self.unit + reach], axis=1)
         free = list(self.objective.space.free)
         columns = np.repeat(self.unit[:, None], ends.size, axis=1)
@@ -155,28 +189,32 @@ class Estimate:
         found: np.ndarray = self.covariance / np.outer(self.errors, self.errors)
         return found
 
-    def chi_square(self, cost: Any) -> Any:
+    def chi_square(self, cost: Any, place: int | None = None) -> Any:
         """Return how much worse a cost is than that of this fit, in squared standard errors.
 
-        It is twice the loss of log likelihood for known noise, divided by the correlation time.
+        It is twice the loss of log likelihood for known noise, divided by how many times as large
+        variances are as for independent residuals.
 
         Arguments:
             cost: pA^2, a number or an array.
+            place: of the parameter whose variance counts; None for the mean of all.
         """
-        scale = self.n_samples / (self.sigma_pA**2 * self.correlation_time)
+        wide = self.correlation_time if place is None else float(self.widened[place]) ** 2
+        scale = self.n_samples / (self.sigma_pA**2 * wide)
         return (cost - self.cost) * scale
 
-    def threshold(self, level: float = LEVEL, n: int = 1) -> float:
+    def threshold(self, level: float = LEVEL, n: int = 1, place: int | None = None) -> float:
         """Return the limit under which `chi_square` stays with a probability, for n parameters at
-        once.
+        once, or for the one at a place.
 
         It comes from Fisher's F distribution, exact where the current is linear in the parameters.
         """
         from scipy import special  # loaded only where it is needed: every fit imports this file
 
-        if math.isinf(self.degrees_of_freedom):
+        freedom = self.degrees_of_freedom if place is None else float(self.freedoms[place])
+        if math.isinf(freedom):
             return float(2 * special.gammaincinv(n / 2, level))
-        return float(n * special.fdtri(n, self.degrees_of_freedom, level))
+        return float(n * special.fdtri(n, freedom, level))
 
     def around(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return points a little below and above in each coordinate, and how far apart the two are.
@@ -201,7 +239,7 @@ def estimate(
     objective: Objective,
     unit: np.ndarray,
     n_samples: int,
-    correlation_time: float = 1.0,
+    spectrum: Spectrum | None = None,
     sigma_pA: float | None = None,
 ) -> Estimate:
     """Estimate how well the data determine the free parameters at a point.
@@ -209,7 +247,7 @@ def estimate(
     Arguments:
         unit: (n_free,), in the unit cube; the minimum of the cost, or near it.
         n_samples: samples that count in the cost; see `count_samples`.
-        correlation_time: of the residuals, in samples; see the function of this name.
+        spectrum: of the residuals; None where they are independent of each other.
         sigma_pA: noise of a sample of average weight; None takes it from the residuals.
 
     Raises:
@@ -232,32 +270,42 @@ def estimate(
     inside = pushed == 0
     variance = sigma_pA**2 if sigma_pA is not None else cost * n_samples / (n_samples - len(unit))
     inverse = np.zeros_like(curvature)
-    inverse[np.ix_(inside, inside)] = _inverse(curvature[np.ix_(inside, inside)])
-    scale = 2 * variance * correlation_time / n_samples
+    root = _roots(curvature[np.ix_(inside, inside)])[0]
+    inverse[np.ix_(inside, inside)] = root @ root.T
+    covariance, information = inverse, curvature
+    if spectrum is not None:
+        covariance = np.zeros_like(curvature)
+        covariance[np.ix_(inside, inside)] = root @ spectrum.factors(root, inside) @ root.T
+        outward, inward = _roots(curvature)
+        information = inward.T @ np.linalg.inv(spectrum.factors(outward)) @ inward
+    scale = 2 * variance / n_samples
+    step = inverse @ gradient
     with np.errstate(over="ignore"):  # of a fit that is nearly flat it is beyond all numbers
-        gain = float(gradient @ inverse @ gradient)
+        gain = float(step @ information @ step)
     return Estimate(
         objective,
         unit,
         cost,
-        scale * inverse,
+        scale * covariance,
+        information / scale if scale > 0 else np.zeros_like(information),
         pushed,
         math.sqrt(variance),
         sigma_pA is not None,
         n_samples,
-        correlation_time,
+        spectrum,
+        inverse,
         math.sqrt(gain / scale) if scale > 0 else 0.0,
     )
 
 
-def quantile(level: float, degrees_of_freedom: float) -> float:
+def quantile(level: float, degrees_of_freedom: Any) -> Any:
     """How many standard errors to either side hold a share of Student's distribution."""
     from scipy import special  # as above
 
-    tail = 0.5 + level / 2
-    if math.isinf(degrees_of_freedom):
-        return float(special.ndtri(tail))
-    return float(special.stdtrit(degrees_of_freedom, tail))
+    tail, freedom = 0.5 + level / 2, np.asarray(degrees_of_freedom, float)
+    many = np.isinf(freedom)
+    found = np.where(many, special.ndtri(tail), special.stdtrit(np.where(many, 1.0, freedom), tail))
+    return found[()]
 
 
 def _pushed(unit: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -268,18 +316,20 @@ def _pushed(unit: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     return pushed
 
 
-def _inverse(curvature: np.ndarray) -> np.ndarray:
-    """Invert a positive semidefinite matrix; directions without curvature get a huge variance.
+def _roots(curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Roots of the inverse of a positive semidefinite matrix, and of the matrix itself.
 
-    It is scaled to a diagonal of ones first, so that what is huge does not depend on the units.
+    The first times its transpose is the inverse, in which directions without curvature get a huge
+    variance; the transpose of the second times it is the matrix. It is scaled to a diagonal of
+    ones first, so that what is huge does not depend on the units.
     """
     diagonal = np.diag(curvature)
     least = max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)
     scale = 1 / np.sqrt(np.maximum(diagonal, least))
     values, vectors = np.linalg.eigh(curvature * np.outer(scale, scale))
-    inverse = (vectors / np.maximum(values, _FLOOR)) @ vectors.T
-    scaled: np.ndarray = inverse * np.outer(scale, scale)
-    return scaled
+    outward = scale[:, None] * (vectors / np.sqrt(np.maximum(values, _FLOOR)))
+    inward = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T / scale
+    return outward, inward
 
 
 # --- the residuals -------------------------------------------------------------------------------
@@ -301,84 +351,6 @@ def peak_pA(problem: Problem) -> float:
         for e in problem.experiments
         if e.recording is not None and e.weight > 0
     )
-
-
-def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
-    """For how many samples a residual says the same as the one before it.
-
-    One plus twice the sum of the autocorrelations, up to a window of five times itself (Sokal
-    1997). Noise through a filter, and a model that cannot follow the data, make it more than 1;
-    so many times fewer samples are independent, and the variance of every estimate is so many
-    times larger. That is exact for currents whose dependence on the parameters changes slowly
-    against the correlations, and else too careful.
-
-    Arguments:
-        traces: per experiment (n_sweeps, n_times) pA, the fit.
-
-    Returns: 1 where the sum is not above that of independent noise by more than two of its own
-    standard deviations.
-    """
-    rows, masks = weighted_residuals(problem, traces)
-    return correlated_over(rows, lagged_products(masks))
-
-
-def correlated_over(rows: Sequence[np.ndarray], pairs: np.ndarray) -> float:
-    """For how many samples a residual says the same as the one before it; see
-    `correlation_time`.
-
-    Arguments:
-        rows: the residuals of each sweep, as `weighted_residuals` returns them.
-        pairs: (n_times of the longest sweep,), how many pairs of samples that count lie 0, 1, ..
-            samples apart: `lagged_products` of the second arrays of the same function.
-    """
-    products = lagged_products(rows)
-    n = float(pairs[0])
-    if not products[0] > 0:
-        return 1.0
-    counted = np.maximum(np.round(pairs), 1.0)
-    correlations = (products / counted) / (products[0] / n)
-    correlations[pairs < 0.5] = 0.0
-    times = 2 * np.cumsum(correlations) - 1
-    enough = np.arange(len(times)) >= _WINDOW * times
-    window = int(np.argmax(enough)) if enough.any() else len(times) - 1
-    found = float(times[window])
-    return found if found > 1 + 4 * math.sqrt(max(window, 1) / n) else 1.0
-
-
-def weighted_residuals(
-    problem: Problem, traces: Sequence[np.ndarray]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the residuals of each sweep in units of the noise, and which of its samples count.
-
-    Residuals are 0 and the second arrays are 0 where nothing counts, else the latter are 1.
-    """
-    rows: list[np.ndarray] = []
-    masks: list[np.ndarray] = []
-    for experiment, trace in zip(problem.experiments, traces, strict=True):
-        if experiment.recording is None or experiment.weight == 0:
-            continue
-        weight = experiment.weight * experiment.recording.weight
-        counts = weight > 0
-        apart = np.where(counts, trace - experiment.recording.current_pA, 0.0)
-        rows += list(np.sqrt(weight) * apart)
-        masks += list(counts.astype(float))
-    return rows, masks
-
-
-def lagged_products(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Sum products of samples that are k apart, over all rows, for k = 0, 1, ..
-
-    Computed by the Fourier transform. Returns: (n_times of the longest row,).
-    """
-    from scipy import fft  # loaded only where it is needed, as above
-
-    longest = max(len(row) for row in rows)
-    total = np.zeros(longest)
-    for row in rows:
-        size = fft.next_fast_len(2 * len(row), real=True)
-        power = np.abs(fft.rfft(row, size)) ** 2
-        total[: len(row)] += fft.irfft(power, size)[: len(row)]
-    return total
 
 
 # --- in words ------------------------------------------------------------------------------------

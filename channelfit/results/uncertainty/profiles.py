@@ -130,7 +130,7 @@ def _one_by_one(found: Estimate, places: Sequence[int]) -> Iterator[Profile]:
 
 def profile(found: Estimate, place: int) -> Profile:
     """Compute the profile of one free parameter, given by its place among them."""
-    limit = found.threshold()
+    limit = found.threshold(place=place)
     sides = [_side(found, place, sign, limit) for sign in (-1.0, 1.0)]
     below, above = sides
     unit = np.concatenate([below[0][:, ::-1], found.unit[:, None], above[0]], axis=1)
@@ -168,7 +168,7 @@ def _side(found: Estimate, place: int, sign: float, limit: float) -> tuple[np.nd
         return np.empty((len(found.unit), 0)), np.empty(0)
     error = found.errors[place]
     error = error if math.isfinite(error) and error > 0 else 0.1
-    reach = min(1.3 * quantile(LEVEL, found.degrees_of_freedom) * error, room)
+    reach = min(1.3 * quantile(LEVEL, found.freedoms[place]) * error, room)
     unit, chi_square = np.empty((len(found.unit), 0)), np.empty(0)
     for _ in range(_ROUNDS):
         offsets = reach * np.arange(1, _POINTS + 1) / _POINTS
@@ -219,10 +219,10 @@ def _refine(
     starts[place] = held
     objective: Any = _Held(found.objective, place)
     # what a thousandth of a unit of chi square is of the cost
-    tolerance = 1e-3 * found.correlation_time / found.n_samples
+    tolerance = 1e-3 * found.widened[place] ** 2 / found.n_samples
     refined = refine(objective, starts, tolerance=min(tolerance, 1e-4))
     cost = np.where(np.isfinite(refined.cost), refined.cost, np.inf)
-    chi_square: np.ndarray = found.chi_square(cost)
+    chi_square: np.ndarray = found.chi_square(cost, place)
     return refined.unit, chi_square
 
 
@@ -250,4 +250,4 @@ def _moved(found: Estimate, unit: np.ndarray) -> Estimate:
     """Refine a better point, and return the estimate there."""
     better = brought_to_minimum(found.objective, unit[:, None], found.n_samples)[:, 0]
     sigma = found.sigma_pA if found.assumed else None
-    return estimate(found.objective, better, found.n_samples, found.correlation_time, sigma)
+    return estimate(found.objective, better, found.n_samples, found.spectrum, sigma)

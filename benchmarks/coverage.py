@@ -1,0 +1,232 @@
+"""Measures how often 95 % intervals hold what they should, for noise of several kinds.
+
+    python benchmarks/coverage.py [--cells 300] [--against FILE] [--out DIR]
+
+A channel of three states (closed, open, inactivated) and seven parameters is fitted to one sweep of
+twenty voltage steps, 4,000 samples at 0.5 ms, as the wells of a plate. The cells are simulated here
+with matrix exponentials of SciPy, without our kernels, and their noise has a standard deviation of
+2 % of the largest current:
+
+* white: independent from sample to sample.
+* autoregressive: each sample 0.9 of the one before it, and a new part.
+* filtered: white noise through a Bessel filter of four poles at 0.1 kHz.
+* 1/f: power that falls with the frequency, down to a sixteenth of what one sweep shows.
+* 1/f and white: of equal variance.
+* hum: white noise, and as much of 50 Hz in any phase.
+* wrong model: white noise, and cells that have two closed states before the open one. Their
+  intervals should hold the pseudo-true values: those of the fit to the same cell without noise.
+* wrong model, 1/f: the same with 1/f noise.
+
+For each kind: the share of intervals that hold the truth, of all parameters and of the worst one,
+the share of wells that are called `ok`, and of the intervals of those that hold it. --against takes
+another result of this script, of other code, to stand beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from report import Row, finish
+from scipy import signal
+from scipy.linalg import expm, null_space
+
+from channelfit.batch.fits import Settings, WellFits, fit_wells
+from channelfit.front.kinds import load_plan
+from channelfit.problem.experiment import Problem
+from channelfit.reading.documents import dump_yaml
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.plan import FitPlan
+
+STEPS_mV = (20, -40, -10, -60, 40, -30, 10, -70, -20, 30, -50, 0, -35, 15, -65, 25, -45, 5, -80, 35)
+HOLDING_mV, REVERSAL_mV, STEP_ms, SAMPLING_ms = -80.0, -90.0, 100.0, 0.5
+TRUTH = {"a": 0.02, "za": 0.04, "b": 0.01, "zb": 0.03, "c": 0.01, "d": 0.005, "g": 10.0}
+NOISE, SEED, MARGIN = 0.02, 25, 500
+MODEL = {
+    "name": "three_states",
+    "states": ["C", "O", "I"],
+    "rates": {"C -> O": "a*exp(za*v)", "O -> C": "b*exp(-zb*v)", "O -> I": "c", "I -> O": "d"},
+    "current": {"open": ["O"], "conductance": "g", "reversal": f"{REVERSAL_mV:g} mV"},
+    "parameters": {
+        name: {"range": [value / 50, value * 50], "unit": unit, "scale": "log", "value": value}
+        for (name, value), unit in zip(
+            TRUTH.items(), ("1/ms", "1/mV", "1/ms", "1/mV", "1/ms", "1/ms", "nS"), strict=True
+        )
+    },
+}
+Noise = Callable[[int, np.random.Generator], np.ndarray]
+
+
+def planned(folder: Path) -> FitPlan:
+    """The fit of three states to the steps."""
+    segments = [{"step": f"{v} mV", "for": f"{STEP_ms:g} ms"} for v in STEPS_mV]
+    protocol = {
+        "name": "steps",
+        "holding": f"{HOLDING_mV:g} mV",
+        "sampling": f"{SAMPLING_ms:g} ms",
+        "segments": segments,
+    }
+    (folder / "steps.yaml").write_text(dump_yaml(protocol))
+    section = {"protocols": ["steps.yaml"], "surrogate": {}}
+    (folder / "model.yaml").write_text(dump_yaml(MODEL | {"fit": section}))
+    return replace(load_plan(folder / "model.yaml", backend="cpu"), surrogate=False)
+
+
+def current(closed: int) -> np.ndarray:
+    """The current of a channel with so many closed states in a row, pA."""
+    t = TRUTH
+    n = closed + 2
+
+    def generator(v: float) -> np.ndarray:
+        rates = np.zeros((n, n))  # [to, from]
+        for k in range(closed):
+            rates[k + 1, k] = t["a"] * np.exp(t["za"] * v) * (1 + 2 * (closed - 1 - k))
+            rates[k, k + 1] = t["b"] * np.exp(-t["zb"] * v)
+        rates[n - 1, n - 2], rates[n - 2, n - 1] = t["c"], t["d"]
+        return rates - np.diag(rates.sum(axis=0))
+
+    state = null_space(generator(HOLDING_mV))[:, 0]
+    state /= state.sum()
+    found = []
+    for v in STEPS_mV:
+        step = expm(generator(float(v)) * SAMPLING_ms)
+        for _ in range(round(STEP_ms / SAMPLING_ms)):
+            found.append(t["g"] * state[n - 2] * (v - REVERSAL_mV))
+            state = step @ state
+    return np.array(found)
+
+
+# --- noise of variance 1 --------------------------------------------------------------------------
+
+
+def white(n: int, random: np.random.Generator) -> np.ndarray:
+    return random.standard_normal(n)
+
+
+def autoregressive(n: int, random: np.random.Generator) -> np.ndarray:
+    noise = signal.lfilter([1], [1, -0.9], random.standard_normal(n + MARGIN))[MARGIN:]
+    return np.asarray(noise * np.sqrt(1 - 0.9**2))
+
+
+def filtered(n: int, random: np.random.Generator) -> np.ndarray:
+    weights = signal.bessel(4, 0.1, fs=1 / SAMPLING_ms)
+    noise = signal.lfilter(*weights, random.standard_normal(n + MARGIN))[MARGIN:]
+    answer = signal.lfilter(*weights, np.eye(1, 4 * MARGIN)[0])
+    return np.asarray(noise / np.sqrt(answer @ answer))
+
+
+def one_over_f(n: int, random: np.random.Generator) -> np.ndarray:
+    longer = 16 * n
+    shape = np.fft.rfftfreq(longer)
+    shape[1:] **= -0.5
+    shape[0] = 0.0
+    parts = shape * (random.standard_normal((2, len(shape))).T @ [1, 1j])
+    noise = np.fft.irfft(parts, longer)[:n]
+    return np.asarray(noise * longer / np.sqrt(4 * (shape**2).sum()))
+
+
+def both(n: int, random: np.random.Generator) -> np.ndarray:
+    return np.asarray((one_over_f(n, random) + white(n, random)) / np.sqrt(2))
+
+
+def hum(n: int, random: np.random.Generator) -> np.ndarray:
+    phase = 2 * np.pi * (0.05 * SAMPLING_ms * np.arange(n) + random.random())
+    return np.asarray(np.sin(phase) + white(n, random) / np.sqrt(2))
+
+
+KINDS: dict[str, tuple[int, Noise]] = {
+    "white": (1, white),
+    "autoregressive": (1, autoregressive),
+    "filtered": (1, filtered),
+    "1/f": (1, one_over_f),
+    "1/f and white": (1, both),
+    "hum": (1, hum),
+    "wrong model": (2, white),
+    "wrong model, 1/f": (2, one_over_f),
+}
+
+
+# --- what comes of it -----------------------------------------------------------------------------
+
+
+def recorded(plan: FitPlan, data: np.ndarray) -> Problem:
+    """The problem with other data."""
+    (experiment,) = plan.problem.experiments
+    assert experiment.recording is not None
+    recording = replace(experiment.recording, current_pA=data[None])
+    return replace(plan.problem, experiments=(replace(experiment, recording=recording),))
+
+
+def measured(kind: str, fits: WellFits, truth: np.ndarray) -> list[Row]:
+    """The rows of a kind of noise."""
+    held = (fits.lower <= truth) & (truth <= fits.upper)
+    shares = held.mean(axis=0)
+    ok = fits.quality == "ok"
+    worst = int(shares.argmin())
+    wide = np.nanmedian((fits.upper - fits.lower) / truth, axis=0)
+    rows = [
+        Row(f"{kind}: intervals that hold", 100 * held.mean(), "%"),
+        Row(f"{kind}: of the worst parameter", 100 * shares[worst], "%", note=fits.names[worst]),
+        Row(f"{kind}: median width", 100 * float(np.median(wide)), "% of the value"),
+        Row(f"{kind}: wells that are ok", 100 * ok.mean(), "%"),
+    ]
+    if ok.any():
+        rows.append(Row(f"{kind}: intervals of those that hold", 100 * held[ok].mean(), "%"))
+    for name, share in zip(fits.names, shares, strict=True):
+        rows.append(Row(f"{kind}: {name}", 100 * float(share), "%"))
+    return rows
+
+
+def beside(rows: list[Row], file: Path | None) -> list[Row]:
+    """The rows with those of another result of the same name."""
+    if file is None:
+        return rows
+    other = {row["name"]: row["value"] for row in json.loads(file.read_text())["rows"]}
+    return [replace(row, against=other.get(row.name)) for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cells", type=int, default=300)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--against", type=Path, help="another result, of other code")
+    parser.add_argument("--out", type=Path, default=None, help="a folder other than results/")
+    wanted = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        plan = planned(Path(folder))
+        names = [p.name for p in plan.problem.parameters]
+        true = np.array([TRUTH[name] for name in names])
+        ours = make_scorer(plan.problem, "cpu").simulate(true[:, None])[0][0, :, 0]
+        assert np.abs(ours - current(1)).max() < 1e-9 * np.abs(ours).max()
+        settings = Settings(backend="cpu")
+        for place, kind in enumerate(KINDS):
+            if kind not in wanted.kinds:
+                continue
+            closed, noise = KINDS[kind]
+            clean, random = current(closed), np.random.default_rng([SEED, place])
+            truth = true
+            if closed > 1:
+                truth = fit_wells(plan, [recorded(plan, clean)], settings).values[0]
+            size = NOISE * np.abs(clean).max()
+            cells = [
+                recorded(plan, clean + size * noise(len(clean), random))
+                for _ in range(wanted.cells)
+            ]
+            fits = fit_wells(plan, cells, settings)
+            rows += measured(kind, fits, truth)
+            print(kind, *(f"{row.value:.1f}" for row in rows[-12:]), flush=True)
+            reasons = [r for one in fits.reason for r in one.split("; ") if r]
+            for text in sorted({r.split(":")[0][:60] for r in reasons}):
+                print("   ", sum(r.startswith(text) for r in reasons), text, flush=True)
+    rows = beside(rows, wanted.against)
+    finish("coverage", "95 % intervals that hold what they should", rows, folder=wanted.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,483 @@
+"""The spectrum of a fit's residuals, and what it does to standard errors.
+
+Least squares reads residuals as independent of each other. Where they are not, the covariance of
+the estimates is
+
+    H^-1 S H^-1,     S = J^T C J = sum over frequencies of f |U|^2
+
+with C the covariance of the noise, f its spectrum and U the Fourier transform of the derivatives J
+of the currents. So what counts is the noise at the frequencies at which parameters change the
+current: noise that is slow (1/f), filtered, or of one frequency alone widens their errors or
+narrows them, each by its own factor.
+
+The spectrum is estimated in bands of half an octave, narrower ones at higher frequencies. A fit
+follows part of the noise, most of it at the lowest frequencies, so the power of the residuals in a
+band is compared with what is expected of it after a fit (the bands of the derivatives say that), by
+Whittle's likelihood. The logarithm of the spectrum is held smooth in that of the frequency: where
+data say little, at the lowest frequencies, it goes on as a power law. What that leaves open is the
+error of the spectrum, from which each parameter's degrees of freedom follow (Satterthwaite 1946).
+
+A line of one frequency (hum) is no part of that smooth spectrum: its power counts where it stands.
+
+Sweeps of an experiment count as recorded one after the other. A misfit counts as noise: from one
+recording nobody can tell the two apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from channelfit.problem.experiment import total_weight
+
+if TYPE_CHECKING:
+    from channelfit.problem.experiment import Problem
+
+#: Bands of an octave in the lowest ones, from which on there are more, and how many then.
+_AN_OCTAVE, _LOWEST, _NARROW = 2.0, 7.0, 6.0
+#: Samples of the longest stretch that is transformed at once.
+_LONGEST = 1 << 20
+#: How far the logarithm of a spectrum bends over a factor of e in frequency, and its slope at the
+#: lowest frequencies: standard deviations. Bands of more numbers than so many may bend more.
+_BEND, _SLOPE, _MANY = 0.6, 1.0, 8.0
+#: Residuals are correlated where a spectrum, stiff or not, describes them better than a constant
+#: does by so many standard deviations of what independent ones gain.
+_CORRELATED = 3.0
+_ITERATIONS, _STILL, _LONGEST_STEP = 100, 1e-7, 3.0
+#: The least power of a band, as a share of the mean: below it is rounding.
+_LEAST = 1e-6
+#: A line has so many times the power of so many frequencies around it, and is none of the lowest.
+_LINE, _AROUND, _FIRST_LINE = 40.0, 65, 8
+#: The variance of the logarithm of what a line adds to a variance.
+_LINE_SPREAD = 0.1
+#: A step of the unit cube by which derivatives of the currents are found.
+_STEP = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """The power of residuals, band by band.
+
+    Attributes:
+        place: (n_bands,) mean logarithm of the frequency, in cycles a sample.
+        count: (n_bands,) independent numbers in it, of samples that count.
+        power: (n_bands,) the sum of their squares.
+        gram: (n_bands, n, n) sums of products of the derivatives; n may be 0.
+        lines: (n_lines,) the power of lines, per number; line_gram: (n_lines, n, n).
+    """
+
+    place: np.ndarray
+    count: np.ndarray
+    power: np.ndarray
+    gram: np.ndarray
+    lines: np.ndarray
+    line_gram: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The spectrum of residuals, as a multiple of that of independent ones of the same size.
+
+    Attributes:
+        ratio: (n_bands,).
+        spread: (n_bands, n_bands) covariance of its logarithm.
+        gram: (n_bands, n_free, n_free) what each band adds to the curvature of the cost; n_free is
+            0 where that could not be computed, and the highest band stands for all.
+        neighbors: correlation of residuals that are one sample apart.
+    """
+
+    ratio: np.ndarray
+    spread: np.ndarray
+    gram: np.ndarray
+    neighbors: float
+
+    def factors(self, root: np.ndarray, inside: np.ndarray | None = None) -> np.ndarray:
+        """What the spectrum does to variances, in coordinates in which independent residuals make
+        all of them 1: (n, n), the unit matrix for those.
+
+        Arguments:
+            root: (n, n) of the inverse of the curvature: with its transpose it makes that.
+            inside: (n_free,) which parameters count; None for all.
+        """
+        least, most = float(self.ratio.min()), float(self.ratio.max())
+        if not self.gram.shape[1]:
+            return most * np.eye(len(root))
+        gram = self.gram if inside is None else self.gram[:, inside][:, :, inside]
+        excess = np.einsum("b,bij->ij", self.ratio - 1.0, gram)
+        values, vectors = np.linalg.eigh(np.eye(len(root)) + root.T @ excess @ root)
+        # beyond these ends it is rounding, in directions that the data hardly see
+        found: np.ndarray = (vectors * np.clip(values, least, most)) @ vectors.T
+        return found
+
+    def freedom(self, direction: np.ndarray) -> float:
+        """Degrees of freedom of the variance of a combination of scores.
+
+        Arguments:
+            direction: (n_free,), of the unit cube, multiplied by the inverse of the curvature.
+        """
+        parts = np.zeros(len(self.ratio))
+        if self.gram.shape[1]:
+            parts = self.ratio * np.einsum("i,bij,j->b", direction, self.gram, direction)
+        total = parts.sum()
+        share = parts / total if total > 0 else (self.ratio == self.ratio.max()).astype(float)
+        return 2.0 / max(float(share @ self.spread @ share), 1e-12)
+
+
+# --- residuals and their derivatives --------------------------------------------------------------
+
+
+def weighted(problem: Problem, traces: Sequence[np.ndarray], data: bool = True) -> list[np.ndarray]:
+    """Currents of the experiments that count, in units of the noise.
+
+    Arguments:
+        traces: per experiment (n_sweeps, n_times, ..) pA.
+        data: whether the recorded current is subtracted, which leaves residuals.
+
+    Returns: per experiment the same shape, 0 where a sample does not count.
+    """
+    found = []
+    for experiment, trace in zip(problem.experiments, traces, strict=True):
+        if experiment.recording is None or experiment.weight == 0:
+            continue
+        apart = trace - experiment.recording.current_pA if data else trace
+        root = np.sqrt(experiment.weight * experiment.recording.weight)
+        root = root.reshape(*root.shape, *[1] * (trace.ndim - 2))
+        found.append(np.where(root > 0, root * apart, 0.0))
+    return found
+
+
+def counting(problem: Problem) -> list[np.ndarray]:
+    """Which samples (n_sweeps, n_times) of the experiments that count do so."""
+    recordings = [e.recording for e in problem.experiments if e.recording and e.weight > 0]
+    return [recording.weight > 0 for recording in recordings]
+
+
+def around(unit: np.ndarray) -> np.ndarray:
+    """Points (n_free, n_free), each a little away from a point in one coordinate, in the cube."""
+    steps: np.ndarray = unit[:, None] + np.diag(np.where(unit > 0.5, -_STEP, _STEP))
+    return steps
+
+
+def slopes(
+    problem: Problem, traces: Sequence[np.ndarray], moved: Sequence[np.ndarray], unit: np.ndarray
+) -> list[np.ndarray] | None:
+    """Derivatives of the currents by unit coordinates, in units of the noise.
+
+    Arguments:
+        traces: per experiment (n_sweeps, n_times), the fit.
+        moved: per experiment (n_sweeps, n_times, n_free), at the points `around` it.
+
+    Returns: the shapes of `moved`; None where a current is not finite, at the edge of what can be
+    computed.
+    """
+    step = np.where(unit > 0.5, -_STEP, _STEP)
+    apart = [(m - t[:, :, None]) / step for t, m in zip(traces, moved, strict=True)]
+    found = weighted(problem, apart, data=False)
+    return found if all(np.isfinite(one).all() for one in found) else None
+
+
+# --- bands ----------------------------------------------------------------------------------------
+
+
+def bands_of(
+    residuals: Sequence[np.ndarray],
+    counts: Sequence[np.ndarray],
+    derivatives: Sequence[np.ndarray] | None = None,
+) -> Bands:
+    """The power of residuals in bands of frequencies.
+
+    Arguments:
+        residuals, counts, derivatives: see `weighted`, `counting` and `slopes`; None for no
+            derivatives.
+    """
+    pieces = []
+    for k, (one, mask) in enumerate(zip(residuals, counts, strict=True)):
+        one, mask = one.ravel(), mask.ravel()
+        moved = None if derivatives is None else derivatives[k].reshape(len(one), -1)
+        for a, b in _pieces(len(one)):
+            pieces.append((one[a:b], mask[a:b], None if moved is None else moved[a:b]))
+    longest = max(len(one) for one, _, _ in pieces)
+    n = 0 if derivatives is None else derivatives[0].shape[2]
+    n_bands = int(_band(np.array(0.5), longest)) + 1
+    place, count, power = (np.zeros(n_bands) for _ in range(3))
+    gram = np.zeros((n_bands, n, n))
+    lines: list[float] = []
+    line_gram: list[np.ndarray] = [np.zeros((0, n, n))]
+    for one, mask, slope in pieces:
+        share = float(mask.mean())
+        if share == 0:
+            continue
+        band, weight, octave = _frequencies(len(one), longest)
+        found = weight / len(one) * np.abs(_transformed(one)) ** 2
+        alone = _lines(found / weight)
+        lines += (found[alone] / weight[alone] / share).tolist()
+        band, weight, octave, found = (x[~alone] for x in (band, weight, octave, found))
+        count += share * np.bincount(band, weight, n_bands)
+        place += share * np.bincount(band, weight * octave, n_bands)
+        power += np.bincount(band, found, n_bands)
+        if slope is not None:
+            moved = np.sqrt(2.0 / len(one)) * _transformed(np.ascontiguousarray(slope.T))
+            line_gram.append(_products(moved[:, alone].T[:, :, None]))
+            moved = moved[:, ~alone] * np.sqrt(weight / 2.0)
+            edges = np.flatnonzero(np.diff(band)) + 1
+            for part, k in zip(np.split(moved, edges, axis=1), band[[0, *edges]], strict=True):
+                gram[k] += _products(part)
+    some = count > 0
+    smooth = place[some] / count[some], count[some], power[some], gram[some]
+    drawn = np.concatenate(line_gram) if n else np.zeros((len(lines), 0, 0))
+    return Bands(*smooth, np.array(lines), drawn)
+
+
+def _products(transformed: np.ndarray) -> np.ndarray:
+    """Sums (.., n, n) of products of transforms (.., n, n_frequencies)."""
+    turned = np.swapaxes(transformed, -1, -2)
+    found: np.ndarray = transformed.real @ turned.real + transformed.imag @ turned.imag
+    return found
+
+
+def _lines(power: np.ndarray) -> np.ndarray:
+    """Which frequencies (n,) stand far above those around them."""
+    from scipy import ndimage  # loaded only where it is needed: every fit imports this file
+
+    usual = ndimage.median_filter(power, _AROUND, mode="mirror") / math.log(2)
+    found: np.ndarray = (power > _LINE * usual) & (usual > 0)
+    found[:_FIRST_LINE] = False
+    return found
+
+
+def _pieces(n: int) -> list[tuple[int, int]]:
+    """Where stretches of a series begin and end, none of them too long."""
+    edges = np.linspace(0, n, -(-n // _LONGEST) + 1).astype(int).tolist()
+    return list(pairwise(edges))
+
+
+def _frequencies(n: int, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each frequency of n samples: its band, how many numbers it has, and its logarithm.
+
+    The mean of a series stands at half of its lowest frequency.
+    """
+    steps = np.maximum(np.arange(n // 2 + 1), 0.5)
+    numbers = np.full(len(steps), 2.0)
+    numbers[0] = 1.0
+    if n % 2 == 0:
+        numbers[-1] = 1.0
+    frequency = steps / n
+    return _band(frequency, longest), numbers, np.log(frequency)
+
+
+def _band(frequency: np.ndarray, longest: int) -> np.ndarray:
+    """The number of the band of each frequency, in cycles a sample."""
+    octave = np.log2(frequency * 2 * longest)
+    low = _AN_OCTAVE * octave
+    found: np.ndarray = np.round(np.maximum(low, low + (_NARROW - _AN_OCTAVE) * (octave - _LOWEST)))
+    return found.astype(int)
+
+
+def _transformed(values: np.ndarray) -> np.ndarray:
+    from scipy import fft  # loaded only where it is needed: every fit imports this file
+
+    found: np.ndarray = fft.rfft(values)
+    return found
+
+
+def neighbors(residuals: Sequence[np.ndarray], counts: Sequence[np.ndarray]) -> float:
+    """The correlation of residuals that are one sample apart; 0 where there are none."""
+    products = sum(float((one[:, :-1] * one[:, 1:]).sum()) for one in residuals)
+    pairs = sum(int(np.count_nonzero(mask[:, :-1] & mask[:, 1:])) for mask in counts)
+    squares = sum(float((one**2).sum()) for one in residuals)
+    n = sum(int(np.count_nonzero(mask)) for mask in counts)
+    return products / pairs / (squares / n) if pairs and squares > 0 else 0.0
+
+
+# --- the spectrum ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Likelihood:
+    """Whittle's likelihood of the power in bands, after a fit.
+
+    Attributes:
+        own, mixed: (n,) and (n, n): the power that is expected is own * f + mixed @ f.
+        freedom: (n,) degrees of freedom of the power.
+        bands, stiffness: (n, n) the penalty.
+    """
+
+    own: np.ndarray
+    mixed: np.ndarray
+    freedom: np.ndarray
+    power: np.ndarray
+    stiffness: np.ndarray
+
+    @classmethod
+    def of(cls, bands: Bands, many: float = _MANY) -> _Likelihood:
+        """Whitened derivatives say which part of the noise in each band the fit followed.
+
+        Arguments:
+            many: numbers from which on a band may bend more.
+        """
+        total = bands.gram.sum(axis=0)
+        scale = 1 / np.sqrt(np.maximum(np.diag(total), 1e-290))
+        values, vectors = np.linalg.eigh(total * np.outer(scale, scale))
+        keep = values > 1e-12
+        white = (vectors[:, keep] / np.sqrt(values[keep])) * scale[:, None]
+        part = np.einsum("ip,bij,jq->bpq", white, bands.gram, white)
+        trace = np.einsum("bii->b", part)
+        mixed = np.einsum("bij,kij->bk", part, part)
+        left = np.maximum(bands.count - trace, 0.0)
+        own = bands.count - 2 * trace
+        spread = np.maximum(own + np.diag(mixed), 1e-9)
+        freedom = np.where(left > 1e-6 * bands.count, left**2 / spread, 0.0)
+        power = np.maximum(bands.power, _LEAST * bands.power.sum() / left.sum() * bands.count)
+        return cls(own, mixed, freedom, power, _stiffness(bands.place, bands.count / many))
+
+    @property
+    def left(self) -> np.ndarray:
+        """What is expected of residuals whose spectrum is 1."""
+        found: np.ndarray = self.own + self.mixed.sum(axis=1)
+        return found
+
+    def expected(self, logarithm: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The power that is expected, (n,), and its relative derivatives (n, n)."""
+        f = np.exp(logarithm)
+        power = np.maximum(self.own * f + self.mixed @ f, 1e-300)
+        return power, (np.diag(self.own * f) + self.mixed * f) / power[:, None]
+
+    def misfit(self, power: np.ndarray) -> float:
+        """Minus the logarithm of the likelihood."""
+        used = self.freedom > 0
+        ratio = self.power[used] / power[used]
+        return 0.5 * float(self.freedom[used] @ (ratio + np.log(power[used])))
+
+    def penalty(self, logarithm: np.ndarray) -> float:
+        """How far a spectrum is from a power law."""
+        return 0.5 * float(logarithm @ self.stiffness @ logarithm)
+
+    def is_colored(self, level: float) -> bool:
+        """Whether a spectrum describes the power better than a constant of this logarithm."""
+        logarithm, _, numbers = self.fitted(level)
+        flat = self.expected(np.full(len(logarithm), level))[0]
+        gain = 2 * (self.misfit(flat) - self.misfit(self.expected(logarithm)[0]))
+        return gain > numbers - 1 + _CORRELATED * math.sqrt(2 * numbers)
+
+    def fitted(self, begin: float) -> tuple[np.ndarray, np.ndarray, float]:
+        """The logarithm of the spectrum (n,), its covariance, and how much it gains on noise alone.
+
+        Arguments:
+            begin: the logarithm of a constant one, from which bands begin that hold little.
+        """
+        raw = np.log(self.power / np.maximum(self.left, 0.5))
+        here = np.where(self.freedom > 1, raw, begin)
+        power, slope = self.expected(here)
+        cost = self.misfit(power) + self.penalty(here)
+        for _ in range(_ITERATIONS):
+            pull = slope.T @ (0.5 * self.freedom * (1 - self.power / power))
+            pull += self.stiffness @ here
+            known = slope.T @ (0.5 * self.freedom[:, None] * slope)
+            step = -np.linalg.solve(known + self.stiffness, pull)
+            step *= min(1.0, _LONGEST_STEP / float(np.abs(step).max(initial=1e-300)))
+            before = cost
+            for _ in range(30):
+                there = here + step
+                power, slope = self.expected(there)
+                cost = self.misfit(power) + self.penalty(there)
+                if cost <= before:
+                    break
+                step /= 2
+            else:
+                power, slope = self.expected(here)
+                break
+            here = there
+            if before - cost < _STILL * (1 + abs(cost)):
+                break
+        known = slope.T @ (0.5 * self.freedom[:, None] * slope)
+        covariance = np.linalg.inv(known + self.stiffness)
+        share = covariance @ known
+        return here, covariance, float(2 * np.trace(share) - np.sum(share * share.T))
+
+
+def _stiffness(place: np.ndarray, many: np.ndarray) -> np.ndarray:
+    """The penalty (n, n) of a bend, and of a slope at the lowest frequencies."""
+    n, wide = len(place), np.diff(place)
+    slope = np.zeros(n)
+    slope[:2] = np.array([-1.0, 1.0]) / (wide[0] * _SLOPE)
+    found = np.outer(slope, slope)
+    for k in range(n - 2):
+        one, other = wide[k], wide[k + 1]
+        bend = np.zeros(n)
+        bend[k : k + 3] = 1 / one, -1 / one - 1 / other, 1 / other
+        free = _BEND * max(1.0, float(many[k + 1]))
+        bend /= free * math.sqrt((one + other) / 2)
+        found += np.outer(bend, bend)
+    return found
+
+
+def spectrum_of(
+    residuals: Sequence[np.ndarray],
+    counts: Sequence[np.ndarray],
+    derivatives: Sequence[np.ndarray] | None = None,
+    weight: float = 1.0,
+) -> Spectrum | None:
+    """The spectrum of residuals; None where they look independent of each other.
+
+    Arguments:
+        residuals, counts, derivatives: see `bands_of`.
+        weight: of all samples, by which costs are divided.
+    """
+    bands = bands_of(residuals, counts, derivatives)
+    if len(bands.place) < 3 or not bands.power.sum() > 0:
+        return None
+    likelihood = _Likelihood.of(bands)
+    level = math.log(float(likelihood.power.sum() / likelihood.left.sum()))
+    stiff = _Likelihood.of(bands, math.inf)
+    if not len(bands.lines) and not (likelihood.is_colored(level) or stiff.is_colored(level)):
+        return None
+    logarithm, spread, _ = likelihood.fitted(level)
+    # the mean of what is known by its logarithm alone
+    smooth = np.exp(logarithm + np.diag(spread) / 2)
+    both = np.concatenate([smooth, bands.lines])
+    n, n_lines = len(smooth), len(bands.lines)
+    of_all = np.diag(np.full(n + n_lines, _LINE_SPREAD))
+    of_all[:n, :n] = spread
+    gram = 2 * np.concatenate([bands.gram, bands.line_gram]) / weight
+    mean = (bands.power.sum() + 2 * bands.lines.sum()) / (likelihood.left.sum() + 2 * n_lines)
+    return Spectrum(both / mean, of_all, gram, neighbors(residuals, counts))
+
+
+def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
+    """How many residuals at most say the same as one: how far their spectrum reaches above that of
+    independent ones. It is 1 where they look independent.
+
+    Arguments:
+        traces: per experiment (n_sweeps, n_times) pA, the fit.
+    """
+    found = spectrum_of(weighted(problem, traces), counting(problem))
+    if found is None:
+        return 1.0
+    variance = np.diag(found.spread)  # the highest of many estimates would be too high
+    return max(1.0, float((found.ratio * np.exp(-variance / 2 - np.sqrt(variance))).max()))
+
+
+def spectrum_at(
+    problem: Problem,
+    traces: Sequence[np.ndarray],
+    unit: np.ndarray,
+    simulate: Callable[[np.ndarray], Sequence[np.ndarray]],
+) -> Spectrum | None:
+    """The spectrum of the residuals of a fit; None where they look independent.
+
+    Arguments:
+        traces: per experiment (n_sweeps, n_times) pA, the fit.
+        unit: (n_free,) its point in the unit cube.
+        simulate: gives per experiment the currents (n_sweeps, n_times, n) pA of points (n_free, n);
+            it is asked where residuals are correlated.
+    """
+    residuals, counts = weighted(problem, traces), counting(problem)
+    if spectrum_of(residuals, counts) is None:
+        return None
+    derivatives = slopes(problem, traces, simulate(around(unit)), unit)
+    return spectrum_of(residuals, counts, derivatives, total_weight(problem))
