@@ -607,3 +607,12 @@ def test_a_value_that_nobody_measured_is_refused(tmp_path: Path, value: float) -
     scipy_io.savemat(tmp_path / "cell.mat", {"current": current.T})
     with pytest.raises(InputError, match=r"cell.mat: current: a value of .*in sweep 2 is nothing"):
         read(tmp_path / "cell.mat")
+
+
+def test_an_amplifier_tells_its_filter_and_100_khz_is_none() -> None:
+    """As pyABF alone shows the headers."""
+    pyabf = pytest.importorskip("pyabf")
+    shipped = Path(__file__).parent.parent / "models/recordings/abf/171116sh_0013.abf"
+    section = pyabf.ABF(str(shipped), loadData=False)._adcSection
+    assert section.nTelegraphEnable[0] == 1
+    assert read(shipped).clamp["lowpass_kHz"] == section.fTelegraphFilter[0] / 1e3 == 2.0

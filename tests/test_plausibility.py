@@ -307,6 +307,42 @@ def test_nothing_is_said_twice_nor_of_what_is_held_out(tmp_path: Path, currents:
     assert load_plan(path, ["fit.experiments[2].weight=0"]).cautions == ()
 
 
+_LATE = {"late": {"range": [0, 0.3], "unit": "ms"}}
+
+
+@pytest.mark.parametrize(
+    ("clamp", "mask", "told"),
+    [
+        ({"series_resistance": "4 MOhm", "membrane_capacitance": "10 pF"}, [], True),
+        ({"compensation": {"lag": "1 us"}}, [], True),
+        ({"lowpass": {"cutoff": "10 kHz"}}, [], False),
+        ({"compensation": {"lag": "0.2 ms"}}, [], False),
+        (
+            {"series_resistance": "10 MOhm", "membrane_capacitance": "20 pF", "cancellation": 1},
+            [],
+            False,
+        ),
+        ({"compensation": {"lag": "1 us"}}, [{"after_steps": "0.5 ms"}], False),
+    ],
+)
+def test_a_delay_that_is_fitted_to_what_no_sample_resolves(
+    tmp_path: Path, currents: Any, clamp: Any, mask: Any, told: bool
+) -> None:
+    said = cautions(
+        tmp_path,
+        "model_a",
+        currents["model_a"],
+        beside={"parameters": _LATE},
+        clamp=clamp | {"delay": "late"},
+        mask=mask,
+    )
+    assert ("fit.experiments[1]: a delay is fitted" in said) == told, said
+    assert told or said == ""
+    assert "a delay is fitted" not in cautions(
+        tmp_path, "model_a", currents["model_a"], clamp=clamp
+    )
+
+
 # --- protocols -----------------------------------------------------------------------------------
 
 

@@ -61,7 +61,12 @@ def channel(conductance: float) -> ChannelModel:
     )
 
 
-def recorded(folder: Path, conductance: float = 60.0, said: dict[str, float] | None = None) -> Path:
+def recorded(
+    folder: Path,
+    conductance: float = 60.0,
+    said: dict[str, float] | None = None,
+    filtering: str | None = None,
+) -> Path:
     """An NWB file of a channel behind 10 MOhm and 20 pF, 60 % compensated, 50 % predicted."""
     from pynwb import NWBHDF5IO, NWBFile
     from pynwb.icephys import VoltageClampSeries, VoltageClampStimulusSeries
@@ -80,7 +85,10 @@ def recorded(folder: Path, conductance: float = 60.0, said: dict[str, float] | N
     current = current + np.random.default_rng(3).normal(scale=3.0, size=current.shape)
     file = NWBFile("a cell", "cell 1", datetime(2026, 1, 1, tzinfo=UTC))
     electrode = file.create_icephys_electrode(
-        name="pipette", description="glass", device=file.create_device(name="amp")
+        name="pipette",
+        description="glass",
+        device=file.create_device(name="amp"),
+        filtering=filtering,
     )
     clock = {"rate": 1e3 / STEPS.sampling_ms, "electrode": electrode, "gain": 1.0}
     for k, (row, command) in enumerate(zip(current, STEPS.command(), strict=True)):
@@ -99,6 +107,24 @@ def recorded(folder: Path, conductance: float = 60.0, said: dict[str, float] | N
     with NWBHDF5IO(str(folder / "cell.nwb"), "w") as io:
         io.write(file)
     return folder / "cell.nwb"
+
+
+@pytest.mark.parametrize(
+    ("filtering", "cutoff"),
+    [
+        ("Bessel, 4 poles, 2.9 kHz", "2.9 kHz"),
+        ("2900 Hz", "2.9 kHz"),
+        ("10 kHz, then 3 kHz", None),
+        (None, None),
+    ],
+)
+def test_the_clamp_begins_with_the_filter_of_the_file(
+    here: Path, filtering: str | None, cutoff: str | None
+) -> None:
+    done = run("init", recorded(here, filtering=filtering))
+    assert done.exit_code == 0, done.output
+    assert section().get("lowpass") == (cutoff and {"poles": 4, "cutoff": cutoff})
+    assert ("# lowpass:" in Path("cell-fit.yaml").read_text()) == (cutoff is None)
 
 
 def run(*words: object) -> Result:

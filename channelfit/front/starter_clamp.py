@@ -13,6 +13,8 @@ from channelfit.reading.errors import InputError
 #: What a pipette's resistance, MOhm, and a cell's capacitance, pF, may be; outside of that the file
 #: has another unit than its format wants.
 _RESISTANCES, _CAPACITANCES = (0.1, 200.0), (0.5, 5000.0)
+#: Poles of an amplifier's filter where a file says its cutoff alone.
+_POLES = 4
 #: The largest prediction that a clamp section takes.
 _MOST_PREDICTION = 0.99
 #: A compensation above 0 that is smaller was stored as a fraction where percent were wanted.
@@ -61,6 +63,11 @@ class StarterClamp:
             yield f"  compensation: {{{given}}}"
         if self.capacitance_pF is not None:
             yield "  cancellation: 1    # the amplifier subtracts what charges this capacitance"
+        cutoff = found.of_the_clamp("lowpass_kHz")
+        if cutoff is not None:
+            yield f"  lowpass: {{poles: {_POLES}, cutoff: {cutoff:.6g} kHz}}    # as the file says"
+        else:
+            yield f"  # lowpass: {{poles: {_POLES}, cutoff: 10 kHz}}    # if it is known"
 
 
 def starter_clamp(found: Inspection, wanted: bool | None) -> StarterClamp | None:

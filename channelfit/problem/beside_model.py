@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
+import sympy
 
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.carried import Carried, LeakRange, Span, carried, leak_pA, leaks, span
@@ -60,6 +61,7 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
         if recording is None or not experiment.weight > 0:
             continue
         seen = Seen(place, experiment.protocol, recording.current_pA, recording.weight)
+        found += _too_sharp(seen, model, experiment.clamp)
         judged = _judged(seen, model, experiment.clamp)
         if judged is not None:
             found += [*_inverted(judged), *_size(judged)]
@@ -126,6 +128,60 @@ def _charging(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> np.ndarra
         return none
     lasts = min(max(_CHARGED * constant_ms, seen.protocol.sampling_ms), RESPONSE_MS)
     return recently_moved(seen, math.ceil(lasts / seen.protocol.sampling_ms))
+
+
+def _too_sharp(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> Iterator[Caution]:
+    """A caution where a delay is fitted to steps of the current that no sample resolves.
+
+    What jumps between two samples makes the cost jump where a delay carries it across one of them:
+    the search finds a minimum as narrow as that, and a delay that looks very certain.
+    """
+    if clamp is None or clamp.low_pass is not None or not _is_free(clamp.delay, model):
+        return
+    slowest = _smoothing_ms(model, clamp)
+    h = seen.protocol.sampling_ms
+    if slowest >= h or not (seen.scored & _at_steps(seen, model, clamp)).any():
+        return
+    yield Caution(
+        seen.place.removesuffix(".recording"),
+        f"a delay is fitted, and the clamp has no low-pass filter and shows a step within "
+        f"{slowest:.3g} ms at most, less than a sample ({h:.4g} ms)",
+        "the delay then finds where a transient meets one sample; give the clamp the filter of the "
+        "recording, lowpass: {poles: 4, cutoff: 10 kHz}, or mask the transients, "
+        "mask: [{after_steps: 0.5 ms}]",
+    )
+
+
+def _is_free(expression: sympy.Expr, model: ChannelModel) -> bool:
+    names = {s.name for s in expression.free_symbols}
+    return any(p.name in names and not p.fixed for p in model.parameters)
+
+
+def _smoothing_ms(model: ChannelModel, clamp: Clamp) -> float:
+    """The longest time, ms, in which a step of the command can appear in the recorded current."""
+    lag, resistance, capacitance, cancelled = (
+        span(e, model) or (0.0, 0.0)
+        for e in (
+            clamp.lag,
+            clamp.series_resistance,
+            clamp.membrane_capacitance,
+            clamp.cancellation,
+        )
+    )
+    charging = resistance[1] * capacitance[1] * 1e-3
+    # what charges the membrane is recorded at once, unless the amplifier subtracts it
+    return lag[1] + (charging if cancelled[0] >= 1.0 else 0.0)
+
+
+def _at_steps(seen: Seen, model: ChannelModel, clamp: Clamp) -> np.ndarray:
+    """The samples between a step and the latest time at which a delay can bring it."""
+    delay = span(clamp.delay, model) or (0.0, 0.0)
+    h = seen.protocol.sampling_ms
+    found = np.zeros(seen.known.shape, dtype=bool)
+    for k, row in enumerate(found):
+        for time in seen.protocol.step_times_ms(k):
+            row[round((time + delay[0]) / h) : math.ceil((time + delay[1]) / h) + 2] = True
+    return found
 
 
 def _inverted(judged: _Judged) -> Iterator[Caution]:

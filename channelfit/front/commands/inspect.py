@@ -169,7 +169,7 @@ def clamp_words(contents: Contents) -> Iterator[str]:
     """What a file says of the cell and the amplifier, such as "membrane capacitance 11 pF"."""
     for key, value in contents.clamp.items():
         words = key.split("_")
-        unit = words.pop() if words[-1] in ("pF", "MOhm", "C", "mV") else ""
+        unit = words.pop() if words[-1] in ("pF", "MOhm", "C", "mV", "kHz") else ""
         values = np.atleast_1d(np.asarray(value, dtype=float))
         low, high = float(values.min()), float(values.max())
         span = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

@@ -32,7 +32,13 @@ _EPISODIC_WITH_LENGTHS, _GAP_FREE = 1, 3
 _HEAD, _BLOCK, _TAG, _DATA_SECTION = 512, 512, 64, 10
 _KINDS = {"Step": "step", "Ramp": "ramp"}
 #: Beyond any clamp: levels that a damaged or foreign header holds.
-_MAX_MV, _MAX_PF = 1000.0, 10_000.0
+_MAX_MV = 1000.0
+#: What an amplifier tells: the header's name, ours, the factor, and what is more than it can be. A
+#: filter of 100 kHz is the amplifier's word for none.
+_TELEGRAPHED = (
+    ("fTelegraphMembraneCap", "membrane_capacitance_pF", 1.0, 10_000.0),
+    ("fTelegraphFilter", "lowpass_kHz", 1e-3, 100.0),
+)
 #: How far, mV, a recorded command may lie from the nominal one, and in which share of samples.
 _NEAR_MV, _SHARE = 2.0, 0.95
 
@@ -102,7 +108,7 @@ def _contents(pyabf: Any, path: Path) -> Contents:
         start,
         epochs,
         holding,
-        _capacitance(abf, [s.kind for s in signals]),
+        _telegraphed(abf, [s.kind for s in signals]),
         notes=tuple(notes),
     )
 
@@ -244,13 +250,15 @@ def _agree(epochs: Sequence[Sequence[Epoch]], recorded: np.ndarray, sampling_ms:
     return not near or float(np.concatenate(near).mean()) >= _SHARE
 
 
-def _capacitance(abf: Any, kinds: Sequence[str]) -> dict[str, float]:
-    """The capacitance that the amplifier told, pF, of the first channel of current."""
+def _telegraphed(abf: Any, kinds: Sequence[str]) -> dict[str, float]:
+    """What the amplifier told of the first channel of current: capacitance, pF, and filter, kHz."""
     section = abf._headerV1 if abf.abfVersion["major"] == 1 else abf._adcSection
-    channels = [k for k, kind in enumerate(kinds) if kind == "current"]
-    told = list(getattr(section, "fTelegraphMembraneCap", ()))
     on = list(getattr(section, "nTelegraphEnable", ()))
+    channels = [k for k, kind in enumerate(kinds) if kind == "current"]
+    found = dict[str, float]()
     for k in channels[:1]:
-        if k < min(len(told), len(on)) and on[k] == 1 and 0 < told[k] < _MAX_PF:
-            return {"membrane_capacitance_pF": float(told[k])}
-    return {}
+        for name, key, factor, most in _TELEGRAPHED:
+            told = list(getattr(section, name, ()))
+            if k < min(len(told), len(on)) and on[k] == 1 and 0 < told[k] * factor < most:
+                found[key] = round(float(told[k]) * factor, 6)
+    return found

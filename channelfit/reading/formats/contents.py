@@ -67,7 +67,7 @@ class Contents:
         clamp: what the file says of the amplifier and the cell, one number or one for each sweep:
             ``membrane_capacitance_pF``, ``pipette_capacitance_pF``, ``series_resistance_MOhm``,
             ``seal_resistance_MOhm``, ``compensation`` (0 to 1), ``prediction`` (0 to 1),
-            ``temperature_C``, ``junction_potential_mV``.
+            ``temperature_C``, ``junction_potential_mV``, ``lowpass_kHz`` (of the current).
         labels: what the file calls each sweep, such as the voltage that heads its column; empty
             where sweeps have no names.
         notes: whatever else is worth telling, in sentences.

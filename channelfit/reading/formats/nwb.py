@@ -233,18 +233,35 @@ def _signal(
     return Signal(name, known.unit, kind, values, known.factor)
 
 
+#: A frequency in a text such as "Bessel, 4 poles, 10 kHz".
+_FREQUENCY = re.compile(r"(\d+\.?\d*)\s*(k?Hz)\b", re.IGNORECASE)
+
+
 def _electrode(file: Any, name: str, notes: list[str]) -> dict[str, float]:
-    """The seal that the electrode's text tells, MOhm."""
+    """The seal, MOhm, and the cutoff of the filter, kHz, that the electrode's texts say."""
     group = _at(file, f"general/intracellular_ephys/{name}")
-    seal = member(group, "seal") if group is not None else None
-    text = as_text(seal[()]) if seal is not None and seal.shape == () else ""
-    if not text:
-        return {}
-    try:
-        return {"seal_resistance_MOhm": parse_quantity(text, "resistance")}
-    except InputError:
-        notes.append(f"Of the seal the file says {shown(text)}.")
-        return {}
+    found = {}
+    if text := _words(group, "seal"):
+        try:
+            found["seal_resistance_MOhm"] = parse_quantity(text, "resistance")
+        except InputError:
+            notes.append(f"Of the seal the file says {shown(text)}.")
+    if text := _words(group, "filtering"):
+        cutoffs = [
+            float(value) * (1.0 if unit.lower() == "khz" else 1e-3)
+            for value, unit in _FREQUENCY.findall(text)
+        ]
+        if len(cutoffs) == 1 and cutoffs[0] > 0:
+            found["lowpass_kHz"] = cutoffs[0]
+        else:  # none, or those of several filters
+            notes.append(f"Of the filter the file says {shown(text)}.")
+    return found
+
+
+def _words(group: Any, name: str) -> str:
+    """A text in a group; empty where there is none."""
+    found = member(group, name) if group is not None else None
+    return as_text(found[()]) if found is not None and found.shape == () else ""
 
 
 def _over_sweeps(values: list[float]) -> np.ndarray | float:
