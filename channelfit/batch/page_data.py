@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from channelfit.batch.checks import RESIDUAL_MEASURES
 from channelfit.reading.texts import printable
 from channelfit.results.report.page_figures import packed
 from channelfit.results.report.plots import current_unit
@@ -25,7 +26,11 @@ MOST_SAMPLES, FEWEST_POINTS = 600_000, 200
 _LONGEST = 400
 _PLACE = re.compile(r"([A-Za-z]{1,2})[-_ ]?0*([1-9]\d?)")
 #: What a column holds that is no parameter's, in the order of the page's lists.
-MEASURES = ("cost", "rms", "noise", "seal", "leak", "run_down", "starts", "agreed")
+MEASURES = (
+    *("cost", "rms", "noise", "seal", "leak", "run_down"),
+    *RESIDUAL_MEASURES,
+    *("starts", "agreed"),
+)
 _KNOWN = {*MEASURES, "well", "file", "row", "column", "quality", "reason"}
 _SUFFIXES = ("_error", "_lower", "_upper")
 #: A column is drawn on a logarithmic scale where its values span at least this factor.

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.batch.checks import RESIDUAL_MEASURES
 from channelfit.batch.sheets import SUFFIXES, read_sheet
 from channelfit.batch.table import Column, WellTable, texts, values_of
 from channelfit.reading import formats, tables
@@ -38,6 +39,7 @@ OWN = ("file", "well", "name", "row", "column", "signal", "weight", "mask")
 #: Columns of the table of results that no metadata may be called.
 RESERVED = (
     *("cost", "rms", "noise", "starts", "agreed", "seal", "leak", "run_down"),
+    *RESIDUAL_MEASURES,
     *("quality", "reason", "run"),
 )
 #: What a folder holds beside recordings.

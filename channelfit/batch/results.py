@@ -17,7 +17,7 @@ from channelfit.batch.fits import WellFits, joined
 from channelfit.batch.recordings import metadata
 from channelfit.batch.table import Column, WellTable, kinds_of_reasons, texts
 from channelfit.batch.template import MEASURES
-from channelfit.batch.work import Piece, Wells
+from channelfit.batch.work import ALL_MEASURES, Piece, Wells
 from channelfit.model.channel import Parameter
 from channelfit.reading.files import write_bytes, write_text
 from channelfit.reading.texts import printable
@@ -96,7 +96,7 @@ def gathered(work: Wells, pieces: Sequence[Piece]) -> Results:
         for name, (values, column) in _columns_of(fits).items():
             columns[name], about[name] = np.asarray(values, dtype=float), column
     measured = np.concatenate([piece.measured for piece in pieces])
-    for k, (name, (unit, meaning)) in enumerate(MEASURES.items()):
+    for k, (name, (unit, meaning)) in enumerate(ALL_MEASURES.items()):
         columns[name], about[name] = measured[:, k], Column(unit, meaning)
     quality, reason = _judged(work, pieces)
     columns["quality"], columns["reason"] = texts(quality), texts(reason)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.batch.recordings import ARRAY, Expected, Recorded, array_columns
+from channelfit.model.evaluation import evaluate
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.measures import (
     find_peak,
@@ -74,7 +75,7 @@ class Template:
         if is_function(document):
             raise InputError("a function has no currents; `channelfit optimize` fits it", file)
         found = cls(document, file, model_file)
-        found._place  # noqa: B018 - which refuses what is no template
+        found._place, found.required  # noqa: B018 - which refuse what is no template
         return found
 
     def absolute(self) -> Template:
@@ -87,6 +88,15 @@ class Template:
         """The seed that the fit section gives, or 0."""
         given = self.document["fit"].get("seed", 0)
         return given if isinstance(given, int) and not isinstance(given, bool) else 0
+
+    @cached_property
+    def required(self) -> dict[str, str]:
+        """What is required of every well: comparisons by what is compared."""
+        given = self.document["fit"].get("require")
+        if given is None:
+            return {}
+        own = Section(given, self.file, "fit.require")
+        return {name: _comparison(own, name, given[name]) for name in own.given()}
 
     @property
     def unused(self) -> list[Caution]:
@@ -162,6 +172,7 @@ class Template:
         Raises: InputError for a placeholder that nothing fills.
         """
         section = copy.deepcopy(dict(self.document["fit"]))
+        section.pop("require", None)  # which judges the fits, and is no part of any
         given = section["experiments"]
         rows = given if isinstance(given, list) else [given]
         for k, row in enumerate(rows):
@@ -257,6 +268,19 @@ class Template:
             "# The template of a batch, as it was used: each recording was put in the place of the "
             "first.\n" + dump_yaml(document)
         )
+
+
+#: A comparison of what is required, whose other side is the key.
+_COMPARISON = re.compile(r"\s*(?:==|!=|<=?|>=?)\s*[^\s<>=!].*", re.DOTALL)
+
+
+def _comparison(section: Section, name: str, text: object) -> str:
+    """What a well's measure must fulfill. Raises InputError for what is no comparison."""
+    if not isinstance(text, str) or not _COMPARISON.fullmatch(text):
+        raise section.error(
+            f'a comparison such as "> 500 MOhm" or "< 0.05" was expected, not {shown(text)}', name
+        )
+    return text.strip()
 
 
 def _put_recording(recording: dict[str, Any], recorded: Recorded) -> None:
@@ -379,3 +403,22 @@ def measures(problem: Problem, recorded: Recorded) -> dict[str, float]:
     ):
         found["seal"] = seal
     return {name: value if math.isfinite(value) else math.nan for name, value in found.items()}
+
+
+def carried_nS(problem: Problem, current_pA: np.ndarray, values: np.ndarray) -> float:
+    """How much of what `measures` takes for a leak the channels of a fit carry, nS.
+
+    Arguments:
+        current_pA: (n_sweeps, n_times) of the fit, in the first experiment.
+        values: (n_parameters, 1) of the fit.
+    """
+    protocol = problem.experiments[0].protocol
+    line = leak(current_pA, protocol, 0.0)
+    group = next(group for group in problem.groups if 0 in group.places)
+    model = group.problem.model
+    scope: dict[str, Any] = dict(
+        zip(model.parameter_names, group.parameters(values)[:, 0], strict=True)
+    )
+    leaks = [t.conductance for t in model.terms if not t.chains and t.conductance is not None]
+    own = sum(float(evaluate(conductance, scope)) for conductance in leaks)
+    return 0.0 if line is None else max(0.0, line.conductance_nS - own)

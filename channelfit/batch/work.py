@@ -14,10 +14,13 @@ from typing import Any, overload
 
 import numpy as np
 
+from channelfit.batch.checks import RESIDUAL_MEASURES, Checked
 from channelfit.batch.fits import WellFits, fit_wells
+from channelfit.batch.limits import doubts
 from channelfit.batch.recordings import Recorded
 from channelfit.batch.search import OnProgress, Settings, nothing
-from channelfit.batch.template import MEASURES, Template, measures
+from channelfit.batch.stretches import check_residuals
+from channelfit.batch.template import MEASURES, Template, carried_nS, measures
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.experiment import Problem
@@ -31,6 +34,8 @@ from channelfit.scoring.scorer import Scorer, make_scorer
 from channelfit.search.fit_file import Load
 from channelfit.search.plan import FitPlan
 
+#: All that is measured in a recording and in its residuals: unit and meaning of each column.
+ALL_MEASURES = {**MEASURES, **RESIDUAL_MEASURES}
 #: Points of a trace that are kept for pictures: the least and the largest of each stretch.
 _POINTS = 600
 
@@ -50,7 +55,7 @@ class Piece:
         fits: of the wells that could be read and fitted, which stand at `places`; None without any.
         failures: by place, why a well could not be fitted.
         cautions: by place, what looks wrong in its recording.
-        measured: (n_wells, n_measures), in the order of `MEASURES`.
+        measured: (n_wells, n_measures), in the order of `ALL_MEASURES`.
         time_ms, data, shown, left: of the fitted wells (n_points,) and three times (n_fitted,
             n_points), for pictures: the recording, the fit, and the fit less the recording.
     """
@@ -207,12 +212,22 @@ class Wells:
         problems = [one.problem for one in found if one.problem is not None]
         failures = {k: one.failure for k, one in enumerate(found) if one.problem is None}
         cautions = {k: one.cautions for k, one in enumerate(found) if one.cautions}
-        measured = np.array([one.measured for one in found])
+        measured = np.full((len(wells), len(ALL_MEASURES)), np.nan)
+        measured[:, : len(MEASURES)] = [one.measured for one in found]
         fits = None
         traces = np.empty(0), *[np.empty((0, 0), "f4")] * 3
         if problems:
             fits = fit_wells(self.plan, problems, self.settings, self.on_progress)
-            traces = self._traces(problems, fits)
+            currents = self._currents(problems, fits)
+            traces = self._traces(problems, currents)
+            residuals = self._residuals(problems, fits)
+            for own, place in enumerate(places):
+                measured[place, len(MEASURES) :] = residuals[own].columns()
+                known = dict(zip(MEASURES, found[place].measured, strict=True))
+                if own in currents:
+                    known = self._without_channels(problems[own], fits, own, currents[own], known)
+                if why := doubts(residuals[own], known, self.template.required):
+                    cautions[place] = [*cautions.get(place, []), *why]
         at = np.array(places, dtype=np.int64)
         return Piece(fits, at, failures, cautions, measured, *traces).arrays()
 
@@ -228,18 +243,76 @@ class Wells:
         seen += fit_cautions(problem, places, self.plan.space.n_free)
         return _Read(problem, measured, [_told(caution) for caution in each_once(seen)])
 
-    def _traces(self, problems: Sequence[Problem], fits: WellFits) -> tuple[np.ndarray, ...]:
+    def _served(self, problems: Sequence[Problem]) -> list[tuple[list[int], Scorer]]:
+        """The wells by their clamps, which may be each well's own, with what simulates them."""
+        clamps: dict[Any, list[int]] = {}
+        for k, problem in enumerate(problems):
+            clamps.setdefault(tuple(e.clamp for e in problem.experiments), []).append(k)
+        usual = tuple(e.clamp for e in self.plan.problem.experiments)
+        return [
+            (
+                rows,
+                self.scorer
+                if clamp == usual
+                else make_scorer(problems[rows[0]], self.settings.backend),
+            )
+            for clamp, rows in clamps.items()
+        ]
+
+    def _values(self, fits: WellFits, wells: Sequence[int]) -> np.ndarray:
+        """The parameters (n_parameters, n) of the fits of some wells, fixed ones among them."""
+        own = {name: fits.values[wells, k] for k, name in enumerate(fits.names)}
+        rows = [own.get(p.name, np.full(len(wells), p.value)) for p in self.plan.problem.parameters]
+        return np.array(rows, dtype=float)
+
+    def _currents(self, problems: Sequence[Problem], fits: WellFits) -> dict[int, np.ndarray]:
+        """By well the current of its fit (n_sweeps, n_times) in the first experiment, pA."""
+        there = np.isfinite(fits.values).all(axis=1)
+        found: dict[int, np.ndarray] = {}
+        for rows, scorer in self._served(problems):
+            fitted = [k for k in rows if there[k]]
+            if fitted:
+                traces = scorer.simulate(self._values(fits, fitted))[0]
+                found |= {k: traces[:, :, place] for place, k in enumerate(fitted)}
+        return found
+
+    def _residuals(self, problems: Sequence[Problem], fits: WellFits) -> list[Checked]:
+        """What the residuals of each well say."""
+        found = [Checked()] * len(problems)
+        for rows, scorer in self._served(problems):
+            own = [problems[k] for k in rows]
+            for k, one in zip(
+                rows, check_residuals(self.plan, scorer, own, fits.unit[rows]), strict=True
+            ):
+                found[k] = one
+        return found
+
+    def _without_channels(
+        self,
+        problem: Problem,
+        fits: WellFits,
+        well: int,
+        current_pA: np.ndarray,
+        measured: dict[str, float],
+    ) -> dict[str, float]:
+        """What was measured, the seal without what channels of the fit carry where it was measured.
+
+        The instrument has measured its seals before channels could open.
+        """
+        leak = measured["leak"]
+        if not measured["seal"] * leak > 0 or not math.isclose(measured["seal"] * leak, 1e3):
+            return measured
+        left = leak - carried_nS(problem, current_pA, self._values(fits, [well]))
+        return {**measured, "seal": 1e3 / left if left > 0 else math.nan}
+
+    def _traces(
+        self, problems: Sequence[Problem], currents: Mapping[int, np.ndarray]
+    ) -> tuple[np.ndarray, ...]:
         """What pictures show of wells under the protocol of the first: times, data, fits, and what
         the fits leave of the data.
 
         Each is thinned by its own extremes, so the third is not the difference of the others.
         """
-        fitted = np.flatnonzero(np.isfinite(fits.values).all(axis=1))
-        own = {name: fits.values[fitted, k] for k, name in enumerate(fits.names)}
-        parameters = self.plan.problem.parameters
-        values = np.array([own.get(p.name, np.full(len(fitted), p.value)) for p in parameters])
-        currents = self.scorer.simulate(values.astype(float))[0] if len(fitted) else np.empty(0)
-        column = {well: k for k, well in enumerate(fitted.tolist())}
         first = problems[0].experiments[0]
         protocol = first.protocol
         lengths = [protocol.n_times(k) for k in range(protocol.n_sweeps)]
@@ -251,7 +324,7 @@ class Wells:
             assert recording is not None
             seen = np.where(recording.weight > 0, recording.current_pA, np.nan)[inside]
             data.append(_thinned(seen))
-            own_fit = currents[:, :, column[k]][inside] if k in column else seen * np.nan
+            own_fit = currents[k][inside] if k in currents else seen * np.nan
             shown.append(_thinned(own_fit))
             left.append(_thinned(own_fit - seen))
         rows = (np.array(one, "f4") for one in (data, shown, left))

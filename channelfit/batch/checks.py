@@ -1,0 +1,228 @@
+"""What the residuals of a fitted well say beyond their size: slow misfits, drifts, resistances.
+
+A wrong model, a rundown or a series resistance bends the fitted values long before it makes the
+residuals much larger than the noise. Two questions to the residuals find it:
+
+* Are they slow? The mean of noise over some 25 ms is as large as its neighbor's is different; the
+  mean of a misfit is larger. That is asked where channels are open, and where they are closed,
+  since slow noise of the amplifier is there, too.
+* Do they follow what is known to go wrong? For a fault that is not in the model the change of the
+  current by a little of it is known at the fit: for a rundown the channel's current times the time,
+  for a leak that grows the voltage times the time, for a holding current that drifts the time, for
+  a series resistance what the lost millivolts do to the open channels (not to gates, so that its
+  size is known within a factor of two or so). What the fit's own parameters could do is taken off
+  (a score test, in the words of statistics); then least squares of the residuals says how much of
+  the fault there is, and how sure that is.
+
+`stretches` takes the means over some 5 ms that this looks at.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+#: Stretches of a longer one, on which slow misfits are seen.
+_LONG = 5
+#: Stretches that a recording has at least; fewer say nothing.
+_STRETCHES = 100
+#: Channels are closed where their current is below this share of its largest.
+_CLOSED = 0.01
+#: Long stretches at rest that are needed to tell slow noise from a slow misfit.
+_AT_REST = 10
+#: Directions of the parameters are the same from this share of the largest on.
+_SAME = 1e-7
+#: Stretches whose residuals may depend on each other, in the errors of what is found.
+_DEPENDENT = 20
+#: The median of chi square of one degree of freedom, and n times the relative variance of that of n
+#: squares of differences of neighbors, of which each shares a value with the next.
+_MEDIAN, _OF_A_MEDIAN = 0.4549, 6.5
+#: A fault so large that a straight line no longer says how large.
+_LARGEST_SHARE = 0.95
+
+
+@dataclass(frozen=True)
+class Found:
+    """How much of a fault residuals follow, and its standard error; NaN where nothing says it."""
+
+    value: float = math.nan
+    error: float = math.nan
+
+    @property
+    def sure(self) -> float:
+        """How many errors the value is from 0; 0 where nothing is known."""
+        return abs(self.value) / self.error if self.error > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the residuals of a well say.
+
+    Attributes:
+        slow: how many times the power of noise the means of residuals have while channels are open.
+        slow_sure: how many standard errors the logarithm of that is from 0.
+        rundown: the share of the conductance that is lost from the first sample to the last.
+        series_MOhm: the series resistance that the model does not have.
+        leak_nS, holding_pA: by how much leak and holding current change from first to last.
+        peak_pA: the largest current of the channels in the fit.
+        largest_pA: the largest current of the fit.
+        range_mV: of the command, where it is looked at.
+    """
+
+    slow: float = math.nan
+    slow_sure: float = 0.0
+    rundown: Found = Found()
+    series_MOhm: Found = Found()
+    leak_nS: Found = Found()
+    holding_pA: Found = Found()
+    peak_pA: float = math.nan
+    largest_pA: float = math.nan
+    range_mV: float = math.nan
+
+    def columns(self) -> list[float]:
+        """Return the numbers of `RESIDUAL_MEASURES`."""
+        found = (self.rundown, self.series_MOhm, self.leak_nS, self.holding_pA)
+        return [self.slow, *(each.value for each in found)]
+
+
+#: By name of the columns of what residuals say: the unit and the meaning of each.
+RESIDUAL_MEASURES = {
+    "slow_misfit": (
+        "",
+        "The power of means of the residuals over some 25 ms while channels are open, over that of "
+        "noise.",
+    ),
+    "residual_rundown": (
+        "",
+        "The share of the conductance that the residuals show to be lost from the first sample to "
+        "the last.",
+    ),
+    "residual_series_resistance": (
+        "MOhm",
+        "The series resistance that the residuals show and the fit does not have; some two times "
+        "too large or small, since what it does to gates is left out.",
+    ),
+    "residual_leak": ("nS", "By how much the residuals show the leak to change."),
+    "residual_holding": ("pA", "By how much the residuals show the holding current to change."),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """Means over short stretches of a well's recordings, each (n,) in the order of time.
+
+    Attributes:
+        left: recording less fit, pA. fit: pA. volts: the command, mV. time: from 0 to 1.
+        channel: the fit without its leaks, pA. slope: how fast the current of the open channels
+            and of leaks grows with the voltage, nS; NaN where no single drive says it.
+        root: the root of the sum of the weights of its samples.
+        block: the number of the sweep, so that neighbors are known.
+        slopes: (n, n_free) how the fit changes with each free parameter.
+    """
+
+    left: np.ndarray
+    fit: np.ndarray
+    volts: np.ndarray
+    time: np.ndarray
+    channel: np.ndarray
+    slope: np.ndarray
+    root: np.ndarray
+    block: np.ndarray
+    slopes: np.ndarray
+
+
+def checked(of: Stretches, has_series_resistance: bool = False) -> Checked:
+    """What the residuals of a well say.
+
+    Arguments:
+        has_series_resistance: whether the model of the fit has one, so that none is looked for.
+    """
+    n, n_free = of.slopes.shape
+    finite = [np.isfinite(each).all() for each in (of.left, of.fit, of.slopes)]
+    if n < max(_STRETCHES, 4 * n_free) or not all(finite):
+        return Checked()
+    basis = _span(of.root[:, None] * of.slopes)
+    left = of.root * of.left
+    left = left - basis @ (basis.T @ left)
+    channel, peak = of.channel, float(np.abs(of.channel).max())
+
+    def follows(direction: np.ndarray) -> Found:
+        return _follows(left, of.root * direction, basis, of.block)
+
+    resistance = Found()
+    if not has_series_resistance and np.isfinite(of.slope).all():
+        resistance = follows(-1e-3 * of.fit * of.slope)
+    return Checked(
+        *_slow(of, left),
+        _share(follows(-of.time * channel), of),
+        resistance,
+        follows(of.time * (of.volts - of.volts.mean())),
+        follows(of.time),
+        peak,
+        float(np.abs(of.fit).max()),
+        float(np.ptp(of.volts)),
+    )
+
+
+def _span(slopes: np.ndarray) -> np.ndarray:
+    """An orthonormal basis (n, rank) of what parameters can do."""
+    sizes = np.linalg.norm(slopes, axis=0)
+    u, s, _ = np.linalg.svd(slopes[:, sizes > 0] / sizes[sizes > 0], full_matrices=False)
+    return np.asarray(u[:, s > _SAME * s.max(initial=0.0)])
+
+
+def _follows(
+    left: np.ndarray, direction: np.ndarray, basis: np.ndarray, block: np.ndarray
+) -> Found:
+    """How much of a direction there is in residuals, both weighted; `left` is off the basis."""
+    whole = float(direction @ direction)
+    own = direction - basis @ (basis.T @ direction)
+    size = float(own @ own)
+    if not size > _SAME * whole > 0:
+        return Found()  # the parameters do the same
+    value = float(own @ left) / size
+    rest = left - value * own
+    independent = float(rest @ rest) / max(1, len(left) - basis.shape[1] - 1) * size
+    # neighbors may depend on each other: sums over blocks of them, of a sweep each
+    edges = np.flatnonzero(np.diff(block, prepend=block[0] - 1))
+    parts = np.concatenate(
+        [np.arange(a, b, _DEPENDENT) for a, b in zip(edges, [*edges[1:], len(left)], strict=True)]
+    )
+    dependent = float((np.add.reduceat(own * rest, parts) ** 2).sum())
+    return Found(value, math.sqrt(max(independent, dependent)) / size)
+
+
+def _share(found: Found, of: Stretches) -> Found:
+    """A slope of the conductance as the share that is lost from the first sample to the last."""
+    power = (of.root * of.channel) ** 2
+    middle = float(power @ of.time / power.sum()) if power.sum() > 0 else 0.5
+    first = 1 + found.value * middle  # the fit is right in the middle
+    value = found.value / first if first > 1 - _LARGEST_SHARE else math.copysign(1, found.value)
+    return Found(min(value, 1.0), found.error * abs(value / found.value) if found.value else 0.0)
+
+
+def _slow(of: Stretches, left: np.ndarray) -> tuple[float, float]:
+    """How slow residuals are while channels are open, beside how slow they are at rest.
+
+    Returns: the ratio of powers, and how many standard errors its logarithm is from 0.
+    """
+    n = len(left) // _LONG * _LONG
+    whole = (of.block[:n].reshape(-1, _LONG) == of.block[:n:_LONG, None]).all(axis=1)
+    means = left[:n].reshape(-1, _LONG).mean(axis=1)[whole]
+    size = np.abs(of.channel[:n]).reshape(-1, _LONG).mean(axis=1)[whole]
+    if len(means) < 2 * _AT_REST:
+        return math.nan, 0.0
+    noise = float(np.median(np.diff(means) ** 2)) / (2 * _MEDIAN)
+    closed = size < _CLOSED * size.max()
+    n_closed, n_open = int(closed.sum()), int((~closed).sum())
+    if not noise > 0 or n_open < _AT_REST:
+        return math.nan, 0.0
+    ratio, variance = float(np.mean(means[~closed] ** 2)) / noise, 2 / n_open
+    at_rest = float(np.mean(means[closed] ** 2)) / noise if n_closed >= _AT_REST else 0.0
+    if at_rest > 1:
+        ratio, variance = ratio / at_rest, variance + 2 / n_closed
+    else:
+        variance += _OF_A_MEDIAN / len(means)
+    return ratio, math.log(ratio) / math.sqrt(variance) if ratio > 0 else 0.0

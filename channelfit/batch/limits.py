@@ -1,0 +1,134 @@
+"""The limits beyond which a well is to be looked at, and how that is said.
+
+All of them stand here. `require:` of a fit file replaces those that it names, and adds others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from channelfit.batch.checks import Checked, Found
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of a measure.
+
+    Attributes:
+        value: of the measure, in `unit`.
+        why: where it comes from.
+    """
+
+    value: float
+    unit: str
+    why: str
+
+
+#: By what is measured, as a condition of the table of wells would name it.
+LIMITS: Mapping[str, Limit] = {
+    "rms/noise": Limit(2.0, "", "Three quarters of the residuals' squares are then the model's."),
+    "seal": Limit(100.0, "MOhm", "Least seal of the wells selected by Lei et al. 2019."),
+    "run_down": Limit(0.2, "", "The change of the peaks over equal sweeps."),
+    "slow_misfit": Limit(2.0, "", "Half of the slow residuals is then the model's."),
+    "residual_rundown": Limit(0.05, "", "The share of the conductance that is lost."),
+    "residual_series_resistance": Limit(2.0, "mV", "Lost at the largest current of the fit."),
+    "residual_leak": Limit(0.05, "", "Its current over the command, against that of the channels."),
+    "residual_holding": Limit(0.05, "", "Its change, against the current of the channels."),
+}
+#: How many of its standard errors what residuals say must be from nothing.
+SURE = 4.0
+
+
+def doubts(checked: Checked, measured: Mapping[str, float], replaced: Collection[str]) -> list[str]:
+    """Why a well should be looked at, beyond its parameters and the size of its misfit.
+
+    Arguments:
+        checked: what its residuals say.
+        measured: `seal` and `run_down` of the well; NaN where they are not known.
+        replaced: limits that do not count, since the fit file has others.
+
+    Returns: a sentence each, with the measure, its value and the limit.
+    """
+    found = {**_of_the_cell(measured), **dict(_of_the_residuals(checked))}
+    return [text for name, text in found.items() if name not in replaced]
+
+
+def _of_the_cell(measured: Mapping[str, float]) -> dict[str, str]:
+    found = {}
+    seal, change = measured.get("seal", math.nan), measured.get("run_down", math.nan)
+    if seal < LIMITS["seal"].value:
+        found["seal"] = f"the seal of {seal:.3g} MOhm is below {LIMITS['seal'].value:g} MOhm"
+    if abs(change) > LIMITS["run_down"].value:
+        found["run_down"] = (
+            f"the peak changes by {100 * change:+.0f} % over equal sweeps, more than "
+            f"{100 * LIMITS['run_down'].value:.0f} %"
+        )
+    return found
+
+
+def _of_the_residuals(checked: Checked) -> Iterator[tuple[str, str]]:
+    """The fault that the residuals follow best, and whether they are slow."""
+    if checked.slow > LIMITS["slow_misfit"].value and checked.slow_sure > SURE:
+        yield (
+            "slow_misfit",
+            f"the slow misfit is {checked.slow:.3g} times the noise in power, more than "
+            f"{LIMITS['slow_misfit'].value:g}",
+        )
+    faults = [*_conductance(checked), *_clamp(checked), *_drifts(checked)]
+    if faults:
+        _, name, text = max(faults)
+        yield name, text
+
+
+#: How sure a fault is, the name of its measure, and a sentence.
+_Fault = tuple[float, str, str]
+
+
+def _counts(found: Found, size: float, name: str) -> bool:
+    return found.sure > SURE and size > LIMITS[name].value
+
+
+def _conductance(checked: Checked) -> Iterator[_Fault]:
+    found, name = checked.rundown, "residual_rundown"
+    if _counts(found, abs(found.value), name):
+        yield (
+            found.sure,
+            name,
+            f"residuals follow a rundown of {_percent(found.value)} (± {_percent(found.error)}) "
+            f"over the recording, more than {_percent(LIMITS[name].value)}",
+        )
+
+
+def _clamp(checked: Checked) -> Iterator[_Fault]:
+    found, name = checked.series_MOhm, "residual_series_resistance"
+    lost = 1e-3 * found.value * checked.largest_pA
+    if _counts(found, lost, name):
+        yield (
+            found.sure,
+            name,
+            f"residuals follow a series resistance of about {found.value:.2g} MOhm, which loses "
+            f"{lost:.2g} mV, more than {LIMITS[name].value:g} mV",
+        )
+
+
+def _drifts(checked: Checked) -> Iterator[_Fault]:
+    rows = (
+        ("residual_leak", checked.leak_nS, checked.range_mV, "leak", "nS"),
+        ("residual_holding", checked.holding_pA, 1.0, "holding current", "pA"),
+    )
+    for name, found, volts, what, unit in rows:
+        share = abs(found.value) * volts / checked.peak_pA if checked.peak_pA > 0 else math.nan
+        if _counts(found, share, name):
+            yield (
+                found.sure,
+                name,
+                f"residuals follow a {what} that changes by {found.value:+.2g} {unit} "
+                f"(± {found.error:.1g}), {_percent(share)} of the channels' current, more than "
+                f"{_percent(LIMITS[name].value)}",
+            )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if abs(share) < 1 else f"{100 * share:.0f} %"
