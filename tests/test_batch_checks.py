@@ -13,7 +13,9 @@ from scipy.integrate import solve_ivp
 import channelfit as cf
 from channelfit.batch.checks import Checked, Found, Stretches, checked
 from channelfit.batch.limits import LIMITS, SURE, doubts
+from channelfit.batch.run import Asked, ready
 from channelfit.batch.table import WellTable
+from channelfit.reading.errors import InputError
 
 H, LENGTH, STEPS = 0.2, 120.0, (-40.0, -20.0, 0.0, 20.0, 40.0)
 A, Z, B, G, REVERSAL = 0.2, 0.03, 0.1, 25.0, -85.0
@@ -174,3 +176,52 @@ def test_every_limit_has_its_sentence_and_can_be_replaced() -> None:
         assert len(text) < 150
         assert ";" not in text
         assert doubts(one, measured, (name,)) == []
+
+
+# --- what is required ----------------------------------------------------------------------------
+
+
+def required(folder: Path, entries: Any) -> Path:
+    document = yaml.safe_load((folder / "kv.yaml").read_text())
+    document["fit"]["require"] = entries
+    file = folder / "required.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    return file
+
+
+def test_what_is_required_decides_beside_the_limits(folder: Path) -> None:
+    own = {"g_error/g": "< 0.00001", "seal": "> 500 MOhm", "rms/noise": "< 3", "b": "> 1e-6 /ms"}
+    file = required(folder, own | {"residual_rundown": "< 0.9"})
+    found = cf.fit_batch(file, folder / "wells.npy", only=["wells 1", "wells 3"], progress=False)
+    reasons = [str(row["reason"]) for row in found._wells.rows()]
+    for reason in reasons:
+        assert "seal is not known, where > 500 MOhm is required" in reason
+        assert "where < 0.00001 is required" in reason
+        assert "rms/noise" not in reason
+        assert "b is" not in reason
+        assert "rundown of" not in reason  # whose limit is replaced
+    assert set(found._wells["quality"]) == {"check"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        ({"seall": "> 500"}, 'fit.require.seall: there is no column "seall"; did you mean seal?'),
+        ({"seal": 500}, 'fit.require.seal: a comparison such as "> 500 MOhm" or "< 0.05" was'),
+        ({"seal": "500"}, "a comparison such as"),
+        ({"seal": "> 5 mV"}, 'fit.require.seal: seal is in MOhm, which "mV" is not'),
+        ({"seal": "> )"}, "fit.require.seal:"),
+        ({"g_error/": "< 1"}, "is no column, and no arithmetic"),
+        ({"3 + 4": "< 1"}, "is no column, and no arithmetic"),
+        ({"().__class__": "< 1"}, "fit.require.().__class__:"),
+        (["seal > 3"], "fit.require: a mapping"),
+    ],
+)
+def test_what_cannot_be_required_is_told_before_the_work(
+    folder: Path, entries: Any, told: str
+) -> None:
+    file = required(folder, entries)
+    with pytest.raises(InputError) as caught:
+        ready(Asked(file, (str(folder / "wells.npy"),)))
+    assert told in str(caught.value)
+    assert "required.yaml" in str(caught.value)

@@ -48,9 +48,6 @@ _HELD = 1 << 25
 #: Samples of a block of residuals in which noise is measured. Filtered noise hardly moves within a
 #: short block; a sweep needs several blocks, and half of the samples that count must lie in some.
 _BLOCKS, _BLOCKS_OF_A_SWEEP = (64, 32, 16, 8), 8
-#: A misfit is large where the residuals are more than so many times the noise in them: three
-#: quarters of their squares are then the model's, and standard errors say little.
-_MISFIT = 2.0
 #: Noise is strongly correlated where it makes an error so many times as wide.
 _WIDE = 1.5
 #: Wells with masks of their own are tried on what all count, if it is this share of each.
@@ -244,6 +241,11 @@ class _Shifted:
         self.on_progress(Progress(progress.stage, self.done + progress.done, self.wells))
 
 
+def blank(plan: FitPlan, n_wells: int) -> WellFits:
+    """Fits of wells of which nothing is known."""
+    return _blank(replace(plan, solved=()).space, [""] * n_wells)
+
+
 def _unusable(problem: Problem, n_free: int) -> str:
     """Why a recording cannot be fitted; empty where it can."""
     recordings = [e.recording for e in problem.fitted if e.recording]
@@ -309,7 +311,7 @@ def _fill(
     unit = np.ascontiguousarray(found.unit[:, good])
     physical = wells.space.to_physical(unit)
     local = wells.linearize(unit, good)
-    judge = _Judge(wells, problems, settings.intervals)
+    judge = _Judge(wells, problems, settings)
     squares = wells.scorer.squares / wells.scorer.total_weight
 
     def write(first: int, place: int, one: _Judged) -> None:
@@ -345,12 +347,14 @@ class _Judged:
             straight line, in the median stretch, since a misfit is large in some and not in others.
         estimate: how sure it is; None where that was not asked for.
         least: pA, the least noise that a recording can have; one with less was simulated.
+        limit: times the noise, beyond which a misfit is large; 0 for none.
     """
 
     cost: float
     noise: float
     estimate: Estimate | None
     least: float
+    limit: float
 
     def reasons(self, agreed: int, starts: int) -> list[str]:
         """Why the fit should be looked at; empty where nothing speaks against it.
@@ -386,7 +390,7 @@ class _Judged:
     def misfit(self) -> list[str]:
         """A sentence where the residuals are much more than noise, else nothing."""
         rms = math.sqrt(self.cost)
-        if rms <= _MISFIT * max(self.noise, self.least):
+        if not self.limit or rms <= self.limit * max(self.noise, self.least):
             return []
         return [f"the misfit is large: {rms:.3g} pA, with noise of {self.noise:.3g} pA"]
 
@@ -444,8 +448,9 @@ class _Judge:
         at_once: wells whose traces come best in the same call.
     """
 
-    def __init__(self, wells: Wells, problems: Sequence[Problem], intervals: bool) -> None:
-        self.wells, self.problems, self.intervals = wells, problems, intervals
+    def __init__(self, wells: Wells, problems: Sequence[Problem], settings: Settings) -> None:
+        self.wells, self.problems = wells, problems
+        self.intervals, self.limit = settings.intervals, settings.misfit
         self.scorer = make_scorer(wells.scorer.problem, wells.scorer.backend)
         problem = wells.scorer.problem
         blank = [
@@ -534,12 +539,12 @@ class _Judge:
     ) -> _Judged:
         least = NOISE_FREE * seen.peak
         if not self.intervals:
-            return _Judged(cost, seen.noise, None, least)
+            return _Judged(cost, seen.noise, None, least, self.limit)
         objective = _Settled(self.wells.objective(well), local)
         # the rules of `assess`: data without noise are judged as if they had some
         assumed = ASSUMED_NOISE * seen.peak if local.cost[0] < least**2 else None
         sure = estimate(objective, unit, self.n_samples, spectrum, assumed)
-        return _Judged(cost, seen.noise, sure, least)
+        return _Judged(cost, seen.noise, sure, least, self.limit)
 
     def _noise(self, rows: list[np.ndarray], cost: float) -> float:
         """How far residuals stray from a straight line in the median block, pA; see `_Judged`."""

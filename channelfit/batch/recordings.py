@@ -12,7 +12,7 @@ import glob
 import gzip
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,13 @@ def chosen_by_name(
     return [each for each in recordings if each.well in keep]
 
 
+def same_well(name: str, names: Collection[str]) -> str | None:
+    """The name of a well among names, however its place is written: `a1` is A01; None for none."""
+    place = _WELL.fullmatch(name.strip().upper())
+    also = f"{place[1]}{int(place[2]):02}" if place else name.strip()
+    return next((n for n in (name.strip(), also) if n in names), None)
+
+
 def wells_named(names: Sequence[str], wanted: Iterable[str], what: str = "--only") -> set[str]:
     """The names of wells that are meant; `a1` is A01.
 
@@ -173,9 +180,7 @@ def wells_named(names: Sequence[str], wanted: Iterable[str], what: str = "--only
     """
     keep = set()
     for name in wanted:
-        place = _WELL.fullmatch(name.strip().upper())
-        also = f"{place[1]}{int(place[2]):02}" if place else name.strip()
-        found = next((n for n in (name.strip(), also) if n in names), None)
+        found = same_well(name, names)
         if found is None:
             close = difflib.get_close_matches(name, names, n=3)
             near = f"; did you mean {', '.join(close)}?" if close else "."

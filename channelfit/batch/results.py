@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.batch.fits import WellFits, joined
+from channelfit.batch.fits import WellFits, blank, joined
 from channelfit.batch.recordings import metadata
 from channelfit.batch.table import Column, WellTable, kinds_of_reasons, texts
 from channelfit.batch.template import MEASURES
+from channelfit.batch.where import chosen, computed
 from channelfit.batch.work import ALL_MEASURES, Piece, Wells
 from channelfit.model.channel import Parameter
+from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_bytes, write_text
 from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import file_hashes
@@ -99,6 +101,10 @@ def gathered(work: Wells, pieces: Sequence[Piece]) -> Results:
     for k, (name, (unit, meaning)) in enumerate(ALL_MEASURES.items()):
         columns[name], about[name] = measured[:, k], Column(unit, meaning)
     quality, reason = _judged(work, pieces)
+    required = work.template.required if fits is not None else {}
+    for k, told in unfulfilled(required, WellTable(columns, about)).items():
+        if quality[k] != "failed":
+            quality[k], reason[k] = "check", "; ".join(filter(None, [reason[k], *told]))
     columns["quality"], columns["reason"] = texts(quality), texts(reason)
     about["quality"] = Column("", "ok, check or failed.", True)
     about["reason"] = Column("", "Why the quality is not ok.", True)
@@ -106,6 +112,38 @@ def gathered(work: Wells, pieces: Sequence[Piece]) -> Results:
     return Results(
         WellTable(columns, about), _traces(work, pieces), fits, np.array(ranges, dtype=float)
     )
+
+
+def unfulfilled(required: Mapping[str, str], table: WellTable) -> dict[int, list[str]]:
+    """By row what is required of a well and does not hold, in sentences.
+
+    Raises: InputError for a requirement that is no condition of this table.
+    """
+    found: dict[int, list[str]] = {}
+    for name, comparison in required.items():
+        subject = f"`{name}`" if name in table.columns else f"({name})"
+        key = f"fit.require.{name}"
+        values = computed(name, table, key)
+        holds = chosen(f"{subject} {comparison}", table, key)
+        for k in np.flatnonzero(~holds).tolist():
+            value = "not known" if values[k] in ("", None) else values[k]
+            found.setdefault(k, []).append(f"{name} is {value}, where {comparison} is required")
+    return found
+
+
+def check_required(work: Wells) -> None:
+    """Raises InputError for a requirement that is no condition of the table that there will be."""
+    known = metadata(work.recordings)
+    columns, about = dict(known.columns), dict(known.about)
+    n = len(work.recordings)
+    for name, (_, column) in _columns_of(blank(work.plan, n)).items():
+        columns[name], about[name] = np.full(n, np.nan), column
+    for name, (unit, meaning) in ALL_MEASURES.items():
+        columns[name], about[name] = np.full(n, np.nan), Column(unit, meaning)
+    try:
+        unfulfilled(work.template.required, WellTable(columns, about))
+    except InputError as error:
+        raise error.at(work.template.file) from None
 
 
 def _fits(work: Wells, pieces: Sequence[Piece]) -> WellFits | None:

@@ -38,6 +38,7 @@ from channelfit.batch.recordings import (
 from channelfit.batch.relinearized import linearizer
 from channelfit.batch.results import (
     Results,
+    check_required,
     gathered,
     replaced,
     summary_of,
@@ -203,8 +204,11 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
     listener.begin("reading the first recording")
     first = _first_readable(template, wells)
     settings = replace(asked.settings, seed=template.seed if asked.seed is None else asked.seed)
+    if "rms/noise" in template.required:
+        settings = replace(settings, misfit=0.0)
     work = Wells(template, tuple(wells), first, settings, asked.size, listener.searching)
     _check_names(work, recordings, asked)
+    check_required(work)
     _check_together(work, asked)
     listener.warn([*template.unused, *_of_all_wells(work.plan), *_misspelled(recordings)])
     if any(group.clamp is not None for group in work.plan.problem.groups):

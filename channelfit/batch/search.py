@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from channelfit.batch.costs import Wells
+from channelfit.batch.limits import LIMITS
 from channelfit.batch.lowest import Lowest
 from channelfit.search.agreement import SAME
 from channelfit.search.least_squares import FIRST, LEAST, MOST, Starts, damped_steps
@@ -68,6 +69,7 @@ class Settings:
         backend: auto, cpu, cuda or reference.
         intervals: whether to compute what tells standard errors and intervals.
         exchange: whether wells try each other's solutions.
+        misfit: times the noise, beyond which a misfit is said to be large; 0 for never.
     """
 
     starts: int = 0
@@ -76,6 +78,7 @@ class Settings:
     backend: str = "auto"
     intervals: bool = True
     exchange: bool = True
+    misfit: float = LIMITS["rms/noise"].value
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ Comparisons (``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``) of columns with numbe
 or other columns; ``in`` with a list in brackets, or for a piece of text; ``and``, ``or``, ``not``
 and brackets. A number may have a unit, which is converted to the column's: ``seal > 0.5 GOhm``. A
 column whose name is no plain word stands in backticks. No comparison holds for an empty cell.
+Columns of numbers may be added, subtracted, multiplied and divided (``g_error/g < 0.05``), and
+``abs`` takes away a sign; what has no finite value, as after a division by 0, is an empty cell.
+Wells are named as after ``--only``: 'a1' is A01.
 
 The text is parsed by Python's own parser and then walked: what is not named here is refused, and
 nothing of it is ever run.
@@ -15,11 +18,13 @@ import ast
 import difflib
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from channelfit.batch.recordings import same_well
 from channelfit.batch.table import WellTable
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown, unit_factor
@@ -33,6 +38,15 @@ _COMPARED: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Gt: (">", operator.gt),
     ast.GtE: (">=", operator.ge),
 }
+#: By what arithmetic means: its sign, and what it does.
+_ARITHMETIC: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Add: ("+", operator.add),
+    ast.Sub: ("-", operator.sub),
+    ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv),
+}
+#: Older or other names of columns.
+_ALSO = {"rundown": "run_down"}
 #: What behind a number is no unit.
 _WORDS = {"and", "or", "not", "in", "is", "if", "else", "for"}
 #: A text in quotes, a name in backticks, or a number with something that may be its unit.
@@ -58,7 +72,7 @@ def chosen(text: str, table: WellTable, what: str = "--where") -> np.ndarray:
         raise InputError(f"longer than {_LONGEST} characters", None, what)
     names: list[str] = []
     try:
-        tree = ast.parse(_prepared(text, names).strip(), mode="eval")
+        tree = ast.parse(_prepared(text, names, table.columns).strip(), mode="eval")
         return _Walk(text, table, names).mask(tree.body)
     except InputError as error:
         raise error.at(None, what) from None
@@ -75,11 +89,34 @@ def chosen(text: str, table: WellTable, what: str = "--where") -> np.ndarray:
         raise InputError(f"{shown(text)} is not a condition", None, what) from None
 
 
-def _prepared(text: str, names: list[str]) -> str:
+def computed(text: str, table: WellTable, what: str) -> list[str]:
+    """The value of a column, or of arithmetic, of every row as text; empty where it is not known.
+
+    Arguments as those of `chosen`.
+    """
+    names: list[str] = []
+    plain = f"`{text}`" if text in table.columns else text
+    try:
+        tree = ast.parse(_prepared(plain, names, table.columns).strip(), mode="eval")
+        side = _Walk(text, table, names)._value(tree.body)
+    except InputError as error:
+        raise error.at(None, what) from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError(f"{shown(text)} is no column, and no arithmetic", None, what) from None
+    if not isinstance(side, _Side):
+        raise InputError(f"{shown(text)} is no column, and no arithmetic of any", None, what)
+    if side.values.dtype == object:
+        return [str(value) for value in side.values]
+    unit = f" {side.unit}" if side.unit else ""
+    return [f"{value:.3g}{unit}" if value == value else "" for value in side.values.tolist()]
+
+
+def _prepared(text: str, names: list[str], columns: Collection[str]) -> str:
     """The text as Python can parse it: names in backticks are numbered, quantities are text.
 
     Arguments:
         names: where names in backticks are put.
+        columns: names that are no units: `1/g` divides by the column g.
     """
 
     def piece(found: re.Match[str]) -> str:
@@ -88,7 +125,7 @@ def _prepared(text: str, names: list[str]) -> str:
         if found["name"] is not None:
             names.append(found["name"])
             return f" column_{len(names) - 1}__ "
-        if found["unit"] in _WORDS:
+        if found["unit"] in _WORDS or found["unit"].lstrip("1").removeprefix("/") in columns:
             return found[0]
         unit = f"1{found['unit']}" if found["unit"].startswith("/") else found["unit"]
         return f"({found['number']}, {unit!r}, ...)"  # no list ends with three dots
@@ -101,6 +138,21 @@ class _Quantity(tuple[float, str]):
 
     def __str__(self) -> str:
         return f"{self[0]:g} {self[1]}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One side of a comparison that depends on the rows: a column, or arithmetic of columns.
+
+    Attributes:
+        name: of the column, or the text of the arithmetic.
+        values: a value for each row, numbers or texts.
+        unit: of the numbers; None where arithmetic gives none that has a name.
+    """
+
+    name: str
+    values: np.ndarray
+    unit: str | None
 
 
 class _Walk:
@@ -149,48 +201,49 @@ class _Walk:
     def _pair(self, left: ast.expr, right: ast.expr, sign: str) -> tuple[Any, Any]:
         """Two sides as arrays or plain values that can be compared, in the same unit."""
         a, b = self._value(left), self._value(right)
-        names = [self._name(left), self._name(right)]
-        if not any(names):
+        if not (isinstance(a, _Side) or isinstance(b, _Side)):
             raise InputError(f"{shown(self.text)} compares two values, of which none is a column")
-        for one, other, name in ((a, b, names[0]), (b, a, names[1])):
-            if name and not isinstance(other, np.ndarray):
-                self._check_order(name, one, sign)
-                plain = self._in_unit_of(name, one, other)
-                return (a, plain) if one is a else (plain, b)
-        if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
-            raise InputError(f"{shown(self.text)} is no comparison of columns")
-        if (a.dtype == object) != (b.dtype == object):
-            raise InputError(f"{names[0]} and {names[1]} are a number and a text")
-        self._check_order(str(names[0]), a, sign)
-        units = [self.table.about[str(name)].unit for name in names]
-        if a.dtype != object and units[0] != units[1]:
-            raise InputError(
-                f"{names[0]} is in {units[0] or 'no unit'}, {names[1]} in {units[1] or 'no unit'}"
-            )
-        return a, b
+        if not isinstance(b, _Side):
+            self._check_order(a, sign)
+            return a.values, self._in_unit_of(a, b)
+        if not isinstance(a, _Side):
+            self._check_order(b, sign)
+            return self._in_unit_of(b, a), b.values
+        if (a.values.dtype == object) != (b.values.dtype == object):
+            raise InputError(f"{a.name} and {b.name} are a number and a text")
+        self._check_order(a, sign)
+        if a.values.dtype != object and a.unit != b.unit:
+            raise InputError(f"{a.name} is in {_said(a.unit)}, {b.name} in {_said(b.unit)}")
+        return a.values, b.values
 
-    def _check_order(self, name: str, values: np.ndarray, sign: str) -> None:
-        if values.dtype == object and sign not in ("==", "!="):
-            raise InputError(f"{name} is text, which has no order; use ==, != or in")
+    def _check_order(self, side: _Side, sign: str) -> None:
+        if side.values.dtype == object and sign not in ("==", "!="):
+            raise InputError(f"{side.name} is text, which has no order; use ==, != or in")
 
-    def _in_unit_of(self, name: str, values: Any, given: Any) -> Any:
-        """What a column is compared with, in the column's unit; text only for text."""
-        if values.dtype == object:
+    def _in_unit_of(self, side: _Side, given: Any) -> Any:
+        """What a side is compared with, in the side's unit; text only for text."""
+        name = side.name
+        if side.values.dtype == object:
             if not isinstance(given, str):
                 raise InputError(f"{name} is text; write {given} in quotes: '{given}'")
-            return given
-        unit = self.table.about[name].unit
+            return self._named(given) if name == "well" else given
         if isinstance(given, str):
             found = re.fullmatch(r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*(\S.*?)\s*", given)
             if not found:
                 raise InputError(f"{name} is a number, and {shown(given)} is text")
             given = _Quantity((_number(found[1]), found[2]))
         if isinstance(given, _Quantity):
-            return given[0] * self._factor(name, unit, given[1])
+            return given[0] * self._factor(name, side.unit, given[1])
         return given
 
-    def _factor(self, name: str, unit: str, told: str) -> float:
-        """The factor from a unit to that of a column."""
+    def _named(self, well: str) -> str:
+        """The name of a well as the table has it."""
+        return same_well(well, set(self.table["well"].tolist())) or well
+
+    def _factor(self, name: str, unit: str | None, told: str) -> float:
+        """The factor from a unit to that of a side."""
+        if unit is None:
+            raise InputError(f"{name} has no unit of one name; leave {shown(told)} out")
         if told == unit:
             return 1.0
         try:
@@ -210,25 +263,25 @@ class _Walk:
         name, within = self._name(left), self._name(right)
         every = np.ones(len(self.table), dtype=bool)
         if within and not name:
-            values, piece = self._value(right), self._value(left)
-            if values.dtype != object or not isinstance(piece, str):
+            side, piece = self._column(within), self._value(left)
+            if side.values.dtype != object or not isinstance(piece, str):
                 raise InputError(
                     f"a piece of text may be in a column of text, and {within} is none"
-                    if values.dtype != object
+                    if side.values.dtype != object
                     else f"a text was expected before in, not {shown(self._shown(left))}"
                 )
-            return np.array([piece in value for value in values], dtype=bool), every
+            return np.array([piece in value for value in side.values], dtype=bool), every
         if not name or not isinstance(right, ast.List | ast.Tuple | ast.Set):
             raise InputError(
                 f"a list was expected after in, such as well in ['A01', 'B02'], not "
                 f"{shown(self._shown(right))}"
             )
-        values = self._value(left)
-        wanted = [self._in_unit_of(name, values, self._value(each)) for each in right.elts]
+        side = self._column(name)
+        wanted = [self._in_unit_of(side, self._plain(each)) for each in right.elts]
         found = ~every
         for each in wanted:
-            found |= np.asarray(values == each, dtype=bool)
-        return found, _known(values) & every
+            found |= np.asarray(side.values == each, dtype=bool)
+        return found, _known(side.values) & every
 
     def _name(self, node: ast.expr) -> str | None:
         """The name of a column; None for anything else."""
@@ -239,17 +292,35 @@ class _Walk:
             return self.quoted[int(place[1])]
         return node.id
 
-    def _value(self, node: ast.expr) -> Any:
-        """A column, a number, a text or a quantity."""
+    def _value(self, node: ast.expr, depth: int = 0) -> Any:
+        """A side that depends on the rows, a number, a text or a quantity."""
+        if depth > _DEEPEST:
+            raise InputError(f"{shown(self.text)} is nested more than {_DEEPEST} deep")
         if (name := self._name(node)) is not None:
             return self._column(name)
+        if isinstance(node, ast.BinOp):
+            return self._computed(node, depth)
+        if isinstance(node, ast.Call):
+            return self._size(node, depth)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
             sign = -1 if isinstance(node.op, ast.USub) else 1
-            inner = self._value(node.operand)
+            inner = self._value(node.operand, depth + 1)
             if isinstance(inner, _Quantity):
                 return _Quantity((sign * inner[0], inner[1]))
             if isinstance(inner, float):
                 return sign * inner
+            if isinstance(inner, _Side):
+                return replace(self._numeric(inner), values=sign * inner.values)
+        return self._plain(node)
+
+    def _plain(self, node: ast.expr) -> Any:
+        """A number, a text or a quantity, as it stands there."""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self._plain(node.operand)
+            if isinstance(inner, _Quantity):
+                return _Quantity((-inner[0], inner[1]))
+            if isinstance(inner, float):
+                return -inner
         if isinstance(node, ast.Constant):
             if isinstance(node.value, str):
                 return node.value
@@ -261,14 +332,71 @@ class _Walk:
                 return _Quantity((_number(number), unit))
         raise InputError(f"{shown(self._shown(node))} is no column, number or text in quotes")
 
-    def _column(self, name: str) -> np.ndarray:
-        found = self.table.columns.get(name)
+    def _numeric(self, value: Any) -> Any:
+        """A value with which arithmetic is possible."""
+        if isinstance(value, str):
+            raise InputError(f"{shown(value)} is text, with which nothing can be computed")
+        if isinstance(value, _Side) and value.values.dtype == object:
+            raise InputError(f"{value.name} is text, with which nothing can be computed")
+        return value
+
+    def _size(self, node: ast.Call, depth: int) -> Any:
+        """The size of a value without its sign: `abs`, the only function that there is."""
+        name = getattr(node.func, "id", None)
+        if name != "abs" or len(node.args) != 1 or node.keywords:
+            return self._plain(node)  # which refuses it
+        inner = self._numeric(self._value(node.args[0], depth + 1))
+        if isinstance(inner, _Side):
+            return replace(inner, name=self._shown(node), values=np.abs(inner.values))
+        return _Quantity((abs(inner[0]), inner[1])) if isinstance(inner, _Quantity) else abs(inner)
+
+    def _computed(self, node: ast.BinOp, depth: int) -> Any:
+        """What arithmetic gives: NaN where that is not finite."""
+        if type(node.op) not in _ARITHMETIC:
+            raise InputError(
+                f"{shown(self._shown(node))}: +, -, * and / are the arithmetic that there is"
+            )
+        sign, apply = _ARITHMETIC[type(node.op)]
+        a, b = (self._numeric(self._value(each, depth + 1)) for each in (node.left, node.right))
+        name = self._shown(node)
+        if sign in "+-":
+            a, b, unit = self._same_unit(a, b, name)
+        else:
+            unit = _unit_of_product(_unit_of(a), _unit_of(b), sign)
+        plain = [
+            x.values if isinstance(x, _Side) else x[0] if isinstance(x, _Quantity) else x
+            for x in (a, b)
+        ]
+        with np.errstate(all="ignore"):
+            values = np.asarray(apply(*map(np.float64, plain)), dtype=float)
+        values = np.where(np.isfinite(values), values, np.nan)
+        if isinstance(a, _Side) or isinstance(b, _Side):
+            return _Side(name, values, unit)
+        return _Quantity((float(values), unit)) if unit else float(values)
+
+    def _same_unit(self, a: Any, b: Any, name: str) -> tuple[Any, Any, str | None]:
+        """Two values that are added, in the unit of a column among them."""
+        for one, other, swap in ((a, b, False), (b, a, True)):
+            if isinstance(one, _Side) and not isinstance(other, _Side):
+                plain = self._in_unit_of(one, other)
+                return (plain, one, one.unit) if swap else (one, plain, one.unit)
+        units = [_unit_of(a), _unit_of(b)]
+        if units[0] != units[1]:
+            told = " and ".join(map(_said, units))
+            raise InputError(f"{name} adds what is in {told}")
+        return a, b, units[0]
+
+    def _column(self, name: str) -> _Side:
+        columns = self.table.columns
+        found = columns.get(name)
+        if found is None and _ALSO.get(name) in columns:
+            return self._column(_ALSO[name])
         if found is None:
-            close = difflib.get_close_matches(name, self.table.columns, n=1)
+            close = difflib.get_close_matches(name, columns, n=1)
             hint = f"; did you mean {close[0]}?" if close else "."
-            listed = ", ".join(self.table.columns)
+            listed = ", ".join(columns)
             raise InputError(f"there is no column {shown(name)}{hint} There are: {listed}")
-        return found
+        return _Side(name, found, self.table.about[name].unit)
 
     def _shown(self, node: ast.AST) -> str:
         """The text of a part of the condition, for messages."""
@@ -276,6 +404,27 @@ class _Walk:
         for k, name in enumerate(self.quoted):
             text = text.replace(f"column_{k}__", f"`{name}`")
         return re.sub(r"\(([^(),]+), '([^']*)', \.\.\.\)", r"\1 \2", text)
+
+
+def _unit_of(value: Any) -> str | None:
+    """The unit of a side, a quantity or a number; None where it has none of one name."""
+    if isinstance(value, _Side):
+        return value.unit
+    return value[1] if isinstance(value, _Quantity) else ""
+
+
+def _unit_of_product(a: str | None, b: str | None, sign: str) -> str | None:
+    """The unit of a product or a ratio; None where it has none of one name."""
+    if b == "":
+        return a
+    if sign == "/":
+        return "" if a == b and a is not None else None
+    return b if a == "" else None
+
+
+def _said(unit: str | None) -> str:
+    """A unit in words."""
+    return "a unit without a name" if unit is None else unit or "no unit"
 
 
 def _number(value: object) -> float:

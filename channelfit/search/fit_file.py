@@ -93,6 +93,12 @@ def read_plan(
         )
     section = Section(raw, file, "fit")
     section.expect(KEYS["fit"])
+    if raw.get("require"):
+        raise section.error(
+            "judges the wells of `channelfit batch`, and nothing in a fit of one recording; leave "
+            "it out (--set fit.require=null)",
+            "require",
+        )
     names = ("protocols", "experiments")
     if sum(name in section for name in names) != 1:
         raise section.error(

@@ -155,6 +155,13 @@ FIT = Keys(
         "5 pA",
     ),
     start=START,
+    require=Key(
+        Named(Text('a comparison, such as "> 500 MOhm"', strict=True), "column", ""),
+        "What every well of `channelfit batch` has to fulfill to be `ok`: columns of its table, or "
+        "arithmetic of them, each with a comparison. An entry replaces the limit that a batch has "
+        "for the same. A fit of one recording refuses it.",
+        {"seal": "> 500 MOhm", "rms/noise": "< 1.5", "gmax_error/gmax": "< 0.05"},
+    ),
 )
 SURROGATE = Keys(
     "surrogate",
