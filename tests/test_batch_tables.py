@@ -216,7 +216,7 @@ def test_a_table_comes_back_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_no_cell_of_the_csv_is_a_formula_or_steers_a_terminal(tmp_path: Path) -> None:
-    texts_of = ["=cmd|' /C calc'!A0", "+1", "@x", "\tx", "-1"]
+    texts_of = ["=cmd|' /C calc'!A0", "+x", "@x", "\tx", "-1 A"]
     WellTable({"=well": texts(texts_of), "x": np.array([-1.0] * 5)}).write(tmp_path)
     rows = list(csv.reader((tmp_path / "wells.csv").open(newline="")))
     assert [row[0] for row in rows] == [f"'{t}" for t in ["=well", *texts_of]]

@@ -21,6 +21,7 @@ from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.data_files import read_data
 from channelfit.curves.fitting import DataSets
 from channelfit.front.main import main
+from channelfit.reading.csv_tables import bare
 from channelfit.reading.documents import dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -105,7 +106,7 @@ def test_a_long_table_of_sets_with_their_own_inputs(tmp_path: Path) -> None:
     done = run("boltzmann", data, "--out", tmp_path / "long-fits", "--backend", "cpu")
     assert done.exit_code == 0, done.output
     rows = rows_of(tmp_path / "long-fits.csv")
-    assert [row["set"] for row in rows] == list(own)
+    assert [bare(row["set"]) for row in rows] == list(own)
     assert [row["points"] for row in rows] == ["15", "8", "15"]
     wide = write_wide(tmp_path / "wide.csv", table[:, [0, 1, 3]])
     run("boltzmann", wide, "--out", tmp_path / "wide-fits", "--backend", "cpu")
@@ -292,6 +293,18 @@ def test_poisson_of_numbers_that_are_no_counts_is_told(tmp_path: Path) -> None:
     write_wide(tmp_path / "activation.csv", counts)
     done = run("boltzmann", data, "--likelihood", "poisson", "--out", tmp_path / "o")
     assert "whole numbers" not in done.output
+
+
+def test_names_of_data_sets_act_in_no_spreadsheet(tmp_path: Path) -> None:
+    names = ["=cmd|' /C calc'!A0", "@SUM(1)", "\x1b[31mred", "-80"]
+    table = activation(4)
+    with open(tmp_path / "act.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["v", *names], *table.tolist()])
+    found = run("boltzmann", tmp_path / "act.csv", "--out", tmp_path)
+    assert found.exit_code == 0, found.output
+    (written,) = tmp_path.glob("act-*.csv")
+    sets = [row["set"] for row in rows_of(written)]
+    assert sets == ["'=cmd|' /C calc'!A0", "'@SUM(1)", "\\x1b[31mred", "-80"]
 
 
 # --- messages ------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.reading.csv_tables import bare, csv_table, number_text
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_bytes
@@ -26,9 +27,6 @@ from channelfit.reading.units import shown
 from channelfit.results.run_folder import json_text
 
 CSV, COLUMNS, PARQUET = "wells.csv", "wells-columns.json", "wells.parquet"
-#: A spreadsheet takes a cell that begins like this for a formula; an apostrophe says that it is
-#: text. Text that begins with an apostrophe gets another one, so that reading undoes writing.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 #: What can be read as a number, but is a label: a number would lose some of its characters.
 _LABEL = re.compile(r"^\s*[-+]?(?:0\d|\d{16,}\s*$)|_")
 #: Bytes of the largest table that is read.
@@ -121,17 +119,7 @@ class WellTable:
 
     def csv_text(self) -> str:
         """The table as CSV; every number is written so that reading gives back each bit of it."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([_guarded(name) for name in self.columns])
-        columns = [
-            [_guarded(v) for v in values]
-            if values.dtype == object
-            else [_number_text(v) for v in values.tolist()]
-            for values in self.columns.values()
-        ]
-        writer.writerows(zip(*columns, strict=True))
-        return text.getvalue()
+        return csv_table(self.columns.items())
 
     def _parquet(self) -> bytes:
         import pyarrow  # an optional package, and slow to load
@@ -173,7 +161,7 @@ class WellTable:
             raise InputError(f"cannot be read: {error}", path) from None
         if not rows or not rows[0]:
             raise InputError("is empty", path)
-        names = [_bare(name) for name in rows[0]]
+        names = [bare(name) for name in rows[0]]
         if len(set(names)) < len(names):
             raise InputError("two columns have the same name", path)
         for line, row in enumerate(rows[1:], 2):
@@ -184,7 +172,7 @@ class WellTable:
                 )
         columns, about = dict[str, np.ndarray](), dict[str, Column]()
         for k, name in enumerate(names):
-            cells = [_bare(row[k]) for row in rows[1:]]
+            cells = [bare(row[k]) for row in rows[1:]]
             given = told.get(name)
             known: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
             as_text = {"text": True, "number": False}.get(str(known.get("kind")))
@@ -247,26 +235,10 @@ def _column(table: WellTable, name: str, text: bool) -> np.ndarray:
     if values is None:
         return texts([""] * len(table)) if text else np.full(len(table), math.nan)
     if text and values.dtype != object:
-        return texts(map(_number_text, values.tolist()))
+        return texts(map(number_text, values.tolist()))
     if not text and values.dtype == object:
         raise InputError(f"the column {shown(name)} holds numbers in one table and text in another")
     return values
-
-
-def _number_text(value: float) -> str:
-    """The shortest text that gives back every bit; empty for NaN."""
-    if value != value:
-        return ""
-    text = repr(value)
-    return text.removesuffix(".0") if text != "-0.0" else text
-
-
-def _guarded(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA) else text
-
-
-def _bare(text: str) -> str:
-    return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA) else text
 
 
 #: A number in a reason, which differs from well to well; `k12` holds none.

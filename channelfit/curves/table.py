@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from channelfit.curves.batch import Piece
 from channelfit.curves.curve import Curve
 from channelfit.curves.data_files import labels_of
 from channelfit.curves.fitting import DataSets, Task
+from channelfit.reading.csv_tables import cell, csv_rows
 
 #: Values of a piece that are kept for the summary, at most.
 _KEPT = 4096
@@ -55,7 +54,7 @@ class FitTable:
         errors = [f"{name}_error" for name in names]
         both = [x for pair in zip(names, errors, strict=True) for x in pair]
         self.columns = ["set", *both, *more, "cost", "points", "steps", "quality", "reason"]
-        self._file.write(f"{','.join(map(_cell, self.columns))}\n".encode())
+        self._file.write(csv_rows([self.columns]).encode())
 
     def finish(self) -> None:
         """Writes what has waited for the end."""
@@ -75,7 +74,7 @@ class FitTable:
         counted, steps = fits.counted.astype(int).tolist(), fits.steps.astype(int).tolist()
         for k, (values, (quality, reason)) in enumerate(zip(numbers.tolist(), told, strict=True)):
             text = (row % tuple(values)).replace("nan", "")
-            line = f"{_cell(labels[k])},{text},{counted[k]},{steps[k]},{quality},{_cell(reason)}\n"
+            line = f"{cell(labels[k])},{text},{counted[k]},{steps[k]},{quality},{cell(reason)}\n"
             lines.append(line.encode())
         if self.grouped:
             assert task.data.places is not None
@@ -160,12 +159,3 @@ class CovarianceFile:
             head = {"descr": "<f8", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(self._file, head)
         self._file.write(np.ascontiguousarray(found, "<f8").tobytes())
-
-
-def _cell(text: str) -> str:
-    """A text as one cell of a table, quoted where it must be."""
-    if text.isalnum():
-        return text
-    out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow([text])
-    return out.getvalue()

@@ -14,6 +14,7 @@ from channelfit.fitzhugh_nagumo import accuracy
 from channelfit.fitzhugh_nagumo.accuracy import Start
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.simulation import Run, arrival_times
+from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
 from channelfit.results import run_folder
@@ -127,10 +128,8 @@ def write(
     names = (
         ["arrival"] if len(arrived) == 1 else [f"arrival_{k}" for k in range(1, len(arrived) + 1)]
     )
-    rows = [",".join(["x", *names])]
-    for place, *times in zip(run.x.tolist(), *(t.tolist() for t in arrived), strict=True):
-        rows.append(",".join([f"{place:.9g}", *("" if t != t else f"{t:.9g}" for t in times)]))
-    write_text(folder / "arrival.csv", "\n".join(rows) + "\n")
+    columns = [("x", run.x), *zip(names, arrived, strict=True)]
+    write_text(folder / "arrival.csv", csv_table(columns, digits=9))
     write_text(folder / "summary.json", run_folder.json_text(summary))
     pictures.save(pictures.frames_figure(run), folder / "frames.png")
     pictures.save(pictures.space_time_figure(run, threshold), folder / "space_time.png")

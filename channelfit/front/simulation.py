@@ -21,6 +21,7 @@ from channelfit.problem.extreme_rates import CEILINGS, extremes, voltages_of
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.cautions import Caution
+from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
 from channelfit.results.report.terminal import SearchScreen
@@ -82,14 +83,11 @@ class Simulation:
 
         A file that is there is replaced. Raises InputError where it cannot be written.
         """
-        names = ["time_ms"]
-        for k in range(1, self.protocol.n_sweeps + 1):
-            names += [f"sweep_{k}_current_pA", f"sweep_{k}_voltage_mV"]
-        columns = [row for pair in zip(self.current, self.voltage, strict=True) for row in pair]
-        form = ",".join(["%.9g"] * (1 + len(columns)))
-        table = zip(self.time.tolist(), *(c.tolist() for c in columns), strict=True)
-        rows = "\n".join([form % row for row in table]).replace("nan", "")
-        write_text(Path(path), f"{','.join(names)}\n{rows}\n")
+        columns = [("time_ms", self.time)]
+        for k, pair in enumerate(zip(self.current, self.voltage, strict=True), 1):
+            names = f"sweep_{k}_current_pA", f"sweep_{k}_voltage_mV"
+            columns += zip(names, pair, strict=True)
+        write_text(Path(path), csv_table(columns, digits=9))
         return Path(path)
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ from channelfit.problem.file_signals import (
     refuse_columns_of_signals,
 )
 from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines, Wave
+from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -520,6 +521,5 @@ def command_table(commands: Sequence[Samples]) -> tuple[str, list[str]]:
             "cannot hold; write a protocol for each sweep"
         )
     names = [f"sweep{k}" for k in range(1, len(commands) + 1)]
-    rows = np.column_stack([times, *(command.v_mV for command in commands)])
-    lines = [",".join(map(repr, row)) for row in rows.tolist()]
-    return "\n".join([",".join(["time", *names]), *lines, ""]), names
+    columns = zip(names, (command.v_mV for command in commands), strict=True)
+    return csv_table([("time", times), *columns]), names

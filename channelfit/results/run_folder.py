@@ -17,7 +17,6 @@ second, and the file `.running` keeps other runs out of the folder.
 
 from __future__ import annotations
 
-import csv
 import io
 import itertools
 import json
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.pieces.kept import Kept
+from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import discard_partial, write_text, writing
 from channelfit.results import resuming
@@ -251,7 +251,7 @@ class RunFolder:
     _best: tuple[float, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        self._text.write(_lines([_HISTORY]))
+        self._text.write(csv_rows([_HISTORY]))
         self.claim.state.plan(self.fit)
         self.claim.tell()
 
@@ -361,7 +361,7 @@ class RunFolder:
         """Saves the generations so far; returns why that was not possible."""
         if not self._rows:
             return None
-        self._text.write(_lines(self._rows[self._rendered :]))
+        self._text.write(csv_rows(self._rows[self._rendered :]))
         self._rendered = len(self._rows)
         try:
             write_text(self.path / "history.csv", self._text.getvalue())
@@ -389,7 +389,7 @@ class RunFolder:
         steps: tuple[Callable[[], None], ...] = (
             lambda: self.save_fit(result.values),
             lambda: write_text(
-                self.path / "history.csv", _lines([_HISTORY]) + _lines(result.history.tolist())
+                self.path / "history.csv", csv_rows([_HISTORY]) + csv_rows(result.history.tolist())
             ),
             lambda: write_text(self.path / "summary.json", json_text(summary)),
             lambda: self._finish_drawing(result),
@@ -466,14 +466,6 @@ class RunFolder:
             save_data(self.fit, self.path)
             self._has_data = True
         write_text(self.path / "fit.yaml", saved_text(fit_document(self.fit, values, self.path)))
-
-
-def _lines(rows: Iterable[Sequence[float | str | None]]) -> str:
-    """Rows as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows(["" if x is None else x for x in row] for row in rows)
-    return text.getvalue()
 
 
 def _first(faults: Iterable[InputError | None]) -> InputError | None:

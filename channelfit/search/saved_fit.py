@@ -16,8 +16,9 @@ import numpy as np
 
 from channelfit.model.printed_form import is_printed_form
 from channelfit.problem.experiment import Experiment, Problem
+from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.documents import dump_yaml
-from channelfit.reading.files import whole, writing
+from channelfit.reading.files import write_text
 from channelfit.search.joined_files import moved
 from channelfit.search.plan import FitPlan
 
@@ -237,10 +238,7 @@ def _write_table(path: Path, experiment: Experiment) -> None:
     """time_ms and a column of pA for each sweep; empty cells after a shorter sweep's end."""
     recording = experiment.recording
     assert recording is not None
-    names = ["time_ms", *(f"sweep_{k + 1}_pA" for k in range(len(recording.current_pA)))]
-    with writing(path), whole(path) as file:
-        file.write(f"{','.join(names)}\n".encode())
-        for t, row in zip(recording.time_ms.tolist(), recording.current_pA.T.tolist(), strict=True):
-            # repr gives back every bit, so the cost of a saved fit is that of the run
-            cells = ["" if x != x else repr(x) for x in row]
-            file.write(f"{','.join([repr(round(t, 9)), *cells])}\n".encode())
+    sweeps = [(f"sweep_{k}_pA", row) for k, row in enumerate(recording.current_pA, 1)]
+    times = np.array([round(t, 9) for t in recording.time_ms.tolist()])
+    # every bit, so the cost of a saved fit is that of the run
+    write_text(path, csv_table([("time_ms", times), *sweeps]))

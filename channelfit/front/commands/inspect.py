@@ -19,6 +19,7 @@ from channelfit.problem.inspection import Inspection, Told, inspect_file
 from channelfit.problem.measures import noise_pA
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.segments import segment_rows
+from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
@@ -269,13 +270,10 @@ def csv_text(found: Inspection) -> str:
     if found.current is None or not math.isfinite(found.sampling_ms):
         what = "current" if found.current is None else "sampling"
         raise InputError(f"no {what} is known, so that no table is written", found.file)
-    n_sweeps, n_samples = found.current_pA.shape
-    lines = [",".join(["time", *(f"sweep{k}" for k in range(1, n_sweeps + 1))])]
-    for k in range(n_samples):
-        row = found.current_pA[:, k].tolist()
-        cells = [f"{value:.9g}" if math.isfinite(value) else "" for value in row]
-        lines.append(",".join([f"{round(k * found.sampling_ms, 9):.12g}", *cells]))
-    return "\n".join([*lines, ""])
+    time_ms = [round(k * found.sampling_ms, 9) for k in range(found.current_pA.shape[1])]
+    current = np.where(np.isfinite(found.current_pA), found.current_pA, np.nan)
+    sweeps = [(f"sweep{k}", row) for k, row in enumerate(current, 1)]
+    return csv_table([("time", np.array(time_ms)), *sweeps], digits=9, exact=("time",))
 
 
 # --- a fit ---------------------------------------------------------------------------------------

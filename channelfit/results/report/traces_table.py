@@ -1,7 +1,4 @@
-"""The traces of a run as tables: time, and of every sweep the command, the recording and the fit.
-
-The headings hold no text of a user's file, which a spreadsheet might take for a formula.
-"""
+"""The traces of a run as tables: time, and of every sweep command, recording and fit."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.files import whole
 from channelfit.results.report.traces import Traces
 
@@ -40,21 +38,13 @@ def table_text(traces: Traces) -> str:
     """
     protocol = traces.protocol
     command = protocol.command()
-    heads, columns = ["time (ms)"], [protocol.times_ms.round(9)]
+    columns = [("time (ms)", protocol.times_ms.round(9))]
     for k in range(protocol.n_sweeps):
-        heads.append(f"sweep {k + 1} command (mV)")
-        columns.append(command[k])
+        columns.append((f"sweep {k + 1} command (mV)", command[k]))
         over = np.isnan(command[k])  # the sweep has ended
         if traces.data is not None:
             weight = np.ones_like(traces.result) if traces.weight is None else traces.weight
-            heads += [f"sweep {k + 1} data (pA)", f"sweep {k + 1} weight"]
-            columns += [traces.data[k], np.where(over, np.nan, weight[k])]
-        heads.append(f"sweep {k + 1} fit (pA)")
-        columns.append(np.where(over, np.nan, traces.result[k]))
-    cells = [_cells(column) for column in columns]
-    rows = map(",".join, zip(*cells, strict=True))
-    return "\n".join([",".join(heads), *rows]) + "\n"
-
-
-def _cells(column: np.ndarray) -> list[str]:
-    return ["" if x != x else f"{x:.9g}" for x in column.tolist()]
+            columns.append((f"sweep {k + 1} data (pA)", traces.data[k]))
+            columns.append((f"sweep {k + 1} weight", np.where(over, np.nan, weight[k])))
+        columns.append((f"sweep {k + 1} fit (pA)", np.where(over, np.nan, traces.result[k])))
+    return csv_table(columns, digits=9)

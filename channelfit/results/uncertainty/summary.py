@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 
 from channelfit.model.channel import Parameter, Tie
 from channelfit.problem.experiment import Problem
+from channelfit.reading.csv_tables import csv_table
 from channelfit.results.uncertainty.assessment import Assessment, as_plain, parameter_rows
 from channelfit.results.uncertainty.curvature import Estimate
 from channelfit.results.uncertainty.families import Family, representatives
@@ -25,23 +24,17 @@ def profile_table(found: Estimate, found_profiles: Sequence[Profile]) -> str:
     Chi square is above that of the fit; parameters are in base units.
     """
     space = found.objective.space
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["held", "chi_square", *(p.name for p in space.parameters)])
-    for one in found_profiles:
-        columns = found.objective.physical(one.unit).T
-        for chi_square, row in zip(one.chi_square, columns, strict=True):
-            writer.writerow([one.name, f"{chi_square:.9g}", *(f"{x:.9g}" for x in row)])
-    return text.getvalue()
+    held = [one.name for one in found_profiles for _ in one.chi_square]
+    chi_square = np.concatenate([one.chi_square for one in found_profiles])
+    values = np.hstack([found.objective.physical(one.unit) for one in found_profiles])
+    names = [p.name for p in space.parameters]
+    columns = [("held", held), ("chi_square", chi_square), *zip(names, values, strict=True)]
+    return csv_table(columns, digits=9)
 
 
 def table_text(names: Sequence[str], rows: np.ndarray) -> str:
     """A table as CSV: the names of its columns, and rows (n_rows, n_columns) of numbers."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([f"{x:.9g}" for x in row] for row in rows)
-    return text.getvalue()
+    return csv_table(zip(names, rows.T, strict=True), digits=9)
 
 
 def summary_of(

@@ -1,0 +1,97 @@
+"""Tables as CSV, of which no text acts in a spreadsheet or on a terminal.
+
+A spreadsheet takes a cell that begins with =, +, - or @ for a formula, which may start programs; an
+apostrophe before it says that it is text. Characters that steer a terminal stand there by their
+codes (``\\x1b``). Numbers stay numbers, and `bare` gives back the text that `cell` has written.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+#: A cell that begins like this may be taken for a formula, also in full width; or for an apostrophe
+#: that was written here.
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", "'", "＝", "＋", "－", "＠")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+#: The codes by which characters are written that steer a terminal or end lines, halves of surrogate
+#: pairs, and a backslash where it would be taken for the beginning of such a code.
+_CODE = (
+    r"(?:x(?:0[0-8b-f]|1[0-9a-f]|5c|7f|[89][0-9a-f])"
+    r"|u(?:20(?:2[89a-e]|6[6-9])|d[89a-f][0-9a-f]{2}))"
+)
+_WRITTEN = re.compile(rf"\\{_CODE}")
+_HIDDEN = re.compile(
+    rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\\(?={_CODE})"
+)
+
+
+def cell(text: str) -> str:
+    """A text as one cell, quoted where it must be."""
+    if text.isalnum():
+        return text
+    text = _HIDDEN.sub(_code, text)
+    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        text = f"'{text}"
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow([text])
+    return out.getvalue()[:-1] if text else ""
+
+
+def bare(text: str) -> str:
+    """The text of a cell that `cell` has written, after the quotes of CSV are gone."""
+    if text.startswith("'") and text[1:].startswith((*_FORMULA, "\r")):
+        text = text[1:]
+    return _WRITTEN.sub(lambda found: chr(int(found[0][2:], 16)), text)
+
+
+def csv_rows(rows: Iterable[Iterable[str | float | None]]) -> str:
+    """Rows of texts and of numbers, which are written to the last bit; None is an empty cell."""
+    cells = (
+        [cell(x) if isinstance(x, str) else "" if x is None else str(x) for x in row]
+        for row in rows
+    )
+    return "".join([f"{','.join(row)}\n" for row in cells])
+
+
+def csv_table(
+    columns: Iterable[tuple[str, np.ndarray | Sequence[str]]],
+    digits: int | None = None,
+    exact: Collection[str] = (),
+) -> str:
+    """A table with a line of names; NaN is an empty cell.
+
+    Arguments:
+        columns: names, and texts or numbers, as many in each column.
+        digits: of the numbers; None for as many as give back every bit.
+        exact: columns whose numbers are written so whatever the digits are.
+    """
+    names, cells = [], []
+    for name, values in columns:
+        names.append(name)
+        if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+            bits = digits is None or name in exact
+            cells.append([number_text(x, None if bits else digits) for x in values.tolist()])
+        else:
+            cells.append([cell(text) for text in values])
+    rows = map(",".join, zip(*cells, strict=True))
+    return "\n".join([",".join(map(cell, names)), *rows, ""])
+
+
+def number_text(value: float, digits: int | None = None) -> str:
+    """A number with so many digits, or as short as gives back every bit; empty for NaN."""
+    if value != value:
+        return ""
+    if digits is not None:
+        return f"{value:.{digits}g}"
+    text = repr(value)
+    return text.removesuffix(".0") if text != "-0.0" else text
+
+
+def _code(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
