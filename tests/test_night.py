@@ -174,6 +174,7 @@ def test_the_failure_of_a_job_ends_no_other_but_those_that_wait_for_it(
         assert reason in done.stderr
     page = (tmp_path / "o" / "night.html").read_text("utf-8")
     assert "cell.csv: line 3: no number" in page
+    assert "<main>" in page  # with a role of its own it would be no landmark
     assert 'href="good/summary.json"' in page
 
 

@@ -278,6 +278,21 @@ def test_new_traces_do_not_end_a_look_at_a_part_of_them(page, fitted, tmp_path):
         assert page.errors == []
 
 
+def test_long_texts_leave_every_column_on_the_screen(page, tmp_path):
+    long = "a path /data/2026/plate_17/cell_3_staircase_before_the_blocker.abf, " * 4
+    row = {"value": 1.0, "unit": "x" * 90, "lower": 0.0, "upper": 10.0, "note": long}
+    news = {"stage": long, "cost_unit": "y" * 90, "parameters": {"g" * 60: row}}
+    made_run(tmp_path / "runs" / "one", **news, reason=long)
+    wider = "it => it.scrollWidth - it.clientWidth"
+    with serving(tmp_path / "runs") as server:
+        tab = page.open(server.address)
+        tab.locator("#runs tbody tr a").first.wait_for()
+        assert tab.locator(".scrolls").evaluate(wider) == 0
+        tab.locator("#runs tbody tr a").first.click()
+        tab.locator("#parameters tbody tr").first.wait_for()
+        assert tab.locator(".scrolls").evaluate(wider) == 0
+
+
 def test_hostile_names_are_inert(page, tmp_path):
     dialogs = []
     page.tab.on("dialog", lambda one: dialogs.append(one.message) or one.dismiss())

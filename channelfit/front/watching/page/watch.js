@@ -181,8 +181,8 @@
       place.append(mark);
       bar.append(make("span", `${Math.round(100 * row.within)} %`, "unseen"), place);
     }
-    line.append(name, make("td", row.value, "right"), make("td", row.unit), make("td", row.range),
-      bar, make("td", row.note, "free"));
+    line.append(name, make("td", row.value, "right"), make("td", row.unit, "short"),
+      make("td", row.range, "short"), bar, make("td", row.note, "free"));
     return line;
   }
 
@@ -300,7 +300,7 @@
 
   // --- a queue -------------------------------------------------------------------------------
 
-  const CELLS = [["cost", "right", "cost"], ["generation", "right", "generation"],
+  const CELLS = [["cost", "right short", "cost"], ["generation", "right", "generation"],
     ["time", "right", "time"], ["left", "right", "left"], ["started", "", "started"]];
 
   function queueRow(id) {
