@@ -222,6 +222,23 @@ def test_colors_follow_the_theme_while_the_page_is_open(page, report):
     assert tab.evaluate(color) != light
 
 
+def test_a_recording_can_be_seen_on_the_fit_below_it():
+    """By the contrast of their colors (WCAG 2.1), on light and on dark paper."""
+    sheet = (Path(cf.__file__).parent / "results/report/templates/page.css").read_text("utf-8")
+
+    def luminance(color):
+        parts = np.array([int(color[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return linear @ [0.2126, 0.7152, 0.0722] + 0.05
+
+    found = [re.findall(rf"--{name}: (#\w+)", sheet) for name in ("data", "run0", "paper")]
+    assert [len(one) for one in found] == [2, 2, 2]
+    for data, fit, paper in zip(*found, strict=True):
+        for one, other in ((data, fit), (fit, paper), (data, paper)):
+            ratio = luminance(one) / luminance(other)
+            assert max(ratio, 1 / ratio) > 3, (one, other)
+
+
 def test_what_it_says(report, fit):
     text = report.read_text(encoding="utf-8")
     for heading in (

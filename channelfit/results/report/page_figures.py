@@ -116,7 +116,7 @@ def draw_traces(figures: Figures, number: int, shown: Shown, budget: int) -> dic
     command = _over_time(across, _COMMAND)
     _lines(command, f"{name}-command", 1.2)
     current = _over_time(across, _CURRENT)
-    fits = [(f"{name}-fit{k}", 1.4 if noisy or not has_data else 2.6) for k in _places(traces)]
+    fits = [(f"{name}-fit{k}", 1.4 if noisy or not has_data else 3.2) for k in _places(traces)]
     data = [(f"{name}-hidden", 0.8), (f"{name}-data", 0.9)] if has_data else []
     # what is wider lies beneath: a broad line under the data, or a thin one over their noise
     for line in (*data, *fits) if noisy else (*fits, *data):
