@@ -517,3 +517,16 @@ def test_a_real_family_with_its_list_of_steps() -> None:
     assert found.peak is not None
     assert found.peak.current_pA == pytest.approx(-15_314, rel=0.01)
     assert (found.peak.voltage_mV, found.unit) == (-20, "nA")
+
+
+@pytest.mark.skipif(not DATA, reason="CHANNELFIT_DATA names no folder with recordings")
+def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
+    """Read again by NumPy alone: the smoothed peak is less, and both are said."""
+    file = Path(str(DATA)) / "nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz"
+    told = Told(unit="nA", sampling_ms=0.04, command=file.parent / "ina-steps-2.txt")
+    found = inspect_file(file, told)
+    table = 1e3 * np.genfromtxt(file, delimiter=",", skip_header=1)
+    table -= table[:250].mean(axis=0)
+    assert found.peak is not None
+    assert found.peak.raw_pA == pytest.approx(table[250:750].min(), abs=1e-6)
+    assert abs(found.peak.current_pA) < abs(found.peak.raw_pA)

@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 
 import channelfit as cf
 from channelfit.front.main import main
-from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.report import page_words, step_families
 from channelfit.results.report.page_content import run_of, side_by_side
@@ -495,3 +495,48 @@ def test_a_boltzmann_curve_is_the_one_that_scipy_finds(seed: int) -> None:
         assert squares <= 2 * best.cost * (1 + 1e-6) + 1e-12
         assert p == pytest.approx(best.x, rel=1e-3, abs=1e-3)
     assert np.sum((curve(p) - y) ** 2) == pytest.approx(squares, abs=1e-12)
+
+
+def _sodium(noise: float) -> np.ndarray:
+    """Currents that rise and decay within a few samples, (n_sweeps, n_times) pA."""
+    t = np.maximum(STEPS.times_ms[None, :] - 5, 0)
+    course = np.exp(-t / 0.8) - np.exp(-t / 0.15)
+    current = LEVELS[:, None] * 100 * course
+    return current + noise * np.random.default_rng(2).standard_normal(current.shape)
+
+
+@pytest.mark.parametrize(("noise", "said"), [(5.0, ""), (40.0, "3"), (200.0, "5")])
+def test_a_peak_is_smoothed_by_the_noise_and_its_name_says_so(noise: float, said: str) -> None:
+    data = _sodium(noise)
+    found = measured(Traces(STEPS, _sodium(0.0), data), reversal_mV=90.0)
+    assert isinstance(found, Family)
+    curve = next(c for c in found.curves if c.name.startswith("largest current"))
+    assert curve.name == "largest current" + (f", mean of {said} samples" if said else "")
+    if not said:
+        some = LEVELS != 0
+        raw = np.where(LEVELS < 0, data.min(axis=1), data.max(axis=1))
+        np.testing.assert_allclose(curve.data[some], raw[some])
+
+
+def test_a_recovery_family_may_end_with_a_rest_that_fills_its_sweeps() -> None:
+    """Two pulses, an interval that grows between them, and all sweeps equally long."""
+    gaps = np.array([1.0, 3.0, 10.0, 30.0])
+    rows = [
+        {"hold": 5},
+        {"step": 0, "for": 10},
+        {"step": -100, "for": {"values": gaps.tolist()}},
+        {"step": 0, "for": 10},
+        {"step": -100, "for": {"values": (50 - gaps).tolist()}},
+    ]
+    plan = {"holding": -100, "sampling": 0.1, "segments": rows}
+    for segments in (rows, rows[:-1]):
+        protocol = build_protocol(plan | {"segments": segments}, None)
+        current = np.zeros((4, protocol.n_times_max))
+        for k, gap in enumerate(gaps):
+            first = round((15 + gap) / 0.1)
+            current[k, first : first + 100] = 500 * (1 - np.exp(-gap / 8))
+        found = measured(Traces(protocol, current))
+        assert isinstance(found, Family), found
+        (curve,) = found.curves
+        assert curve.file == "recovery"
+        assert np.allclose(curve.results[0], (1 - np.exp(-gaps / 8)) / (1 - np.exp(-30 / 8)))

@@ -74,7 +74,7 @@ def character(found: Inspection) -> Character:
     opens_down = v < held - _DRIVE and not is_tail
     inward = peak.current_pA < 0
     way = "inward" if inward else "outward"
-    words = [f"the largest current is {way}, {number(peak.current_pA)} pA at {v:.4g} mV"]
+    words = [f"the largest current is {way}, {number(peak.raw_pA)} pA at {v:.4g} mV"]
     if is_tail:
         step = _step_before(found, segment[0])
         reversal = _INWARD if _inward_before(found, segment[0]) else _OUTWARD

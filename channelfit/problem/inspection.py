@@ -140,7 +140,7 @@ class Inspection:
             return 0.0
         left = 1.0 - (self.of_the_clamp("compensation") or 0.0)
         resistance = self.of_the_clamp("series_resistance_MOhm") or 0.0
-        return abs(self.peak.current_pA) * resistance * left / 1e3
+        return abs(self.peak.raw_pA) * resistance * left / 1e3
 
 
 def inspect_file(path: Path, told: Told | None = None) -> Inspection:
@@ -362,7 +362,7 @@ def _measured(found: Inspection) -> Inspection:
     if protocol is not None and same:
         seen = Seen(place, protocol, values, np.isfinite(values).astype(float))
         blank = transient_ms(values, protocol, noise)
-        peak = find_peak(seen.smooth_pA, held, protocol, blank)
+        peak = find_peak(seen.smooth_pA, held, protocol, blank, values)
         found = replace(
             found,
             leak=leak(values, protocol, blank),

@@ -25,6 +25,8 @@ _LEAST_STEP = 5.0
 #: ms after a step in which a capacitive transient is looked for, and the share of its height at
 #: which it is over.
 _LONGEST, _OVER = 5.0, 0.01
+#: Samples on either side of a smoothed peak among which the true one is.
+_REACH = 2
 #: How many standard deviations of the noise a transient must reach to be one.
 _SEEN = 6.0
 
@@ -218,6 +220,7 @@ class Peak:
         time_ms: from the start of the sweep.
         voltage_mV: the command at that time.
         by_sweep_pA: (n_sweeps,) the largest of every sweep.
+        raw_pA: the largest of this sweep within two samples of it, as it was recorded.
     """
 
     current_pA: float
@@ -225,6 +228,7 @@ class Peak:
     time_ms: float
     voltage_mV: float
     by_sweep_pA: np.ndarray
+    raw_pA: float
 
 
 def holding_pA(current: np.ndarray, protocol: Protocol | None) -> np.ndarray:
@@ -244,12 +248,17 @@ def holding_pA(current: np.ndarray, protocol: Protocol | None) -> np.ndarray:
 
 
 def find_peak(
-    smooth: np.ndarray, held: np.ndarray, protocol: Protocol, blank_ms: float
+    smooth: np.ndarray,
+    held: np.ndarray,
+    protocol: Protocol,
+    blank_ms: float,
+    raw: np.ndarray | None = None,
 ) -> Peak | None:
     """The largest current that no transient explains; None where there is none.
 
     Arguments:
         smooth: (n_sweeps, n_times) pA, without spikes of single samples.
+        raw: the same as it was recorded, from which the peak's true height is taken.
         held: (n_sweeps,) pA, the current at the holding potential.
         blank_ms: how long the transients after steps last.
     """
@@ -266,7 +275,13 @@ def find_peak(
     by_sweep = apart[np.arange(len(apart)), each]
     sweep = int(size.max(axis=1).argmax())
     at = int(each[sweep])
-    return Peak(float(by_sweep[sweep]), sweep, float(t[at]), float(command[sweep, at]), by_sweep)
+    peak = float(by_sweep[sweep])
+    height = peak
+    if raw is not None:
+        near = np.where(np.isfinite(apart[sweep]), raw[sweep] - np.nan_to_num(held[sweep]), np.nan)
+        near = near[max(0, at - _REACH) : at + _REACH + 1] * math.copysign(1.0, peak)
+        height = float(np.nanmax(near)) * math.copysign(1.0, peak)
+    return Peak(peak, sweep, float(t[at]), float(command[sweep, at]), by_sweep, height)
 
 
 def run_down(by_sweep: np.ndarray, protocol: Protocol) -> float | None:

@@ -204,8 +204,9 @@ def _measures(found: Inspection) -> Iterator[tuple[str, str]]:
         sweep = f" of sweep {found.peak.sweep + 1}" if len(found.peak.by_sweep_pA) > 1 else ""
         yield (
             "peak",
-            f"{number(found.peak.current_pA)} pA at {found.peak.time_ms:.6g} ms{sweep}, "
-            f"{found.peak.voltage_mV:.4g} mV",
+            f"{number(found.peak.raw_pA)} pA at {found.peak.time_ms:.6g} ms{sweep}, "
+            f"{found.peak.voltage_mV:.4g} mV ({number(found.peak.current_pA)} pA as the median of "
+            "5 samples)",
         )
     if found.run_down is not None:
         yield "run-down", f"{100 * found.run_down:+.1f} % of the peak over equal sweeps"

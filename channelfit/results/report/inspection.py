@@ -125,7 +125,7 @@ def _draw_sweeps(axes: Sequence[Axes], found: Inspection) -> None:
     order = np.argsort(key.values, kind="stable")
     for axis, values, label in (
         (axes[0], found.held_pA, "at rest"),
-        (axes[1], found.peak.by_sweep_pA, "peak"),
+        (axes[1], found.peak.by_sweep_pA, "peak, median of 5"),
     ):
         factor, name = current_unit(_largest(values))
         axis.plot(key.values[order], values[order] * factor, "o-", color=SINGLE, markersize=3.5)

@@ -2,7 +2,8 @@
 
 In a family one segment differs between the sweeps: its voltage, or how long it lasts. Measured are
 
-I-V             the largest current of the step, and the mean of its last tenth
+I-V             the largest current of the step, as the mean of 1, 3 or 5 samples by the noise, and
+                the mean of its last tenth
 conductance     the largest current over the driving force, as a share of the greatest
 step after it   the largest current of a following segment at one voltage, as a share of the
                 greatest: a tail, a test pulse, or what has recovered during the step
@@ -27,8 +28,9 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant
 from channelfit.results.report.traces import Traces
 
-#: Samples of which a peak is the mean, so that noise does not make it.
-_SMOOTH = 5
+#: Samples of which a peak is the mean, so that noise does not make it: so many while the noise is
+#: below this share of the largest current. A mean of more cuts the peak of a fast current off.
+_SMOOTH = ((1, 0.003), (3, 0.01), (5, math.inf))
 #: The share of a step at its end that counts as its end.
 _END = 0.1
 #: mV from the reversal potential within which a current says nothing about a conductance.
@@ -185,6 +187,9 @@ def _varied(protocol: Protocol) -> tuple[int, _Varied] | str:
         waves = [sweep[voltages[0]].wave for sweep in protocol.sweeps]
         values = np.array([wave.v_mV for wave in waves if isinstance(wave, Constant)])
         return _distinct(voltages[0], _Varied(values, "mV"))
+    end = len(protocol.sweeps[0]) - 1
+    if len(lasting) == 2 and lasting[1] == end and _waits(protocol, end):
+        lasting = lasting[:1]  # a rest that makes all sweeps equally long
     if len(lasting) == 1 and not voltages:
         pieces = [sweep[lasting[0]] for sweep in protocol.sweeps]
         if all(isinstance(piece.wave, Constant) for piece in pieces):
@@ -193,6 +198,12 @@ def _varied(protocol: Protocol) -> tuple[int, _Varied] | str:
     if not voltages and not lasting:
         return "it is no family of steps: all its sweeps are alike"
     return "it is no family of steps: more than one segment differs between its sweeps"
+
+
+def _waits(protocol: Protocol, place: int) -> bool:
+    """Whether a segment is at the holding potential in all sweeps."""
+    waves = {sweep[place].wave for sweep in protocol.sweeps}
+    return waves == {Constant(protocol.holding_mV)}
 
 
 def _distinct(place: int, what: _Varied) -> tuple[int, _Varied] | str:
@@ -225,6 +236,13 @@ class _Steps:
             self.counted &= np.isfinite(traces.data)
         rows = [traces.result] if traces.data is None else [traces.data]
         self.noise = noise_pA(rows[0]) if traces.data is not None else 0.0
+        largest = float(np.max(np.abs(rows[0]), where=self.counted, initial=0.0))
+        self.smooth = next(n for n, share in _SMOOTH if self.noise <= share * largest)
+
+    @property
+    def smoothing(self) -> str:
+        """Of how many samples a largest current is the mean, in words; empty where of one."""
+        return f", mean of {self.smooth} samples" if self.smooth > 1 else ""
 
     def of(self, sweep: int, segment: int, current: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Times from the segment's start, ms, and currents, pA, of the samples that count."""
@@ -258,7 +276,7 @@ class _Steps:
         for k in range(len(current)):
             _, y = self.of(k, segment, current)
             if y.size:
-                smooth = _smoothed(y)
+                smooth = _smoothed(y, self.smooth)
                 found[k] = smooth[np.argmax(np.abs(smooth))]
         return found
 
@@ -280,11 +298,11 @@ class _Steps:
         return found
 
 
-def _smoothed(y: np.ndarray) -> np.ndarray:
-    """The running mean of a few samples, (n,); shorter at both ends."""
-    if y.size < 2 * _SMOOTH:
+def _smoothed(y: np.ndarray, n: int) -> np.ndarray:
+    """The running mean of n samples, (n_samples,); of fewer at both ends."""
+    if n == 1 or y.size < 2 * n:
         return y
-    kernel = np.ones(_SMOOTH)
+    kernel = np.ones(n)
     count = np.convolve(np.ones_like(y), kernel, "same")
     return np.asarray(np.convolve(y, kernel, "same") / count)
 
@@ -295,7 +313,9 @@ def _end(y: np.ndarray) -> float:
 
 def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float | None) -> Family:
     curves = [
-        steps.curve("largest current", "pA", "iv", x, partial(steps.peaks, place)),
+        steps.curve(
+            f"largest current{steps.smoothing}", "pA", "iv", x, partial(steps.peaks, place)
+        ),
         steps.curve("current at the end", "pA", "iv", x, partial(steps.ends, place)),
     ]
     left_out = []
@@ -317,7 +337,7 @@ def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float
 
         curves.append(
             steps.curve(
-                "conductance at the largest current",
+                f"conductance at the largest current{steps.smoothing}",
                 "",
                 "conductance",
                 x,
@@ -359,7 +379,7 @@ def _shares_after(
 ) -> Curve:
     wave = steps.traces.protocol.sweeps[0][after].wave
     assert isinstance(wave, Constant)
-    name = f"largest current of the step after it, to {wave.v_mV:g} mV"
+    name = f"largest current of the step after it, to {wave.v_mV:g} mV{steps.smoothing}"
     file = "availability" if words is _boltzmann_words else "recovery"
     return steps.curve(name, "", file, x, lambda c: _share(steps.above_noise(after, c)), words)
 
@@ -390,7 +410,7 @@ def _times(steps: _Steps, place: int, row: int, current: np.ndarray) -> np.ndarr
         t, y = steps.of(k, place, current)
         if y.size < 2 * _FEWEST:
             continue
-        smooth, end = _smoothed(y), _end(y)
+        smooth, end = _smoothed(y, steps.smooth), _end(y)
         at = int(np.argmax(np.abs(smooth)))
         peak, first = float(smooth[at]), float(smooth[0])
         declines = abs(peak - end) > least and (peak - end) * peak > 0
