@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from channelfit.front.batches import Batch as Batch
     from channelfit.front.batches import fit_batch as fit_batch
+    from channelfit.front.cable import fhn as fhn
     from channelfit.front.curves import CurveFits as CurveFits
     from channelfit.front.curves import fit_curves as fit_curves
+    from channelfit.front.exchange import export as export
+    from channelfit.front.exchange import import_model as import_model
     from channelfit.front.fitting import fit as fit
     from channelfit.front.progress import InputWarning as InputWarning
     from channelfit.front.result import Fit as Fit
@@ -45,9 +48,12 @@ _PUBLIC = {
     "Simulation": "front.simulation",
     "Uncertainty": "front.studies",
     "compare": "front.studies",
+    "export": "front.exchange",
+    "fhn": "front.cable",
     "fit": "front.fitting",
     "fit_batch": "front.batches",
     "fit_curves": "front.curves",
+    "import_model": "front.exchange",
     "load": "front.result",
     "simulate": "front.simulation",
     "uncertainty": "front.studies",
@@ -66,9 +72,12 @@ __all__ = [
     "Uncertainty",
     "__version__",
     "compare",
+    "export",
+    "fhn",
     "fit",
     "fit_batch",
     "fit_curves",
+    "import_model",
     "load",
     "simulate",
     "uncertainty",

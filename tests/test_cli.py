@@ -489,6 +489,14 @@ def test_validate_compares_with_neuron(tmp_path):
     assert (tmp_path / "model_a-validation.png").is_file()
 
 
+def test_validate_takes_steps_where_a_file_names_no_protocol():
+    from channelfit.front.commands.validation import _protocols
+
+    (found,) = _protocols({"name": "published"}, Path("a.yaml"), ())
+    assert found.name == "steps of 100 ms"
+    assert (found.command().min(), found.command().max()) == (-120, 60)
+
+
 def test_validate_fails_beyond_the_tolerance(monkeypatch):
     from channelfit.front.commands import doctor, validation
 

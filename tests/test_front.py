@@ -300,6 +300,79 @@ def test_values_are_checked(model, protocol):
         cf.simulate(model, protocol, values={"gmax": float("nan")})
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("3 nS", "a number in nS was expected, without a unit beside it, not '?\"?3 nS"),
+        (True, "a number in nS was expected"),
+        ([3.0], "a number in nS was expected"),
+        (-3, "-3 lies outside the range of this parameter, .* nS"),
+    ],
+)
+def test_a_value_has_a_number_in_its_range(model, protocol, given, message):
+    with pytest.raises(cf.InputError, match=message) as caught:
+        cf.simulate(model, protocol, values={"gmax": given})
+    assert caught.value.key == "gmax"
+
+
+def test_states_and_open_probability_of_a_simulation():
+    """Beside what the current says of them, and a scheme's steady state of two rates."""
+    steps = cf.Protocol.steps(holding=-80, levels=[-40, 20], duration=400, sampling=1)
+    found = cf.simulate(ROOT / "models" / "model_a.yaml", steps)
+    p = cf.Model.load(ROOT / "models" / "model_a.yaml").values
+    assert list(found.states) == ["C", "O"]
+    np.testing.assert_allclose(found.states["C"] + found.states["O"], 1, atol=1e-12)
+    drive = found.voltage - float(found.channel.reversal)
+    apart = np.abs(drive) > 1
+    is_open = found.current[apart] / (p["gmax"] * drive[apart])
+    np.testing.assert_allclose(found.open_probability[apart], is_open, atol=1e-9)
+    gates = cf.simulate(ROOT / "models" / "na_hh.yaml", steps)
+    assert list(gates.states) == ["m", "h"]
+    np.testing.assert_allclose(
+        gates.open_probability, gates.states["m"] ** 3 * gates.states["h"], rtol=1e-12
+    )
+
+
+def test_of_several_currents_each_has_its_open_probability():
+    two = cf.Model(
+        name="two",
+        currents={
+            name: {
+                "gates": {"n": {"power": 1, "alpha": rate, "beta": "b"}},
+                "conductance": "g",
+                "reversal": "-80 mV",
+            }
+            for name, rate in (("slow", "b"), ("fast", "3*b"))
+        },
+        parameters={
+            "b": {"range": [0.01, 1], "unit": "1/ms", "value": 0.1},
+            "g": {"range": [1, 100], "unit": "nS", "value": 10},
+        },
+    )
+    found = cf.simulate(two, cf.Protocol.steps(holding=-80, levels=[0], duration=9, sampling=1))
+    assert found.open_probabilities["fast"][0, 5] == pytest.approx(0.75)
+    with pytest.raises(cf.InputError, match="currents slow, fast; take one of"):
+        _ = found.open_probability
+
+
+@pytest.mark.parametrize("name", ["model_b.yaml", "na_hh.yaml"])
+def test_a_model_file_is_no_saved_fit(name):
+    with pytest.raises(cf.InputError, match=r"is no saved fit.*Model\.load reads a model file"):
+        cf.load(ROOT / "models" / name)
+
+
+def test_a_cable_is_solved_from_python_as_by_the_command_line(tmp_path):
+    found = cf.fhn("rest", np.linspace(0, 5, 3), right=1.0, nodes=81, stimuli=["0.2,x=0:5,t=1:2"])
+    options = "--initial rest --right 1 --nodes 81 --end 5 --frames 3 --stimulus 0.2,x=0:5,t=1:2"
+    out = tmp_path / "there"
+    main(["fhn", *options.split(), "--out", str(out), "--quiet"], standalone_mode=False)
+    np.testing.assert_array_equal(found.v[:, 0], np.load(out / "results.npz")["v"])
+    for given, key in (({"scheme": "euler"}, "scheme"), ({"error": 1e-3}, "error")):
+        with pytest.raises(cf.InputError) as caught:
+            cf.fhn(**given)
+        assert caught.value.key == key
+
+
 # --- how sure, and which --------------------------------------------------------------------------
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import channelfit as cf
 from channelfit.front.main import main
+from channelfit.front.result import read_fit
 from channelfit.reading.errors import InputError
 from channelfit.results import processes, run_folder
 from channelfit.results.processes import still_runs, this_process
@@ -139,17 +139,17 @@ def test_a_run_that_breaks_off_says_why(error, state, reason, tmp_path, monkeypa
 
 
 def test_a_fit_that_is_saved_says_that_it_is_finished(tmp_path):
-    found = cf.load(MODEL)
+    found = read_fit(MODEL)
     assert state_of(found.save(tmp_path / "run"))["state"] == "finished"
 
 
 def test_it_says_which_ranges_are_logarithmic(tmp_path):
-    plan = cf.load(MODEL).plan
+    plan = read_fit(MODEL).plan
     folder = run_folder.RunFolder(Claim(tmp_path / "run"), plan)
     scales = {p.name: p.scale for p in plan.problem.parameters}
     told = state_of(folder.path)["logarithmic"]
     assert told == [name for name, scale in scales.items() if scale == "log"]
-    plan = cf.load(MODEL.parent / "herg_beattie.yaml").plan
+    plan = read_fit(MODEL.parent / "herg_beattie.yaml").plan
     assert "p1" in state_of(run_folder.RunFolder(Claim(tmp_path / "b"), plan).path)["logarithmic"]
 
 
@@ -205,7 +205,7 @@ def test_writings_that_take_long_become_rare(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_folder, "time", Clock)
     monkeypatch.setattr(run_folder, "write_text", slow)
-    plan = cf.load(MODEL).plan
+    plan = read_fit(MODEL).plan
     folder = run_folder.RunFolder(Claim(tmp_path / "run"), plan)
     written.clear()
     for k in range(1, 2001):

@@ -25,6 +25,10 @@ from channelfit.scoring.machine.threads import usable_cores
 
 #: From so many nodes on, a GPU is worth the time that it takes to start.
 _ENOUGH_NODES = 100_000
+#: The schemes by name.
+NAMES = ("crank-nicolson", "chebyshev", "runge-kutta", "explicit", "adaptive")
+#: Of these `auto` chooses, and keeps the error in time below this.
+AUTO, AUTO_ERROR = ("runge-kutta", "chebyshev", "crank-nicolson"), 1e-4
 #: The most values that one option may list as FROM:TO:COUNT.
 _MOST_VALUES = 10_000
 

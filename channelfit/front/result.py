@@ -19,16 +19,18 @@ from channelfit.front.table import table_of
 from channelfit.model.model import Model
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.plain import write_text
 from channelfit.results.report.result_tables import result_lines, result_table
 from channelfit.results.run_folder import json_text, page_of
 from channelfit.scoring.scorer import Scorer
+from channelfit.search.fit_file import read_fit_document
 from channelfit.search.loop import FitResult
 from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import fit_document
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from channelfit.results.export.subject import Subject
 
 #: Columns of the table of parameters, after the value.
 _COLUMNS = ("value", "unit", "standard_error", "interval_low", "interval_high", "lower", "upper")
@@ -45,9 +47,10 @@ class Fit:
 
     Example:
         >>> import channelfit as cf
-        >>> fit = cf.load("models/model_b.yaml")
-        >>> fit.values["gmax"], fit.parameters.loc["gmax", "unit"]
-        (5.0, 'nS')
+        >>> small = {"name": "genetic", "population": 20, "generations": 2}
+        >>> fit = cf.fit("models/model_b.yaml", optimizer=small, progress=False)
+        >>> fit.values["gmax"] > 0, fit.parameters.loc["gmax", "unit"]
+        (True, 'nS')
         >>> [trace.shape for trace in fit.traces] == [r.shape for r in fit.residuals]
         True
         >>> fit.save("runs/b").name
@@ -230,18 +233,27 @@ class Fit:
 
         Raises: InputError for what cannot be exported, or a file that exists already.
         """
-        kinds.with_currents(self.plan, "so there is no channel to export")
-        from channelfit.results.export import kinds as languages  # loads SymPy's LaTeX printer
-        from channelfit.results.export.nmodl import Settings
-        from channelfit.results.export.subject import subject_of
+        from channelfit.front.exchange import export  # which imports this module
 
-        place, plan = Path(path), self.plan
+        return export(
+            self,
+            path,
+            ion=ion,
+            suffix=suffix,
+            capacitance=capacitance,
+            point_process=point_process,
+            cell=cell,
+            overwrite=overwrite,
+        )
+
+    def subject(self, cell: str | None = None) -> Subject:
+        """The fitted channel as exports take it; cell: of which the values are taken."""
+        kinds.with_currents(self.plan, "so there is no channel to export")
+        from channelfit.results.export.subject import subject_of  # loads SymPy's LaTeX printer
+
+        plan = self.plan
         document = fit_document(plan, self.result.values, plan.file.parent)
-        subject = subject_of(document, plan.file, plan.model_file, self.summary, cell)
-        ions = (ion,) if isinstance(ion, str) else tuple(ion)
-        settings = Settings(ions, suffix, capacitance, point_process)
-        text = languages.exported(subject, languages.kind_of(place), settings)
-        return write_text(text, place, overwrite)
+        return subject_of(document, plan.file, plan.model_file, self.summary, cell)
 
     def report(
         self, file: str | os.PathLike[str] = "report.html", figures: Sequence[str] = ()
@@ -304,7 +316,7 @@ def standard_errors(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float | 
 
 
 def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
-    """A fit that was saved: a run folder, or a fit file whose parameters have values.
+    """A fit that was saved.
 
     Arguments:
         path: a folder that `Fit.save` or ``channelfit optimize`` wrote, or its ``fit.yaml``.
@@ -314,14 +326,30 @@ def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
     are computed where there is no ``summary.json``.
 
     Raises:
-        InputError: no such file, something in it cannot be used, or a parameter has no value.
+        InputError: no such file, a model or fit file whose values no search has found, or
+            something in it cannot be used.
 
     Example:
         >>> import channelfit as cf
-        >>> fit = cf.load("models/model_b.yaml")
-        >>> fit.values["gmax"]
-        5.0
+        >>> small = {"name": "genetic", "population": 20, "generations": 2}
+        >>> saved = cf.fit("models/model_b.yaml", optimizer=small, progress=False).save("runs/b")
+        >>> cf.load(saved).values.keys() == cf.Model.load("models/model_b.yaml").values.keys()
+        True
     """
+    file = Path(path)
+    document, _ = read_fit_document(file / "fit.yaml" if file.is_dir() else file)
+    section = document.get("fit")
+    if not isinstance(section, Mapping) or section.get("start") != "values":
+        raise InputError(
+            "is no saved fit: no search has found its values. channelfit.fit fits it, and "
+            "channelfit.Model.load reads a model file",
+            file,
+        )
+    return read_fit(file, backend)
+
+
+def read_fit(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
+    """The values in a run folder or in any file with a fit section, as a fit; see `load`."""
     file = Path(path)
     if file.is_dir():
         file /= "fit.yaml"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ import numpy as np
 from channelfit.front import kinds
 from channelfit.front.progress import compilations_shown, screen_for
 from channelfit.front.result import Fit
-from channelfit.model.channel import ChannelModel
+from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.model.model import Model
 from channelfit.problem.clamp import left_out
 from channelfit.problem.experiment import Experiment, Problem
@@ -24,9 +26,11 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
+from channelfit.reading.units import shown
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.report.traces import Page, Traces
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 
 if TYPE_CHECKING:
@@ -42,11 +46,14 @@ class Simulation:
         protocol: what it was simulated under.
         current: (n_sweeps, n_times) pA; NaN after the end of a shorter sweep.
         remarks: rates that no channel has, each in a sentence with its voltage and value.
+        channel, values: the model itself, and its parameters' values in base units.
 
     Example:
         >>> import channelfit as cf
         >>> found = cf.simulate("models/model_b.yaml", "protocols/ramp.yaml")
         >>> found.current.shape == found.voltage.shape == (1, len(found.time))
+        True
+        >>> found.open_probability.shape == found.states["O"].shape == found.current.shape
         True
         >>> found.to_csv("ramp.csv").name
         'ramp.csv'
@@ -56,6 +63,8 @@ class Simulation:
     protocol: Protocol
     current: np.ndarray
     remarks: tuple[str, ...] = ()
+    channel: ChannelModel | None = None
+    values: np.ndarray | None = None
 
     @property
     def time(self) -> np.ndarray:
@@ -66,6 +75,62 @@ class Simulation:
     def voltage(self) -> np.ndarray:
         """Command voltage, (n_sweeps, n_times) mV; NaN after the end of a shorter sweep."""
         return self.protocol.command()
+
+    @cached_property
+    def states(self) -> dict[str, np.ndarray]:
+        """Occupancies by state, and of gates how likely they are open: (n_sweeps, n_times) each.
+
+        They are computed when they are first asked for, by the reference backend. NaN after the
+        end of a shorter sweep.
+        """
+        found: dict[str, np.ndarray] = {}
+        for chain, occupied in zip(self._model.chains, self._occupied, strict=True):
+            if chain.is_gate:
+                found[chain.name] = occupied[:, :, 1]
+            else:
+                found |= {s: occupied[:, :, k] for k, s in enumerate(chain.states)}
+        return found
+
+    @cached_property
+    def open_probabilities(self) -> dict[str, np.ndarray]:
+        """By current, how likely its channel is open at each sample, (n_sweeps, n_times)."""
+        found: dict[str, np.ndarray] = {}
+        for term in self._model.terms:
+            for k in term.chains:
+                chain = self._model.chains[k]
+                is_open = (self._occupied[k] @ np.array(chain.conductances)) ** chain.power
+                found[term.name] = found.get(term.name, 1.0) * is_open
+        return found
+
+    @property
+    def open_probability(self) -> np.ndarray:
+        """How likely the channel is open at each sample, (n_sweeps, n_times).
+
+        Raises: InputError where the model has several currents; see `open_probabilities`.
+        """
+        found = self.open_probabilities
+        if len(found) != 1:
+            raise InputError(
+                f"the model has the currents {', '.join(found) or '(none)'}; take one of "
+                "`open_probabilities`",
+                key="open_probability",
+            )
+        return next(iter(found.values()))
+
+    @property
+    def _model(self) -> ChannelModel:
+        if self.channel is None:
+            raise InputError("this simulation was made without its model", key="states")
+        return self.channel
+
+    @cached_property
+    def _occupied(self) -> list[np.ndarray]:
+        """For each chain (n_sweeps, n_times, n_states)."""
+        problem = Problem(self._model, (Experiment(self.protocol),))
+        assert self.values is not None
+        (found,) = ReferenceScorer(problem).occupancies(self.values)
+        edges = np.cumsum([len(chain.states) for chain in self._model.chains])[:-1]
+        return np.split(found, edges, axis=2)
 
     @property
     def page(self) -> Page:
@@ -119,11 +184,11 @@ def simulate(
         progress: whether to show that something is compiled; None shows it in notebooks and on
             terminals.
 
-    Returns: a `Simulation` with `time`, `current` and `voltage`.
+    Returns: a `Simulation` with `time`, `current`, `voltage`, `states` and `open_probability`.
 
     Raises:
-        InputError: a parameter without a value, one that the model does not have, or values at
-            which a rate is not finite.
+        InputError: a parameter without a value, one that the model does not have, a value that is
+            no number or outside of its range, or values at which a rate is not finite.
 
     Example:
         >>> import channelfit as cf
@@ -179,8 +244,27 @@ def _values(channel: ChannelModel, changed: Mapping[str, float] | None) -> np.nd
             raise InputError(
                 f"this parameter has no value; give one in `values`{choose}", key=p.name
             )
-        found.append(float(value))
+        found.append(_checked(p, value) if p.name in changed else float(value))
     return np.array(found)
+
+
+def _checked(p: Parameter, value: object) -> float:
+    """A value for a parameter, as a number in its base unit and within its range."""
+    unit = f" in {p.unit}" if p.unit else ""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+        raise InputError(
+            f"a number{unit} was expected, without a unit beside it, not {shown(value)}", key=p.name
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise InputError(f"{number:g} is not a number that can be simulated", key=p.name)
+    if p.lower < p.upper and not p.lower <= number <= p.upper:
+        raise InputError(
+            f"{number:g} lies outside the range of this parameter, {p.lower:g} to {p.upper:g}"
+            f"{unit}; change the value here or the range in the model",
+            key=p.name,
+        )
+    return number
 
 
 def simulated(
@@ -213,4 +297,5 @@ def simulated(
     screen.begin("simulating")
     scorer = make_scorer(Problem(channel, (Experiment(protocol),)), backend, dtype, path)
     current = scorer.simulate(values[:, None])[0][:, :, 0]
-    return Simulation(name or channel.name, protocol, current, tuple(str(e) for e in strange))
+    remarks = tuple(str(e) for e in strange)
+    return Simulation(name or channel.name, protocol, current, remarks, channel, values)

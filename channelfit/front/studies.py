@@ -15,7 +15,7 @@ import numpy as np
 
 from channelfit.front import kinds
 from channelfit.front.progress import Pieces, PythonScreen, compilations_shown, screen_for
-from channelfit.front.result import Fit, load, parameter_table, standard_errors
+from channelfit.front.result import Fit, parameter_table, read_fit, standard_errors
 from channelfit.front.table import table_of
 from channelfit.pieces.kept import Kept
 from channelfit.pieces.work import Doer
@@ -224,7 +224,7 @@ def uncertainty(
     curvature of the cost and the noise in the residuals.
 
     Arguments:
-        fit: a `Fit`, or what `load` reads.
+        fit: a `Fit`, a run folder, or a file with a fit section and values.
         profiles: names of parameters whose profile likelihoods are wanted, or "all".
         families: from how many starts to look for other fits as good as this one.
         posterior: how many steps each walker takes to sample the posterior.
@@ -245,7 +245,7 @@ def uncertainty(
         >>> found.errors["gmax"] > 0
         True
     """
-    own = fit if isinstance(fit, Fit) else load(fit)
+    own = fit if isinstance(fit, Fit) else read_fit(fit)
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
     wanted = Wanted(names, families, posterior, walkers, seed, ensembles)
     with screen_for(own.name, progress) as screen, compilations_shown(screen):
@@ -390,8 +390,7 @@ class Comparison:
 
     Example:
         >>> import channelfit as cf
-        >>> fit = cf.load("models/model_b.yaml")
-        >>> found = cf.compare(fit, fit, as_is=True, progress=False)
+        >>> found = cf.compare(*["models/model_b.yaml"] * 2, as_is=True, progress=False)
         >>> found.table["free_parameters"].tolist()
         [9, 9]
     """

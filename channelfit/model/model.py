@@ -195,6 +195,17 @@ class Model:
         return self._channel
 
     @property
+    def values(self) -> dict[str, float | None]:
+        """Values by parameter, in base units; None where the model gives none.
+
+        Example:
+            >>> import channelfit as cf
+            >>> cf.Model.load("models/model_b.yaml").values["gmax"]
+            5.0
+        """
+        return {p.name: p.value for p in self._channel.parameters}
+
+    @property
     def document(self) -> dict[str, Any]:
         """A copy of what the model was made from, by the keys of a model file, as plain data.
 

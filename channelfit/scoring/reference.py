@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,6 +134,18 @@ class ReferenceScorer:
             curvature[columns[:, None], columns, c] = 2.0 * jacobian.T @ jacobian
             gradient[columns, c] = 2.0 * jacobian.T @ residuals
         return Linearization(score.cost, score.status, gradient, curvature)
+
+    def occupancies(self, values: np.ndarray) -> list[np.ndarray]:
+        """Occupancies at values (n_parameters,): per experiment (n_sweeps, n_times_max, n_states).
+
+        The states of all chains follow each other. NaN after a shorter sweep's end, and everywhere
+        for values that fail.
+        """
+        channel = _Population(self.problem.model, np.asarray(values, dtype=float)[:, None])
+        found = [
+            _Walk(channel, e.protocol, self.refine).occupancies() for e in self.problem.experiments
+        ]
+        return found if channel.status()[0] == OK else [np.full_like(x, np.nan) for x in found]
 
     def _residuals(self, theta: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """Residuals (n_samples,) and Jacobian (n_samples, n_free), squares adding to the cost."""
@@ -314,11 +326,21 @@ class _Walk:
 
     def __init__(self, channel: _Population, protocol: Protocol, refine: int) -> None:
         self.channel, self.protocol, self.refine = channel, protocol, refine
+        self._seen: Callable[[list[np.ndarray], float], np.ndarray] = channel.current
 
     def currents(self) -> np.ndarray:
         """(n_sweeps, n_times_max, n_candidates) pA, NaN after a shorter sweep's end."""
+        return self._walked(self.channel.n)
+
+    def occupancies(self) -> np.ndarray:
+        """(n_sweeps, n_times_max, n_states) of the first candidate, chain after chain."""
+        self._seen = lambda state, _: np.concatenate([x[0] for x in state])
+        return self._walked(sum(len(chain.states) for chain in self.channel.model.chains))
+
+    def _walked(self, width: int) -> np.ndarray:
+        """What is seen at each sample, (n_sweeps, n_times_max, width)."""
         p, channel = self.protocol, self.channel
-        out = np.full((p.n_sweeps, p.n_times_max, channel.n), np.nan)
+        out = np.full((p.n_sweeps, p.n_times_max, width), np.nan)
         at_rest = state = channel.steady_state(p.holding_mV)
         for k in range(p.n_sweeps):
             if not p.carry_over:
@@ -337,7 +359,7 @@ class _Walk:
         state = self.channel.arrived(state, v)
         for move in moves:
             if move.sample is not None:
-                out[move.sample] = self.channel.current(state, v)
+                out[move.sample] = self._seen(state, v)
             state = self.channel.hold(state, v, move.duration_ms)
         return state
 
@@ -366,7 +388,7 @@ class _Walk:
                 if move is not None:
                     v = float(piece.voltage(np.array([move.begin_ms]))[0])
                     state = self.channel.arrived(state, v)
-                    out[move.sample] = self.channel.current(state, v)
+                    out[move.sample] = self._seen(state, v)
                 state = [_applied(p[i], x) for p, x in zip(maps, state, strict=True)]
         return state
 

@@ -396,7 +396,8 @@ def _temperature_cautions(plan: FitPlan) -> list[Caution]:
     """A caution where one set of rates is fitted to recordings of several temperatures."""
     model = plan.problem.model
     given = (e.temperature_C for e in plan.problem.experiments if e.weight > 0)
-    found = {model.temperature_C if own is None else own for own in given} - {None}
+    every = (model.temperature_C if own is None else own for own in given)
+    found = {celsius for celsius in every if celsius is not None}
     if len(found) < 2 or model.follows_temperature:
         return []
     return [

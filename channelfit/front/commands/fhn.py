@@ -33,10 +33,6 @@ from channelfit.results.run_state import plain
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import processor
 
-#: What `--scheme auto` chooses from.
-_AUTO = ("runge-kutta", "chebyshev", "crank-nicolson")
-#: The error that it allows without `--error`.
-_ERROR = 1e-4
 #: Options that say where results go and what is printed, not what is solved.
 _ELSEWHERE = ("resume", "out", "quiet")
 
@@ -180,7 +176,7 @@ def _solvers(given: _Options, task: _Task) -> list[Scheme]:
         raise InputError("auto chooses the step; give --error instead", key="--dt, --tolerance")
     if not auto and given.error is not None:
         raise InputError("is for --scheme auto; the others take --dt or --tolerance", key="--error")
-    return given.schemes(_AUTO if auto else (given.scheme,), task, given.noise)
+    return given.schemes(inputs.AUTO if auto else (given.scheme,), task, given.noise)
 
 
 def _run(
@@ -197,7 +193,7 @@ def _run(
     more = (on_progress, checkpoints)
     try:
         if given.scheme == "auto":
-            error = _ERROR if given.error is None else given.error
+            error = inputs.AUTO_ERROR if given.error is None else given.error
             return choice.solve(solvers, v, w, task.times, error, *more)
         return simulate(solvers[0], v, w, task.times, given.dt, given.tolerance, *more)
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ import click
 
 from channelfit.front.progress import compilations_shown
 from channelfit.front.reports import is_batch, save_plate_report, save_report
-from channelfit.front.result import load
+from channelfit.front.result import read_fit
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
@@ -24,7 +24,7 @@ def report(runs: tuple[Path, ...], out: Path | None, figures: str | None, backen
         fits = []
         for run in runs if not plates else ():
             screen.begin(f"reading {run} and its data")
-            fits.append(load(run, backend))
+            fits.append(read_fit(run, backend))
         screen.begin("drawing")
         if plates:
             files = save_plate_report(plates[0], out, kinds)

@@ -51,11 +51,11 @@ def compare_with_neuron(
 
     Arguments:
         document: the model's file as plain data, whose fit section names the protocols when
-            `protocol_files` is empty.
+            `protocol_files` is empty; where it names none either, steps are taken.
         out: folder for a figure of every protocol's worst case.
 
     Raises:
-        InputError: no protocol, or no NEURON.
+        InputError: a protocol that cannot be used, or no NEURON.
     """
     protocols = _protocols(document, file, protocol_files)
     with SearchScreen(f"{model.name} against NEURON") as screen:
@@ -170,10 +170,18 @@ def _protocols(
 ) -> list[Protocol]:
     if protocol_files:
         return [load_protocol(path) for path in protocol_files]
-    found = protocols_of(document, file)
-    if not found:
-        raise InputError("no fit section names a protocol; give --protocol FILE", file)
-    return found
+    return protocols_of(document, file) or [_usual_steps()]
+
+
+def _usual_steps() -> Protocol:
+    """Steps that most channels open and close in, for a file that names no protocol."""
+    return Protocol.steps(
+        name="steps of 100 ms",
+        holding=-80,
+        levels=range(-120, 61, 20),
+        duration=100,
+        sampling=0.1,
+    )
 
 
 def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:

@@ -26,7 +26,8 @@ from channelfit.front.options import model_argument, set_option
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Protocol to compare under, several allowed. [default: the fit's]",
+    help="Protocol to compare under, several allowed. [default: the fit's, else steps of 100 ms "
+    "from -80 mV to -120 .. 60 mV]",
 )
 @click.option(
     "--backend",
@@ -63,6 +64,7 @@ def validate(**given: Any) -> None:
       channelfit validate models/model_b.yaml
       channelfit validate models/na_hh.yaml --candidates 50 --protocol protocols/na_iv.yaml
       channelfit validate models/herg_beattie.yaml --out validation
+      channelfit validate models/published/kv34_khaliq.yaml
     """
     from channelfit.front.commands import validate as work
 

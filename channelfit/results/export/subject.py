@@ -267,8 +267,9 @@ def _temperature(channel: ChannelModel, fit: object) -> dict[str, Any]:
     own = next((p.value for p in channel.parameters if p.name == CELSIUS), None)
     if own is not None:
         return {"temperature_C": own, "temperature_stated": True}
-    saved = isinstance(fit, Mapping) and fit.get("start") == "values"  # else the values are its own
-    rows = experiments_of(fit, "temperature") if saved else []
+    rows: list[Any] = []
+    if isinstance(fit, Mapping) and fit.get("start") == "values":  # else the values are the model's
+        rows = experiments_of(fit, "temperature")
     given = [None if raw is None else parse_quantity(raw, "temperature") for raw in rows]
     stated = any(t is not None for t in given)
     found = {channel.temperature_C if t is None else t for t in given}

@@ -1,0 +1,198 @@
+"""Channels from other programs and for them: `import_model` and `export`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from channelfit.front.progress import screen_for
+from channelfit.front.result import Fit
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model import Model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.errors import InputError
+from channelfit.reading.plain import write_text
+from channelfit.reading.texts import file_size, printable
+from channelfit.scoring.neuron.importing import TOLERANCE, Proof, prove, read_mechanism
+from channelfit.scoring.neuron.importing_myokit import prove_myokit, read_myokit_model
+from channelfit.scoring.neuron.mechanisms import NeuronUnavailable
+from channelfit.scoring.scorer import make_scorer
+
+if TYPE_CHECKING:
+    from channelfit.model.imports.document import Imported
+    from channelfit.results.export.subject import Subject
+
+#: Bytes of a file that is read.
+_LARGEST = 20_000_000
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A channel of another program as a model file, and how it compares with the original.
+
+    proof: None where there is none. why: the reason for that.
+    """
+
+    made: Imported
+    proof: Proof | None
+    why: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether the currents are not those of the original."""
+        return self.proof is not None and not self.proof.error <= TOLERANCE
+
+
+def translate(file: Path, fit: Sequence[str], current: str | None, unproven: bool) -> Translation:
+    """Translate a file, and compare its currents with the original's.
+
+    Arguments:
+        fit: the parameters to be searched.
+        current: which of a Myokit model is taken.
+        unproven: whether a translation that cannot be compared is taken, too.
+
+    Raises:
+        InputError: what cannot be translated or compared.
+    """
+    if file_size(file) > _LARGEST:
+        raise InputError(f"more than {_LARGEST} bytes; no model is as long", file)
+    source = f"imported from {file.name}, SHA-256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
+    kind = file.suffix.lower()
+    if kind == ".mod":
+        if current is not None:
+            raise InputError("--current chooses in a Myokit model; all currents of a .mod are read")
+        mechanism = read_mechanism(file, source, fit)
+        return _compared(mechanism.imported, file, unproven, lambda: prove(mechanism, _simulated))
+    if kind in (".mmt", ".cellml"):
+        original = read_myokit_model(file, source, current, tuple(fit))
+        made = original.imported
+        return _compared(made, file, unproven, lambda: prove_myokit(original, _simulated))
+    raise InputError("a .mod, .mmt or .cellml file was expected", file)
+
+
+def _compared(
+    made: Imported, file: Path, unproven: bool, prove: Callable[[], Proof]
+) -> Translation:
+    """With the proof; or with the reason why there is none, where that is no reason to stop."""
+    try:
+        return Translation(made, prove(), "")
+    except NeuronUnavailable as error:
+        return Translation(made, None, str(error))
+    except InputError as error:
+        if unproven:
+            return Translation(made, None, str(error))
+        raise InputError(
+            f"translated, but not proven: {error}; --unproven writes it nevertheless", file
+        ) from None
+
+
+def _simulated(model: ChannelModel, protocol: Protocol) -> np.ndarray:
+    """The current of a model's values (n_sweeps, n_times_max), pA."""
+    scorer = make_scorer(Problem(model, (Experiment(protocol),)), "cpu")
+    return np.asarray(scorer.simulate(model.values()[:, None])[0][:, :, 0])
+
+
+def import_model(
+    path: str | os.PathLike[str],
+    *,
+    fit: Sequence[str] = (),
+    current: str | None = None,
+    unproven: bool = False,
+) -> Model:
+    """The channel in a NEURON mechanism (.mod), a Myokit model (.mmt) or a CellML file.
+
+    Its currents under voltage steps are compared with those of the original, which NEURON or
+    Myokit computes.
+
+    Arguments:
+        path: the file.
+        fit: names of the parameters that a fit shall search; all others are fixed.
+        current: the current of a Myokit or CellML model.
+        unproven: whether a model that differs from the original, or cannot be compared with it, is
+            given nevertheless, with an `InputWarning`. Without NEURON or Myokit installed it always
+            is.
+
+    Returns: a `Model`; ``model.save(file)`` writes it as a model file.
+
+    Raises:
+        InputError: what cannot be translated, with its line; a model that differs.
+
+    Example:
+        >>> import channelfit as cf
+        >>> _ = cf.export("models/k_hh_gate.yaml", "k.mod", point_process=True)
+        >>> cf.import_model("k.mod").name
+        'k_hh_gate'
+    """
+    file = Path(path)
+    found = translate(file, list(fit), current, unproven)
+    if found.differs and not unproven:
+        assert found.proof is not None
+        raise InputError(
+            f"differs from the original by {found.proof.error:.1e} of the peak; give "
+            "unproven=True to take it nevertheless",
+            file,
+        )
+    with screen_for(found.made.model.name, False) as screen:
+        if found.proof is None:
+            screen.warn_of(f"{file}: not compared with the original: {printable(found.why)}")
+        elif found.differs:
+            screen.warn_of(f"{file}: differs from the original by {found.proof.error:.1e}")
+    return Model.from_yaml(found.made.text)
+
+
+def export(
+    model: Model | Fit | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    ion: str | Sequence[str] = (),
+    suffix: str | None = None,
+    capacitance: float | None = None,
+    point_process: bool = False,
+    cell: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Writes a channel for other programs: .mod, .mmt, .py, .tex or .json.
+
+    Arguments:
+        model: a `Model`, a `Fit` (whose fitted values are written), a model file or a run folder.
+        path: the file; its suffix says for which program.
+        ion: NMODL: the ion of each current, such as "k".
+        suffix: NMODL: the name of the mechanism.
+        capacitance: of the cell, pF, by which a conductance becomes a density.
+        point_process: NMODL: whether to write all channels of the cell (nS), not a density.
+        cell: the cell whose own values are taken.
+        overwrite: whether a file of that name may be replaced.
+
+    Returns: the file.
+
+    Raises: InputError for what cannot be exported, or a file that exists already.
+
+    Example:
+        >>> import channelfit as cf
+        >>> cf.export("models/na_hh.yaml", "na.mod", ion="na", capacitance=20).name
+        'na.mod'
+    """
+    from channelfit.results.export import kinds as languages  # loads SymPy's LaTeX printer
+    from channelfit.results.export.nmodl import Settings
+
+    ions = (ion,) if isinstance(ion, str) else tuple(ion)
+    settings = Settings(ions, suffix, capacitance, point_process)
+    text = languages.exported(_subject(model, cell), languages.kind_of(Path(path)), settings)
+    return write_text(text, Path(path), overwrite)
+
+
+def _subject(model: Model | Fit | str | os.PathLike[str], cell: str | None) -> Subject:
+    from channelfit.results.export.subject import read_subject, subject_of
+
+    if isinstance(model, Fit):
+        return model.subject(cell)
+    if isinstance(model, Model):
+        return subject_of(model.document, None, None, {}, cell)
+    return read_subject(Path(model), (), cell)
