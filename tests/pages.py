@@ -33,6 +33,7 @@ from typing import Any
 import click
 import yaml
 
+from channelfit.batch.template import Template
 from channelfit.curves.curve import build_curve
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
@@ -145,6 +146,9 @@ def read_yaml(block: Block, folder: Path) -> None:
         _read_cluster(block, document, folder)
     elif {"cost", "outputs"} & set(document):
         build_function(document, folder / block.page.name)
+    elif "require" in document["fit"]:
+        template = Template({"model": MODEL, **document}, folder / block.page.name, folder)
+        assert template.required == document["fit"]["require"]
     else:
         fit = {"protocols": ["my_steps.yaml"]} if "experiments" not in document["fit"] else {}
         _read_fit({"model": MODEL, **document, "fit": fit | document["fit"]}, block, folder)
