@@ -408,6 +408,29 @@ def test_several_recordings_are_experiments_of_one_fit(here: Path) -> None:
     assert len(load_plan("both.yaml").problem.experiments) == 2
 
 
+def test_init_asks_for_a_unit_that_nothing_says(here: Path) -> None:
+    """Currents in pA with little noise look like nA; both readings are in the message."""
+    from scipy.io import savemat  # loads SciPy
+
+    (here / "steps.yaml").write_text(
+        "holding: -80 mV\nsampling: 0.1 ms\nsegments: [{hold: 2}, {step: 0, for: 8}, {hold: 2}]\n"
+    )
+    current = np.full((120, 1), -3.0)
+    current[20:100, 0] = 1930.0 * (1 - np.exp(-np.arange(80) / 10))
+    current[:, 0] += 0.1 * np.random.default_rng(1).standard_normal(120)
+    savemat(here / "cell.mat", {"T": current})
+    words = ["init", "cell.mat", "--command", "steps.yaml", "--sampling", "0.1ms"]
+    before = sorted(here.iterdir())
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    told = " ".join(done.output.split())
+    assert "cell.mat: the file does not say the unit of these currents" in told
+    assert re.search(r"in pA they reach 19[23]\d pA .* in nA they reach 1,9[23]", told), told
+    assert "--unit nA" in told
+    assert sorted(here.iterdir()) == before
+    assert CliRunner().invoke(main, [*words, "--unit", "pA"]).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -519,7 +542,7 @@ def test_a_real_family_with_its_list_of_steps() -> None:
     assert (found.peak.voltage_mV, found.unit) == (-20, "nA")
 
 
-@pytest.mark.skipif(not DATA, reason="CHANNELFIT_DATA names no folder with recordings")
+@needs_data
 def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
     """Read again by NumPy alone: the smoothed peak is less, and both are said."""
     file = Path(str(DATA)) / "nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz"

@@ -284,7 +284,7 @@ def test_a_file_that_says_nothing_gets_nothing(here: Path) -> None:
 def test_the_voltage_that_is_lost_is_the_current_through_what_is_left(tmp_path: Path) -> None:
     found = inspect_file(recorded(tmp_path))
     assert found.peak is not None
-    lost = abs(found.peak.current_pA) * 10.0 * 0.4 / 1e3
+    lost = abs(found.peak.raw_pA) * 10.0 * 0.4 / 1e3
     assert found.lost_mV == pytest.approx(lost)
     clamp = starter_clamp(found, None)
     assert clamp is not None

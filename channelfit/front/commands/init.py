@@ -37,7 +37,8 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
 from channelfit.reading.plain import write_text
 from channelfit.reading.texts import printable
-from channelfit.reading.units import shown
+from channelfit.reading.units import shown, unit_factor
+from channelfit.results.report.terminal import number
 
 
 def init(
@@ -50,6 +51,8 @@ def init(
     """Writes a starter fit, its protocols and, without a model of the user's own, a model."""
     told = told_of(**options)
     found = [inspect_file(file, told) for file in recordings]
+    for each in found:
+        _check_unit(each)
     kinds = [character(each) for each in found]
     clamps = [starter_clamp(each, clamp) for each in found]
     main = max(range(len(found)), key=lambda k: kinds[k].conductance_nS)
@@ -91,6 +94,26 @@ def init(
         if amplifier is not None:
             click.echo(f"{each.file.name}: {_clamp_told(amplifier)}", err=True)
     warn(each_once([c for each in found for c in each.cautions] + list(plan.cautions)))
+
+
+def _check_unit(found: Inspection) -> None:
+    """Raises InputError where nothing says the unit of the current: a guess is no ground for a fit.
+
+    The message has what would tell the two usual units apart.
+    """
+    if not found.unit_is_guessed:
+        return
+    in_pA = unit_factor(found.unit, "current")[0]
+    noise, size = found.noise_pA / in_pA, float(np.nanmax(np.abs(found.current_pA))) / in_pA
+    told = [
+        f"{unit} they reach {number(size * factor)} pA with a noise of {number(noise * factor)} pA"
+        for unit, factor in (("pA", 1.0), ("nA", 1e3))
+    ]
+    raise InputError(
+        f"the file does not say the unit of these currents: in {told[0]}, in {told[1]}; give the "
+        "one in which they were stored, for example --unit nA",
+        found.file,
+    )
 
 
 def _named(recording: Path) -> str:
@@ -253,8 +276,7 @@ def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
     why = f"in {current.unit}, as the file says"
     if not current.unit:
         row["unit"] = found.unit
-        guessed = f"a guess: its noise is then {found.noise_pA:.2g} pA"
-        why = guessed if found.unit_is_guessed else "as was told"
+        why = "as --unit says"
     yield f"{_flow('current', row)}    # {_comment(why)}"
     if not math.isfinite(contents.sampling_ms):
         yield f"sampling: {found.sampling_ms:.9g} ms"
