@@ -322,6 +322,22 @@ def test_a_bad_file_is_that_wells_failure(plate: Path) -> None:
     assert {row["quality"] for well, row in rows.items() if well not in reasons} == {"ok"}
 
 
+def test_a_plate_of_which_too_few_wells_are_ok_is_not_finished(plate: Path) -> None:
+    (plate / "dead").mkdir()
+    for well in WELLS[:2]:
+        save(plate / "dead" / f"cells-{well}.csv", np.full((5, 200), 7.0))
+    found = called("fit.yaml", "dead", "--out", "run", "--json", code=3)
+    assert "Error: all 2 wells failed" in found.stderr
+    assert len(rows_of("run")) == 2  # the results are there
+    end = json.loads(found.stdout.splitlines()[-1])
+    assert (end["state"], end["exit_code"], end["reason"]) == ("failed", 3, "all 2 wells failed")
+    assert json.loads((plate / "run" / STATE).read_text())["state"] == "failed"
+    one = ("fit.yaml", f"plate/cells-{WELLS[0]}.csv", f"dead/cells-{WELLS[1]}.csv")
+    called(*one, "--out", "some")
+    found = called(*one, "--out", "few", "--min-ok", "2", code=3)
+    assert "Error: 1 of 2 wells are ok, fewer than --min-ok 2" in found.stderr
+
+
 def test_what_looks_wrong_in_a_recording_is_a_reason(plate: Path) -> None:
     file = plate / "plate" / "cells-A01.csv"
     values = np.loadtxt(file, delimiter=",", skiprows=1)

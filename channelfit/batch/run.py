@@ -60,6 +60,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
 from channelfit.reading.units import shown
 from channelfit.results import resuming
+from channelfit.results.enough import too_few
 from channelfit.results.files import settle
 from channelfit.results.run_folder import Claim, json_text
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
@@ -94,6 +95,8 @@ class Asked:
         settings: of the search.
         seed: of the search, in place of that in the settings; None for the template's.
         size: wells in a piece; None for what suits the backend.
+        min_ok: how many wells have to be ok for the run to count as finished; None for any that has
+            not failed.
     """
 
     file: Path | None = None
@@ -109,6 +112,7 @@ class Asked:
     settings: Settings = field(default_factory=Settings)
     seed: int | None = None
     size: int | None = None
+    min_ok: int | None = None
 
 
 @dataclass(frozen=True)
@@ -387,7 +391,9 @@ def run(
                     kept.close(True)
         raise
     settle(claim.path)
-    claim.state.end(FINISHED, "all wells are done", wells_done=len(made.work.recordings))
+    lacking = too_few(summary["quality"], made.asked.min_ok, "wells")
+    state, told = (FAILED, lacking) if lacking else (FINISHED, "all wells are done")
+    claim.state.end(state, told, wells_done=len(made.work.recordings))
     fault = claim.tell()
     kept.close(False)
     resume.unlink(missing_ok=True)

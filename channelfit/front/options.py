@@ -47,6 +47,15 @@ json_option = click.option(
 )
 
 
+min_ok_option = click.option(
+    "--min-ok",
+    type=click.IntRange(0),
+    metavar="N",
+    help="End with exit code 3 where fewer than N fits are ok, so that nothing begins that waits "
+    "for them. [default: where all failed]",
+)
+
+
 def dtype_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option of a precision, with what it is the precision of."""
     return click.option(

@@ -25,6 +25,7 @@ from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.cautions import Caution
 from channelfit.reading.texts import printable
 from channelfit.results import resuming
+from channelfit.results.enough import TOO_FEW, too_few
 from channelfit.results.report import terminal
 from channelfit.results.run_folder import Claim
 
@@ -34,16 +35,20 @@ _REASONS = 8
 _WIDE = 10_000
 
 
-def batch(as_json: bool, quiet: bool, **given: Any) -> None:
-    """Fits all wells, writes the folder and prints what came out."""
+def batch(as_json: bool, quiet: bool, **given: Any) -> int:
+    """Fits all wells, writes the folder and prints what came out; returns the exit code."""
     with JsonLines("batch", as_json) as lines:
-        table, summary, folder = _fit(lines, quiet, **given)
+        table, summary, folder, least = _fit(lines, quiet, **given)
         files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
-        lines.result(folder, files, summary)
+        lacking = too_few(summary["quality"], least, "wells")
+        lines.result(folder, files, summary, failed=(TOO_FEW, lacking) if lacking else None)
     if quiet and not as_json:
         click.echo(printable(str(folder)))
     elif not as_json:
         _tell(table, summary, folder)
+    if lacking:
+        click.echo(f"Error: {lacking}", err=True)
+    return TOO_FEW if lacking else 0
 
 
 def _fit(
@@ -53,7 +58,7 @@ def _fit(
     resume: Path | None,
     cluster: str | None,
     **given: Any,
-) -> tuple[WellTable, dict[str, Any], Path]:
+) -> tuple[WellTable, dict[str, Any], Path, int | None]:
     told = {key: str(v) if isinstance(v, Path) else v for key, v in given.items()}
     asked = asked_of(told) if resume is None else _of_the_run(resume)
     claim = None
@@ -85,7 +90,7 @@ def _fit(
         with held():
             if claim is not None:
                 claim.release()
-    return table, summary, claim.path
+    return table, summary, claim.path, asked.min_ok
 
 
 def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
@@ -108,6 +113,7 @@ def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
         settings=Settings(starts=starts, backend=backend),
         seed=told.get("seed"),
         size=told.get("chunk"),
+        min_ok=told.get("min_ok"),
     )
 
 

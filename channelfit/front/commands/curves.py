@@ -32,6 +32,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import whole, writing
 from channelfit.reading.texts import printable
 from channelfit.reading.units import parse_quantity, shown
+from channelfit.results.enough import TOO_FEW, too_few
 from channelfit.results.report import plots, terminal
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import file_name
@@ -42,10 +43,16 @@ _REASONS = 8
 _BY_NAME = 5
 
 
-def curves(as_json: bool, **given: Any) -> None:
-    """Fits a curve to all data sets of a file; writes the table and the picture of fits."""
+def curves(as_json: bool, **given: Any) -> int:
+    """Fits a curve to all data sets of a file; writes the table and the picture of fits.
+
+    Returns: the exit code.
+    """
     with JsonLines("curves", as_json) as lines:
-        _fit(lines, **given)
+        lacking = _fit(lines, **given)
+    if lacking:
+        click.echo(f"Error: {lacking}", err=True)
+    return TOO_FEW if lacking else 0
 
 
 def _fit(
@@ -65,8 +72,10 @@ def _fit(
     seed: int,
     covariance: bool,
     quiet: bool,
+    min_ok: int | None = None,
     cluster: str | None = None,
-) -> None:
+) -> str:
+    """Does the work; returns why too few fits are ok, where they are."""
     formula = load_curve(curve)
     formula = replace(formula, likelihood=likelihood or formula.likelihood)
     formula = formula.with_fixed({name: _number(name, v) for name, v in _pairs(fixed, "--fix")})
@@ -88,6 +97,7 @@ def _fit(
         "iterations": iterations,
         "seed": seed,
         "covariance": covariance,
+        "min_ok": min_ok,
     }
     _refuse_to_replace(prefix, [Path(curve), data, *files.values()])
     began = time.perf_counter()
@@ -116,13 +126,15 @@ def _fit(
             run.finish()
     summary = _summary(formula, table, n_sets, seconds, chosen)
     summary |= {"inputs": dict(zip(formula.inputs, groups[0].columns, strict=False))}
-    lines.result(prefix.parent, written, summary)
+    lacking = too_few({q: summary[q] for q in ("ok", "check", "failed")}, min_ok, "data sets")
+    lines.result(prefix.parent, written, summary, failed=(TOO_FEW, lacking) if lacking else None)
     if lines.wanted:
-        return
+        return lacking
     if not quiet:
         _tell(formula, summary)
     for file in written[:1] if quiet else written:
         click.echo(printable(str(file)))
+    return lacking
 
 
 def _prefix(out: Path | None, data: Path, formula: Curve) -> Path:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import backend_option, cluster_option, json_option, set_option
+from channelfit.front.options import (
+    backend_option,
+    cluster_option,
+    json_option,
+    min_ok_option,
+    set_option,
+)
 
 
 @click.command(short_help="Fit a model to many recordings, each on its own.")
@@ -86,6 +93,7 @@ from channelfit.front.options import backend_option, cluster_option, json_option
     default="",
     help="Sort the wells into K groups by k-means; auto finds how many.",
 )
+@min_ok_option
 @cluster_option
 @set_option
 @click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
@@ -106,7 +114,8 @@ def batch(context: click.Context, /, **given: Any) -> None:
       a file of many wells         a table whose columns are headed by wells, or an array (.npy) of
                                    shape (n_wells, n_samples) or (n_wells, n_sweeps, n_samples)
 
-    A recording that cannot be used is that well's failure, with the reason in the table.
+    A recording that cannot be used is that well's failure, with the reason in the table. Where all
+    wells fail, or fewer than --min-ok are ok, results are written and the exit code is 3.
 
     \b
     The results' folder
@@ -144,7 +153,8 @@ def batch(context: click.Context, /, **given: Any) -> None:
         work.show(given["as_json"], given["show"], given["where"], given["only"])
     else:
         del given["show"]
-        work.batch(**given)
+        if code := work.batch(**given):
+            sys.exit(code)
 
 
 def _refuse_empty(context: click.Context, options: tuple[str, ...]) -> None:

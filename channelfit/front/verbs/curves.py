@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import cluster_option, json_option
+from channelfit.front.options import cluster_option, json_option, min_ok_option
 from channelfit.front.resumed import arguments_again
 from channelfit.reading.errors import InputError
 
@@ -97,6 +98,7 @@ def unfinished(prefix: Path) -> Path:
     is_flag=True,
     help="Also write PREFIX-covariance.npy (n_sets, n, n), parameters in the table's order.",
 )
+@min_ok_option
 @cluster_option
 @click.option("--quiet", is_flag=True, help="Print the table's path and nothing else.")
 @json_option
@@ -123,6 +125,7 @@ def curves(context: click.Context, /, **given: Any) -> None:
       PREFIX.csv    a row for each data set: parameters, standard errors, cost, quality
                     (ok, check, failed) and the reason
       PREFIX.png    the worst, the middle and the best fits
+    Where all data sets fail, or fewer than --min-ok are ok, the exit code is 3.
     Until they are whole, the folder PREFIX-unfinished holds what is done, for --resume.
 
     \b
@@ -145,4 +148,5 @@ def curves(context: click.Context, /, **given: Any) -> None:
             raise click.MissingParameter(ctx=context, param=parameter)
     from channelfit.front.commands import curves as work
 
-    work.curves(**given)
+    if code := work.curves(**given):
+        sys.exit(code)
