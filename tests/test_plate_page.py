@@ -18,6 +18,7 @@ from test_report_page import HOSTILE
 from channelfit.batch.page import plate_page
 from channelfit.batch.page_data import (
     MOST_SAMPLES,
+    columns_of,
     place_of,
     places_of,
     plate_of,
@@ -646,6 +647,29 @@ def test_reasons_with_other_numbers_are_counted_together():
         ("misfit … at k12", 2, 1),
         ("seal … GOhm", 2, 2),
     ]
+
+
+def test_reasons_are_whole_however_many_a_well_has():
+    reason = "; ".join(f"number {k * 'i'} is at its upper bound" for k in range(1, 41))
+    columns = {"well": texts(["a", "b"]), "reason": texts([reason, reason])}
+    rows = reasons_of(plate_of(Table(columns), {}))
+    assert len(rows) == 40
+    assert {row["count"] for row in rows} == {2}
+    (found,) = [
+        row for row in columns_of(plate_of(Table(columns), {}), {}) if row["key"] == "reason"
+    ]
+    assert reason in found["words"]
+
+
+def test_the_map_comes_first_and_rarer_reasons_fold_out(wells):
+    table, traces, facts = wells
+    reason = texts([f"{chr(97 + k % 9)} is at its upper bound" for k in range(384)])
+    html = plate_page(Table({**table.columns, "reason": reason}, table.about), traces, facts)
+    assert html.index('id="map"') < html.index('id="wrong"') < html.index('id="well"')
+    seen, folded = html.split("<details>")[0], html.split("<details>")[1].split("</details>")[0]
+    assert (seen.count("data-reason="), folded.count("data-reason=")) == (6, 3)
+    assert 'data-reason="6"' in folded
+    assert "3 rarer reasons" in folded
 
 
 def test_a_plate_that_looks_wrong_says_so(wells):

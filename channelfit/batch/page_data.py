@@ -132,7 +132,7 @@ def plate_of(table: Wells, facts: Mapping[str, Any]) -> Plate:
         table,
         labels,
         texts(columns["quality"]) if "quality" in columns else empty,
-        texts(columns["reason"]) if "reason" in columns else empty,
+        texts(columns["reason"], whole=True) if "reason" in columns else empty,
         parameters,
         metadata,
         np.empty(0),
@@ -148,18 +148,22 @@ def is_number(column: np.ndarray) -> bool:
     return np.asarray(column).dtype.kind in "biuf"
 
 
-def shown_text(value: object) -> str:
-    """A text of a table as a page shows it: printable, in one line, and not endless."""
+def shown_text(value: object, whole: bool = False) -> str:
+    """A text of a table as a page shows it: printable, in one line, and not endless.
+
+    Arguments:
+        whole: whether it is shown however long it is.
+    """
     text = "" if value is None else printable(str(value))
     text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if whole or len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def texts(column: np.ndarray) -> list[str]:
-    """A column as texts."""
+def texts(column: np.ndarray, whole: bool = False) -> list[str]:
+    """A column as texts; `whole` as of `shown_text`."""
     if is_number(column):
         return [f"{value:g}" if value == value else "" for value in np.asarray(column, float)]
-    return [shown_text(value) for value in column]
+    return [shown_text(value, whole) for value in column]
 
 
 def _stem(name: str) -> str:
@@ -183,18 +187,19 @@ def columns_of(plate: Plate, more: Mapping[str, tuple[np.ndarray, str]]) -> list
             "unit": plate.unit(name),
             "meaning": plate.meaning(name),
         }
-        found.append(row | _values(column))
+        # a reason that is cut would be counted as another than that of the table
+        found.append(row | _values(column, whole=name == "reason"))
     for key, (column, meaning) in more.items():
         row = {"key": f"page {key}", "name": key, "unit": "", "meaning": meaning}
         found.append(row | _values(column))
     return found
 
 
-def _values(column: np.ndarray) -> dict[str, Any]:
+def _values(column: np.ndarray, whole: bool = False) -> dict[str, Any]:
     if is_number(column):
         numbers = np.asarray(column, dtype=float)
         return {"numbers": packed(numbers, "<f8"), "log": is_logarithmic(numbers)}
-    words = texts(column)
+    words = texts(column, whole)
     different = list(dict.fromkeys(words))
     if len(different) > max(1, len(words) // 2):
         return {"words": words}
