@@ -18,6 +18,7 @@ from channelfit.front.progress import PythonScreen
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Here, Work
 from channelfit.reading.errors import InputError
+from channelfit.results.report.result_tables import searched_seeds
 from channelfit.results.resuming import identity
 from channelfit.results.run_folder import Claim
 from channelfit.scoring.cpu import CpuScorer
@@ -227,6 +228,7 @@ def test_the_command_and_python_agree(tmp_path: Path) -> None:
     summary = json.loads(out.stdout.splitlines()[-1])["summary"]
     assert summary["agreement"]["independent_starts"] == 3
     assert summary["settings"]["seeds"] == 3
+    assert searched_seeds(summary) == "seeds 1 to 3"
     assert (tmp_path / "run" / "history.csv").read_text().count("\n") == 1 + 12
     again = cf.fit(tmp_path / "run" / "fit.yaml", backend="cpu", start="none", progress=False)
     assert again.summary["cost"] == summary["cost"]

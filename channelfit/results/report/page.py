@@ -28,7 +28,7 @@ from channelfit.results.report.page_shell import TEMPLATES, page_text, short
 from channelfit.results.report.plots import styled
 from channelfit.results.report.quality import quality
 from channelfit.results.report.residuals import Autocorrelation, autocorrelation
-from channelfit.results.report.result_tables import error_text, quality_texts
+from channelfit.results.report.result_tables import error_text, quality_texts, searched_seeds
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.scheme_parts import Scheme
 from channelfit.results.report.step_families import Family, measured, parts_of
@@ -427,7 +427,7 @@ def _provenance(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Command", summary.get("command") or "not recorded"),
         ("File", summary["file"]),
         ("Finished", summary.get("finished", "")),
-        ("Seed", str(summary["seed"])),
+        ("Seed", searched_seeds(summary).partition(" ")[2]),
         ("Search", f"{summary['optimizer']}{f' ({settings})' if settings else ''}"),
         ("Rules to stop", stop or "the method's own"),
         ("Stopped since", summary["stop_reason"]),

@@ -132,12 +132,18 @@ def quality_texts(figures: Mapping[str, Any], short: bool = False) -> dict[str, 
     return texts
 
 
+def searched_seeds(summary: Mapping[str, Any]) -> str:
+    """Return the seed of a search, or those of all searches, in words: "seeds 0 to 7"."""
+    first, n = summary["seed"], summary["settings"].get("seeds", 1)
+    return f"seed {first}" if n == 1 else f"seeds {first} to {(first + n - 1) % 2**64}"
+
+
 def _search(summary: Mapping[str, Any]) -> list[str]:
     lines = [
         f"stopped    {summary['stop_reason']}",
         *_starts(summary),
         f"search     {summary['evaluations']:,} candidates in {summary['seconds']:.3g} s "
-        f"({number(summary['candidates_per_second'])} a second), seed {summary['seed']}",
+        f"({number(summary['candidates_per_second'])} a second), {searched_seeds(summary)}",
     ]
     failed = summary["failed_candidates"]
     if failed:
