@@ -293,6 +293,12 @@ def test_a_simulation_is_the_command_lines(model, tmp_path):
     assert found.current.shape == found.voltage.shape == (len(found.voltage), len(found.time))
 
 
+def test_a_sample_without_a_current_is_refused_in_words_that_fit_every_caller(model, protocol):
+    current = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
+    with pytest.raises(cf.InputError, match=r"numpy.isfinite\(current\) as the weights"):
+        cf.fit(model, protocol, current, progress=False)
+
+
 def test_values_are_checked(model, protocol):
     with pytest.raises(cf.InputError, match="no such parameter"):
         cf.simulate(model, protocol, values={"gmaxx": 1.0})

@@ -385,6 +385,26 @@ def test_nothing_is_replaced_and_what_is_there_is_used(here: Path) -> None:
     assert Path("cell-protocol.yaml").read_text() == "mine"
 
 
+def test_a_starter_of_a_shipped_model_frees_its_fixed_reversal(here: Path) -> None:
+    """k_hh_gate has -100 mV, the recording -90 mV; with the model's own every value is biased."""
+    recorded(here, {"m": OPENS})
+    words = ["init", "cell.csv", "--command", "steps.yaml", "--model", "k_hh_gate"]
+    assert run(*words).exit_code == 0
+    text = Path("cell-fit.yaml").read_text()
+    assert "current: {reversal: erev}    # the model's own is -100 mV; leave this" in text
+    assert "  erev: {range: [-110, -60], unit: mV}" in text
+    assert "# temperature: 6.3 degC    # the model's; that of the recordings belongs here" in text
+    model = load_plan("cell-fit.yaml").problem.model
+    assert str(model.reversal) == "erev"
+    kept = "\n".join(line for line in text.splitlines() if "erev" not in line)
+    Path("kept.yaml").write_text(kept)
+    assert float(load_plan("kept.yaml").problem.model.reversal) == -100
+    strange = text.replace("parameters:", "parameters:\n  nowhere: {range: [0, 1]}")
+    Path("strange.yaml").write_text(strange)
+    with pytest.raises(cf.InputError, match="the model has no such parameter"):
+        load_plan("strange.yaml")
+
+
 def test_a_starter_that_cannot_run_leaves_nothing_behind(here: Path) -> None:
     recorded(here, {"m": OPENS})
     Path("broken.yaml").write_text(

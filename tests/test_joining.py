@@ -188,6 +188,13 @@ def test_temperatures_are_compared_between_files(at_one_temperature: Path) -> No
         check_same_data(one, other)
 
 
+def test_another_delay_is_named_as_such(folder: Path) -> None:
+    rows = [EXPERIMENTS[0] | {"delay": delay} for delay in ("0 ms", "0.5 ms")]
+    one, other = (loaded(folder, {"experiments": [row]}) for row in rows)
+    with pytest.raises(InputError, match=r"experiment 1 has another delay \(0.5 ms, not 0 ms\)"):
+        check_same_data(one, other)
+
+
 def test_temperature_and_current_of_a_fit_file(folder: Path) -> None:
     fit = loaded(folder, {}, temperature=33, current={"reversal": "-0.08 V"})
     model = fit.problem.model

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sympy
 import yaml
 from click.testing import CliRunner
 from little import LITTLE
@@ -20,11 +21,12 @@ from scipy.optimize import least_squares
 
 import channelfit as cf
 from channelfit.front.main import main
+from channelfit.problem.clamp import Clamp
 from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.report import page_words, step_families
 from channelfit.results.report.page_content import run_of, side_by_side
-from channelfit.results.report.page_facts import facts_of
+from channelfit.results.report.page_facts import _at_command, facts_of
 from channelfit.results.report.print_figures import NARROW, WIDE, figures_of, save_figures
 from channelfit.results.report.residuals import autocorrelation
 from channelfit.results.report.step_families import (
@@ -55,6 +57,21 @@ def relaxing(tau_ms: float, steady: np.ndarray) -> np.ndarray:
     at_end = steady[:, None] * (1 - np.exp(-40 / tau_ms))
     off = at_end * np.exp(-(t - 45) / tau_ms)
     return np.where(t < 5, 0.0, np.where(t < 45, on, off))
+
+
+def test_why_no_conductance_is_measured_is_said():
+    steady = 10.0 * (LEVELS + 90)
+    found = measured(Traces(STEPS, relaxing(4.0, steady)), "the membrane is not at the command")
+    assert isinstance(found, Family)
+    assert found.left_out[0] == "conductance: the membrane is not at the command"
+    assert not [c for c in found.curves if c.name.startswith("conductance")]
+
+
+def test_a_delay_alone_leaves_the_membrane_at_the_command():
+    assert _at_command(None)
+    assert _at_command(Clamp(delay=sympy.Float(0.2)))
+    assert not _at_command(Clamp(series_resistance=sympy.Float(5.0)))
+    assert not _at_command(Clamp(offset=sympy.Symbol("shift")))
 
 
 def test_a_family_of_steps_gives_back_what_it_was_made_from():

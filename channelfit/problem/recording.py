@@ -138,7 +138,7 @@ class Recording:
             raise InputError(
                 f"the current of {_sample(bad[0])} is {traces[tuple(bad[0])]:g}"
                 f"{_and_more(len(bad))}; give samples without a current the weight 0, for example "
-                "weight=numpy.isfinite(current)",
+                "numpy.isfinite(current) as the weights",
                 source,
             )
         traces = np.where(inside & np.isfinite(traces), traces, np.nan)

@@ -217,8 +217,17 @@ def check_same_data(first: FitPlan, other: FitPlan) -> None:
         )
     for k, (a, b) in enumerate(zip(ours, theirs, strict=True), 1):
         what = _apart(a, b)
+        if what == "protocol" and _delay(first, k) != _delay(other, k):
+            what = f"delay ({_delay(other, k)}, not {_delay(first, k)})"
         if what:
             raise InputError(f"experiment {k} has another {what} than in {first_file}{hint}", file)
+
+
+def _delay(fit: FitPlan, k: int) -> str:
+    """The delay that a fit section gives its k-th experiment, as it stands there."""
+    rows = fit.section.get("experiments")
+    row = (rows if isinstance(rows, list) else [rows])[k - 1] if rows else None
+    return str((row or {}).get("delay") or "0 ms")
 
 
 def _apart(a: Experiment, b: Experiment) -> str:

@@ -54,7 +54,7 @@ def joined_documents(file: Path, model: str | None = None) -> tuple[dict[str, An
     model_document["fit"] = _joined_fit(root, model_document.get("fit"), model_file)
     _change_current(root, model_document)
     for name, row in changes:
-        if not _add_parameter_of_leak(root, model_document, name, row):
+        if not _add_parameter_of_current(root, model_document, name, row):
             _change_parameter(model_document, name, row, model_file)
     if model_document["fit"] is None:
         del model_document["fit"]
@@ -162,14 +162,16 @@ def _change_current(root: Section, document: dict[str, Any]) -> None:
         document["current"] = {key: value for key, value in joined.items() if value is not None}
 
 
-def _add_parameter_of_leak(
+def _add_parameter_of_current(
     root: Section, document: dict[str, Any], name: str, row: Section
 ) -> bool:
-    """Add a parameter that only the leak of a fit file uses, and say whether it is one."""
-    leak, known = document.get("leak"), document.get("parameters")
-    if "leak" not in root or not isinstance(leak, dict) or name in (known or {}):
+    """Add a parameter that only the leak or current of a fit file uses; whether it is one."""
+    known = document.get("parameters")
+    if name in (known or {}):
         return False
-    if not any(re.search(rf"\b{re.escape(name)}\b", str(text)) for text in leak.values()):
+    given = [root.take(key) for key in ("leak", "current") if key in root]
+    texts = [str(text) for one in given if isinstance(one, dict) for text in one.values()]
+    if not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
         return False
     row.expect(KEYS["parameter"])
     document["parameters"] = (known or {}) | {name: {key: row.take(key) for key in row.given()}}

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import numpy as np
+import sympy
 
 from channelfit.front.commands.inputs import warn
 from channelfit.front.commands.inspect import clamp_words, told_of
@@ -27,7 +28,7 @@ from channelfit.front.starter import (
     shipped_models,
 )
 from channelfit.front.starter_clamp import StarterClamp, starter_clamp
-from channelfit.model.channel import ChannelModel
+from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.model.model_file import load_model
 from channelfit.problem.inspection import Inspection, Told, inspect_file
 from channelfit.problem.protocol import Protocol, load_protocol
@@ -225,7 +226,13 @@ def _head(
         yield _entry("model", place)
     yield _entry("name", name)
     if model_file is not None:
-        yield from _ranges(load_model(model_file), kind)
+        channel = load_model(model_file)
+        if channel.temperature_C is not None:
+            yield (
+                f"# temperature: {channel.temperature_C:g} degC    # the model's; that of the "
+                "recordings belongs here, without the first #"
+            )
+        yield from _ranges(channel, kind)
         if kind.leak_nS and kind.leak_reversal_mV is not None:
             told = f"{{conductance: {kind.leak_nS:.3g} nS, reversal: {kind.leak_reversal_mV:g} mV}}"
             yield f"# leak: {told}    # without the first #, this leak is part of the current"
@@ -234,15 +241,49 @@ def _head(
 
 
 def _ranges(model: ChannelModel, kind: Character) -> Iterator[str]:
-    """A range for the conductance of a model that the largest current does not fit into."""
-    size = None if model.ohmic is None else model.conductance
+    """Ranges for a model's conductance and reversal potential that the recording fits into."""
+    if model.ohmic is None:
+        return
+    rows, reversal = list[str](), model.reversal
     for p in model.parameters:
-        if size is not None and size.is_Symbol and size.name == p.name and not p.fixed:
+        if _is(p, model.conductance) and not p.fixed:
             low, high = conductance_range(kind)
             if p.upper < 2 * kind.conductance_nS or p.lower > kind.conductance_nS:
-                yield "parameters:"
-                yield f"  # the largest current needs {kind.conductance_nS:.3g} nS with all open"
-                yield f"  {p.name}: {{range: [{low:g}, {high:g}], unit: nS}}"
+                rows.append(f"# the largest current needs {kind.conductance_nS:.3g} nS, all open")
+                rows.append(f"{p.name}: {{range: [{low:g}, {high:g}], unit: nS}}")
+    low, high = kind.reversal_mV
+    told = f"{{range: [{low:g}, {high:g}], unit: mV}}"
+    if reversal.is_Number:
+        name = _free_name("erev", model)
+        yield (
+            f"current: {{reversal: {name}}}    # the model's own is {float(reversal):g} mV; leave "
+            f"this and {name} out to keep it"
+        )
+        rows.append(f"{name}: {told}    # about where the current changes its sign")
+    for p in model.parameters:
+        if _is(p, reversal) and (p.fixed or not p.lower <= (low + high) / 2 <= p.upper):
+            own = (
+                f"fixed at {p.value:g}" if p.fixed else f"searched from {p.lower:g} to {p.upper:g}"
+            )
+            rows.append(f"# about where the current changes its sign; the model has it {own} mV")
+            rows.append(f"{p.name}: {told[:-1]}{', fixed: false' if p.fixed else ''}}}")
+    if rows:
+        yield "parameters:"
+        yield from (f"  {row}" for row in rows)
+
+
+def _is(p: Parameter, expression: sympy.Expr) -> bool:
+    """Whether an expression is this parameter and nothing else."""
+    return bool(expression.is_Symbol) and str(expression) == p.name
+
+
+def _free_name(name: str, model: ChannelModel) -> str:
+    """The name, with underscores behind it until nothing in the model is called so."""
+    taken = {*model.parameter_names, *(n for n, _ in model.definitions)}
+    taken |= {state for chain in model.chains for state in chain.states}
+    while name in taken:
+        name += "_"
+    return name
 
 
 # --- the experiments -----------------------------------------------------------------------------

@@ -85,7 +85,9 @@ FIT_FILE = Keys(
         null=True,
     ),
     current=Key(
-        Changes(("current",)), "Changes `current` of the model, key by key.", {"reversal": "-90 mV"}
+        Changes(("current",)),
+        "Changes `current` of the model, key by key; its own parameters may stand below.",
+        {"reversal": "-90 mV"},
     ),
     leak=Key(
         Within("leak"),
@@ -95,7 +97,8 @@ FIT_FILE = Keys(
     ),
     parameters=Key(
         Named(Changes(("parameter", "function parameter")), "parameter"),
-        "Changes parameters of the model, key by key, and declares those of a clamp.",
+        "Changes parameters of the model, key by key, and declares those of a clamp and those that "
+        "only `current` or `leak` of this file uses.",
         {"gmax": {"range": [0, 30]}},
     ),
     fit=Key(

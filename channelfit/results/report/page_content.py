@@ -28,7 +28,7 @@ class Facts:
 
     summary_json: str
     scheme: Scheme | None
-    reversals_mV: tuple[float | None, ...]
+    reversals_mV: tuple[float | str, ...]
     history: np.ndarray
 
 
@@ -47,7 +47,7 @@ class Run:
     summary: Mapping[str, Any]
     panels: tuple[Traces, ...]
     scheme: Scheme | None
-    reversals_mV: tuple[float | None, ...]
+    reversals_mV: tuple[float | str, ...]
     history: np.ndarray
 
     @property

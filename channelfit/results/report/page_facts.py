@@ -11,7 +11,7 @@ import numpy as np
 
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
-from channelfit.problem.clamp import words_of_clamps
+from channelfit.problem.clamp import Clamp, words_of_clamps
 from channelfit.results.report.page_content import Facts
 from channelfit.results.report.scheme_words import scheme_of
 
@@ -35,6 +35,11 @@ def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
     return Facts(summary_json, scheme_of(model), _reversals(plan, result.values), history)
 
 
+def _at_command(clamp: Clamp | None) -> bool:
+    """Whether the membrane is at the command at once, whatever else the amplifier does."""
+    return clamp is None or (clamp.series_resistance.is_zero and clamp.offset.is_zero)
+
+
 def _columns(history: np.ndarray) -> np.ndarray:
     """The columns of a history that a report draws, (n_generations, 4)."""
     if not len(history):
@@ -45,16 +50,24 @@ def _columns(history: np.ndarray) -> np.ndarray:
     return np.asarray(history, dtype=float).reshape(len(history), -1)[:, :4]
 
 
-def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | None, ...]:
+def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | str, ...]:
     """The reversal potential, mV, with which each experiment was simulated; see `Facts`."""
     problem = plan.problem
-    found: list[float | None] = [None] * len(problem.experiments)
+    found: list[float | str] = [
+        "the model's current has no single reversal potential to divide by"
+    ] * len(problem.experiments)
     ohmic = problem.model.ohmic
     if ohmic is None or ohmic.reversal is None:
         return tuple(found)
     for group in problem.groups:
         own = group.parameters(np.asarray(values, dtype=float)[:, None])[:, 0]
         names = dict(zip(group.problem.model.parameter_names, own.tolist(), strict=True))
-        for place in group.places if group.clamp is None else ():
-            found[place] = float(evaluate(ohmic.reversal, names))
+        told: float | str = float(evaluate(ohmic.reversal, names))
+        if not _at_command(group.clamp):
+            told = (
+                "the membrane is not at the command, which the clamp of this fit says, so that the "
+                "current over command minus reversal would be none"
+            )
+        for place in group.places:
+            found[place] = told
     return tuple(found)

@@ -33,6 +33,8 @@ from channelfit.results.report.traces import Traces
 _SMOOTH = ((1, 0.003), (3, 0.01), (5, math.inf))
 #: The share of a step at its end that counts as its end.
 _END = 0.1
+#: Why no conductance is measured where nothing is known of the model.
+_UNKNOWN = "no reversal potential is known to divide by"
 #: mV from the reversal potential within which a current says nothing about a conductance.
 _NEAR_REVERSAL = 8.0
 #: A change of the current is fitted where it is larger than this share of the largest current of
@@ -137,12 +139,13 @@ def parts_of(family: Family) -> list[Part]:
     return parts
 
 
-def measured(traces: Traces, reversal_mV: float | None = None) -> Family | str:
+def measured(traces: Traces, reversal_mV: float | str = _UNKNOWN) -> Family | str:
     """Measure a family of steps.
 
     Arguments:
         traces: recording and fit of one experiment.
-        reversal_mV: of the model's current; None where it has none of its own.
+        reversal_mV: of the model's current; or why there is none by which the current, over its
+            distance from the command, would be a conductance.
 
     Returns: the family, or why the experiment is none.
     """
@@ -311,7 +314,7 @@ def _end(y: np.ndarray) -> float:
     return float(y[-max(1, round(_END * y.size)) :].mean())
 
 
-def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float | None) -> Family:
+def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float | str) -> Family:
     curves = [
         steps.curve(
             f"largest current{steps.smoothing}", "pA", "iv", x, partial(steps.peaks, place)
@@ -322,10 +325,8 @@ def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float
     after = _same_after(steps.traces.protocol, place)
     if after is not None:
         curves.append(_shares_after(steps, x, after, _boltzmann_words))
-    if reversal_mV is None:
-        left_out.append(
-            "conductance: the model's current has no single reversal potential to divide by"
-        )
+    if isinstance(reversal_mV, str):
+        left_out.append(f"conductance: {reversal_mV}")
     else:
         volts = np.empty(len(x))
         volts[steps.order] = x
