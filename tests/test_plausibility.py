@@ -307,6 +307,59 @@ def test_nothing_is_said_twice_nor_of_what_is_held_out(tmp_path: Path, currents:
     assert load_plan(path, ["fit.experiments[2].weight=0"]).cautions == ()
 
 
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        ({"from": "90 ms", "to": "120 ms"}, "{from: 90 ms, to: 120 ms} leaves out no sample"),
+        ({"from": "-20 ms", "to": "-1 ms"}, "leaves out no sample of a protocol that lasts"),
+        ({"from": "4 ms", "to": "9 ms"}, ""),
+        ({"after_steps": "1 ms", "weight": 1}, ""),
+    ],
+)
+def test_a_mask_outside_of_the_sweeps(tmp_path: Path, currents: Any, mask: Any, said: str) -> None:
+    told = cautions(tmp_path, "model_a", currents["model_a"], mask=[mask])
+    assert f"fit.experiments[1].mask[1]: {said}" in told if said.startswith("{") else said in told
+    assert said or told == ""
+
+
+def test_samples_that_stay_at_zero_are_told_unless_masked(tmp_path: Path, currents: Any) -> None:
+    current = currents["k_hh_gate"].copy()
+    current[1, 100:200] = 0.0
+    said = "100 samples in a row are exactly 0 pA, from"
+    assert said in cautions(tmp_path, "k_hh_gate", current)
+    h = _protocol("deactivation").sampling_ms
+    mask = [{"from": f"{100 * h} ms", "to": f"{200 * h} ms", "sweeps": [2]}]
+    assert cautions(tmp_path, "k_hh_gate", current, mask=mask) == ""
+
+
+def test_a_baseline_where_channels_are_open(tmp_path: Path, currents: Any) -> None:
+    rows = {"from": "15 ms", "to": "20 ms"}, {"from": "0 ms", "to": "4 ms"}
+    open_, rest = (
+        cautions(tmp_path, "model_a", currents["model_a"], recording={"baseline": row})
+        for row in rows
+    )
+    assert re.search(r"recording\.baseline: the baseline is taken at -?\d+ mV, away from", open_)
+    assert rest == ""
+
+
+@pytest.mark.parametrize(("share", "said"), [(-0.016, "with the other sign"), (1.0, "")])
+def test_a_scale_that_comes_out_as_nothing(
+    tmp_path: Path, currents: Any, share: float, said: str
+) -> None:
+    whole = currents["model_a"]
+    other = np.random.default_rng(5).normal(0, 50, whole.shape)
+    names = ",".join(f"s{k}" for k in range(len(whole)))
+    (tmp_path / "other.csv").write_text(
+        "\n".join([names, *(",".join(f"{x:.9g}" for x in row) for row in other.T)])
+    )
+    step = {"file": "other.csv", "scale": "fit", "over": {"from": "0 ms", "to": "5 ms"}}
+    told = cautions(
+        tmp_path, "model_a", whole + share * other, recording={"condition": [{"subtract": step}]}
+    )
+    assert said in told
+    assert bool(said) == ("recording.condition[1].subtract: the scale" in told)
+
+
 _LATE = {"late": {"range": [0, 0.3], "unit": "ms"}}
 
 
@@ -364,6 +417,11 @@ def test_times_and_voltages_of_another_unit() -> None:
         "a sample every 100 ms for 40 s; are its times in ms"
         in told_of(built(100, {"step": 0, "for": 40000}))[0]
     )
+    assert (
+        "a junction potential of -60 mV"
+        in told_of(built(0.1, {"step": 0, "for": 40}, junction_potential=-60))[0]
+    )
+    assert told_of(built(0.1, {"step": 0, "for": 40}, junction_potential=12)) == []
     assert (
         "stays within 0.08 mV; is it in V?"
         in told_of(built(0.1, {"step": 0.02, "for": 40}, holding=-0.08))[0]

@@ -15,7 +15,7 @@ leak is seen. Nothing is drawn at random: the same file gives the same currents 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,8 @@ LEAST_SPAN_MV = 5.0
 #: Residuals beyond this many standard deviations are transients, and are not used for a line.
 _OUTLIER = 4.0
 _ROUNDS = 10
+#: A fitted scale below it subtracts nothing, or adds.
+_LEAST_SCALE = 0.1
 #: Sweeps whose amplitude fell below this part of the first one's are noise, not current run down.
 _LEAST_LEFT = 0.1
 #: What a recording that is subtracted takes from the one it is subtracted from, unless it says so.
@@ -55,6 +57,7 @@ class Conditioned:
     Attributes:
         current_pA: (n_sweeps, n_times) pA; NaN where the recording has none.
         notes: what each step found and did, in words, in order.
+        doubts: what looks wrong in a step: its key, what was found, and advice.
         low_pass: the filter that they went through, which the model's current has to go through
             too; None for none.
         every: how many samples one is to stand for, since the filter has left nothing between.
@@ -64,6 +67,7 @@ class Conditioned:
     notes: tuple[str, ...] = ()
     low_pass: LowPass | None = None
     every: int = 1
+    doubts: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass
@@ -73,7 +77,7 @@ class _Work:
     Attributes:
         current: (n_sweeps, n_times) pA, NaN where nothing was recorded.
         rows: the sweeps, counted from 0, that were recorded.
-        notes: what was done so far.
+        notes: what was done so far; doubts: see `Conditioned`.
         low_pass, every: the filter, and how many samples it lets one stand for.
     """
 
@@ -84,6 +88,7 @@ class _Work:
     name: str = ""
     low_pass: LowPass | None = None
     every: int = 1
+    doubts: list[tuple[str, str, str]] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         self.notes.append(f"{self.name}: {text}" if self.name else text)
@@ -126,7 +131,9 @@ def conditioned(
             _subtract(inner, work, other.current)
         else:
             _STEPS[name](inner, work)
-    return Conditioned(work.current, tuple(work.notes), work.low_pass, work.every)
+    return Conditioned(
+        work.current, tuple(work.notes), work.low_pass, work.every, tuple(work.doubts)
+    )
 
 
 def _steps(section: Section) -> list[tuple[str, Section]]:
@@ -185,10 +192,27 @@ def _baseline(section: Section, work: _Work) -> None:
     section.expect(KEYS["baseline"])
     window = _window(section, work)
     section.finish()
+    _doubt_voltage(section, work, window)
     means = [float(work.current[k, window[k]].mean()) for k in work.rows]
     for k, mean in zip(work.rows, means, strict=True):
         work.current[k] -= mean
     work.note(f"baseline of {_spread(means)} pA subtracted")
+
+
+def _doubt_voltage(section: Section, work: _Work, window: np.ndarray) -> None:
+    """Doubt a baseline away from the holding potential, where channels may be open."""
+    holding = work.protocol.holding_mV
+    voltages = work.protocol.command()[work.rows][window[work.rows]]
+    farthest = float(voltages[np.argmax(np.abs(voltages - holding))])
+    if abs(farthest - holding) > LEAST_SPAN_MV:
+        work.doubts.append(
+            (
+                section.key,
+                f"the baseline is taken at {farthest:.4g} mV, away from the holding potential of "
+                f"{holding:.4g} mV",
+                "what flows through channels that are open there is subtracted from all samples",
+            )
+        )
 
 
 def _leak(section: Section, work: _Work) -> None:
@@ -313,6 +337,16 @@ def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
         moved.append(float(own[0]) if len(own) else 0.0)
         work.current[k] = rest
     name = Path(section.text("file")).name
+    if wanted == "fit" and min(scales) < _LEAST_SCALE:
+        what = "with the other sign" if min(scales) < 0 else "hardly at all"
+        work.doubts.append(
+            (
+                section.key,
+                f"the scale of what is subtracted comes out as {_spread(scales)}: {name} is "
+                f"subtracted {what}",
+                "do both recordings hold the same current over this window? Else give the scale",
+            )
+        )
     told = f"{_spread(scales)} times {name} subtracted"
     work.note(told + (f", and a drift from {_spread(moved)} pA" if drift != "none" else ""))
 

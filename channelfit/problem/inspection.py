@@ -48,6 +48,8 @@ _USUAL_SAMPLING_MS = 0.1
 _POOR_SEAL = 300.0
 #: mV: where the series resistance loses more, the membrane cannot be taken to be at the command.
 LOST_MV = 5.0
+#: pA: a larger current loses `LOST_MV` in 1 MOhm.
+_LARGE_PA = 1e3 * LOST_MV
 #: The share by which peaks, or the current at rest, change over the sweeps before it is told.
 _DRIFT = 0.2
 
@@ -448,7 +450,7 @@ def _of_the_cell(found: Inspection) -> Iterator[_Told]:
             "it for the channel's",
         )
     if found.peak is not None:
-        yield from _of_the_peak(found, abs(found.peak.current_pA))
+        yield from _of_the_peak(found, abs(found.peak.raw_pA))
     if found.run_down is not None and abs(found.run_down) > _DRIFT:
         yield (
             f"the peak changes by {100 * found.run_down:+.0f} % from the first sweep to the last",
@@ -465,6 +467,12 @@ def _of_the_peak(found: Inspection, size_pA: float) -> Iterator[_Told]:
             f"{size_pA / 1e3:.3g} nA through {resistance:.3g} MOhm, {100 * fraction:.0f} % "
             f"compensated, lose up to {found.lost_mV:.2g} mV",
             "the membrane is not at the command then",
+        )
+    if found.of_the_clamp("series_resistance_MOhm") is None and size_pA > _LARGE_PA:
+        yield (
+            f"{size_pA / 1e3:.3g} nA flow, and the file does not say the series resistance: each "
+            f"MOhm that is not compensated loses {size_pA / 1e3:.3g} mV",
+            "a section `clamp:` takes it into account (docs/clamp.md)",
         )
     if 0 < size_pA < 5 * found.noise_pA:
         yield (

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from channelfit.problem.measures import noise_pA
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Samples
 from channelfit.reading.cautions import Caution, each_once
@@ -21,6 +22,13 @@ from channelfit.reading.sample_times import look_like_times
 
 #: For so many ms, and at least so many samples, after the command has changed a current may jump.
 RESPONSE_MS, _RESPONSE_SAMPLES = 5.0, 5
+#: mV: no pair of usual solutions has a larger junction potential.
+_MOST_JUNCTION_MV = 30.0
+#: So many equal samples in a row, between others that are hardly ever equal, were not recorded, and
+#: the share of equal neighbors up to which the others are so.
+_STUCK_RUN, _STILL = 30, 0.3
+#: The share of its range below which the noise of a recording is that of rounding.
+_NO_NOISE = 1e-4
 #: Fewer different values than these are few for a recording.
 _FEW_LEVELS = 32
 #: Samples at the beginning that mostly tell already that there are more.
@@ -102,6 +110,13 @@ def protocol_cautions(protocol: Protocol, place: str) -> Iterator[Caution]:
             f"a sample every {protocol.sampling_ms:g} ms for {longest / 1000:g} s",
             "are its times in ms, and called s?",
         )
+    junction = protocol.junction_potential_mV
+    if abs(junction) > _MOST_JUNCTION_MV:
+        yield Caution(
+            place,
+            f"a junction potential of {junction:g} mV",
+            "usual solutions have 2 to 15 mV; is it in mV, and a junction potential?",
+        )
     largest = max(float(np.nanmax(np.abs(protocol.command()))), abs(protocol.holding_mV))
     if 0 < largest < 1.0:
         yield Caution(place, f"the command stays within {largest:g} mV", "is it in V?")
@@ -143,7 +158,7 @@ def recording_cautions(seen: Seen, counts: bool, raw: Seen | None = None) -> tup
             nothing was done to it.
     """
     found = list[Caution]()
-    for check in (_swapped, _constant, _levels, _clipped):
+    for check in (_swapped, _constant, _levels, _clipped, _stuck):
         said = list(check(seen))
         found += said if said or raw is None else check(raw)
     found += _apart(seen)
@@ -228,6 +243,27 @@ def _clipped(seen: Seen) -> Iterator[Caution]:
                 f"{seen.at(index)} on, {at_end.sum()} samples in all",
                 "the amplifier was saturated; mask these samples, or their peak is cut off",
             )
+
+
+def _stuck(seen: Seen) -> Iterator[Caution]:
+    """A caution where a current stays at a value in between, which its noise should not let it."""
+    current = np.where(seen.scored, seen.current_pA, np.nan)
+    same = np.diff(current, axis=1) == 0
+    if not same.any():
+        return
+    (sweep, start), length = _longest_run(same)
+    value, known = current[sweep, start], seen.current_pA[seen.known]
+    others = np.isfinite(np.diff(current, axis=1)).sum() - length
+    still = (same.sum() - length) / max(others, 1)
+    ends = value in (known.max(), known.min())  # there it was cut off, which is told elsewhere
+    if length + 1 < _STUCK_RUN or still >= _STILL or ends or length >= 0.9 * same[sweep].size:
+        return
+    if noise_pA(seen.current_pA) > _NO_NOISE * np.ptp(known):  # a simulation has none
+        yield seen.tell(
+            f"{length + 1} samples in a row are exactly {value:g} pA, from "
+            f"{seen.at((sweep, start))} on",
+            "nothing was recorded there; mask these samples",
+        )
 
 
 def _longest_run(mask: np.ndarray) -> tuple[tuple[int, int], int]:

@@ -248,7 +248,10 @@ def load_recording(
         conditioning=done.notes,
         low_pass=done.low_pass,
         every=done.every,
-        cautions=tuple(_of_labels(section, labels, rows, protocol)),
+        cautions=(
+            *_of_labels(section, labels, rows, protocol),
+            *(Caution(f"{section.file}: {key}", *told) for key, *told in done.doubts),
+        ),
     )
 
 
@@ -299,6 +302,23 @@ def _refuse_clamp(section: Section) -> None:
                 "{series_resistance: 5 MOhm, membrane_capacitance: 20 pF}` (the size of a cell "
                 "that currents are divided by belongs under `current`)",
                 key,
+            )
+
+
+def empty_masks(entries: Sequence[Section], protocol: Protocol) -> Iterator[Caution]:
+    """Cautions about entries of ``mask:`` that name no sample of any sweep, from checked ones."""
+    lasts = max(sweep[-1].end_ms for sweep in protocol.sweeps)
+    whole = masks([], protocol).sum()
+    for entry in entries:
+        entry.expect(KEYS["mask"])
+        given = {key: entry.take(key) for key in entry.given()}
+        probe = Section({**given, "weight": 0}, entry.file, entry.key)
+        if masks([probe], protocol).sum() == whole:
+            said = ", ".join(f"{key}: {value}" for key, value in given.items())
+            yield Caution(
+                f"{entry.file}: {entry.key}",
+                f"{{{said}}} leaves out no sample of a protocol that lasts {lasts:g} ms",
+                "is its time counted from the start of a sweep, and in ms?",
             )
 
 

@@ -22,7 +22,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import Seen, protocol_cautions, recording_cautions
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, in_fit, read_rate_bounds, tied_bounds
-from channelfit.problem.recording import Recording, load_recording, masks
+from channelfit.problem.recording import Recording, empty_masks, load_recording, masks
 from channelfit.problem.waves import Constant, Ramp, Segment, Sines
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section
@@ -296,6 +296,7 @@ def _experiment(
     seen = Seen(place, protocol, recording.current_pA, left)
     raw = None if recording.raw_pA is None else replace(seen, current_pA=recording.raw_pA)
     cautions = recording.cautions + recording_cautions(seen, weight > 0, raw)
+    cautions += tuple(empty_masks(_mask_sections(row), protocol))
     recording = replace(recording, weight=left, cautions=cautions)
     told = Experiment(protocol, recording, weight, cell, celsius, clamp)
     experiment = _thinned(told, every)
@@ -324,10 +325,13 @@ def _late(
 
 def _masks(row: Section, protocol: Protocol) -> np.ndarray:
     """The weights (n_sweeps, n_times) that the masks of an experiment leave its samples."""
+    return masks(_mask_sections(row), protocol)
+
+
+def _mask_sections(row: Section) -> list[Section]:
     entries = row.take("mask")
     entries = [entries] if isinstance(entries, Mapping) else row.items("mask")
-    sections = [Section(e, row.file, row.path(f"mask[{i}]")) for i, e in enumerate(entries, 1)]
-    return masks(sections, protocol)
+    return [Section(e, row.file, row.path(f"mask[{i}]")) for i, e in enumerate(entries, 1)]
 
 
 def _filtering(row: Section, clamp: Clamp | None, recording: Recording) -> Clamp | None:
