@@ -1,6 +1,6 @@
 """Measures k-means by its ways, and how often intervals of a population hold the truth.
 
-    python benchmarks/kmeans.py [--parts cpu workers coverage] [--backend cuda] [--points N]
+    python benchmarks/kmeans.py [--parts cpu workers coverage groups] [--backend cuda] [--points N]
 
 The points are those of the published distributed design: N points in d = 2 dimensions, K = 4
 centers; here in overlapping clouds, so that centers move for long. Each way follows the same single
@@ -12,6 +12,10 @@ beginning for the same number of iterations, and must come to the same inertia.
   machine compute: parts are so large since a worker is not asked for less.
 * coverage: simulated plates of 5 to 400 cells, and how often the 95 % intervals of mean and spread
   of two drawn parameters hold the truth. Errors of the wells are half of the spread.
+* groups: how often 96 points are said to be as many groups as they are: one population, normal,
+  correlated, with heavy tails (Student's t with 4 and 3 degrees of freedom) or skew (logarithms
+  normal, of standard deviation 0.5), and two that are 2.7 times apart in two parameters, whose
+  scatter is 12 %.
 * with --backend cuda: the whole on a GPU, points carried there and labels back, beside scikit-learn
   in the same run; and an iteration alone, points there already, ten in a row.
 
@@ -38,9 +42,11 @@ from channelfit.batch.mixed import Evidence, Level, Mixed
 from channelfit.pieces.cluster import open_cluster
 from channelfit.results.uncertainty.k_means import Clusters, beginnings, k_means
 from channelfit.results.uncertainty.k_means_cuda import OnGpu
+from channelfit.results.uncertainty.mixtures import how_many
 from channelfit.scoring.machine import gpu
 
 K, D, SEED, ITERATIONS, REPEATS, IN_A_ROW, TIMES = 4, 2, 20151226, 20, 3, 10, 16
+WELLS, DIMENSIONS, POPULATIONS = 96, (2, 4, 9), 200
 PLATES = ((5, 600), (20, 400), (100, 200), (400, 60))
 
 
@@ -149,6 +155,38 @@ def coverage(share: float) -> list[Row]:
     return rows
 
 
+def one_population(kind: str, d: int, random: np.random.Generator) -> np.ndarray:
+    """Points (WELLS, d) of a population of a kind."""
+    points = random.normal(size=(WELLS, d))
+    if kind.startswith("t with"):
+        freedom = int(kind.split()[2])
+        points /= np.sqrt(random.chisquare(freedom, size=(WELLS, 1)) / freedom)
+    elif kind == "correlated":
+        points = points @ random.normal(size=(d, d))
+    elif kind == "skew":
+        points = np.exp(0.5 * points)
+    elif kind != "normal":
+        points *= 0.12
+        points[: int(kind.split()[0]), :2] += np.log(2.7)
+    return np.asarray(points)
+
+
+def chosen(share: float) -> list[Row]:
+    """How often the number of groups is right, in percent."""
+    rows = []
+    repeats = max(2, int(share * POPULATIONS))
+    one = ("normal", "correlated", "t with 4", "t with 3", "skew")
+    for kind in (*one, "59 and 37", "8 and 88"):
+        for d in DIMENSIONS:
+            random = np.random.default_rng([SEED, d])
+            found = [how_many(one_population(kind, d, random)) for _ in range(repeats)]
+            right = np.mean([choice.k == (1 if kind in one else 2) for choice in found])
+            unsure = sum(choice.is_ambiguous for choice in found)
+            note = f"{repeats} populations, {unsure} ambiguous"
+            rows.append(Row(f"{kind}, {d} parameters", 100 * float(right), "%", note=note))
+    return rows
+
+
 def _information(random: np.random.Generator, n: int, error: float) -> np.ndarray:
     """Information matrices (n, 2, 2) of wells that determine two parameters unequally well."""
     rows = random.normal(size=(n, 6, 2)) / np.sqrt(6)
@@ -180,6 +218,9 @@ def main() -> None:
     if asked.backend == "cpu" and "coverage" in asked.parts:
         title = "how often 95 % intervals hold the truth"
         finish("populations", title, coverage(share), "", asked.out)
+    if asked.backend == "cpu" and "groups" in asked.parts:
+        title = "how often the number of groups is right"
+        finish("groups", title, chosen(share), "", asked.out)
 
 
 if __name__ == "__main__":

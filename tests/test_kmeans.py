@@ -29,7 +29,6 @@ from channelfit.results.uncertainty.k_means import (
     Clusters,
     Part,
     beginnings,
-    how_many,
     k_means,
 )
 from channelfit.results.uncertainty.k_means_cuda import TILE, OnGpu, cuda_text
@@ -41,6 +40,7 @@ from channelfit.results.uncertainty.k_means_sums import (
     next_centers,
     partial_sums,
 )
+from channelfit.results.uncertainty.mixtures import Choice, how_many
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 
@@ -484,6 +484,43 @@ def test_one_normal_population_is_one_group_however_long() -> None:
     assert wrong <= 1
 
 
+def two_kinds(n: int, other: int, d: int, seed: int = 0) -> np.ndarray:
+    """Logarithms of parameters that scatter by 12 %, two of them 2.7 times apart between kinds."""
+    points = 0.12 * np.random.default_rng(seed).normal(size=(n + other, d))
+    points[:n, :2] += np.log(2.7)
+    return points
+
+
+@pytest.mark.parametrize(("n", "other", "d"), [(59, 37, 2), (59, 37, 9), (8, 88, 2), (8, 88, 5)])
+def test_wild_type_and_mutant_are_two_groups(n: int, other: int, d: int) -> None:
+    choice = how_many(two_kinds(n, other, d))
+    assert choice.k == 2
+    assert sorted(np.bincount(choice.labels)) == sorted([n, other])
+    assert "normal populations were compared with one population" in choice.sentence()
+
+
+@pytest.mark.parametrize("kind", ["normal", "correlated", "heavy tails"])
+def test_one_population_is_one_group(kind: str) -> None:
+    """How often over 200 populations of each kind: `benchmarks/kmeans.py --parts groups`."""
+    wrong = 0
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        points = random.normal(size=(96, 4))
+        if kind == "heavy tails":
+            points /= np.sqrt(random.chisquare(4, size=(96, 1)) / 4)
+        if kind == "correlated":
+            points = points @ random.normal(size=(4, 4))
+        wrong += how_many(points).k > 1
+    assert wrong == 0
+
+
+def test_an_ambiguous_choice_is_said_to_be_one() -> None:
+    choice = Choice(1, np.zeros(3), 5.0, 6.0, 2.5, None)
+    assert choice.is_ambiguous
+    assert "ambiguous, several groups are better by 6" in choice.sentence()
+    assert "2.5 standard deviations apart" in choice.sentence()
+
+
 def test_few_points_or_equal_ones_are_one_group() -> None:
     assert how_many(clouds(n=6)).k == 1
     assert how_many(np.ones((50, 2))).k == 1
@@ -558,7 +595,9 @@ def test_one_kind_of_cells_is_said_to_be_one() -> None:
 def test_another_number_than_the_data_say_is_said() -> None:
     fits, _ = wells()
     found = groups(fits, 3, parameters=[RATE, CHARGE, SIZE], names=["a", "z"])
-    assert any("chooses 2 groups, and 3 were asked for" in note for note in found.notes)
+    assert any(
+        "2 groups are better by" in note and "3 were asked for" in note for note in found.notes
+    )
 
 
 def test_what_a_well_hardly_determines_does_not_sort_it() -> None:

@@ -20,10 +20,13 @@ from channelfit.model.channel import Parameter
 from channelfit.pieces.work import Doer
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
-from channelfit.results.uncertainty.k_means import RESTARTS, Choice, Clusters, how_many, k_means
+from channelfit.results.uncertainty.k_means import RESTARTS, Clusters, k_means
+from channelfit.results.uncertainty.mixtures import Choice, how_many
 
 #: Errors cannot explain more of the scatter over the plate than all but this share.
 _LEAST_SCATTER = 0.1
+#: k-means divides otherwise than a mixture where more than one well in so many is elsewhere.
+_MANY = 10
 #: A scatter below this share of a range is none.
 _ALL_EQUAL = 1e-9
 
@@ -41,8 +44,8 @@ class Groups:
             logarithms where `logarithmic`.
         logarithmic: (n_names,).
         explained: the share of the wells' summed squared distances that lies between groups.
-        suggested: the number of groups that the gap statistic chooses.
-        gap, gap_error: for 1, 2, .. groups; see `k_means.Choice`.
+        suggested: the number of groups that mixtures of normal populations choose.
+        choice: what was compared for that; see `mixtures.Choice`.
         way, iterations: of the computation.
         notes: what a reader must know, in sentences.
     """
@@ -56,8 +59,7 @@ class Groups:
     logarithmic: np.ndarray
     explained: float
     suggested: int
-    gap: np.ndarray
-    gap_error: np.ndarray
+    choice: Choice
     way: str
     iterations: int
     notes: tuple[str, ...]
@@ -94,8 +96,10 @@ class Groups:
             "left_out": int((self.numbers == 0).sum()),
             "explained": self.explained,
             "suggested": self.suggested,
-            "gap": plain(self.gap.tolist()),
-            "gap_error": plain(self.gap_error.tolist()),
+            "compared": self.choice.sentence(),
+            "bic": plain(self.choice.bic.tolist()),
+            "bic_of_heavy_tails": plain([self.choice.heavy])[0],
+            "centers_apart": self.choice.apart,
             "way": self.way,
         }
 
@@ -109,8 +113,12 @@ class Groups:
             f"{n} wells were sorted into {k} group{'s' * (k > 1)} by k-means of "
             f"{', '.join(self.names)}, in standard deviations over the plate and drawn toward its "
             f"mean by their errors; {100 * self.explained:.0f} % of the squared distances lie "
-            "between the groups"
+            f"between the groups. {self._compared()}"
         )
+
+    def _compared(self) -> str:
+        text = self.choice.sentence()
+        return text[0].upper() + text[1:]
 
     def text(self) -> str:
         """The groups for a terminal: one line a group, then what must be known."""
@@ -143,7 +151,7 @@ def groups(
 
     Arguments:
         fits: of all wells.
-        k: the number of groups; None to choose it by the gap statistic.
+        k: the number of groups; None to choose it; see `mixtures`.
         parameters: of the problem, by whose ranges and scales the wells were searched.
         names: of the parameters that count; all without them.
         wells: labels; numbers from 1 without them.
@@ -188,8 +196,7 @@ def groups(
         np.array([c.logarithmic for c in columns]),
         1 - found.inertia / one if one > 0 else 0.0,
         choice.k,
-        choice.gap,
-        choice.error,
+        choice,
         found.way,
         found.iterations,
         tuple(_notes(choice, k, found, numbers, labels, missing)),
@@ -246,13 +253,29 @@ def _notes(
     """What a reader must know; `missing` says which wells are left out."""
     notes = [missing] if missing else []
     if choice.k == 1 and (asked is None or asked > 1):
-        notes.append(
-            "one group describes the wells as well: they are no further apart than those of one "
-            "normal population"
-        )
+        notes.append(choice.sentence())
     elif asked is not None and asked != choice.k:
-        notes.append(f"the gap statistic chooses {choice.k} groups, and {asked} were asked for")
+        notes.append(f"{choice.sentence()}; {asked} were asked for")
+    elif choice.labels is not None:
+        notes += _divided_otherwise(choice.labels, found.labels)
     for k in np.flatnonzero(found.sizes == 1):
         (well,) = np.flatnonzero(numbers == k + 1)
         notes.append(f"group {k + 1} is one well alone, {labels[well]}: an outlier, not a group")
     return notes
+
+
+def _divided_otherwise(labels: np.ndarray, found: np.ndarray) -> list[str]:
+    """A sentence where k-means divides the wells otherwise than the mixture that chose the number.
+
+    Arguments:
+        labels, found: (n,) of the mixture and of k-means.
+    """
+    counts = np.zeros((int(labels.max()) + 1, int(found.max()) + 1), int)
+    np.add.at(counts, (labels, found), 1)
+    other = len(labels) - int(counts.max(axis=0).sum())
+    if other * _MANY < len(labels):
+        return []
+    return [
+        f"{other} wells are in another group by k-means than by the mixture that chose the number: "
+        "the groups overlap, or k-means divides a wide one"
+    ]

@@ -52,11 +52,6 @@ _PART = 1 << 23
 _FIRST_ROWS = 1000
 #: Inertias that differ by less than this share are the same; the first of them is taken.
 _SAME = 1e-9
-#: Populations of one group to compare with, the most groups that are tried, points that are looked
-#: at, and by how many standard deviations one group more must be better.
-_REFERENCES, _MOST_GROUPS, _LOOKED_AT, _BETTER = 20, 8, 2000, 2.0
-#: Groups need so many points each, on average, to be told apart.
-_POINTS_A_GROUP = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,67 +375,3 @@ def _ordered(
         whole = np.full(len(good), -1, np.int64)
         whole[good] = rank[labels]
     return Clusters(centers[order], whole, inertia, count, way)
-
-
-# --- how many groups -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """How many groups describe points.
-
-    Attributes:
-        k: the number of groups; 1 where one normal population describes the points as well.
-        gap: (n,) for 1, 2, .. groups, as far as was looked: by how much the logarithm of the
-            inertia is below that of points of one normal population.
-        error: (n,), its standard deviations.
-    """
-
-    k: int
-    gap: np.ndarray
-    error: np.ndarray
-
-
-def how_many(points: np.ndarray, seed: int = 0) -> Choice:
-    """Choose the number of groups by the gap statistic.
-
-    Points are compared with points of one normal population of the same mean and covariance, in
-    place of the even distribution of Tibshirani, Walther and Hastie (2001, J R Stat Soc B 63:411):
-    then one population of cells, however long, is one group. The least number is taken after which
-    one more is not better by two standard deviations.
-
-    Arguments:
-        points: (n, d) without NaN.
-    """
-    random = np.random.Generator(np.random.Philox([seed, 1]))
-    if len(points) > _LOOKED_AT:
-        points = points[random.choice(len(points), _LOOKED_AT, replace=False)]
-    most = max(1, min(_MOST_GROUPS, len(points) // _POINTS_A_GROUP))
-    if most == 1 or not np.ptp(points, axis=0).any():
-        return Choice(1, np.zeros(1), np.zeros(1))
-    covariance = np.atleast_2d(np.cov(points.T))
-    middle = points.mean(axis=0)
-    drawn = [
-        random.multivariate_normal(middle, covariance, len(points), method="svd")
-        for _ in range(_REFERENCES)
-    ]
-    gap, error = np.zeros(most), np.zeros(most)
-    for k in range(1, most + 1):
-        there = [_log_inertia(other, k, seed) for other in drawn]
-        gap[k - 1] = np.mean(there) - _log_inertia(points, k, seed)
-        error[k - 1] = np.std(there, ddof=1) * np.sqrt(1 + 1 / _REFERENCES)
-        if k > 1 and gap[k - 2] >= gap[k - 1] - _BETTER * error[k - 1]:
-            return Choice(k - 1, gap[:k], error[:k])
-    return Choice(most, gap, error)
-
-
-def _log_inertia(points: np.ndarray, k: int, seed: int) -> float:
-    """The logarithm of the inertia of k groups."""
-    if k == 1:
-        inertia = float(((points - points.mean(axis=0)) ** 2).sum())
-    else:
-        try:
-            inertia = k_means(points, k, seed=seed, restarts=3, way="sums").inertia
-        except InputError:  # fewer different points than groups
-            inertia = 0.0
-    return float(np.log(max(inertia, 1e-300)))

@@ -1,0 +1,241 @@
+"""How many groups describe points: mixtures of normal distributions against one population.
+
+A mixture of k normal populations of one covariance, which is that within the groups, is fitted by
+expectation and maximization (Dempster, Laird and Rubin 1977, J R Stat Soc B 39:1) and compared by
+BIC (Schwarz 1978) with one normal population and with one of heavy tails, Student's t in as many
+dimensions (Lange, Little and Taylor 1989, J Am Stat Assoc 84:881). So neither a few outliers nor
+parameters that are correlated make two groups. That the scatter within groups counts, not that over
+all points, is what finds few wells of another kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+#: By how much BIC must fall for more groups, and from where on they may be there: odds of 150 to 1,
+#: and of 1 to 1.
+SURE, MAYBE = 10.0, 0.0
+#: The most groups that are tried, points that are looked at, points that a group needs on average,
+#: and points that each dimension needs.
+_MOST_GROUPS, _LOOKED_AT, _POINTS_A_GROUP, _POINTS_A_DIMENSION = 8, 2000, 5, 5
+#: Groups overlap where their centers are nearer than so many standard deviations within them: two
+#: of one size then have a single peak.
+_APART = 2.0
+_ITERATIONS, _STILL = 300, 1e-6
+#: Iterations after which the best of all beginnings go on, and how many of them do.
+_TRIED, _GO_ON = 6, 4
+#: Degrees of freedom that are tried for heavy tails.
+_TAILS = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0)
+#: Eigenvalues of a covariance count down to this share of the largest.
+_FLOOR = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """How many groups describe points.
+
+    Attributes:
+        k: the number of groups.
+        bic: (n,) of mixtures of 1, 2, .. groups, as far as was looked.
+        heavy: BIC of one population with heavy tails; inf where it was not tried.
+        gain: by how much BIC of the best mixture of several groups is below that of the better
+            single population; -inf where none was tried.
+        apart: the distance of the two nearest centers of that mixture, in standard deviations
+            within groups.
+        labels: (n_points,) its groups, by number from 0; None where points were left out.
+    """
+
+    k: int
+    bic: np.ndarray
+    heavy: float
+    gain: float
+    apart: float
+    labels: np.ndarray | None
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether there may be more groups than were chosen."""
+        return self.k == 1 and self.gain > MAYBE
+
+    def sentence(self) -> str:
+        """What was compared, and what came of it."""
+        if math.isinf(self.gain):
+            return "there are too few different wells to look for groups"
+        tried = f"mixtures of up to {len(self.bic)} normal populations"
+        what = f"{tried} were compared with one population, normal or with heavy tails, by BIC"
+        if self.k > 1:
+            return f"{what}: {self.k} groups are better by {self.gain:.0f}"
+        if self.is_ambiguous:
+            near = f", whose centers are {self.apart:.1f} standard deviations apart"
+            return (
+                f"{what}: ambiguous, several groups are better by {self.gain:.0f}{near}, which is "
+                "too little to rely on; ask for a number of groups to see them"
+            )
+        return f"{what}: one group describes the wells as well"
+
+
+def how_many(points: np.ndarray, seed: int = 0) -> Choice:
+    """Choose the number of groups.
+
+    Arguments:
+        points: (n, d) without NaN.
+        seed: of which points are looked at where there are very many.
+    """
+    n_all = len(points)
+    if n_all > _LOOKED_AT:
+        random = np.random.Generator(np.random.Philox([seed, 1]))
+        points = points[random.choice(n_all, _LOOKED_AT, replace=False)]
+    white = _whitened(points)
+    n, d = white.shape
+    most = min(_MOST_GROUPS, n // _POINTS_A_GROUP)
+    if d == 0 or most < 2:
+        return Choice(1, np.zeros(1), math.inf, -math.inf, 0.0, None)
+    one = _normal(white, np.ones((n, 1)), 2)
+    assert one is not None
+    found, bic = [one], [_bic(one.likelihood, n, d, 1)]
+    for k in range(2, most + 1):
+        best = _best_of(white, found[-1], k)
+        if best is None:
+            break
+        found.append(best)
+        bic.append(_bic(best.likelihood, n, d, k))
+        if bic[-1] > min(bic) + SURE and k > 2:
+            break
+    heavy = _heavy_tailed(white) + math.log(n)
+    if len(bic) == 1:
+        return Choice(1, np.array(bic), heavy, -math.inf, 0.0, None)
+    several = np.array(bic[1:])
+    place = 1 + int(np.flatnonzero(several <= several.min() + SURE)[0])
+    gain = min(bic[0], heavy) - bic[place]
+    apart = found[place].apart
+    k = place + 1 if gain > SURE and apart > _APART else 1
+    labels = found[place].share.argmax(axis=1) if len(white) == n_all else None
+    return Choice(k, np.array(bic), heavy, gain, apart, labels)
+
+
+def _bic(likelihood: float, n: int, d: int, k: int) -> float:
+    """Minus twice the logarithm of a likelihood, and what its parameters cost."""
+    return float(-2 * likelihood + (k * d + d * (d + 1) / 2 + k - 1) * math.log(n))
+
+
+def _whitened(points: np.ndarray) -> np.ndarray:
+    """Points (n, d') in principal directions, of variance 1: as many as there are points for."""
+    apart = points - points.mean(axis=0)
+    scale = apart.std(axis=0)
+    apart = apart[:, scale > 0] / scale[scale > 0]
+    if not apart.shape[1]:
+        return apart
+    values, vectors = np.linalg.eigh(apart.T @ apart / len(apart))
+    order = np.argsort(-values)[: max(1, len(apart) // _POINTS_A_DIMENSION)]
+    keep = order[values[order] > _FLOOR * values.max()]
+    found: np.ndarray = apart @ vectors[:, keep] / np.sqrt(values[keep])
+    return found
+
+
+# --- a mixture of one covariance ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Mixture:
+    """A fitted mixture: its likelihood, (n, k) shares of points, and distances of its centers."""
+
+    likelihood: float
+    share: np.ndarray
+    apart: float
+
+
+def _normal(points: np.ndarray, share: np.ndarray, iterations: int) -> _Mixture | None:
+    """A mixture from shares (n, k), until it moves no more; None where a group is lost."""
+    (n, d), k = points.shape, share.shape[1]
+    before = -math.inf
+    for _ in range(iterations):
+        size = share.sum(axis=0)
+        if size.min() < 1.5:
+            return None
+        centers = share.T @ points / size[:, None]
+        # of points with variance 1 in each direction, so no direction is lost by scale
+        within = (points.T @ points - (centers.T * size) @ centers) / n
+        values, vectors = np.linalg.eigh(within)
+        if values[0] < _FLOOR:
+            return None
+        root = vectors / np.sqrt(values)
+        seen, middle = points @ root, centers @ root
+        squares = (seen**2).sum(axis=1)[:, None] - 2 * seen @ middle.T + (middle**2).sum(axis=1)
+        logs = np.log(size / n) - 0.5 * squares
+        top = logs.max(axis=1)
+        density = np.exp(logs - top[:, None])
+        total = density.sum(axis=1)
+        likelihood = float((top + np.log(total)).sum())
+        likelihood -= 0.5 * n * (float(np.log(values).sum()) + d * math.log(2 * math.pi))
+        share = density / total[:, None]
+        if likelihood - before < _STILL * n:
+            break
+        before = likelihood
+    distance = np.sqrt(((middle[:, None] - middle) ** 2).sum(axis=2))
+    apart = float(distance[np.triu_indices(k, 1)].min()) if k > 1 else 0.0
+    return _Mixture(likelihood, share, apart)
+
+
+def _best_of(points: np.ndarray, before: _Mixture, k: int) -> _Mixture | None:
+    """The best mixture of k groups, begun by dividing each of k - 1 groups in several ways."""
+    every = np.eye(k)
+    tried = [_normal(points, every[labels], _TRIED) for labels in _divided(points, before, k)]
+    good = sorted((one for one in tried if one), key=lambda one: -one.likelihood)[:_GO_ON]
+    found = [_normal(points, one.share, _ITERATIONS) for one in good]
+    return max((one for one in found if one), key=lambda one: one.likelihood, default=None)
+
+
+def _divided(points: np.ndarray, before: _Mixture, k: int) -> Iterator[np.ndarray]:
+    """Labels with one group more: a group divided along a direction, at its widest gap or at a
+    share of it.
+    """
+    labels = before.share.argmax(axis=1)
+    random = np.random.Generator(np.random.Philox(k))
+    for group in range(k - 1):
+        mine = np.flatnonzero(labels == group)
+        if len(mine) < 4:
+            continue
+        own = points[mine] - points[mine].mean(axis=0)
+        far = own[np.argsort(-(own**2).sum(axis=1))[:6]]  # toward points far out
+        ways = np.vstack([np.eye(points.shape[1]), far, random.standard_normal((8, own.shape[1]))])
+        for way in ways:
+            order = mine[np.argsort(own @ way, kind="stable")]
+            for cut in (len(mine) // 2, len(mine) // 8 or 1, len(mine) - (len(mine) // 8 or 1)):
+                fresh = labels.copy()
+                fresh[order[cut:]] = k - 1
+                yield fresh
+
+
+# --- one population with heavy tails --------------------------------------------------------------
+
+
+def _heavy_tailed(points: np.ndarray) -> float:
+    """BIC of one population of Student's t, less what its degrees of freedom cost."""
+    n, d = points.shape
+    best = -math.inf
+    for freedom in _TAILS:
+        weight = np.ones(n)
+        before = -math.inf
+        for _ in range(_ITERATIONS):
+            center = weight @ points / weight.sum()
+            apart = points - center
+            scatter = (apart.T * weight) @ apart / n
+            squares = (apart @ np.linalg.pinv(scatter) * apart).sum(axis=1)
+            determinant = float(np.linalg.slogdet(scatter)[1])
+            likelihood = n * (
+                math.lgamma((freedom + d) / 2)
+                - math.lgamma(freedom / 2)
+                - 0.5 * d * math.log(freedom * math.pi)
+                - 0.5 * determinant
+            )
+            likelihood -= (freedom + d) / 2 * float(np.log1p(squares / freedom).sum())
+            if likelihood - before < _STILL * n:
+                break
+            before = likelihood
+            weight = (freedom + d) / (freedom + squares)
+        best = max(best, likelihood)
+    return _bic(best, n, d, 1)
