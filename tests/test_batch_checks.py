@@ -159,6 +159,7 @@ def test_every_limit_has_its_sentence_and_can_be_replaced() -> None:
     cases: dict[str, tuple[Checked, dict[str, float]]] = {
         "seal": (Checked(), {"seal": 40.0}),
         "run_down": (Checked(), {"run_down": -0.3}),
+        "clamp_lost": (Checked(), {"clamp_lost": 9.0, "clamp_resistance": 8.0}),
         "slow_misfit": (Checked(slow=3.0, slow_sure=9.0), {}),
     }
     faults = {

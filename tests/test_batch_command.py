@@ -21,10 +21,12 @@ from click.testing import CliRunner, Result
 
 import channelfit as cf
 from channelfit.batch import run as runs
+from channelfit.batch.recordings import find_recordings
 from channelfit.batch.results import Results
 from channelfit.batch.run import Asked, ready
 from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable
+from channelfit.batch.template import Template, measures
 from channelfit.batch.work import Piece
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
@@ -268,6 +270,46 @@ def test_seals_that_the_instrument_has_measured_stand_in_the_table(plate: Path) 
     np.testing.assert_allclose(WellTable.read(plate / "run")["seal"], [1500, 200, np.nan])
     shown = called("--show", "run", "--where", "seal > 0.5 GOhm").stdout
     assert "1 of 3 wells" in shown
+
+
+def test_the_clamp_of_a_well_is_that_of_the_table_or_of_the_instrument(plate: Path) -> None:
+    fit = json.loads(json.dumps(FIT))
+    fit["fit"]["clamp"] = {
+        "series_resistance": "{rs} MOhm",
+        "membrane_capacitance": "{cm} pF",
+        "compensation": 0.75,
+    }
+    (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
+    files = [f"plate/cells-{well}.csv" for well in WELLS[:3]]
+    rows = [f"{file},{rs},12" for file, rs in zip(files, ("8", "4.5", ""), strict=True)]
+    (plate / "wells.csv").write_text("\n".join(["file,rs,cm", *rows]) + "\n")
+    template = Template.read(plate / "fit.yaml")
+    wells = find_recordings(("wells.csv",), template.expected)
+    plan = template.plan(wells[0])
+    for well, resistance in zip(wells, (8.0, 4.5), strict=False):
+        problem = template.problem(plan, well)
+        clamp = problem.experiments[0].clamp
+        assert clamp is not None
+        assert float(clamp.series_resistance) == resistance
+        assert float(clamp.membrane_capacitance) == 12
+        known = measures(problem, well)
+        recording = problem.experiments[0].recording
+        assert recording is not None
+        largest = np.abs(recording.current_pA[recording.weight > 0]).max()
+        assert (known["clamp_resistance"], known["clamp_capacitance"]) == (resistance, 12)
+        lost = 0.25 * resistance * largest / 1000
+        assert known["clamp_lost"] == pytest.approx(lost, rel=0.05)
+    with pytest.raises(InputError, match=r"fit.clamp.*nothing is known of {rs} for A03"):
+        template.problem(plan, wells[2])
+    sweeps = [[[8e6] * 16 for _ in range(24)], [[6e6] * 16 for _ in range(24)]]
+    own = {"QCData": {"Rseries": sweeps, "Capacitance": [[[9e-12] * 16] * 24] * 2}}
+    (plate / "plate" / "plate.json").write_text(json.dumps(own))
+    (well,) = find_recordings(files[2:], template.expected)
+    clamp = template.problem(plan, well).experiments[0].clamp
+    assert clamp is not None
+    assert float(clamp.series_resistance) == pytest.approx(7)
+    assert float(clamp.membrane_capacitance) == pytest.approx(9)
+    assert plate / "plate" / "plate.json" in [Path(file) for file in template.files_of(well)]
 
 
 def test_leak_and_run_down_are_measured_before_conditioning(plate: Path) -> None:

@@ -48,8 +48,8 @@ _HELD = 1 << 25
 #: Samples of a block of residuals in which noise is measured. Filtered noise hardly moves within a
 #: short block; a sweep needs several blocks, and half of the samples that count must lie in some.
 _BLOCKS, _BLOCKS_OF_A_SWEEP = (64, 32, 16, 8), 8
-#: Noise is strongly correlated where it makes an error so many times as wide.
-_WIDE = 1.5
+#: Noise is slow where it makes one error so many times as wide as another.
+_WIDE = 2.0
 #: Wells with masks of their own are tried on what all count, if it is this share of each.
 _IN_COMMON = 0.3
 #: The settings where none are given.
@@ -379,7 +379,10 @@ class _Judged:
     def slow_noise(self) -> list[str]:
         """A sentence where errors rest on noise so slow that the recording shows little of it."""
         sure = self.estimate
-        if sure is None or sure.degrees_of_freedom >= FEW or sure.widened.max() < _WIDE:
+        inside = np.ones(1) if sure is None else sure.widened[sure.pushed == 0]
+        if sure is None or not inside.size or sure.degrees_of_freedom >= FEW:
+            return []
+        if inside.max() < _WIDE * inside.min():  # a filter widens all of them alike
             return []
         name = sure.names[int(sure.freedoms.argmin())]
         return [

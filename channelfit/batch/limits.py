@@ -31,6 +31,7 @@ LIMITS: Mapping[str, Limit] = {
     "rms/noise": Limit(2.0, "", "Three quarters of the residuals' squares are then the model's."),
     "seal": Limit(100.0, "MOhm", "Least seal of the wells selected by Lei et al. 2019."),
     "run_down": Limit(0.2, "", "The change of the peaks over equal sweeps."),
+    "clamp_lost": Limit(5.0, "mV", "Where the fit has no series resistance: as in `inspect`."),
     "slow_misfit": Limit(2.0, "", "Half of the slow residuals is then the model's."),
     "residual_rundown": Limit(0.05, "", "The share of the conductance that is lost."),
     "residual_series_resistance": Limit(2.0, "mV", "Lost at the largest current of the fit."),
@@ -46,7 +47,7 @@ def doubts(checked: Checked, measured: Mapping[str, float], replaced: Collection
 
     Arguments:
         checked: what its residuals say.
-        measured: `seal` and `run_down` of the well; NaN where they are not known.
+        measured: `seal`, `run_down` and `clamp_lost` of the well; NaN where they are not known.
         replaced: limits that do not count, since the fit file has others.
 
     Returns: a sentence each, with the measure, its value and the limit.
@@ -64,6 +65,13 @@ def _of_the_cell(measured: Mapping[str, float]) -> dict[str, str]:
         found["run_down"] = (
             f"the peak changes by {100 * change:+.0f} % over equal sweeps, more than "
             f"{100 * LIMITS['run_down'].value:.0f} %"
+        )
+    lost = measured.get("clamp_lost", math.nan)
+    if lost > LIMITS["clamp_lost"].value:
+        found["clamp_lost"] = (
+            f"the largest current loses {lost:.2g} mV over "
+            f"{measured.get('clamp_resistance', math.nan):.3g} MOhm, more than "
+            f"{LIMITS['clamp_lost'].value:g} mV, and the fit has no clamp"
         )
     return found
 

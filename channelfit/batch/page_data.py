@@ -28,6 +28,7 @@ _PLACE = re.compile(r"([A-Za-z]{1,2})[-_ ]?0*([1-9]\d?)")
 #: What a column holds that is no parameter's, in the order of the page's lists.
 MEASURES = (
     *("cost", "rms", "noise", "seal", "leak", "run_down"),
+    *("clamp_resistance", "clamp_capacitance", "clamp_lost"),
     *RESIDUAL_MEASURES,
     *("starts", "agreed"),
 )

@@ -39,6 +39,7 @@ OWN = ("file", "well", "name", "row", "column", "signal", "weight", "mask")
 #: Columns of the table of results that no metadata may be called.
 RESERVED = (
     *("cost", "rms", "noise", "starts", "agreed", "seal", "leak", "run_down"),
+    *("clamp_resistance", "clamp_capacitance", "clamp_lost"),
     *RESIDUAL_MEASURES,
     *("quality", "reason", "run"),
 )

@@ -61,7 +61,7 @@ def check_residuals(
                 candidates = [trace[:, :, own] for trace in traces]
                 values, problem = physical[:, own.start : own.start + 1], problems[some[k]]
                 made = _stretches(problem, parts, values, candidates, steps[k])
-                found[some[k]] = checked(made, _is_clamped(problem))
+                found[some[k]] = checked(made, is_clamped(problem))
 
         with single_threaded_blas():
             side_by_side(of_some, len(some), 1, usable_cores())
@@ -84,7 +84,7 @@ def _alike(own: Problem, other: Problem) -> bool:
     return all(a.protocol == b.protocol for a, b in pairs)
 
 
-def _is_clamped(problem: Problem) -> bool:
+def is_clamped(problem: Problem) -> bool:
     """Whether the fit has a series resistance."""
     clamps = [e.clamp for e in problem.experiments if e.clamp is not None]
     return any(clamp.series_resistance != 0 for clamp in clamps)

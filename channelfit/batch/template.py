@@ -16,6 +16,7 @@ import numpy as np
 
 from channelfit.batch.recordings import ARRAY, Expected, Recorded, array_columns
 from channelfit.model.evaluation import evaluate
+from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.measures import (
     find_peak,
@@ -49,6 +50,23 @@ MEASURES = {
     ),
     "leak": ("nS", "The leak at most, from steps and ramps at which the channel is closed."),
     "run_down": ("", "By which share the peaks change from the first of equal sweeps to the last."),
+    "clamp_resistance": (
+        "MOhm",
+        "The series resistance: of the fit's clamp, or as the instrument has measured it.",
+    ),
+    "clamp_capacitance": ("pF", "The capacitance of the membrane, from the same."),
+    "clamp_lost": (
+        "mV",
+        "What the largest current loses over the part of that resistance that is not compensated.",
+    ),
+}
+#: Keys of an experiment in which names in braces stand for the well's, besides its recording.
+_BY_WELL = {"clamp", "delay"}
+#: What the instrument has measured by the name in braces that stands for it.
+_IN_BRACES = {
+    "seal_resistance_MOhm": "seal",
+    "membrane_capacitance_pF": "cm",
+    "series_resistance_MOhm": "rs",
 }
 #: A name in braces; ${NAME} is a variable of the environment.
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
@@ -180,6 +198,9 @@ class Template:
             if k == self._place:
                 row["recording"]["file"] = ""  # which has no placeholder to fill
             row["recording"] = self._filled(row["recording"], recorded, place)
+            for key in _BY_WELL & set(row):
+                own = f"fit.experiments[{k + 1}].{key}"
+                row[key] = self._filled(row[key], recorded, own)
             if recorded.weight is not None:
                 row["weight"] = recorded.weight
             if recorded.masks and k == self._place:
@@ -188,6 +209,8 @@ class Template:
                 row["mask"] = [*before, *_masks(recorded)]
         _put_recording(rows[self._place]["recording"], recorded)
         section["experiments"] = rows
+        if "clamp" in section:
+            section["clamp"] = self._filled(section["clamp"], recorded, "fit.clamp")
         return section
 
     def _filled(self, data: Any, recorded: Recorded, place: str) -> Any:
@@ -199,6 +222,7 @@ class Template:
         if not isinstance(data, str) or not _PLACEHOLDER.search(data):
             return data
         known = {
+            **_by_instrument(recorded),
             **recorded.told,
             "well": recorded.well,
             "row": recorded.row,
@@ -253,7 +277,7 @@ class Template:
         for name in _files_in([row["recording"] for row in section["experiments"]]):
             yield place.resolve(name, "recording")
         if recorded.row:
-            yield from syncropatch.files_of_seals(Path(recorded.file))
+            yield from syncropatch.files_of_measures(Path(recorded.file))
 
     def text_for(self, folder: Path) -> str:
         """The template as YAML, to stand in a folder: what it names is named from there."""
@@ -310,6 +334,14 @@ def _shared(own: Experiment, first: Experiment) -> Experiment:
     return Experiment(
         first.protocol, own.recording, own.weight, own.cell, own.temperature_C, own.clamp
     )
+
+
+def _by_instrument(recorded: Recorded) -> dict[str, str]:
+    """What the instrument has measured of a well, by the names that stand in braces."""
+    if not recorded.row:
+        return {}
+    found = syncropatch.measured_in(Path(recorded.file), recorded.row, recorded.column)
+    return {_IN_BRACES[key]: f"{value:.6g}" for key, value in found.items()}
 
 
 def _masks(recorded: Recorded) -> list[dict[str, str]]:
@@ -393,16 +425,37 @@ def measures(problem: Problem, recorded: Recorded) -> dict[str, float]:
     blank = transient_ms(raw, protocol, noise_pA(raw))
     if (line := leak(raw, protocol, blank)) is not None:
         found |= {"leak": line.conductance_nS, "seal": line.seal_MOhm}
+    seen = Seen("", protocol, raw, recording.weight)
     if protocol.n_sweeps > 1:
-        seen = Seen("", protocol, raw, np.isfinite(raw).astype(float))
         peak = find_peak(seen.smooth_pA, holding_pA(raw, protocol), protocol, blank)
         change = None if peak is None else run_down(peak.by_sweep_pA, protocol)
         found["run_down"] = math.nan if change is None else change
-    if recorded.row and math.isfinite(
-        seal := syncropatch.seal_MOhm(Path(recorded.file), recorded.row, recorded.column)
-    ):
-        found["seal"] = seal
+    own = _by_instrument(recorded)
+    found["seal"] = float(own.get("seal", found["seal"]))
+    found |= _of_the_clamp(experiment.clamp, own, seen)
     return {name: value if math.isfinite(value) else math.nan for name, value in found.items()}
+
+
+def _of_the_clamp(clamp: Clamp | None, measured: Mapping[str, str], seen: Seen) -> dict[str, float]:
+    """Series resistance, capacitance, and the potential that the largest current loses.
+
+    Arguments:
+        clamp: of the fit; where it has none, what the instrument has measured counts.
+        measured: `rs` and `cm`, as the instrument has measured them.
+    """
+    resistance, capacitance = (float(measured.get(key, math.nan)) for key in ("rs", "cm"))
+    left = 1.0
+    if clamp is not None:
+        given = (clamp.series_resistance, clamp.membrane_capacitance, clamp.fraction)
+        # one that is fitted stands in its own column
+        resistance, capacitance, fraction = (float(x) if x.is_Number else math.nan for x in given)
+        left = 1.0 - fraction
+    largest = float(np.abs(seen.smooth_pA[seen.scored]).max()) if seen.scored.any() else math.nan
+    return {
+        "clamp_resistance": resistance,
+        "clamp_capacitance": capacitance,
+        "clamp_lost": 1e-3 * resistance * left * largest,
+    }
 
 
 def carried_nS(problem: Problem, current_pA: np.ndarray, values: np.ndarray) -> float:

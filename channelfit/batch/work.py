@@ -19,7 +19,7 @@ from channelfit.batch.fits import WellFits, fit_wells
 from channelfit.batch.limits import doubts
 from channelfit.batch.recordings import Recorded
 from channelfit.batch.search import OnProgress, Settings, nothing
-from channelfit.batch.stretches import check_residuals
+from channelfit.batch.stretches import check_residuals, is_clamped
 from channelfit.batch.template import MEASURES, Template, carried_nS, measures
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.problem.beside_model import fit_cautions
@@ -224,6 +224,8 @@ class Wells:
             for own, place in enumerate(places):
                 measured[place, len(MEASURES) :] = residuals[own].columns()
                 known = dict(zip(MEASURES, found[place].measured, strict=True))
+                if is_clamped(problems[own]):
+                    known["clamp_lost"] = math.nan  # which the fit makes up for
                 if own in currents:
                     known = self._without_channels(problems[own], fits, own, currents[own], known)
                 if why := doubts(residuals[own], known, self.template.required):

@@ -78,49 +78,64 @@ def with_protocol(contents: Contents, protocol: Path | None = None) -> Contents:
     return replace(joined, notes=(*joined.notes, note))
 
 
-def seal_MOhm(table: Path, row: str, column: int) -> float:
-    """The seal of a well that the instrument has measured, the median over the sweeps.
+def measured_in(table: Path, row: str, column: int) -> dict[str, float]:
+    """What the instrument has measured of a well, the medians over the sweeps.
 
     Arguments:
         table: of currents, beside which the instrument's ``.json`` lies.
         row, column: of the well, such as "A" and 1.
 
-    Returns: NaN where not exactly one such file there has measured it.
+    Returns: by the keys of `Contents.clamp` what exactly one such file there has measured.
     """
-    found = []
-    for _, seals in _seals_in(table.parent):
-        try:
-            values = [float(sweep[column - 1][ord(row) - ord("A")]) for sweep in seals]
-        except (TypeError, ValueError, IndexError, KeyError):  # not measured in this well
-            continue
-        known = [value for value in values if math.isfinite(value) and value > 0]
-        if known:
-            found.append(float(np.median(known)) * _MEASURES["seal_resistance_MOhm"][1])
-    return found[0] if len(found) == 1 else math.nan
+    known: dict[str, float] = {}
+    for key, (name, factor) in _MEASURES.items():
+        found = []
+        for _, sweeps_of in _measures_in(table.parent):
+            values = _of_well(sweeps_of.get(name), row, column)
+            if values:
+                found.append(float(np.median(values)) * factor)
+        if len(found) == 1:
+            known[key] = found[0]
+    return known
 
 
-def files_of_seals(table: Path) -> list[Path]:
-    """The files from which `seal_MOhm` reads."""
-    return [path for path, _ in _seals_in(table.parent)]
+def _of_well(sweeps: Any, row: str, column: int) -> list[float]:
+    """The values above 0 of a well in all sweeps; none where it was not measured."""
+    try:
+        values = [float(sweep[column - 1][ord(row) - ord("A")]) for sweep in sweeps]
+    except (TypeError, ValueError, IndexError, KeyError):  # not measured in this well
+        return []
+    return [value for value in values if math.isfinite(value) and value > 0]
 
 
-def _seals_in(folder: Path) -> list[tuple[Path, list[Any]]]:
-    """Each .json of a SyncroPatch in a folder with its seals, by sweep, column and row."""
+def files_of_measures(table: Path) -> list[Path]:
+    """The files from which `measured_in` reads."""
+    return [path for path, _ in _measures_in(table.parent)]
+
+
+def _measures_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Each .json of a SyncroPatch in a folder with its measures, by sweep, column and row."""
     beside = sorted(p for p in folder.iterdir() if p.suffix.lower() == ".json")
     places = [(path, path.stat().st_mtime_ns) for path in beside[:_MAX_CANDIDATES]]
-    return [(path, seals) for path, at in places if (seals := _seals_of(path, at))]
+    return [(path, known) for path, at in places if (known := _measures_of(path, at))]
 
 
 @lru_cache(maxsize=_MAX_CANDIDATES)
-def _seals_of(path: Path, changed: int) -> list[Any]:
-    """The seals in a file; none where it is another program's. changed: when it was written."""
+def _measures_of(path: Path, changed: int) -> dict[str, Any]:
+    """The measures in a file by their names; none where it is another program's.
+
+    Arguments:
+        changed: when it was written.
+    """
     try:
         if file_size(path) > _MAX_BYTES:
-            return []
-        seals = _inside(read_json(path), "QCData", _MEASURES["seal_resistance_MOhm"][0])
+            return {}
+        document = read_json(path)
     except InputError:
-        return []
-    return seals if isinstance(seals, list) else []
+        return {}
+    names = [name for name, _ in _MEASURES.values()]
+    found = {name: _inside(document, "QCData", name) for name in names}
+    return {name: sweeps for name, sweeps in found.items() if isinstance(sweeps, list)}
 
 
 def _joined(contents: Contents, protocol: Contents) -> Contents:
