@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import json_told
@@ -23,6 +24,7 @@ from channelfit.curves import cpu, pieces
 from channelfit.curves.batch import Settings
 from channelfit.curves.curve import load_curve
 from channelfit.curves.data_files import read_data
+from channelfit.curves.fitting import DataSets
 from channelfit.curves.pieces import CurvesWork, KeptFits
 from channelfit.front.main import main
 from channelfit.pieces.kept import Arrays, Key
@@ -101,6 +103,31 @@ def results(prefix: Path) -> dict[str, bytes]:
 
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")
+
+
+def test_a_record_that_was_forged_with_its_checksums_is_refused(tmp_path: Path) -> None:
+    """Values and costs that do not go together, shapes of others, arrays that are not there."""
+    z = np.load(array(tmp_path, 9))
+    x = np.arange(20.0)
+    for likelihood, data in (("gaussian", z), ("poisson", np.round(np.abs(z)) + 20)):
+        curve = replace(load_curve("gaussian"), likelihood=likelihood)
+        work = CurvesWork(curve, [DataSets((("x",),), {"x": x}, data, (20,))], Settings("cpu"))
+        (key,) = work.keys
+        good = work.do(key)
+        work.check_kept(key, good)
+        for name, change in {
+            "values": lambda a: a * 1.001,
+            "cost": lambda a: a * 0.99,
+            "counted": lambda a: a - 1,
+            "errors": lambda a: a[:, :-1],
+            "flags": lambda a: a.astype(float),
+            "steps": lambda a: a[1:],
+        }.items():
+            with pytest.raises(InputError, match="is damaged, or was changed"):
+                work.check_kept(key, {**good, name: change(good[name])})
+        for name in good:
+            with pytest.raises(InputError, match="is damaged, or was changed"):
+                work.check_kept(key, {k: a for k, a in good.items() if k != name})
 
 
 @posix

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import subprocess
 import sys
 import time
+import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +23,8 @@ from hypothesis.extra import numpy as arrays_of
 from channelfit.pieces.kept import Kept
 from channelfit.pieces.work import Here, pieces_done, seconds_left
 from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import Score
+from channelfit.search.journal import Journal, Journaled
 
 KEYS = [("sets", k) for k in range(7)]
 
@@ -219,3 +226,76 @@ def test_time_left_counts_this_run_alone(monkeypatch):
     monkeypatch.setattr("channelfit.pieces.work.time.perf_counter", lambda: 10.0)
     assert np.isnan(seconds_left(5, 10, 0.0, before=5))
     assert seconds_left(6, 10, 0.0, before=5) == pytest.approx(40.0)
+
+
+# --- records with right checksums that nobody has written ----------------------------------------
+
+
+def forged(file: Path, change: Callable[[bytes], bytes]) -> None:
+    """Every record of a file changed, with the checksum that goes with it."""
+    data = file.read_bytes()
+    place = data.index(b"\n") + 1
+    parts = [data[:place]]
+    while place < len(data):
+        length, _ = struct.unpack_from("<II", data, place)
+        payload = change(data[place + 8 : place + 8 + length])
+        parts += [struct.pack("<II", len(payload), zlib.crc32(payload)), payload]
+        place += 8 + length
+    file.write_bytes(b"".join(parts))
+
+
+def test_a_record_that_is_cut_with_its_checksum_is_refused(tmp_path: Path) -> None:
+    """Wherever it is cut or lengthened, and whatever it says of types and shapes."""
+    file, arrays = tmp_path / "pieces.bin", {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(3)}
+    kept = Kept(file)
+    kept.put(("x", 1), arrays)
+    kept.close(True)
+    whole = file.read_bytes()
+    n = len(whole) - whole.index(b"\n") - 9
+    heading = n - 2 * 17 - 48 - 24
+    changes: list[Callable[[bytes], bytes]] = [
+        *(partial(lambda p, k: p[:k], k=k) for k in range(1, n, 9)),
+        lambda p: p + b"\0",
+        *(
+            partial(lambda p, k: p[:heading] + bytes([k]) + p[heading + 1 :], k=k)
+            for k in (0x2F, 0xF0, 0x50, 0x21)
+        ),
+        lambda p: p[: heading + 1] + b"\xff" * 16 + p[heading + 17 :],
+    ]
+    for change in changes:
+        file.write_bytes(whole)
+        forged(file, change)
+        with pytest.raises(InputError, match=r"pieces.bin: .*(damaged|no file of results)"):
+            Kept(file).get(("x", 1))
+
+
+def test_a_journal_whose_answers_are_cut_with_their_checksums_is_refused(tmp_path: Path) -> None:
+    parameters = np.ones((2, 3))
+    scorer = SimpleNamespace(
+        score=lambda p: Score(p.sum(axis=0), np.zeros(p.shape[1], np.int8)), backend="cpu"
+    )
+    file = tmp_path / "journal.bin"
+    journal = Journal(file)
+    Journaled(scorer, journal).score(parameters)
+    journal.close(True)
+    whole, head = file.read_bytes(), 14
+    one = head + 17 + 24  # the head and the costs of an answer
+
+    def with_costs(payload: bytes, costs: list[float]) -> bytes:
+        return payload[: head + 17] + np.array(costs).tobytes() + payload[one:]
+
+    changes: list[Callable[[bytes], bytes]] = [
+        *(partial(lambda p, k: p[:k], k=k) for k in (head, head + 5, one, one + 3, one + 18)),
+        lambda p: p[: head - 1] + b"\1" + p[head:one],  # one array alone
+        lambda p: p[: head - 1] + b"\xff" + p[head:],
+        partial(with_costs, costs=[1.0, np.nan, 2.0]),
+    ]
+    for change in changes:
+        file.write_bytes(whole)
+        forged(file, change)
+        journal = Journal(file)
+        with pytest.raises(InputError, match=r"journal.bin: .*damaged"):
+            Journaled(scorer, journal).score(parameters)
+        journal.close(True)
+    file.write_bytes(whole)
+    assert Journaled(scorer, Journal(file)).score(parameters).cost.tolist() == [2.0] * 3

@@ -15,13 +15,16 @@ import numpy as np
 
 from channelfit.batch.fits import WellFits, blank, joined
 from channelfit.batch.recordings import metadata
-from channelfit.batch.table import Column, WellTable, kinds_of_reasons, texts
+from channelfit.batch.saved import checked_fits
+from channelfit.batch.table import CSV, Column, WellTable, kinds_of_reasons, texts
 from channelfit.batch.template import MEASURES
 from channelfit.batch.where import chosen, computed
 from channelfit.batch.work import ALL_MEASURES, Piece, Wells
 from channelfit.model.channel import Parameter
+from channelfit.pieces.kept import Arrays, expect
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_bytes, write_text
+from channelfit.reading.saved import read_arrays
 from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.run_folder import json_text, titles
@@ -63,11 +66,22 @@ class Results:
     def read(cls, folder: Path) -> Results:
         """What a finished batch has written. Raises InputError where there is no table."""
         table = WellTable.read(folder)
-        traces = _unpacked(folder / TRACES, ("time_ms", *_TRACES))
-        same = traces and all(len(traces[name]) == len(table) for name in _TRACES)
-        found = _unpacked(folder / FITS, ("names", "units", "values", "ranges"))
-        fits = WellFits.of(found) if found and len(found["values"]) == len(table) else None
-        return cls(table, traces if same else {}, fits, found.get("ranges", np.empty((0, 2))))
+        traces = _unpacked(folder / TRACES)
+        if traces:
+            shape = (len(table), traces["time_ms"].size) if "time_ms" in traces else (0, 0)
+            shapes = {"time_ms": ("f", shape[1:]), **dict.fromkeys(_TRACES, ("f", shape))}
+            _expect(traces, shapes, folder / TRACES)
+        found = _unpacked(folder / FITS)
+        if not found:
+            return cls(table, traces, None, np.empty((0, 2)))
+        try:
+            expect(found, {"values": ("f", (len(table), None))})
+            expect(found, {"ranges": ("f", (found["values"].shape[1], 2))})
+            fits = checked_fits(found, len(table))
+        except InputError as error:
+            raise error.at(folder / FITS) from None
+        _check_same(table, fits, folder / FITS)
+        return cls(table, traces, fits, found["ranges"])
 
 
 def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -76,14 +90,28 @@ def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
     return out.getvalue()
 
 
-def _unpacked(file: Path, needed: Sequence[str]) -> dict[str, np.ndarray]:
-    """The arrays in a file; none where it is not there or is not whole."""
+def _unpacked(file: Path) -> dict[str, np.ndarray]:
+    """The arrays in a file; none where there is no such file."""
+    return read_arrays(file) if file.exists() else {}
+
+
+def _expect(found: Arrays, shapes: Mapping[str, Any], file: Path) -> None:
     try:
-        with np.load(file, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
-    except (OSError, ValueError, KeyError, EOFError):
-        return {}
-    return arrays if all(name in arrays for name in needed) else {}
+        expect(found, shapes)
+    except InputError as error:
+        raise error.at(file) from None
+
+
+def _check_same(table: WellTable, fits: WellFits, file: Path) -> None:
+    """Refuses fits that are not those of the table beside them."""
+    for k, name in enumerate(fits.names):
+        column = table.columns.get(name)
+        if column is None or column.dtype == object:
+            same = not len(table) or np.isnan(fits.values[:, k]).all()
+        else:
+            same = np.allclose(column, fits.values[:, k], rtol=1e-9, atol=0.0, equal_nan=True)
+        if not same:
+            raise InputError(f"is not of the wells in {CSV}: {name} has other values", file)
 
 
 # --- from pieces ---------------------------------------------------------------------------------

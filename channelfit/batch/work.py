@@ -18,10 +18,12 @@ from channelfit.batch.checks import RESIDUAL_MEASURES, Checked
 from channelfit.batch.fits import WellFits, fit_wells
 from channelfit.batch.limits import doubts
 from channelfit.batch.recordings import Recorded
+from channelfit.batch.saved import checked_fits
 from channelfit.batch.search import OnProgress, Settings, nothing
 from channelfit.batch.stretches import check_residuals, is_clamped
 from channelfit.batch.template import MEASURES, Template, carried_nS, measures
-from channelfit.pieces.kept import Arrays, Key
+from channelfit.pieces.kept import Arrays, Key, expect, told_in
+from channelfit.pieces.records import DAMAGED
 from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.experiment import Problem
 from channelfit.problem.protocol import load_protocol
@@ -91,7 +93,7 @@ class Piece:
     @classmethod
     def of(cls, arrays: Arrays) -> Piece:
         """The reverse of `arrays`."""
-        told = json.loads(arrays["told"].tobytes())
+        told = told_in(arrays, "told")
         own = {k.removeprefix("fits_"): v for k, v in arrays.items() if k.startswith("fits_")}
         return cls(
             WellFits.of(own) if own else None,
@@ -104,6 +106,19 @@ class Piece:
             arrays["shown"],
             arrays["left"],
         )
+
+
+def _check_told(told: Any, n: int) -> None:
+    """Refuses texts that are not those of some of n wells."""
+    kinds = {"failures": str, "cautions": list}
+    good = isinstance(told, dict) and all(isinstance(told.get(name), dict) for name in kinds)
+    for name, kind in kinds.items() if good else ():
+        for place, text in told[name].items():
+            texts = text if isinstance(text, list) else [text]
+            good = good and isinstance(text, kind) and all(isinstance(one, str) for one in texts)
+            good = good and place in map(str, range(n))
+    if not good:
+        raise InputError(DAMAGED, None, "told")
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +202,23 @@ class Wells:
         text = json.dumps(found, default=str)
         plain: dict[str, Any] = json.loads(text)
         return plain
+
+    def check_kept(self, key: Key, found: Arrays) -> None:
+        """See `pieces.work.Checking`."""
+        n = int(key[2]) - int(key[1])
+        _check_told(told_in(found, "told"), n)
+        expect(found, {"places": ("i", (None,)), "measured": ("f", (n, len(ALL_MEASURES)))})
+        places, parameters = found["places"], self.plan.problem.parameters
+        expect(found, {"time_ms": ("f", (None,))})
+        shape = (len(places), len(found["time_ms"]))
+        expect(found, dict.fromkeys(("data", "shown", "left"), ("f", shape)))
+        if np.any(np.diff(places) < 1) or not all(0 <= place < n for place in places.tolist()):
+            raise InputError(DAMAGED, None, "places")
+        if fitted := {k.removeprefix("fits_"): v for k, v in found.items() if "fits_" in k}:
+            names = tuple(p.name for p in parameters if not p.fixed)
+            checked_fits(fitted, len(places), names)
+        elif len(places):
+            raise InputError(DAMAGED, None, "places")
 
     def _hash(self, recorded: Recorded) -> str:
         """Of what is told of a well, and of its files."""

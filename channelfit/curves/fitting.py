@@ -25,6 +25,7 @@ from channelfit.curves.flags import (
 )
 from channelfit.curves.lane_math import LEAST_COUNT
 from channelfit.curves.starts import Scan, make_scan
+from channelfit.pieces.records import DAMAGED
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 
@@ -190,6 +191,36 @@ class Task:
             nothing.copy() if swarm else None,
         )
 
+    def check_costs(self, fits: Fits, first: int, rounding: float) -> None:
+        """Refuses fits whose costs are not those of their values and of the data.
+
+        Poisson's deviance is compared where no substitute takes its place.
+
+        Arguments:
+            fits: of data sets from `first` on. rounding: see `pieces._ROUNDING`.
+
+        Raises:
+            InputError: with the data set.
+        """
+        at = {name: values[None] for name, values in self.data.at_points.items()}
+        poisson = self.curve.likelihood == "poisson"
+        for a, b in edges(len(fits.flags), max(1, _AT_ONCE // self.data.values.shape[1])):
+            z = np.asarray(self.data.values[first + a : first + b], float)
+            seen = np.isfinite(z)
+            with np.errstate(all="ignore"):
+                free = np.asarray(fits.values[a:b], float).T[:, :, None]
+                f = np.broadcast_to(self.curve.values(at, free), z.shape)
+                parts = _deviance(f, z) if poisson else (f - z) ** 2
+                cost = parts.sum(axis=1, where=seen)
+                size = (z if poisson else z**2).sum(axis=1, where=seen)
+                apart = np.abs(cost - fits.cost[a:b]) > 1e3 * rounding * cost + rounding * size
+                if poisson:
+                    apart &= (f >= LEAST_COUNT).all(axis=1, where=seen)
+            wrong = apart & (fits.flags[a:b] & FAILED == 0) | (seen.sum(1) != fits.counted[a:b])
+            if wrong.any():
+                k = first + a + int(wrong.argmax()) + 1
+                raise InputError(f"{DAMAGED}: the cost of data set {k:,} is not that of its values")
+
     def misfit(self, fits: Fits) -> np.ndarray:
         """(n_sets,) by which fits are compared: the share of squares that is left, or deviance."""
         if self.curve.likelihood == "poisson":
@@ -310,6 +341,12 @@ def cautions(curve: Curve, groups: Iterable[DataSets], place: str) -> Iterator[C
             "not all values are whole numbers",
             "Poisson's likelihood is one of counts; in other units all errors are wrong",
         )
+
+
+def _deviance(f: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """What each count adds to Poisson's deviance."""
+    parts: np.ndarray = 2 * (f - z + z * np.log(np.where(z > 0, z / f, 1.0)))
+    return parts
 
 
 def edges(n: int, step: int) -> Iterator[tuple[int, int]]:

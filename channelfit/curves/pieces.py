@@ -23,7 +23,8 @@ from channelfit.curves.batch import Fitter, Piece, Settings, fitter
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets, Fits, Task, edges
 from channelfit.curves.source import cpu_text
-from channelfit.pieces.kept import Arrays, Kept, Key
+from channelfit.pieces.kept import Arrays, Kept, Key, expect
+from channelfit.pieces.records import DAMAGED
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import processor, versions
@@ -36,6 +37,8 @@ _ON_GPU = (262_144, 40_000_000)
 #: Fits that come faster are computed again sooner than they would be read.
 _FREE, _PACE = 64 << 20, 48 << 20
 _CHECKSUM = "checksum"
+#: By how much of the squares of the data a cost may differ that is computed in another order.
+_ROUNDING = {"float64": 1e-9, "float32": 1e-3}
 
 
 @dataclass(eq=False)
@@ -92,6 +95,24 @@ class CurvesWork:
         k, first, last = _place(key)
         names = [one.name for one in fields(Fits)]
         return Piece(self._task(k), first, last, Fits(**{n: found[n] for n in names if n in found}))
+
+    def check_kept(self, key: Key, found: Arrays) -> None:
+        """See `pieces.work.Checking`: the costs must be those of the values and the data."""
+        k, first, last = _place(key)
+        task, n = self._task(k), last - first
+        n_free = len(task.lower)
+        shapes: dict[str, tuple[str, tuple[int | None, ...]]] = dict.fromkeys(
+            ("cost", "counted", "steps", "squares"), ("fiu", (n,))
+        )
+        shapes |= {"values": ("f", (n, n_free)), "errors": ("f", (n, n_free)), "flags": ("i", (n,))}
+        if self.settings.covariances:
+            shapes["covariances"] = ("f", (n, n_free, n_free))
+        if self.settings.method == "swarm":
+            shapes["spread"] = ("f", (n, n_free))
+        if set(found) != {*shapes, _CHECKSUM}:
+            raise InputError(DAMAGED)
+        expect(found, shapes)
+        task.check_costs(self.piece(key, found).fits, first, _ROUNDING[self.settings.dtype])
 
     def check(self, key: Key, found: Arrays, file: Path) -> None:
         """Refuses a result that was kept, or came from elsewhere, and is one of other data.

@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from channelfit.fitzhugh_nagumo.equation import Array
-from channelfit.pieces.kept import Arrays, Kept
+from channelfit.pieces.kept import Arrays, Kept, Key, expect
+from channelfit.pieces.records import DAMAGED
+from channelfit.reading.errors import InputError
 
 #: Seconds between two writings, and the bytes a second that they may take of a long run.
 _EVERY, _PACE = 1.0, 48 << 20
@@ -109,9 +111,23 @@ class Solution:
         return self._frames
 
     def frame(self, k: int) -> Moment:
-        """A frame that an earlier run has left."""
+        """A frame that an earlier run has left. Raises InputError where it is damaged."""
+        return self._moment(("run", self._number, "frame", k))
+
+    def _moment(self, key: Key) -> Moment:
         assert self._kept is not None
-        return Moment.of(self._kept.get(("run", self._number, "frame", k)))
+        found = self._kept.get(key)
+        try:
+            expect(found, {"t": ("f", (1,)), "v": ("f", (None, None))})
+            expect(found, {"w": ("f", found["v"].shape)})
+        except InputError as error:
+            raise error.at(self._kept.path) from None
+        return Moment.of(found)
+
+    def damaged(self) -> InputError:
+        """The error of a record that this run cannot have left."""
+        assert self._kept is not None
+        return InputError(DAMAGED, self._kept.path)
 
     def latest(self) -> Moment | None:
         """The last state that an earlier run has left, at its last frame or behind it."""
@@ -119,7 +135,7 @@ class Solution:
             return None
         if self._steps:
             key = ("run", self._number, "between", self._frames, self._steps - 1)
-            return Moment.of(self._kept.get(key))
+            return self._moment(key)
         return self.frame(self._frames - 1)
 
     def add(self, k: int, moment: Moment) -> None:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
+from channelfit.reading.saved import read_arrays
 
 Array: TypeAlias = npt.NDArray[np.float64]
 End: TypeAlias = float | Literal["no_flux", "periodic"]
@@ -318,10 +319,8 @@ def from_file(file: Path, x: Array) -> tuple[Array, Array]:
 def _columns(file: Path) -> dict[str, Array]:
     try:
         if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as archive:
-                columns = {
-                    k: np.asarray(archive[k], float) for k in ("x", "v", "w") if k in archive
-                }
+            found = read_arrays(file)
+            columns = {k: np.asarray(found[k], float) for k in ("x", "v", "w") if k in found}
         elif file.suffix == ".json":
             kept = read_json(file).get("initial_state")
             if not isinstance(kept, dict):

@@ -140,11 +140,18 @@ def _frames(
     frames = np.empty((2, len(times), *now[0].shape))
     for k in range(kept.n_frames):
         frame = kept.frame(k)
+        if k >= len(times) or frame.t != times[k] or frame.v.shape != now[0].shape:
+            raise kept.damaged()
         frames[0, k], frames[1, k] = frame.v, frame.w
     if (latest := kept.latest()) is not None:
+        if latest.v.shape != now[0].shape or not times[0] <= latest.t <= times[-1]:
+            raise kept.damaged()
         now, t = (latest.v, latest.w), latest.t
-        stepping.remember(latest.memory)
-        done = int(latest.memory["done"][0])
+        try:
+            stepping.remember(latest.memory)
+            done = int(latest.memory["done"][0])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise kept.damaged() from None
     state: tuple[Any, Any] = scheme.put(now[0]), scheme.put(now[1])
 
     def on_step(t: float, state: tuple[Any, Any], done: int = 0) -> None:

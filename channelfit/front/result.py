@@ -21,9 +21,10 @@ from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.report.result_tables import result_lines, result_table
 from channelfit.results.run_folder import json_text, page_of
+from channelfit.results.saved_summary import read_summary
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import read_fit_document
-from channelfit.search.loop import FitResult
+from channelfit.search.loop import HISTORY_COLUMNS, FitResult
 from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import fit_document
 
@@ -372,11 +373,7 @@ def _saved_summary(file: Path) -> dict[str, Any]:
     place = file.parent / "summary.json"
     if file.name != "fit.yaml" or not place.exists():
         return {}
-    try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-        return dict(found) if "parameters" in found else {}
-    except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
-        raise InputError(f"cannot be read: {error}", place) from None
+    return read_summary(place)
 
 
 def _is_of(saved: Mapping[str, Any], plan: FitPlan, values: np.ndarray) -> bool:
@@ -394,8 +391,8 @@ def _saved_history(file: Path) -> np.ndarray:
         with place.open(encoding="utf-8", newline="") as lines:
             rows = list(csv.reader(lines))[1:]
         table = [[float(x) if x else np.nan for x in row] for row in rows]
-        return np.array(table, dtype=float).reshape(len(table), -1)
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        return np.array(table, dtype=float).reshape(len(table), len(HISTORY_COLUMNS.names or ()))
+    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
         raise InputError(f"cannot be read: {error}", place) from None
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from channelfit.pieces.records import Records, packed, unpacked
+from channelfit.pieces.records import DAMAGED, Records, packed, unpacked
 from channelfit.reading.errors import InputError
 
 Key = tuple[str | int, ...]
@@ -51,11 +53,18 @@ class Kept:
         return frozenset(self._places)
 
     def get(self, key: Key) -> Arrays:
-        """The result of a piece. Raises KeyError where it is not kept."""
+        """The result of a piece.
+
+        Raises:
+            KeyError: it is not kept. InputError: its record is damaged.
+        """
         assert self._records is not None
         payload = self._records.at(self._places[key])
         _, names, place = _heading(payload, self.path)
-        return dict(zip(names, unpacked(payload, place, len(names)), strict=True))
+        try:
+            return dict(zip(names, unpacked(payload, place, len(names)), strict=True))
+        except InputError as error:
+            raise error.at(self.path) from None
 
     def put(self, key: Key, arrays: Arrays) -> None:
         """Keeps a result; a second one of the same piece is not kept."""
@@ -85,6 +94,36 @@ def _heading(payload: bytes, path: Path) -> tuple[Key, list[str], int]:
         (length,) = _LENGTH.unpack_from(payload)
         begins = _LENGTH.size + length
         key, names = json.loads(payload[_LENGTH.size : begins])
-        return tuple(key), [str(name) for name in names], begins
-    except (struct.error, ValueError, TypeError):
-        raise InputError("this is no file of results of this version", path) from None
+        good = all(isinstance(part, str | int) for part in key)
+        if good and all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
+            return tuple(key), names, begins
+    except (struct.error, ValueError, TypeError, RecursionError):
+        pass  # told below
+    raise InputError("this is no file of results of this version", path)
+
+
+def expect(found: Arrays, shapes: Mapping[str, tuple[str, tuple[int | None, ...]]]) -> None:
+    """Refuses a kept result whose arrays are not of the kinds and shapes that were written.
+
+    Arguments:
+        shapes: by name the kinds of numbers, such as "f" or "iu", and the shape, in which None
+            stands for any length.
+
+    Raises:
+        InputError: an array is missing, or another one.
+    """
+    for name, (kinds, shape) in shapes.items():
+        array = found.get(name)
+        if array is None or array.dtype.kind not in kinds or array.ndim != len(shape):
+            raise InputError(DAMAGED, None, name)
+        if any(n is not None and n != own for n, own in zip(shape, array.shape, strict=True)):
+            raise InputError(DAMAGED, None, name)
+
+
+def told_in(found: Arrays, name: str) -> Any:
+    """What an array of a kept result says in JSON. Raises InputError where it is none."""
+    expect(found, {name: ("u", (None,))})
+    try:
+        return json.loads(found[name].tobytes())
+    except (ValueError, RecursionError):
+        raise InputError(DAMAGED, None, name) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import struct
 import sys
@@ -27,6 +28,8 @@ _HEAD = struct.Struct("<II")
 #: An array: its type and its number of dimensions, and up to four of them.
 _ARRAY = struct.Struct("<B4I")
 _TYPES = tuple(np.dtype(name) for name in ("<f8", "<f4", "|i1", "<i4", "<i8", "|b1", "|u1"))
+#: What is wrong with a record that is whole and cannot be what was written.
+DAMAGED = "is damaged, or was changed: a record in it is not what was written; begin anew"
 #: A byte beyond every file of records, which is locked where only bytes can be.
 _LOCKED_AT = 1 << 40
 
@@ -147,16 +150,30 @@ def packed(arrays: Sequence[np.ndarray]) -> bytes:
 
 
 def unpacked(payload: bytes, place: int, count: int) -> list[np.ndarray]:
-    """So many arrays from a place on; copies, which may be changed."""
+    """So many arrays from a place on; copies, which may be changed.
+
+    Raises:
+        InputError: these bytes hold something else.
+    """
     found = []
     for _ in range(count):
-        code, *shape = _ARRAY.unpack_from(payload, place)
+        code, *shape = _ARRAY.unpack_from(payload, place) if _left(payload, place) else (255,)
         place += _ARRAY.size
+        if code & 15 >= len(_TYPES) or code >> 4 > len(shape):
+            raise InputError(DAMAGED)
         dtype, shape = _TYPES[code & 15], shape[: code >> 4]
-        n = int(np.prod(shape))
+        n = math.prod(shape)
+        if n * dtype.itemsize > len(payload) - place:
+            raise InputError(DAMAGED)
         found.append(np.frombuffer(payload, dtype, n, place).reshape(shape).copy())
         place += n * dtype.itemsize
+    if place != len(payload):
+        raise InputError(DAMAGED)
     return found
+
+
+def _left(payload: bytes, place: int) -> bool:
+    return len(payload) - place >= _ARRAY.size
 
 
 def lock(file: IO[bytes], path: Path) -> None:

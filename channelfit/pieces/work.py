@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -53,6 +53,18 @@ class Telling(Work, Protocol):
 
     def do(self, key: Key, told: Arrays | None = None) -> Arrays:
         """The result of one piece. told: None where the work itself has it."""
+        ...
+
+
+@runtime_checkable
+class Checking(Work, Protocol):
+    """A work that knows what its results look like, and what they must agree with."""
+
+    def check_kept(self, key: Key, found: Arrays) -> None:
+        """Refuses a result, read from a file, that this work cannot have had.
+
+        Raises: InputError for the file.
+        """
         ...
 
 
@@ -119,6 +131,11 @@ def pieces_done(
     for key in keys:
         if kept is not None and key in before:
             found = kept.get(key)
+            if isinstance(work, Checking):
+                try:
+                    work.check_kept(key, found)
+                except InputError as error:
+                    raise error.at(kept.path) from None
             on_done(key, found)
             yield key, found
             continue

@@ -86,6 +86,7 @@ _ACCEPTED = {
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
 }
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def _at_line(node: yaml.Node, message: str) -> InputError:
@@ -164,7 +165,10 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         if file_size(path) > _MAX_JSON_BYTES:
             raise InputError(f"larger than {_MAX_JSON_BYTES:,} bytes; is this the right file?")
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text, parse_constant=_no_constant)
+        if _ESCAPED.search(text) and _SURROGATE.search(json.dumps(data, ensure_ascii=False)):
+            raise InputError("holds half of a surrogate pair, which is no text")
     except InputError as error:
         raise error.at(path) from None
     except OSError as error:

@@ -13,6 +13,8 @@ from channelfit.reading.errors import InputError
 
 #: The share of the free memory that a run may take.
 SHARE = 0.9
+#: More of anything than there can be: no count in a file is above.
+MOST = 2**64
 #: The address space, in bytes, that the libraries of a fit are loaded and compile in: 670 MB.
 _LIBRARIES = 10**9
 #: What each thread takes besides: those of BLAS, which starts one on each core, and our own.

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.pieces.records import Records, packed, unpacked
+from channelfit.pieces.records import DAMAGED, Records, packed, unpacked
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import array_module
 from channelfit.scoring.machine.gpu import Readback
@@ -122,7 +122,10 @@ class Journal:
             )
         self._elapsed = elapsed
         self.replayed += 1
-        return unpacked(payload, _ANSWER.size, count)
+        try:
+            return unpacked(payload, _ANSWER.size, count)
+        except InputError as error:
+            raise error.at(self.path) from None
 
     def add(self, question: int, check: int, arrays: list[np.ndarray]) -> None:
         """Keeps an answer, and writes what there is about once a second."""
@@ -200,6 +203,7 @@ class Journaled:
                 check = zlib.crc32(repr(more).encode(), check)
             known = self._journal.next(question, check)
             if known is not None:
+                _check_answer(known, question, np.shape(parameters), self._journal.path)
                 return Answer(*(array if xp is np else xp.asarray(array) for array in known))
             answer = ask(parameters, *more)
             self._keep(question, check, _named(answer))
@@ -223,6 +227,21 @@ class Journaled:
         """Waits for what is still on its way from a GPU."""
         while self._coming:
             self._take()
+
+
+def _check_answer(
+    known: list[np.ndarray], question: int, asked: tuple[int, ...], path: Path
+) -> None:
+    """Refuses an answer that no scorer can have given for parameters of this shape."""
+    n_parameters, n = asked
+    shapes: list[tuple[int, ...]] = [(n,), (n,)]
+    if _QUESTIONS[question] == "linearize":
+        shapes += [(n_parameters, n), (n_parameters, n_parameters, n)]
+    kinds = [array.dtype.kind for array in known]
+    if [array.shape for array in known] != shapes or kinds[1] not in "iu":
+        raise InputError(DAMAGED, path)
+    if kinds[0] != "f" or np.isnan(known[0]).any():
+        raise InputError(DAMAGED, path)
 
 
 def _named(answer: Any) -> list[Any]:

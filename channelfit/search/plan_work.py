@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from channelfit.pieces.kept import Arrays, Kept, Key
+from channelfit.pieces.kept import Arrays, Kept, Key, expect
 from channelfit.pieces.work import Doer, pieces_done
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Scorer, make_scorer
@@ -70,6 +70,14 @@ class EpochWork(PlanWork):
     def told(self, key: Key) -> Arrays:
         """The state of an island before the epoch."""
         return self.states[int(key[3])]
+
+    def check_kept(self, key: Key, found: Arrays) -> None:
+        """See `pieces.work.Checking`: an island keeps its size from epoch to epoch."""
+        before = self.states[int(key[3])]
+        expect(found, {k: (a.dtype.kind, a.shape) for k, a in before.items() if k[:5] != "told_"})
+        n, n_parameters = self.generations, len(self.plan.problem.parameters)
+        expect(found, {"told_cost": ("f", (n, None)), "told_values": ("f", (n, n_parameters))})
+        expect(found, {"told_status": ("i", found["told_cost"].shape)})
 
     def do(self, key: Key, told: Arrays | None = None) -> Arrays:
         """See `islands.advance`."""

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.pieces.kept import Arrays, Kept, Key
+from channelfit.pieces.kept import Arrays, Kept, Key, expect, told_in
+from channelfit.pieces.records import DAMAGED
 from channelfit.pieces.work import Doer, pieces_done
 from channelfit.reading.errors import InputError
 from channelfit.search.agreement import agreement
@@ -120,6 +121,36 @@ class SeedWork(PlanWork):
         told = {name: getattr(found, name) for name in _PLAIN}
         history = np.array([found.history[name] for name in found.history.dtype.names or ()], float)
         return {"values": found.values, "history": history, "told": _bytes(json.dumps(told))}
+
+    def check_kept(self, key: Key, found: Arrays) -> None:
+        """See `pieces.work.Checking`."""
+        if "error" in found:
+            expect(found, {"error": ("u", (None,))})
+            return
+        names = self.plan.space.parameters
+        shapes = {
+            "values": ("f", (len(names),)),
+            "history": ("f", (len(HISTORY_COLUMNS.names or ()), None)),
+        }
+        expect(found, shapes)
+        told = told_in(found, "told")
+        kinds: dict[str, Any] = {
+            "notes": list,
+            "settings": dict,
+            "failures": dict,
+            "agreement": dict | None,
+        }
+        kinds |= dict.fromkeys(("backend", "dtype", "source_hash"), str | None)
+        kinds |= {"stop_reason": str, "optimizer": str}
+        kinds |= dict.fromkeys(("cost", "seconds"), float | int)
+        kinds |= dict.fromkeys(("generations", "evaluations", "seed"), int)
+        good = isinstance(told, dict) and set(told) == set(_PLAIN)
+        good = good and all(isinstance(told[name], kind) for name, kind in kinds.items())
+        if not good or len(told["notes"]) != len(names) or told["seed"] != key[1]:
+            raise InputError(DAMAGED, None, "told")
+        counts = [told["agreement"].get("arrived", 0)] if told["agreement"] else []
+        if not all(isinstance(n, int) for n in (*told["failures"].values(), *counts)):
+            raise InputError(DAMAGED, None, "told")
 
 
 #: What of a result is told as JSON. Its names and units are those of the plan.

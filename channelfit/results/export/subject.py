@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import is_function
 from channelfit.reading.units import parse_quantity
 from channelfit.results.export.provenance import Provenance, as_mapping, provenance_of
+from channelfit.results.saved_summary import read_summary
 from channelfit.search.fit_file import first_temperature, read_fit_document
 
 #: mV, where an exported channel begins if no protocol says where it was held.
@@ -287,11 +287,7 @@ def _saved_summary(file: Path) -> dict[str, Any]:
     place = file.parent / "summary.json"
     if file.name != "fit.yaml" or not place.exists():
         return {}
-    try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"cannot be read: {error}", place) from None
-    return found if isinstance(found, dict) and "parameters" in found else {}
+    return read_summary(place, whole=False)
 
 
 def _rows_of_these_values(

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.pieces.kept import Arrays, Kept, Key
+from channelfit.pieces.kept import Arrays, Kept, Key, expect
+from channelfit.pieces.records import DAMAGED
 from channelfit.pieces.work import Doer, pieces_done
+from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.curvature import Estimate
 from channelfit.results.uncertainty.posterior import (
     Chains,
@@ -46,6 +48,21 @@ class StudyWork(PlanWork):
             return {"chain": made.chain, "acceptance": np.array(made.acceptance)}
         one = profile(found, int(key[2]))
         return {name: np.asarray(getattr(one, name)) for name in _OF_PROFILE}
+
+    def check_kept(self, key: Key, found: Arrays) -> None:
+        """See `pieces.work.Checking`."""
+        n = len(self.found.names)
+        if key[0] == "chains":
+            expect(found, {"chain": ("f", (self.steps, None, n)), "acceptance": ("f", ())})
+            return
+        shapes: dict[str, tuple[str, tuple[int | None, ...]]]
+        shapes = dict.fromkeys(("threshold", "lower", "upper"), ("f", ()))
+        shapes |= dict.fromkeys(("open_below", "open_above"), ("b", ()))
+        points = found["values"].size if "values" in found else 0
+        shapes |= dict.fromkeys(("values", "chi_square"), ("f", (points,)))
+        if set(found) != set(_OF_PROFILE):
+            raise InputError(DAMAGED)
+        expect(found, {**shapes, "unit": ("f", (n, points))})
 
 
 #: What of a profile is not known before.

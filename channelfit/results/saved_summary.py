@@ -1,0 +1,86 @@
+"""`summary.json` of a run folder, checked before anything is made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from channelfit.reading.documents import read_json
+from channelfit.reading.saved import FLAG, NUMBER, PLAIN, TEXT, WHOLE, Each, Listed, check_shape
+
+_QUALITY = dict.fromkeys(
+    (
+        *("rms_pA", "rms_relative_to_peak", "peak_pA", "variance_explained", "peak_error_pA"),
+        *("peak_error_relative",),
+    ),
+    NUMBER,
+)
+_PARAMETER = {
+    **dict.fromkeys(("value!", "lower?", "upper?", "true_value", "standard_error"), NUMBER),
+    "relative_error": NUMBER,
+    "interval": Listed(NUMBER, 2),
+    **dict.fromkeys(("unit!", "note"), TEXT),
+}
+_UNCERTAINTY = {
+    **dict.fromkeys(("level", "noise_pA", "correlation_time_samples"), NUMBER),
+    "standard_errors_from_minimum": NUMBER,
+    "samples": WHOLE,
+    "noise_assumed": FLAG,
+    "undetermined!": Listed({"parameters": Listed(TEXT), "open_directions": WHOLE, "text!": TEXT}),
+    "remarks!": Listed(TEXT),
+    "correlations": {"parameters!": Listed(TEXT), "matrix!": Listed(Listed(NUMBER))},
+}
+_AGREEMENT = {
+    **dict.fromkeys(("independent_starts!", "arrived!", "wanted!"), WHOLE),
+    **dict.fromkeys(("agree!", "perfect"), FLAG),
+    "lowest_costs!": Listed(NUMBER),
+}
+_EXPERIMENT = {
+    **_QUALITY,
+    "weight": NUMBER,
+    "conditioning": Listed(TEXT),
+    **dict.fromkeys(("protocol", "protocol_description", "protocol_source", "recording"), TEXT),
+    **dict.fromkeys(("cell", "temperature"), PLAIN),
+}
+#: By key what stands in a summary, as far as anything is made of it.
+_SUMMARY = {
+    **_QUALITY,
+    **dict.fromkeys(("cost!", "seconds!", "search_cost", "candidates_per_second"), NUMBER),
+    **dict.fromkeys(("generations!", "evaluations!", "seed!"), WHOLE),
+    **dict.fromkeys(("file!", "stop_reason!", "optimizer!", "backend!", "dtype!"), TEXT),
+    **dict.fromkeys(("name", "description", "source", "model", "source_hash", "finished"), TEXT),
+    "parameters!": Each(_PARAMETER),
+    "uncertainty": _UNCERTAINTY,
+    "agreement": _AGREEMENT,
+    "experiments": Listed(_EXPERIMENT),
+    "surrogate": {"noise_pA": NUMBER},
+    "membrane": Each(PLAIN),
+    "warnings": Listed(dict.fromkeys(("place", "value", "advice"), TEXT)),
+    **dict.fromkeys(("failing_examples", "strange_rates"), Listed(TEXT)),
+    "failed_candidates": Each(WHOLE),
+    "largest_deviation_from_float64_pA": NUMBER,
+    "versions!": Each(TEXT),
+    "machine!": Each(PLAIN),
+    "files": Listed(Each(TEXT)),
+    "settings!": Each(PLAIN),
+    "stop": Each(PLAIN),
+}
+
+
+def read_summary(file: Path, whole: bool = True) -> dict[str, Any]:
+    """The summary of a run. Empty where it is of no fit.
+
+    Arguments:
+        whole: whether all is needed that a report tells, or what there is of it.
+
+    Raises:
+        InputError: it cannot be read, or holds other kinds of values than were written.
+    """
+    found = read_json(file)
+    if "parameters" not in found:
+        return {}
+    needed = _SUMMARY if whole else {key.rstrip("!?"): of for key, of in _SUMMARY.items()}
+    if whole and found.get("rms_pA") is not None:  # of currents, and not of a function
+        needed = {**needed, **{f"{key}?": of for key, of in _QUALITY.items()}}
+    check_shape(found, needed, file)
+    return found
