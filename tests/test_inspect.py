@@ -23,6 +23,7 @@ import channelfit as cf
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.front.starter import character, shipped_models
+from channelfit.front.starter_clamp import starter_clamp
 from channelfit.problem.inspection import Told, inspect_file
 from channelfit.problem.measures import leak, transient_ms
 from channelfit.reading.formats import read
@@ -573,3 +574,13 @@ def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
     assert found.peak is not None
     assert found.peak.raw_pA == pytest.approx(table[250:750].min(), abs=1e-6)
     assert abs(found.peak.current_pA) < abs(found.peak.raw_pA)
+    # 220314_001_ch1_NaIV_25C_80CP_meta.csv beside it, of which the compensation is not said
+    assert found.of_the_clamp("series_resistance_MOhm") == 4.5148
+    assert found.of_the_clamp("membrane_capacitance_pF") == 10.08
+    assert np.ptp(found.contents.clamp["seal_resistance_MOhm"]) > 100
+    clamp = starter_clamp(found, None)
+    assert clamp is not None
+    assert not clamp.active
+    assert "does not say how much of the series resistance is compensated" in clamp.reason
+    other = inspect_file(file.with_name(file.name.replace("80CP", "0CP")), told)
+    assert any("each MOhm that is not compensated loses" in str(c) for c in other.cautions)

@@ -112,6 +112,9 @@ def starter_clamp(found: Inspection, wanted: bool | None) -> StarterClamp | None
         reason, active = f"you asked for it; {at_peak}", wanted
     elif found.lost_mV <= LOST_MV:
         reason, active = f"{at_peak}, no more than {bound}", False
+    elif "compensation" not in found.contents.clamp:
+        told = "the file does not say how much of the series resistance is compensated, although"
+        reason, active = f"{told} without any {at_peak}", False
     elif capacitance is None:
         reason, active = f"the file does not say the capacitance, although {at_peak}", False
     else:

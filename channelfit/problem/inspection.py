@@ -462,10 +462,12 @@ def _of_the_peak(found: Inspection, size_pA: float) -> Iterator[_Told]:
     """What looks wrong beside a largest current of this size."""
     if found.lost_mV > LOST_MV:
         resistance = found.of_the_clamp("series_resistance_MOhm")
-        fraction = found.of_the_clamp("compensation") or 0.0
+        fraction = found.of_the_clamp("compensation")
+        known = "with a compensation that the file does not say"
+        known = known if fraction is None else f"{100 * fraction:.0f} % compensated"
         yield (
-            f"{size_pA / 1e3:.3g} nA through {resistance:.3g} MOhm, {100 * fraction:.0f} % "
-            f"compensated, lose up to {found.lost_mV:.2g} mV",
+            f"{size_pA / 1e3:.3g} nA through {resistance:.3g} MOhm, {known}, lose up to "
+            f"{found.lost_mV:.2g} mV",
             "the membrane is not at the command then",
         )
     if found.of_the_clamp("series_resistance_MOhm") is None and size_pA > _LARGE_PA:

@@ -57,11 +57,53 @@ def read(
     steps, notes = _steps(path, columns)
     if steps:
         return Contents(path, "step list", math.nan, (), epochs=(steps,), notes=notes)
-    contents = _recording(path, columns)
+    contents = _with_metadata(_recording(path, columns))
     if headed:
         note = "The first row was taken for the voltages of the sweeps, since it is evenly stepped."
         contents = replace(contents, notes=(*contents.notes, note))
     return syncropatch.with_protocol(contents, protocol)
+
+
+#: Headings of a table beside a recording, ``NAME_meta.csv``, and what they say of the clamp.
+_METADATA = (
+    (r"(membrane_?)?(cap|capacitance|cm)", "membrane_capacitance", "pF", "capacitance"),
+    (r"(rs|rseries|series_?resistance|ra)", "series_resistance", "MOhm", "resistance"),
+    (r"(rseal|seal_?resistance|seal)", "seal_resistance", "MOhm", "resistance"),
+)
+
+
+def _with_metadata(contents: Contents) -> Contents:
+    """The same with what ``NAME_meta.csv`` beside ``NAME.csv`` says of the cell and the amplifier.
+
+    A row of it is a sweep where there are as many; else the median of its rows counts.
+    """
+    path = contents.file
+    beside = path.with_name(f"{path.name.split('.')[0]}_meta.csv")
+    if path.suffix.lower() == ".eph" or beside == path or not beside.is_file():
+        return contents
+    found = dict(contents.clamp)
+    for column, values in read_columns(beside).items():
+        for pattern, key, base, dimension in _METADATA:
+            heading = re.fullmatch(rf"{pattern}[ _(\[]+(?P<unit>\w+)[)\]]?", column, re.IGNORECASE)
+            if heading is None or not np.all(np.isfinite(values) & (values > 0)):
+                continue
+            try:
+                factor = unit_factor(_spelled(heading["unit"]), dimension)[0]
+            except InputError:
+                continue
+            own = values * factor
+            alike = len(own) == contents.n_sweeps and np.ptp(own) > 0
+            found[f"{key}_{base}"] = own if alike else float(np.median(own))
+    if found == dict(contents.clamp):
+        return contents
+    note = f"Resistances and capacitance are from {beside.name}."
+    return replace(contents, clamp=found, notes=(*contents.notes, note))
+
+
+def _spelled(unit: str) -> str:
+    """A unit in the spelling of `units`, whatever the case of its letters."""
+    known = {"mohm": "MOhm", "gohm": "GOhm", "kohm": "kOhm", "ohm": "Ohm", "pf": "pF", "nf": "nF"}
+    return known.get(unit.lower(), unit)
 
 
 def _recording(path: Path, columns: dict[str, np.ndarray]) -> Contents:
