@@ -72,7 +72,7 @@ def measured(file: Mapping[str, str], path: Path | None) -> tuple[str, Row]:
         return "unproven", missing(name, UNIT, told)
     if proof.table is not None:
         told += f"; with the file's own TABLE {proof.table:.1e}"
-    told = "; ".join(part for part in (told, proof.note, *notes, where) if part)
+    told = "; ".join(part for part in (told, *proof.notes, *notes, where) if part)
     row = Row(name, proof.error, UNIT, TOLERANCE, proof.error / TOLERANCE, told)
     return "agrees" if proof.error <= TOLERANCE else "differs", row
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from channelfit.front.commands.import_model import _simulated
+from channelfit.front.exchange import _simulated
 from channelfit.front.main import main
 from channelfit.model.model_file import load_model
 from channelfit.reading.errors import InputError

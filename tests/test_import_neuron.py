@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from channelfit.front.commands.import_model import _simulated
+from channelfit.front.exchange import _simulated
 from channelfit.front.main import main
 from channelfit.model.channel import Chain, ChannelModel
 from channelfit.model.evaluation import evaluate
-from channelfit.model.model_file import load_model
+from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import Protocol
+from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.importing import (
+    EXACT,
     TOLERANCE,
     Mechanism,
+    Proof,
     prove,
     read_mechanism,
     step_families,
@@ -88,8 +92,74 @@ def generator(chain: Chain, model: ChannelModel) -> dict[tuple[str, str], np.nda
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("compiler")
 def test_each_construct_gives_the_current_that_neuron_computes(path: Path) -> None:
-    mechanism = read_mechanism(path, path.name)
-    assert prove(mechanism, _simulated, few()).error < CLOSE
+    assert proof_of(path.stem).error < CLOSE
+
+
+@cache
+def proof_of(name: str) -> Proof:
+    """The proof of a file of the tests, made once."""
+    return prove(read_mechanism(MOD / f"{name}.mod", name), _simulated, few())
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_guard_that_misses_its_singularity_is_told_and_left_out() -> None:
+    """As in published sodium channels: `fabs(v/th)` guards 0 mV, and a TABLE hides it."""
+    found = proof_of("import_trap")
+    (note,) = found.notes
+    assert note.startswith("at 0 mV, and there alone, the file's current differs by 7")
+    assert found.truth == EXACT
+    assert found.table is not None
+    assert found.table < 1e-3  # of a process of its own: the last run was 3 degrees warmer
+    made = read_mechanism(MOD / "import_trap.mod", "trap").imported
+    assert "line 37: an `if` gives 1.6 at 0 mV alone, and 6.7" in made.text
+    assert " if " not in made.text.split("definitions:")[1].split("parameters:")[0]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_an_error_at_one_round_voltage_alone_does_not_pass() -> None:
+    def wrong(model: ChannelModel, protocol: Protocol) -> np.ndarray:
+        found = _simulated(model, protocol)
+        found[3] *= 1.001  # the step to 0 mV
+        return found
+
+    mechanism = read_mechanism(MOD / "import_trap.mod", "trap")
+    assert prove(mechanism, wrong, few()).error > 1e-4
+
+
+@pytest.mark.usefixtures("compiler")
+def test_an_exact_truth_decides_where_neurons_integrator_is_the_weak_side() -> None:
+    found = proof_of("import_stiff")
+    assert found.truth == EXACT
+    assert "which decides" in found.notes[0]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_what_neuron_does_not_take_from_a_file_is_told(tmp_path: Path) -> None:
+    """A PARAMETER ek is the cell's: NEURON runs at -77 mV, or at what ki and ko give."""
+    said = {**SAID, "parameter": "ek = -90 (mV)"}
+    plain = CHANNEL.format(**said).replace("v (mV) ek (mV)", "v (mV)")
+    mechanism = of_text(plain, tmp_path)
+    text = mechanism.imported.text
+    assert "NEURON does not take -90 from the file's PARAMETER block" in text
+    assert "value: -77, input: ek" in text
+    proof = prove(mechanism, _simulated, few())
+    assert proof.error < CLOSE
+    assert proof.notes == ()
+    given = mechanism.imported.names["ek"]
+    believed = replace(mechanism.imported, text=text.replace("-77, input", "-90, input"))
+    believed = replace(believed, model=build_model(parse_yaml(believed.text), None))
+    assert given.unheard == -90
+    wrong = prove(replace(mechanism, imported=believed), _simulated, few())
+    assert wrong.error > 0.05
+    assert wrong.notes == ("in a cell that does not set it ek is -77, here -90",)
+
+
+def test_a_reversal_potential_beside_concentrations_is_that_of_nernst(tmp_path: Path) -> None:
+    said = {**SAID, "neuron": "USEION k READ ko"}
+    made = of_text(CHANNEL.format(**said), tmp_path).imported
+    ek = dict(zip(made.model.parameter_names, made.model.values(), strict=True))["ek"]
+    # what NEURON 9.0.2 shows in a cell whose mechanism reads ek and ko, at 6.3 degC
+    assert ek == pytest.approx(-74.1716725122837, rel=1e-9)
 
 
 @pytest.mark.usefixtures("compiler")
@@ -101,8 +171,8 @@ def test_a_wrong_translation_does_not_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("compiler")
-def test_the_error_of_a_table_is_told_apart(tmp_path: Path) -> None:
-    found = prove(read_mechanism(MOD / "import_gates.mod", "gates"), _simulated, few())
+def test_the_error_of_a_table_is_told_apart() -> None:
+    found = proof_of("import_gates")
     assert found.error < CLOSE
     assert found.table is not None
     assert 1e-5 < found.table < 1e-1
@@ -323,7 +393,7 @@ def test_the_command_proves_and_writes_a_model_that_other_commands_take(tmp_path
 def test_a_failed_proof_writes_nothing_unless_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = "channelfit.front.commands.import_model"
+    work = "channelfit.front.exchange"
     monkeypatch.setattr(f"{work}._simulated", lambda m, p: 1.001 * _simulated(m, p))
     out = tmp_path / "kept.yaml"
     command = ["import", str(MOD / "import_kept.mod"), "--out", str(out)]
@@ -357,7 +427,7 @@ def test_c_code_is_refused_before_anything_is_compiled(
         raise AssertionError("the parser or the compiler was asked")
 
     monkeypatch.setattr("channelfit.scoring.neuron.importing.parse_nmodl", never)
-    monkeypatch.setattr("channelfit.front.commands.import_model.prove", never)
+    monkeypatch.setattr("channelfit.front.exchange.prove", never)
     for text in ("VERBATIM\nENDVERBATIM", 'INCLUDE "x.inc"'):
         path = tmp_path / "bad.mod"
         path.write_text(CHANNEL.format(**{**SAID, "more": text}), encoding="utf-8")

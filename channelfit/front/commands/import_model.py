@@ -50,6 +50,8 @@ def _out(file: Path, out: Path | None) -> Path:
 
 def _tell(made: Imported, proof: Proof | None, why: str) -> None:
     """What was found, and how far it is from the original."""
+    for note in made.notes:
+        click.echo(printable(f"note: {note}"))
     model = made.model
     free = [p.name for p in model.parameters if not p.fixed]
     told = f"{model.name}: {len(model.parameters)} parameters, free: {', '.join(free)}"
@@ -59,10 +61,12 @@ def _tell(made: Imported, proof: Proof | None, why: str) -> None:
         return
     for told, error in proof.runs:
         click.echo(f"  {told}: largest error {error:.1e} of the peak")
-    if proof.note:
-        click.echo(printable(f"  note: {proof.note}"))
+    for note in proof.notes:
+        click.echo(printable(f"  note: {note}"))
     verdict = "agrees with" if proof.error <= TOLERANCE else "DIFFERS from"
-    click.echo(f"{verdict} the original: largest error {proof.error:.1e} of the peak")
+    click.echo(
+        f"{verdict} the original: largest error {proof.error:.1e} of the peak, by {proof.truth}"
+    )
     if proof.table is not None:
         click.echo(f"  with the file's own TABLE: {proof.table:.1e}, which is the table's error")
 
@@ -72,5 +76,9 @@ def _with_proof(text: str, proof: Proof | None, why: str) -> str:
     if proof is None:
         told = f"# Not proven: {' '.join(printable(why).split())}"[:300]
     else:
-        told = f"# Compared with the original under voltage steps: {proof.error:.1e} of the peak."
+        told = (
+            f"# Compared with the original under voltage steps: {proof.error:.1e} of the peak, by\n"
+            f"# {proof.truth}."
+        )
+        told = "\n".join([told, *(f"# {printable(note)}" for note in proof.notes)])
     return f"{told}\n{text}"

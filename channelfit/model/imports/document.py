@@ -81,6 +81,7 @@ class Imported:
         names: the foreign program's names of parameters, by those in the model file.
         largest: the parameters that are taken for largest conductances.
         area: um2, where the file has a density; else None.
+        notes: what the reader of the model file should know.
     """
 
     text: str
@@ -88,6 +89,7 @@ class Imported:
     names: dict[str, Given] = field(default_factory=dict)
     largest: tuple[str, ...] = ()
     area: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def imported(found: Equations, title: str, source: str, fit: Collection[str] = ()) -> Imported:
@@ -282,7 +284,8 @@ class _Writer:
         largest = tuple(
             dict.fromkeys(self.words[key] for key in self.largest.values() if key is not None)
         )
-        return Imported(text, model, names, largest, AREA if self.found.density else None)
+        area = AREA if self.found.density else None
+        return Imported(text, model, names, largest, area, tuple(dict.fromkeys(self.found.notes)))
 
     def _head(self) -> Iterator[str]:
         yield f"# {_comment(self.source)}"
@@ -438,6 +441,8 @@ class _Writer:
                 told.append(f"{given.own} in the file")
             if given.unit and unit is None:
                 told.append(f"({_plain(given.unit)})")
+            if given.unheard is not None and given.unheard != given.value:
+                told.append(f"{given.unheard:g} in the file, which NEURON does not take")
             if largest and given.value == 0:
                 told.append("0 in the file")
             remark = f"  # {_comment('; '.join(told))}" if told else ""

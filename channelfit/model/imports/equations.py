@@ -20,6 +20,7 @@ class Given:
         kind: "" for a parameter of the file, "reversal" or "concentration" for what the file reads
             of an ion.
         own: its name in the foreign program, where that differs.
+        unheard: what the file says although NEURON takes the cell's value; None where it does not.
     """
 
     value: float
@@ -27,6 +28,7 @@ class Given:
     line: int = 0
     kind: str = ""
     own: str = ""
+    unheard: float | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,22 @@ class Reaction:
     target: str
     forth: Node
     back: Node
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A guard that a file has around no singularity, or with another value than the limit.
+
+    Attributes:
+        voltage: mV, at which it holds.
+        there, beside: what it gives there, and what holds beside it.
+        line: where it stands.
+    """
+
+    voltage: float
+    there: float
+    beside: float
     line: int = 0
 
 
@@ -61,6 +79,9 @@ class Equations:
         celsius: the temperature, degC, that the file gives; None where it uses none.
         lines: where things stand, by name.
         zeros: voltages, mV, at which an expression is 0/0 and its guard was left out.
+        faults: guards that were left out although they say something else.
+        settled: whether states start at the steady state although the file starts them elsewhere.
+        stepped: whether the file advances gates by exact steps of its own, of any length.
         notes: what the reader of the model file should know.
     """
 
@@ -80,6 +101,9 @@ class Equations:
     celsius: float | None = None
     lines: dict[str, int] = field(default_factory=dict)
     zeros: list[float] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    settled: bool = False
+    stepped: bool = False
     notes: list[str] = field(default_factory=list)
 
     def refusal(self, message: str, name: str = "") -> InputError:

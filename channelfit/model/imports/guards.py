@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import math
 
-from channelfit.model.imports.equations import Equations
+from channelfit.model.imports.equations import Equations, Fault
 from channelfit.model.imports.nodes import Node, make, replaced
 from channelfit.model.imports.trial import limit, values_of
 from channelfit.reading.errors import InputError
 
 #: The widest guard, in whatever it compares; how far apart both ways may be where they meet.
 _WIDEST, _SAME = 1e-3, 1e-9
+#: mV: a guard that is no wider holds at one voltage for all that can be measured.
+_NARROW = 0.01
 #: Parts of an expression that is put together to be compared.
 _LARGEST = 200
 
 
-def unguarded(found: Equations, condition: Node, near: Node, far: Node) -> Node | None:
+def unguarded(
+    found: Equations, condition: Node, near: Node, far: Node, line: int = 0
+) -> Node | None:
     """What holds beside a guard, written so that its singularity can be seen; None if it is none.
 
     Arguments:
@@ -27,7 +31,11 @@ def unguarded(found: Equations, condition: Node, near: Node, far: Node) -> Node 
         condition: such as ``abs(x) < 1e-6`` or ``x == 0``.
         near: what holds where the condition does.
         far: what holds else.
+        line: where it stands, for what is said of one that holds something else than the limit.
     """
+    if _keeps_away(condition):
+        opposite = {">": "<=", ">=": "<", "!=": "=="}[condition.op]
+        return unguarded(found, make(opposite, *condition.args), far, near, line)
     distance = _distance(condition)
     if distance is None:
         return None
@@ -45,6 +53,7 @@ def unguarded(found: Equations, condition: Node, near: Node, far: Node) -> Node 
     if not math.isfinite(at[0]) or at[0] == at[1]:
         return None
     v = -at[0] / (at[1] - at[0])
+    narrow = _half_width(condition) <= _NARROW * abs(at[1] - at[0])
     for zero in ({**given, "v": v}, {**given, "v": round(v, 9)}):
         # Only where it is exactly 0/0 is it seen whether the limit is taken.
         if limit(distance, zero) == 0 and far.names <= zero.keys():
@@ -52,7 +61,30 @@ def unguarded(found: Equations, condition: Node, near: Node, far: Node) -> Node 
             if math.isfinite(there) and math.isclose(here, there, rel_tol=_SAME, abs_tol=1e-300):
                 found.zeros.append(zero["v"])
                 return far
+            if narrow and math.isfinite(here) and math.isfinite(there):
+                fault = Fault(zero["v"] + 0.0, here, there, line)  # no -0
+                found.zeros.append(fault.voltage)
+                found.faults.append(fault)
+                found.notes.append(
+                    f"line {line}: an `if` gives {here:.5g} at {fault.voltage:g} mV alone, and "
+                    f"{there:.5g} holds beside it; that fault of the file is left out"
+                )
+                return far
     return None
+
+
+def _keeps_away(condition: Node) -> bool:
+    """Whether a condition holds everywhere but near 0, as in ``abs(x) > 1e-6``."""
+    if condition.op == "!=":
+        return True
+    return condition.op in (">", ">=") and condition.args[0].op == "abs"
+
+
+def _half_width(condition: Node) -> float:
+    """How far from 0 what a guard compares may be."""
+    if condition.op in (">", ">="):
+        return _half_width(make("<", *reversed(condition.args)))
+    return condition.args[1].value if condition.op in ("<", "<=") else 0.0
 
 
 def _distance(condition: Node) -> Node | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from channelfit.model.imports.equations import Given
 from channelfit.model.imports.nmodl_tree import Tree
 from channelfit.model.imports.nodes import number_text
+from channelfit.model.ions import VALENCES
 from channelfit.reading.errors import InputError
 
 #: Of an ion that the file reads: what NEURON takes where nobody says otherwise, mV and mM.
@@ -63,6 +65,7 @@ class Declarations:
     celsius_given: bool = False
     lines: dict[str, int] = field(default_factory=dict)
     range_variables: set[str] = field(default_factory=set)
+    ions: dict[str, int] = field(default_factory=dict)
 
     def knows(self, key: str) -> bool:
         """Whether a variable, or an element of an array, may be given a value."""
@@ -92,7 +95,27 @@ def declarations(tree: Tree, title: str) -> Declarations:
         )
     for key in (*found.states, "v", "celsius", "t", "dt"):
         found.parameters.pop(key, None)
+    for ion in found.ions:
+        _equilibrium(found, ion)
     return found
+
+
+def _equilibrium(found: Declarations, ion: str) -> None:
+    """Give a reversal potential the value that NEURON computes for it.
+
+    Where a mechanism reads concentrations of an ion beside its reversal potential, NEURON takes the
+    latter from the former, at the temperature of the cell.
+    """
+    key, inside, outside = f"e{ion}", f"{ion}i", f"{ion}o"
+    read = found.parameters.keys()
+    if key not in read or not {inside, outside} & read or not found.ions[ion]:
+        return
+    ci, co = (
+        found.parameters[c].value if c in read else _IONS.get(c, 1.0) for c in (inside, outside)
+    )
+    thermal = 1e3 * _CONSTANTS["k-mole"] * (found.celsius + 273.15) / _CONSTANTS["faraday"]
+    value = thermal / found.ions[ion] * math.log(co / ci)
+    found.parameters[key] = replace(found.parameters[key], value=value)
 
 
 def _put_in_defined(found: Declarations, tree: Tree) -> None:
@@ -201,8 +224,10 @@ def _ion(found: Declarations, row: Tree) -> None:
         unit = "mV" if kind == "reversal" else "mM"
         usual = _IONS.get(key, 0.0 if kind == "reversal" else 1.0)
         before = found.parameters.get(key)
-        value = before.value if before is not None and before.value else usual
-        found.parameters[key] = Given(value, unit, row.line, kind, key)
+        unheard = before.value if before is not None and not before.kind else None
+        found.parameters[key] = Given(usual, unit, row.line, kind, key, unheard)
+    valence = next((_value(child) for child in row.all("Valence")), None)
+    found.ions[ion] = VALENCES.get(ion, 0) if valence is None else int(valence)
 
 
 def _parameter(found: Declarations, row: Tree) -> None:
@@ -217,9 +242,7 @@ def _parameter(found: Declarations, row: Tree) -> None:
         found.celsius, found.celsius_given = (value, True) if values else (CELSIUS, False)
     before = found.parameters.get(key)
     if before is not None and before.kind:
-        found.parameters[key] = Given(
-            value or before.value, before.unit, before.line, before.kind, key
-        )
+        found.parameters[key] = replace(before, unheard=value if values else None)
     else:
         found.parameters[key] = Given(value, units[0] if units else "", line, "", key)
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 from channelfit.model.imports import nodes
 from channelfit.model.imports.equations import Equations, Reaction
 from channelfit.model.imports.guards import unguarded
-from channelfit.model.imports.nmodl_declarations import Declarations
+from channelfit.model.imports.nmodl_declarations import CELSIUS, Declarations
 from channelfit.model.imports.nmodl_tree import Tree
 from channelfit.model.imports.nodes import COMPARISONS, Node, choice, make, name, number
 from channelfit.model.imports.trial import never_seen
@@ -112,7 +112,17 @@ class Run:
             found.notes.append(
                 f"the file gives no temperature; {declared.celsius:g} degC is NEURON's own"
             )
+        elif self.uses_celsius and declared.celsius != CELSIUS:
+            found.notes.append(
+                f"the temperature is the file's; NEURON does not take it from there and runs at "
+                f"{CELSIUS:g} degC until celsius is set"
+            )
         for key, given in declared.parameters.items():
+            if given.unheard is not None and given.unheard != given.value:
+                found.notes.append(
+                    f"{key} is {given.value:.6g}, as in a cell that does not set it; NEURON does "
+                    f"not take {given.unheard:g} from the file's PARAMETER block"
+                )
             if given.kind == "concentration":
                 found.notes.append(f"{key} is constant here, whatever flows")
         return found
@@ -293,7 +303,7 @@ class Run:
             else:
                 self._else(rest, frame)
             return
-        before, local = dict(self.values), dict(frame)
+        before, local, line = dict(self.values), dict(frame), self.line
         self._block(chosen, frame)
         values, locals_ = dict(self.values), dict(frame)
         self.values = before
@@ -305,10 +315,10 @@ class Run:
                 one = there.get(key) or self._unset(key)
                 other = here.get(key) or self._unset(key)
                 if one != other:
-                    here[key] = self._defined(key, self._chosen(condition, one, other))
+                    here[key] = self._defined(key, self._chosen(condition, one, other, line))
 
-    def _chosen(self, condition: Node, one: Node, other: Node) -> Node:
-        plain = unguarded(self.found, condition, one, other)
+    def _chosen(self, condition: Node, one: Node, other: Node, line: int) -> Node:
+        plain = unguarded(self.found, condition, one, other, line)
         return choice(condition, one, other) if plain is None else plain
 
     def _else(self, rest: list[Tree], frame: Frame) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,11 +26,12 @@ from channelfit.model.imports.nmodl_text import read_nmodl
 from channelfit.model.imports.nmodl_tree import read_tree
 from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import Protocol
-from channelfit.problem.waves import TIME_TOLERANCE, Constant, Segment
+from channelfit.problem.waves import Constant, Segment
+from channelfit.reading.apart import end as end_apart
 from channelfit.reading.apart import read_apart
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
-from channelfit.scoring.neuron.mechanisms import check_compiler, compile_mechanism, neuron_hoc
+from channelfit.scoring.neuron.mechanisms import check_compiler
 from channelfit.scoring.neuron.parsing import parse_nmodl
 
 Array = npt.NDArray[np.float64]
@@ -38,12 +39,16 @@ Array = npt.NDArray[np.float64]
 Simulate: TypeAlias = Callable[[ChannelModel, Protocol], Array]
 #: Largest error over the largest current.
 TOLERANCE = 1e-6
-#: Absolute tolerance of an occupancy in CVODE; and how long the file may take, seconds.
-_EXACT, _SECONDS = 1e-13, 300.0
+#: What runs the file in the other process, and how long that may take, seconds.
+_HELD, _SECONDS = "channelfit.scoring.neuron.held:simulated", 300.0
+#: NEURON keeps so many digits of a PARAMETER.
+_SIX_DIGITS = 1e-5
+#: The truths that a proof may have been made with.
+CVODE = "NEURON's CVODE"
+EXACT = "matrix exponentials of the derivatives that NEURON computes from the file"
 #: By how much a proof moves the temperature, degC, and what it multiplies free parameters by.
 _WARMER, _MORE = 3.0, 1.07
-#: mV by which voltages are moved where NEURON meets 0/0; and how the message then begins.
-_BESIDE, _NO_NUMBER = 0.137, "NEURON cannot integrate the file"
+_NO_NUMBER = "NEURON cannot integrate the file"
 
 
 @dataclass(frozen=True)
@@ -71,13 +76,15 @@ class Proof:
         error: the largest difference of two currents over the largest current of that run.
         runs: what was run, in words, and the error of each.
         table: the same error with the file's own TABLE in place of its equations; None without one.
-        note: what was not as usual.
+        notes: what was not as usual, each in a sentence.
+        truth: what the currents were compared with.
     """
 
     error: float
     runs: tuple[tuple[str, float], ...]
     table: float | None = None
-    note: str = ""
+    notes: tuple[str, ...] = ()
+    truth: str = CVODE
 
 
 def read_mechanism(path: Path, source: str, fit: Collection[str] = ()) -> Mechanism:
@@ -106,22 +113,17 @@ def read_mechanism(path: Path, source: str, fit: Collection[str] = ()) -> Mechan
 # --- the proof -----------------------------------------------------------------------------------
 
 
-def step_families(beside_mV: float = 0.0) -> tuple[Protocol, Protocol]:
-    """Nineteen steps from -120 to +60 mV, short ones from -90 mV and long ones from -40 mV.
-
-    Arguments:
-        beside_mV: by how much every voltage lies beside these.
-    """
+def step_families() -> tuple[Protocol, Protocol]:
+    """Nineteen steps from -120 to +60 mV, short ones from -90 mV and long ones from -40 mV."""
 
     def family(name: str, holding: float, long: float, tail: float, sampling: float) -> Protocol:
-        holding, tail = holding + beside_mV, tail + beside_mV
         sweeps = tuple(
             (
                 Segment(0.0, 2 * sampling, Constant(holding)),
                 Segment(2 * sampling, 2 * sampling + long, Constant(v)),
                 Segment(2 * sampling + long, 2 * sampling + 1.2 * long, Constant(tail)),
             )
-            for v in (np.linspace(-120.0, 60.0, 19) + beside_mV).tolist()
+            for v in np.linspace(-120.0, 60.0, 19).tolist()
         )
         return Protocol(name, holding, sampling, sweeps)
 
@@ -136,8 +138,10 @@ def prove(
 ) -> Proof:
     """Run the file in NEURON and the model here, and compare their currents.
 
-    Beside the values of the file, others of the free parameters and another temperature are tried,
-    which shows that they are where the file has them.
+    First the file runs as in a cell that sets nothing of its ions; then with other values of the
+    free parameters and at another temperature, which shows that they are where the file has them.
+    Each run has two truths (`scoring.neuron.held`): what CVODE integrates, and matrix exponentials
+    of the derivatives that NEURON computes. A model that agrees with either is proven.
 
     Arguments:
         mechanism: the file and its translation.
@@ -149,41 +153,174 @@ def prove(
         InputError: the file does not compile, or does not run.
     """
     check_compiler()
-    if protocols is not None:
-        return _proven(mechanism, simulate, tuple(protocols))
-    try:
-        return _proven(mechanism, simulate, step_families())
-    except InputError as error:
-        if not error.message.startswith(_NO_NUMBER):
-            raise
-        # Files leave 0/0 at round voltages; a table hides that in NEURON, and a limit does here.
-        found = _proven(mechanism, simulate, step_families(_BESIDE))
-        return replace(found, note=f"{error.message}; the voltages lie {_BESIDE:g} mV higher")
-
-
-def _proven(mechanism: Mechanism, simulate: Simulate, asked: tuple[Protocol, ...]) -> Proof:
-    made = mechanism.imported
+    asked = tuple(protocols or step_families())
     cases = list(_cases(mechanism))
-    jobs = [_job(mechanism, model, protocol, False) for _, model in cases for protocol in asked]
+    jobs = [
+        _job(mechanism, model, protocol, ions=k > 0)
+        for k, (_, model) in enumerate(cases)
+        for protocol in asked
+    ]
     tabled = any(
         tree.kind == "TableStatement"
         for block in mechanism.declared.functions.values()
         for tree in block.walk()
     )
-    theirs = _theirs(mechanism, jobs)
-    runs = []
-    for k, (told, model) in enumerate(cases):
-        for j, protocol in enumerate(asked):
-            error = apart(simulate(model, protocol), theirs[k * len(asked) + j])
-            runs.append((f"{protocol.name}, {told}", error))
-    found = Proof(max(error for _, error in runs), tuple(runs))
-    if not tabled:
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = _theirs(mechanism, jobs, Path(folder))
+        compared = []
+        for k, (told, model) in enumerate(cases):
+            for j, protocol in enumerate(asked):
+                ours = simulate(model, protocol)
+                name = f"{protocol.name}, {told}"
+                compared.append(_Compared(name, ours, theirs[k * len(asked) + j], protocol))
+        found = _judged(mechanism, compared)
+        return _with_table(mechanism, found, compared[0], Path(folder)) if tabled else found
+
+
+class _Compared:
+    """One run, beside both truths."""
+
+    def __init__(
+        self, name: str, ours: Array, theirs: Mapping[str, Array | str], protocol: Protocol
+    ) -> None:
+        self.name, self.ours, self.protocol, self.theirs = name, ours, protocol, theirs
+        cvode, exact = theirs["cvode"], theirs["exact"]
+        assert not isinstance(cvode, str)
+        self.cvode, self.why = cvode, str(theirs["why"])
+        self.exact: Array | None = None if isinstance(exact, str) else exact
+        self.no_exact = exact if isinstance(exact, str) else ""
+        limits = theirs["limits"]
+        assert not isinstance(limits, str)
+        self.limits: list[float] = limits.tolist()
+        #: Which sweeps CVODE integrated at voltages where the file is what it seems.
+        self.regular = np.array(
+            [
+                self._integrated(k) and not self._voltages(k) & set(self.limits)
+                for k in range(len(cvode))
+            ]
+        )
+        known = [cvode[self.regular], *([] if self.exact is None else [self.exact])]
+        self.scale = max(float(np.nanmax(np.abs(x), initial=0.0)) for x in known)
+
+    def _integrated(self, sweep: int) -> bool:
+        """Whether CVODE came to the end of a sweep."""
+        _, last = self.protocol.sample_ranges(sweep)[-1]
+        return bool(np.isfinite(self.cvode[sweep, :last]).all())
+
+    def _voltages(self, sweep: int) -> set[float]:
+        segments = self.protocol.sweeps[sweep]
+        steps = {float(s.voltage(np.array(s.start_ms))) for s in segments}
+        return {self.protocol.holding_mV, *steps}
+
+    @property
+    def by_cvode(self) -> float:
+        """The error beside CVODE, in the sweeps that it integrated; infinite without any."""
+        return apart(self.ours[self.regular], self.cvode[self.regular], self.scale)
+
+    @property
+    def by_exact(self) -> float:
+        """The error beside matrix exponentials; infinite where there are none."""
+        return np.inf if self.exact is None else apart(self.ours, self.exact, self.scale)
+
+    @property
+    def integrators_apart(self) -> float:
+        """How far both truths are from each other."""
+        if self.exact is None:
+            return 0.0
+        return apart(self.exact[self.regular], self.cvode[self.regular], self.scale)
+
+    def jumps(self) -> dict[float, float]:
+        """How far NEURON at a voltage is from its limits beside it, as a share of the peak."""
+        found: dict[float, float] = {}
+        if self.exact is None:
+            return found
+        for sweep in np.flatnonzero(~self.regular).tolist():
+            there = self._voltages(sweep) & set(self.limits)
+            if len(there) == 1 and self._integrated(sweep):
+                at = next(iter(there))
+                step = apart(self.exact[[sweep]], self.cvode[[sweep]], self.scale)
+                found[at] = max(step, found.get(at, 0.0))
         return found
+
+
+def _judged(mechanism: Mechanism, compared: Sequence[_Compared]) -> Proof:
+    """The verdict of all runs, and what there is to say of the truths."""
+    if not any(one.scale > 0 for one in compared):
+        raise InputError("the file's current is 0 throughout, so that nothing can be compared")
+    whole = all(one.regular.all() for one in compared)
+    by_cvode, by_exact = (
+        max(getattr(one, name) for one in compared) for name in ("by_cvode", "by_exact")
+    )
+    if not np.isfinite(by_exact) and not whole:
+        why = next(one.why or one.no_exact for one in compared if not one.regular.all())
+        raise InputError(f"{_NO_NUMBER} {why}")
+    exact = not whole or (by_exact < by_cvode and by_cvode > TOLERANCE)
+    runs = tuple((one.name, one.by_exact if exact else one.by_cvode) for one in compared)
+    notes = [*_of_singular(compared), *_of_the_cell(mechanism, compared[0])]
+    integrators = max(one.integrators_apart for one in compared)
+    if exact and integrators > TOLERANCE:
+        notes.append(
+            f"NEURON's integrator, CVODE, is {integrators:.1e} of the peak from the exact solution "
+            "of the file's own equations, which decides"
+        )
+    gave_up = next((one.why for one in compared if one.why), "")
+    if gave_up and not any(one.limits for one in compared):
+        notes.append(f"CVODE gave up {' '.join(gave_up.split())[:120]}")
+    error = max(error for _, error in runs)
+    return Proof(error, runs, None, tuple(notes), EXACT if exact else CVODE)
+
+
+def _of_singular(compared: Sequence[_Compared]) -> Iterator[str]:
+    """What there is to say of voltages at which the file is 0/0 or jumps."""
+    jumps: dict[float, float] = {}
+    for one in compared:
+        for at, step in one.jumps().items():
+            jumps[at] = max(step, jumps.get(at, 0.0))
+    limits = sorted({v for one in compared for v in one.limits})
+    undefined = [f"{v:g}" for v in limits if v not in jumps]
+    if undefined:
+        yield (
+            f"the file gives no number at {', '.join(undefined)} mV (0/0); there the model has the "
+            "limit, and was compared with it"
+        )
+    for at, step in jumps.items():
+        if step > TOLERANCE:
+            yield (
+                f"at {at:g} mV, and there alone, the file's current differs by {100 * step:.2g} % "
+                "of the peak from that beside it; the model has that beside it"
+            )
+
+
+def _of_the_cell(mechanism: Mechanism, first: _Compared) -> Iterator[str]:
+    """Where a cell that sets nothing has other values of the ions than the model."""
+    cell = first.theirs["cell"]
+    assert not isinstance(cell, str)
+    names = mechanism.imported.names
+    values = parse_yaml(mechanism.imported.text)["parameters"]
+    for (name, given), own in zip(names.items(), cell.tolist(), strict=True):
+        value = float(values[name]["value"])
+        if given.kind and abs(own - value) > _SIX_DIGITS * max(abs(own), abs(value)):
+            yield f"in a cell that does not set it {given.own} is {own:.6g}, here {value:.6g}"
+
+
+def _with_table(mechanism: Mechanism, found: Proof, first: _Compared, folder: Path) -> Proof:
+    """The proof with the error of the file's own TABLE, which a process of its own has made.
+
+    In one that has run before, what the file keeps in GLOBAL variables, such as a factor of the
+    temperature, would be that of the run before.
+    """
+    end_apart()
+    job = _job(mechanism, mechanism.imported.model, first.protocol, ions=False, table=True)
     try:
-        (theirs_tabled,) = _theirs(mechanism, [_job(mechanism, made.model, asked[0], True)])
+        (tabled,) = _theirs(mechanism, [job], folder)
     except InputError as error:
-        return replace(found, note=f"with the file's own TABLE: {error.message}")
-    return replace(found, table=apart(simulate(made.model, asked[0]), theirs_tabled))
+        return replace(found, notes=(*found.notes, f"with the file's own TABLE: {error.message}"))
+    table = tabled["cvode"]
+    assert not isinstance(table, str)
+    if not np.isfinite(table[np.isfinite(first.ours)]).all():
+        told = f"with the file's own TABLE NEURON gives no number: {tabled['why']}"
+        return replace(found, notes=(*found.notes, told))
+    return replace(found, table=apart(first.ours, table))
 
 
 def _cases(mechanism: Mechanism) -> list[tuple[str, ChannelModel]]:
@@ -202,16 +339,35 @@ def _cases(mechanism: Mechanism) -> list[tuple[str, ChannelModel]]:
     return [*cases, (told, moved)]
 
 
-def apart(ours: Array, theirs: Array) -> float:
-    """The largest difference over the largest current; infinite where one is no number."""
-    largest = float(np.abs(theirs).max(initial=0.0))
-    if not largest > 0:
+def apart(ours: Array, theirs: Array, scale: float | None = None) -> float:
+    """The largest difference over the largest current; infinite where one is no number.
+
+    Arguments:
+        ours, theirs: currents of the same shape; samples at which both are NaN are none.
+        scale: the largest current, where it is known from elsewhere.
+    """
+    if scale is None:
+        scale = float(np.abs(theirs).max(initial=0.0))
+    if not scale > 0:
         raise InputError("the file's current is 0 throughout, so that nothing can be compared")
-    return float(np.nan_to_num(np.abs(ours - theirs), nan=np.inf).max()) / largest
+    difference = np.abs(ours - theirs)
+    difference[np.isnan(ours) & np.isnan(theirs)] = 0.0
+    return float(np.nan_to_num(difference, nan=np.inf).max(initial=0.0)) / scale
 
 
-def _job(mechanism: Mechanism, model: ChannelModel, protocol: Protocol, table: bool) -> Any:
-    """What the other process is to run, as plain data."""
+def _job(
+    mechanism: Mechanism,
+    model: ChannelModel,
+    protocol: Protocol,
+    ions: bool,
+    table: bool = False,
+) -> Any:
+    """What the other process is to run, as plain data.
+
+    Arguments:
+        ions: whether reversal potentials and concentrations are set, or left to the cell.
+        table: whether the file's own TABLE is used.
+    """
     made, declared = mechanism.imported, mechanism.declared
     values = dict(zip(model.parameter_names, model.values().tolist(), strict=True))
     base = dict(zip(made.model.parameter_names, made.model.values().tolist(), strict=True))
@@ -224,8 +380,10 @@ def _job(mechanism: Mechanism, model: ChannelModel, protocol: Protocol, table: b
     return {
         "settings": settings,
         "range": sorted(declared.range_variables),
-        "celsius": model.temperature_C,
+        "celsius": declared.celsius if model.temperature_C is None else model.temperature_C,
         "table": table,
+        "ions": ions,
+        "faults": [fault.voltage for fault in mechanism.found.faults],
         "holding": protocol.holding_mV,
         "sampling": protocol.sampling_ms,
         "sweeps": [
@@ -242,8 +400,8 @@ def _ion(given: Given) -> str:
     return given.own[1:] if given.kind == "reversal" else given.own[:-1]
 
 
-def _theirs(mechanism: Mechanism, jobs: list[Any]) -> list[Array]:
-    """(n_sweeps, n_times_max) pA of each job, from the other process."""
+def _theirs(mechanism: Mechanism, jobs: list[Any], folder: Path) -> list[dict[str, Array | str]]:
+    """What `held` gives for each job, by name; from the other process."""
     declared = mechanism.declared
     whole = {
         "text": mechanism.text,
@@ -252,110 +410,19 @@ def _theirs(mechanism: Mechanism, jobs: list[Any]) -> list[Array]:
         "ions": sorted({_ion(given) for given in declared.parameters.values() if given.kind}),
         "per_pA": mechanism.found.per_pA,
         "area": mechanism.imported.area,
+        "steady": sorted(mechanism.found.steady),
+        "settle": mechanism.found.settled,
+        "stepped": mechanism.found.stepped,
         "jobs": jobs,
     }
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "job.json"
-        path.write_text(json.dumps(whole), encoding="utf-8")
-        try:
-            found = read_apart(f"{__name__}:simulated", path, "a mechanism", _SECONDS)
-        except InputError as error:
-            raise InputError(error.message) from None
-    return [np.asarray(found[str(k)], dtype=float) for k in range(len(jobs))]
-
-
-# --- in the other process ------------------------------------------------------------------------
-
-
-def simulated(path: Path) -> dict[str, Array]:
-    """The currents of all jobs of a file that `prove` has written."""
-    whole = json.loads(path.read_text(encoding="utf-8"))
-    name = compile_mechanism(whole["text"], path.parent / "compiled")
-    return {str(k): _Place(name, whole, job).run() for k, job in enumerate(whole["jobs"])}
-
-
-class _Place:
-    """A compiled mechanism on a membrane whose voltage is what is asked for.
-
-    The capacitance is so large that no current moves the voltage by a rounding.
-    """
-
-    def __init__(self, name: str, whole: Mapping[str, Any], job: Mapping[str, Any]) -> None:
-        self.name, self.whole, self.job = name, whole, job
-        self.h = neuron_hoc()
-        self.section = self.h.Section(name="imported")
-        self.section.L = self.section.diam = 10.0
-        self.section.cm = 1e20
-        self.place = self.section(0.5)
-        if whole["point"]:
-            self.mechanism = getattr(self.h, name)(self.place)
-        else:
-            self.section.insert(name)
-            self.mechanism = getattr(self.place, name)
-
-    def run(self) -> Array:
-        h, job = self.h, self.job
-        solver = h.CVode()
-        solver.active(True)
-        solver.atol(_EXACT)
-        solver.rtol(0)
-        if job["celsius"] is not None:
-            h.celsius = job["celsius"]
-        if hasattr(h, f"usetable_{self.name}"):
-            setattr(h, f"usetable_{self.name}", int(job["table"]))
-        for ion in self.whole["ions"]:
-            h.ion_style(f"{ion}_ion", 1, 1, 0, 0, 0, sec=self.section)
-        for kind, key, value in job["settings"]:
-            self._set(kind, key, value)
-        out = np.full((len(job["sweeps"]), job["samples"]), np.nan)
-        for sweep, row in zip(range(len(out)), out, strict=True):
-            h.finitialize(job["holding"])
-            self._check()
-            self._sweep(sweep, row)
-        return out
-
-    def _set(self, kind: str, key: str, value: float) -> None:
-        if kind:
-            setattr(self.place, key, value)
-        elif key in self.job["range"]:
-            setattr(self.mechanism, key, value)
-        else:
-            setattr(self.h, f"{key}_{self.name}", value)
-
-    def _check(self) -> None:
-        for kind, key, value in self.job["settings"]:
-            if kind and not np.isclose(getattr(self.place, key), value, rtol=1e-12):
-                raise InputError(f"NEURON has changed {key} from {value:g}")
-
-    def _sweep(self, sweep: int, row: Array) -> None:
-        h, period = self.h, self.job["sampling"]
-        ranges = self.job["ranges"][sweep]
-        for (start, end, v), (first, last) in zip(self.job["sweeps"][sweep], ranges, strict=True):
-            # NEURON's clock starts anew, so that the first steps are not lost beside a late t
-            h.t, self.place.v = 0.0, v
-            h.CVode().re_init()
-            for k in range(first, last):
-                self._advance(k * period - start)
-                row[k] = self._current()
-            self._advance(end - start)
-
-    def _advance(self, until_ms: float) -> None:
-        if until_ms - self.h.t > TIME_TOLERANCE * 1e-3:
-            try:
-                self.h.CVode().solve(until_ms)
-            except RuntimeError as error:
-                raise InputError(
-                    f"{_NO_NUMBER} at {self.place.v:g} mV, {until_ms:g} ms after the step: {error}"
-                ) from None
-
-    def _current(self) -> float:
-        """pA, for the area that the model file names."""
-        self.h.fcurrent()
-        total = 0.0
-        for key in self.whole["currents"]:
-            of_ion = hasattr(self.place, key)
-            value = float(getattr(self.place if of_ion else self.mechanism, key))
-            if self.whole["point"] and of_ion:
-                value *= self.place.area() * 1e-2  # mA/cm2 to nA
-            total += value
-        return total * float(self.whole["per_pA"]) * float(self.whole["area"] or 1.0)
+    path = folder / "job.json"
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    try:
+        found = read_apart(_HELD, path, "a mechanism", _SECONDS)
+    except InputError as error:
+        raise InputError(error.message) from None
+    rows: list[dict[str, Array | str]] = [{} for _ in jobs]
+    for key, value in found.items():
+        what, _, k = key.partition(" ")
+        rows[int(k)][what] = value if isinstance(value, str) else np.asarray(value, dtype=float)
+    return rows
