@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from report import Row, finish
+from report import Row, as_script, finish
 from scoring import candidates
 
 from channelfit.front.commands.validation import FASTEST, drawn_in
@@ -198,4 +198,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -23,7 +23,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import sympy
-from report import RESULTS, Row, compared, finish
+from report import RESULTS, Row, as_script, compared, finish
 from scipy import stats
 
 mpl.use("Agg")
@@ -267,4 +267,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import Row, compared, finish
+from report import Row, as_script, compared, finish
 
 from channelfit.front.kinds import load_plan
 from channelfit.scoring import cpu
@@ -130,4 +130,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

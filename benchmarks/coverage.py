@@ -32,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from report import Row, finish
+from report import Row, as_script, finish
 from scipy import signal
 from scipy.linalg import expm, null_space
 
@@ -229,4 +229,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

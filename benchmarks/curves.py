@@ -35,7 +35,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from report import RESULTS, Row, compared, finish, missing
+from report import RESULTS, Row, as_script, compared, finish, missing
 
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda import CudaFits
@@ -448,4 +448,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

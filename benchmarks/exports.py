@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from published_mods import steps
-from report import Row, compared, finish, missing
+from report import Row, as_script, compared, finish, missing
 
 from channelfit.front import kinds
 from channelfit.front.simulation import of_cell
@@ -258,4 +258,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from report import Row, compared, finish
+from report import Row, as_script, compared, finish
 from scipy.integrate import ode, solve_ivp
 from scipy.linalg import solve_banded
 from scipy.sparse import diags
@@ -422,4 +422,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -33,7 +33,7 @@ import numpy as np
 from fhn_neuron import fitzhugh_nagumo_cable
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from report import RESULTS, Row, finish
+from report import RESULTS, Row, as_script, finish
 from scipy.interpolate import CubicSpline
 
 from channelfit.fitzhugh_nagumo import (
@@ -547,4 +547,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

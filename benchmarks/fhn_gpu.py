@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import Row, compared, finish
+from report import Row, as_script, compared, finish
 
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, RungeKutta
 from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
@@ -388,4 +388,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -25,7 +25,7 @@ import numpy as np
 from fhn_gpu import cusparse
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from report import RESULTS, Row, finish
+from report import RESULTS, Row, as_script, finish
 from scipy.linalg import solve_banded
 
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit
@@ -198,4 +198,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

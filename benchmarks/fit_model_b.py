@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from report import Row, finish
+from report import Row, as_script, finish
 
 ROOT = Path(__file__).parent.parent
 
@@ -63,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from chains import ROOT, paper_protocols
-from report import Row, compared, finish
+from report import Row, as_script, compared, finish
 from scoring import problem
 from ways import arguments, results_folder
 
@@ -143,4 +143,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -35,7 +35,7 @@ import numpy as np
 from accuracy import protocols as steps_and_varying
 from baseline_2012 import STORED, Baseline2012, entries, next_generation
 from chains import ROOT, paper_protocols
-from report import Row, compared, finish, missing
+from report import Row, as_script, compared, finish, missing
 from scoring import candidates, problem
 from states import error_note
 from ways import (
@@ -510,4 +510,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from report import Row, finish, missing
+from report import Row, as_script, finish, missing
 
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.experiment import Experiment, Problem
@@ -106,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import Row, compared, finish, missing
+from report import Row, as_script, compared, finish, missing
 
 HERE = Path(__file__).parent
 APPROACHES = ("cma-es", "trust region", "trust region, log")
@@ -309,4 +309,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -29,14 +29,13 @@ by the seconds of an iteration.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from report import Row, compared, finish
+from report import Row, as_script, compared, finish
 
 from channelfit.batch.mixed import Evidence, Level, Mixed
 from channelfit.pieces.cluster import open_cluster
@@ -224,4 +223,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_script(main)

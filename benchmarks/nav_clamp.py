@@ -32,7 +32,7 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from report import RESULTS, Row, compared, finish
+from report import RESULTS, Row, as_script, compared, finish
 
 from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Experiment, Problem
@@ -258,4 +258,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import Row, finish
+from report import Row, as_script, finish
 
 from channelfit.front.kinds import load_plan
 from channelfit.scoring.scorer import make_scorer
@@ -127,4 +127,4 @@ def searched(optimizer: Any, score: Callable[[Any], Any], budget: int) -> list[f
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -34,7 +34,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-from report import RESULTS, Row, compared, finish, missing
+from report import RESULTS, Row, as_script, compared, finish, missing
 from scoring import candidates, neuron_rate, problem
 from ways import (
     AUTO,
@@ -653,4 +653,4 @@ def _published(number: int) -> list[Row]:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -37,7 +37,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from report import RESULTS, Row, compared, finish
+from report import RESULTS, Row, as_script, compared, finish
 from scipy.optimize import least_squares
 
 from channelfit.batch import search
@@ -346,4 +346,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

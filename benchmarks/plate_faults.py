@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from report import RESULTS, Row, finish
+from report import RESULTS, Row, as_script, finish
 from scipy.integrate import solve_ivp
 from scipy.signal import lfilter
 
@@ -340,4 +340,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

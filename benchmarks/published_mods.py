@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from report import Row, finish, missing
+from report import Row, as_script, finish, missing
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import load_model
@@ -399,4 +399,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -1,6 +1,7 @@
 """Compares the figures in README.md and docs/*.md with the committed results of the benchmarks.
 
     python benchmarks/readme.py
+    python benchmarks/readme.py --not-clean   # prints the results that are of no known commit
 
 From the results files this script makes the statements that they allow, such as a row of a table or
 half a sentence, and prints each with the benchmark that measures it. A statement that no page holds
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import Any
+
+import report
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parent.parent
@@ -374,6 +377,18 @@ def statements() -> list[Statement]:
     ]
 
 
+def not_clean() -> str:
+    """The table of committed results that are of no known commit, as docs/benchmarks.md has it."""
+    lines = ["| results | of | measured |", "|---|---|---|"]
+    for file in sorted(RESULTS.glob("*.json")):
+        record = json.loads(file.read_text())
+        commit = str(record.get("commit", "unknown"))
+        if not report.is_clean(commit):
+            told = f"`{commit}`" if commit != "unknown" else "unknown"
+            lines.append(f"| `{file.name}` | {told} | {record['date'][:10]} |")
+    return "\n".join(lines)
+
+
 def pages() -> str:
     """The text of README.md and of every page in docs/, one after another."""
     files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -387,6 +402,9 @@ def absent(text: str) -> list[Statement]:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--not-clean"]:
+        print(not_clean())
+        return
     gone = absent(pages())
     for one in statements():
         print(f"{'MISSING ' if one in gone else ''}benchmarks/{one[0]}: {one[1]}")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import RESULTS, Row, compared, finish
+from report import RESULTS, Row, as_script, compared, finish
 
 from channelfit.front.kinds import load_plan
 from channelfit.model.channel import ChannelModel
@@ -189,4 +189,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

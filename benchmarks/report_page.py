@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from report import Row, compared, finish
+from report import Row, as_script, compared, finish
 
 import channelfit as cf
 
@@ -137,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import Row, compared, finish
+from report import Row, as_script, compared, finish
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import load_model
@@ -174,4 +174,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from report import Row, finish
+from report import Row, as_script, finish
 from scoring import candidates, rate
 
 from channelfit.model.model_file import load_model
@@ -41,4 +41,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

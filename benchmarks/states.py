@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from baseline_2012 import STORED, Baseline2012
 from chains import chain_model, paper_protocols
-from report import Row, compared, finish, missing
+from report import Row, as_script, compared, finish, missing
 from rich.console import Console
 from rich.table import Table
 from scoring import candidates, problem
@@ -184,4 +184,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

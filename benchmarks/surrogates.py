@@ -22,7 +22,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-from report import RESULTS, Row, finish, missing
+from report import RESULTS, Row, as_script, finish, missing
 
 from channelfit.front.kinds import load_plan
 from channelfit.scoring.machine import gpu
@@ -221,4 +221,4 @@ def earlier(folder: Path, kind: str) -> dict[str, tuple[list[Row], dict[str, obj
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -35,7 +35,7 @@ from device_swarms import SynchronousRing
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from one_core import OneCore
-from report import RESULTS, Row, compared, finish
+from report import RESULTS, Row, as_script, compared, finish
 from ways import arguments, device_name, results_folder
 
 from channelfit.functions.function import FunctionProblem, build_function
@@ -237,4 +237,4 @@ def save(series: dict[str, Any], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

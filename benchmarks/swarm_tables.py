@@ -30,7 +30,7 @@ from antenna import INPUTS, TARGETS, antenna
 from chains import ROOT
 from device_swarms import LocalGroups
 from one_core import OneCore
-from report import RESULTS, Row, compared, finish
+from report import RESULTS, Row, as_script, compared, finish
 from swarm_figures import function
 from ways import arguments, device_name, results_folder
 
@@ -241,4 +241,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from report import Row, compared, finish
+from report import Row, as_script, compared, finish
 
 ROOT = Path(__file__).parent.parent
 #: s
@@ -151,4 +151,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

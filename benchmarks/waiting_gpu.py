@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from report import Row, compared, finish
+from report import Row, as_script, compared, finish
 
 from channelfit.scoring.machine import gpu
 
@@ -104,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from report import Row, compared, finish, missing
+from report import Row, as_script, compared, finish, missing
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
@@ -168,4 +168,4 @@ def main_program() -> None:
 
 
 if __name__ == "__main__":
-    main_program()
+    as_script(main_program)

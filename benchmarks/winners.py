@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from chains import ROOT, paper_protocols
-from report import Row, finish
+from report import Row, as_script, finish
 from scoring import problem
 from ways import arguments, host, results_folder
 
@@ -104,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

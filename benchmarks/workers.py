@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from plate import Plate, planned
-from report import RESULTS, Row, compared, finish
+from report import RESULTS, Row, as_script, compared, finish
 
 from channelfit.batch.run import Asked, Listener, ready
 from channelfit.batch.search import Settings as BatchSettings
@@ -205,4 +205,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_script(main)

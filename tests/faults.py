@@ -65,7 +65,7 @@ from faults_resumed import GOING, locked, resumed, resumed_with_room
 
 sys.path.append(str(ROOT / "benchmarks"))  # a folder that is no package
 
-from report import RESULTS, Row, finish
+from report import RESULTS, Row, as_script, finish
 
 AS_WANTED, TOO_EARLY, IMPOSSIBLE = "as wanted", "before the program began", "not possible here"
 NOBODY = 65534
@@ -493,4 +493,4 @@ def main_program() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main_program())
+    as_script(main_program, writes=False)

@@ -52,7 +52,7 @@ from channelfit.reading.documents import dump_yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))  # a folder that is no package
 
-from report import RESULTS, Row, finish  # noqa: E402
+from report import RESULTS, Row, as_script, finish  # noqa: E402
 
 #: The two networks, and the addresses at the ends of the link between them.
 NETWORKS = ("channelfit-head", "channelfit-node")
@@ -484,4 +484,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_script(main, writes=False)

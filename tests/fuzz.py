@@ -615,4 +615,4 @@ def _told(kind: str, found: list[Outcome], seed: int) -> list[report.Row]:
 
 
 if __name__ == "__main__":
-    sys.exit(main_program())
+    report.as_script(main_program, writes=False)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -199,6 +202,66 @@ def test_the_pages_say_what_the_results_say() -> None:
     assert len(readme.statements()) > 80
     first = readme.statements()[0]
     assert first in readme.absent(" ".join(text.split()).replace(first[1], ""))
+
+
+def test_the_page_lists_the_results_that_are_of_no_known_commit() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    listed = page.partition("<!-- not clean -->\n")[2].strip()
+    assert listed == readme.not_clean(), "python benchmarks/readme.py --not-clean prints it"
+
+
+_SCRIPT = """
+from report import Row, as_script, finish
+as_script(lambda: finish("trial", "", [Row("a", 1.0, "s")], shown=False))
+"""
+
+
+def _measured(folder: Path, *options: str) -> str:
+    """The commit that a script in a folder records, or what it says when it refuses."""
+    place = folder / "benchmarks" / "results" / "trial.json"
+    place.unlink(missing_ok=True)
+    script = folder / "benchmarks" / "trial.py"
+    done = subprocess.run(
+        [sys.executable, str(script), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_without_git(),
+    )
+    if not place.exists():
+        assert done.returncode == 1, done.stderr
+        return done.stderr
+    return str(json.loads(place.read_text())["commit"])
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs Git")
+def test_results_are_of_a_commit_or_are_not_written(tmp_path: Path) -> None:
+    """In a repository of its own, and then in a copy without Git."""
+    code = tmp_path / "benchmarks"
+    code.mkdir()
+    shutil.copy(ROOT / "benchmarks" / "report.py", code)
+    (code / "trial.py").write_text(_SCRIPT)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True, env=_without_git())
+    clean = _measured(tmp_path)
+    assert report.is_clean(clean)
+    (code / "results" / "other.json").write_text("{}")  # what another benchmark wrote
+    assert _measured(tmp_path) == clean
+    (code / "trial.py").write_text(_SCRIPT + "\n")
+    assert "the code is that of no commit" in _measured(tmp_path)
+    assert _measured(tmp_path, "--dirty") == f"{clean}-dirty"
+    assert "only where there is no Git" in _measured(tmp_path, "--commit", clean)
+    shutil.rmtree(tmp_path / ".git")
+    assert "(unknown)" in _measured(tmp_path)
+    assert _measured(tmp_path, "--commit", clean) == clean
+    for commit, fine in (("1a2b3c4", True), ("1a2b3c4-dirty", False), ("unknown", False)):
+        assert report.is_clean(commit) is fine
+
+
+def _without_git() -> dict[str, str]:
+    """The environment without what a hook of Git may have set."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
 
 
 def test_the_picture_shows_the_model_over_what_counts_of_the_recordings() -> None:
