@@ -43,8 +43,11 @@ REVERSAL_MV, LEAK_REVERSAL_MV = -88.4, 0.0
 RATES = (2.26e-4, 0.0699, 3.45e-5, 0.05462, 0.0873, 8.91e-3, 5.15e-3, 0.03158)
 #: Of the filtered noise, Hz.
 CORNER_HZ = 300.0
-#: How reasons begin that come from the checks of residuals, seals and peaks.
-_NEW = ("residuals follow", "the slow misfit", "the seal of", "the peak changes")
+#: How reasons begin that come from the checks of residuals, noise, seals, clamps and peaks.
+_NEW = (
+    *("residuals follow", "the slow misfit", "the seal of", "the peak changes"),
+    *("the largest current loses", "strongly correlated noise"),
+)
 #: The kinds of good wells; all others are faulty.
 GOOD = ("good", "good, filtered noise")
 
