@@ -707,6 +707,22 @@ def test_a_plate_of_five_states_comes_to_the_best_known_costs(monkeypatch):
     assert 0.88 < inside[np.isfinite(fits.lower)].mean() < 0.99
 
 
+def test_no_current_is_judged_beside_the_leak_and_not_where_a_misfit_is_large(leaky):
+    problems, truth = wells_of(leaky, 3)
+    names = [p.name for p in leaky.problem.parameters]
+    command = leaky.problem.experiments[0].protocol.command()
+    empty = np.random.default_rng(5).normal(0, 2.0, command.shape) + 2.0 * (command + 10)
+    problems[0] = with_currents(problems[0], [empty])  # a leak alone
+    along = np.linspace(-1, 1, command.shape[1])  # a slow fault, far larger than the noise
+    fault = np.abs(current_of(problems[1])).max() * along**3
+    problems[1] = with_currents(problems[1], [current_of(problems[1]) + fault])
+    assert truth[names.index("g")].min() > 0
+    fits = fit_wells(leaky, problems, SETTINGS)
+    assert "no better than a leak alone does" in fits.reason[0]
+    assert [("no current" in str(reason)) for reason in fits.reason] == [True, False, False]
+    assert usable(fits).tolist() == [False, True, True]
+
+
 def test_a_well_without_a_current_is_told_in_one_sentence(little):
     problems, _ = wells_of(little, 3)
     noise = np.random.default_rng(5).normal(0, 1.0, current_of(problems[1]).shape)

@@ -18,6 +18,7 @@ import numpy as np
 from channelfit.batch.costs import Kin, Wells
 from channelfit.batch.families import Unmasked, kin
 from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
+from channelfit.batch.silence import SILENT, has_leak, is_silent, without_channels
 from channelfit.batch.together import together, with_own_masks
 from channelfit.problem.experiment import Problem, total_weight
 from channelfit.reading.errors import InputError
@@ -312,22 +313,22 @@ def _fill(
     physical = wells.space.to_physical(unit)
     local = wells.linearize(unit, good)
     judge = _Judge(wells, problems, settings)
-    squares = wells.scorer.squares / wells.scorer.total_weight
 
     def write(first: int, place: int, one: _Judged) -> None:
         k = first + place
         row, sure = rows[good[k]], one.estimate
         fits.unit[row], fits.values[row] = unit[:, k], physical[free, k]
         fits.cost[row], fits.rms[row], fits.noise[row] = one.cost, one.cost**0.5, one.noise
-        is_silent = sure is not None and one.is_silent(sure, squares[good[k]])
+        silent = one.is_silent
         if sure is not None:
             fits.errors[row] = sure.physical_errors[free]
             fits.lower[row], fits.upper[row] = sure.interval()
             fits.at_bound[row] = sure.pushed
-            if not is_silent:  # else it says nothing of a channel, nor of a population of them
+            if not silent:  # else it says nothing of a channel, nor of a population of them
                 fits.information[row] = sure.information
         agreed, starts = int(found.agreed[good[k]]), int(found.starts[good[k]])
-        reasons = [_SILENT, *one.misfit()] if is_silent else one.reasons(agreed, starts)
+        told = [SILENT[one.has_leak], *one.misfit()]
+        reasons = told if silent else one.reasons(agreed, starts)
         fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
 
     for first in range(0, len(good), judge.at_once):
@@ -348,6 +349,8 @@ class _Judged:
         estimate: how sure it is; None where that was not asked for.
         least: pA, the least noise that a recording can have; one with less was simulated.
         limit: times the noise, beyond which a misfit is large; 0 for none.
+        without: pA^2, the cost without channels.
+        has_leak: whether that is the cost of a leak alone.
     """
 
     cost: float
@@ -355,6 +358,8 @@ class _Judged:
     estimate: Estimate | None
     least: float
     limit: float
+    without: float
+    has_leak: bool
 
     def reasons(self, agreed: int, starts: int) -> list[str]:
         """Why the fit should be looked at; empty where nothing speaks against it.
@@ -397,20 +402,11 @@ class _Judged:
             return []
         return [f"the misfit is large: {rms:.3g} pA, with noise of {self.noise:.3g} pA"]
 
-    def is_silent(self, sure: Estimate, silent: float) -> bool:
-        """Whether the fit gains no more on no current at all than it would on noise alone.
-
-        There the gain in chi square is about as large as the number of parameters; four standard
-        deviations more are asked for.
-
-        Arguments:
-            silent: the cost of no current at all, pA^2.
-        """
-        if self.cost <= 0 or silent <= 0:
-            return False
-        gain = sure.n_samples / sure.correlation_time * math.log(silent / self.cost)
-        n = len(sure.names)
-        return gain < n + 4 * math.sqrt(2 * n)
+    @property
+    def is_silent(self) -> bool:
+        """Whether the well shows no channel."""
+        sure = self.estimate
+        return sure is not None and is_silent(sure, self.cost, self.noise, self.without)
 
 
 class _Settled(Objective):
@@ -541,13 +537,14 @@ class _Judge:
         spectrum: Spectrum | None,
     ) -> _Judged:
         least = NOISE_FREE * seen.peak
+        alone = without_channels(seen.problem), has_leak(seen.problem)
         if not self.intervals:
-            return _Judged(cost, seen.noise, None, least, self.limit)
+            return _Judged(cost, seen.noise, None, least, self.limit, *alone)
         objective = _Settled(self.wells.objective(well), local)
         # the rules of `assess`: data without noise are judged as if they had some
         assumed = ASSUMED_NOISE * seen.peak if local.cost[0] < least**2 else None
         sure = estimate(objective, unit, self.n_samples, spectrum, assumed)
-        return _Judged(cost, seen.noise, sure, least, self.limit)
+        return _Judged(cost, seen.noise, sure, least, self.limit, *alone)
 
     def _noise(self, rows: list[np.ndarray], cost: float) -> float:
         """How far residuals stray from a straight line in the median block, pA; see `_Judged`."""
@@ -564,8 +561,6 @@ class _Judge:
         return math.sqrt(float(np.median((parts**2).sum(axis=1))) / middle / self.mean_weight)
 
 
-#: Why a well that shows no channel is to be looked at.
-_SILENT = "no current: the fit explains the recording no better than zero does"
 _SIDES = {-1: "lower", 1: "upper"}
 
 
