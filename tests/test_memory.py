@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import tracemalloc
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -17,15 +18,18 @@ import channelfit as cf
 from channelfit.front.fitting import prepared
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
+from channelfit.front.night.jobs import read_night
 from channelfit.front.progress import PythonScreen
 from channelfit.functions import function
 from channelfit.functions.function import build_function
 from channelfit.problem import segments
 from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.inspection import inspect_file
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.reading import memory, tables
 from channelfit.reading.errors import InputError
 from channelfit.reading.matlab import variables
+from channelfit.reading.patterns import files_below, matching
 from channelfit.reading.tables import read_columns
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
@@ -222,3 +226,61 @@ def test_parameters_of_a_function_are_counted_before_they_are_made(monkeypatch):
     with pytest.raises(InputError, match="3000 x 3000 make more than 65536") as told:
         build_function(document, "f.yaml")
     assert told.value.key == "parameters.w.size"
+
+
+def test_a_matlab_file_that_packs_as_no_recording_does_is_not_unpacked(tmp_path, monkeypatch):
+    file = tmp_path / "bomb.mat"
+    savemat(file, {"i": np.zeros((3000, 2000))}, do_compression=True)
+    monkeypatch.setattr("scipy.io.loadmat", never)
+    with pytest.raises(InputError, match=r"bomb.mat: 6,000,000 numbers in .*: no recording packs"):
+        variables(file)
+
+
+def test_thousands_of_sines_are_refused_and_a_thousand_take_little_memory():
+    def protocol(n):
+        term = {"amplitude": "0.01 mV", "omega": "0.1 1/ms", "phase": 0.5}
+        wave = {"sines": {"offset": -30, "terms": [term] * n}, "for": "2 s"}
+        return build_protocol({"holding": -80, "sampling": 0.1, "segments": [wave]}, "p.yaml")
+
+    with pytest.raises(InputError, match=r"terms: 20,000 sines; a sum has at most 1,000"):
+        protocol(20_000)
+    command = protocol(1000)
+    tracemalloc.start()
+    found = command.command()[0]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60e6  # the whole table of sines and times would be 160 MB
+    times = np.arange(found.size) * 0.1
+    np.testing.assert_allclose(found, -30 + 10 * np.sin(0.1 * times + 0.5), rtol=0, atol=1e-9)
+
+
+def test_samples_that_cannot_be_looked_at_are_counted_first(tmp_path, small, monkeypatch):
+    savemat(tmp_path / "cell.mat", {"i": np.random.default_rng(1).normal(size=(90_000, 3))})
+    monkeypatch.setattr("channelfit.problem.inspection._current", never)
+    monkeypatch.setattr(memory, "available", lambda: 50_000_000)
+    with pytest.raises(InputError, match="cell.mat: 270,000 samples need 54.0 MB"):
+        inspect_file(tmp_path / "cell.mat")
+
+
+@pytest.mark.parametrize("pattern", ["**/*", "*/*/*.csv", "*"])
+def test_a_pattern_that_would_search_everything_is_refused(tmp_path, monkeypatch, pattern):
+    for k in range(8):
+        (tmp_path / f"d{k}" / "e").mkdir(parents=True)
+        (tmp_path / f"d{k}" / "e" / "x.csv").write_text("1\n")
+    (tmp_path / "d0" / "again").symlink_to(tmp_path)
+    assert matching(tmp_path / "d1" / "**" / "*.csv") == [tmp_path / "d1" / "e" / "x.csv"]
+    assert len(matching(tmp_path / "*" / "e" / "*.csv")) == 8
+    monkeypatch.setattr("channelfit.reading.patterns._MOST", 7)
+    monkeypatch.setattr("glob.glob", never)
+    with pytest.raises(InputError, match="more than 7 files and folders would be searched"):
+        matching(tmp_path / pattern)
+    with pytest.raises(InputError, match="more than 7 files and folders"):
+        list(files_below(tmp_path))
+
+
+def test_a_night_of_thousands_of_jobs_is_refused_before_any_is_read(tmp_path, monkeypatch):
+    file = tmp_path / "night.yaml"
+    file.write_text("jobs:\n" + "".join(f"  j{k}: {{fhn: {{seed: 1}}}}\n" for k in range(3000)))
+    monkeypatch.setattr("channelfit.front.night.jobs._job", never)
+    with pytest.raises(InputError, match="jobs: 3,000 jobs; a night has at most 1,000"):
+        read_night(file)

@@ -25,6 +25,7 @@ from channelfit.batch.table import Column, WellTable, texts, values_of
 from channelfit.reading import formats, tables
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
+from channelfit.reading.patterns import matching
 from channelfit.reading.texts import file_size, printable
 from channelfit.reading.units import shown
 
@@ -221,7 +222,7 @@ def _files(named: Path) -> Iterator[Path]:
         if not found:
             raise InputError("no recordings in this folder", named)
     elif not named.exists() and glob.has_magic(str(named)):
-        found = [Path(p) for p in glob.glob(str(named), recursive=True) if Path(p).is_file()]
+        found = [path for path in matching(named) if path.is_file()]
         if not found:
             raise InputError("no file fits this pattern", named)
     else:

@@ -30,6 +30,7 @@ from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import shown, unit_factor
 
 _MAX_SWEEPS = 10_000
+_MAX_SINES = 1000
 _MAX_SAMPLES = 20_000_000
 #: Of all sweeps together; a segment takes some 300 bytes.
 _MAX_SEGMENTS = 1_000_000
@@ -198,8 +199,11 @@ def _sines(row: Section) -> Sines:
     inner.expect(KEYS["sines"])
     offset = inner.quantity("offset")
     origin = inner.quantity("origin", default=math.nan)
+    given = inner.items("terms")
+    if len(given) > _MAX_SINES:
+        raise inner.error(f"{len(given):,} sines; a sum has at most {_MAX_SINES:,}", "terms")
     terms = []
-    for i, raw in enumerate(inner.items("terms"), 1):
+    for i, raw in enumerate(given, 1):
         term = Section(raw, row.file, inner.path(f"terms[{i}]"))
         term.expect(KEYS["sine"])
         amplitude = term.quantity("amplitude")

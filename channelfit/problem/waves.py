@@ -12,6 +12,8 @@ TIME_TOLERANCE = 1e-6
 #: differ.
 _JUMP_SAMPLES = 3
 _UNEVEN = 1e-3
+#: Numbers that are held at once while sines are summed.
+_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,16 @@ class Sines:
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
         """mV at times t_ms in the sweep."""
-        t = np.asarray(t_ms)[..., None] - self.origin_ms
-        waves = np.asarray(self.amplitudes_mV) * np.sin(
-            np.asarray(self.omegas_per_ms) * t + np.asarray(self.phases)
-        )
-        return np.asarray(self.offset_mV + waves.sum(axis=-1))
+        t = np.asarray(t_ms, dtype=float)
+        found, flat = np.empty(t.size), t.reshape(-1, 1)
+        step = max(1, _AT_ONCE // len(self.phases))
+        for k in range(0, t.size, step):
+            waves = np.asarray(self.amplitudes_mV) * np.sin(
+                np.asarray(self.omegas_per_ms) * (flat[k : k + step] - self.origin_ms)
+                + np.asarray(self.phases)
+            )
+            found[k : k + step] = self.offset_mV + waves.sum(axis=-1)
+        return found.reshape(t.shape)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,9 @@ from channelfit.reading.formats.hdf5 import as_text, member, numbers, opened, un
 
 #: The memory for a number: as it is stored, unpacked, in float64, and sent to the other process.
 _BYTES_A_NUMBER = 32
+#: Numbers that any file may have, and for each of its bytes beyond them: a recording with noise has
+#: at most one.
+_FREE_NUMBERS, _MOST_A_BYTE = 5_000_000, 10
 _NUMBERS = {"double", "single"} | {f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)}
 _COMPLEX = "complex numbers cannot be used; save real(..) of them"
 _SPARSE = "a sparse matrix cannot be used; save full(..) of it"
@@ -35,6 +38,7 @@ def variables(path: Path) -> dict[str, np.ndarray | str]:
     try:
         listed = scipy.io.whosmat(path)
         sizes = {name: math.prod(shape) for name, shape, kind in listed if kind in _NUMBERS}
+        _check_packing(sum(sizes.values()), path)
         memory.check(sum(sizes.values()), _BYTES_A_NUMBER, "numbers", path)
         raw = scipy.io.loadmat(path, variable_names=list(sizes)) if sizes else {}
     except (InputError, MemoryError):
@@ -53,6 +57,17 @@ def variables(path: Path) -> dict[str, np.ndarray | str]:
         elif isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.number):
             found[name] = np.asarray(value, dtype=float)
     return found
+
+
+def _check_packing(numbers: int, path: Path) -> None:
+    """Refuses variables that are packed as no recording with noise can be."""
+    n_bytes = path.stat().st_size
+    if numbers > _FREE_NUMBERS and numbers > _MOST_A_BYTE * n_bytes:
+        raise InputError(
+            f"{numbers:,} numbers in {memory.size(n_bytes)}: no recording packs so well; save what "
+            "was recorded alone, or with '-v6', which does not pack",
+            path,
+        )
 
 
 def _variables_of_hdf5(path: Path) -> dict[str, np.ndarray | str]:

@@ -16,6 +16,7 @@ import click
 
 from channelfit.front.night.jobs import Job, Night, Result, Value
 from channelfit.reading.documents import Section
+from channelfit.reading.patterns import matching
 from channelfit.reading.units import shown
 from channelfit.results.export.kinds import KINDS
 
@@ -120,7 +121,7 @@ class Call:
         path = Section({}, self.night.file.absolute(), key).resolve(value, name)
         if parameter.nargs == 1 or not glob.has_magic(value) or path.exists():
             return [path]
-        found = sorted(Path(one) for one in glob.glob(str(path)))
+        found = matching(path)
         if not found:
             raise self.night.error(self.job, f"nothing fits the pattern {shown(value)}", name)
         return found

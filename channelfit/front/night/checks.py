@@ -34,6 +34,7 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_bytes
+from channelfit.reading.patterns import files_below
 from channelfit.results.comparison import check_same_data
 from channelfit.results.export.kinds import exported
 from channelfit.results.export.nmodl import Settings
@@ -119,7 +120,7 @@ def _there(call: Call) -> Iterator[Path]:
     """The files that a job is given, and those in folders that it is given."""
     for name, path in call.paths():
         if path.is_dir():
-            yield from sorted(one for one in path.rglob("*") if one.is_file())
+            yield from files_below(path)
         elif path.is_file():
             yield path
         else:

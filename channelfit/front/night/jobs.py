@@ -28,6 +28,8 @@ _DEVICES = {
     "nul",
     *(f"{port}{k}" for port in ("com", "lpt") for k in range(10)),
 }
+#: Each job is read and checked as its command would, which takes 20 ms.
+_MOST_JOBS = 1000
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,9 @@ def read_night(file: Path) -> Night:
     given = dict(section.rows("jobs"))
     if not given:
         raise section.error("at least one job was expected", "jobs")
+    if len(given) > _MOST_JOBS:
+        told = f"{len(given):,} jobs; a night has at most {_MOST_JOBS:,}"
+        raise section.error(f"{told}. Many recordings of one kind are one batch", "jobs")
     section.finish()
     _check_names(section, list(given))
     jobs = {job: _job(Section(row, file, f"jobs.{job}"), job) for job, row in given.items()}
