@@ -758,3 +758,13 @@ def test_show_prints_numbers_that_only_sympy_can_hold(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(changed, encoding="utf-8")
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "m.yaml")])
     assert shown.exception is None or isinstance(shown.exception, SystemExit)
+
+
+@pytest.mark.parametrize("twice", [["--model", "a", "--model", "b"], ["--out", "x", "--out=y"]])
+def test_an_option_with_one_value_is_not_given_twice(twice: list[str]) -> None:
+    """The first would be ignored without a word."""
+    done = CliRunner().invoke(main, ["init", "cell.abf", *twice])
+    assert done.exit_code == 2
+    assert f"{twice[0]} takes one value, and is given 2 times" in " ".join(done.output.split())
+    again = CliRunner().invoke(main, ["init", "nowhere.abf", "--clamp", "--clamp"])
+    assert "takes one value" not in again.output

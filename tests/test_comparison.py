@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import json_told
@@ -276,3 +277,23 @@ def test_optimize_says_how_sure_it_is(two, tmp_path):
     )
     assert summary["uncertainty"]["samples"] == 252
     assert summary["uncertainty"]["correlations"]["matrix"][0][0] == pytest.approx(1)
+
+
+def test_a_preferred_scheme_that_predicts_worse_is_named(contenders):
+    """The data that were held out speak against the scheme that has all weight."""
+    true, more = contenders
+    assert not any("speaks against" in text for text in comparison.remarks(contenders))
+    off = replace(true, predicted_pA={"late": 64.0}), replace(more, predicted_pA={"late": 41.0})
+    (told,) = [text for text in comparison.remarks(off) if "speaks against" in text]
+    assert re.fullmatch(
+        r"late, which was held out, speaks against true, which has \d+ % of the weight by BIC: it "
+        r"predicts it with 64 pA, more with 41 pA \(root mean square\)",
+        told,
+    )
+
+
+def test_a_correlation_time_is_in_plain_numbers_and_in_ms(contenders):
+    slow = [replace(c, correlation_time=1690.0) for c in contenders]
+    said = comparison.remarks(slow)[0]
+    ms = 1690 * contenders[0].fit.problem.experiments[0].protocol.sampling_ms
+    assert f"up to 1,690 samples ({ms:.3g} ms)" in said

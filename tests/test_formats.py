@@ -616,3 +616,16 @@ def test_an_amplifier_tells_its_filter_and_100_khz_is_none() -> None:
     section = pyabf.ABF(str(shipped), loadData=False)._adcSection
     assert section.nTelegraphEnable[0] == 1
     assert read(shipped).clamp["lowpass_kHz"] == section.fTelegraphFilter[0] / 1e3 == 2.0
+
+
+def test_a_recording_under_current_clamp_is_no_recorded_command(tmp_path: Path) -> None:
+    """The shipped file with the units of its input and its output exchanged."""
+    pytest.importorskip("pyabf")
+    shipped = Path(__file__).parent.parent / "models/recordings/abf/171116sh_0013.abf"
+    whole = shipped.read_bytes()
+    assert b"\x00pA\x00" in whole
+    assert b"\x00mV\x00" in whole
+    turned = whole.replace(b"\x00pA\x00", b"\x00??\x00").replace(b"\x00mV\x00", b"\x00pA\x00")
+    (tmp_path / "cc.abf").write_bytes(turned.replace(b"\x00??\x00", b"\x00mV\x00"))
+    with pytest.raises(InputError, match="recorded under current clamp .the command is in pA"):
+        read(tmp_path / "cc.abf")

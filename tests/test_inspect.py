@@ -27,6 +27,7 @@ from channelfit.front.starter_clamp import starter_clamp
 from channelfit.problem.inspection import Told, inspect_file
 from channelfit.problem.measures import leak, transient_ms
 from channelfit.reading.formats import read
+from channelfit.reading.texts import stem_of
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("CHANNELFIT_DATA", "nowhere"))
@@ -584,3 +585,11 @@ def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
     assert "does not say how much of the series resistance is compensated" in clamp.reason
     other = inspect_file(file.with_name(file.name.replace("80CP", "0CP")), told)
     assert any("each MOhm that is not compensated loses" in str(c) for c in other.cautions)
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [("Nav1.5e_x.mat", "Nav1.5e_x"), ("a.csv.gz", "a"), ("cell", "cell"), (".csv", "")],
+)
+def test_names_of_files_keep_their_points(name: str, stem: str) -> None:
+    assert stem_of(Path(name)) == stem

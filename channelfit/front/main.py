@@ -65,6 +65,15 @@ class _Commands(click.Group):
                 click.echo(f"Error: {printable(told)}", err=True)
             sys.exit(BAD_INPUT)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that is called; an option that it takes once may not be given twice."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            _refuse_repeated(click.Context(command, info_name=name, parent=ctx), rest)
+        return name, command, rest
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with interrupts.acted_upon():
@@ -91,6 +100,21 @@ class _Commands(click.Group):
         interrupts.all_is_done()
         click.echo("Interrupted.", err=True)
         ctx.exit(interrupts.exit_code())
+
+
+def _refuse_repeated(ctx: click.Context, args: list[str]) -> None:
+    """Raises UsageError for an option with one value that is given twice: one would be ignored."""
+    try:
+        _, _, order = ctx.command.make_parser(ctx).parse_args(list(args))
+    except click.UsageError:
+        return  # which the verb itself says
+    once = [p for p in order if isinstance(p, click.Option) and not (p.multiple or p.count)]
+    for option in once:
+        given = sum(other is option for other in once)
+        if given > 1 and not option.is_flag:
+            raise click.UsageError(
+                f"{option.opts[0]} takes one value, and is given {given} times", ctx
+            )
 
 
 @click.group(

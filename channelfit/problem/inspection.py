@@ -32,6 +32,7 @@ from channelfit.reading import memory
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import Contents, Signal, read
+from channelfit.reading.texts import stem_of
 from channelfit.reading.units import shown, unit_factor
 
 _YAML = (".yaml", ".yml")
@@ -290,7 +291,7 @@ def _protocol(
         return _protocol_in(told.command, contents, sampling)
     if not math.isfinite(sampling):
         return None, "", None
-    name = contents.file.name.split(".")[0]
+    name = stem_of(contents.file)
     if contents.epochs:
         first = contents.epochs[0][0].start_mV
         holding = first if contents.holding_mV is None else contents.holding_mV

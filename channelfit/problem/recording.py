@@ -479,7 +479,7 @@ def _check_sampling(
     if not abs(sampling_ms - wanted) * n <= max(TIME_SLACK, 1e-6 * n) * wanted:
         ratio = wanted / sampling_ms if sampling_ms > 0 else 0.0
         finer = round(ratio) > 1 and abs(ratio - round(ratio)) < TIME_SLACK / n
-        hint = f"; to use each {round(ratio)}th sample, give the protocol the sampling of the "
+        hint = f"; to use one sample of {round(ratio)}, give the protocol the sampling of the "
         hint += f"recording and the experiment `every: {round(ratio)}`"
         hint = hint if finer else ""
         if any(abs(ratio / thousand - 1) < 1e-2 for thousand in (1e-6, 1e-3, 1e3, 1e6)):

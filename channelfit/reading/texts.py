@@ -92,3 +92,10 @@ def refuse_foreign(text: str, file: str | os.PathLike[str] | None) -> None:
             "states, rates and parameters as in models/k_hh.yaml",
             file,
         )
+
+
+def stem_of(path: Path) -> str:
+    """The name of a file without its suffix, and without that of its compression."""
+    name = path.name[:-3] if path.name.lower().endswith((".gz", ".xz")) else path.name
+    stem = Path(name).stem
+    return "" if stem.startswith(".") else stem

@@ -27,6 +27,9 @@ from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan
 
+#: A prediction whose residual is so many times another's is worse.
+_WORSE = 1.1
+
 
 @dataclass(frozen=True, eq=False)
 class Contender:
@@ -144,13 +147,41 @@ def remarks(contenders: Sequence[Contender]) -> list[str]:
     """What the criteria rest on, in words."""
     best = min(contenders, key=lambda c: c.cost)
     time = best.correlation_time
+    found = _refuted(contenders)
     if time <= 1:
-        return ["AIC and BIC take residuals for independent, and those of the best fit look so"]
+        words = "AIC and BIC take residuals for independent, and those of the best fit look so"
+        return [words, *found]
     return [
         "AIC and BIC take residuals for independent; those of the best fit are correlated, up to "
-        f"{time:.3g} samples that say the same, so differences between schemes that fit nearly "
-        "alike may be up to that many times too large"
+        f"{_samples(time, best)} that say the same, so differences between schemes that fit nearly "
+        "alike may be up to that many times too large",
+        *found,
     ]
+
+
+def _samples(count: float, contender: Contender) -> str:
+    """A number of samples in words, with the time that they take where all are sampled alike."""
+    words = f"{count:,.0f} samples" if count >= 10 else f"{count:.2g} samples"
+    spacings = {e.protocol.sampling_ms for e in contender.fit.problem.fitted}
+    return f"{words} ({count * spacings.pop():.3g} ms)" if len(spacings) == 1 else words
+
+
+def _refuted(contenders: Sequence[Contender]) -> list[str]:
+    """Sentences on recordings that were held out and that another scheme predicts better."""
+    preferred = min(contenders, key=lambda c: c.bic)
+    weight = weights([c.bic for c in contenders])[contenders.index(preferred)]
+    found = []
+    for name, off in preferred.predicted_pA.items():
+        rivals = [c for c in contenders if name in c.predicted_pA]
+        better = min(rivals, key=lambda c: c.predicted_pA[name])
+        least = better.predicted_pA[name]
+        if off > _WORSE * least:
+            found.append(
+                f"{name}, which was held out, speaks against {preferred.label}, which has "
+                f"{100 * weight:.0f} % of the weight by BIC: it predicts it with {off:.3g} pA, "
+                f"{better.label} with {least:.3g} pA (root mean square)"
+            )
+    return found
 
 
 def _difference(value: float, values: Sequence[float]) -> float:

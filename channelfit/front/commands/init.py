@@ -37,7 +37,7 @@ from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
 from channelfit.reading.plain import write_text
-from channelfit.reading.texts import printable
+from channelfit.reading.texts import printable, stem_of
 from channelfit.reading.units import shown, unit_factor
 from channelfit.results.report.terminal import number
 
@@ -119,7 +119,7 @@ def _check_unit(found: Inspection) -> None:
 
 def _named(recording: Path) -> str:
     """The name of a recording's file without its suffix, of characters that any name may have."""
-    return re.sub(r"[^\w .,+()-]", "_", recording.name.split(".")[0])[:60] or "recording"
+    return re.sub(r"[^\w .,+()-]", "_", stem_of(recording))[:60] or "recording"
 
 
 def _refuse_existing(places: Sequence[Path]) -> None:

@@ -25,6 +25,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
 from channelfit.reading.formats import Contents
 from channelfit.reading.plain import write_text
+from channelfit.reading.texts import stem_of
 from channelfit.reading.units import parse_quantity
 from channelfit.results.report.terminal import PlainConsole, number
 
@@ -89,7 +90,7 @@ def _pictures(files: tuple[Path, ...], out: Path | None) -> list[Path]:
         return [picture_file(out)]
     names = list[str]()
     for file in files:
-        name, number = file.name.split(".")[0] or "recording", 1
+        name, number = stem_of(file) or "recording", 1
         while (unique := name + (f"-{number}" if number > 1 else "")) in names:
             number += 1
         names.append(unique)

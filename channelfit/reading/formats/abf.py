@@ -18,7 +18,9 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.formats.contents import (
     Contents,
     Epoch,
+    Signal,
     distinct,
+    kind_and_factor,
     missing,
     packed,
     read_contents,
@@ -82,6 +84,7 @@ def _contents(pyabf: Any, path: Path) -> Contents:
         raise InputError(f"sampled every {sampling:g} ms, as its header says", path)
     recorded = [s.values for s in signals if s.kind == "voltage"]
     currents = any(s.kind == "current" for s in signals)
+    _refuse_current_clamp(abf, signals, path)
     dac = _waveform_output(abf, notes)
     holding, epochs = None, tuple[tuple[Epoch, ...], ...]()
     if currents and dac is None:
@@ -179,6 +182,22 @@ def _waveform_output(abf: Any, notes: list[str]) -> int | None:
         names = ", ".join(_text(abf.dacNames[k]) for k in active)
         notes.append(f"Several outputs command a voltage ({names}); the protocol is the first's.")
     return active[0] if active else volts[0] if volts else None
+
+
+def _refuse_current_clamp(abf: Any, signals: Sequence[Signal], path: Path) -> None:
+    """Raises InputError where voltages answer a command that is a current."""
+    enabled = _outputs(abf, "nWaveformEnable")
+    commands = [
+        _text(unit)
+        for k, unit in enumerate(abf.dacUnits)
+        if k < len(enabled) and enabled[k] == 1 and kind_and_factor(_text(unit))[0] == "current"
+    ]
+    if commands and not any(s.kind == "current" for s in signals):
+        raise InputError(
+            f"recorded under current clamp (the command is in {commands[0]}, and no signal is a "
+            "current); currents recorded under voltage clamp are fitted",
+            path,
+        )
 
 
 def _voltage_factor(abf: Any, dac: int) -> float:

@@ -198,7 +198,7 @@ def _errors(summary: Mapping[str, Any]) -> str:
     else:
         from_what = f"for noise of {noise:.3g} pA in every sample, as found in the residuals"
         if "times_as_wide" not in sure and time > 1:  # a run of an earlier version
-            from_what += f", and widened for residuals that are correlated over {time:.3g} samples"
+            from_what += f", and widened for residuals that are correlated over {time:,.0f} samples"
         elif sure.get("correlation_of_neighbors"):
             from_what += ", and from the spectrum of the residuals, which are correlated"
     return (

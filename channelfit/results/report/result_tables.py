@@ -147,7 +147,9 @@ def _search(summary: Mapping[str, Any]) -> list[str]:
     ]
     failed = summary["failed_candidates"]
     if failed:
-        lines.append(f"failed     {', '.join(f'{n:,} {what}' for what, n in failed.items())}")
+        lines.append(
+            f"failed     {', '.join(f'{n:,} candidates {what}' for what, n in failed.items())}"
+        )
     lines += [f"           such as {example}" for example in summary.get("failing_examples", ())]
     lines += [f"note       {note}" for note in summary.get("strange_rates", ())]
     return lines

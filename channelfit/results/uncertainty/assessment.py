@@ -141,7 +141,8 @@ def correlated(found: Estimate) -> str:
     """What the correlation of residuals does to the standard errors of a fit, in a sentence."""
     assert found.spectrum is not None
     wide = found.widened[found.pushed == 0]
-    least, most = (f"{end:.2g}" for end in (wide.min(initial=1.0), wide.max(initial=1.0)))
+    ends = (wide.min(initial=1.0), wide.max(initial=1.0))
+    least, most = (f"{end:,.0f}" if end >= 10 else f"{end:.2g}" for end in ends)
     times = least if least == most else f"{least} to {most}"
     text = (
         f"the residuals are correlated ({found.spectrum.neighbors:.2f} from one sample to the "
