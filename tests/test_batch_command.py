@@ -557,6 +557,29 @@ def test_a_population_and_groups_stand_in_the_table(plate: Path) -> None:
     np.testing.assert_allclose(third["b_shrunken"], table["b_shrunken"], rtol=0.02)
 
 
+def test_chosen_wells_are_looked_at_together_without_a_fit(
+    plate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called("fit.yaml", "plate", "--groups", "2", "--out", "run")
+    table = WellTable.read(plate / "run")
+    limit = float(np.sort(table["g"])[3])
+    monkeypatch.setattr("channelfit.batch.work.fit_wells", None)  # nothing may be fitted
+    words = ("--together", "run", "--where", f"g > {limit!r}", "--population", "b")
+    told = called(*words, "--out", "some").stdout
+    assert "population of 8 wells" in told
+    some, rows = WellTable.read(plate / "some"), table["g"] > limit
+    assert list(some["well"]) == list(table["well"][rows])
+    assert (some["g"] == table["g"][rows]).all()
+    assert "b_shrunken" in some.columns
+    assert "group" not in some.columns  # which was found among all wells
+    summary = json.loads((plate / "some" / "summary.json").read_text())
+    assert (summary["wells"], summary["fitted_now"]) == (8, 0)
+    refused = CliRunner().invoke(main, ["batch", "--together", "run", "--where", "g > 1"])
+    assert "--together needs --population, --shared or --groups" in refused.output
+    refused = CliRunner().invoke(main, ["batch", *words, "--starts", "3"])
+    assert "cannot stand beside --together" in refused.output
+
+
 def test_names_may_stand_in_one_text_from_python(plate: Path) -> None:
     found = cf.fit_batch("fit.yaml", "plate", only="A1, B03", shared="a,z", progress=False)
     assert list(found.table.index) == ["A01", "B03"]

@@ -24,7 +24,7 @@ import numpy as np
 
 from channelfit.batch.mixed import TWO_SIDED, Array, Evidence, Level, Mixed, eliminated
 from channelfit.batch.outliers import outliers_of
-from channelfit.batch.relinearized import Relinearize, conditional, relinearized
+from channelfit.batch.relinearized import OnRound, Relinearize, conditional, relinearized
 from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
@@ -309,6 +309,7 @@ def population(
     parameters: Sequence[Parameter],
     wells: Sequence[str] = (),
     always: bool = True,
+    on_round: OnRound | None = None,
 ) -> Population:
     """The population from which the cells of a plate are drawn.
 
@@ -322,13 +323,15 @@ def population(
         wells: labels; numbers from 1 without them.
         always: whether to relinearize in any case, or only where an optimum and the information
             there do not say enough: see `Population.doubtful`.
+        on_round: is called with every linearization of all wells, see `relinearized`.
 
     Raises: InputError for a name that is no free parameter or is given twice, for no name, and when
     no well can be used.
     """
     plate = _plate(fits, list(drawn), list(shared), parameters, tuple(wells))
+    told = () if on_round is None else (on_round,)
     if relinearize is not None and always:
-        return _described(plate, *relinearized(plate, relinearize))
+        return _described(plate, *relinearized(plate, relinearize, *told))
     # what the cost would be beyond a bound is not known from the optimum
     closed = plate.at_bound[:, :, None] | plate.at_bound[:, None, :]
     information = np.where(closed, 0.0, plate.information)
@@ -340,7 +343,7 @@ def population(
     doubts = plate.notes[before:]
     if relinearize is not None and plate.doubtful:
         try:
-            found = relinearized(plate, relinearize)
+            found = relinearized(plate, relinearize, *told)
         except InputError as error:
             plate.notes.append(f"the wells could not be linearized anew: {error}")
         else:

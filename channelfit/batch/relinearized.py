@@ -34,8 +34,21 @@ _ITERATIONS, _HALVINGS, _STILL = 100, 8, 5e-3
 _CONTRACTED, _SHORTEST = 0.95, 0.2
 
 
-def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, Array, Array, int]:
+#: Is called with the number of a round, and how far the wells still move, in standard errors.
+OnRound = Callable[[int, float], None]
+
+
+def _unheard(number: int, moved: float) -> None:
+    """Nobody is told of a round."""
+
+
+def relinearized(
+    plate: Plate, relinearize: Relinearize, on_round: OnRound = _unheard
+) -> tuple[Level, Array, Array, Array, int]:
     """Linearize every well at its shrunken estimate and fit the population, until nothing moves.
+
+    Arguments:
+        on_round: is called with every linearization of all wells.
 
     Returns: the population, then points, weighted optima and information of the wells, and the
     number of iterations.
@@ -49,6 +62,7 @@ def relinearized(plate: Plate, relinearize: Relinearize) -> tuple[Level, Array, 
         target = conditional(plate, level, weighted, information, unit)
         step = np.clip(target, 0.0, 1.0) - unit
         moved = np.sqrt(np.einsum("wi,wij,wj->w", step, information, step))
+        on_round(iteration, float(moved.max()))
         if moved.max() < _STILL:
             return level, unit, weighted, information, iteration
         # a well that comes no nearer to rest goes to and fro, and takes shorter steps

@@ -62,6 +62,17 @@ class Results:
             write_bytes(folder / FITS, _packed({**self.fits.arrays(), "ranges": self.ranges}))
         return missing
 
+    def select(self, rows: np.ndarray) -> Results:
+        """Some of the wells (mask), without what depended on all of them together."""
+        table = self.table.select(rows)
+        own = {k: a for k, a in table.about.items() if not a.meaning.startswith(OF_ALL)}
+        return Results(
+            WellTable({name: table.columns[name] for name in own if name in table.columns}, own),
+            {k: v if k == "time_ms" else v[rows] for k, v in self.traces.items()},
+            None if self.fits is None else self.fits.take(rows),
+            self.ranges,
+        )
+
     @classmethod
     def read(cls, folder: Path) -> Results:
         """What a finished batch has written. Raises InputError where there is no table."""
@@ -333,9 +344,13 @@ def with_columns(table: WellTable, columns: Mapping[str, np.ndarray]) -> WellTab
 
 
 def summary_of(
-    work: Wells, table: WellTable, seconds: float, command: Sequence[str]
+    work: Wells, table: WellTable, seconds: float, command: Sequence[str], fitted: int
 ) -> dict[str, Any]:
-    """What is told of all wells together, and what repeats the batch."""
+    """What is told of all wells together, and what repeats the batch.
+
+    Arguments:
+        fitted: how many wells were fitted now.
+    """
     plan = work.plan
     good = table.select(np.array([q == "ok" for q in table["quality"]], dtype=bool))
     reasons = Counter(kind for text in table["reason"] for kind in kinds_of_reasons(str(text)))
@@ -346,7 +361,7 @@ def summary_of(
         "wells": len(table),
         "quality": dict(Counter(map(str, table["quality"]))),
         "reasons": dict(reasons.most_common()),
-        "fitted_now": len(work.recordings),
+        "fitted_now": fitted,
         "parameters": {
             p.name: _spread(good.columns[p.name], p)
             for p in plan.problem.parameters

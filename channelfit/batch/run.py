@@ -25,6 +25,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from channelfit.batch.groups import groups
 from channelfit.batch.population import kinetic_names, population, usable
 from channelfit.batch.recordings import (
@@ -88,6 +90,8 @@ class Asked:
         where: a condition that chooses wells; empty for all.
         only: names of wells; empty for all.
         rerun: the folder of an earlier run of which wells are fitted again.
+        together: the folder of an earlier run of which wells are looked at together, and none is
+            fitted.
         listed: the folder of the run that is to go on, whose list of recordings is taken as it is.
         population: names of parameters that are drawn from a population, or `kinetics`.
         shared: names of parameters that all wells have in common.
@@ -105,6 +109,7 @@ class Asked:
     where: str = ""
     only: tuple[str, ...] = ()
     rerun: Path | None = None
+    together: Path | None = None
     listed: Path | None = None
     population: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
@@ -151,6 +156,9 @@ class Listener:
     def progress(self, told: Progress) -> None:
         """How far the batch is."""
 
+    def together(self, number: int, moved: float) -> None:
+        """The wells were linearized anew for a population: how often, and how far they move."""
+
     def searching(self, progress: Searching) -> None:
         """How far the search of a piece is, where it is done in this process."""
 
@@ -165,7 +173,8 @@ class Ready:
     Attributes:
         work: the wells that are fitted.
         recordings: all wells of the table, those that are not fitted now among them.
-        earlier: the results of the run whose wells are fitted again; None for a new batch.
+        earlier: the results of the run whose wells are fitted again, or looked at together; None
+            for a new batch.
         asked: what the user wants.
     """
 
@@ -188,14 +197,19 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
     """
     listener = listener or Listener()
     earlier: Results | None = None
-    if asked.rerun is not None:
-        template = Template.read(asked.file or asked.rerun / TEMPLATE, asked.overrides)
-        earlier = Results.read(asked.rerun)
-        recordings = read_list(asked.rerun / LIST)
+    before = asked.rerun or asked.together
+    if before is not None:
+        template = Template.read(asked.file or before / TEMPLATE, asked.overrides)
+        earlier = Results.read(before)
+        recordings = read_list(before / LIST)
         names = [str(well) for well in earlier.table["well"]]
         if names != [each.well for each in recordings]:
-            raise InputError(f"{LIST} and the table are not of the same wells", asked.rerun)
+            raise InputError(f"{LIST} and the table are not of the same wells", before)
         wells = _chosen(asked, recordings, earlier.table)
+        if asked.together is not None:
+            chosen_wells = {each.well for each in wells}
+            earlier = earlier.select(np.array([name in chosen_wells for name in names], bool))
+            recordings = wells
     else:
         if asked.file is None:
             raise InputError("a fit file is needed, or --rerun with an earlier run")
@@ -236,7 +250,7 @@ def _chosen(asked: Asked, recordings: Sequence[Recorded], table: WellTable) -> l
         try:
             mask = chosen(asked.where, table)
         except InputError as error:
-            if asked.rerun is None and "there is no column" in error.message:
+            if (asked.rerun or asked.together) is None and "there is no column" in error.message:
                 told = (
                     f"{error.message}. Before a fit only these are known; results choose with "
                     "--rerun RUN, and in --show RUN"
@@ -365,16 +379,17 @@ def run(
     try:
         # also of a run that goes on, since a power failure may have left the file empty
         write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
-        kept = Kept(claim.path / PIECES)
-        pieces = list(_pieces(made.work, doer, kept, claim, listener))
-        listener.begin("writing the results")
-        results = gathered(made.work, pieces)
-        if made.earlier is not None and made.asked.rerun is not None:
-            places = (made.asked.rerun.resolve().name, claim.path.resolve().name)
-            results = replaced(made.earlier, results, places)
+        if made.asked.together is None or made.earlier is None:
+            kept = Kept(claim.path / PIECES)
+            results = _fitted(made, doer, kept, claim, listener)
+        else:
+            results = made.earlier
+        claim.state.content |= {"stage": "looking at all wells", "seconds_left": math.nan}
+        claim.tell()
         results, together = _together(made, results, listener)
         seconds = time.perf_counter() - began
-        summary = summary_of(made.work, results.table, seconds, command) | together
+        n_fitted = 0 if made.asked.together else len(made.work.recordings)
+        summary = summary_of(made.work, results.table, seconds, command, n_fitted) | together
         listener.finishing()
         for missing in results.write(claim.path):
             listener.warn([Caution(str(claim.path), missing, "the table is in wells.csv")])
@@ -395,11 +410,25 @@ def run(
     state, told = (FAILED, lacking) if lacking else (FINISHED, "all wells are done")
     claim.state.end(state, told, wells_done=len(made.work.recordings))
     fault = claim.tell()
-    kept.close(False)
+    if kept is not None:
+        kept.close(False)
     resume.unlink(missing_ok=True)
     if fault is not None:
         listener.warn([Caution(str(fault.file), fault.message, "all results are written")])
     return results.table, summary
+
+
+def _fitted(
+    made: Ready, doer: Doer | None, kept: Kept, claim: Claim, listener: Listener
+) -> Results:
+    """The results of all wells, those of an earlier run among them where some are fitted again."""
+    pieces = list(_pieces(made.work, doer, kept, claim, listener))
+    listener.begin("writing the results")
+    results = gathered(made.work, pieces)
+    if made.earlier is None or made.asked.rerun is None:
+        return results
+    places = (made.asked.rerun.resolve().name, claim.path.resolve().name)
+    return replaced(made.earlier, results, places)
 
 
 def _begin(folder: Path, made: Ready, resume: str) -> None:
@@ -445,6 +474,7 @@ def _together(made: Ready, results: Results, listener: Listener) -> tuple[Result
                 parameters=parameters,
                 wells=wells,
                 always=False,
+                on_round=listener.together,
             )
             table = with_columns(table, found.columns())
             told["population"] = {**found.summary(), "text": found.text()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,6 +30,9 @@ from channelfit.reading.errors import InputError
 from channelfit.results.report import terminal
 from channelfit.results.report.terminal import Counted
 from channelfit.results.run_folder import Claim
+
+#: Seconds from one line about the rounds of a population to the next.
+_TOLD_EVERY = 10.0
 
 
 class Batch:
@@ -100,6 +104,7 @@ def fit_batch(
     where: str = "",
     only: str | Sequence[str] = (),
     rerun: str | os.PathLike[str] | None = None,
+    together: str | os.PathLike[str] | None = None,
     population: str | Sequence[str] = (),
     shared: str | Sequence[str] = (),
     groups: int | str | None = None,
@@ -122,6 +127,8 @@ def fit_batch(
         only: names of wells, where not all are to be fitted: a list, or text such as "A01, B03".
         rerun: the folder of an earlier batch of which the chosen wells are fitted again; the
             result is its whole table with their rows replaced.
+        together: the folder of an earlier batch whose chosen wells are looked at as a population,
+            or in groups; none is fitted.
         population, shared: names of parameters that are drawn from a population, and that all
             wells have in common; `kinetics` among the former stands for all on which rates depend.
         groups: into how many groups wells are sorted, or ``"auto"``.
@@ -174,6 +181,7 @@ def fit_batch(
         where=where,
         only=names_of(only),
         rerun=None if rerun is None else Path(rerun),
+        together=None if together is None else Path(together),
         listed=place if resume else None,
         population=names_of(population),
         shared=names_of(shared),
@@ -182,7 +190,9 @@ def fit_batch(
         seed=seed,
         size=chunk,
     )
-    name = os.fspath(fit or rerun or "fit_batch()")
+    if together is not None and not (asked.population or asked.shared or asked.groups):
+        raise InputError("together needs population, shared or groups", "fit_batch()")
+    name = os.fspath(fit or rerun or together or "fit_batch()")
     with ExitStack() as ends:
         screen = ends.enter_context(screen_for(Path(name).name, progress))
         ends.enter_context(compilations_shown(screen))
@@ -217,6 +227,7 @@ class Screen(Listener):
 
     def __init__(self, screen: terminal.SearchScreen, lines: JsonLines | None = None) -> None:
         self.screen, self.lines = screen, lines
+        self._told_at = time.monotonic()
 
     def begin(self, stage: str) -> None:
         """Shows what is being done now."""
@@ -241,6 +252,14 @@ class Screen(Listener):
         self.screen.count(
             Counted(told.done, told.total, "wells", told.seconds, left, told.failed, told.kept)
         )
+
+    def together(self, number: int, moved: float) -> None:
+        """Shows how far a population is from its end; on no terminal a line now and then."""
+        told = f"population: round {number}, wells move by up to {moved:.2g} standard errors"
+        self.screen.stage = told
+        if not self.screen.live and time.monotonic() - self._told_at > _TOLD_EVERY:
+            self._told_at = time.monotonic()
+            self.screen.say(told)
 
     def searching(self, progress: Searching) -> None:
         """Shows how far the first wells are."""

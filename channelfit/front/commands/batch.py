@@ -68,7 +68,7 @@ def _fit(
                 claim = Claim.resumed(resume)
             elif out is not None:
                 claim = Claim(out)
-        title = (asked.file or asked.rerun or Path()).name
+        title = (asked.file or asked.rerun or asked.together or Path()).name
         with lines.screen(title, quiet) as shown:
             screen = Screen(shown, lines)
             with compilations_shown(shown), nothing_collected():
@@ -107,6 +107,7 @@ def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
         str(told.get("where") or ""),
         names_of(str(told.get("only") or "")),
         path("rerun"),
+        path("together"),
         population=names_of(str(told.get("population") or "")),
         shared=names_of(str(told.get("shared") or "")),
         groups=str(told.get("groups") or ""),

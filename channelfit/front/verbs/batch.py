@@ -16,6 +16,12 @@ from channelfit.front.options import (
     set_option,
 )
 
+#: What may stand beside `--together`.
+_TOGETHER = (
+    *("together", "where", "only", "population", "shared", "groups", "out", "seed", "backend"),
+    *("quiet", "as_json", "min_ok"),
+)
+
 
 @click.command(short_help="Fit a model to many recordings, each on its own.")
 @click.argument("fit", type=click.Path(path_type=Path), required=False)
@@ -42,6 +48,13 @@ from channelfit.front.options import (
     metavar="RUN",
     help="Fit the chosen wells of an earlier run again. A new folder gets the whole table with "
     "their rows replaced; RUN stays as it is. FIT, if given, is used in place of its template.",
+)
+@click.option(
+    "--together",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="With --population, --shared or --groups: look at the chosen wells of an earlier run "
+    "together, and fit none of them.",
 )
 @click.option(
     "--resume",
@@ -133,9 +146,12 @@ def batch(context: click.Context, /, **given: Any) -> None:
       channelfit batch fit.yaml plate.xlsx --where "compound == 'control' and seal > 500 MOhm"
       channelfit batch --rerun runs/plate --where "quality != 'ok'" --starts 32
       channelfit batch --show runs/plate --where "quality == 'ok' and gmax > 2 nS"
+      channelfit batch --together runs/plate --where "quality == 'ok'" --population kinetics
       channelfit batch --resume runs/plate
     """
-    modes = [f"--{name}" for name in ("rerun", "resume", "show") if given[name] is not None]
+    modes = [
+        f"--{name}" for name in ("rerun", "together", "resume", "show") if given[name] is not None
+    ]
     if len(modes) > 1:
         raise click.UsageError(f"{' and '.join(modes)} exclude each other.", context)
     if not modes and given["fit"] is None:
@@ -145,6 +161,10 @@ def batch(context: click.Context, /, **given: Any) -> None:
         _refuse_beside(context, "--resume", ("resume", "quiet", "cluster", "as_json"))
     if given["show"] is not None:
         _refuse_beside(context, "--show", ("show", "where", "only", "as_json"))
+    if given["together"] is not None:
+        _refuse_beside(context, "--together", _TOGETHER)
+        if not (given["population"] or given["shared"] or given["groups"]):
+            raise click.UsageError("--together needs --population, --shared or --groups.", context)
     if given["rerun"] is not None and given["recordings"]:
         raise click.UsageError("--rerun takes the recordings of the earlier run.", context)
     from channelfit.front.commands import batch as work
