@@ -5,11 +5,15 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from threadpoolctl import threadpool_info, threadpool_limits
 
+import channelfit as cf
+from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.reading import memory
 from channelfit.scoring.layout import held_compression as compression
 from channelfit.scoring.machine.threads import Team, side_by_side, single_threaded_blas
@@ -31,6 +35,25 @@ def test_blas_has_one_thread_within_and_as_many_as_before_after():
         with single_threaded_blas():
             assert set(threads()) == {1}
         assert threads() == before
+
+
+@of_blas
+def test_scores_of_long_recordings_do_not_depend_on_the_threads_of_blas(tmp_path):
+    """Sums over 90,000 samples are added in parts, one a thread, where BLAS has several."""
+    protocol = cf.Protocol.steps([0, 20], duration=900, holding=-80, sampling=0.01)
+    protocol.save(tmp_path / "long.yaml")
+    file = tmp_path / "fit.yaml"
+    model = Path(__file__).parent.parent / "models" / "guide" / "my_channel.yaml"
+    fit = {"protocols": ["long.yaml"], "surrogate": {"noise": 10, "seed": 1}}
+    file.write_text(yaml.safe_dump({"model": str(model), "fit": fit}))
+
+    def score(n_threads):
+        with threadpool_limits(n_threads, "blas"):
+            plan = load_plan(file, backend="cpu")
+            values = plan.problem.values()[:, None] * [[1.0, 1.1, 0.9]]
+            return make_scorer(plan, "cpu").score(values).cost.tolist()
+
+    assert score(1) == score(4)
 
 
 @of_blas

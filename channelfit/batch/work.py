@@ -31,7 +31,7 @@ from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import sha256_of
 from channelfit.results.resuming import identity
-from channelfit.scoring.machine.threads import usable_cores
+from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import Scorer, make_scorer
 from channelfit.search.fit_file import Load
 from channelfit.search.plan import FitPlan
@@ -231,6 +231,7 @@ class Wells:
             found.update(str(error).encode())
         return found.hexdigest()[:16]
 
+    @single_threaded_blas()
     def do(self, key: Key) -> Arrays:
         """Reads and fits the wells of a piece; what is wrong with one is told in its place."""
         _, begin, end = key

@@ -23,6 +23,7 @@ from channelfit.results import run_summary
 from channelfit.results.report.artist import Artist
 from channelfit.results.run_folder import Claim, RunFolder
 from channelfit.scoring import scorer as scoring
+from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import read_fit_document, read_plan
 from channelfit.search.joined_files import build_fitted_model
@@ -85,6 +86,7 @@ def _kind(plan: FitPlan) -> Kind:
     return _CHANNEL if plan.has_currents else _function()
 
 
+@single_threaded_blas()  # the last digits of what is conditioned would depend on its threads
 def load_plan(
     path: str | os.PathLike[str],
     overrides: Sequence[str] = (),

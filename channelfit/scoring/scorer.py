@@ -10,6 +10,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.threads import single_threaded_blas
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
@@ -147,10 +148,11 @@ def make_scorer(
         if path not in ("auto", *kind.paths):
             offered = ", ".join(kind.paths)
             raise InputError(f'backend {backend} has no path "{path}" here, only {offered}')
-    scorers: list[Scorer] = [
-        kind(group.problem, dtype, path=path)
-        for kind, group in zip(kinds, problem.groups, strict=True)
-    ]
+    with single_threaded_blas():  # sums over samples would depend on the number of its threads
+        scorers: list[Scorer] = [
+            kind(group.problem, dtype, path=path)
+            for kind, group in zip(kinds, problem.groups, strict=True)
+        ]
     if len(scorers) == 1 and not problem.groups[0].is_told:
         return scorers[0]
     grouped: Scorer = _class(*_GROUPED)(problem, scorers)
