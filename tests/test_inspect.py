@@ -593,3 +593,29 @@ def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
 )
 def test_names_of_files_keep_their_points(name: str, stem: str) -> None:
     assert stem_of(Path(name)) == stem
+
+
+@needs_data
+def test_what_a_blocker_takes_away_is_the_start_of_a_fit(here: Path) -> None:
+    """A real staircase before and after E-4031; the difference read again by NumPy alone."""
+    folder = DATA / "herg_syncropatch"
+    before, after = (
+        folder / f"herg25oc1-staircaseramp-A13-{when}.csv.gz" for when in ("before", "after")
+    )
+    how = ["--command", folder / "staircase-ramp.eph", "--sampling", "0.2ms", "--unit", "pA"]
+    both = run("init", before, after, *how, "--out", "both.yaml")
+    assert both.exit_code == 0, both.output
+    told = " ".join(both.stderr.split())
+    assert f'--subtract "{after.name}"' in told
+    assert "% of that of" in told
+    done = run("init", before, "--subtract", after, *how, "--out", "one/fit.yaml")
+    assert done.exit_code == 0, done.output
+    assert "--subtract" not in done.stderr
+    (experiment,) = load_plan(Path("one/fit.yaml")).problem.experiments
+    assert experiment.recording is not None
+    left = np.genfromtxt(before, skip_header=1) - np.genfromtxt(after, skip_header=1)
+    shown = experiment.recording.current_pA[0]
+    rest = left[: round(250 / 0.2)].mean()
+    np.testing.assert_allclose(shown, left[: len(shown)] - rest, atol=1e-6)
+    other = run("init", before, "--subtract", DATA / "herg_37C/staircase1-WT-cell-1.csv.gz", *how)
+    assert other.exit_code == 2

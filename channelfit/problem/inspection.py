@@ -99,6 +99,7 @@ class Inspection:
         run_down: the share by which the peaks of equal sweeps change; None where sweeps differ.
         cautions: what looks wrong.
         signal_was_told: whether the user said which signal is the current.
+        subtracted: the file of the recording that was subtracted from it; None for none.
     """
 
     contents: Contents
@@ -118,6 +119,7 @@ class Inspection:
     run_down: float | None = None
     cautions: tuple[Caution, ...] = ()
     signal_was_told: bool = False
+    subtracted: Path | None = None
 
     @property
     def file(self) -> Path:
@@ -207,6 +209,24 @@ def _without_infinite(contents: Contents) -> Contents:
             for one in contents.signals
         ),
     )
+
+
+def less(found: Inspection, other: Inspection) -> Inspection:
+    """A recording less another under the same protocol, as before and after a blocker.
+
+    Raises:
+        InputError: the other is of another size or sampling.
+    """
+    ours, theirs = found.current_pA.shape, other.current_pA.shape
+    if ours != theirs or not math.isclose(found.sampling_ms, other.sampling_ms, rel_tol=1e-6):
+        raise InputError(
+            f"{theirs[0]} sweeps of {theirs[1]} samples every {other.sampling_ms:g} ms, but "
+            f"{found.file.name} has {ours[0]} of {ours[1]} every {found.sampling_ms:g} ms; only a "
+            "recording under the same protocol can be subtracted",
+            other.file,
+        )
+    left = found.current_pA - other.current_pA
+    return _measured(replace(found, current_pA=left, cautions=(), subtracted=other.file))
 
 
 # --- which signal --------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ from channelfit.front.starter import (
 from channelfit.front.starter_clamp import StarterClamp, starter_clamp
 from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.model.model_file import load_model
-from channelfit.problem.inspection import Inspection, Told, inspect_file
+from channelfit.problem.inspection import Inspection, Told, inspect_file, less
 from channelfit.problem.protocol import Protocol, load_protocol
-from channelfit.reading.cautions import each_once
+from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
@@ -41,12 +41,16 @@ from channelfit.reading.texts import printable, stem_of
 from channelfit.reading.units import shown, unit_factor
 from channelfit.results.report.terminal import number
 
+#: The share of another recording's largest current below which a blocker may have acted.
+_BLOCKED = 0.6
+
 
 def init(
     recordings: tuple[Path, ...],
     model: str | None,
     out: Path | None,
     clamp: bool | None,
+    subtract: Path | None,
     **options: Any,
 ) -> None:
     """Writes a starter fit, its protocols and, without a model of the user's own, a model."""
@@ -54,6 +58,9 @@ def init(
     found = [inspect_file(file, told) for file in recordings]
     for each in found:
         _check_unit(each)
+    found = (
+        found if subtract is None else [less(one, inspect_file(subtract, told)) for one in found]
+    )
     kinds = [character(each) for each in found]
     clamps = [starter_clamp(each, clamp) for each in found]
     main = max(range(len(found)), key=lambda k: kinds[k].conductance_nS)
@@ -94,7 +101,27 @@ def init(
     for each, amplifier in zip(found, clamps, strict=True):
         if amplifier is not None:
             click.echo(f"{each.file.name}: {_clamp_told(amplifier)}", err=True)
-    warn(each_once([c for each in found for c in each.cautions] + list(plan.cautions)))
+    seen = [c for each in found for c in each.cautions]
+    warn(each_once([*seen, *_blocked(found), *plan.cautions]))
+
+
+def _blocked(found: Sequence[Inspection]) -> Iterator[Caution]:
+    """Cautions about recordings of one protocol of which one has hardly any current left."""
+    for before in found:
+        for after in found:
+            if before.protocol is None or after.protocol is None or after.peak is None:
+                continue
+            if before.peak is None or not _alike(before.protocol, after.protocol):
+                continue
+            share = abs(after.peak.current_pA) / max(abs(before.peak.current_pA), 1e-300)
+            if share < _BLOCKED:
+                yield Caution(
+                    after.file.name,
+                    f"its largest current is {100 * share:.0f} % of that of {before.file.name}, "
+                    "under the same protocol, and both are fitted as the same channel",
+                    f"is it after a blocker? Then: channelfit init {shown(before.file.name)} "
+                    f"--subtract {shown(after.file.name)}",
+                )
 
 
 def _check_unit(found: Inspection) -> None:
@@ -301,7 +328,7 @@ def _fit_lines(
         yield f"    - {_entry('protocol', protocol.name)}    # from {_comment(each.protocol_from)}"
         yield "      recording:"
         yield f"        {_entry('file', _relative(each.file, folder))}"
-        yield from (f"        {line}" for line in _recording_lines(each, told))
+        yield from (f"        {line}" for line in _recording_lines(each, told, folder))
         yield from (f"      {line}" for line in _mask_lines(each))
         if each.contents.clamp:
             yield f"      # the file says: {', '.join(clamp_words(each.contents))}"
@@ -309,7 +336,7 @@ def _fit_lines(
             yield from (f"      {line}" for line in _clamp_lines(each, clamp))
 
 
-def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
+def _recording_lines(found: Inspection, told: Told, folder: Path) -> Iterator[str]:
     """What a fit must be told of how a recording is read, and its baseline."""
     current, contents = found.current, found.contents
     assert current is not None
@@ -327,6 +354,9 @@ def _recording_lines(found: Inspection, told: Told) -> Iterator[str]:
     if not np.isfinite(found.current_pA).all():
         yield "missing: mask    # samples without a current are left out"
     yield from _baseline_lines(found)
+    if found.subtracted is not None:
+        yield "condition:"
+        yield f"  - subtract: {{{_entry('file', _relative(found.subtracted, folder))}}}"
 
 
 def _baseline_lines(found: Inspection) -> Iterator[str]:

@@ -29,6 +29,12 @@ from channelfit.front.options import told_options
     help="Fit with the series resistance that the file says, or take the clamp for ideal. "
     "[default: with it where it loses more than 5 mV]",
 )
+@click.option(
+    "--subtract",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A recording under the same protocol that is subtracted, such as after a blocker.",
+)
 @told_options
 def init(**given: Any) -> None:
     """Write a commented starter fit for RECORDINGS, which can be run at once.
@@ -49,6 +55,7 @@ def init(**given: Any) -> None:
     Examples
       channelfit init cell_3.abf
       channelfit init cell_3.abf cell_3_tails.abf --model herg_beattie --out cell_3.yaml
+      channelfit init before.csv --subtract after.csv --command staircase.eph
     """
     from channelfit.front.commands import init as work
 
