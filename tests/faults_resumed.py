@@ -246,8 +246,9 @@ def _onward(going: Going, here: Place, words: list[str]) -> list[str]:
     said = ended(here.begin(words=again, verb=going.verb), here.folder)
     check_quiet(said)
     told = "nothing to go on with" in said.err or "is no folder of a run" in said.err
-    want(said.code == 2 and told, f"told: {said.err[-300:]!r}")
-    return [] if "has finished" in said.err else words
+    finished = "has finished" in said.err
+    want(said.code == (0 if finished else 2) and told, f"told: {said.err[-300:]!r}")
+    return [] if finished else words
 
 
 def resumed_with_room(verb: str, case: int, draw: random.Random, here: Place, known: Known) -> None:

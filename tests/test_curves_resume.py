@@ -165,7 +165,35 @@ def test_it_goes_on_to_the_same_table(
         assert results(prefix) == truth
         assert prefix.with_name(prefix.name + ".png").exists()
         assert not folder.exists()
-    assert "nothing to go on with" in run("--resume", prefix).stderr
+    finished = run("--resume", prefix, "--json")
+    assert (finished.exit_code, finished.stderr.count("nothing to go on with")) == (0, 1)
+    assert json_told.told(finished.stdout)[-1]["files"] == [f"{prefix}.csv"]
+
+
+@posix
+def test_what_found_no_room_from_the_start_goes_on_later(small: None, tmp_path: Path) -> None:
+    """Only the arguments find room, and then no piece: with room the run begins again from them."""
+    words = ["gaussian", array(tmp_path, 100), "--backend", "cpu", "--quiet"]
+    assert run(*words, "--out", tmp_path / "whole").exit_code == 0
+    there = ["--out", str(tmp_path / "cut"), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "curves", *map(str, words), *there],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2800, 2800)),
+    )
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written: File too large" in done.stderr
+    folder = tmp_path / "cut-unfinished"
+    assert json_told.told(done.stdout)[-1]["folder"] == str(folder)
+    assert {p.name for p in folder.iterdir()} >= {"resume.json", "state.json"}
+    refused = run(*words, "--out", tmp_path / "cut")
+    assert refused.exit_code == 2
+    assert f"`channelfit curves --resume {folder}` goes on with it" in refused.stderr
+    again = run("--resume", tmp_path / "cut")
+    assert again.exit_code == 0, again.output
+    assert results(tmp_path / "cut") == results(tmp_path / "whole")
+    assert not folder.exists()
 
 
 @posix

@@ -385,3 +385,39 @@ def test_a_disk_that_fails_at_last_is_told(number, told, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=os.strerror(number)) as caught:
         settle(tmp_path)
     assert str(caught.value.file) == str(tmp_path / "wells.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"verb": "batch", "arguments": {}}, "`channelfit batch --resume {}` goes on with it"),
+        ({"arguments": None}, "the same call with resume=True goes on with it"),
+        (None, "`channelfit optimize --resume {}` goes on with it"),
+    ],
+)
+def test_the_same_command_after_a_kill_is_told_how_the_run_goes_on(
+    content: object, told: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".running").touch()
+    (folder / "resume.json").write_text("{" if content is None else json.dumps(content))
+    with pytest.raises(InputError) as caught:
+        Claim(folder)
+    assert told.format(folder) in str(caught.value)
+    assert (folder / ".running").exists()
+
+
+@pytest.mark.parametrize("verb", ["optimize", "batch", "fhn"])
+def test_a_finished_run_that_is_resumed_is_no_mistake(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    if verb != "fhn":
+        (tmp_path / "state.json").write_text('{"state": "finished"}')
+    done = CliRunner().invoke(main, [verb, "--resume", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    assert "this run has finished; there is nothing to go on with" in done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["state"], last["folder"]) == ("finished", str(tmp_path))
+    (tmp_path / "resume.json").write_text("{}")
+    (tmp_path / "state.json").write_text('{"state": "failed"}')
+    assert CliRunner().invoke(main, [verb, "--resume", str(tmp_path)]).exit_code == 2

@@ -72,7 +72,7 @@ EVENTS: Mapping[str, Mapping[str, str]] = {
         "state": "finished, interrupted or failed",
         "exit_code": "that the process ends with",
         "reason": "why it ended so, in words; null where it finished",
-        "folder": "of the results; null where there is none",
+        "folder": "of the results, or of what is kept for --resume; null where there is none",
         "files": "list of the paths of the results",
         "summary": "the numbers of the results, as in their file of JSON; null where there is none",
     },
@@ -162,6 +162,9 @@ class JsonLines:
             if error is not None:
                 state, code = _how_it_ended(error)
                 self._end |= {"state": state, "exit_code": code, "reason": _told(error)}
+                folder = self._end["folder"]
+                if folder is not None and not Path(folder).is_dir():  # nothing was worth keeping
+                    self._end["folder"] = None
             if not isinstance(error, BrokenPipeError):
                 self.tell("end", **self._end)
 
@@ -175,6 +178,10 @@ class JsonLines:
         head = {"event": event, "verb": self.verb, "seconds": seconds}
         sys.stdout.write(line({**head, **{key: keys[key] for key in EVENTS[event]}}))
         sys.stdout.flush()
+
+    def folder(self, folder: str | os.PathLike[str]) -> None:
+        """Takes in where the work is kept, which the last line tells also where it is cut off."""
+        self._end["folder"] = os.fspath(folder)
 
     def done(self, name: str, kept: bool = False, result: Mapping[str, Any] | None = None) -> None:
         """Tells that a piece of the work has a result."""

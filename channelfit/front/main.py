@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
+from click.utils import PacifyFlushWrapper
 
 from channelfit import __version__
 from channelfit.front import interrupts
@@ -42,6 +45,24 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 
 BAD_INPUT = 2
+#: 128 and the number of SIGPIPE, which Windows does not have.
+CLOSED_PIPE = 141
+
+
+def _nobody_reads() -> int:
+    """The exit code after `| head` has seen enough: that of a program which the signal has ended.
+
+    What is left in the buffers goes nowhere, or Python would complain of it when it ends.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # this one; or it was closed from the start
+            with suppress(OSError, ValueError, AttributeError):
+                os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+    return CLOSED_PIPE
 
 
 class _Commands(click.Group):
@@ -55,14 +76,19 @@ class _Commands(click.Group):
         try:
             try:
                 return super().main(*args, **settings)
+            except SystemExit:
+                if isinstance(sys.stdout, PacifyFlushWrapper):  # click's way with a closed pipe
+                    sys.exit(_nobody_reads())
+                raise
             finally:
                 if sys.stdout is not None:
                     sys.stdout.flush()
         except OSError as error:
-            if error.errno != errno.EPIPE:  # `| head` has seen enough, and nothing is wrong
-                place = error.filename or "standard output, or a file of results"
-                told = f"{place}: cannot be read or written: {error.strerror or error}"
-                click.echo(f"Error: {printable(told)}", err=True)
+            if error.errno == errno.EPIPE:
+                sys.exit(_nobody_reads())
+            place = error.filename or "standard output, or a file of results"
+            told = f"{place}: cannot be read or written: {error.strerror or error}"
+            click.echo(f"Error: {printable(told)}", err=True)
             sys.exit(BAD_INPUT)
 
     def resolve_command(
@@ -85,6 +111,8 @@ class _Commands(click.Group):
             ctx.exit(BAD_INPUT)
         except KeyboardInterrupt:
             self._interrupted(ctx)
+        except BrokenPipeError:
+            ctx.exit(_nobody_reads())
         except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
             raise
         except Exception as error:
@@ -146,6 +174,7 @@ def main() -> None:
            message says what and where
       3    `run` has ended, and not all of its jobs could be done
       130  interrupted; `optimize` has saved the best so far
+      141  whatever read the output has closed it, such as `| head`
       143  ended by SIGTERM, in the same way
     """
 

@@ -9,6 +9,9 @@ from typing import Any
 import click
 
 from channelfit.reading.errors import InputError
+from channelfit.reading.texts import printable
+
+_NOTHING = "there is nothing to go on with"
 
 
 def arguments_again(
@@ -26,6 +29,7 @@ def arguments_again(
         InputError: the run cannot go on.
     """
     command = context.command
+    end_if_finished(context, run, bool(given.get("as_json")))
     for parameter in command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
@@ -44,6 +48,29 @@ def arguments_again(
         with JsonLines(str(command.name), bool(given.get("as_json"))):
             raise
     return {**again.params, **{name: given[name] for name in beside}}
+
+
+def end_if_finished(
+    context: click.Context, run: Path, as_json: bool, results: Path | None = None
+) -> None:
+    """Ends the command with exit code 0 where there is nothing to go on with, since all is done.
+
+    Arguments:
+        results: a file that is there once the run has finished and its folder has gone; None where
+            the folder stays.
+    """
+    from channelfit.results import resuming  # loads NumPy, which --help does not need
+
+    done = resuming.has_finished(run) if results is None else results.is_file() and not run.exists()
+    if not done:
+        return
+    from channelfit.front.json_lines import JsonLines  # for the same reason
+
+    with JsonLines(str(context.command.name), as_json) as lines:
+        told = results or run
+        lines.result(told if told.is_dir() else told.parent, [told] if told.is_file() else [])
+        click.echo(f"{printable(str(told))}: this run has finished; {_NOTHING}", err=True)
+    context.exit(0)
 
 
 def _as_if_typed(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from channelfit.front.interrupts import held
 from channelfit.pieces.kept import Kept
 from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, NotWritten
 from channelfit.reading.files import write_text
 from channelfit.results import resuming
 from channelfit.results.report.terminal import Counted, SearchScreen
@@ -120,7 +120,9 @@ class Unfinished:
         traceback: TracebackType | None,
     ) -> None:
         with held():
-            worth = self.resume or (self._kept is not None and bool(self._kept.keys))
+            # a mistake in the data would come again, and a full disk or a signal need not
+            later = isinstance(error, KeyboardInterrupt | NotWritten | OSError)
+            worth = self.resume or (self._kept is not None and (bool(self._kept.keys) or later))
             keep = worth and not self._finished
             if self._kept is not None:
                 self._kept.close(keep)

@@ -20,7 +20,7 @@ from typing import IO
 
 import numpy as np
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, NotWritten
 from channelfit.reading.files import opened
 
 #: Before each record: the length of what follows, and its checksum.
@@ -121,7 +121,7 @@ class Records:
             os.fsync(self._file.fileno())
         except OSError as error:
             self._forget_after(place)
-            raise InputError(f"cannot be written: {error.strerror or error}", self.path) from None
+            raise NotWritten(f"cannot be written: {error.strerror or error}", self.path) from None
 
     def _forget_after(self, place: int) -> None:
         """Goes back to a place after a failure; what is left in the buffer must not follow."""

@@ -39,3 +39,7 @@ class InputError(ValueError):
         """
         keys = ".".join(part for part in (key, self.key) if part)
         return type(self)(self.message, self.file or file, keys or None)
+
+
+class NotWritten(InputError):
+    """What was to be written has no room or no permission; the same may succeed later."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, NotWritten
 
 #: The names of files that are not whole; what a kill leaves of them may be removed.
 PARTIAL = re.compile(r"\..*\.partial")
@@ -82,7 +82,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", path) from None
+        raise NotWritten(f"cannot be written: {error.strerror or error}", path) from None
 
 
 def opened(path: Path, more: int = 0) -> int:

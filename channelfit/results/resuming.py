@@ -250,6 +250,27 @@ def check_stopped(folder: Path, running: bool) -> None:
         )
 
 
+def how_to_go_on(folder: Path) -> str:
+    """What is told of a folder with a run that was cut off, and of how it goes on."""
+    try:
+        content = read_json(folder / RESUME)
+    except InputError:  # damaged, which --resume tells
+        content = {}
+    verb = content.get("verb")
+    how = f"`channelfit {shown(verb or 'optimize').strip(chr(34))} --resume {folder}`"
+    if content.get("arguments", "") is None:
+        how = "the same call with resume=True"
+    return f"was left by a run that was cut off, or still goes on: {how} goes on with it"
+
+
+def has_finished(folder: Path) -> bool:
+    """Whether the run of a folder is done: it says so, or has only results and none to go on by."""
+    state = _state(folder).get("state")
+    only = (folder / "summary.json").is_file() and state is None
+    left = any((folder / name).exists() for name in (RESUME, ".running"))
+    return state == FINISHED or (only and not left)
+
+
 def _state(folder: Path) -> dict[str, Any]:
     """What a run has said of itself; nothing where its file is missing or damaged.
 

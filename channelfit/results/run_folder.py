@@ -107,6 +107,10 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"cannot be written to: no permission in {parent}", folder)
     if found and resuming.cut_off_early(folder):
         return
+    if resuming.RESUME in found:
+        raise InputError(
+            f"{resuming.how_to_go_on(folder)}; to begin anew, give a new folder", folder
+        )
     if _RUNNING in found:
         raise InputError(_TAKEN, folder)
     if found:

@@ -75,6 +75,7 @@ def _fit(
                 made = batches.ready(asked, screen)
                 with held():
                     claim = claim or Claim.by_name(made.name)
+                lines.folder(claim.path)
                 n = len(made.work.recordings)
                 shown.say(f"{made.name}: {n:,} wells, seed {made.work.settings.seed}")
                 if cluster is not None and len(made.work.keys) == 1 < n:

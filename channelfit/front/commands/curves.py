@@ -102,6 +102,7 @@ def _fit(
     _refuse_to_replace(prefix, [Path(curve), data, *files.values()])
     began = time.perf_counter()
     with lines.screen(formula.name, quiet) as screen, compilations_shown(screen), writing(prefix):
+        lines.folder(folder)
         with Unfinished(folder, "curves", resume is not None, screen.say) as run:
             run.tell(name=formula.name, file=str(data))
             groups = read_data(data, formula, files)

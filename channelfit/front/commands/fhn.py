@@ -120,6 +120,7 @@ def _solve(lines: JsonLines, given: _Options, options: dict[str, Any]) -> None:
         options["initial"] = str(Path(given.initial).absolute())
     with lines.screen("fhn", given.quiet) as screen:
         folder = given.resume or given.out or run_folder.default_folder("fhn")
+        lines.folder(folder)
         with Unfinished(folder, "fhn", given.resume is not None, screen.say) as unfinished:
             unfinished.tell(name="fhn", stage="solving")
             kept = unfinished.open(_identity(options, task, solvers), plain(options), Kept)
@@ -200,8 +201,9 @@ def _run(
         with held():
             checkpoints.write()
         raise
-    except InputError:  # it would come again
-        unfinished.finish()
+    except InputError as error:
+        if error.file is None:  # of the solution: it would come again
+            unfinished.finish()
         raise
 
 

@@ -104,6 +104,7 @@ def _fitted(
                 _score_one(fit, scorer, screen)
             with held():
                 claim = claim or runs.Claim.by_name(fit.name)
+            lines.folder(claim.path)
             folder = kinds.open_folder(claim, fit, artist)
             with working(cluster, screen) as doer:
                 summary = run(fit, scorer, folder, screen, asked, _command(), doer).summary

@@ -15,6 +15,7 @@ from channelfit.front.options import (
     min_ok_option,
     set_option,
 )
+from channelfit.front.resumed import end_if_finished
 
 #: What may stand beside `--together`.
 _TOGETHER = (
@@ -159,6 +160,7 @@ def batch(context: click.Context, /, **given: Any) -> None:
     _refuse_empty(context, ("where", "only", "population", "shared", "groups"))
     if given["resume"] is not None:
         _refuse_beside(context, "--resume", ("resume", "quiet", "cluster", "as_json"))
+        end_if_finished(context, given["resume"], given["as_json"])
     if given["show"] is not None:
         _refuse_beside(context, "--show", ("show", "where", "only", "as_json"))
     if given["together"] is not None:

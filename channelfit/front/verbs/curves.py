@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from channelfit.front.options import cluster_option, json_option, min_ok_option
-from channelfit.front.resumed import arguments_again
-from channelfit.reading.errors import InputError
+from channelfit.front.resumed import arguments_again, end_if_finished
 
 #: Options that may stand beside `--resume`.
 _BESIDE = ("resume", "cluster", "quiet", "as_json")
@@ -140,8 +139,7 @@ def curves(context: click.Context, /, **given: Any) -> None:
     if given["resume"] is not None:
         folder = unfinished(given["resume"])
         table = folder.with_name(folder.name.removesuffix(UNFINISHED) + ".csv")
-        if table.is_file() and not folder.exists():
-            raise InputError("this run has finished; there is nothing to go on with", table)
+        end_if_finished(context, folder, given["as_json"], table)
         given = arguments_again(context, given, folder, _BESIDE)
     for parameter in context.command.params[:2]:
         if given[str(parameter.name)] is None:

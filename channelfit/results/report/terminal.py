@@ -6,7 +6,9 @@ without the other.
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,6 +55,10 @@ class PlainConsole(Console):
 
     What rich itself adds, colors and the moves of a changing picture, is no part of such text.
     """
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the program here, as if it had a defect."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
