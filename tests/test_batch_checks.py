@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import yaml
 from scipy.integrate import solve_ivp
+from test_batch_engine import LITTLE, THREE_STATES, planned
 
 import channelfit as cf
 from channelfit.batch.checks import Checked, Found, Stretches, checked
 from channelfit.batch.limits import LIMITS, SURE, doubts
 from channelfit.batch.run import Asked, ready
 from channelfit.batch.table import WellTable
+from channelfit.batch.template import Template, carried_nS
 from channelfit.reading.errors import InputError
 
 H, LENGTH, STEPS = 0.2, 120.0, (-40.0, -20.0, 0.0, 20.0, 40.0)
@@ -179,6 +181,16 @@ def test_every_limit_has_its_sentence_and_can_be_replaced() -> None:
         assert doubts(one, measured, (name,)) == []
 
 
+def test_a_leak_that_open_channels_carry_is_no_poor_seal(tmp_path: Path) -> None:
+    steps = "name: s\nholding: -80 mV\nsampling: 0.5 ms\nsegments:\n  - {hold: 20 ms}\n"
+    steps += "  - {step: -120 mV, for: 40 ms}\n  - {hold: 20 ms}\n"
+    for document, own in ((LITTLE, 0.0), (THREE_STATES, 0.5)):
+        problem = planned(tmp_path, document, steps).problem
+        current = 20.0 * (problem.experiments[0].protocol.command() + 85)
+        carried = carried_nS(problem, current, problem.values()[:, None])
+        assert carried == pytest.approx(20.0 - own)  # the model's own leak is no channel's
+
+
 # --- what is required ----------------------------------------------------------------------------
 
 
@@ -191,8 +203,11 @@ def required(folder: Path, entries: Any) -> Path:
 
 
 def test_what_is_required_decides_beside_the_limits(folder: Path) -> None:
-    own = {"g_error/g": "< 0.00001", "seal": "> 500 MOhm", "rms/noise": "< 3", "b": "> 1e-6 /ms"}
-    file = required(folder, own | {"residual_rundown": "< 0.9"})
+    own = {"g_error/g": "< 0.00001", "seal": "> 500 MOhm", "rms / noise": "< 3", "b": "> 1e-6 /ms"}
+    file = required(folder, own | {"residual_rundown": "< 0.9", "abs(rundown)": "< 0.9"})
+    assert {"rms/noise", "residual_rundown"} <= Template.read(file).replaced
+    assert Template.read(required(folder, {"rundown": "> -0.3"})).replaced == {"run_down"}
+    required(folder, own | {"residual_rundown": "< 0.9"})
     found = cf.fit_batch(file, folder / "wells.npy", only=["wells 1", "wells 3"], progress=False)
     reasons = [str(row["reason"]) for row in found._wells.rows()]
     for reason in reasons:

@@ -222,7 +222,7 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
     listener.begin("reading the first recording")
     first = _first_readable(template, wells)
     settings = replace(asked.settings, seed=template.seed if asked.seed is None else asked.seed)
-    if "rms/noise" in template.required:
+    if "rms/noise" in template.replaced:
         settings = replace(settings, misfit=0.0)
     work = Wells(template, tuple(wells), first, settings, asked.size, listener.searching)
     _check_names(work, recordings, asked)

@@ -29,6 +29,8 @@ from channelfit.results.run_folder import json_text
 CSV, COLUMNS, PARQUET = "wells.csv", "wells-columns.json", "wells.parquet"
 #: What can be read as a number, but is a label: a number would lose some of its characters.
 _LABEL = re.compile(r"^\s*[-+]?(?:0\d|\d{16,}\s*$)|_")
+#: Other names of columns.
+ALSO = {"rundown": "run_down"}
 #: Bytes of the largest table that is read.
 _MAX_BYTES = 2_000_000_000
 

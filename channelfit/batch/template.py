@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.batch.recordings import ARRAY, Expected, Recorded, array_columns
+from channelfit.batch.table import ALSO
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
@@ -115,6 +116,12 @@ class Template:
             return {}
         own = Section(given, self.file, "fit.require")
         return {name: _comparison(own, name, given[name]) for name in own.given()}
+
+    @property
+    def replaced(self) -> set[str]:
+        """The limits of a batch that `required` replaces, by their names."""
+        plain = ("".join(name.split()) for name in self.required)
+        return {ALSO.get(name, name) for name in plain}
 
     @property
     def unused(self) -> list[Caution]:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.batch.recordings import same_well
-from channelfit.batch.table import WellTable
+from channelfit.batch.table import ALSO, WellTable
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown, unit_factor
 
@@ -45,8 +45,6 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Mult: ("*", operator.mul),
     ast.Div: ("/", operator.truediv),
 }
-#: Older or other names of columns.
-_ALSO = {"rundown": "run_down"}
 #: What behind a number is no unit.
 _WORDS = {"and", "or", "not", "in", "is", "if", "else", "for"}
 #: A text in quotes, a name in backticks, or a number with something that may be its unit.
@@ -389,8 +387,8 @@ class _Walk:
     def _column(self, name: str) -> _Side:
         columns = self.table.columns
         found = columns.get(name)
-        if found is None and _ALSO.get(name) in columns:
-            return self._column(_ALSO[name])
+        if found is None and ALSO.get(name) in columns:
+            return self._column(ALSO[name])
         if found is None:
             close = difflib.get_close_matches(name, columns, n=1)
             hint = f"; did you mean {close[0]}?" if close else "."

@@ -261,7 +261,7 @@ class Wells:
                     known["clamp_lost"] = math.nan  # which the fit makes up for
                 if own in currents:
                     known = self._without_channels(problems[own], fits, own, currents[own], known)
-                if why := doubts(residuals[own], known, self.template.required):
+                if why := doubts(residuals[own], known, self.template.replaced):
                     cautions[place] = [*cautions.get(place, []), *why]
         at = np.array(places, dtype=np.int64)
         return Piece(fits, at, failures, cautions, measured, *traces).arrays()
