@@ -83,7 +83,7 @@ def test_one_process_reads_many_files(tmp_path):
         ("broken", "one.dat: not a DAT file that can be used: the process that read it ended with"),
         ("endless", "one.dat: not a DAT file .* the process that read it took more than 0.5 s"),
         ("greedy", "one.dat: there is not enough memory to read it"),
-        ("no_such", "one.dat: not a DAT file .* the process that read it ended with 1"),
+        ("no_such", "one.dat: it cannot be used: AttributeError: .*no_such"),
     ],
 )
 def test_a_process_that_fails_is_one_message(tmp_path, reader, said):

@@ -210,6 +210,9 @@ def serve() -> None:
             _line({"message": error.message, "key": error.key}, answers)
         except MemoryError:
             _line({"message": "there is not enough memory to read it", "key": None}, answers)
+        except Exception as error:  # of a library that did not expect such a file
+            told = f"it cannot be used: {type(error).__name__}: {' '.join(str(error).split())}"
+            _line({"message": told[:400], "key": None}, answers)
         answers.flush()
 
 

@@ -37,6 +37,8 @@ from channelfit.reading.errors import InputError
 AREA = 1000.0
 #: S/cm2, uS: a largest conductance that the file leaves at 0.
 _CONDUCTANCE = 1e-3
+#: What multiplies the current of a file whose numbers have no names.
+_SCALE = "scale"
 #: Units of a file that a model file knows under another name.
 _UNITS = {
     "mV": "mV",
@@ -236,6 +238,9 @@ class _Writer:
         """A name that a model file may use, for each foreign one."""
         result = {"v": "v", "celsius": "celsius"}
         taken = {"v", "celsius", "leak"}
+        if not self._parameters():
+            result[_SCALE] = _SCALE
+            taken.add(_SCALE)
         foreign = [*self._parameters()]
         for one in self.products:
             foreign += [*one.gates, *(one.scheme.states if one.scheme else ())]
@@ -274,7 +279,8 @@ class _Writer:
         lines += body
         lines.append("parameters:")
         rows = list(self._rows(units))
-        lines += rows
+        # a channel of numbers alone gets a factor that can be fitted
+        lines += rows or [f"  {_SCALE}: {{range: [0.01, 100], scale: log, value: 1}}"]
         text = "\n".join(lines) + "\n"
         model = build_model(parse_yaml(text), None)
         if units and model.cautions:
@@ -366,8 +372,8 @@ class _Writer:
         if one.goldman is not None:
             yield from self._goldman(one, one.goldman, units, indent)
             return
-        yield f"{indent}conductance: {self._text(self._conductance(one, units))}"
-        yield f"{indent}reversal: {self._text(one.reversal)}" + (
+        yield f"{indent}conductance: {self._constant(self._conductance(one, units))}"
+        yield f"{indent}reversal: {self._constant(one.reversal)}" + (
             "  # far away: the rectification holds all that the current has of the voltage"
             if one.reversal == number(FAR)
             else ""
@@ -375,15 +381,20 @@ class _Writer:
         if one.rectification is not None:
             yield f"{indent}rectification: {self._text(one.rectification)}"
 
+    def _constant(self, node: Node) -> str:
+        """The text of a constant, in brackets where it would be read as a number and its unit."""
+        text = self._text(node)
+        return f"({text})" if node.op == "if" else text
+
     def _goldman(self, one: Flowing, field: Goldman, units: bool, indent: str) -> Iterator[str]:
         size = self._conductance(one, units, 1e-3 * field.valence * FARADAY)
-        yield f"{indent}permeability: {self._text(size)}"
+        yield f"{indent}permeability: {self._constant(size)}"
         yield f"{indent}ion:"
         yield f"{indent}  valence: {field.valence}"
-        yield f"{indent}  inside: {self._text(field.inside)}"
-        yield f"{indent}  outside: {self._text(field.outside)}"
+        yield f"{indent}  inside: {self._constant(field.inside)}"
+        yield f"{indent}  outside: {self._constant(field.outside)}"
         if field.thermal is not None:
-            yield f"{indent}  thermal: {self._text(field.thermal)}  # the file's RT/F, mV"
+            yield f"{indent}  thermal: {self._constant(field.thermal)}  # the file's RT/F, mV"
         if one.rectification is not None:
             yield f"{indent}rectification: {self._text(one.rectification)}"
 
@@ -402,6 +413,8 @@ class _Writer:
         for node, under in rows:
             if node.is_number:
                 scale = scale / node.value if under else scale * node.value
+        if not self._parameters():
+            still = [(name(_SCALE), False), *still]
         return joined([(number(_whole(scale)), False), *still])
 
     def _unit(self, key: str, units: bool) -> str | None:
@@ -432,8 +445,9 @@ class _Writer:
             if unit is not None:
                 row.append(f"unit: {unit}")
             row.append(f"value: {number_text(value)}")
-            if given.kind:
-                row.append(f"input: {given.own}")
+            own = given.own if given.kind in ("reversal", "concentration") else given.input
+            if own:
+                row.append(f"input: {own}")
             if not (largest or key in self.fit or given.own in self.fit):
                 row.append("fixed: true")
             told = []

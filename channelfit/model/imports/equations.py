@@ -18,9 +18,10 @@ class Given:
         unit: as the file writes it; empty where it has none.
         line: where it stands.
         kind: "" for a parameter of the file, "reversal" or "concentration" for what the file reads
-            of an ion.
+            of an ion, "held" for a state of the file that does not move here.
         own: its name in the foreign program, where that differs.
         unheard: what the file says although NEURON takes the cell's value; None where it does not.
+        input: NEURON's name of what the cell decides, such as cai, where `own` is another.
     """
 
     value: float
@@ -29,6 +30,7 @@ class Given:
     kind: str = ""
     own: str = ""
     unheard: float | None = None
+    input: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Equations:
         reactions: of KINETIC blocks.
         initial: the expression from which a state starts.
         steady: states that start from the steady state because the file says so.
+        still: states of the file that never leave their steady state, and are definitions here.
         equations: left and right sides of linear equations that say where states start.
         currents: by name, in the unit of the file.
         per_pA: which current, pA, is one of the file's unit; for a density, that through 1 um2.
@@ -94,6 +97,7 @@ class Equations:
     reactions: list[Reaction] = field(default_factory=list)
     initial: dict[str, Node] = field(default_factory=dict)
     steady: set[str] = field(default_factory=set)
+    still: list[str] = field(default_factory=list)
     equations: list[tuple[Node, Node]] = field(default_factory=list)
     currents: dict[str, Node] = field(default_factory=dict)
     per_pA: float = 1.0

@@ -22,6 +22,7 @@ from channelfit.model.imports.nodes import (
     replaced,
     times,
 )
+from channelfit.reading.errors import InputError
 
 #: mV: beyond any voltage, where a current that has no reversal potential is made to have one.
 FAR = 1000.0
@@ -225,7 +226,10 @@ def _drive(found: Equations, one: Flowing, drive: Node) -> None:
 
 def linear_in_v(found: Equations, node: Node) -> tuple[Node, Node] | None:
     """Slope and root of an expression that is a straight line in v; None where it is none."""
-    node = found.expanded(node, _V)
+    try:
+        node = found.expanded(node, _V)
+    except InputError:  # too long; what is no line that can be seen is a rectification
+        return None
     if node.op == "-" and node.args[0] == name("v") and "v" not in node.args[1].names:
         return ONE, node.args[1]
     if node.op == "-" and node.args[1] == name("v") and "v" not in node.args[0].names:

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
 from channelfit.model.imports.equations import Equations, Given
+from channelfit.model.imports.myokit_currents import (
+    ion_currents,
+    mentioned,
+    through_definitions,
+)
 from channelfit.model.imports.nodes import Node, choice, make, name, number
+from channelfit.model.imports.still import keep_still, without_voltage
 from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
 
 SECONDS = 60.0
+#: The kind of a parameter that is a state in the file.
+HELD = "held"
 _LABEL = "membrane_potential"
+#: Names of concentrations that NEURON's cells have as well.
+_ION = re.compile(r"(?i)(na|k|ca|cl)_?([io])")
 _VOLTAGES = ("V", "v", "Vm", "E", "vm")
 _OPERATORS = {
     "Plus": "+",
@@ -35,6 +47,17 @@ _OPERATORS = {
     "Or": "or",
 }
 _FUNCTIONS = {"Exp": "exp", "Sqrt": "sqrt", "Abs": "abs", "Log": "log"}
+#: Functions that a model file does not have: of numbers, as in acos(-1), they are numbers.
+_OF_NUMBERS: dict[str, Callable[[float], float]] = {
+    "Sin": math.sin,
+    "Cos": math.cos,
+    "Tan": math.tan,
+    "ASin": math.asin,
+    "ACos": math.acos,
+    "ATan": math.atan,
+    "Floor": math.floor,
+    "Ceil": math.ceil,
+}
 #: How many of these make a unit that the file uses for a voltage (mV) or a time (ms).
 _MILLIVOLTS = {"[mV]": 1.0, "[V]": 1e3, "": 1.0, "[1]": 1.0}
 _MILLISECONDS = {"[ms]": 1.0, "[s]": 1e3, "": 1.0, "[1]": 1.0}
@@ -53,21 +76,31 @@ def read_myokit(path: Path) -> dict[str, Any]:
     return plain
 
 
-def equations(plain: dict[str, Any], current: str | None) -> Equations:
+def equations(plain: dict[str, Any], current: str | None, hold: Collection[str] = ()) -> Equations:
     """The equations of one current.
+
+    States that do not gate it, such as concentrations, are held at their initial values.
 
     Arguments:
         plain: what `read_myokit` has found.
         current: the name of its variable; needed where the model has several.
+        hold: names of further states that are to be held.
 
     Raises:
         InputError: it is not there, or an expression cannot be translated.
     """
-    return _Reader(plain).equations(current)
+    reader = _Reader(plain, current, hold)
+    found = reader.equations()
+    while still := without_voltage(found):
+        own = {short: key for key, short in reader.names.items()}
+        reader = _Reader(plain, current, (*reader.held, *(own[state] for state in still)))
+        found = reader.equations()
+    keep_still(found)
+    return found
 
 
 class _Reader:
-    def __init__(self, plain: dict[str, Any]) -> None:
+    def __init__(self, plain: dict[str, Any], current: str | None, hold: Collection[str]) -> None:
         self.plain = plain
         self.variables: dict[str, dict[str, Any]] = plain["variables"]
         self.found = Equations(title=str(plain["name"]))
@@ -77,6 +110,63 @@ class _Reader:
         self.per_voltage = self._factor(voltage["unit"], _MILLIVOLTS, "voltage")
         time = self.variables.get(plain["time"] or "", {"unit": ""})
         self.per_time = self._factor(time["unit"], _MILLISECONDS, "time")
+        self.chosen = self._chosen(current)
+        self.held = {self._state(text) for text in hold}
+        self.currents = {*ion_currents(plain), self.chosen}
+
+    def _state(self, text: str) -> str:
+        """The full name of a state."""
+        states = [key for key, row in self.variables.items() if row["state"]]
+        known = [key for key in states if text in (key, key.rpartition(".")[2])]
+        if len(known) != 1:
+            why = f"; {', '.join(known)} are" if known else ""
+            raise InputError(f"there is no one state {text}{why}", None, "--hold")
+        return known[0]
+
+    def _is_held(self, key: str) -> bool:
+        """Whether a state is no gate: a concentration, or one that currents change."""
+        row = self.variables[key]
+        if key in self.held or row["concentration"]:
+            return True
+        used = through_definitions(self.variables, row["rhs"])
+        return not used.isdisjoint(self.currents)
+
+    def _is_constant(self, key: str) -> bool:
+        """Whether a variable is held: a state that is no gate, or a concentration behind such."""
+        row = self.variables[key]
+        if row["state"]:
+            return self._is_held(key)
+        return row["concentration"] and row["value"] is not None and bool(self._behind(key))
+
+    def _behind(self, key: str) -> set[str] | None:
+        """The states on which a variable depends; None if it follows the voltage or an input."""
+        states: set[str] = set()
+        stack = [key]
+        while stack:
+            used = through_definitions(self.variables, self.variables[stack.pop()]["rhs"])
+            if not used.isdisjoint((self.plain["voltage"], self.plain["time"])):
+                return None
+            if any(self.variables[one]["binding"] for one in used):
+                return None
+            new = {one for one in used if self.variables[one]["state"]} - states
+            states |= new
+            stack += [one for one in new if not self._is_held(one)]
+        return states
+
+    def _hold(self, key: str) -> None:
+        """Make a variable a parameter that has its initial value."""
+        row = self.variables[key]
+        value = row["initial"] if row["state"] else row["value"]
+        self._give(key, value, HELD)
+
+    def _give(self, key: str, value: float, kind: str = "") -> None:
+        """Make a variable a parameter; concentrations that a cell decides are its inputs."""
+        unit = self.variables[key]["unit"].strip("[]")
+        ion = _ION.fullmatch(key.rpartition(".")[2])
+        own = "".join(ion.groups()).lower() if ion and unit == "mM" else ""
+        known = {given.input for given in self.found.parameters.values()}
+        own = "" if own in known else own
+        self.found.parameters[self.names[key]] = Given(value, unit, 0, kind, key, own)
 
     def _factor(self, unit: str, known: dict[str, float], what: str) -> float:
         if unit not in known:
@@ -91,10 +181,9 @@ class _Reader:
             for key, last in zip(self.variables, short, strict=True)
         }
 
-    def equations(self, current: str | None) -> Equations:
-        chosen = self._chosen(current)
+    def equations(self) -> Equations:
+        chosen, found = self.chosen, self.found
         self._need(chosen)
-        found = self.found
         found.currents = {self.names[chosen]: name(self.names[chosen])}
         # a current that is a parameter or a state would be none
         if self.names[chosen] not in found.definitions:
@@ -105,6 +194,9 @@ class _Reader:
             found.notes.append(f"the current is in {unit or 'no unit'}; 1 of it is 1 pA here")
         found.steady = set(found.states)
         found.notes.append("sweeps begin at the steady state, not at the file's initial values")
+        held = [given.own for given in found.parameters.values() if given.kind == HELD]
+        if held:
+            found.notes.append(f"held at the file's initial values: {', '.join(held)}")
         return found
 
     def _chosen(self, current: str | None) -> str:
@@ -115,7 +207,7 @@ class _Reader:
                     return close[0]
                 raise InputError(f"there is no variable {current}", None, "--current")
             return current
-        known = [
+        known = ion_currents(self.plain) or [
             key
             for key, row in self.variables.items()
             if row["rhs"] is not None
@@ -140,9 +232,9 @@ class _Reader:
                 continue
             self.done.add(key)
             stack.append((key, True))
-            held = key in (self.plain["voltage"], self.plain["time"])
-            rhs = None if held else self.variables[key]["rhs"]
-            stack += [(other, False) for other in sorted(_mentioned(rhs))]
+            row = self.variables[key]
+            known = key in (self.plain["voltage"], self.plain["time"]) or self._is_constant(key)
+            stack += [(other, False) for other in sorted(mentioned(None if known else row["rhs"]))]
 
     def _take(self, key: str) -> None:
         row, short, found = self.variables[key], self.names[key], self.found
@@ -150,16 +242,22 @@ class _Reader:
             return
         if row["binding"]:
             self._refuse(f"depends on {row['binding']}, which comes from outside the model", key)
+        if self._is_constant(key):
+            self._hold(key)
+            return
         try:
             node = self._node(row["rhs"])
         except InputError as error:
+            if row["value"] is not None and self._behind(key) is not None:
+                self._hold(key)
+                return
             raise InputError(error.message, None, key) from None
         if row["state"]:
             found.states[short] = 0
             rate = make("/", node, number(self.per_time)) if self.per_time != 1 else node
             found.rhs[short] = rate
         elif node.is_number:
-            found.parameters[short] = Given(node.value, row["unit"].strip("[]"), 0, "", key)
+            self._give(key, node.value)
         elif short == "celsius":
             self._refuse("celsius is computed; it is a number here", key)
         else:
@@ -183,7 +281,11 @@ class _Reader:
             return make("neg", self._node(rest[0]))
         if kind == "Not":
             return make("not", self._node(rest[0]))
+        if kind == "Derivative":
+            raise InputError(f"depends on the derivative of {rest[0][1]}")
         args = [self._node(arg) for arg in rest]
+        if kind in _OF_NUMBERS and args[0].is_number:
+            return number(float(_OF_NUMBERS[kind](args[0].value)))
         if kind in _OPERATORS:
             return make(_OPERATORS[kind], *args)
         if kind in _FUNCTIONS and len(args) == 1:
@@ -205,20 +307,6 @@ class _Reader:
         raise InputError(message, None, key)
 
 
-def _mentioned(tree: Any) -> set[str]:
-    """The variables in an expression; none where there is no expression."""
-    found: set[str] = set()
-    stack = [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, list):
-            if node and node[0] == "Name":
-                found.add(node[1])
-            else:
-                stack += node[1:]
-    return found
-
-
 # --- in the other process ------------------------------------------------------------------------
 
 
@@ -227,12 +315,17 @@ def answer(path: Path) -> dict[str, str]:
     model = load(path)
     voltage = voltage_of(model)
     time = model.time()
+    values = model.initial_values(as_floats=True)
+    initial = {row.qname(): value for row, value in zip(model.states(), values, strict=True)}
     variables = {}
     for variable in model.variables(deep=True):
         rhs = variable.rhs()
         variables[variable.qname()] = {
             "unit": "" if variable.unit() is None else str(variable.unit()),
             "state": variable.is_state(),
+            "initial": initial.get(variable.qname()),
+            "value": _value(variable),
+            "concentration": _is_concentration(variable),
             "binding": variable.binding() if variable is not time else None,
             "rhs": None if rhs is None else _plain(rhs),
         }
@@ -283,6 +376,27 @@ def voltage_of(model: Any) -> Any:
             f"which variable is the voltage? Label it `{_LABEL}`; {len(named)} are named like one"
         )
     return named[0]
+
+
+def _value(variable: Any) -> float | None:
+    """The value of a variable that is no state where all states have their initial values."""
+    import myokit  # optional, and loaded by now
+
+    if variable.is_state() or variable.rhs() is None:
+        return None
+    try:
+        value = float(variable.eval())
+    except (myokit.MyokitError, ArithmeticError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _is_concentration(variable: Any) -> bool:
+    """Whether the unit of a variable is one of a concentration."""
+    import myokit  # optional, and loaded by now
+
+    unit = variable.unit()
+    return unit is not None and bool(myokit.Unit.can_convert(unit, myokit.parse_unit("mol/L")))
 
 
 def _plain(expression: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import parse_expression
 from channelfit.model.imports.equations import Equations
-from channelfit.model.imports.nodes import Node, computed, written
+from channelfit.model.imports.nodes import COMPARISONS, Node, computed, parts, written
 from channelfit.model.singularities import remove_singularities
 from channelfit.reading.errors import InputError
 
@@ -63,3 +64,25 @@ def same_values(found: Equations, left: Node, right: Node) -> bool:
     return bool(
         np.allclose(a, b, rtol=1e-9, atol=1e-12 * float(np.nanmax(np.abs(b), initial=1e-3)))
     )
+
+
+def jumps(found: Equations) -> list[float]:
+    """Voltages, mV, at which a condition of some expression changes, in their order."""
+    nodes = [*found.definitions.values(), *found.rhs.values(), *found.currents.values()]
+    nodes += [rate for r in found.reactions for rate in (r.forth, r.back)]
+    asked = dict.fromkeys(part for node in nodes for part in parts(node) if part.op in COMPARISONS)
+    result: set[float] = set()
+    for condition in asked:
+        left, right = (_at_two(found, arg) for arg in condition.args)
+        if left is not None and right is not None and (left - right)[0] != (left - right)[1]:
+            zero, one = (left - right).tolist()
+            result.add(round(zero / (zero - one), 9))
+    return sorted(v for v in result if math.isfinite(v))
+
+
+def _at_two(found: Equations, node: Node) -> Array | None:
+    """An expression at 0 and 1 mV; None where it depends on more than v and parameters."""
+    values = values_of(found, {"v": np.array([0.0, 1.0])})
+    if not node.names <= values.keys():
+        return None
+    return np.broadcast_to(np.asarray(computed(node, values), dtype=float), 2)
