@@ -11,7 +11,7 @@ from channelfit.front.exchange import _simulated
 from channelfit.front.main import main
 from channelfit.model.model_file import load_model
 from channelfit.reading.errors import InputError
-from channelfit.scoring.neuron.importing_myokit import prove_myokit, read_myokit_model
+from channelfit.scoring.neuron.importing_myokit import MyokitModel, prove_myokit, read_myokit_model
 
 pytest.importorskip("myokit")
 MMT = Path(__file__).parent / "mod" / "import_channel.mmt"
@@ -47,9 +47,17 @@ def of_text(text: str, tmp_path: Path, current: str | None = None) -> None:
     read_myokit_model(path, "given", current)
 
 
+def assert_proven(model: MyokitModel) -> None:
+    """Steps agree but for rounding; ramps as well as our own steps through a ramp are exact."""
+    proof = prove_myokit(model, _simulated)
+    *steps, ramps = [error for _, error in proof.runs]
+    assert max(steps) < 1e-11
+    assert ramps < 1e-7
+
+
 def test_gates_agree_with_what_myokit_computes() -> None:
     model = read_myokit_model(MMT, MMT.name, None, ("p1", "ikr.p2"))
-    assert prove_myokit(model, _simulated).error < 1e-11
+    assert_proven(model)
     free = {p.name: p for p in model.imported.model.parameters if not p.fixed}
     assert set(free) == {"g", "p1", "p2"}
     assert {c.name: c.power for c in model.imported.model.chains} == {"open": 1, "rec": 2}
@@ -62,7 +70,7 @@ def test_a_scheme_of_derivatives_with_a_state_that_is_the_rest(tmp_path: Path) -
     (chain,) = model.imported.model.chains
     assert chain.states == ("c", "o", "i")
     assert chain.conductances == (0, 1, 0.5)
-    assert prove_myokit(model, _simulated).error < 1e-11
+    assert_proven(model)
 
 
 def test_a_wrong_translation_does_not_pass(tmp_path: Path) -> None:
@@ -71,7 +79,7 @@ def test_a_wrong_translation_does_not_pass(tmp_path: Path) -> None:
     other.write_text(text.replace("p1 = 0.0003", "p1 = 0.000301"), encoding="utf-8")
     ours, theirs = (read_myokit_model(path, "x", None) for path in (MMT, other))
     assert prove_myokit(type(ours)(other, *list(vars(ours).values())[1:]), _simulated).error > 1e-5
-    assert prove_myokit(theirs, _simulated).error < 1e-11
+    assert_proven(theirs)
 
 
 def test_the_command_writes_a_model_and_runs_no_script(tmp_path: Path) -> None:

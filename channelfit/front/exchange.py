@@ -50,13 +50,20 @@ class Translation:
         return self.proof is not None and not self.proof.error <= TOLERANCE
 
 
-def translate(file: Path, fit: Sequence[str], current: str | None, unproven: bool) -> Translation:
+def translate(
+    file: Path,
+    fit: Sequence[str],
+    current: str | None,
+    unproven: bool,
+    hold: Sequence[str] = (),
+) -> Translation:
     """Translate a file, and compare its currents with the original's.
 
     Arguments:
         fit: the parameters to be searched.
         current: which of a Myokit model is taken.
         unproven: whether a translation that cannot be compared is taken, too.
+        hold: states of a Myokit model that are held at their initial values.
 
     Raises:
         InputError: what cannot be translated or compared.
@@ -68,10 +75,12 @@ def translate(file: Path, fit: Sequence[str], current: str | None, unproven: boo
     if kind == ".mod":
         if current is not None:
             raise InputError("--current chooses in a Myokit model; all currents of a .mod are read")
+        if hold:
+            raise InputError("--hold is for states of a Myokit model; those of a .mod all move")
         mechanism = read_mechanism(file, source, fit)
         return _compared(mechanism.imported, file, unproven, lambda: prove(mechanism, _simulated))
     if kind in (".mmt", ".cellml"):
-        original = read_myokit_model(file, source, current, tuple(fit))
+        original = read_myokit_model(file, source, current, tuple(fit), tuple(hold))
         made = original.imported
         return _compared(made, file, unproven, lambda: prove_myokit(original, _simulated))
     raise InputError("a .mod, .mmt or .cellml file was expected", file)
@@ -104,6 +113,7 @@ def import_model(
     *,
     fit: Sequence[str] = (),
     current: str | None = None,
+    hold: Sequence[str] = (),
     unproven: bool = False,
 ) -> Model:
     """The channel in a NEURON mechanism (.mod), a Myokit model (.mmt) or a CellML file.
@@ -115,6 +125,7 @@ def import_model(
         path: the file.
         fit: names of the parameters that a fit shall search; all others are fixed.
         current: the current of a Myokit or CellML model.
+        hold: states of such a model that are held at their initial values, beside concentrations.
         unproven: whether a model that differs from the original, or cannot be compared with it, is
             given nevertheless, with an `InputWarning`. Without NEURON or Myokit installed it always
             is.
@@ -131,7 +142,7 @@ def import_model(
         'k_hh_gate'
     """
     file = Path(path)
-    found = translate(file, list(fit), current, unproven)
+    found = translate(file, list(fit), current, unproven, list(hold))
     if found.differs and not unproven:
         assert found.proof is not None
         raise InputError(

@@ -19,12 +19,19 @@ _UNPROVEN = 1
 
 
 def import_model(
-    file: Path, fit: str | None, current: str | None, out: Path | None, unproven: bool
+    file: Path,
+    fit: str | None,
+    current: str | None,
+    hold: str | None,
+    out: Path | None,
+    unproven: bool,
 ) -> None:
     """Translates a file, proves the translation and writes it."""
     out = _out(file, out)
-    chosen = [name.strip() for name in (fit or "").split(",") if name.strip()]
-    found = translate(file, chosen, current, unproven)
+    chosen, held = (
+        [name.strip() for name in (names or "").split(",") if name.strip()] for names in (fit, hold)
+    )
+    found = translate(file, chosen, current, unproven, held)
     made, proof, why = found.made, found.proof, found.why
     _tell(made, proof, why)
     if found.differs and not unproven:

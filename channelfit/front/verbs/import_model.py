@@ -22,6 +22,12 @@ import click
     help="Of a Myokit model: the variable that is the channel's current, such as ikr.IKr.",
 )
 @click.option(
+    "--hold",
+    metavar="NAME,..",
+    help="Of a Myokit model: states that are held at their initial values, such as ical.nca, with "
+    "commas between them. Concentrations, and what only they change, are held in any case.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="MODEL.yaml",
@@ -43,6 +49,7 @@ def import_model(**given: Any) -> None:
       channelfit import na3.mod
       channelfit import na3.mod --fit tha,qa --out na3.yaml
       channelfit import beattie-2017.mmt --current ikr.IKr
+      channelfit import ohara-2011.mmt --current ical.ICaLCa --hold ical.nca
 
     \b
     Exit codes

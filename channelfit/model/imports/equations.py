@@ -86,6 +86,7 @@ class Equations:
         settled: whether states start at the steady state although the file starts them elsewhere.
         stepped: whether the file advances gates by exact steps of its own, of any length.
         notes: what the reader of the model file should know.
+        advice: the end of a message about a state that cannot be translated.
     """
 
     title: str = ""
@@ -109,6 +110,7 @@ class Equations:
     settled: bool = False
     stepped: bool = False
     notes: list[str] = field(default_factory=list)
+    advice: str = ""
 
     def refusal(self, message: str, name: str = "") -> InputError:
         """The error for what cannot be translated, at the line of a name."""

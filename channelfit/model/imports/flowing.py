@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from channelfit.model.imports.equations import Equations
 from channelfit.model.imports.gating import Gate, Gating, Scheme
 from channelfit.model.imports.goldman import Goldman, goldman
@@ -13,6 +15,7 @@ from channelfit.model.imports.nodes import (
     Monomial,
     Node,
     NotPolynomial,
+    computed,
     factors,
     joined,
     make,
@@ -22,11 +25,16 @@ from channelfit.model.imports.nodes import (
     replaced,
     times,
 )
+from channelfit.model.imports.trial import values_of
 from channelfit.reading.errors import InputError
 
 #: mV: beyond any voltage, where a current that has no reversal potential is made to have one.
 FAR = 1000.0
+#: How much larger than 1 mV beside it a factor is that is 1/0.
+_GROWN = 1e6
 _V = frozenset(("v",))
+#: mV, at which a file may be 0/0.
+_WHOLE = np.arange(-150.0, 101.0)
 
 
 @dataclass
@@ -208,8 +216,11 @@ def _drive(found: Equations, one: Flowing, drive: Node) -> None:
         line = None if under else linear_in_v(found, node)
         if line is None or line[0] == ZERO:
             continue
-        slope, one.reversal = line
+        slope, reversal = line
         rest = other[:k] + other[k + 1 :]
+        if _is_infinite(found, rest, reversal):
+            break  # v/(exp(v) - 1) is to stay together, so that its limit is seen
+        one.reversal = reversal
         one.conductance = joined([*still, *factors(slope)])
         one.rectification = joined(rest) if rest else None
         return
@@ -218,10 +229,41 @@ def _drive(found: Equations, one: Flowing, drive: Node) -> None:
         one.conductance, one.reversal = joined([*still, *factors(line[0])]), line[1]
         return
     # A current that is no straight line and no constant field: as if it reversed far away.
+    if not _is_finite(found, other):
+        other = _written_out(found, other)
     one.reversal = number(FAR)
     away = make("-", name("v"), number(FAR))
     one.conductance = joined(still)
     one.rectification = joined([*other, (away, True)])
+
+
+def _is_finite(found: Equations, rows: list[tuple[Node, bool]]) -> bool:
+    """Whether a product has a value at every whole voltage."""
+    values = values_of(found, {"v": _WHOLE})
+    node = joined(rows)
+    return node.names <= values.keys() and bool(np.isfinite(computed(node, values)).all())
+
+
+def _written_out(found: Equations, rows: list[tuple[Node, bool]]) -> list[tuple[Node, bool]]:
+    """Factors without definitions that follow the voltage, if they stay short enough."""
+    try:
+        return factors(found.expanded(joined(rows), _V))
+    except InputError:
+        return rows
+
+
+def _is_infinite(found: Equations, rest: list[tuple[Node, bool]], reversal: Node) -> bool:
+    """Whether the other factors of a drive grow without limit where it reverses."""
+    values = values_of(found, {})
+    if not rest or not reversal.names <= values.keys():
+        return False
+    v = float(computed(reversal, values)) + np.array([0.0, 1.0, -1.0])
+    values = values_of(found, {"v": v})
+    node = joined(rest)
+    if not node.names <= values.keys():
+        return False
+    here, above, below = np.broadcast_to(computed(node, values), v.shape)
+    return not abs(here) < _GROWN * (abs(above) + abs(below) + 1e-300)
 
 
 def linear_in_v(found: Equations, node: Node) -> tuple[Node, Node] | None:

@@ -124,7 +124,7 @@ def gate_of(found: Equations, state: str, rhs: Node) -> Gate:
     except NotPolynomial:
         terms = {((state, 2),): ONE}
     if not terms.keys() <= {(), ((state, 1),)}:
-        raise found.refusal(f"{state}' is not linear in {state}", state)
+        raise found.refusal(f"{state}' is not linear in {state}{found.advice}", state)
     slope = terms.get(((state, 1),), ZERO)
     if slope == ZERO:
         raise found.refusal(f"{state}' does not depend on {state}: it never settles", state)
@@ -227,7 +227,8 @@ def _coupled(found: Equations, group: list[str], rhs: dict[str, Node], result: G
         except (NotPolynomial, KeyError):
             terms = {((state, 2),): ONE}
         if any(sum(n for _, n in key) > 1 for key in terms):
-            raise found.refusal(f"{state}' is not linear in {', '.join(group)}", state)
+            told = f"{state}' is not linear in {', '.join(group)}{found.advice}"
+            raise found.refusal(told, state)
         matrix[state] = terms
     return _markov(found, group, matrix, result)
 

@@ -191,7 +191,9 @@ class _Trial:
             u = np.log((between - outside) / (between - inside))
             slope = float(u[-1] / _VOLTS[-1])
             straight = bool(np.allclose(u, slope * _VOLTS, rtol=0, atol=1e-8 * abs(slope) * 100))
-        if not straight or not np.isfinite([inside, outside, slope]).all() or not inside > 0:
+        if not straight or not np.isfinite([inside, outside, slope]).all():
+            return None
+        if not (inside > 0 and outside > 0):
             return None
         return _Shape(float(inside), float(outside), slope)
 

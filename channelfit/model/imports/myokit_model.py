@@ -104,6 +104,7 @@ class _Reader:
         self.plain = plain
         self.variables: dict[str, dict[str, Any]] = plain["variables"]
         self.found = Equations(title=str(plain["name"]))
+        self.found.advice = "; --hold keeps states that it names at their initial values"
         self.names = self._names()
         self.done: set[str] = set()
         voltage = self.variables[plain["voltage"]]
