@@ -60,7 +60,7 @@ def measured(path: Path, plain: Mapping[str, Any], current: str) -> tuple[str, R
     except InputError as error:
         told = "; ".join([f"translated ({told}), not proven: {error.message}", *notes])
         return "unproven", missing(name, UNIT, told)
-    told = "; ".join(part for part in (told, proof.note, *notes) if part)
+    told = "; ".join(part for part in (told, *proof.notes, *notes))
     row = Row(name, proof.error, UNIT, TOLERANCE, proof.error / TOLERANCE, told)
     return "agrees" if proof.error <= TOLERANCE else "differs", row
 

@@ -160,7 +160,7 @@ def test_a_gate_that_never_leaves_its_limit_and_a_limit_at_0_mv(
     assert {p.name for p in model.imported.model.parameters} >= {"Ca_i"}
     proof = prove_myokit(model, _simulated)
     assert proof.error < 1e-7
-    assert proof.note == "the file itself is 0/0 at 0 mV, where its limit was taken"
+    assert proof.notes == ("the file itself is 0/0 at 0 mV, where its limit was taken",)
 
 
 @pytest.mark.parametrize("current", ["pump.INaK", "pump.IpCa"])

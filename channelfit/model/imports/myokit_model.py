@@ -167,7 +167,7 @@ class _Reader:
         own = "".join(ion.groups()).lower() if ion and unit == "mM" else ""
         known = {given.input for given in self.found.parameters.values()}
         own = "" if own in known else own
-        self.found.parameters[self.names[key]] = Given(value, unit, 0, kind, key, own)
+        self.found.parameters[self.names[key]] = Given(value, unit, 0, kind, key, input=own)
 
     def _factor(self, unit: str, known: dict[str, float], what: str) -> float:
         if unit not in known:

@@ -25,6 +25,7 @@ from channelfit.scoring.neuron.importing import Proof, Simulate, apart, step_fam
 
 Array = npt.NDArray[np.float64]
 _SECONDS = 300.0
+_TRUTH = "the file's own expressions, evaluated by Myokit"
 #: mV on both sides of a jump; mV by which ramps lie beside round voltages.
 _ACROSS, _BESIDE = 1e-5, 0.0371
 
@@ -109,11 +110,12 @@ def prove_myokit(model: MyokitModel, simulate: Simulate) -> Proof:
         ours = simulate(model.imported.model, protocol)
         per_pA = model.found.per_pA
         runs.append((f"{protocol.name}, the file's values", apart(ours, theirs[str(k)] * per_pA)))
-    note = ""
+    notes = []
     if theirs["singular"].size:
         where = ", ".join(f"{v:g}" for v in theirs["singular"])
-        note = f"the file itself is 0/0 at {where} mV, where its limit was taken"
-    return Proof(max(error for _, error in runs), tuple(runs), note=note)
+        notes.append(f"the file itself is 0/0 at {where} mV, where its limit was taken")
+    error = max(error for _, error in runs)
+    return Proof(error, tuple(runs), notes=tuple(notes), truth=_TRUTH)
 
 
 def ramp(jumps_mV: Collection[float] = ()) -> Protocol:
