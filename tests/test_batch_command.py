@@ -604,6 +604,7 @@ def test_what_a_template_says_of_a_search_is_not_passed_over(plate: Path) -> Non
     words = ("--set", "fit.stop.seconds=1", "--set", "fit.seed=7", "--only", "A01")
     told = called("fit.yaml", "plate", *words, "--out", "run")
     assert "fit.stop: is not used" in told.stderr
+    assert (plate / "run" / "plate.html").read_text().count("fit.stop: is not used") == 1
     assert "seed 7" in told.stderr
 
 

@@ -427,7 +427,7 @@ def facts_of(work: Wells, summary: Mapping[str, Any], table: WellTable) -> dict[
         "files": summary["files"],
         "versions": summary["versions"],
         "machine": {str(k): str(v) for k, v in summary["machine"].items()},
-        "warnings": [*map(str, plan.problem.model.cautions), *not_done],
+        "warnings": [*map(str, work.warnings), *not_done],
         **seed_and_time,
         **{key: summary[key] for key in ("population", "groups") if key in summary},
     }

@@ -56,8 +56,7 @@ from channelfit.batch.where import chosen
 from channelfit.batch.work import Piece, Problems, Wells
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Doer, pieces_done, seconds_left
-from channelfit.problem.plausibility import protocol_cautions
-from channelfit.reading.cautions import Caution, each_once
+from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
 from channelfit.reading.units import shown
@@ -66,7 +65,6 @@ from channelfit.results.enough import too_few
 from channelfit.results.files import settle
 from channelfit.results.run_folder import Claim, json_text
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
-from channelfit.search.plan import FitPlan
 
 TEMPLATE, LIST, PIECES = "fit.yaml", "recordings.json", "pieces.bin"
 #: The word for all parameters on which the rates depend.
@@ -228,19 +226,11 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
     _check_names(work, recordings, asked)
     check_required(work)
     _check_together(work, asked)
-    listener.warn([*template.unused, *_of_all_wells(work.plan), *_misspelled(recordings)])
+    listener.warn([*work.warnings, *_misspelled(recordings)])
     if any(group.clamp is not None for group in work.plan.problem.groups):
         what, then = "clamp", "wells are then fitted one after the other, which takes much longer"
         listener.warn([Caution(str(template.file), f"has a {what}", then)])
     return Ready(work, tuple(recordings), earlier, asked)
-
-
-def _of_all_wells(plan: FitPlan) -> tuple[Caution, ...]:
-    """What looks wrong in the model and its protocols, which all wells share."""
-    found = list(plan.problem.model.cautions)
-    for experiment in plan.problem.experiments:
-        found += protocol_cautions(experiment.protocol, experiment.protocol.name)
-    return each_once(found)
 
 
 def _chosen(asked: Asked, recordings: Sequence[Recorded], table: WellTable) -> list[Recorded]:
@@ -515,7 +505,7 @@ def _describe(claim: Claim, made: Ready) -> None:
         "cost_unit": "pA^2",
         "wells": len(made.work.recordings),
         "wells_done": 0,
-        "warnings": [str(c) for c in plan.problem.model.cautions],
+        "warnings": [str(caution) for caution in made.work.warnings],
     }
     claim.tell()
 

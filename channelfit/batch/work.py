@@ -26,6 +26,7 @@ from channelfit.pieces.kept import Arrays, Key, expect, told_in
 from channelfit.pieces.records import DAMAGED
 from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.experiment import Problem
+from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
@@ -183,6 +184,14 @@ class Wells:
     def plan(self) -> FitPlan:
         """The plan of the first well that can be read, whose model serves all."""
         return self.template.plan(self.recordings[self.first])
+
+    @cached_property
+    def warnings(self) -> tuple[Caution, ...]:
+        """Return what looks wrong in the fit file, the model and its protocols, each once."""
+        found = [*self.template.unused, *self.plan.problem.model.cautions]
+        for experiment in self.plan.problem.experiments:
+            found += protocol_cautions(experiment.protocol, experiment.protocol.name)
+        return each_once(found)
 
     @cached_property
     def scorer(self) -> Scorer:
