@@ -593,3 +593,22 @@ def test_an_old_table_survives_a_run_that_fails(
     assert "No space left on device" in done.output
     assert (tmp_path / "o.csv").read_text() == "old"
     assert not list(tmp_path.glob(".o*"))
+
+
+@pytest.mark.parametrize("kind", ["wide", "long"])
+def test_a_cell_without_a_number_costs_a_point_and_not_the_file(kind: str, tmp_path: Path) -> None:
+    t = np.arange(30.0)
+    data = np.exp(-t / [[8.0], [12.0]]) + 0.01 * np.random.default_rng(0).normal(size=(2, 30))
+    cells = [[f"{x:.6f}" for x in row] for row in data]
+    cells[1][4] = "n/a"
+    if kind == "wide":
+        lines = ["t,one,two", *(f"{t[k]:g},{cells[0][k]},{cells[1][k]}" for k in range(30))]
+    else:
+        sets = enumerate(("one", "two"))
+        lines = ["set,t,y", *(f"{s},{t[k]:g},{cells[j][k]}" for j, s in sets for k in range(30))]
+    (tmp_path / "data.csv").write_text("\n".join(lines) + "\n")
+    (found,) = read_data(tmp_path / "data.csv", load_curve("exponential"))
+    assert np.argwhere(np.isnan(found.values)).tolist() == [[1, 4]]
+    (tmp_path / "data.csv").write_text("\n".join(lines).replace("n/a", "12x") + "\n")
+    with pytest.raises(InputError, match="12x"):
+        read_data(tmp_path / "data.csv", load_curve("exponential"))

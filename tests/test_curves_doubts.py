@@ -67,7 +67,8 @@ def test_amplitudes_that_cancel_are_not_determined() -> None:
     t = np.linspace(0, 100, 200)
     z = np.exp(-t / 10) + np.random.default_rng(2).normal(0, 0.02, (60, 200))
     found, told = told_of(curve, points(curve, t, z))
-    good = np.array([quality == "ok" for quality, _ in told])
+    assert all("one term less follows the data as well" in reason for _, reason in told)
+    good = np.array(["do not determine" not in reason for _, reason in told])
     assert good.any()
     tau = found.values[good][:, [2, 4], None]
     error = found.errors[good][:, [1, 3], None]
@@ -140,3 +141,51 @@ def test_what_python_hands_over_is_checked() -> None:
     for given, more, message in refused:
         with pytest.raises(InputError, match=message):
             cf.fit_curves("boltzmann", *given, **more)
+
+
+def two_exponentials(n: int, ratio: float, noise: float = 0.02) -> tuple[np.ndarray, np.ndarray]:
+    """Times, and data sets (n, 200) of two terms of one size."""
+    t = np.linspace(0, 100, 200)
+    clean = 0.6 * np.exp(-t / 10) + 0.6 * np.exp(-t / (10 * ratio))
+    return t, clean + noise * np.random.default_rng(1).standard_normal((n, len(t)))
+
+
+def test_two_exponentials_that_cannot_be_parted_are_not_ok() -> None:
+    t, near = two_exponentials(40, 1.4)
+    fits = cf.fit_curves("double_exponential", near, t)
+    assert "ok" not in fits.quality
+    assert sum("one term less follows the data as well" in text for text in fits.reason) > 35
+    t, far = two_exponentials(40, 8.0)
+    assert cf.fit_curves("double_exponential", far, t).quality.count("ok") > 35
+
+
+def test_a_curve_without_ordered_terms_has_no_simpler_one() -> None:
+    assert load_curve("boltzmann").simpler is None
+    simpler = load_curve("double_exponential").simpler
+    assert simpler is not None
+    assert [p.name for p in simpler.free] == ["offset", "fast", "tau_fast"]
+    held = load_curve("double_exponential").with_fixed({"tau_slow": 50})
+    assert held.simpler is None
+
+
+@pytest.mark.parametrize("place", [3, 60, 150])
+def test_an_outlier_is_told_and_noise_is_none(place: int) -> None:
+    t = np.linspace(0, 50, 200)
+    data = np.exp(-t / 10) + 0.02 * np.random.default_rng(2).standard_normal((300, len(t)))
+    clean = cf.fit_curves("exponential", data, t)
+    assert sum("outlier" in text for text in clean.reason) <= 2
+    data[:, place] += 15 * 0.02
+    fits = cf.fit_curves("exponential", data, t)
+    assert all("an outlier: one point" in text for text in fits.reason)
+
+
+def test_intervals_of_few_points_hold_the_truth() -> None:
+    """Of six points and two parameters: 1.96 standard errors would hold 88 %."""
+    x = np.arange(6.0)
+    data = 2 + 0.5 * x + np.random.default_rng(3).standard_normal((2000, 6))
+    line = {"inputs": "x", "parameters": {"a": {}, "b": {}}, "curve": "a + b*x"}
+    fits = cf.fit_curves(line, data, x)
+    assert fits.intervals is not None
+    low, high = fits.intervals[:, :, 0], fits.intervals[:, :, 1]
+    held = ((low < [2, 0.5]) & (high > [2, 0.5])).mean(axis=0)
+    assert held == pytest.approx(0.95, abs=0.02)

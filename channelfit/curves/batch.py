@@ -112,22 +112,29 @@ def fitter(settings: Settings) -> Fitter:
     backend, more = settings.chosen_backend(), settings.covariances
     flight = Flight(settings.particles, settings.iterations, settings.seed)
     swarm, n_threads = settings.method == "swarm", settings.n_threads
-    latest: list[tuple[Task, Gpus]] = []
+    latest: dict[int, tuple[Task, Gpus]] = {}
 
-    def on_cpu(task: Task, a: int, b: int) -> Fits:
+    def on_cpu(task: Task, a: int, b: int, swarm: bool) -> Fits:
         if swarm:
             return fly_on_cpu(task, a, b, flight, more, n_threads)
         return fit_on_cpu(task, a, b, more, n_threads)
 
-    def on_gpus(task: Task, a: int, b: int) -> Fits:
-        if not latest or latest[0][0] is not task:
-            latest[:] = [(task, Gpus(task, settings.dtype, more, flight if swarm else None))]
-        return latest[0][1].fit(a, b)
+    def on_gpus(task: Task, a: int, b: int, swarm: bool) -> Fits:
+        if id(task) not in latest:
+            if len(latest) > 1:  # a task and the one of the simpler curve
+                latest.clear()
+            own = Gpus(task, settings.dtype, more, flight if swarm else None)
+            latest[id(task)] = task, own
+        return latest[id(task)][1].fit(a, b)
 
     def fit(task: Task, a: int, b: int) -> Fits:
         if task.impossible:
             return task.failures(a, b, more, swarm)
-        return on_cpu(task, a, b) if backend == "cpu" else on_gpus(task, a, b)
+        one = on_cpu if backend == "cpu" else on_gpus
+        found = one(task, a, b, swarm)
+        if task.simpler is not None:
+            found.simpler = one(task.simpler, a, b, False).cost
+        return found
 
     return fit
 

@@ -171,6 +171,30 @@ class Curve:
         usual = _POINTS.get(len(nonlinear), 2)
         return [self.free[k].scan or usual for k in nonlinear]
 
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Free parameters, by index, that are linear and the size of a term with an ordered one."""
+        names = [symbol(name) for name in self.ordered]
+        return tuple(k for k in self.linear if self.slopes[k].has(*names)) if names else ()
+
+    @cached_property
+    def simpler(self) -> Curve | None:
+        """The same curve without the term of its last ordered parameter; None where there is none.
+
+        A sum of two exponentials becomes one of them.
+        """
+        last = self.ordered[-1] if self.ordered else ""
+        own = [k for k in self.sizes if self.slopes[k].has(symbol(last))]
+        if not own or last not in [p.name for p in self.free]:
+            return None
+        gone = {self.free[k].name: 0.0 for k in own} | {last: 1.0}
+        fixed = tuple(
+            replace(p, fixed=True, value=gone[p.name]) if p.name in gone else p
+            for p in self.parameters
+        )
+        left = replace(self, parameters=fixed, ordered=self.ordered[:-1])
+        return left if left.free else None
+
     def with_fixed(self, values: Mapping[str, float]) -> Curve:
         """The same curve with some parameters fixed. Raises: InputError for a name it has not."""
         names = [p.name for p in self.parameters]

@@ -18,7 +18,7 @@ import numpy as np
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets
 from channelfit.reading.errors import InputError
-from channelfit.reading.tables import read_columns
+from channelfit.reading.tables import is_missing, read_columns
 from channelfit.reading.texts import decoded, file_size
 from channelfit.reading.units import shown
 
@@ -284,8 +284,8 @@ def _is_named_with_hash(row: Sequence[str], head: Sequence[str]) -> bool:
 
 
 def _number(text: str, path: Path, line: int, column: str) -> float:
-    """A number; NaN for an empty cell."""
-    if not text:
+    """A number; NaN for an empty cell and for one that says that there is none."""
+    if not text or is_missing(text):
         return math.nan
     try:
         return float(text)

@@ -11,6 +11,11 @@ from itertools import pairwise
 import numpy as np
 
 from channelfit.curves.curve import Curve
+from channelfit.curves.doubts import (
+    no_better_than_fewer_terms,
+    terms_hardly_known,
+    with_outliers,
+)
 from channelfit.curves.flags import (
     AT_BOUND,
     CONSTANT,
@@ -96,6 +101,7 @@ class Fits:
         flags: (n_sets,) int64, see `flags`.
         covariances: (n_sets, n_free, n_free), or None where they were not asked for.
         spread: (n_sets, n_free) the paper's estimate of errors of a swarm, else None.
+        simpler: (n_sets,) cost of the curve without its last ordered term; None for other curves.
     """
 
     values: np.ndarray
@@ -107,6 +113,7 @@ class Fits:
     flags: np.ndarray
     covariances: np.ndarray | None = None
     spread: np.ndarray | None = None
+    simpler: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,13 @@ class Task:
     def scan(self) -> Scan:
         """The scan for starts."""
         return make_scan(self.curve, self.data.at_points, self.lower, self.upper)
+
+    @cached_property
+    def simpler(self) -> Task | None:
+        """The same for the curve without its last ordered term; None for other curves."""
+        if self.impossible or self.curve.simpler is None:
+            return None
+        return Task.of(self.curve.simpler, self.data)
 
     @classmethod
     def of(cls, curve: Curve, data: DataSets) -> Task:
@@ -189,6 +203,7 @@ class Task:
             np.where(counted < n, TOO_FEW, NOT_FINITE),
             np.full((n_sets, n, n), np.nan) if covariances else None,
             nothing.copy() if swarm else None,
+            None if self.curve.simpler is None else nothing[:, 0].copy(),
         )
 
     def check_costs(self, fits: Fits, first: int, rounding: float) -> None:
@@ -281,6 +296,18 @@ class Task:
         return [
             (without, "as many points as parameters, which leaves none for errors"),
             (more[0], "the curve follows the data no better than a constant"),
+            (
+                no_better_than_fewer_terms(self, fits),
+                "a curve with one term less follows the data as well",
+            ),
+            (
+                terms_hardly_known(self, fits),
+                "the size of a term is known so badly that its errors may not hold",
+            ),
+            (
+                with_outliers(self, fits, first, _AT_ONCE),
+                "an outlier: one point lies farther off the curve than the others explain",
+            ),
             (more[1], "the curve falls to zero counts or below, where the errors do not hold"),
         ]
 

@@ -109,6 +109,8 @@ class CurvesWork:
             shapes["covariances"] = ("f", (n, n_free, n_free))
         if self.settings.method == "swarm":
             shapes["spread"] = ("f", (n, n_free))
+        if self.curve.simpler is not None:
+            shapes["simpler"] = ("f", (n,))
         if set(found) != {*shapes, _CHECKSUM}:
             raise InputError(DAMAGED)
         expect(found, shapes)

@@ -12,6 +12,7 @@ import numpy as np
 from channelfit.curves.batch import Piece
 from channelfit.curves.curve import Curve
 from channelfit.curves.data_files import labels_of
+from channelfit.curves.doubts import intervals
 from channelfit.curves.fitting import DataSets, Task
 from channelfit.reading.csv_tables import cell, csv_rows
 
@@ -53,6 +54,7 @@ class FitTable:
         more = [f"{name}_spread" for name in names] if swarm else []
         errors = [f"{name}_error" for name in names]
         both = [x for pair in zip(names, errors, strict=True) for x in pair]
+        more += [f"{name}_{end}" for name in names for end in ("lower", "upper")]
         self.columns = ["set", *both, *more, "cost", "points", "steps", "quality", "reason"]
         self._file.write(csv_rows([self.columns]).encode())
 
@@ -66,7 +68,9 @@ class FitTable:
         told = task.reasons(fits, piece.first)
         n = fits.values.shape[1]
         both = np.stack([fits.values, fits.errors], axis=2).reshape(-1, 2 * n)
-        parts = [both, *([fits.spread] if fits.spread is not None else []), fits.cost[:, None]]
+        ends = intervals(task, fits).reshape(-1, 2 * n)
+        spread = [fits.spread] if fits.spread is not None else []
+        parts = [both, *spread, ends, fits.cost[:, None]]
         numbers = np.concatenate(parts, axis=1)
         row = ",".join(["%.10g"] * numbers.shape[1])
         labels = labels_of(task.data, piece.first, piece.last)

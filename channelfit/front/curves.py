@@ -11,6 +11,7 @@ import numpy as np
 
 from channelfit.curves.batch import Settings, fit_curve
 from channelfit.curves.curve import build_curve, load_curve
+from channelfit.curves.doubts import intervals
 from channelfit.curves.fitting import DataSets, Task, cautions
 from channelfit.front.progress import PythonScreen
 from channelfit.reading.errors import InputError
@@ -23,6 +24,7 @@ class CurveFits:
 
     Attributes:
         names, units: of the free parameters.
+        intervals: (n_sets, n_free, 2) both ends of 95 % intervals, of Student's t.
         values, errors: (n_sets, n_free) parameters and their standard errors, NaN where none are.
         cost: (n_sets,) sum of squares, or Poisson's deviance.
         quality, reason: of each data set "ok", "check" or "failed", and why.
@@ -45,6 +47,7 @@ class CurveFits:
     quality: tuple[str, ...] = field(repr=False)
     reason: tuple[str, ...] = field(repr=False)
     covariances: np.ndarray | None = field(default=None, repr=False)
+    intervals: np.ndarray | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """(n_sets,) the values of a parameter. Raises KeyError for an unknown name."""
@@ -134,7 +137,8 @@ def fit_curves(
     PythonScreen("").warn(cautions(formula, [whole], "data"))
     settings = Settings(backend, dtype, method, covariances, int(seed))
     fits = fit_curve(formula, whole, settings)
-    told = Task.of(formula, whole).reasons(fits)
+    task = Task.of(formula, whole)
+    told = task.reasons(fits)
     return CurveFits(
         tuple(p.name for p in formula.free),
         tuple(p.unit for p in formula.free),
@@ -144,6 +148,7 @@ def fit_curves(
         tuple(quality for quality, _ in told),
         tuple(reason for _, reason in told),
         fits.covariances,
+        intervals(task, fits),
     )
 
 

@@ -31,6 +31,10 @@ _MATLAB = "a MATLAB file"
 #: What is not ASCII in the headings of a table in Windows' western encoding.
 _FIRST_ROW = re.compile(rb'^\s*"?[-+]?[.,]?\d', re.MULTILINE)
 _WESTERN = frozenset("µ°²³äöüÄÖÜßéèàçñ±·".encode("cp1252"))
+#: What stands in a cell where a number is missing.
+_MISSING = frozenset(
+    ("n/a", "na", "#n/a", "n.a.", "nan", "none", "null", "missing", "-", "--", ".", "?", "#num!")
+)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 #: A number of text with commas, rightly written or not, and one whose comma may part thousands.
 _NUMBER_WITH_COMMAS = re.compile(r"[+-]?[\d.]*,[\d.,]*([eE][+-]?\d+)?")
@@ -195,15 +199,21 @@ def _numbered_lines(path: Path) -> tuple[Sequence[int], Sequence[str]]:
 def _values(
     rows: Sequence[str], places: Sequence[int], delimiter: str | None, path: Path
 ) -> np.ndarray:
-    """The numbers of the rows, (n_rows, n_columns), NaN for an empty cell."""
+    """The numbers of the rows, (n_rows, n_columns), NaN for a cell that is empty or says so."""
     filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
     try:
-        return np.loadtxt(
-            io.StringIO("\n".join(filled)), delimiter=delimiter, ndmin=2, comments=None
-        )
+        return _numbers(filled, delimiter)
+    except ValueError:
+        filled = [_fill_missing(row, delimiter) for row in rows]
+    try:
+        return _numbers(filled, delimiter)
     except ValueError as error:
-        where, what = _first_fault(rows, places, delimiter)
+        where, what = _first_fault(filled, places, delimiter)
         raise InputError(f"not a table of numbers: {what or error}"[:300], path, where) from None
+
+
+def _numbers(rows: Sequence[str], delimiter: str | None) -> np.ndarray:
+    return np.loadtxt(io.StringIO("\n".join(rows)), delimiter=delimiter, ndmin=2, comments=None)
 
 
 def _check_names(
@@ -391,6 +401,18 @@ def _first_fault(
 def _fill_empty(row: str, delimiter: str) -> str:
     """A row with NaN in its empty cells, which tables of sweeps of different lengths have."""
     return delimiter.join(cell if cell.strip() else "nan" for cell in row.split(delimiter))
+
+
+def _fill_missing(row: str, delimiter: str | None) -> str:
+    """A row with NaN in its empty cells, and in those that say that there is no number."""
+    cells = _cells(row, delimiter)
+    filled = ["nan" if not cell or is_missing(cell) else cell for cell in cells]
+    return (delimiter or " ").join(filled)
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell says that there is no number, as spreadsheets and programs do."""
+    return cell.strip().lower() in _MISSING
 
 
 def _is_number(cell: str) -> bool:
