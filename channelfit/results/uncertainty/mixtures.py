@@ -128,7 +128,7 @@ def _whitened(points: np.ndarray) -> np.ndarray:
     scale = apart.std(axis=0)
     apart = apart[:, scale > 0] / scale[scale > 0]
     if not apart.shape[1]:
-        return apart
+        return np.zeros((len(points), 0))
     values, vectors = np.linalg.eigh(apart.T @ apart / len(apart))
     order = np.argsort(-values)[: max(1, len(apart) // _POINTS_A_DIMENSION)]
     keep = order[values[order] > _FLOOR * values.max()]
