@@ -181,6 +181,14 @@ def test_an_ion_that_does_not_fit_is_refused(
         exported(subject(text, tmp_path), "nmodl", replace(DENSITY, ions=(ion,)))
 
 
+def test_concentrations_that_nothing_reads_are_no_ions(tmp_path: Path) -> None:
+    """Published files declare `cai` and `cao` without a value, and read `eca` alone."""
+    text = POTASSIUM.replace("READ ek, ko", "READ ek").replace("ko/5", "0.5")
+    text = text.replace("ek = -90 (mV)", "ki (mM) ko (mM)").replace("cai (mM) ko (mM)", "cai (mM)")
+    found = of_text(text, tmp_path).imported.model
+    assert dict(zip(found.parameter_names, found.values(), strict=True))["ek"] == -77
+
+
 @pytest.mark.parametrize("unit", ["(S/cm2)", "(nA/mV)", "(1)", ""])
 def test_a_density_stays_what_it_is_whatever_its_unit_is_called(unit: str, tmp_path: Path) -> None:
     text = POTASSIUM.replace("(S/cm2)", unit)

@@ -22,6 +22,7 @@ from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.importing import (
     EXACT,
+    STEPS,
     TOLERANCE,
     Mechanism,
     Proof,
@@ -68,10 +69,12 @@ def few() -> tuple[Protocol, ...]:
     return (replace(protocol, sweeps=protocol.sweeps[::4]),)
 
 
-def of_text(text: str, tmp_path: Path, fit: tuple[str, ...] = ()) -> Mechanism:
+def of_text(
+    text: str, tmp_path: Path, fit: tuple[str, ...] = (), settled: bool = False
+) -> Mechanism:
     path = tmp_path / "given.mod"
     path.write_text(text, encoding="latin-1")
-    return read_mechanism(path, "given", fit)
+    return read_mechanism(path, "given", fit, settled)
 
 
 def generator(chain: Chain, model: ChannelModel) -> dict[tuple[str, str], np.ndarray]:
@@ -152,6 +155,70 @@ def test_what_neuron_does_not_take_from_a_file_is_told(tmp_path: Path) -> None:
     wrong = prove(replace(mechanism, imported=believed), _simulated, few())
     assert wrong.error > 0.05
     assert wrong.notes == ("in a cell that does not set it ek is -77, here -90",)
+
+
+STEPPED = """NEURON { SUFFIX stepped USEION k READ ek WRITE ik RANGE g }
+PARAMETER { g = 0.1 (S/cm2) power = 2 }
+ASSIGNED { v (mV) ek (mV) ik (mA/cm2) dt (ms) ninf nexp }
+STATE { n }
+VERBATIM
+#include <stdlib.h> /* a header alone does nothing */
+ENDVERBATIM
+INITIAL { n = 0.3 }
+BREAKPOINT { SOLVE states
+    ik = g*n^power*(v - ek) }
+PROCEDURE states() {
+    rates(v)
+    n = n + nexp*(ninf - n)
+    VERBATIM
+    return 0;
+    ENDVERBATIM
+}
+PROCEDURE rates(x) { LOCAL a, b, ntau
+    TABLE ninf, nexp DEPEND dt FROM -100 TO 100 WITH 200
+    a = 0.01*(x + 40)/(1 - exp(-(x + 40)/10))
+    b = 0.125*exp(-(x + 50)/80)
+    ntau = 1/(a + b)
+    ninf = a*ntau
+    nexp = 1 - exp(-dt/ntau)
+}
+"""
+
+
+@pytest.mark.usefixtures("compiler")
+def test_exact_steps_idle_c_and_powers_that_are_parameters_are_read(tmp_path: Path) -> None:
+    """As many published potassium channels are written; at -40 mV this one is 0/0."""
+    with pytest.raises(InputError, match=r"INITIAL starts n up to .* --start steady"):
+        of_text(STEPPED, tmp_path)
+    mechanism = of_text(STEPPED, tmp_path, settled=True)
+    text = mechanism.imported.text
+    assert "the power power of a gate is the number 2" in text
+    assert "begin at the steady state, as was asked for" in text
+    proof = prove(mechanism, _simulated, few())
+    assert proof.error < CLOSE
+    assert proof.truth == STEPS
+    assert "gives no number at -40 mV (0/0)" in proof.notes[0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["return 1;", 'return 0; system("true");', "#include <evil.h>", '#include "stdlib.h"', "x;"],
+)
+def test_c_that_does_something_is_refused(code: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="VERBATIM: C code"):
+        of_text(STEPPED.replace("return 0;", code), tmp_path, settled=True)
+
+
+def test_a_return_before_the_end_is_refused(tmp_path: Path) -> None:
+    moved = STEPPED.replace("    rates(v)\n", "    VERBATIM return 0; ENDVERBATIM\n rates(v)\n")
+    with pytest.raises(InputError, match="VERBATIM: C code"):
+        of_text(moved, tmp_path, settled=True)
+
+
+@pytest.mark.parametrize("step", ["nexp*(ninf - n) + 0.01", "dt*(ninf - n)/3", "nexp*n*(ninf - n)"])
+def test_a_step_that_is_not_exact_is_refused(step: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not the exact one of a gate"):
+        of_text(STEPPED.replace("nexp*(ninf - n)", step), tmp_path, settled=True)
 
 
 def test_a_reversal_potential_beside_concentrations_is_that_of_nernst(tmp_path: Path) -> None:
@@ -428,7 +495,7 @@ def test_c_code_is_refused_before_anything_is_compiled(
 
     monkeypatch.setattr("channelfit.scoring.neuron.importing.parse_nmodl", never)
     monkeypatch.setattr("channelfit.front.exchange.prove", never)
-    for text in ("VERBATIM\nENDVERBATIM", 'INCLUDE "x.inc"'):
+    for text in ("VERBATIM\nx();\nENDVERBATIM", 'INCLUDE "x.inc"'):
         path = tmp_path / "bad.mod"
         path.write_text(CHANNEL.format(**{**SAID, "more": text}), encoding="utf-8")
         done = CliRunner().invoke(main, ["import", str(path), "--unproven"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.expressions import parse_expression
 from channelfit.model.model_file import build_model
 from channelfit.model.singularities import remove_singularities
-from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
+from channelfit.scoring.neuron.nmodl import is_reserved, nmodl_names, nmodl_text
 from channelfit.scoring.neuron.nmodl_printer import NmodlPrinter
 
 EXPRESSIONS = [
@@ -189,3 +192,34 @@ def test_values_survive_to_the_last_bit() -> None:
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="point_process"):
         nmodl_text(scheme(["C", "O"], TWO, ["a", "b"]), "artificial_cell")  # type: ignore[arg-type]
+
+
+#: Names that stand in generated code as well, and do no harm there: published files use them.
+HARMLESS = {"n", "T"}
+
+
+def test_no_name_of_the_code_that_nocmodl_writes_is_free_for_a_model(tmp_path: Path) -> None:
+    """A definition `usetable` or a state `delta_t` became a macro in the middle of that code."""
+    neuron = pytest.importorskip("neuron")
+    nocmodl = Path(neuron.__file__).parent / ".data" / "bin" / "nocmodl"
+    if not nocmodl.exists():
+        pytest.skip("no nocmodl in this NEURON")
+    cycle = {"A -> B": "a", "B -> O": "a*exp(v/20)", "O -> A": "a"}
+    text = nmodl_text(scheme(["A", "B", "O"], cycle, ["a"]))
+    table = "PROCEDURE tab(x) { TABLE kk FROM -100 TO 100 WITH 200\n kk = exp(x) }\n"
+    text = text.replace("ASSIGNED {", "ASSIGNED { kk ") + table
+    (tmp_path / "one.mod").write_text(text)
+    home = {"NRNHOME": str(nocmodl.parents[1])}
+    units = nocmodl.parents[1] / "share" / "nrn" / "lib" / "nrnunits.lib"
+    environment = {**os.environ, **home, "MODLUNIT": str(units)}
+    command = [str(nocmodl), "one.mod"]
+    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
+    code = re.sub(r"/\*.*?\*/|//[^\n]*", " ", (tmp_path / "one.cpp").read_text(), flags=re.DOTALL)
+    code = re.sub(r'"(\\.|[^"\\])*"', " ", code)
+    own = set(re.findall(r"[A-Za-z]\w*", text))
+    derived = {f"{a}{name}{b}" for name in own for a, b in (("D", ""), ("", "0"))}
+    found = set(re.findall(r"(?<![\w.])[A-Za-z]\w*", code)) - own - derived - HARMLESS
+    free = {name for name in found if not is_reserved(name)}
+    assert {name for name in free if not name.endswith(("_test_channel", "_"))} == set()
+    assert is_reserved("usetable")
+    assert is_reserved("delta_t")

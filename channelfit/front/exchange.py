@@ -56,6 +56,7 @@ def translate(
     current: str | None,
     unproven: bool,
     hold: Sequence[str] = (),
+    steady: bool = False,
 ) -> Translation:
     """Translate a file, and compare its currents with the original's.
 
@@ -64,6 +65,7 @@ def translate(
         current: which of a Myokit model is taken.
         unproven: whether a translation that cannot be compared is taken, too.
         hold: states of a Myokit model that are held at their initial values.
+        steady: whether sweeps begin at the steady state wherever a .mod starts.
 
     Raises:
         InputError: what cannot be translated or compared.
@@ -77,7 +79,7 @@ def translate(
             raise InputError("--current chooses in a Myokit model; all currents of a .mod are read")
         if hold:
             raise InputError("--hold is for states of a Myokit model; those of a .mod all move")
-        mechanism = read_mechanism(file, source, fit)
+        mechanism = read_mechanism(file, source, fit, steady)
         return _compared(mechanism.imported, file, unproven, lambda: prove(mechanism, _simulated))
     if kind in (".mmt", ".cellml"):
         original = read_myokit_model(file, source, current, tuple(fit), tuple(hold))
@@ -115,6 +117,7 @@ def import_model(
     current: str | None = None,
     hold: Sequence[str] = (),
     unproven: bool = False,
+    start: str = "file",
 ) -> Model:
     """The channel in a NEURON mechanism (.mod), a Myokit model (.mmt) or a CellML file.
 
@@ -129,6 +132,7 @@ def import_model(
         unproven: whether a model that differs from the original, or cannot be compared with it, is
             given nevertheless, with an `InputWarning`. Without NEURON or Myokit installed it always
             is.
+        start: ``steady`` begins sweeps at the steady state where a mechanism starts elsewhere.
 
     Returns: a `Model`; ``model.save(file)`` writes it as a model file.
 
@@ -142,7 +146,9 @@ def import_model(
         'k_hh_gate'
     """
     file = Path(path)
-    found = translate(file, list(fit), current, unproven, list(hold))
+    if start not in ("file", "steady"):
+        raise InputError(f'"file" or "steady" was expected, not {start!r}', key="start")
+    found = translate(file, list(fit), current, unproven, list(hold), start == "steady")
     if found.differs and not unproven:
         assert found.proof is not None
         raise InputError(

@@ -23,6 +23,7 @@ def import_model(
     fit: str | None,
     current: str | None,
     hold: str | None,
+    start: str,
     out: Path | None,
     unproven: bool,
 ) -> None:
@@ -31,7 +32,7 @@ def import_model(
     chosen, held = (
         [name.strip() for name in (names or "").split(",") if name.strip()] for names in (fit, hold)
     )
-    found = translate(file, chosen, current, unproven, held)
+    found = translate(file, chosen, current, unproven, held, start == "steady")
     made, proof, why = found.made, found.proof, found.why
     _tell(made, proof, why)
     if found.differs and not unproven:

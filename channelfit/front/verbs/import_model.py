@@ -28,6 +28,14 @@ import click
     "commas between them. Concentrations, and what only they change, are held in any case.",
 )
 @click.option(
+    "--start",
+    type=click.Choice(["file", "steady"]),
+    default="file",
+    show_default=True,
+    help="Where sweeps begin that the INITIAL of a .mod starts elsewhere: refused, or at the "
+    "steady state of the holding potential.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="MODEL.yaml",

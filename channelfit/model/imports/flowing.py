@@ -32,6 +32,8 @@ from channelfit.reading.errors import InputError
 FAR = 1000.0
 #: How much larger than 1 mV beside it a factor is that is 1/0.
 _GROWN = 1e6
+#: The largest power of a state.
+_LARGEST_POWER = 8
 _V = frozenset(("v",))
 #: mV, at which a file may be 0/0.
 _WHOLE = np.arange(-150.0, 101.0)
@@ -84,7 +86,7 @@ def flows(found: Equations, opening: Gating) -> list[Flowing]:
 def _of_one(found: Equations, opening: Gating, current: str, node: Node) -> list[Flowing]:
     states = frozenset((*found.states, *opening.dependent))
     node = replaced(found.expanded(node, states), {})
-    node = _complemented(node, opening)
+    node = _complemented(_counted(found, node, states), opening)
     known = states | opening.gates.keys()
     try:
         terms = polynomial(node, known)
@@ -121,6 +123,21 @@ def _of_one(found: Equations, opening: Gating, current: str, node: Node) -> list
     for (_, gates), row in grouped.items():
         result += _flowing(found, opening, current, gates, row)
     return result
+
+
+def _counted(found: Equations, node: Node, states: frozenset[str]) -> Node:
+    """A current in which the power of a state that is a PARAMETER is the number that it is."""
+    if node.is_atom or not node.names & states:
+        return node
+    args = tuple(_counted(found, arg, states) for arg in node.args)
+    if node.op == "**" and not args[1].is_number and not args[1].names & states:
+        values = values_of(found, {})
+        power = float(computed(args[1], values)) if args[1].names <= values.keys() else 0.0
+        if power.is_integer() and 0 < power <= _LARGEST_POWER:
+            told = ", ".join(sorted(args[1].names))
+            found.notes.append(f"the power {told} of a gate is the number {power:g}")
+            args = (args[0], number(power))
+    return make(node.op, *args)
 
 
 def _complemented(node: Node, opening: Gating) -> Node:

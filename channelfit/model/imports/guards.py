@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from channelfit.model.imports.equations import Equations, Fault
-from channelfit.model.imports.nodes import Node, make, replaced
+from channelfit.model.imports.nodes import Node, computed, make, replaced
 from channelfit.model.imports.trial import limit, values_of
 from channelfit.reading.errors import InputError
 
@@ -61,7 +63,8 @@ def unguarded(
             if math.isfinite(there) and math.isclose(here, there, rel_tol=_SAME, abs_tol=1e-300):
                 found.zeros.append(zero["v"])
                 return far
-            if narrow and math.isfinite(here) and math.isfinite(there):
+            plain = narrow and math.isfinite(here) and bool(np.isfinite(computed(far, zero)))
+            if plain:  # around no singularity at all
                 fault = Fault(zero["v"] + 0.0, here, there, line)  # no -0
                 found.zeros.append(fault.voltage)
                 found.faults.append(fault)

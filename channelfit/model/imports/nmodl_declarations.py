@@ -107,12 +107,10 @@ def _equilibrium(found: Declarations, ion: str) -> None:
     latter from the former, at the temperature of the cell.
     """
     key, inside, outside = f"e{ion}", f"{ion}i", f"{ion}o"
-    read = found.parameters.keys()
+    read = {name for name, given in found.parameters.items() if given.kind}
     if key not in read or not {inside, outside} & read or not found.ions[ion]:
         return
-    ci, co = (
-        found.parameters[c].value if c in read else _IONS.get(c, 1.0) for c in (inside, outside)
-    )
+    ci, co = (_IONS.get(name, 1.0) for name in (inside, outside))
     thermal = 1e3 * _CONSTANTS["k-mole"] * (found.celsius + 273.15) / _CONSTANTS["faraday"]
     value = thermal / found.ions[ion] * math.log(co / ci)
     found.parameters[key] = replace(found.parameters[key], value=value)

@@ -19,6 +19,7 @@ from channelfit.model.imports.guards import unguarded
 from channelfit.model.imports.nmodl_declarations import CELSIUS, Declarations
 from channelfit.model.imports.nmodl_tree import Tree
 from channelfit.model.imports.nodes import COMPARISONS, Node, choice, make, name, number
+from channelfit.model.imports.steps import exact_step
 from channelfit.model.imports.trial import never_seen
 from channelfit.reading.errors import InputError
 
@@ -149,8 +150,8 @@ class Run:
         self.found.rhs, self.found.reactions = {}, []
         self._block(self.declared.breakpoint, Frame())
         for key in self.declared.currents:
-            if key not in self.values:
-                raise InputError(f"the current {key} is never given a value", None, None)
+            if key not in self.values:  # as NEURON has it, where a switch leaves a current out
+                self.values[key] = nodes.ZERO
         return dict(self.values)
 
     def _outcome(self) -> list[Node]:
@@ -470,12 +471,32 @@ class Run:
         if block.kind == "LinearBlock":
             self._refuse(f"SOLVE {solved}: a LINEAR block is translated in INITIAL alone")
         if block.kind == "ProcedureBlock":
-            self._refuse(
-                f"SOLVE {solved}: a PROCEDURE that advances states by a step of its own; only "
-                "DERIVATIVE and KINETIC blocks are translated"
-            )
+            self._steps(solved, inside)
+            return
         self._block(inside, Frame())
         self.values["v"] = name("v")  # NEURON reads it anew for what computes the current
+
+    def _steps(self, solved: str, inside: Tree) -> None:
+        """Read a PROCEDURE that advances gates by exact steps, m = m + (1 - exp(-dt/tau))*.."""
+        states, line = self.declared.states, self.line
+        self.values |= {key: name(key) for key in states} | {"dt": self._unset("dt")}
+        self._block(inside, Frame())
+        for key in states:
+            step = self.values[key]
+            self.values[key] = name(key)
+            if step == name(key):
+                continue
+            rate = exact_step(self.found, key, step, _OLD + "dt")
+            if rate is None:
+                self.line = line
+                self._refuse(
+                    f"SOLVE {solved}: a PROCEDURE that advances {key} by a step that is not the "
+                    "exact one of a gate, m = m + (1 - exp(-dt/tau))*(inf - m)"
+                )
+            self.found.rhs[key] = rate
+        del self.values["dt"]
+        self.found.stepped = True
+        self.values["v"] = name("v")
 
     def _states_in(self, block: Tree) -> set[str]:
         found = {tree.text for tree in block.walk() if tree.kind in ("Name", "PrimeName")}

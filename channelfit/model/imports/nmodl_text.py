@@ -49,6 +49,11 @@ _DEEPEST, _LONGEST_CHAIN = 100, 300
 _NESTS = re.compile(r"[<>=!]=|<->|&&|\|\||[-+*/^!<>=~(){}]")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STRANGE = re.compile(r"[^A-Za-z0-9_\s{}()\[\]<>=!&|+\-*/^~.,;'%\"]")
+_VERBATIM = re.compile(r"\bVERBATIM\b(.*?)\bENDVERBATIM\b", re.DOTALL)
+_C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_C_HEADER = re.compile(r"#include\s*<(?:stdlib|stdio|math|string|assert|limits)\.h>")
+_C_RETURN = re.compile(r"return\s*(?:0|0\.0?|\(0\))?\s*;")
+_BLOCK_WORDS = re.compile(r"[{}]|\b[A-Z]{5,}\b")
 _STRING = re.compile(r'"[^"\n]*"')
 
 
@@ -99,10 +104,38 @@ def read_nmodl(data: bytes) -> NmodlText:
         lines.append(line.rstrip())
     if inside:
         raise _at("a COMMENT that has no ENDCOMMENT", inside - 1)
+    lines = _without_idle_c("\n".join(lines)).split("\n")
     for k, line in enumerate(lines):
         _check(line, k)
     _check_depth("\n".join(lines))
     return NmodlText("\n".join(lines) + "\n", title)
+
+
+def _without_idle_c(text: str) -> str:
+    """The text without C code that does nothing, which is blanked and so never compiled.
+
+    That is C of nothing but comments and headers of the standard library, and `return 0;` at the
+    end of a PROCEDURE.
+    """
+
+    def replacing(found: re.Match[str]) -> str:
+        code = _C_COMMENT.sub(" ", found[1]).strip()
+        code = _C_HEADER.sub(" ", code).strip()
+        ends = _C_RETURN.fullmatch(code) is not None and _ends_procedure(text, found)
+        return "\n" * found[0].count("\n") if ends or not code else found[0]
+
+    return _VERBATIM.sub(replacing, text)
+
+
+def _ends_procedure(text: str, found: re.Match[str]) -> bool:
+    """Whether what was found is the last statement of a PROCEDURE."""
+    depth, block = 0, ""
+    for word in _BLOCK_WORDS.findall(text[: found.start()]):
+        if word in "{}":
+            depth += 1 if word == "{" else -1
+        elif depth == 0:
+            block = word
+    return block == "PROCEDURE" and depth == 1 and text[found.end() :].lstrip().startswith("}")
 
 
 def _check(line: str, k: int) -> None:

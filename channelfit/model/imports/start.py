@@ -25,6 +25,11 @@ def check_start(found: Equations, opening: Gating) -> None:
         InputError: the first state that does not, with its line and by how much.
     """
     _note_signs(found, opening)
+    if found.settled:
+        found.notes.append(
+            "sweeps begin at the steady state, as was asked for, and not where INITIAL begins"
+        )
+        return
     values = values_of(found, {"v": VOLTAGES[::20]})
     for state, gate in opening.gates.items():
         if state not in found.steady:
@@ -62,7 +67,11 @@ def _note_signs(found: Equations, opening: Gating) -> None:
 def _compare(found: Equations, state: str, wanted: Any, values: Mapping[str, Any]) -> None:
     node = found.initial.get(state)
     if node is None:
-        raise found.refusal(f"INITIAL gives {state} no value, so that it starts at 0", state)
+        raise found.refusal(
+            f"INITIAL gives {state} no value, so that it starts at 0; --start steady lets it begin "
+            "at its steady state",
+            state,
+        )
     if not node.names <= values.keys():
         unknown = ", ".join(sorted(node.names - values.keys()))
         raise found.refusal(f"INITIAL starts {state} from {unknown}, which is not known", state)
@@ -70,7 +79,8 @@ def _compare(found: Equations, state: str, wanted: Any, values: Mapping[str, Any
     if not apart <= _SETTLED:
         raise found.refusal(
             f"INITIAL starts {state} up to {apart:.2g} from its steady state; every sweep here "
-            "begins at the steady state of the holding potential",
+            "begins at the steady state of the holding potential. If that is meant, give "
+            "--start steady",
             state,
         )
 

@@ -30,6 +30,8 @@ _EXACT = 1e-13
 _BESIDE, _LINEAR = 0.05, 1e-9
 #: A sum of states whose change is below this share of their rates is constant.
 _CONSERVED = 1e-9
+#: ms: a step after which a gate is where it ends.
+_LONG = 1e9
 #: A share of the largest rate that is rounding alone.
 _ROUNDING = 1e-15
 
@@ -131,9 +133,7 @@ class _Place:
         out = np.full((len(job["sweeps"]), job["samples"]), np.nan)
         for sweep, row in zip(range(len(out)), out, strict=True):
             try:
-                self.h.finitialize(job["holding"])
-                if self.whole["settle"]:
-                    self.h.CVode().yscatter(self.h.Vector(exact.start(job["holding"]).tolist()))
+                self._begin(exact)
                 self._sweep(sweep, row)
             except RuntimeError as error:
                 row[:] = np.nan
@@ -143,12 +143,48 @@ class _Place:
                 why = why or error.message
         return out, why
 
-    def _sweep(self, sweep: int, row: Array) -> None:
+    def _begin(self, exact: _Exact, beside: float = 0.0) -> None:
+        holding = self.job["holding"]
+        self.h.finitialize(holding + beside)
+        if self.whole["settle"] and self.whole["stepped"]:
+            self.h.dt = _LONG
+            for _ in range(3):  # the first may use what was computed before it
+                self.h.fadvance()
+        elif self.whole["settle"]:
+            states = exact.start(holding)
+            self.h.CVode().yscatter(self.h.Vector([holding, *states.tolist()]))
+
+    def stepped(self, exact: _Exact) -> Array:
+        """The currents by the file's own exact steps, limits of those beside where it has none."""
+        job = self.job
+        out = np.full((len(job["sweeps"]), job["samples"]), np.nan)
+        for sweep, row in zip(range(len(out)), out, strict=True):
+            last = job["ranges"][sweep][-1][1]
+            voltages = {float(v) for _, _, v in job["sweeps"][sweep]} | {float(job["holding"])}
+            faults = {v for v in voltages if any(abs(v - f) < 1e-9 for f in job["faults"])}
+            self._begin(exact)
+            self._sweep(sweep, row)
+            if np.isfinite(row[:last]).all() and not faults:
+                continue
+            exact.limits |= faults or {float(job["sweeps"][sweep][1][2])}
+            near, far = (self._beside(exact, sweep, k * _BESIDE) for k in (1, 2))
+            row[:] = (4 * near - far) / 3
+        return out
+
+    def _beside(self, exact: _Exact, sweep: int, by: float) -> Array:
+        """The mean of the currents at voltages that all lie higher, and lower, by so much."""
+        rows = np.full((2, self.job["samples"]), np.nan)
+        for row, sign in zip(rows, (1, -1), strict=True):
+            self._begin(exact, sign * by)
+            self._sweep(sweep, row, sign * by)
+        return np.asarray(rows.mean(axis=0))
+
+    def _sweep(self, sweep: int, row: Array, beside: float = 0.0) -> None:
         h, period = self.h, self.job["sampling"]
         ranges = self.job["ranges"][sweep]
         for (start, end, v), (first, last) in zip(self.job["sweeps"][sweep], ranges, strict=True):
             # NEURON's clock starts anew, so that the first steps are not lost beside a late t
-            h.t, self.place.v = 0.0, v
+            h.t, self.place.v = 0.0, v + beside
             if not self.whole["stepped"]:
                 h.CVode().re_init()
             for k in range(first, last):
@@ -187,7 +223,7 @@ class _Exact:
 
         job = self.place.job
         if self.place.whole["stepped"]:
-            raise InputError("the file has steps of its own in place of equations")
+            return self.place.stepped(self)
         out = np.full((len(job["sweeps"]), job["samples"]), np.nan)
         moves: dict[tuple[float, float], Array] = {}
         for sweep, row in zip(range(len(out)), out, strict=True):

@@ -45,6 +45,7 @@ _HELD, _SECONDS = "channelfit.scoring.neuron.held:simulated", 300.0
 _SIX_DIGITS = 1e-5
 #: The truths that a proof may have been made with.
 CVODE = "NEURON's CVODE"
+STEPS = "the file's own exact steps in NEURON"
 EXACT = "matrix exponentials of the derivatives that NEURON computes from the file"
 #: By how much a proof moves the temperature, degC, and what it multiplies free parameters by.
 _WARMER, _MORE = 3.0, 1.07
@@ -87,13 +88,16 @@ class Proof:
     truth: str = CVODE
 
 
-def read_mechanism(path: Path, source: str, fit: Collection[str] = ()) -> Mechanism:
+def read_mechanism(
+    path: Path, source: str, fit: Collection[str] = (), settled: bool = False
+) -> Mechanism:
     """Translate a .mod file.
 
     Arguments:
         path: the file.
         source: a sentence that says which file it is.
         fit: the parameters to be searched.
+        settled: whether states begin at the steady state wherever the file starts them.
 
     Raises:
         InputError: what cannot be translated, with its line.
@@ -102,6 +106,7 @@ def read_mechanism(path: Path, source: str, fit: Collection[str] = ()) -> Mechan
         text = read_nmodl(path.read_bytes())
         declared = declarations(read_tree(parse_nmodl(text.text), text.text), text.title)
         found = Run(declared).equations()
+        found.settled = settled
         made = imported(found, declared.suffix, source, fit)
     except InputError as error:
         raise error.at(path) from None
@@ -267,7 +272,8 @@ def _judged(mechanism: Mechanism, compared: Sequence[_Compared]) -> Proof:
     if gave_up and not any(one.limits for one in compared):
         notes.append(f"CVODE gave up {' '.join(gave_up.split())[:120]}")
     error = max(error for _, error in runs)
-    return Proof(error, runs, None, tuple(notes), EXACT if exact else CVODE)
+    truth = STEPS if mechanism.found.stepped else EXACT if exact else CVODE
+    return Proof(error, runs, None, tuple(notes), truth)
 
 
 def _of_singular(compared: Sequence[_Compared]) -> Iterator[str]:

@@ -74,7 +74,21 @@ mechtype modelname need_memb prop_ion register_mech register_nmodl_text_and_file
 DoubScal DoubVec HocParmLimits HocParmUnits HocStateTolerance NMODL_TEXT NODEV NPyDirectMechFunc
 SparseObj VoidFunc
 """
-_RESERVED = frozenset(_RESERVED_WORDS.split())
+# Names in the C++ that nocmodl 9.0.2 writes for blocks of every kind, as `tests/test_nmodl.py`
+# finds them. Its own table of keywords, methods and functions, and units, refuse no name beyond the
+# list above: each word in it and in nrnunits.lib was tried. A RANGE variable becomes a macro, so
+# that one called `vector` or `delta_t` breaks code in which the word means something else.
+_GENERATED_WORDS = """
+Args MechanismInstance MechanismRange Member_func NRNGPU NRN_ENABLE_ARCH_INDEP_EXP_POW
+NRN_VECTORIZED NewtonSpace abort_run arg args assert cache cerr create_point_process data_array
+define delta_t derivimplicit_thread destroy_point_process dptr_field endif euler_thread forward
+get_loc_point_process half has_loc_point include ion_reg isnan legacy loc_point_process makematrix
+makevector math mechanism model_sorted_token nil non_owning_identifier_without_container
+number_of_datum_variables number_of_floating_point_variables point_register_mech pval
+register_data_fields set_globals_from_prop std_cerr_stream stdio stdlib undef usetable vector
+zero_matrix crout_thread ghk nrn_point_prop_
+"""
+_RESERVED = frozenset([*_RESERVED_WORDS.split(), *_GENERATED_WORDS.split()])
 #: Names of which there are too many to list: blocks and functions of this file, and what NEURON
 #: calls its own functions and the columns of its tables. An underscore at the end frees a name.
 _RESERVED_FORMS = re.compile(
