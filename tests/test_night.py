@@ -829,6 +829,28 @@ def test_results_are_those_of_the_commands(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
+def test_what_waits_for_a_dead_plate_is_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "kv.yaml").write_text(dump_yaml(BATCH_MODEL))
+    (tmp_path / "fit.yaml").write_text(dump_yaml(BATCH_FIT))
+    steps = cf.Protocol.steps([-40, -20, 0, 20, 40], duration=40, holding=-80, sampling=0.2)
+    steps.save(tmp_path / "steps.yaml")
+    for well in ("A01", "A02"):  # every sample is the same
+        np.savetxt(
+            tmp_path / f"{well}.csv",
+            np.full((200, 5), 7.0),
+            delimiter=",",
+            header="a,b,c,d,e",
+            comments="",
+        )
+    plate = {"batch": {"fit": "fit.yaml", "recordings": ["A0*.csv"]}}
+    again = {"batch": {"rerun": {"run": "plate"}}}
+    file = write(tmp_path, {"plate": plate, "again": again})
+    assert run(file, "--out", tmp_path / "out").exit_code == 3
+    assert states(tmp_path / "out") == {"plate": "failed", "again": "skipped"}
+    assert record(tmp_path / "out")["jobs"]["plate"]["reason"] == "exit code 3: all 2 wells failed"
+
+
 def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
     """The words of a job that was cut off: with what it left, without it, and after a change."""
     jobs = {
