@@ -40,6 +40,7 @@ from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, RungeKuttaCuda
 from channelfit.front.main import main
 from channelfit.pieces.kept import Arrays, Kept, Key
+from channelfit.reading.errors import InputError
 from channelfit.results.runs import INTERRUPTED, KILLED, find_run
 
 CABLE = Cable(121, 0.5, stimulus=(Pulse(0.4, x_from=0, x_to=4, start=3.3, end=5.1),))
@@ -327,3 +328,41 @@ def test_a_read_only_folder_is_told(tmp_path: Path) -> None:
     result = run(*RUN, "--out", tmp_path / "locked" / "run")
     assert result.exit_code == 2
     assert "cannot be written to" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "change"),
+    [
+        ("adaptive", "memory_scheme_places", lambda a: a + 10_000),
+        ("adaptive", "memory_scheme_places", lambda a: a[::-1]),
+        ("adaptive", "memory_scheme_lengths", lambda a: a * 1000),
+        ("crank-nicolson", "memory_control_past", lambda a: a[..., :3]),
+        ("crank-nicolson", "memory_control_memory", lambda a: a[:, :2]),
+        ("crank-nicolson", "memory_done", None),
+        ("explicit", "v", lambda a: a[:, :-1]),
+        ("explicit", "w", lambda a: a.astype(int)),
+        ("explicit", "t", lambda a: a + 1),
+        ("explicit", "memory_steps", lambda a: a[:0]),
+    ],
+)
+def test_a_state_that_no_run_has_left_is_refused_before_a_kernel_sees_it(
+    name: str, array: str, change: Any, tmp_path: Path
+) -> None:
+    """Kernels write to the places that a state names."""
+    make, steps = ON_CPU[name]
+    v = eq.gaussian(CABLE.x, 20)
+    cutting = Cutting(tmp_path / "kept", 3)
+    with pytest.raises(Cut):
+        simulate(make(), v, 0, TIMES, **steps, checkpoints=Checkpoints(cutting))
+    whole, forged = Kept(tmp_path / "kept"), Kept(tmp_path / "forged")
+    for key in whole.keys:
+        found = whole.get(key)
+        if array in found:
+            found = {**found, array: change(found[array])} if change else dict(found)
+            if not change:
+                del found[array]
+        forged.put(key, found)
+    with pytest.raises(InputError, match=r"forged: .*is damaged, or was changed"):
+        simulate(make(), v, 0, TIMES, **steps, checkpoints=Checkpoints(forged))
+    whole.close(True)
+    forged.close(True)

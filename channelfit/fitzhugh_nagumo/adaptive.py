@@ -242,6 +242,16 @@ def _steps(
     return n, done
 
 
+def check_places(places: Array, n_nodes: int) -> None:
+    """Raises ValueError where these are not the places of some of so many nodes, in order.
+
+    Kernels write to them without a look.
+    """
+    inside = len(places) and places[0] >= 0 and places[-1] < n_nodes
+    if places.dtype.kind != "i" or not inside or np.any(np.diff(places) < 1):
+        raise ValueError("no places of nodes")
+
+
 class Adaptive(Scheme):
     """The explicit scheme on a grid that follows the wave.
 
@@ -301,8 +311,12 @@ class Adaptive(Scheme):
 
     def remember(self, memory: Mapping[str, Array]) -> None:
         """See `Scheme.remember`."""
-        lengths = memory["lengths"]
-        self._grids = np.split(memory["places"], np.cumsum(lengths)[:-1]) if len(lengths) else []
+        lengths, places = memory["lengths"], memory["places"]
+        if lengths.sum() != len(places) or np.any(lengths < 0):
+            raise ValueError("places of other nodes")
+        self._grids = np.split(places, np.cumsum(lengths)[:-1]) if len(lengths) else []
+        for grid in self._grids:
+            check_places(grid, self.cable.n_nodes)
         self._nodes_steps, self._steps = memory["counts"].tolist()
 
     def largest_step(self, v: Array) -> float:

@@ -160,7 +160,13 @@ class _CompiledControl:
 
     def remember(self, memory: Arrays) -> None:
         """Takes in what `memory` has returned."""
-        self._memory, self._past = memory["memory"].copy(), memory["past"].copy()
+        n_cables, n_nodes = self.scheme.equation.n_cables, self.scheme.cable.n_nodes
+        shapes = (self.scheme.n_controls(n_cables), COLUMNS), (2, 2, n_cables, n_nodes)
+        found = memory["memory"], memory["past"]
+        none = len(found[0]) == 0
+        if not none and (found[0].shape != shapes[0] or found[1].shape != shapes[1]):
+            raise ValueError("steps of other cables")  # kernels write there without a look
+        self._memory, self._past = (np.array(one, dtype=float) for one in found)
 
     def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
         """Advances v and w from t to end, with steps that end at every edge of a stimulus.

@@ -320,7 +320,9 @@ def _columns(file: Path) -> dict[str, Array]:
     try:
         if file.suffix == ".npz":
             found = read_arrays(file)
-            columns = {k: np.asarray(found[k], float) for k in ("x", "v", "w") if k in found}
+            columns: dict[str, Array] = {
+                k: np.asarray(found[k], float) for k in ("x", "v", "w") if k in found
+            }
         elif file.suffix == ".json":
             kept = read_json(file).get("initial_state")
             if not isinstance(kept, dict):
