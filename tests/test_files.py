@@ -74,6 +74,7 @@ def test_no_writer_follows_a_link_that_somebody_has_prepared(tmp_path, name):
 _OTHERWISE = {
     "reading/files.py": "the one that does",
     "reading/apart.py": "the null device",
+    "front/main.py": "the null device",
     "front/batches.py": "an example in a docstring",
     "results/files.py": "opens what is written already, to wait for the disk",
     "scoring/neuron/mechanisms.py": "a temporary folder of its own",

@@ -32,6 +32,11 @@ from channelfit.problem.run_tree import (
 from channelfit.scoring.kernels import tangent_tables as columns
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.layout.held_compression import Compression, compression
+from channelfit.scoring.layout.orthogonal import spanned
+from channelfit.scoring.machine.arrays import product
+
+#: What the samples of a piece show less of than this part of the most is left out.
+_LEAST = 1e-15
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,13 +118,13 @@ class Piece:
 
     def project(self, data: np.ndarray) -> tuple[np.ndarray, float]:
         """Data (n_samples,) by the basis (rank,), and the squares that lie outside it."""
-        shown = self.basis.T @ data
-        return shown, float(np.sum((data - self.basis @ shown) ** 2))
+        shown, rest = self.project_all(data)
+        return shown, float(rest)
 
     def project_all(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The same of recordings (..., n_samples): (..., rank), and squares (...)."""
-        shown = data @ self.basis
-        return shown, np.sum((data - shown @ self.basis.T) ** 2, axis=-1)
+        shown = product(data, self.basis)
+        return shown, np.sum((data - product(shown, self.basis.T)) ** 2, axis=-1)
 
 
 @dataclass(eq=False)
@@ -359,7 +364,9 @@ def sampled_pieces(tree: RunTree, r: int, ramp: Ramp) -> Iterator[Piece]:
     for number in np.unique(piece_of).tolist():
         begin, end = ramp.edges[number : number + 2]
         inside = np.flatnonzero(piece_of == number)
-        basis, matrix = np.linalg.qr(collocation.between((t[inside] - begin) / (end - begin)))
+        shown = collocation.between((t[inside] - begin) / (end - begin))
+        basis = spanned(shown, _LEAST)
+        matrix = product(basis.T, shown)
         samples = slice(first + int(inside[0]), first + int(inside[-1]) + 1)
         yield Piece(number, samples, basis, matrix)
 

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, TABLE, RunTree
 from channelfit.scoring.layout.visit_order import needed_runs, schedule
+from channelfit.scoring.machine.arrays import product
 from channelfit.scoring.machine.kernel_math import CELL_BITS
 
 #: Of the polynomials on the 2**CELL_BITS cells to a doubling of y, which err by up to 5e-12 of
@@ -51,7 +53,7 @@ def transform_table(data: np.ndarray) -> np.ndarray:
     nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
     y = middle[:, None] + 0.5 * width[:, None] * nodes
     values = _transform(data, (y - 1) / n)
-    powers = values @ np.linalg.inv(np.vander(nodes, increasing=True)).T
+    powers = product(values, _powers())
     coefficients = powers * (2.0 / width[:, None]) ** np.arange(DEGREE + 1)
     beyond = np.zeros((1, DEGREE + 1))
     beyond[0, 0] = data[0]
@@ -65,8 +67,21 @@ def _transform(data: np.ndarray, decay: np.ndarray) -> np.ndarray:
     padded[: len(data)] = data
     inner = np.exp(-decay[..., None] * np.arange(block))
     outer = np.exp(-decay[..., None] * (block * np.arange(len(padded) // block)))
-    total: np.ndarray = ((inner @ padded.reshape(-1, block).T) * outer).sum(axis=-1)
+    total: np.ndarray = (product(inner, padded.reshape(-1, block).T) * outer).sum(axis=-1)
     return total
+
+
+@cache
+def _powers() -> np.ndarray:
+    """From values at Chebyshev's nodes, by way of his polynomials, to coefficients of powers."""
+    angles = np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1)
+    degrees = np.arange(DEGREE + 1)
+    series = np.cos(degrees * angles[:, None]) * np.where(degrees, 2.0, 1.0) / (DEGREE + 1)
+    powers = np.zeros((DEGREE + 1, DEGREE + 1))
+    for degree, one in enumerate(np.eye(DEGREE + 1)):
+        found = np.polynomial.chebyshev.cheb2poly(one[: degree + 1])
+        powers[degree, : len(found)] = found
+    return product(series, powers)
 
 
 @dataclass(frozen=True)
@@ -130,7 +145,7 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> Spec
             span = n * float(tree.table_dt[row[TABLE]])
             if weight > 0:
                 data = tree.data_pA[row[DATA] : row[DATA] + n]
-                squares += weight * float(data @ data)
+                squares += weight * float(product(data[None], data[:, None])[0, 0])
                 # A single sample may stand at the end of an interval of its own: scored as if it
                 # were of the visit's, and walked through without being scored.
                 apart = n == 1 and span != dt and not sampled

@@ -20,7 +20,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from channelfit.scoring.machine.threads import single_threaded_blas
+from channelfit.scoring.layout.orthogonal import orthonormal, solved, spanned
+from channelfit.scoring.machine.arrays import product
 
 #: Runs up to this many samples are kept whole: their spaces are as large as they are.
 WHOLE = 60
@@ -30,7 +31,7 @@ _PER_OCTAVE = {False: 8, True: 12}
 #: where all rates are real: derivatives, t exp(-lambda t), are better met.
 _CONE = {False: (0.0, 0.3), True: (0.0, 0.35, 0.7, 1.0)}
 _RATES_AN_OCTAVE = 6
-_LEAST_SINGULAR = 1e-12
+_LEAST = 1e-12
 #: Polynomials to a block of samples (2^j <= k < 2^(j + 1)): exponentials are met to 1e-14.
 _DEGREES = 24
 
@@ -69,9 +70,9 @@ class Compression:
             return np.array(data, dtype=float), np.zeros(data.shape[:-1])
         z, rest = np.zeros((*data.shape[:-1], len(self.matrix))), np.zeros(data.shape[:-1])
         for begin, end, basis in self._blocks:
-            z += data[..., begin:end] @ basis
+            z += product(data[..., begin:end], basis)
         for begin, end, basis in self._blocks:
-            rest += np.sum((data[..., begin:end] - z @ basis.T) ** 2, axis=-1)
+            rest += np.sum((data[..., begin:end] - product(z, basis.T)) ** 2, axis=-1)
         return z, rest
 
 
@@ -84,11 +85,6 @@ def compression(n: int, oscillating: bool = False) -> Compression:
     """
     if n <= WHOLE:
         return Compression(n, np.arange(n), np.eye(n), ())
-    with single_threaded_blas():
-        return _compressed(n, oscillating)
-
-
-def _compressed(n: int, oscillating: bool) -> Compression:
     points = _graded(n, _PER_OCTAVE[oscillating])
     blocks = [(b, min(2 * b, n)) if b else (0, min(2, n)) for b in _octaves(n)]
     polynomials = [_orthonormal(end - begin) for begin, end in blocks]
@@ -99,12 +95,11 @@ def _compressed(n: int, oscillating: bool) -> Compression:
     for (begin, end), basis in zip(blocks, polynomials, strict=True):
         some = _spread(end - begin)
         shown = _exponentials(begin + some, rates, _CONE[oscillating])
-        coefficients.append(np.linalg.lstsq(basis[some], shown, rcond=None)[0])
-    u, s, _ = np.linalg.svd(np.concatenate(coefficients), full_matrices=False)
-    rank = min(int((s > _LEAST_SINGULAR * s[0]).sum()), len(points))
+        coefficients.append(solved(basis[some], shown))
+    u = spanned(np.concatenate(coefficients), _LEAST)[:, : len(points)]
     edges = np.cumsum([0, *(basis.shape[1] for basis in polynomials)])
     parts = [
-        basis @ u[a:b, :rank] for basis, (a, b) in zip(polynomials, pairwise(edges), strict=True)
+        product(basis, u[a:b]) for basis, (a, b) in zip(polynomials, pairwise(edges), strict=True)
     ]
     q = np.concatenate(
         [
@@ -113,7 +108,7 @@ def _compressed(n: int, oscillating: bool) -> Compression:
         ]
     )
     rows = tuple((begin, end, part) for (begin, end), part in zip(blocks, parts, strict=True))
-    return Compression(n, points, np.linalg.pinv(q), rows)
+    return Compression(n, points, solved(q, np.eye(len(q))), rows)
 
 
 def _octaves(n: int) -> list[int]:
@@ -141,7 +136,7 @@ def _orthonormal(n: int) -> np.ndarray:
         return np.eye(n)
     x = (2 * np.arange(n) - (n - 1)) / n
     basis = np.polynomial.chebyshev.chebvander(x, degrees - 1)
-    return np.asarray(np.linalg.qr(basis)[0])
+    return orthonormal(basis)[0]
 
 
 def _spread(n: int) -> np.ndarray:

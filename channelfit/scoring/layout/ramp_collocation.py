@@ -19,6 +19,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.polynomial import legendre
 
+from channelfit.scoring.layout.orthogonal import solved
+from channelfit.scoring.machine.arrays import product
+
 #: Points a piece, its start not counted.
 DEGREE = 12
 #: Of coarse and of fine pieces: the first, ms; by what factor they grow; mV that one may span.
@@ -81,11 +84,11 @@ def _on_points(
     t = (steps[:, None] + parts).ravel()
     x = (2 * t - (first + last)) / (last - first)
     basis = np.polynomial.chebyshev.chebvander(x, min(DEGREE, len(parts) - 1) - 2)
-    c = np.linalg.lstsq(basis, v[steps].ravel(), rcond=None)[0]
-    if not np.abs(basis @ c - v[steps].ravel()).max() <= STRAIGHT_MV:
+    c = solved(basis, v[steps].reshape(-1, 1))
+    if not np.abs(product(basis, c)[:, 0] - v[steps].ravel()).max() <= STRAIGHT_MV:
         return None
     x = (2 * (begin + (end - begin) * points()) / h - (first + last)) / (last - first)
-    return np.asarray(np.polynomial.chebyshev.chebval(x, c))
+    return np.asarray(np.polynomial.chebyshev.chebval(x, c[:, 0]))
 
 
 @lru_cache(maxsize=1)
@@ -93,7 +96,8 @@ def points() -> np.ndarray:
     """(DEGREE + 1,) parts of a piece: its start, and Radau's points, the last of them its end."""
     series = np.zeros(DEGREE + 1)
     series[DEGREE - 1 :] = -1.0, 1.0
-    inner = np.sort(legendre.legroots(series).real)[:-1]
+    # a digit that depends on the computer is cut off; points may lie anywhere near
+    inner = np.sort(legendre.legroots(series).real)[:-1].round(13)
     return np.concatenate(([0.0], (inner + 1.0) / 2.0, [1.0]))
 
 
@@ -111,7 +115,7 @@ def slopes() -> np.ndarray:
 def tails() -> np.ndarray:
     """(2, DEGREE + 1): the last two Chebyshev coefficients by the values at all points."""
     matrix = np.polynomial.chebyshev.chebvander(2.0 * points() - 1.0, DEGREE)
-    return np.ascontiguousarray(np.linalg.inv(matrix)[-2:])
+    return np.ascontiguousarray(solved(matrix, np.eye(len(matrix)))[-2:])
 
 
 def between(parts: np.ndarray) -> np.ndarray:

@@ -1,0 +1,58 @@
+"""Orthonormal bases, whose bits are the same on every computer.
+
+What LAPACK finds depends on the kind of processor, on its number of cores and on the environment,
+in its last digits. Where the cost of a candidate is made of it, so would the way of a search.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from channelfit.scoring.machine.arrays import product
+
+
+def orthonormal(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Q (n, m) with orthonormal columns and R (m, m), upper triangular: columns = Q R.
+
+    Gram and Schmidt, twice, so that Q is orthonormal to the last digits.
+    """
+    n, m = columns.shape
+    q, r = np.zeros((m, n)), np.zeros((m, m))
+    for k in range(m):
+        left = columns[:, k].astype(float)
+        for _ in range(2):
+            along = product(q[:k], left[:, None])[:, 0]
+            left -= product(along[None], q[:k])[0]
+            r[:k, k] += along
+        r[k, k] = np.sqrt((left**2).sum())
+        q[k] = left / r[k, k]
+    return q.T.copy(), r
+
+
+def spanned(columns: np.ndarray, tolerance: float) -> np.ndarray:
+    """(n, rank): an orthonormal basis of columns, but for what is a small part of the largest.
+
+    The column that is left most of comes next.
+    """
+    left = columns.copy()
+    norms = (left**2).sum(axis=0)
+    least = tolerance**2 * norms.max()
+    found: list[np.ndarray] = []
+    while len(found) < min(left.shape) and norms.max() > least:
+        one = left[:, int(np.argmax(norms))]
+        for other in found:  # again: what was taken away before was taken with errors
+            one = one - other * (other * one).sum()
+        one = one / np.sqrt((one**2).sum())
+        found.append(one)
+        left -= one[:, None] * product(one[None], left)
+        norms = (left**2).sum(axis=0)
+    return np.stack(found, axis=1)
+
+
+def solved(columns: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(m, k): with which columns (n, m) come closest to the right side (n, k)."""
+    q, r = orthonormal(columns)
+    shown = product(q.T, right)
+    for k in reversed(range(len(r))):
+        shown[k] = (shown[k] - product(r[None, k, k + 1 :], shown[k + 1 :])[0]) / r[k, k]
+    return shown
