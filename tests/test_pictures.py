@@ -26,6 +26,7 @@ from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.scheme_words import scheme_of
 from channelfit.results.report.traces import Traces, fitted
 from channelfit.results.uncertainty.curvature import estimate
+from channelfit.results.uncertainty.families import Family
 from channelfit.results.uncertainty.profiles import Profile, profiles
 from channelfit.scoring.reference import ReferenceScorer
 
@@ -221,6 +222,34 @@ def test_the_data_are_above_what_they_are_compared_with(rivals):
             (fit,) = lines_of(axis, result[k])
             assert data.get_zorder() > fit.get_zorder()
             assert data.get_linewidth() < fit.get_linewidth() / 2
+
+
+def test_no_scheme_hides_another_in_a_comparison():
+    """One lies in the gaps of the other, and what they leave is shown without the noise."""
+    plain = with_data(noise=60.0)
+    traces = Traces(
+        plain.protocol,
+        plain.result,
+        plain.data,
+        plain.weight,
+        "steps",
+        rivals=(plain.result * 1.001,),
+    )
+    figure = traces_figure([traces], "x", names=("data", "a", "b", "fit − data"))
+    axis = axis_of(figure, "current")
+    first, second = (lines_of(axis, result[0])[0] for result in traces.results)
+    assert (first.get_linestyle(), second.get_linestyle()) == ("-", "--")
+    below = axis_of(figure, "fit − data")
+    assert "mean" in below.get_ylabel()
+    shown = max(float(np.nanstd(line.get_ydata())) for line in below.get_lines()[1:])
+    assert shown < 0.7 * float(np.nanstd(plain.result - plain.data))
+
+
+@pytest.mark.parametrize(("count", "above", "said"), [(1, 0.0, "the best fit"), (3, 4.2, "3 fits")])
+def test_families_are_named_by_what_parts_them_from_the_best(count, above, said):
+    family = Family(np.zeros((4, count)), np.full(count, above), 0, 0)
+    assert pictures._family_label(family).startswith(said)
+    assert ("χ² 4.2 above the best" in pictures._family_label(family)) == (above > 0)
 
 
 def test_data_that_are_a_band_of_noise_are_beneath_the_line():

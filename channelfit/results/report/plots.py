@@ -41,6 +41,8 @@ MASKED, MASK = "#d9d9d9", "#f2f2f2"  # data that do not count, and the ground be
 SINGLE = sweeps.SINGLE
 ZOOM = "#e8f1f8"  # the ground of what is enlarged, and of where it is from
 #: Okabe and Ito's palette, told apart with any color vision.
+#: Residuals of several results are means of so long a part of a sweep, and of five samples or more.
+_MEANS = 100
 COLORS = (SINGLE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -306,8 +308,8 @@ def _handles(panels: Sequence[Traces]) -> list[Any]:
 
 
 def _rival(k: int) -> dict[str, Any]:
-    """Return color and line style of a whole result; lines are broken where colors repeat."""
-    style = ("-", "--", ":", "-.")[k // len(COLORS) % 4]
+    """Return color and line style of a whole result; what lies beneath shows through the gaps."""
+    style = ("-", "--", "-.", ":")[k % 4]
     return {"color": COLORS[k % len(COLORS)], "linestyle": style}
 
 
@@ -340,6 +342,8 @@ class _Cell:
             self.apart = np.array(
                 [_where_weighted(traces, r - traces.data) for r in traces.results]
             )
+        if traces.rivals and self.noisy:  # noise of one would hide what the others leave
+            self.apart = _running_mean(self.apart, max(5, traces.result.shape[1] // _MEANS))
         self.apart_factor, self.apart_unit = current_unit(_largest(self.apart))
 
     def draw(self, cell: SubFigure, residual: bool, difference: str) -> None:
@@ -363,7 +367,8 @@ class _Cell:
         fit_axis(grid[1, 0], self.shown * self.factor)
         if traces.data is not None:
             fit_axis(grid[2, 0], self.apart * self.apart_factor)
-            grid[2, 0].set_ylabel(f"{difference} ({self.apart_unit})")
+            smoothed = ",\nmean" * bool(traces.rivals and self.noisy)
+            grid[2, 0].set_ylabel(f"{difference}{smoothed} ({self.apart_unit})")
         elif residual:
             for axis in grid[2]:
                 axis.set_visible(False)
@@ -489,6 +494,18 @@ def _shown(traces: Traces) -> np.ndarray:
     if traces.data is None:
         return np.concatenate(traces.results)
     return np.concatenate([*traces.results, _where_weighted(traces, traces.data)])
+
+
+def _running_mean(values: np.ndarray, n: int) -> np.ndarray:
+    """The mean of n neighboring samples of (n_results, n_sweeps, n_times), NaN left out."""
+    known = np.isfinite(values)
+    sums = np.cumsum(np.pad(np.where(known, values, 0.0), ((0, 0), (0, 0), (1, 0))), axis=-1)
+    counts = np.cumsum(np.pad(known, ((0, 0), (0, 0), (1, 0))), axis=-1)
+    place = np.arange(values.shape[-1])
+    first, last = np.maximum(place - n // 2, 0), np.minimum(place + (n + 1) // 2, values.shape[-1])
+    size = counts[..., last] - counts[..., first]
+    mean = (sums[..., last] - sums[..., first]) / np.maximum(size, 1)
+    return np.where(known, mean, np.nan)
 
 
 def _where_weighted(traces: Traces, values: np.ndarray) -> np.ndarray:

@@ -81,8 +81,10 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
 
 
 def families_figure(found: Estimate, families: Sequence[Family], title: str) -> Figure:
-    """Draw all good fits as lines across the parameters, one color for each family, its medoid
-    bold.
+    """Draw where all good fits lie in the ranges of the parameters, one color for each family.
+
+    The fits of a family are lines across the parameters and its medoid a bold one; where there is
+    one fit alone, it is points, since there is nothing to follow.
     """
     n = len(found.names)
     space = found.objective.space
@@ -91,19 +93,19 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
         axis = figure.subplots()
         for place in range(n):
             axis.axvline(place, color=DATA, linewidth=0.7, zorder=1)
+        alone = len(families) == 1 and families[0].unit.shape[1] == 1
         for k, family in reversed(list(enumerate(families))):
             color = COLORS[k % len(COLORS)]
-            axis.plot(family.unit, color=color, linewidth=0.7, alpha=0.4, zorder=2)
-            count = family.unit.shape[1]
-            label = f"{count} fit{'s' * (count > 1)}, χ² {family.chi_square[family.best]:.2g}"
+            if not alone:
+                axis.plot(family.unit, color=color, linewidth=0.7, alpha=0.4, zorder=2)
             axis.plot(
                 family.unit[:, family.medoid],
-                "o-",
+                "o" if alone else "o-",
                 color=color,
                 linewidth=1.8,
                 markersize=4,
                 zorder=3,
-                label=label,
+                label=_family_label(family),
             )
         axis.set_xlim(-0.3, n - 0.7)
         axis.set_ylim(-0.03, 1.03)
@@ -120,6 +122,15 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
         )
         settle(figure)
     return figure
+
+
+def _family_label(family: Family) -> str:
+    """How many fits are in a family, and how much worse its best one is than the best of all."""
+    count, above = family.unit.shape[1], float(family.chi_square[family.best])
+    fits = f"{count} fit{'s' * (count > 1)}"
+    if above <= 0:
+        return f"{fits}, the best among them" if count > 1 else "the best fit"
+    return f"{fits}, χ² {above:.2g} above the best"
 
 
 def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figure:
