@@ -77,7 +77,8 @@ class _Commands(click.Group):
             try:
                 return super().main(*args, **settings)
             except SystemExit:
-                if isinstance(sys.stdout, PacifyFlushWrapper):  # click's way with a closed pipe
+                # click's way with a closed pipe
+                if type(sys.stdout) is PacifyFlushWrapper:
                     sys.exit(_nobody_reads())
                 raise
             finally:

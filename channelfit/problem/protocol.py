@@ -535,7 +535,13 @@ class Protocol:
         return np.array(times)
 
     def voltage_before(self, sweep: int) -> float:
-        """The voltage before a sweep, mV: that of the rest, of the last sweep's end, or holding."""
+        """Return the voltage before a sweep, mV: of the rest, of the last sweep's end, or holding.
+
+        Example:
+            >>> from channelfit import Protocol
+            >>> Protocol.steps([-20, 20], duration=10, holding=-80, sampling=0.1).voltage_before(1)
+            -80.0
+        """
         if sweep == 0 or not self.carry_over:
             return self.holding_mV
         if self.rest_ms > 0:

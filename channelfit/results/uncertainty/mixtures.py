@@ -126,7 +126,7 @@ def _whitened(points: np.ndarray) -> np.ndarray:
     """Points (n, d') in principal directions, of variance 1: as many as there are points for."""
     apart = points - points.mean(axis=0)
     scale = apart.std(axis=0)
-    apart = apart[:, scale > 0] / scale[scale > 0]
+    apart = np.asarray(apart[:, scale > 0] / scale[scale > 0])
     if not apart.shape[1]:
         return np.zeros((len(points), 0))
     values, vectors = np.linalg.eigh(apart.T @ apart / len(apart))
