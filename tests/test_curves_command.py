@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import gzip
+import json
 import math
 import re
 from pathlib import Path
@@ -63,6 +64,22 @@ def write_wide(path: Path, table: np.ndarray) -> Path:
 def test_help_shows_an_activation_curve_in_one_line() -> None:
     shown = run("--help").output
     assert "channelfit curves boltzmann activation.csv" in shown
+
+
+def test_too_few_good_fits_end_with_3(tmp_path: Path) -> None:
+    table = activation(2)
+    table[:, 2] = 0.5
+    data = write_wide(tmp_path / "some.csv", table)
+    few = run("boltzmann", data, "--out", tmp_path / "few", "--backend", "cpu", "--min-ok", 2)
+    assert few.exit_code == 3, few.output
+    assert "Error: 1 of 2 data sets are ok, fewer than --min-ok 2" in few.stderr
+    assert len(rows_of(tmp_path / "few.csv")) == 2  # the results are there
+    assert run("boltzmann", data, "--out", tmp_path / "one", "--backend", "cpu").exit_code == 0
+    table[:, 1] = 0.5
+    data = write_wide(tmp_path / "flat.csv", table)
+    none = run("boltzmann", data, "--out", tmp_path / "none", "--backend", "cpu", "--json")
+    assert none.exit_code == 3
+    assert json.loads(none.stdout.splitlines()[-1])["reason"] == "all 2 data sets failed"
 
 
 def test_a_wide_table(tmp_path: Path) -> None:
