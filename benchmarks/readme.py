@@ -374,7 +374,20 @@ def statements() -> list[Statement]:
         *on_a_processor(),
         *on_a_cable(),
         *on_a_cable_of_a_gpu(),
+        *on_a_faulty_plate(),
     ]
+
+
+def on_a_faulty_plate() -> Iterator[Statement]:
+    """Wells with planted faults: how many are ok by their misfit, and by their residuals."""
+    name, rows = "plate_faults", results("plate_faults")
+    passed = [value(rows, f"faulty wells called ok, {when}") for when in ("before", "after")]
+    alarms = value(rows, "good wells not ok, after")
+    series = value(rows, "series resistance of 8 MOhm: error of the conductance")
+    yield name, f"Of the faulty ones {passed[0]:.0f} are `ok` by the size of their misfit"
+    yield name, f"and {passed[1]:.0f} by [what is asked of their residuals]"
+    yield name, f"of the good ones {alarms:.0f} are to be checked"
+    yield name, f"moves the conductance by {digits(series, 3)} %"
 
 
 def not_clean() -> str:
