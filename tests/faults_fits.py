@@ -217,7 +217,7 @@ def check_next(place: Place, truth: Numbers) -> None:
 def settle(here: Place) -> None:
     """Waits until the process that draws, which a kill leaves alone, has ended its picture."""
     for _ in range(100):
-        if not list(here.folder.rglob(".*.png.partial*")):
+        if not list(here.folder.rglob(".*.png.*.partial")):
             return
         time.sleep(0.1)
 
