@@ -45,7 +45,7 @@ from channelfit.results.uncertainty.mixtures import how_many
 from channelfit.scoring.machine import gpu
 
 K, D, SEED, ITERATIONS, REPEATS, IN_A_ROW, TIMES = 4, 2, 20151226, 20, 3, 10, 16
-WELLS, DIMENSIONS, POPULATIONS = 96, (2, 4, 9), 200
+WELLS, DIMENSIONS, POPULATIONS = 96, (4,), 200
 PLATES = ((5, 600), (20, 400), (100, 200), (400, 60))
 
 

@@ -50,7 +50,7 @@ _HELD = 1 << 25
 #: short block; a sweep needs several blocks, and half of the samples that count must lie in some.
 _BLOCKS, _BLOCKS_OF_A_SWEEP = (64, 32, 16, 8), 8
 #: Noise is slow where it makes one error so many times as wide as another.
-_WIDE = 2.0
+_WIDE = 1.45
 #: Wells with masks of their own are tried on what all count, if it is this share of each.
 _IN_COMMON = 0.3
 #: The settings where none are given.
