@@ -20,7 +20,7 @@ from channelfit.model.imports.myokit_currents import (
     through_definitions,
 )
 from channelfit.model.imports.nodes import Node, choice, make, name, number
-from channelfit.model.imports.still import keep_still, without_voltage
+from channelfit.model.imports.still import keep_still, leave_out_empty, without_voltage
 from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
 
@@ -95,6 +95,8 @@ def equations(plain: dict[str, Any], current: str | None, hold: Collection[str] 
         own = {short: key for key, short in reader.names.items()}
         reader = _Reader(plain, current, (*reader.held, *(own[state] for state in still)))
         found = reader.equations()
+    initial = {reader.names[k]: row["initial"] for k, row in reader.variables.items()}
+    leave_out_empty(found, {k: value for k, value in initial.items() if value is not None})
     keep_still(found)
     return found
 

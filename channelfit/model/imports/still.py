@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
 from channelfit.model.imports.equations import Equations
 from channelfit.model.imports.gating import gate_of
-from channelfit.model.imports.nodes import Node, NotPolynomial, factors, name, polynomial
+from channelfit.model.imports.nodes import (
+    ZERO,
+    Node,
+    NotPolynomial,
+    computed,
+    factors,
+    name,
+    polynomial,
+    replaced,
+)
+from channelfit.model.imports.trial import VOLTAGES, values_of
 from channelfit.reading.errors import InputError
+
+Array = npt.NDArray[np.float64]
 
 
 def without_voltage(found: Equations) -> list[str]:
@@ -44,6 +61,42 @@ def keep_still(found: Equations) -> None:
         found.notes.append(
             f"{state} stays at its steady state, which does not depend on the voltage"
         )
+
+
+def leave_out_empty(found: Equations, initial: Mapping[str, float]) -> None:
+    """Leave out states that are empty and stay so, since the rates to them are 0 in the file.
+
+    Published schemes have states in which a drug is bound, beside a concentration of 0. Where the
+    rates from them are 0 as well, no steady state says how many channels are in them.
+    """
+    if not found.states:
+        return
+    nothing = dict.fromkeys(found.states, 0.0)
+    at_nothing = _rates(found, nothing)
+    full = {s for s in found.states if initial.get(s, 1.0) != 0 or np.any(at_nothing[s] != 0)}
+    ways = {}
+    for source in found.states:
+        rates = _rates(found, {**nothing, source: 1.0})
+        ways[source] = {s for s in found.states if np.any(rates[s] != at_nothing[s])}
+    while more := {s for source in full for s in ways[source]} - full:
+        full |= more
+    empty = [s for s in found.states if s not in full and s in found.rhs]
+    for state in empty:
+        del found.states[state], found.rhs[state]
+        found.steady.discard(state)
+    if empty:
+        by = dict.fromkeys(empty, ZERO)
+        for nodes in (found.definitions, found.rhs, found.currents):
+            nodes.update({key: replaced(node, by) for key, node in nodes.items()})
+        found.notes.append(
+            f"left out, since no rate of the file's values leads to them: {', '.join(empty)}"
+        )
+
+
+def _rates(found: Equations, states: Mapping[str, float]) -> dict[str, Array]:
+    """The derivatives of states at `VOLTAGES`."""
+    values = values_of(found, {"v": VOLTAGES, **states})
+    return {s: np.asarray(computed(node, values)) for s, node in found.rhs.items()}
 
 
 def _is_gate(found: Equations, state: str, rhs: Node) -> bool:

@@ -21,7 +21,7 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
-from channelfit.scoring.neuron.importing import Proof, Simulate, apart, step_families
+from channelfit.scoring.neuron.importing import TOLERANCE, Proof, Simulate, apart, step_families
 
 Array = npt.NDArray[np.float64]
 _SECONDS = 300.0
@@ -103,22 +103,34 @@ def prove_myokit(model: MyokitModel, simulate: Simulate) -> Proof:
     Raises:
         InputError: Myokit cannot evaluate it, or its states do not follow linear equations.
     """
-    protocols = (*step_families(), ramp(jumps(model.found)))
-    theirs = _theirs(model, protocols)
-    runs = []
-    for k, protocol in enumerate(protocols):
-        ours = simulate(model.imported.model, protocol)
-        per_pA = model.found.per_pA
-        runs.append((f"{protocol.name}, the file's values", apart(ours, theirs[str(k)] * per_pA)))
-    notes = []
-    if theirs["singular"].size:
-        where = ", ".join(f"{v:g}" for v in theirs["singular"])
-        notes.append(f"the file itself is 0/0 at {where} mV, where its limit was taken")
+    protocols = [*step_families(), ramp(jumps(model.found))]
+    runs, notes = _runs(model, protocols, simulate)
+    if not runs[-1][1] <= TOLERANCE:
+        # Our own steps through a ramp have an error, which shorter ones show to be theirs.
+        finer, _ = _runs(model, [ramp(jumps(model.found), 0.0625)], simulate)
+        notes.append(f"{runs[-1][0]}: error {runs[-1][1]:.1e}, of our own steps if finer ones help")
+        runs = [*runs[:-1], *finer]
     error = max(error for _, error in runs)
     return Proof(error, tuple(runs), notes=tuple(notes), truth=_TRUTH)
 
 
-def ramp(jumps_mV: Collection[float] = ()) -> Protocol:
+def _runs(
+    model: MyokitModel, protocols: list[Protocol], simulate: Simulate
+) -> tuple[list[tuple[str, float]], list[str]]:
+    """What was run and its error; and what there is to say of the file."""
+    theirs = _theirs(model, protocols)
+    runs, notes = [], []
+    for k, protocol in enumerate(protocols):
+        ours = simulate(model.imported.model, protocol)
+        error = apart(ours, theirs[str(k)] * model.found.per_pA)
+        runs.append((f"{protocol.name}, the file's values", error))
+    if theirs["singular"].size:
+        where = ", ".join(f"{v:g}" for v in theirs["singular"])
+        notes.append(f"the file itself is 0/0 at {where} mV, where its limit was taken")
+    return runs, notes
+
+
+def ramp(jumps_mV: Collection[float] = (), sampling_ms: float = 0.5) -> Protocol:
     """Up from -120 to +60 mV in 0.36 s and down again in half the time, from -80 mV and back.
 
     No sample is at a round voltage, where a file may have a value of its own.
@@ -126,6 +138,7 @@ def ramp(jumps_mV: Collection[float] = ()) -> Protocol:
     Arguments:
         jumps_mV: where rates jump: a piece so short that it does not matter goes across each,
             since a step across a jump is not exact.
+        sampling_ms: between two samples.
     """
     low, high = -120 + _BESIDE, 60 + _BESIDE
     at = [v for v in jumps_mV if low + 0.01 < v < high - 0.01]
@@ -138,7 +151,8 @@ def ramp(jumps_mV: Collection[float] = ()) -> Protocol:
         segments.append(Segment(start, end, Ramp(before, after)))
     end = segments[-1].end_ms
     segments.append(Segment(end, end + 10.0, Constant(-80.0)))
-    return Protocol("ramps over 0.54 s", -80.0, 0.5, (tuple(segments),))
+    name = f"ramps over 0.54 s, sampled every {sampling_ms:g} ms"
+    return Protocol(name, -80.0, sampling_ms, (tuple(segments),))
 
 
 def _theirs(model: MyokitModel, protocols: Collection[Protocol]) -> dict[str, Array]:
