@@ -28,6 +28,10 @@ ical.d = 0
 ical.fca = 0.5
 ical.n = 0.2
 ical.j = 1
+ikr.c = 1
+ikr.o = 0
+ikr.ob = 0
+ikr.cb = 0
 
 [engine]
 time = 0 [ms] bind time
@@ -40,7 +44,7 @@ dot(V) = -(i_ion + i_stim) / C
     label membrane_potential
 C = 1 [uF/cm^2]
     in [uF/cm^2]
-i_ion = ik.IK + i_ca + pump.INaK + ik.IK1 + ical.ICaN + ical.ICaX
+i_ion = ik.IK + i_ca + pump.INaK + ik.IK1 + ical.ICaN + ical.ICaX + ikr.IKr
     in [A/F]
 i_ca = ical.ICaL + pump.IpCa
     in [A/F]
@@ -91,6 +95,19 @@ ICaN = d * n * (V - 60)
 ICaX = if(V * d > 3, d * V, 0)
     in [A/F]
 
+[ikr]
+use membrane.V
+drug = 0
+a = 0.1 * exp(V / 25)
+b = 0.2 * exp(-V / 30)
+bound = 0.3 * drug * o - drug * ob
+dot(c) = b * o - a * c
+dot(o) = a * c - b * o - bound
+dot(ob) = bound + 0.01 * cb - 0.02 * ob
+dot(cb) = 0.02 * ob - 0.01 * cb
+IKr = 0.1 * o * (V - ions.E_K)
+    in [A/F]
+
 [pump]
 INaK = 1.3 * 1 / (1 + 0.1245 * exp(-0.1 * membrane.V / 26.7)) * ions.K_o / (ions.K_o + 1)
     in [A/F]
@@ -120,6 +137,7 @@ def test_ion_currents_are_what_the_voltage_adds_up(cell: tuple[Path, dict[str, A
         "ik.IK1",
         "ical.ICaN",
         "ical.ICaX",
+        "ikr.IKr",
     ]
 
 
@@ -161,6 +179,14 @@ def test_a_gate_that_never_leaves_its_limit_and_a_limit_at_0_mv(
     proof = prove_myokit(model, _simulated)
     assert proof.error < 1e-7
     assert proof.notes == ("the file itself is 0/0 at 0 mV, where its limit was taken",)
+
+
+def test_states_that_nothing_fills_are_left_out(cell: tuple[Path, dict[str, Any]]) -> None:
+    # bound and free channels never mix without the drug: a steady state says nothing of their sum
+    model = of(cell, "ikr.IKr")
+    assert model.states == ("ikr.c", "ikr.o")
+    assert "lead" in model.imported.text
+    assert prove_myokit(model, _simulated).error < 1e-7
 
 
 @pytest.mark.parametrize("current", ["pump.INaK", "pump.IpCa"])

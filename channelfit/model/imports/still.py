@@ -87,7 +87,10 @@ def leave_out_empty(found: Equations, initial: Mapping[str, float]) -> None:
     if empty:
         by = dict.fromkeys(empty, ZERO)
         for nodes in (found.definitions, found.rhs, found.currents):
-            nodes.update({key: replaced(node, by) for key, node in nodes.items()})
+            for key, node in list(nodes.items()):
+                nodes[key] = replaced(node, by)
+                if nodes is found.definitions and nodes[key] == ZERO:
+                    by[key] = ZERO
         found.notes.append(
             f"left out, since no rate of the file's values leads to them: {', '.join(empty)}"
         )
