@@ -166,7 +166,7 @@ def test_an_ion_decides_on_the_reversal_and_the_header_tells_the_models_own() ->
     assert "NONSPECIFIC_CURRENT" not in text
     assert "model's own reversal potential was 50 mV" in " ".join(text.split())
     own = exported(subject("na_squid"), "nmodl", replace(WHOLE_CELL, ions=("na",)))
-    assert "ena " not in own[own.index("PARAMETER") : own.index("ASSIGNED")]
+    assert "ena  =" not in own[own.index("PARAMETER") : own.index("ASSIGNED")]
     free = exported(subject("na_squid"), "nmodl", WHOLE_CELL)
     assert re.search(r"\n    ena  = 50 +\(mV\)", free)
     assert "(v - ena)" in free
@@ -243,12 +243,23 @@ def test_schemes_are_kinetic_gates_are_cnexp_and_nothing_is_bounded() -> None:
         assert not re.search(r"\bif\b|smaller|larger|TABLE|<\d", bounded)
 
 
-def test_a_scheme_with_cycles_starts_by_linear_equations() -> None:
-    text = exported(subject("hcn2_golgi"), "nmodl", WHOLE_CELL)
-    assert "SOLVE resting\n" in text
-    block = text[text.index("LINEAR resting") :]
-    assert block.splitlines()[4] == "    ~ S + F + L + FL = 1"
+def test_a_scheme_with_cycles_starts_by_state_reduction() -> None:
+    """CoreNEURON takes no LINEAR block beside a KINETIC one: both would define its solver."""
+    text = exported(subject("nav16_raman_bean"), "nmodl", WHOLE_CELL)
+    assert "LINEAR" not in text
     assert "STEADYSTATE" not in text
+    initial = text[text.index("INITIAL {") :].split("}")[0]
+    assert ": the rest by state reduction" in initial
+
+
+def test_arbor_may_have_what_neuron_assigns() -> None:
+    """Its compiler refuses v, and what is of an ion, as ASSIGNED, and celsius in a PROCEDURE."""
+    for name, ion in (("hcn2_golgi", "k"), ("na_squid", "na")):
+        text = exported(subject(name), "nmodl", replace(WHOLE_CELL, ions=(ion,)))
+        assigned = text[text.index("ASSIGNED {") :].split("}")[0].split()
+        assert not {"v", f"e{ion}", f"i{ion}", "celsius"} & set(assigned)
+        assert "PROCEDURE rates(v (mV), celsius (degC)) {" in text
+        assert "rates(v, celsius)" in text
 
 
 def test_a_cost_of_six_digits_is_told_where_there_is_one() -> None:
@@ -616,7 +627,7 @@ def test_a_function_is_refused() -> None:
 
 def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: Any) -> None:
     text = (ROOT / "docs" / "export.md").read_text()
-    (block,) = [b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "cf.load" in b]
+    (block,) = [b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "cf.export" in b]
     (tmp_path / "models").symlink_to(ROOT / "models")
     (tmp_path / "protocols").symlink_to(ROOT / "protocols")
     monkeypatch.chdir(tmp_path)

@@ -411,26 +411,29 @@ class _Mechanism(Writer):
             f"    {name:<{widths[0]}} = {value:<{widths[1]}} {unit:<{widths[2]}}   : {note}"
             for name, value, unit, note in rows
         ]
-        if self._needs_celsius:
-            lines.append("    celsius (degC)")
-        return "\n".join(["PARAMETER {", *lines, "}", ""]) if lines else ""
+        # Arbor's compiler takes neither v nor what is of an ion for ASSIGNED, and NEURON both
+        given = [("v", "(mV)"), *([(CELSIUS, "(degC)")] if self._needs_celsius else [])]
+        for names in self._read_variables().values():
+            given += [(name, self._unit_of(name)) for name in names]
+        flow_unit = "(nA)" if self.point else "(mA/cm2)"
+        given += [(flow.current, flow_unit) for flow in self.flows if flow.ion]
+        lines += [f"    {name} {unit}" for name, unit in dict.fromkeys(given)]
+        return "\n".join(["PARAMETER {", *lines, "}", ""])
 
     @property
     def _needs_celsius(self) -> bool:
         return CELSIUS in self.used
 
     def _assigned(self) -> str:
-        rows = [("v", "(mV)")]
+        rows = list[tuple[str, str]]()
         flow_unit, size_unit = ("(nA)", "(nS)") if self.point else ("(mA/cm2)", "(S/cm2)")
         for flow in self.flows:
-            rows.append((flow.current, flow_unit))
+            rows += [] if flow.ion else [(flow.current, flow_unit)]
             if flow.term.ion:
                 rows.append((flow.conductance, "(um3/ms)" if self.point else "(cm/s)"))
             else:
                 rows.append((flow.conductance, size_unit))
             rows += [(flow.rectification, "(1)")] if flow.rectification else []
-        for names in self._read_variables().values():
-            rows += [(name, self._unit_of(name)) for name in names]
         for inf, tau in self.inf_tau.values():
             rows += [(inf, "(1)"), (tau, "(ms)")]
         rows += [(name, "(/ms)") for name in self.rate.values()]
@@ -446,7 +449,7 @@ class _Mechanism(Writer):
         lines = ["    SOLVE scheme METHOD sparse"] if self.schemes else []
         lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
         at_once = self.instant or any(flow.rectification for flow in self.flows)
-        lines += ["    rates(v)"] if at_once else []
+        lines += [f"    {self._call}"] if at_once else []
         sums: dict[str, list[str]] = {}
         for flow in self.flows:
             size = self.printer.operand(flow.term.size)
@@ -481,30 +484,56 @@ class _Mechanism(Writer):
         names = self.inf_tau.get(gate.name)
         return names[0] if names else super()._limit(gate)
 
-    def _settled(self, cyclic: Sequence[Chain]) -> list[str]:
-        """The lines that put schemes to their steady state, each by a LINEAR block of its own.
+    @property
+    def _call(self) -> str:
+        # Arbor's compiler lets no PROCEDURE look at celsius, unless it is an argument
+        return f"rates(v, {CELSIUS})" if self._needs_celsius else "rates(v)"
+
+    def _settled(self, cyclic: Sequence[Chain]) -> tuple[list[str], list[str]]:
+        """Local names and lines of the steady state by state reduction, which subtracts nothing.
 
         NEURON's STEADYSTATE is one implicit step of 1e9 ms, which misses the steady state by a
-        millionth where a rate is as slow as 1e-3/ms.
+        millionth where a rate is as slow as 1e-3/ms, and CoreNEURON takes no LINEAR block beside a
+        KINETIC one. (Grassmann, Taksar and Heyman 1985, Operations Research 33:1107-1116.)
         """
-        for k, chain in enumerate(cyclic):
-            self.functions.blocks[f"resting{k or ''}"] = self._linear(f"resting{k or ''}", chain)
-        return [f"    SOLVE resting{k or ''}" for k in range(len(cyclic))]
+        local, lines = list[str](), list[str]()
+        for chain in cyclic:
+            own, more = self._reduced(chain)
+            local, lines = local + own, lines + more
+        return (["leaving", "total", *local] if cyclic else []), lines
 
-    def _linear(self, name: str, chain: Chain) -> str:
-        """The equations of a scheme's steady state: no net flow into any state, and a sum of 1."""
-        lines = []
-        for state in chain.states[:-1]:
-            flows = []
-            for k, t in enumerate(chain.transitions):
-                if state in (t.source, t.target):
-                    sign = "-" if t.source == state else "+"
-                    flows.append(
-                        f"{sign} {self.state[chain.name, t.source]}*{self._flow(chain, k)}"
-                    )
-            lines.append(f"    ~ {' '.join(flows).removeprefix('+ ')} = 0")
-        every = " + ".join(str(self.state[chain.name, state]) for state in chain.states)
-        return "\n".join([f"LINEAR {name} {{", *lines, f"    ~ {every} = 1", "}", ""])
+    def _reduced(self, chain: Chain) -> tuple[list[str], list[str]]:
+        index = {state: k for k, state in enumerate(chain.states)}
+        states = [str(self.state[chain.name, state]) for state in chain.states]
+        flows: dict[tuple[int, int], list[str]] = {}
+        for k, t in enumerate(chain.transitions):
+            flows.setdefault((index[t.source], index[t.target]), []).append(self._flow(chain, k))
+        rate = {way: " + ".join(own) for way, own in flows.items()}
+        local, lines, shares = list[str](), list[str](), dict[int, dict[int, str]]()
+
+        def named(way: tuple[int, int], text: str) -> None:
+            name = self.claimed.claim(f"r{way[0]}_{way[1]}")
+            local.append(name)
+            lines.append(f"    {name} = {text}")
+            rate[way] = name
+
+        for last in range(len(states) - 1, 0, -1):
+            onward = {j: rate[last, j] for j in range(last) if (last, j) in rate}
+            lines.append(f"    leaving = {' + '.join(onward.values()) or '1'}")
+            shares[last] = {}
+            for i in [i for i in range(last) if (i, last) in rate]:
+                named((i, last), f"({rate[i, last]})/leaving")
+                shares[last][i] = rate[i, last]
+                for j, way in onward.items():
+                    if j != i:
+                        passed = f"{rate[i, last]}*({way})"
+                        named((i, j), f"{rate[i, j]} + {passed}" if (i, j) in rate else passed)
+        lines.append(f"    {states[0]} = 1   : the rest by state reduction")
+        for j in range(1, len(states)):
+            parts = [f"{states[i]}*{name}" for i, name in shares[j].items()]
+            lines.append(f"    {states[j]} = {' + '.join(parts) or '0'}")
+        lines.append(f"    total = {' + '.join(states)}")
+        return local, lines + [f"    {state} = {state}/total" for state in states]
 
     def _approach(self, gate: Chain) -> str:
         """The derivative of a gate."""

@@ -16,7 +16,7 @@ from typing import Literal
 
 import sympy
 
-from channelfit.model.channel import Chain, ChannelModel, Parameter, Transition
+from channelfit.model.channel import CELSIUS, Chain, ChannelModel, Parameter, Transition
 from channelfit.model.evaluation import evaluate
 from channelfit.scoring.neuron.nmodl_printer import LIBRARY, Functions, NmodlPrinter, number
 
@@ -399,7 +399,7 @@ class Writer:
     def _breakpoint(self) -> str:
         lines = ["    SOLVE scheme METHOD sparse"] if self.schemes else []
         lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
-        lines += ["    rates(v)"] if self.instant or self.drive else []
+        lines += [f"    {self._call}"] if self.instant or self.drive else []
         if not self.model.ohmic:
             lines += self._sum_of_terms()
             return "\n".join(["BREAKPOINT {", *lines, "}", ""])
@@ -441,14 +441,15 @@ class Writer:
         return text if chain.power == 1 else f"{text}^{chain.power}"
 
     def _initial(self) -> str:
-        lines, local = ["    rates(v)"], ""
+        lines, local = [f"    {self._call}"], list[str]()
         lines += [f"    {self._value_of(gate)} = {self._limit(gate)}" for gate in self.gates]
-        lines += self._settled([chain for chain in self.schemes if _tree(chain) is None])
+        own, settled = self._settled([chain for chain in self.schemes if _tree(chain) is None])
+        local, lines = local + own, lines + settled
         for chain in self.schemes:
             steps = _tree(chain)
             if steps is None:
                 continue
-            local = "    LOCAL total"
+            local += ["total"] if "total" not in local else []
             states = [str(self.state[chain.name, s]) for s in chain.states]
             lines.append(
                 f"    {states[0]} = 1   : the rest by detailed balance, which a tree obeys"
@@ -459,11 +460,17 @@ class Writer:
                 lines.append(f"    {states[far]} = {states[near]}*{ratio}")
             lines.append(f"    total = {' + '.join(states)}")
             lines += [f"    {s} = {s}/total" for s in states]
-        return "\n".join(filter(None, ["INITIAL {", local, *lines, "}"])) + "\n"
+        declared = _wrapped(f"LOCAL {', '.join(local)}") if local else []
+        return "\n".join(["INITIAL {", *declared, *lines, "}"]) + "\n"
 
-    def _settled(self, cyclic: Sequence[Chain]) -> list[str]:
-        """The lines that put schemes to their steady state where it is no simple product."""
-        return ["    SOLVE scheme STEADYSTATE sparse"] if cyclic else []
+    def _settled(self, cyclic: Sequence[Chain]) -> tuple[list[str], list[str]]:
+        """Local names and lines that put schemes to a steady state that is no simple product."""
+        return [], ["    SOLVE scheme STEADYSTATE sparse"] if cyclic else []
+
+    @property
+    def _call(self) -> str:
+        """The call that computes the rates."""
+        return "rates(v)"
 
     def _value_of(self, gate: Chain) -> str:
         """The name of the variable that says how far a gate is open."""
@@ -490,7 +497,7 @@ class Writer:
     def _kinetic(self) -> str:
         if not self.schemes:
             return ""
-        lines = ["    rates(v)"]
+        lines = [f"    {self._call}"]
         for chain in self.schemes:
             lines += self._reactions(chain)
         for chain in self.schemes:
@@ -514,26 +521,24 @@ class Writer:
     def _derivative(self) -> str:
         if not self.gates:
             return ""
-        lines = ["    rates(v)"]
+        lines = [f"    {self._call}"]
         lines += [f"    {self._value_of(gate)}' = {self._approach(gate)}" for gate in self.gates]
         return "\n".join(["DERIVATIVE gates {   : exact while v stands still", *lines, "}", ""])
 
     def _rates(self) -> str:
         lines = []
         if self.definition:
-            lines += textwrap.wrap(
-                f"LOCAL {', '.join(self.definition.values())}",
-                90,
-                initial_indent="    ",
-                subsequent_indent="        ",
-            )
+            lines += _wrapped(f"LOCAL {', '.join(self.definition.values())}")
         for name, expression in self.model.definitions:
             if name in self.definition:
                 lines.append(f"    {self.definition[name]} = {self.printer.text(expression)}")
         for chain in self.model.chains:
             lines += [f"    {line}" for line in self._rates_of(chain)]
         lines += [f"    {line}" for line in self._extra_rates()]
-        return "\n".join(["UNITSOFF", "", "PROCEDURE rates(v (mV)) {", *lines, "}", ""])
+        head = "PROCEDURE rates(v (mV)) {"
+        if self._call != "rates(v)":
+            head = f"PROCEDURE rates(v (mV), {CELSIUS} (degC)) {{"
+        return "\n".join(["UNITSOFF", "", head, *lines, "}", ""])
 
     def _extra_rates(self) -> list[str]:
         """The lines that set what else follows the voltage at once."""
@@ -548,6 +553,11 @@ class Writer:
             f"{self.rate[chain.name, k]} = {self.printer.text(t.rate)}"
             for k, t in enumerate(chain.transitions)
         ]
+
+
+def _wrapped(text: str) -> list[str]:
+    """A long line as several, indented."""
+    return textwrap.wrap(text, 90, initial_indent="    ", subsequent_indent="        ")
 
 
 #: Up to so many states, products of ratios of ordinary rates do not overflow.
