@@ -77,7 +77,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="at the same time")
     options = parser.parse_args()
     jobs, files = [], []
-    for path in sorted(options.folder.rglob(f"*{options.only}*.mmt")):
+    for path in sorted(options.folder.rglob("*.mmt")):
+        if options.only not in path.stem:
+            continue
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         try:
             plain = read_myokit(path)
