@@ -256,7 +256,7 @@ def test_a_peak_that_was_cut_off_is_seen_through_conditioning_and_not_behind_a_m
     steps = {"recording": {"condition": [{"subtract": {"file": "after.csv"}}]}}
     assert cautions(tmp_path, "model_a", whole, **steps) == ""
     assert "stays at exactly" in cautions(tmp_path, "model_a", cut, **steps)
-    mask = {"mask": [{"from": "5 ms", "to": "20 ms"}]}
+    mask = {"mask": [{"from": "5 ms", "to": "46 ms"}]}
     assert "stays at exactly" not in cautions(tmp_path, "model_a", cut, **steps, **mask)
 
 

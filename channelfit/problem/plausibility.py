@@ -231,9 +231,9 @@ def _clipped(seen: Seen) -> Iterator[Caution]:
     still = np.mean(moves[inside] == 0) if inside.any() else 1.0
     quantum = moves[moves > 0].min()
     for end in ends if still < 0.05 else ():
-        at_end = (seen.current_pA == end) & seen.scored  # what is masked does no harm
-        if not at_end.any():
-            continue
+        at_end = (seen.current_pA == end) & seen.known
+        if (at_end & seen.scored).sum() < _CLIPPED_RUN:
+            continue  # what is masked does no harm
         index, length = _longest_run(at_end)
         sweep, start = index
         before = seen.current_pA[sweep, start - 1] if start else end
