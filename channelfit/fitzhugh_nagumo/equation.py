@@ -317,7 +317,6 @@ def from_file(file: Path, x: Array) -> tuple[Array, Array]:
 
 
 def _columns(file: Path) -> dict[str, Array]:
-    columns: dict[str, Array]
     try:
         if file.suffix == ".npz":
             found = read_arrays(file)
