@@ -30,8 +30,8 @@ _EXACT = 1e-13
 _BESIDE, _LINEAR = 0.05, 1e-9
 #: A sum of states whose change is below this share of their rates is constant.
 _CONSERVED = 1e-9
-#: ms: a step after which a gate is where it ends.
-_LONG = 1e9
+#: ms: steps after which a gate is where it ends, and where it was.
+_LONG, _SHORT = 1e9, 1e-10
 #: A share of the largest rate that is rounding alone.
 _ROUNDING = 1e-15
 
@@ -185,7 +185,10 @@ class _Place:
         for (start, end, v), (first, last) in zip(self.job["sweeps"][sweep], ranges, strict=True):
             # NEURON's clock starts anew, so that the first steps are not lost beside a late t
             h.t, self.place.v = 0.0, v + beside
-            if not self.whole["stepped"]:
+            if self.whole["stepped"]:  # what the current has of the voltage follows with a step
+                self._advance(_SHORT)
+                h.t = 0.0
+            else:
                 h.CVode().re_init()
             for k in range(first, last):
                 self._advance(k * period - start)
@@ -195,7 +198,7 @@ class _Place:
 
     def _advance(self, until_ms: float) -> None:
         pause = until_ms - self.h.t
-        if pause <= TIME_TOLERANCE * 1e-3:
+        if pause <= TIME_TOLERANCE * 1e-3 and pause != _SHORT:
             return
         if self.whole["stepped"]:  # a step of the file's own, which is exact at any length
             self.h.dt = pause
