@@ -96,12 +96,15 @@ class Clamped:
         def of(x: float, v: Any) -> Array:
             return rate({**self.rest, self.voltage: v * self.per_mv, state: np.asarray(x)})
 
-        where = root(lambda x: of(float(x[0]), _GRID[5]), [self.rest[state]], tol=1e-14)
+        def here(x: Array) -> Array:
+            return of(float(x[0]), _GRID[5])
+
+        where = root(here, [self.rest[state]], tol=1e-14)
         x = float(where.x[0])
         scale = np.abs(of(x + 0.1, _GRID)).max() + np.abs(of(x - 0.1, _GRID)).max()
         if not np.abs(of(x, _GRID)).max() <= _LINEAR * scale:
             raise InputError(f"{state} does not stay where it is at every voltage")
-        self.rest[state] = x
+        self.rest[state] = np.float64(x)
 
     def _values(self, function: Callable[[dict[str, Any]], Array], v: Array, at: Array) -> Array:
         """The values of a function at voltages, by their limits where they are no numbers.
@@ -148,7 +151,8 @@ class Clamped:
             error = np.abs(whole[:, k, :n] @ trial + constant - expected)
             if (error > _LINEAR * np.maximum(np.abs(whole[:, k]).max(axis=1), 1e-3)).any():
                 raise InputError("the derivatives are not linear in the states of the channel")
-        return whole * self.per_ms
+        found: Array = whole * self.per_ms
+        return found
 
     def current(self, v: Array, states: Array) -> Array:
         """(n,) the current at voltages (n,) and states (n_states, n)."""
@@ -207,7 +211,7 @@ class Clamped:
         half = pauses / 2
         first = self._stepped(v, slope, half)
         second = self._stepped(v + slope * half, slope, half)
-        found = second @ first
+        found: Array = second @ first
         between = first @ states[:, :, None]
         changed = second @ between - whole @ states[:, :, None]
         rough = np.abs(changed).max(axis=(1, 2)) > _STEP_ERROR
