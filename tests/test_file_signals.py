@@ -102,7 +102,7 @@ def test_a_unit_that_is_no_current_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_current_beyond_all_measure_is_refused(tmp_path: Path) -> None:
-    scipy_io.savemat(tmp_path / "m.mat", {"x": CURRENT * 1e200})
+    scipy_io.savemat(tmp_path / "m.mat", {"x": CURRENT * 1e50})
     keys = {"current": {"signal": "x", "unit": "nA"}, "sampling": "0.1 ms"}
     with pytest.raises(InputError, match="pA is more than 1e\\+15 pA; is the unit right"):
         recorded(tmp_path, "m.mat", **keys)

@@ -88,6 +88,7 @@ def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
         ("1,234;5\n6,789;1\n", 'line 1: "1,234" may have a decimal comma or one between'),
         ('"12,573"\n"13,001"\n', 'line 1: "12,573" has a decimal comma'),
         ('I\n"12,573"\n', 'line 2: not a table of numbers: "12,573" has a decimal comma'),
+        ('t,I,x\n1,2,n/a\n3,"12,573"\n', 'not a table of numbers: "12,573" has a decimal comma'),
     ],
 )
 def test_decimal_commas(tmp_path: Path, text: str, said: str) -> None:

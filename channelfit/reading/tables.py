@@ -406,6 +406,8 @@ def _fill_empty(row: str, delimiter: str) -> str:
 def _fill_missing(row: str, delimiter: str | None) -> str:
     """A row with NaN in its empty cells, and in those that say that there is no number."""
     cells = _cells(row, delimiter)
+    if delimiter and any(delimiter in cell for cell in cells):
+        return row  # quoted, as thousands are: it must stay one cell, and be refused
     filled = ["nan" if not cell or is_missing(cell) else cell for cell in cells]
     return (delimiter or " ").join(filled)
 
