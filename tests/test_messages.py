@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import channelfit
 from channelfit.front.main import main
 from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import Protocol, build_protocol
@@ -412,9 +413,12 @@ def test_a_density_is_multiplied_by_the_membrane() -> None:
     assert float(written.conductance) == pytest.approx(10)
 
 
-def test_a_membrane_that_nothing_is_divided_by_is_refused() -> None:
-    assert "current.area: is not used" in said_of(with_current(area="1000 um2"))
+def test_the_size_of_a_membrane_is_above_0_and_serves_exports(tmp_path: Path) -> None:
     assert "a size above 0" in said_of(with_current(area=0))
+    file = tmp_path / "m.yaml"
+    file.write_text(dump_yaml(with_current(area="1000 um2")))
+    channelfit.export(file, tmp_path / "m.mod")
+    assert "gbar = 0.0005 (S/cm2)" in (tmp_path / "m.mod").read_text()
 
 
 def test_concentrations_are_parameters() -> None:
