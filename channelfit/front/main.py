@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Any
 
 import click
-from click.utils import PacifyFlushWrapper
 
 from channelfit import __version__
 from channelfit.front import interrupts
@@ -77,8 +76,8 @@ class _Commands(click.Group):
             try:
                 return super().main(*args, **settings)
             except SystemExit:
-                # click's way with a closed pipe
-                if type(sys.stdout) is PacifyFlushWrapper:
+                # click's way with a closed pipe; importing the class warns that it is to move
+                if type(sys.stdout).__name__ == "PacifyFlushWrapper":
                     sys.exit(_nobody_reads())
                 raise
             finally:
