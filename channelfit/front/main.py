@@ -77,7 +77,7 @@ class _Commands(click.Group):
                 return super().main(*args, **settings)
             except SystemExit:
                 # click's way with a closed pipe; importing the class warns that it is to move
-                if type(sys.stdout).__name__ == "PacifyFlushWrapper":
+                if type(sys.stdout).__name__.lstrip("_") == "PacifyFlushWrapper":
                     sys.exit(_nobody_reads())
                 raise
             finally:
