@@ -33,8 +33,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from channelfit.problem.experiment import total_weight
-
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
 
@@ -476,6 +474,8 @@ def spectrum_at(
         simulate: gives per experiment the currents (n_sweeps, n_times, n) pA of points (n_free, n);
             it is asked where residuals are correlated.
     """
+    from channelfit.problem.experiment import total_weight  # loads SymPy, which reports do without
+
     residuals, counts = weighted(problem, traces), counting(problem)
     if spectrum_of(residuals, counts) is None:
         return None
