@@ -36,6 +36,7 @@ from channelfit.scoring.layout.clamp_grid import BEGIN, LENGTH, LEVELS, grid
 from channelfit.scoring.layout.low_pass import bessel_poles, modes, step_tables
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.membrane import membrane_potentials
 from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.reference_clamp import ClampReference
 from channelfit.scoring.scorer import make_scorer
@@ -708,3 +709,44 @@ def test_the_shipped_fit_of_two_clamps_explains_both_recordings() -> None:
     assert np.sqrt(scorer.score(values[:, None]).cost[0]) < 90  # pA, of 15,500
     values[names.index("dv[0CP]")] = 0.0
     assert np.sqrt(scorer.score(values[:, None]).cost[0]) > 500
+
+
+# --- the membrane's potential --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacitance", [0.0, 20.0])
+def test_the_membrane_loses_what_the_current_takes_over_the_series_resistance(
+    capacitance: float,
+) -> None:
+    """At the end of a step that of Ohm's law, before it the charging of a circuit without one."""
+    protocol = Protocol.steps([-30, 10], duration=30, holding=-100, sampling=0.05)
+    q = {
+        "series_resistance": sympy.Float(10),
+        "membrane_capacitance": sympy.Float(capacitance),
+        "fraction": sympy.Float(0.4),
+        "offset": sympy.Float(2),
+        "delay": sympy.Float(0.3),
+    }
+    problem = clamped(model_named("model_b"), protocol, LowPass(2, 5.0), **q)
+    values = problem.model.values()
+    (membrane,) = membrane_potentials(problem, values)
+    assert membrane is not None
+    current = ClampScorer(problem).simulate(values[:, None])[0][:, :, 0]
+    lost = 0.6 * 10e-3 * current
+    assert abs(lost[1, -1]) > 1
+    assert membrane[:, -1] == pytest.approx([-28 - lost[0, -1], 12 - lost[1, -1]], abs=2e-2)
+    empty = values.copy()
+    empty[problem.model.parameter_names.index("gmax")] = 0.0
+    (alone,) = membrane_potentials(problem, empty)
+    assert alone is not None
+    # without a compensation that lags, the circuit has a time constant of 0.6 Rs C
+    tau = 0.6 * 10e-3 * capacitance
+    t = protocol.times_ms[1:]
+    gone = np.exp(-t / tau) if tau else np.zeros_like(t)
+    assert alone[1, 1:] == pytest.approx(12 - 110 * gone, abs=1e-2)
+
+
+def test_a_clamp_that_holds_the_command_has_no_potential_beside_it() -> None:
+    leaky = {"leak_conductance": sympy.Float(1), "delay": sympy.Float(0.1)}
+    problem = clamped(model_named("model_b"), STEP, **leaky)
+    assert membrane_potentials(problem, problem.model.values()) == [None]

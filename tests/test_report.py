@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import hashlib
 import io
@@ -26,7 +27,9 @@ from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.report import page_words, step_families
 from channelfit.results.report.page_content import run_of, side_by_side
-from channelfit.results.report.page_facts import _at_command, facts_of
+from channelfit.results.report.page_facts import facts_of
+from channelfit.results.report.page_figures import packed_samples
+from channelfit.results.report.plots import traces_figure
 from channelfit.results.report.print_figures import NARROW, WIDE, figures_of, save_figures
 from channelfit.results.report.residuals import autocorrelation
 from channelfit.results.report.step_families import (
@@ -68,10 +71,9 @@ def test_why_no_conductance_is_measured_is_said():
 
 
 def test_a_delay_alone_leaves_the_membrane_at_the_command():
-    assert _at_command(None)
-    assert _at_command(Clamp(delay=sympy.Float(0.2)))
-    assert not _at_command(Clamp(series_resistance=sympy.Float(5.0)))
-    assert not _at_command(Clamp(offset=sympy.Symbol("shift")))
+    assert Clamp(delay=sympy.Float(0.2)).holds_command
+    assert not Clamp(series_resistance=sympy.Float(5.0)).holds_command
+    assert not Clamp(offset=sympy.Symbol("shift")).holds_command
 
 
 def test_a_family_of_steps_gives_back_what_it_was_made_from():
@@ -240,6 +242,23 @@ def test_tables_hold_every_sample_and_no_text_of_a_user():
         expected = (STEPS.command()[k], data[k], weight[k], current[k])
         assert np.allclose(shown, expected, rtol=1e-8, equal_nan=True)
     assert "=1+1" not in text
+
+
+def test_the_membrane_of_a_clamp_stands_beside_the_command():
+    """In the table, in the page and in the picture."""
+    current = relaxing(4.0, np.linspace(1, 100, len(LEVELS)))
+    membrane = STEPS.command() - 7.5
+    traces = Traces(STEPS, current, membrane=membrane)
+    rows = list(csv.reader(io.StringIO(table_text(traces))))
+    assert rows[0][1:4] == ["sweep 1 command (mV)", "sweep 1 membrane (mV)", "sweep 1 fit (pA)"]
+    assert [float(row[2]) for row in rows[1:]] == pytest.approx(membrane[0])
+    (packed,) = {one["membrane"] for one in packed_samples(traces, 10**6)["sweeps"][:1]}
+    shown = np.frombuffer(base64.b64decode(packed), "<f4")
+    assert shown == pytest.approx(membrane[0])
+    figure = traces_figure([traces], "x")
+    drawn = [line.get_ydata() for line in figure.subfigs[0].axes[0].lines]
+    assert any(np.array_equal(y, membrane[-1], equal_nan=True) for y in drawn)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["command", "membrane"]
 
 
 def test_a_sweep_that_has_ended_has_empty_cells():

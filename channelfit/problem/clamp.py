@@ -92,6 +92,11 @@ class Clamp:
         """The expression of each quantity by its name, the filter left out."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "low_pass"}
 
+    @property
+    def holds_command(self) -> bool:
+        """Whether the membrane is at the command at once, whatever else the amplifier does."""
+        return bool(self.series_resistance.is_zero and self.offset.is_zero)
+
     def used_names(self) -> set[str]:
         """The parameters on which a quantity depends."""
         return {s.name for e in self.quantities().values() for s in e.free_symbols}

@@ -42,6 +42,7 @@ from channelfit.results.report.artist import Artist
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
+from channelfit.scoring.membrane import membrane_potentials
 from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
@@ -479,9 +480,10 @@ def _first(faults: Iterable[InputError | None]) -> InputError | None:
 
 def page_of(fit: FitPlan, winner: Winner, evaluations: int) -> Page:
     """What a picture of a fit shows: data, fit, residual and command voltage of each experiment."""
-    pairs = zip(fit.problem.experiments, winner.traces, strict=True)
+    membranes = membrane_potentials(fit.problem, winner.values)
+    rows = zip(fit.problem.experiments, winner.traces, membranes, strict=True)
     return Page(
-        tuple(fitted(experiment, traces) for experiment, traces in pairs),
+        tuple(fitted(*row) for row in rows),
         fit.name,
         f"RMS {winner.rms_pA:.3g} pA after {evaluations:,} candidates",
     )

@@ -189,6 +189,7 @@ def _experiment(
         "labels": [runs[k].label for k in shown.runs],
         "places": places,
         "data": traces.data is not None,
+        "membrane": traces.membrane is not None,
         "several": traces.protocol.n_sweeps > 1,
         "step": samples["step"],
         "time": samples["time"],

@@ -11,7 +11,7 @@ import numpy as np
 
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
-from channelfit.problem.clamp import Clamp, words_of_clamps
+from channelfit.problem.clamp import words_of_clamps
 from channelfit.results.report.page_content import Facts
 from channelfit.results.report.scheme_words import scheme_of
 
@@ -33,11 +33,6 @@ def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
     told = next((c for c in celsius if c is not None), None)
     model = build_model(plan.document, plan.model_file, told, words_of_clamps(plan.section))
     return Facts(summary_json, scheme_of(model), _reversals(plan, result.values), history)
-
-
-def _at_command(clamp: Clamp | None) -> bool:
-    """Whether the membrane is at the command at once, whatever else the amplifier does."""
-    return clamp is None or (clamp.series_resistance.is_zero and clamp.offset.is_zero)
 
 
 def _columns(history: np.ndarray) -> np.ndarray:
@@ -63,7 +58,7 @@ def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | str, ...]:
         own = group.parameters(np.asarray(values, dtype=float)[:, None])[:, 0]
         names = dict(zip(group.problem.model.parameter_names, own.tolist(), strict=True))
         told: float | str = float(evaluate(ohmic.reversal, names))
-        if not _at_command(group.clamp):
+        if group.clamp is not None and not group.clamp.holds_command:
             told = (
                 "the membrane is not at the command, which the clamp of this fit says, so that the "
                 "current over command minus reversal would be none"

@@ -115,6 +115,8 @@ def draw_traces(figures: Figures, number: int, shown: Shown, budget: int) -> dic
     has_data, noisy = traces.data is not None, is_noisy(traces)
     command = _over_time(across, _COMMAND)
     _lines(command, f"{name}-command", 1.2)
+    if traces.membrane is not None:
+        _lines(command, f"{name}-membrane", 1.2)
     current = _over_time(across, _CURRENT)
     fits = [(f"{name}-fit{k}", 1.4 if noisy or not has_data else 3.2) for k in _places(traces)]
     data = [(f"{name}-hidden", 0.8), (f"{name}-data", 0.9)] if has_data else []
@@ -197,7 +199,8 @@ def _packed_sweeps(
     found = []
     for k, command in enumerate(traces.protocol.command()):
         n = traces.protocol.n_times(k)
-        rows = [c[k, :n] for c in (*_maybe(traces.data), *traces.results)]
+        shown = (*_maybe(traces.data), *traces.results, *_maybe(traces.membrane))
+        rows = [c[k, :n] for c in shown]
         picks = np.arange(n) if size == 1 else _extremes(rows, size)
         corners = _corners(command[:n])
         if len(corners) > MOST_CORNERS:  # it is no line with corners: sample by sample
@@ -210,6 +213,8 @@ def _packed_sweeps(
             "fits": [packed(c[k, picks] * factor, "<f4") for c in traces.results],
             "within": _stretches(counts[k, picks]),
         }
+        if traces.membrane is not None:
+            kept["membrane"] = packed(rows[-1][picks], "<f4")
         if differences is not None:
             kept["apart"] = [packed(c[k, picks], "<f4") for c in differences]
         found.append(kept)

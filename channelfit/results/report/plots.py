@@ -114,8 +114,10 @@ def traces_figure(
         for k, cell in enumerate(grid.flat):
             if k < len(panels):
                 _Cell(panels[k], zooms[k]).draw(cell, residual, names[-1])
-        legend = _handles(panels) if residual else []
-        used = _head(figure, title, subtitle, legend, names[:-1])
+        legend, labels = _handles(panels) if residual else [], [*names[:-1]] * residual
+        if any(p.membrane is not None for p in panels):
+            legend, labels = [*legend, *_potentials(panels)], [*labels, "command", "membrane"]
+        used = _head(figure, title, subtitle, legend, labels)
         engine.set(rect=(0, 0, 1, 1 - used / float(figure.get_figheight())))
         settle(figure)
     return figure
@@ -307,6 +309,13 @@ def _handles(panels: Sequence[Traces]) -> list[Any]:
     return [tuple(data), *rest]
 
 
+def _potentials(panels: Sequence[Traces]) -> list[Any]:
+    """Return lines for a legend, drawn as commands and membrane potentials are."""
+    n = 3 if any(p.protocol.n_sweeps > 1 for p in panels) else 1
+    colored = tuple(Line2D([], [], color=c, linewidth=1.0) for c in sweeps.ramp(n))
+    return [Line2D([], [], color=MUTED, linewidth=1.0), colored]
+
+
 def _rival(k: int) -> dict[str, Any]:
     """Return color and line style of a whole result; what lies beneath shows through the gaps."""
     style = ("-", "--", "-.", ":")[k % 4]
@@ -328,7 +337,6 @@ class _Cell:
 
     def __init__(self, traces: Traces, zooms: Sequence[tuple[float, float]]) -> None:
         self.traces, self.zooms = traces, zooms
-        self.command = traces.protocol.command()
         self.scale, self.time_unit = _time(traces.protocol)
         self.t = traces.protocol.times_ms * self.scale
         self.key = sweeps.key_of(traces.protocol)
@@ -405,8 +413,7 @@ class _Cell:
     def _column(self, axes: np.ndarray, part: slice) -> None:
         """Draw command, current and residual of all sweeps, for a part of the samples."""
         traces, t = self.traces, self.t[part]
-        for row, color in zip(self.command, self.colors, strict=True):
-            draw_trace(axes[0], t, row[part], MUTED if traces.rivals else color, 1.0)
+        draw_potentials(axes[0], traces, self.t, self.colors, 1.0, part, bool(traces.rivals))
         # What is wider lies beneath: a broad line under the data, or a thin one over their noise.
         n, zorder = len(traces.results), 2.5 if self.noisy else 2.2
         thin = self.noisy or traces.data is None
@@ -515,6 +522,31 @@ def _where_weighted(traces: Traces, values: np.ndarray) -> np.ndarray:
 def _largest(values: np.ndarray) -> float:
     finite = values[np.isfinite(values)]
     return float(np.abs(finite).max()) if finite.size else 0.0
+
+
+def draw_potentials(
+    axis: Axes,
+    traces: Traces,
+    t: np.ndarray,
+    colors: Sequence[Any],
+    linewidth: float,
+    part: slice = slice(None),
+    muted: bool = False,
+) -> None:
+    """Draw the commands of all sweeps and, where the membrane is elsewhere, its potentials.
+
+    Arguments:
+        t: (n_times,), in the unit of the axis.
+        colors: of the sweeps.
+        part: the samples that are drawn.
+        muted: whether no color stands for a sweep.
+    """
+    grey = muted or traces.membrane is not None
+    for row, color in zip(traces.protocol.command(), colors, strict=True):
+        draw_trace(axis, t[part], row[part], MUTED if grey else color, linewidth)
+    if traces.membrane is not None:
+        for row, color in zip(traces.membrane, colors, strict=True):
+            draw_trace(axis, t[part], row[part], color, linewidth, zorder=2.1)
 
 
 def draw_trace(

@@ -29,6 +29,7 @@ from channelfit.results.report.plots import (
     INK,
     MUTED,
     current_unit,
+    draw_potentials,
     draw_trace,
     fit_axis,
     is_noisy,
@@ -161,8 +162,7 @@ def _traces(shown: Shown, labels: Sequence[str]) -> Figure:
     seconds = float(t[-1]) >= 2000
     t = t * (1e-3 if seconds else 1.0)
     shades: list[Any] = list(sweeps.colors(key))
-    for row, color in zip(traces.protocol.command(), shades, strict=True):
-        draw_trace(axes[0], t, row, MUTED if labels else color, 0.8)
+    draw_potentials(axes[0], traces, t, shades, 0.8, muted=bool(labels))
     axes[0].set_ylabel("voltage\n(mV)")
     colors = [COLORS[run % len(COLORS)] for run in shown.runs]
     lines = (

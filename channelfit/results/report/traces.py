@@ -26,6 +26,8 @@ class Traces:
         weight: (n_sweeps, n_times); residuals are drawn, and axes scaled, where it is above 0.
         title, subtitle: stand above the panel.
         rivals: other results of the same shape. With them all sweeps of one result have one color.
+        membrane: (n_sweeps, n_times) mV, the potential of the membrane in `result`; None where it
+            is the command.
     """
 
     protocol: Protocol
@@ -35,6 +37,7 @@ class Traces:
     title: str = ""
     subtitle: tuple[str, ...] = ()
     rivals: tuple[np.ndarray, ...] = ()
+    membrane: np.ndarray | None = None
 
     @property
     def results(self) -> tuple[np.ndarray, ...]:
@@ -51,19 +54,28 @@ class Page:
     subtitle: str = ""
 
 
-def fitted(experiment: Experiment, result: np.ndarray) -> Traces:
+def fitted(
+    experiment: Experiment, result: np.ndarray, membrane: np.ndarray | None = None
+) -> Traces:
     """Return recording and fit of one experiment, titled with its name and with how good the fit
     is.
 
     Arguments:
         result: (n_sweeps, n_times) pA, the fit.
+        membrane: (n_sweeps, n_times) mV, the potential of its membrane; None for the command.
     """
     protocol, recording = experiment.protocol, experiment.recording
     if recording is None:
-        return Traces(protocol, result, title=experiment.title)
+        return Traces(protocol, result, title=experiment.title, membrane=membrane)
     found = quality(result, recording.current_pA, recording.weight)
     return Traces(
-        protocol, result, recording.current_pA, recording.weight, experiment.title, _in_words(found)
+        protocol,
+        result,
+        recording.current_pA,
+        recording.weight,
+        experiment.title,
+        _in_words(found),
+        membrane=membrane,
     )
 
 

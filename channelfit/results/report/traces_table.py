@@ -33,8 +33,8 @@ def save_tables(panels: Sequence[Traces], folder: Path) -> list[Path]:
 def table_text(traces: Traces) -> str:
     """One experiment as CSV: a row a sample, nine digits, empty cells where nothing is known.
 
-    Columns: time (ms), and for each sweep its command (mV), data (pA) and weight where there is a
-    recording, and fit (pA).
+    Columns: time (ms), and for each sweep its command (mV), the membrane's potential (mV) where it
+    is another, data (pA) and weight where there is a recording, and fit (pA).
     """
     protocol = traces.protocol
     command = protocol.command()
@@ -42,6 +42,9 @@ def table_text(traces: Traces) -> str:
     for k in range(protocol.n_sweeps):
         columns.append((f"sweep {k + 1} command (mV)", command[k]))
         over = np.isnan(command[k])  # the sweep has ended
+        if traces.membrane is not None:
+            potential = np.where(over, np.nan, traces.membrane[k])
+            columns.append((f"sweep {k + 1} membrane (mV)", potential))
         if traces.data is not None:
             weight = np.ones_like(traces.result) if traces.weight is None else traces.weight
             columns.append((f"sweep {k + 1} data (pA)", traces.data[k]))

@@ -91,13 +91,15 @@ class ClampCpuSource:
     """
 
     lanes = LANES
+    #: What writes the functions of a step.
+    step_kind: type[ClampStep] = ClampStep
 
     def __init__(
         self, model: ChannelModel, clamp: Clamp, free: Sequence[int], n_modes: int
     ) -> None:
         self.model, self.w = model, Writer()
         self.w(*_HEADER.format(name=harmless(model.name), free=len(free)).splitlines())
-        self.step = ClampStep(model, clamp, _Lanes(self.w), free, n_modes)
+        self.step = self.step_kind(model, clamp, _Lanes(self.w), free, n_modes)
         self.step.write()
         self._whole_step()
         self._samples()

@@ -197,3 +197,21 @@ class ClampStep(ClampSeen):
                     f"{self.d('c', 'cancelled')}*{self.a(block, self.at_e)}"
                 )
                 t.put(self.d("seen", row), f"{self._charge(self.d, block)} + {changed}")
+
+
+class MembraneStep(ClampStep):
+    """The same steps, of which the potential of the membrane is seen instead of the current.
+
+    It carries no charge into what is seen, and has no derivatives by parameters.
+    """
+
+    def _observe(self) -> None:
+        """Writes observe: the membrane's potential at the end of a step, and its slope."""
+        t = self.t
+        with t.function("observe", "The membrane's potential at the end of a step."):
+            for row in range(len(OBSERVED)):
+                t.put(self.a("before", row), self.a("seen", row))
+            t.put(self.a("seen", "current"), self.a("y", self.at_v))
+            t.put(self.a("seen", "current_rate"), self.a("rate", self.at_v))
+            t.put(self.a("seen", "charge"), "0.0")
+            t.put(self.a("seen", "charge_rate"), "0.0")

@@ -10,6 +10,7 @@ function unpacked(sweep) {
     at: sweep.at ? counts(sweep.at) : null,
     corners: sweep.corners ? counts(sweep.corners) : null,
     command: floats(sweep.command),
+    membrane: sweep.membrane ? floats(sweep.membrane) : null,
     data: sweep.data ? floats(sweep.data) : null,
     fits: sweep.fits.map(floats),
     apart: sweep.apart ? sweep.apart.map(floats) : [],
@@ -153,8 +154,12 @@ class Experiment {
     const several = this.told.runs.length > 1;
     const own = (k) => ramp[k];
     const scale = this.told.apart_scale;
-    hold("command", put("command", (s) => thinned(s.corners, s.command, step, from, to),
-      several ? () => noted.data : own), 0.1);
+    const clamped = this.sweeps.some((s) => s.membrane);
+    const potentials = put("command", (s) => thinned(s.corners, s.command, step, from, to),
+      several ? () => noted.data : clamped ? () => noted.muted : own);
+    potentials.push(...put("membrane",
+      (s) => s.membrane && thinned(s.at, s.membrane, step, from, to), own));
+    hold("command", potentials, 0.1);
     const counted = [...put("data",
       (s) => s.data && thinned(s.at, s.data, step, from, to, s.within), () => noted.data)];
     put("hidden", (s) => s.data && thinned(s.at, s.data, step, from, to, outside(s.within, s.data.length)),
