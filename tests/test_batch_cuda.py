@@ -384,7 +384,7 @@ def test_the_memory_that_ten_thousand_wells_take(device: str) -> None:
     problem = Problem(model_named("herg_markov"), (Experiment(protocol, recording),))
     ramps = ramps_of(problem, 0)
     rows, way = rows_of(problem, ramps), Tangents(problem, ramps=ramps)
-    assert (rows.n_rows, rows.n_compressed, len(way.free)) == (2527, 1698, 15)
+    assert (rows.n_rows, rows.n_compressed, len(way.free)) == (2527, 1810, 15)
     assert [len(ramp.lengths) for ramp in ramps.values()] == [22, 20]
     launch = way.bytes_a_candidate * (1 << 14)
     targets = 10_000 * rows.n_compressed * 8

@@ -74,12 +74,13 @@ def write_text(text: str, path: str | os.PathLike[str], overwrite: bool = False)
     try:
         with whole(Path(path), replaces=overwrite) as file:
             file.write(text.encode())
-    except FileExistsError:
-        raise InputError(
-            "this file exists already; choose another name (in Python, overwrite=True replaces it)",
-            path,
-        ) from None
     except (OSError, ValueError) as error:
+        if isinstance(error, FileExistsError) and not overwrite:
+            raise InputError(
+                "this file exists already; choose another name (in Python, overwrite=True replaces "
+                "it)",
+                path,
+            ) from None
         told = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"cannot be written: {told}", path) from None
     return Path(path)

@@ -1,6 +1,6 @@
 """Measures how often 95 % intervals hold what they should, for noise of several kinds.
 
-    python benchmarks/coverage.py [--parts cells curves] [--cells 300] [--against FILE] [--out DIR]
+    python benchmarks/intervals.py [--parts cells curves] [--cells 300] [--against FILE] [--out DIR]
 
 A channel of three states (closed, open, inactivated) and seven parameters is fitted to one sweep of
 twenty voltage steps, 4,000 samples at 0.5 ms, as the wells of a plate. The cells are simulated here
@@ -282,7 +282,7 @@ def main() -> None:
     rows = of_cells(wanted.cells, wanted.kinds) if "cells" in wanted.parts else []
     rows += of_curves(5 * wanted.cells) if "curves" in wanted.parts else []
     rows = beside(rows, wanted.against)
-    finish("coverage", "95 % intervals that hold what they should", rows, folder=wanted.out)
+    finish("intervals", "95 % intervals that hold what they should", rows, folder=wanted.out)
 
 
 if __name__ == "__main__":
