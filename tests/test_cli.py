@@ -41,12 +41,12 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-def fit_small(out: Path, *more: object, model: Path = MODEL_A) -> Result:
+def fit_small(out: Path, *more: object, model: Path = MODEL_A, backend: str = "cpu") -> Result:
     return run(
         "optimize",
         model,
         "--backend",
-        "cpu",
+        backend,
         "--population",
         48,
         "--generations",
@@ -168,7 +168,7 @@ def test_float32_is_scored_again_in_float64(tmp_path):
 
 
 def test_reference_backend_agrees_with_cpu(finished, tmp_path):
-    result = fit_small(tmp_path / "x", "--backend", "reference", "--json")
+    result = fit_small(tmp_path / "x", "--json", backend="reference")
     assert result.exit_code == 0, result.output
     first = json.loads((finished[0] / "summary.json").read_text(encoding="utf-8"))
     assert json_told.summary(result.stdout)["cost"] == pytest.approx(first["cost"], rel=1e-7)
@@ -271,7 +271,7 @@ def test_cuda_missing_says_what_to_do(tmp_path):
 
     if backends()["cuda"].usable:
         pytest.skip("there is a GPU here")
-    assert_refused(fit_small(tmp_path / "x", "--backend", "cuda"), "cuda", "--backend cpu")
+    assert_refused(fit_small(tmp_path / "x", backend="cuda"), "cuda", "--backend cpu")
 
 
 def test_existing_results_are_not_overwritten(finished):
@@ -512,16 +512,21 @@ def test_validate_fails_beyond_the_tolerance(monkeypatch):
 def test_validate_keeps_mechanisms_where_the_cache_is(monkeypatch, tmp_path):
     from channelfit.scoring.neuron import mechanisms
 
-    def told(text: str, name: str, folder: Path) -> None:
+    seen = []
+
+    def told(h: object, library: bytes, folder: Path) -> None:
+        seen.extend(folder.iterdir())
         raise InputError("is where it would be", folder)
 
     pytest.importorskip("neuron")
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "here"))
-    monkeypatch.setattr(mechanisms, "_compile", told)
+    monkeypatch.setattr(mechanisms, "_compiled", lambda text, name: b"a library")
+    monkeypatch.setattr(mechanisms, "_load", told)
     monkeypatch.setattr(mechanisms, "_loaded", set())
     result = run("validate", "models/k_hh.yaml", "--protocol", "protocols/activation.yaml")
     assert result.exit_code == 2
-    assert str(tmp_path / "here" / "neuron" / "channelfit_") in result.stderr
+    assert str(tmp_path / "here" / "neuron") in result.stderr
+    assert any(file.name.startswith("channelfit_") for file in seen)
 
 
 def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_path):
