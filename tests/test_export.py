@@ -105,7 +105,7 @@ def test_the_density_is_the_fitted_conductance_over_the_area() -> None:
     assert re.search(r"gbar = 0\.0025 +\(S/cm2\)", text)
     assert "NONSPECIFIC_CURRENT i\n" in text
     assert re.search(r"\n    e    = 50 +\(mV\)", text)
-    assert "gmax" not in text.split("ENDCOMMENT")[1].replace("from gmax", "")
+    assert "gmax" not in text.split("ENDCOMMENT")[2].replace("from gmax", "")
 
 
 SIZES = [
@@ -238,7 +238,7 @@ def test_schemes_are_kinetic_gates_are_cnexp_and_nothing_is_bounded() -> None:
     assert "SOLVE gates METHOD cnexp" in gates
     assert "m' = (minf - m)/mtau" in gates
     for name in ("na_hh", "herg_markov", "na_markov", "model_b"):
-        text = exported(subject(name), "nmodl", WHOLE_CELL).split("ENDCOMMENT")[1]
+        text = exported(subject(name), "nmodl", WHOLE_CELL).split("ENDCOMMENT")[2]
         bounded = re.sub(r"FUNCTION exprel\(x\) \{.*?\n\}\n", "", text, flags=re.DOTALL)
         assert not re.search(r"\bif\b|smaller|larger|TABLE|<\d", bounded)
 
@@ -536,7 +536,8 @@ def test_hostile_texts_are_inert(kind: str, tmp_path: Path) -> None:
     text = exported(found, kind, settings)
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", text)
     if kind == "nmodl":
-        _, code = text.split("ENDCOMMENT")  # once, at the end of the header
+        _, own, code = text.split("ENDCOMMENT")  # at the ends of the header and the metadata
+        assert "alert" not in own
         assert text.isascii()
         assert not re.search(r"(?<!_)\bVERBATIM\b", code)
         assert "alert" not in code

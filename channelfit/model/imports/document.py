@@ -132,6 +132,7 @@ class _Writer:
     ) -> None:
         self.found, self.opening, self.products = found, opening, products
         self.title, self.source, self.fit = title, source, fit
+        self.area = AREA if found.area_um2 is None else found.area_um2
         self.definitions = self._tidy()
         self.largest = {id(one): self._largest(one) for one in products}
         self._check_fit()
@@ -246,6 +247,8 @@ class _Writer:
             foreign += [*one.gates, *(one.scheme.states if one.scheme else ())]
         for key in dict.fromkeys([*foreign, *self.definitions]):
             base = self.found.bases.get(key, key)
+            given = self.found.parameters.get(key)
+            base = given.row.name if given is not None and given.row is not None else base
             base = re.sub(r"\W", "_", base, flags=re.ASCII).strip("_")[:36] or "x"
             base = base if base[0].isalpha() else f"x{base}"
             base = f"{base}_" if base in RESERVED else base
@@ -271,6 +274,8 @@ class _Writer:
         if warm or any("celsius" in node.names for node in roots):
             celsius = self.found.celsius
             lines.append(f"temperature: {number_text(20.0 if celsius is None else celsius)} degC")
+        elif self.found.temperature_C is not None:
+            lines.append(f"temperature: {number_text(self.found.temperature_C)} degC")
         body = list(self._body(units))
         definitions = {self.words[key]: self._text(node) for key, node in self.definitions.items()}
         if definitions:
@@ -283,14 +288,15 @@ class _Writer:
         lines += rows or [f"  {_SCALE}: {{range: [0.01, 100], scale: log, value: 1}}"]
         text = "\n".join(lines) + "\n"
         model = build_model(parse_yaml(text), None)
-        if units and model.cautions:
+        exported = any(given.row is not None for given in self.found.parameters.values())
+        if units and model.cautions and not exported:  # of an export they are those of its model
             raise InputError(str(model.cautions[0]))
         _check_zeros(model, self.found.zeros)
         names = {self.words[key]: given for key, given in self._parameters().items()}
         largest = tuple(
             dict.fromkeys(self.words[key] for key in self.largest.values() if key is not None)
         )
-        area = AREA if self.found.density else None
+        area = self.area if self.found.density else None
         return Imported(text, model, names, largest, area, tuple(dict.fromkeys(self.found.notes)))
 
     def _head(self) -> Iterator[str]:
@@ -329,9 +335,9 @@ class _Writer:
             yield from self._flow(leak, units, "  ")
 
     def _area(self) -> str:
-        return (
-            f"  area: {number_text(AREA)} um2  # of the membrane; chosen here, since the file has "
-            "a density"
+        chosen = self.found.area_um2 is None
+        return f"  area: {number_text(self.area)} um2  # of the membrane; " + (
+            "chosen here, since the file has a density" if chosen else "as the file's comment says"
         )
 
     def _named(self, rest: list[Flowing]) -> Iterator[tuple[str, Flowing]]:
@@ -403,11 +409,11 @@ class _Writer:
 
         Of a constant-field current the permeability, um3/ms, where `per` is z F.
         """
-        scale = self.found.per_pA * (AREA if self.found.density else 1.0) / per
+        scale = self.found.per_pA * (self.area if self.found.density else 1.0) / per
         key = self.largest[id(one)]
         unit = self._unit(key, units) if key is not None else None
         if key is not None and unit is not None and unit in _BASE:
-            scale /= _BASE[unit] * (AREA if unit in _PER_AREA else 1.0)
+            scale /= _BASE[unit] * (self.area if unit in _PER_AREA else 1.0)
         rows = factors(one.conductance)
         still = [row for row in rows if not row[0].is_number]
         for node, under in rows:
@@ -421,7 +427,10 @@ class _Writer:
         """The unit that a parameter has in the model file; None where it is written without."""
         if not units:
             return None
-        plain = _plain(self.found.parameters[key].unit)
+        given = self.found.parameters[key]
+        if given.row is not None:
+            return given.row.unit or None
+        plain = _plain(given.unit)
         if key in self.largest.values():
             known = _SIZES.get(plain)
             if known is None or (known[0] in _PER_AREA) != self.found.density:
@@ -438,8 +447,10 @@ class _Writer:
             if largest and value == 0:
                 value = _CONDUCTANCE
             row = []
-            if largest or key in self.fit or given.own in self.fit:
-                low, high, scale = _range(value, unit or given.unit, largest, key in positive)
+            asked = key in self.fit or given.own in self.fit
+            span = self._span(given, value, unit or given.unit, largest, asked, key in positive)
+            if span is not None:
+                low, high, scale = span
                 row.append(f"range: [{number_text(low)}, {number_text(high)}]")
                 row += ["scale: log"] if scale == "log" else []
             if unit is not None:
@@ -448,7 +459,7 @@ class _Writer:
             own = given.own if given.kind in ("reversal", "concentration") else given.input
             if own:
                 row.append(f"input: {own}")
-            if not (largest or key in self.fit or given.own in self.fit):
+            if span is None or (given.row is not None and given.row.fixed and not asked):
                 row.append("fixed: true")
             told = []
             if given.own and given.own != self.words[key]:
@@ -461,6 +472,22 @@ class _Writer:
                 told.append("0 in the file")
             remark = f"  # {_comment('; '.join(told))}" if told else ""
             yield f"  {self.words[key]}: {{{', '.join(row)}}}{remark}"
+
+    def _span(
+        self, given: Given, value: float, unit: str, largest: bool, asked: bool, positive: bool
+    ) -> tuple[float, float, str] | None:
+        """Where a parameter is searched; None for one that keeps its value.
+
+        It is searched where `--fit` names it; without `--fit` as in the model that the file was
+        exported from; and else where it is a largest conductance.
+        """
+        row = given.row
+        if row is not None and row.bounds is not None and (asked or largest or not self.fit):
+            return (*row.bounds, "log" if row.log else "linear")
+        held = row is not None and row.fixed and not self.fit
+        if asked or (largest and not held):
+            return _range(value, unit, largest, positive)
+        return None
 
     def _below_a_line(self) -> set[str]:
         """Parameters that something is divided by, which must not change their sign."""

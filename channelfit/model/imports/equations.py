@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from channelfit.model.imports.nodes import Node, replaced
+from channelfit.model.nmodl_comment import Row
 from channelfit.reading.errors import InputError
 
 
@@ -22,6 +23,9 @@ class Given:
         own: its name in the foreign program, where that differs.
         unheard: what the file says although NEURON takes the cell's value; None where it does not.
         input: NEURON's name of what the cell decides, such as cai, where `own` is another.
+        factor: what `value` is multiplied by to be that of the file.
+        row: the parameter of the model that the file was exported from; None where none is known.
+        stated: whether a comment of the file gives the value of what the cell decides.
     """
 
     value: float
@@ -31,6 +35,9 @@ class Given:
     own: str = ""
     unheard: float | None = None
     input: str = ""
+    factor: float = 1.0
+    row: Row | None = None
+    stated: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,8 @@ class Equations:
         currents: by name, in the unit of the file.
         per_pA: which current, pA, is one of the file's unit; for a density, that through 1 um2.
         density: whether currents are per area of membrane.
+        area_um2: of the membrane that a density was exported for; None where nothing says it.
+        temperature_C: at which rates hold that do not follow it; None where nothing says it.
         celsius: the temperature, degC, that the file gives; None where it uses none.
         lines: where things stand, by name.
         zeros: voltages, mV, at which an expression is 0/0 and its guard was left out.
@@ -103,6 +112,8 @@ class Equations:
     currents: dict[str, Node] = field(default_factory=dict)
     per_pA: float = 1.0
     density: bool = False
+    area_um2: float | None = None
+    temperature_C: float | None = None
     celsius: float | None = None
     lines: dict[str, int] = field(default_factory=dict)
     zeros: list[float] = field(default_factory=list)

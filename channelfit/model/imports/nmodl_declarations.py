@@ -47,7 +47,11 @@ _IGNORED = ("IndependentBlock", "UnitState", "LineComment", "BlockComment", "Def
 
 @dataclass
 class Declarations:
-    """The declarations of a file, by name; lines of all of them are in `lines`."""
+    """The declarations of a file, by name; lines of all of them are in `lines`.
+
+    What a comment says of the model that the file was exported from is in `notes`, `area_um2`,
+    `temperature_C` and the parameters.
+    """
 
     title: str = ""
     suffix: str = ""
@@ -66,6 +70,9 @@ class Declarations:
     lines: dict[str, int] = field(default_factory=dict)
     range_variables: set[str] = field(default_factory=set)
     ions: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    area_um2: float | None = None
+    temperature_C: float | None = None
 
     def knows(self, key: str) -> bool:
         """Whether a variable, or an element of an array, may be given a value."""

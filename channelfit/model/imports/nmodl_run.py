@@ -73,6 +73,9 @@ class Run:
         self.found.parameters = declared.parameters
         self.found.states = declared.states
         self.found.lines = declared.lines
+        self.found.notes += declared.notes
+        self.found.area_um2 = declared.area_um2
+        self.found.temperature_C = declared.temperature_C
         self.taken = {*declared.parameters, *declared.states, "v", "celsius"}
         self.values: dict[str, Node] = {}
         self.statements, self.depth = 0, 0
@@ -131,6 +134,9 @@ class Run:
     def _fresh(self) -> dict[str, Node]:
         """The values of parameters, states and constants before anything has run."""
         given = {key: name(key) for key in ("v", *self.declared.parameters, *self.declared.states)}
+        for key, one in self.declared.parameters.items():
+            if one.factor != 1.0:
+                given[key] = make("*", name(key), number(one.factor))
         return {**given, **{key: number(x) for key, x in self.declared.constants.items()}}
 
     def _forget(self, values: Mapping[str, Node]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from channelfit.model.nmodl_comment import is_metadata
 from channelfit.reading.errors import InputError
 
 #: Characters of a file.
@@ -64,10 +65,13 @@ class NmodlText:
     Attributes:
         text: its lines, comments blanked, none taken out: line numbers are those of the file.
         title: what stands behind TITLE.
+        metadata: comments by which an export says what it was made of, each with the number of its
+            first line.
     """
 
     text: str
     title: str
+    metadata: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 
 def read_nmodl(data: bytes) -> NmodlText:
@@ -85,9 +89,13 @@ def read_nmodl(data: bytes) -> NmodlText:
         .removeprefix("\xef\xbb\xbf")
     )
     lines, title, inside = [], "", 0
-    for k, line in enumerate(text.split("\n")):
+    whole = text.split("\n")
+    metadata = list[tuple[int, tuple[str, ...]]]()
+    for k, line in enumerate(whole):
         if inside:
             end = _END.search(line)
+            if end and is_metadata(whole[inside]):
+                metadata.append((inside + 1, tuple(whole[inside:k])))
             inside = 0 if end else inside
             lines.append("")
             continue
@@ -108,7 +116,7 @@ def read_nmodl(data: bytes) -> NmodlText:
     for k, line in enumerate(lines):
         _check(line, k)
     _check_depth("\n".join(lines))
-    return NmodlText("\n".join(lines) + "\n", title)
+    return NmodlText("\n".join(lines) + "\n", title, tuple(metadata))
 
 
 def _without_idle_c(text: str) -> str:

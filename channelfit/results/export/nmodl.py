@@ -27,6 +27,7 @@ from channelfit.model.channel import (
 )
 from channelfit.model.evaluation import evaluate
 from channelfit.model.ions import VALENCES, ion_variable, variables
+from channelfit.model.nmodl_comment import Metadata, Row, written
 from channelfit.model.terms import product, symbol
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
@@ -258,7 +259,41 @@ class _Mechanism(Writer):
         lines = [f"TITLE {plain_ascii(self.model.name)}", "", "COMMENT"]
         for paragraph in filter(None, map(plain_ascii, paragraphs)):
             lines += [*textwrap.wrap(paragraph, 96), ""]
-        return "\n".join([*lines[:-1], "ENDCOMMENT", ""])
+        own = ["", "COMMENT", *written(self._metadata()), "ENDCOMMENT", ""]
+        return "\n".join([*lines[:-1], "ENDCOMMENT", *own])
+
+    def _metadata(self) -> Metadata:
+        """What an import needs beside the file to give the model back."""
+        found = Metadata(temperature_C=self.subject.temperature_C)
+        by_name = {p.name: p for p in self.subject.channel.parameters}
+        if self.membrane is not None:
+            found.area_um2 = self.membrane.area_um2
+            parts = [(flow, self.sizes[flow.model_term.name]) for flow in self.flows]
+            for flow, part in parts:
+                alone = [other for _, other in parts].count(part) == 1
+                if part.is_Symbol and part.name in by_name and alone:
+                    found.rows[str(flow.density)] = replace(_row(by_name[part.name]), density=True)
+        for flow in self.flows:
+            if flow.reversal is not None:
+                found.numbers[flow.reversal] = float(evaluate(flow.model_term.reversal, {}))
+            found.cell |= self._cell_of(flow)
+        for p in self.model.parameters:
+            if p.name in self.inputs and p.value is not None:
+                found.cell[p.input] = p.value
+            elif p.name != CELSIUS and p.value is not None:
+                found.rows[self.parameter[p.name]] = _row(p)
+        return found
+
+    def _cell_of(self, flow: _Flow) -> dict[str, float]:
+        """The model's own values of what the cell decides for a current."""
+        if flow.ion is None or flow.term.name in self.shaped:
+            return {}
+        term, values = flow.model_term, self.subject.values
+        _, reversal, inside, outside = variables(flow.ion)
+        own = {reversal: term.reversal}
+        if term.ion is not None:
+            own = {inside: term.ion.inside, outside: term.ion.outside}
+        return {key: float(evaluate(x, values)) for key, x in own.items()}
 
     def _of_the_temperature(self) -> list[str]:
         told = self.subject.temperature_C
@@ -578,6 +613,13 @@ def _note(p: Parameter, known: Known, fitted: bool) -> str:
     if fitted:
         return "fitted; the data give no interval"
     return f"a value of the model, not fitted; range {p.lower:g} to {p.upper:g}"
+
+
+def _row(p: Parameter) -> Row:
+    """A parameter as the comment for an import has it."""
+    bounds = (p.lower, p.upper) if p.lower < p.upper else None
+    assert p.value is not None
+    return Row(p.name, p.value, p.unit, bounds, p.scale == "log", p.fixed)
 
 
 def _size_unit(flow: _Flow) -> str:

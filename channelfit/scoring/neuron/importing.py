@@ -24,6 +24,7 @@ from channelfit.model.imports.nmodl_declarations import Declarations, declaratio
 from channelfit.model.imports.nmodl_run import Run
 from channelfit.model.imports.nmodl_text import read_nmodl
 from channelfit.model.imports.nmodl_tree import read_tree
+from channelfit.model.imports.recall import recall
 from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant, Segment
@@ -105,6 +106,7 @@ def read_mechanism(
     try:
         text = read_nmodl(path.read_bytes())
         declared = declarations(read_tree(parse_nmodl(text.text), text.text), text.title)
+        recall(declared, text.metadata)
         found = Run(declared).equations()
         found.settled = settled
         made = imported(found, declared.suffix, source, fit)
@@ -143,8 +145,9 @@ def prove(
 ) -> Proof:
     """Run the file in NEURON and the model here, and compare their currents.
 
-    First the file runs as in a cell that sets nothing of its ions; then with other values of the
-    free parameters and at another temperature, which shows that they are where the file has them.
+    First the file runs as in a cell that sets nothing of its ions, unless a comment of the file
+    states them; then with other values of the free parameters and at another temperature, which
+    shows that they are where the file has them.
     Each run has two truths (`scoring.neuron.held`): what CVODE integrates, and matrix exponentials
     of the derivatives that NEURON computes. A model that agrees with either is proven.
 
@@ -160,8 +163,9 @@ def prove(
     check_compiler()
     asked = tuple(protocols or step_families())
     cases = list(_cases(mechanism))
+    stated = any(given.stated for given in mechanism.imported.names.values())
     jobs = [
-        _job(mechanism, model, protocol, ions=k > 0)
+        _job(mechanism, model, protocol, ions=k > 0 or stated)
         for k, (_, model) in enumerate(cases)
         for protocol in asked
     ]
@@ -382,7 +386,7 @@ def _job(
     for name, given in made.names.items():
         written = float(document[name]["value"])
         ratio = values[name] / base[name] if base[name] else 1.0
-        settings.append([given.kind, given.own, written * ratio])
+        settings.append([given.kind, given.own, written * ratio * given.factor])
     return {
         "settings": settings,
         "range": sorted(declared.range_variables),
