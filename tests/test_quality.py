@@ -163,6 +163,7 @@ def test_the_screen_and_the_summary_have_them(tmp_path):
         "seconds": 1.0,
         "candidates_per_second": 1.0,
         "seed": 0,
+        "settings": {},
         "failed_candidates": {},
     }
     text = "\n".join(result_lines(summary))

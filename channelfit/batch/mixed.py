@@ -39,6 +39,9 @@ _MANY = 100.0
 #: Spreads below this share of the scatter of the wells are 0.
 _NO_SPREAD = 1e-4
 _ITERATIONS, _TOLERANCE = 500, 1e-9
+#: Entries of a factor are at most so many times the scatter of the wells. A line search that tries
+#: more finds covariances that rounding makes singular.
+_FARTHEST = 1e5
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +249,8 @@ class Mixed:
             "gtol": _TOLERANCE * len(self.evidence),
         }
         begin = first[rows, columns] / size[rows]
-        found = minimize(loss, begin, jac=True, method="L-BFGS-B", options=options)
+        bounds = [(-_FARTHEST, _FARTHEST)] * len(begin)
+        found = minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return self.at(full(found.x))
 
     def _triangular(self, factor: Array, held: int | None) -> Array:
