@@ -42,7 +42,6 @@ from channelfit.results.report.artist import Artist
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
-from channelfit.scoring.membrane import membrane_potentials
 from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
@@ -480,8 +479,13 @@ def _first(faults: Iterable[InputError | None]) -> InputError | None:
 
 def page_of(fit: FitPlan, winner: Winner, evaluations: int) -> Page:
     """What a picture of a fit shows: data, fit, residual and command voltage of each experiment."""
-    membranes = membrane_potentials(fit.problem, winner.values)
-    rows = zip(fit.problem.experiments, winner.traces, membranes, strict=True)
+    experiments = fit.problem.experiments
+    membranes: Sequence[np.ndarray | None] = [None] * len(experiments)
+    if any(e.clamp is not None for e in experiments):
+        from channelfit.scoring.membrane import membrane_potentials  # loads LLVM
+
+        membranes = membrane_potentials(fit.problem, winner.values)
+    rows = zip(experiments, winner.traces, membranes, strict=True)
     return Page(
         tuple(fitted(*row) for row in rows),
         fit.name,
