@@ -27,6 +27,7 @@ from channelfit.reading.keys import KEYS
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.resuming import identity
 from channelfit.results.run_folder import Claim, RunFolder
+from channelfit.results.run_summary import found_with_result
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import cautions_of, plan_search
 from channelfit.search.islands import Islands
@@ -327,6 +328,8 @@ def run(
             if folder is not None:
                 folder.begin_drawing(result, winner)
             summary = kinds.summarize(plan, result, scorer, winner)
+            # what was seen before the search has been shown
+            screen.warn(found_with_result(plan, summary))
             summary |= {"command": command} if command else {}
             if folder is not None:
                 all_is_done()

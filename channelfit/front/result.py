@@ -21,6 +21,7 @@ from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.report.result_tables import result_lines, result_table
 from channelfit.results.run_folder import json_text, page_of
+from channelfit.results.run_summary import found_with_result
 from channelfit.results.saved_summary import read_summary
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import read_fit_document
@@ -122,8 +123,8 @@ class Fit:
 
     @property
     def warnings(self) -> list[str]:
-        """What looked wrong in the model and the data before the search."""
-        return [str(caution) for caution in self.plan.cautions]
+        """What looked wrong in the model and the data, before the search or with its result."""
+        return [*map(str, (*self.plan.cautions, *found_with_result(self.plan, self.summary)))]
 
     @property
     def traces(self) -> list[np.ndarray]:

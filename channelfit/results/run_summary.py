@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import file_hashes
+from channelfit.results.mistiming import mistimed
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.run_folder import titles
 from channelfit.results.uncertainty import assessment
@@ -77,7 +79,12 @@ def rescore(fit: FitPlan, scorer: Scorer, values: np.ndarray) -> Winner:
 
 def summarize(fit: FitPlan, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
     """The numbers of a run as plain data."""
-    sure, errors = _uncertainty(fit, scorer, winner)
+    if scorer.dtype == "float64":
+        exact = scorer
+    else:
+        exact = make_scorer(fit.problem, scorer.backend, "float64")
+    sure, errors = _uncertainty(fit, exact, winner)
+    cautions = (*fit.cautions, *mistimed(fit, exact, winner.values, winner.traces))
     rows = parameter_rows(fit, result) | _ties(fit, result.values)
     return {
         **titles(fit),
@@ -98,7 +105,7 @@ def summarize(fit: FitPlan, result: FitResult, scorer: Scorer, winner: Winner) -
         ],
         "membrane": _membrane(fit.document),
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
-        "warnings": [asdict(caution) for caution in fit.cautions],
+        "warnings": [asdict(caution) for caution in cautions],
         "agreement": result.agreement,
         "failing_examples": fit.failing_examples() if result.failures else [],
         "strange_rates": fit.strange_rates(
@@ -107,6 +114,16 @@ def summarize(fit: FitPlan, result: FitResult, scorer: Scorer, winner: Winner) -
         "largest_deviation_from_float64_pA": winner.deviation_pA,
         **provenance(fit, result, scorer),
     }
+
+
+def found_with_result(plan: Any, summary: Mapping[str, Any]) -> list[Caution]:
+    """The cautions of a summary that were not known before the search.
+
+    Arguments:
+        plan: of any kind of fit.
+    """
+    rows = [Caution(**row) for row in summary.get("warnings", ())]
+    return [caution for caution in rows if caution not in plan.cautions]
 
 
 def _membrane(document: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -162,9 +179,6 @@ def _uncertainty(
     fit: FitPlan, scorer: Scorer, winner: Winner
 ) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
     """How sure the winner is, as a whole and by parameter; None where the backend cannot tell."""
-
-    if scorer.dtype != "float64":
-        scorer = make_scorer(fit.problem, scorer.backend, "float64")
     if not assessment.can_assess(scorer):
         return None, {}
     try:

@@ -1,0 +1,205 @@
+"""Whether a recording is later than the fit takes it for: a delay tried with all parameters.
+
+A delay alone shows little, since fitted parameters have made up for it as well as they can. So the
+parameters are moved with it, by damped Gauss-Newton steps with finite differences of the currents.
+What a delay of some samples makes of a current is the current so many samples later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.problem.experiment import Experiment
+from channelfit.reading.cautions import Caution
+
+if TYPE_CHECKING:
+    from channelfit.scoring.scorer import Scorer
+    from channelfit.search.plan import FitPlan
+
+#: Delays up to this are tried, ms, and so many samples.
+_LATEST_MS = 1.0
+_SAMPLES = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25)
+#: The cost with a delay, as a share of that without, below which a caution is due.
+_MARKED = 0.8
+#: Residuals up to so late after a jump show a delay, ms or samples, and must have this share of
+#: the cost.
+_AFTER_MS, _AFTER, _SHARE = 2.0, 20, 0.1
+#: In the unit cube: the step of differences, and the longest step of a parameter.
+_DIFFERENCE, _LONGEST = 1e-4, 0.2
+_FRACTIONS = (1.0, 0.5, 0.2)
+_STEPS = 2
+#: Numbers in the differences of currents beyond which nothing is tried: it is to cost little.
+_MOST = 50_000_000
+
+
+def mistimed(
+    fit: FitPlan, scorer: Scorer, values: np.ndarray, traces: Sequence[np.ndarray]
+) -> tuple[Caution, ...]:
+    """A caution where a delay of the recordings would lower the cost of a fit markedly.
+
+    Arguments:
+        scorer: in float64.
+        values: (n_parameters,) of the fit, base units.
+        traces: per experiment (n_sweeps, n_times) pA, the currents of these values.
+    """
+    seen = _seen(fit.problem.experiments)
+    if fit.surrogate or not seen or any(_has_delay(e) for e in fit.problem.experiments):
+        return ()
+    objective = replace(fit, solved=()).objective(scorer)
+    size = objective.space.n_free * sum(trace.size for trace in traces)
+    if not objective.space.n_free or size > _MOST or _after_jumps(seen, traces) < _SHARE:
+        return ()
+    unit = objective.space.to_unit(np.asarray(values, dtype=float)[:, None])[:, 0]
+    trial = _Trial(objective, scorer, seen)
+    step = min(one.sampling_ms for one in seen)
+    delays = [step * n for n in _SAMPLES if step * n <= _LATEST_MS + 1e-9]
+    if not delays or not trial.promises(unit, delays):
+        return ()
+    without, _ = trial.lowest(unit, [0.0])
+    with_it, delay = trial.lowest(unit, delays)
+    if not with_it < _MARKED * without:
+        return ()
+    return (_caution(fit, delay, without, with_it),)
+
+
+def _caution(fit: FitPlan, delay: float, without: float, with_it: float) -> Caution:
+    return Caution(
+        f"{fit.file}: fit.delay",
+        f"the recording seems to be about {delay:.2g} ms later than the fit takes it for: with "
+        f"such a delay, and all parameters moved with it, the RMS falls from {without**0.5:.3g} "
+        f"to {with_it**0.5:.3g} pA in {_STEPS} steps",
+        "give `delay:` beside `recording`, longer by so much, or as a parameter with a range",
+    )
+
+
+def _has_delay(experiment: Experiment) -> bool:
+    return experiment.clamp is not None and not experiment.clamp.delay.is_zero
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """The samples of an experiment that count, but for those before which a delay knows nothing."""
+
+    place: int
+    sampling_ms: float
+    sweep: np.ndarray
+    sample: np.ndarray
+    data: np.ndarray
+    weight: np.ndarray
+    after: np.ndarray
+
+
+def _seen(experiments: Sequence[Experiment]) -> list[_Seen]:
+    found = []
+    for place, e in enumerate(experiments):
+        if e.recording is None or e.weight == 0:
+            continue
+        h = e.protocol.sampling_ms
+        use = (e.recording.weight > 0) & np.isfinite(e.recording.current_pA)
+        use[:, : round(_LATEST_MS / h) + 1] = False
+        sweep, sample = np.nonzero(use)
+        near = np.zeros(use.shape, bool)
+        for k in range(e.protocol.n_sweeps):
+            for jump in e.protocol.step_times_ms(k):
+                first = round(jump / h)
+                near[k, first : first + max(round(_AFTER_MS / h), _AFTER)] = True
+        if not near.any() or not len(sweep):
+            continue
+        data, weight = e.recording.current_pA[use], e.weight * e.recording.weight[use]
+        found.append(_Seen(place, h, sweep, sample, data, weight, near[use]))
+    return found
+
+
+def _after_jumps(seen: Sequence[_Seen], traces: Sequence[np.ndarray]) -> float:
+    """The share of the cost that samples after jumps have."""
+    near = whole = 0.0
+    for one in seen:
+        squares = one.weight * (traces[one.place][one.sweep, one.sample] - one.data) ** 2
+        near, whole = near + float(squares[one.after].sum()), whole + float(squares.sum())
+    return near / whole if whole > 0 else 0.0
+
+
+class _Trial:
+    """Steps of the parameters of a fit at some delays."""
+
+    def __init__(self, objective: Any, scorer: Scorer, seen: Sequence[_Seen]) -> None:
+        self.objective, self.scorer, self.seen = objective, scorer, seen
+        self.weight = sum(float(one.weight.sum()) for one in seen)
+
+    def promises(self, unit: np.ndarray, delays: Sequence[float]) -> bool:
+        """Whether the parabola of the cost falls enough with a delay."""
+        models = self._models(unit, [0.0, *delays])
+        costs = [cost for _, cost in models]
+        return min(costs[1:]) < _MARKED * costs[0]
+
+    def lowest(self, unit: np.ndarray, delays: Sequence[float]) -> tuple[float, float]:
+        """The lowest cost, pA^2, after some steps from a point, and its delay, ms."""
+        best, cost = 0.0, np.inf
+        for _ in range(_STEPS):
+            models = self._models(unit, delays)
+            at = int(np.argmin([promised for _, promised in models]))
+            best, step = delays[at], models[at][0]
+            trials = np.column_stack([unit + f * step for f in (*_FRACTIONS, 0.0)])
+            costs = self._costs(trials, best)
+            unit, cost = trials[:, int(np.argmin(costs))], float(costs.min())
+            delays = [best]
+        return cost, best
+
+    def _currents(self, units: np.ndarray, delay: float) -> list[np.ndarray]:
+        """Of each experiment that counts, (n_samples, n_candidates) pA, later by a delay."""
+        simulated = self.scorer.simulate(self.objective.physical(units))
+        return [self._later(simulated[one.place], one, delay) for one in self.seen]
+
+    @staticmethod
+    def _later(currents: np.ndarray, one: _Seen, delay: float) -> np.ndarray:
+        return np.asarray(currents[one.sweep, one.sample - round(delay / one.sampling_ms)])
+
+    def _costs(self, units: np.ndarray, delay: float) -> np.ndarray:
+        total = np.zeros(units.shape[1])
+        for one, currents in zip(self.seen, self._currents(units, delay), strict=True):
+            total += one.weight @ (currents - one.data[:, None]) ** 2
+        return np.where(np.isfinite(total), total / self.weight, np.inf)
+
+    def _models(self, unit: np.ndarray, delays: Sequence[float]) -> list[tuple[np.ndarray, float]]:
+        """For each delay the step to the lowest point of the cost's parabola, and its cost."""
+        n = len(unit)
+        difference = np.where(unit > 0.5, -_DIFFERENCE, _DIFFERENCE)
+        points = np.column_stack([unit, unit[:, None] + np.diag(difference)])
+        simulated = self.scorer.simulate(self.objective.physical(points))
+        found = []
+        for delay in delays:
+            curvature, slope, cost = np.zeros((n, n)), np.zeros(n), 0.0
+            for one in self.seen:
+                currents = self._later(simulated[one.place], one, delay)
+                slopes = (currents[:, 1:] - currents[:, :1]) / difference
+                slopes = np.where(np.isfinite(slopes), slopes, 0.0)
+                apart = currents[:, 0] - one.data
+                curvature += slopes.T @ (one.weight[:, None] * slopes)
+                slope += slopes.T @ (one.weight * apart)
+                cost += float(one.weight @ apart**2)
+            step = _bounded(curvature, slope, unit)
+            promised = cost + 2 * float(slope @ step) + float(step @ curvature @ step)
+            found.append((step, promised / self.weight))
+        return found
+
+
+def _bounded(curvature: np.ndarray, slope: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """The step to the lowest point of a parabola within the cube, and not too far."""
+    from scipy.optimize import lsq_linear  # loads slowly
+
+    if not (np.isfinite(curvature).all() and np.isfinite(slope).all()):
+        return np.zeros_like(unit)
+    sizes, axes = np.linalg.eigh(curvature)
+    kept = sizes > 1e-12 * max(float(sizes[-1]), 1e-300)
+    roots = np.sqrt(sizes[kept])
+    low = np.minimum(np.maximum(-unit, -_LONGEST), -1e-12)
+    high = np.maximum(np.minimum(1 - unit, _LONGEST), 1e-12)
+    matrix, right = roots[:, None] * axes[:, kept].T, -(axes[:, kept].T @ slope) / roots
+    if not len(roots):
+        return np.zeros_like(unit)
+    found = np.asarray(lsq_linear(matrix, right, bounds=(low, high)).x)
+    return np.asarray(np.clip(unit + found, 0, 1) - unit)
