@@ -488,7 +488,7 @@ def hostile_gz(path: Path) -> None:
         ("r.nwb", hostile_nwb, "link to another file"),
         ("r.ibw", hostile_ibw, "the header tells of"),
         ("r.wcp", hostile_wcp, "the header tells of 999,999,999 records"),
-        ("r.mat", hostile_mat, "of memory, and this machine has"),
+        ("r.mat", hostile_mat, "1,099,511,627,776 numbers in 1,144 bytes"),
         ("r.csv.gz", hostile_gz, "holds more than"),
     ],
 )

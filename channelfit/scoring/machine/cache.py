@@ -59,10 +59,13 @@ def keep(kind: str, key: str, body: bytes, root: Path | None = None) -> bool:
     folder = private_folder(kind, root)
     if folder is None:
         return False
+    place = folder / key
     try:
-        if (folder / key).is_dir() and not (folder / key).is_symlink():
-            shutil.rmtree(folder / key)
-        with whole(folder / key, mode=0o600) as file:
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        elif not place.is_file():  # a pipe, say; the folder is this user's alone
+            place.unlink(missing_ok=True)
+        with whole(place, mode=0o600) as file:
             file.write(_sealed(key, body))
     except OSError as error:
         _without(folder, str(error))
