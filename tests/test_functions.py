@@ -322,8 +322,6 @@ def test_asynchronous_ring_by_its_name_on_a_played_gpu(tmp_path, monkeypatch):
         "cuda",
         "--set",
         "sizes.n=3",
-        "--out",
-        tmp_path / "a",
         "--generations",
         4,
     ]
