@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from scipy import signal, stats
 from scipy.optimize import least_squares
 from uncertain import MODEL, Differences, curve_objective, loaded
 
+from channelfit.front.kinds import load_plan
 from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
@@ -23,7 +25,13 @@ from channelfit.results.uncertainty.curvature import (
     peak_pA,
     undetermined,
 )
-from channelfit.results.uncertainty.noise_spectrum import Spectrum, correlation_time, spectrum_of
+from channelfit.results.uncertainty.noise_spectrum import (
+    Spectrum,
+    correlation_time,
+    spectrum_at,
+    spectrum_of,
+)
+from channelfit.scoring.scorer import make_scorer
 from channelfit.search.objective import Objective
 
 
@@ -471,3 +479,23 @@ def test_a_tied_parameter_has_the_error_of_what_it_follows_from(tmp_path):
     low, high = rows["b"]["interval"]
     assert (low + high) / 2 == pytest.approx(0.05)
     assert rows["a"]["relative_error"] == pytest.approx(rows["a"]["standard_error"] / 0.1, rel=1e-6)
+
+
+def test_the_spectrum_of_a_sodium_current_is_finite():
+    """Its masks leave few samples of some bands, and 12 parameters follow nearly all of them."""
+    root = Path(__file__).parent.parent
+    plan = load_plan(root / "models" / "fits" / "nav_iv_80cp.yaml", backend="cpu")
+    unit = np.array(
+        [0.631, 0.536, 0.0781, 0.429, 1.0, 0.498, 1.0, 0.558, 0.69, 0.272, 0.709, 0.355]
+    )
+    scorer = make_scorer(plan.problem, "cpu")
+
+    def currents(points):
+        return scorer.simulate(np.ascontiguousarray(plan.space.to_physical(points)))
+
+    traces = [trace[:, :, 0] for trace in currents(unit[:, None])]
+    with np.errstate(over="raise", invalid="raise"):
+        found = spectrum_at(plan.problem, traces, unit, currents)
+        assert np.isfinite(found.ratio).all()
+        assert np.isfinite(found.spread).all()
+        assert np.isfinite(found.factors(np.eye(12))).all()

@@ -342,8 +342,13 @@ class _Likelihood:
     def expected(self, logarithm: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The power that is expected, (n,), and its relative derivatives (n, n)."""
         f = np.exp(logarithm)
-        power = np.maximum(self.own * f + self.mixed @ f, 1e-300)
-        return power, (np.diag(self.own * f) + self.mixed * f) / power[:, None]
+        slope = np.diag(self.own * f) + self.mixed * f
+        # masks count by their share only, so that of a band that a fit follows less may be expected
+        # than nothing
+        least = _LEAST * (np.diag(np.abs(self.own) * f) + self.mixed * f)
+        slope = np.where((slope.sum(axis=1) < least.sum(axis=1))[:, None], least, slope)
+        power = np.maximum(slope.sum(axis=1), 1e-300)
+        return power, slope / power[:, None]
 
     def misfit(self, power: np.ndarray) -> float:
         """Minus the logarithm of the likelihood."""
