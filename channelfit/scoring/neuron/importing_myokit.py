@@ -107,7 +107,7 @@ def prove_myokit(model: MyokitModel, simulate: Simulate) -> Proof:
     runs, notes = _runs(model, protocols, simulate)
     if not runs[-1][1] <= TOLERANCE:
         # Our own steps through a ramp have an error, which shorter ones show to be theirs.
-        finer, _ = _runs(model, [ramp(jumps(model.found), 0.0625)], simulate)
+        finer, _ = _runs(model, [ramp(jumps(model.found), 0.025)], simulate)
         notes.append(f"{runs[-1][0]}: error {runs[-1][1]:.1e}, of our own steps if finer ones help")
         runs = [*runs[:-1], *finer]
     error = max(error for _, error in runs)
