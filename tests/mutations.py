@@ -70,8 +70,8 @@ FAULTS = [
     Fault(
         "clamp: a sweep that goes on as if its command had not jumped",
         "scoring/layout/clamp_grid.py",
-        "if protocol.carry_over and k:",
-        "if protocol.carry_over and k > 9:",
+        "if protocol.carry_over and k and protocol.rest_ms > 0:",
+        "if protocol.carry_over and k > 9 and protocol.rest_ms > 0:",
         "clamp",
     ),
     Fault(
