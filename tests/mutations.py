@@ -4,11 +4,18 @@
     python tests/mutations.py swarm joining   # those whose names contain one of these words
     python tests/mutations.py --check         # only whether every fault still applies
     python tests/mutations.py --related       # only the tests that are about the code at fault
+    python tests/mutations.py --table caught.txt   # also: fault, folder, circle, test, one a line
 
 Each fault is one replacement in one file, the kind of slip that reads well: a sign, a lost factor,
 an index beside the right one. The tree is copied, the fault put in, and the fast tests run until
-one fails: first the files that are about that code, then all others. A replacement that no longer
-finds its text, or finds it twice, is an error of this file (exit code 2): write it anew.
+one fails: first the files that are about that code (the circle "related"), then all others ("all").
+A replacement that no longer finds its text, or finds it twice, is an error of this file (exit code
+2): write it anew.
+
+The faults in the parts that are called drawn were not chosen by what is tested: for each room of
+the package random.Random(2026) drew files, weighted by their lines, and a line in each. The fault
+is at the first of these places, or next to it, where a slip would change a number, or what is
+refused or kept. No test was looked at before.
 
 The cache of compiled kernels is shared by all runs. A kernel is kept under the hash of its text, so
 that a fault in the text makes its own; one that got the kernel of the sound text would survive,
@@ -28,20 +35,30 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "channelfit"
+ROOT = next(p for p in Path(__file__).resolve().parents if (p / PACKAGE).is_dir())
+#: Seconds after which tests that do not end are taken for caught: a fault may loop for ever.
+_LONGEST = 3600
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, where, and which tests are about that code (`tests/test_NAME.py`)."""
+    """What goes wrong, where, and which tests are about that code.
+
+    file: in the package. tests: the names of test files, in any folder: `clamp` is `test_clamp.py`.
+    """
 
     name: str
     file: str
     right: str
     wrong: str
     tests: str
+
+    @property
+    def room(self) -> str:
+        """The folder of the package."""
+        return self.file.partition("/")[0]
 
 
 FAULTS = [
@@ -371,6 +388,404 @@ FAULTS = [
         "moves = own > 0",
         "least_squares",
     ),
+    # --- drawn: files that laboratories have
+    Fault(
+        "abf: a command below the nominal one counts as the same",
+        "reading/formats/abf.py",
+        "near.append(np.abs(row[start:end] - wanted) < _NEAR_MV)",
+        "near.append(row[start:end] - wanted < _NEAR_MV)",
+        "formats inspect",
+    ),
+    Fault(
+        "tables: empty cells are currents of 0",
+        "reading/tables.py",
+        'cell if cell.strip() else "nan"',
+        'cell if cell.strip() else "0"',
+        "recording",
+    ),
+    Fault(
+        "igor: numbers without a sign have one",
+        "reading/formats/igor.py",
+        'stored.str.replace("i", "u")',
+        'stored.str.replace("u", "i")',
+        "formats",
+    ),
+    Fault(
+        "winwcp: the scales of two records change places",
+        "reading/formats/wcp.py",
+        "scales[:, k] / scales[-1, k]",
+        "scales[-1, k] / scales[:, k]",
+        "formats",
+    ),
+    Fault(
+        "syncropatch: as many intervals as samples",
+        "reading/formats/syncropatch.py",
+        "sampling = (last - first) / (len(times) - 1) * 1e3",
+        "sampling = (last - first) / len(times) * 1e3",
+        "formats",
+    ),
+    Fault(
+        "nwb: a filter's kHz are taken for Hz",
+        "reading/formats/nwb.py",
+        'unit.lower() == "khz"',
+        'unit == "khz"',
+        "formats inspect",
+    ),
+    # --- drawn: units, protocols, expressions
+    Fault(
+        "units: pS/pF a millionfold",
+        "reading/units.py",
+        '"pS/pF": 1e-3',
+        '"pS/pF": 1e3',
+        "units",
+    ),
+    Fault(
+        "protocol: a sweep that carries over begins where the last one began",
+        "problem/protocol.py",
+        "last.voltage(np.array([last.end_ms]))[0]",
+        "last.voltage(np.array([last.start_ms]))[0]",
+        "protocol backends",
+    ),
+    Fault(
+        "expressions: of comparisons in a row only the first counts",
+        "model/expressions.py",
+        "zip(node.ops, values, values[1:], strict=False)",
+        "zip(node.ops, values[:1], values[1:], strict=False)",
+        "expressions",
+    ),
+    # --- drawn: kernels
+    Fault(
+        "lowering: the size of a negative whole number",
+        "scoring/machine/lowering_calls.py",
+        "sub nsw i64 0, {ref}",
+        "sub nsw i64 {ref}, 0",
+        "lowering",
+    ),
+    Fault(
+        "CUDA tangents: a later move ends among the segments of the first",
+        "scoring/kernels/cuda_tangents.py",
+        """const Scratch &scratch, Dual *x, const Trace &, int &status) {
+    const long long i = scratch.thread, n = scratch.n_threads;
+#pragma unroll 1
+    for (int s = move.first; s < move.first + move.n_segments; ++s) {
+        State state;""",
+        """const Scratch &scratch, Dual *x, const Trace &, int &status) {
+    const long long i = scratch.thread, n = scratch.n_threads;
+#pragma unroll 1
+    for (int s = move.first; s < move.n_segments; ++s) {
+        State state;""",
+        "cuda_linearize",
+    ),
+    Fault(
+        "CUDA: an exponential below the least power of two",
+        "scoring/kernels/cuda_math.py",
+        "min(max(__double2loint(shifted), -1023), 1024)",
+        "min(max(__double2loint(shifted), -1024), 1024)",
+        "cuda_host cuda_source",
+    ),
+    Fault(
+        "tangents: the second ramp looks at the last edge of the first",
+        "scoring/tangent_walks.py",
+        "edges + run.n_steps + 1, middles",
+        "edges + run.n_steps, middles",
+        "linearize",
+    ),
+    Fault(
+        "closed form: a good state takes back the doubt of another one",
+        "scoring/kernels/spectral_runs.py",
+        '{GREATEST_MISS**2!r}"\n            c.put("doubt", c.choose(good, "doubt", "1.0"))',
+        '{GREATEST_MISS**2!r}"\n            c.put("doubt", c.choose(good, "0.0", "1.0"))',
+        "modes",
+    ),
+    # --- drawn: clamp, conditioning, what is scored
+    Fault(
+        "clamp: prediction that takes away",
+        "scoring/kernels/clamp_stages.py",
+        "({right[self.at_p]}) - {self._c",
+        "({right[self.at_p]}) + {self._c",
+        "clamp",
+    ),
+    Fault(
+        "clamp: a Bessel filter whose cutoff is at half of the amplitude",
+        "scoring/layout/low_pass.py",
+        "if gain > math.sqrt(0.5) else",
+        "if gain > 0.5 else",
+        "clamp",
+    ),
+    Fault(
+        "conditioning: a filter that starts half at rest",
+        "problem/conditioning.py",
+        "np.exp(z) * rest + old * before",
+        "np.exp(z) * rest",
+        "conditioning",
+    ),
+    Fault(
+        "recording: chosen sweeps in the order of their numbers",
+        "problem/recording.py",
+        "[number - 1 for number in numbers]",
+        "[number - 1 for number in sorted(numbers)]",
+        "recording",
+    ),
+    # --- drawn: search
+    Fault(
+        "hybrid: of those under way the worse ones are followed to their end",
+        "search/hybrid.py",
+        "under_way.starts.cost < _least(found)",
+        "under_way.starts.cost > _least(found)",
+        "agreement least_squares",
+    ),
+    Fault(
+        "CMA-ES: a candidate that fails ranks before some that do not",
+        "search/cma_es.py",
+        "worst = cost[finite].max()",
+        "worst = cost[finite].min()",
+        "cma_es",
+    ),
+    Fault(
+        "differential: weights are learned from crossovers",
+        "search/differential.py",
+        "((self._weights, weight), (self._crossovers, crossover))",
+        "((self._weights, crossover), (self._crossovers, weight))",
+        "differential",
+    ),
+    # --- drawn: how sure a fit is, and comparison
+    Fault(
+        "families: a path around a barrier that only counts where it is higher",
+        "results/uncertainty/families.py",
+        "= min(barriers[a, b], bent)",
+        "= max(barriers[a, b], bent)",
+        "families",
+    ),
+    Fault(
+        "profiles: other parameters are drawn by the one that is held",
+        "results/uncertainty/profiles.py",
+        "curvature[:, self.place] = 0.0",
+        "curvature[self.place, :] = 0.0",
+        "profiles",
+    ),
+    Fault(
+        "noise spectrum: a hum among samples left out seems weaker",
+        "results/uncertainty/noise_spectrum.py",
+        "(found[alone] / weight[alone] / share)",
+        "(found[alone] / weight[alone])",
+        "uncertainty",
+    ),
+    Fault(
+        "posterior: one parameter within its range is enough",
+        "results/uncertainty/posterior.py",
+        "((unit >= 0) & (unit <= 1)).all(axis=0)",
+        "((unit >= 0) & (unit <= 1)).any(axis=0)",
+        "posterior",
+    ),
+    Fault(
+        "comparison: what was held out is judged by the worst rival",
+        "results/comparison.py",
+        "better = min(rivals, key",
+        "better = max(rivals, key",
+        "comparison held_out",
+    ),
+    # --- drawn: batch
+    Fault(
+        "limits: a leak that is left counts without its voltage",
+        "batch/limits.py",
+        "abs(found.value) * volts / checked.peak_pA",
+        "abs(found.value) / checked.peak_pA",
+        "batch_checks",
+    ),
+    Fault(
+        "population: half of the degrees of freedom",
+        "batch/mixed.py",
+        "found = 2 * np.diag(inverse) ** 2 / variance",
+        "found = np.diag(inverse) ** 2 / variance",
+        "population",
+    ),
+    Fault(
+        "batch: what merging took out, without its weights",
+        "batch/families.py",
+        "np.sum(self.weights * (d - data[self.places]) ** 2)",
+        "np.sum((d - data[self.places]) ** 2)",
+        "batch_engine",
+    ),
+    Fault(
+        "k-means: a center without points gets the nearest one",
+        "results/uncertainty/k_means_sums.py",
+        "np.argsort(-distances, kind",
+        "np.argsort(distances, kind",
+        "kmeans",
+    ),
+    Fault(
+        "outliers: those below the others are none",
+        "batch/outliers.py",
+        "np.abs(values - others.mean[:nd]) / reach",
+        "(values - others.mean[:nd]) / reach",
+        "population",
+    ),
+    # --- drawn: curves and functions
+    Fault(
+        "curves, CUDA: starts below one another are near",
+        "curves/cuda_text.py",
+        "max(far, gap < 0 ? -gap : gap)",
+        "max(far, gap)",
+        "curves_cuda",
+    ),
+    Fault(
+        "curves: counts where few are expected weigh double",
+        "curves/lane_math.py",
+        "bend = 0.5 * ratio * share * q * q",
+        "bend = ratio * share * q * q",
+        "curves",
+    ),
+    Fault(
+        "functions: a sum without its last term",
+        "functions/source.py",
+        'range({begin}, {end} + 1):", index.name',
+        'range({begin}, {end}):", index.name',
+        "functions",
+    ),
+    # --- drawn: cable
+    Fault(
+        "fhn, controlled: half of the errors are not seen",
+        "fitzhugh_nagumo/crank_nicolson_controlled.py",
+        "max(most, abs(here[l] - there[l]))",
+        "max(most, here[l] - there[l])",
+        "fitzhugh_nagumo_control",
+    ),
+    Fault(
+        "fhn, CUDA: a new grid's recovery is its potential",
+        "fitzhugh_nagumo/cuda/adaptive.py",
+        "between(at, w, rank, n, monitor == 1, at_new[k])",
+        "between(at, v_new, rank, n, monitor == 1, at_new[k])",
+        "fitzhugh_nagumo_cuda",
+    ),
+    Fault(
+        "fhn, noise: the last node asks the first end",
+        "fitzhugh_nagumo/noise.py",
+        "(node == n_nodes - 1 and kinds[1] == 0)",
+        "(node == n_nodes - 1 and kinds[0] == 0)",
+        "fitzhugh_nagumo fitzhugh_nagumo_extended",
+    ),
+    Fault(
+        "fhn, Chebyshev: a whole first stage of recovery",
+        "fitzhugh_nagumo/chebyshev.py",
+        "len(w), weight * h, weight * h * q[2], q[1]",
+        "len(w), weight * h, h * q[2], q[1]",
+        "fitzhugh_nagumo_chebyshev",
+    ),
+    Fault(
+        "fhn, Runge-Kutta: recovery of the node beside",
+        "fitzhugh_nagumo/runge_kutta.py",
+        "one[g - low + 1], w_one[g - low]",
+        "one[g - low + 1], w_one[g - low + 1]",
+        "fitzhugh_nagumo_runge_kutta",
+    ),
+    Fault(
+        "fhn, stimulus: a pulse is not repeated in part",
+        "fitzhugh_nagumo/equation.py",
+        "np.minimum(since - whole * self.period, length)",
+        "np.minimum(since, length)",
+        "fitzhugh_nagumo_stimuli",
+    ),
+    # --- drawn: exporters and importers
+    Fault(
+        "export, Python: states that are left out already leave once more",
+        "results/export/python.py",
+        "out = sum(k[last][:last])",
+        "out = sum(k[last])",
+        "export",
+    ),
+    Fault(
+        "export, Myokit: half of a hyperbolic tangent's argument",
+        "results/export/myokit.py",
+        "1 - 2 / (exp(2 * ({x})) + 1)",
+        "1 - 2 / (exp({x}) + 1)",
+        "export_myokit export",
+    ),
+    Fault(
+        "export, NMODL: every ion has one charge",
+        "results/export/nmodl.py",
+        "u = z*v/rtf",
+        "u = v/rtf",
+        "export_neuron export",
+    ),
+    Fault(
+        "export, LaTeX: exprel with another sign",
+        "results/export/latex.py",
+        r"\\frac{e^{x} - 1}{x}",
+        r"\\frac{1 - e^{x}}{x}",
+        "export",
+    ),
+    Fault(
+        "import, NMODL: a difference within a difference keeps its sign",
+        "model/imports/gating.py",
+        'negative ^ (node.op == "-")',
+        'node.op == "-"',
+        "import_neuron",
+    ),
+    Fault(
+        "import, Myokit: what follows the voltage is held",
+        "model/imports/myokit_model.py",
+        'used.isdisjoint((self.plain["voltage"], self.plain["time"]))',
+        'used.isdisjoint((self.plain["time"],))',
+        "import_myokit import_cell import_inputs",
+    ),
+    # --- drawn: what was cut off, pieces
+    Fault(
+        "resuming: a run that may go on elsewhere is taken over",
+        "results/resuming.py",
+        "still_runs(process) is False",
+        "still_runs(process) is not True",
+        "run_state resume",
+    ),
+    Fault(
+        "journal: an answer about other points is taken",
+        "search/journal.py",
+        "if (asked, known) != (question, check):",
+        "if asked != question:",
+        "resume",
+    ),
+    Fault(
+        "cluster: a second worker before the patience has ended",
+        "pieces/cluster.py",
+        "max(self._cluster.patience, 4",
+        "min(self._cluster.patience, 4",
+        "cluster",
+    ),
+    Fault(
+        "pieces: one length that is right is enough",
+        "pieces/kept.py",
+        "if any(n is not None and n != own",
+        "if all(n is not None and n != own",
+        "pieces",
+    ),
+    # --- drawn: pages and the command line
+    Fault(
+        "report: an inward current's availability is negative",
+        "results/report/step_families.py",
+        "values / values[np.nanargmax(size)]",
+        "values / np.nanmax(size)",
+        "report",
+    ),
+    Fault(
+        "plate: one outlier stretches the axis of a distribution",
+        "batch/page_figures.py",
+        "min(ordered[-1], b + room)",
+        "max(ordered[-1], b + room)",
+        "plate_page",
+    ),
+    Fault(
+        "watch: samples that do not count are shown as data",
+        "front/watching/traces.py",
+        "np.where(recording.weight > 0, recording",
+        "np.where(recording.weight >= 0, recording",
+        "watch",
+    ),
+    Fault(
+        "command line: what a resumed run may change is not changed",
+        "front/resumed.py",
+        "{**again.params, **{name: given[name] for name in beside}}",
+        "{**{name: given[name] for name in beside}, **again.params}",
+        "resume",
+    ),
 ]
 
 
@@ -380,62 +795,90 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only faults whose name has one of these words")
     parser.add_argument("--check", action="store_true", help="only whether every fault applies")
     parser.add_argument("--related", action="store_true", help="leave out all unrelated tests")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write what caught each fault")
     given = parser.parse_args()
-    stale = [
-        f"{fault.file}: {fault.name}: found {n} times: {fault.right}"
-        for fault in FAULTS
-        if (n := _text(ROOT, fault).count(fault.right)) != 1
-    ]
-    if stale:
+    if stale := stale_faults():
         print("These faults no longer apply; write them anew:", *stale, sep="\n  ")
         return 2
     if given.check:
         print(f"{len(FAULTS)} faults apply")
         return 0
     chosen = [f for f in FAULTS if not given.words or any(w in f.name for w in given.words)]
+    rows = ["fault\troom\tcircle\tcaught by"]
     survived = 0
     with tempfile.TemporaryDirectory(prefix="channelfit_mutations_") as folder:
         for fault in chosen:
             begun = time.monotonic()
-            found = _trial(fault, Path(folder), given.related)
-            survived += found is None
-            shown = found or "SURVIVED"
-            print(f"{fault.name:58} {time.monotonic() - begun:5.0f} s  {shown}", flush=True)
+            circle, shown = _trial(fault, Path(folder), given.related) or ("", "SURVIVED")
+            survived += not circle
+            print(f"{fault.name:74} {time.monotonic() - begun:5.0f} s  {shown}", flush=True)
+            rows.append(f"{fault.name}\t{fault.room}\t{circle or '-'}\t{shown}")
+            if given.table:  # after each one: what is there counts when the rest is cut off
+                given.table.write_text("\n".join(rows) + "\n")
     print(f"{len(chosen) - survived} of {len(chosen)} faults caught")
     return int(survived > 0)
 
 
+def stale_faults() -> list[str]:
+    """What is no longer right in this file: texts that are not there once, tests that are gone."""
+    stale = []
+    for fault in FAULTS:
+        if (n := _text(ROOT, fault).count(fault.right)) != 1:
+            stale.append(f"{fault.file}: {fault.name}: found {n} times: {fault.right}")
+        gone = [name for name in fault.tests.split() if not _tests(ROOT, name)]
+        stale += [f"{fault.name}: there is no test_{name}.py" for name in gone]
+    names = [fault.name for fault in FAULTS]
+    return stale + [f"{name}: named twice" for name in {n for n in names if names.count(n) > 1}]
+
+
 def _text(root: Path, fault: Fault) -> str:
-    return (root / PACKAGE / fault.file).read_text()
+    file = root / PACKAGE / fault.file
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
-def _trial(fault: Fault, folder: Path, related_only: bool) -> str | None:
-    """The first test that fails with the fault in place, None where none does."""
+def _tests(root: Path, name: str) -> list[str]:
+    """The test file of this name, in whatever folder of the tests it lies."""
+    return [str(p.relative_to(root)) for p in sorted((root / "tests").rglob(f"test_{name}.py"))]
+
+
+def _trial(fault: Fault, folder: Path, related_only: bool) -> tuple[str, str] | None:
+    """The circle and the first test in it that fails with the fault, None where none does."""
     tree = folder / "tree"
     _copy(tree)
     place = tree / PACKAGE / fault.file
-    place.write_text(_text(tree, fault).replace(fault.right, fault.wrong))
+    place.write_text(_text(tree, fault).replace(fault.right, fault.wrong), encoding="utf-8")
+    related = [path for name in fault.tests.split() for path in _tests(tree, name)]
+    # the test of this file sees that the text of the fault has gone, which is no catch
+    others = [f"--ignore={path}" for path in (*related, *_tests(tree, "mutations"))]
+    circles = {"related": related, "all": ["-n", "auto", *others]}
+    for circle in ["related"] if related_only else circles:
+        if found := _first_failure(tree, folder / "cache", circles[circle], fault.name):
+            return circle, found
+    return None
+
+
+def _first_failure(tree: Path, cache: Path, arguments: list[str], name: str) -> str | None:
     environment = {
-        "CHANNELFIT_CACHE": str(folder / "cache"),
+        "CHANNELFIT_CACHE": str(cache),
         **os.environ,
         "PYTHONPATH": str(tree),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    related = [f"tests/test_{name}.py" for name in fault.tests.split()]
-    others = [f"--ignore={name}" for name in related]
-    for arguments in [related] if related_only else [related, ["-n", "auto", *others]]:
+    try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments],
             cwd=tree,
             env=environment,
             capture_output=True,
             text=True,
+            timeout=_LONGEST,
         )
-        if done.returncode == 1 and (found := _FAILED.search(done.stdout)):
-            return found[1]
-        if done.returncode != 0:  # nothing that a fault of this kind should bring about
-            told = f"{done.stdout}{done.stderr}"
-            sys.exit(f"{fault.name}: pytest ended with {done.returncode}\n{told}")
+    except subprocess.TimeoutExpired:
+        return f"no end within {_LONGEST} s: {' '.join(arguments)}"
+    if done.returncode == 1 and (found := _FAILED.search(done.stdout)):
+        return found[1]
+    if done.returncode != 0:  # nothing that a fault of this kind should bring about
+        sys.exit(f"{name}: pytest ended with {done.returncode}\n{done.stdout}{done.stderr}")
     return None
 
 
