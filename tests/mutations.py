@@ -429,7 +429,7 @@ FAULTS = [
         "reading/formats/nwb.py",
         'unit.lower() == "khz"',
         'unit == "khz"',
-        "formats inspect",
+        "starter_clamp formats",
     ),
     # --- drawn: units, protocols, expressions
     Fault(

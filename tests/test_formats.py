@@ -33,7 +33,7 @@ from rig_files import (
 from channelfit.front.main import main
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.formats import READERS, Contents, abf, hdf5, nwb, read, wcp
+from channelfit.reading.formats import READERS, Contents, Epoch, abf, hdf5, nwb, read, wcp
 from channelfit.reading.formats.headings import read_heading
 
 h5py = pytest.importorskip("h5py")
@@ -98,6 +98,16 @@ def test_units_of_an_igor_wave_that_stand_behind_its_numbers_are_read(tmp_path: 
     path.write_bytes(bytes(stored) + b"amperemsec")
     (found,) = read(path).signals
     assert (found.unit, found.kind, found.factor) == ("ampere", "current", 1e12)
+
+
+def test_numbers_of_an_igor_wave_without_a_sign_have_none(tmp_path: Path) -> None:
+    path = write_ibw(tmp_path / "a.ibw")
+    stored = bytearray(path.read_bytes())
+    struct.pack_into("<h", stored, 64 + 16, 0x10 | 0x40)  # of two bytes, unsigned
+    struct.pack_into("<2H", stored, 384, 40000, 3)
+    path.write_bytes(stored)
+    (found,) = read(path).signals
+    assert found.values[0, :2].tolist() == [4e7, 3e3]  # nA in pA
 
 
 @pytest.mark.parametrize(
@@ -616,6 +626,13 @@ def test_an_amplifier_tells_its_filter_and_100_khz_is_none() -> None:
     section = pyabf.ABF(str(shipped), loadData=False)._adcSection
     assert section.nTelegraphEnable[0] == 1
     assert read(shipped).clamp["lowpass_kHz"] == section.fTelegraphFilter[0] / 1e3 == 2.0
+
+
+@pytest.mark.parametrize(("off_mV", "same"), [(-20.0, False), (1.0, True), (20.0, False)])
+def test_a_recorded_command_beside_the_nominal_one_is_another(off_mV: float, same: bool) -> None:
+    epochs = [(Epoch("step", -80.0, -80.0, 1.0), Epoch("ramp", 0.0, 40.0, 1.0))]
+    command = np.concatenate([np.full(10, -80.0), np.linspace(0.0, 40.0, 10)])
+    assert abf._agree(epochs, command[None] + off_mV, 0.1) is same
 
 
 def test_a_recording_under_current_clamp_is_no_recorded_command(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channelfit.reading import units
 from channelfit.reading.documents import Section, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -50,6 +52,35 @@ from channelfit.reading.units import base_unit, parse_quantity, shown, unit_fact
 )
 def test_quantities(text: object, dimension: str, expected: float) -> None:
     assert parse_quantity(text, dimension) == pytest.approx(expected, rel=1e-15)
+
+
+_SIZES = {"1": 1.0, "s": 1.0, "min": 60.0, "Hz": 1.0, "V": 1.0, "A": 1.0, "S": 1.0}
+_SIZES |= {"F": 1.0, "Ohm": 1.0, "m": 1.0, "M": 1e3, "degC": 1.0, "dimensionless": 1.0}
+_PREFIXES = {"": 1.0, "f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "c": 1e-2}
+_PREFIXES |= {"k": 1e3, "M": 1e6, "G": 1e9}
+
+
+def in_si(unit: str) -> float:
+    """The size of a unit such as 1/(ms mV), in SI units, from its prefixes and powers alone."""
+
+    def size(word: str) -> float:
+        name = word.rstrip("23") or word
+        (found,) = {_PREFIXES[p] * x for p in _PREFIXES for s, x in _SIZES.items() if p + s == name}
+        return float(found ** int(word[len(name) :] or 1))
+
+    above, *below = (unit or "1").replace("(", "").replace(")", "").split("/")
+    return size(above) / math.prod(size(word) for part in below for word in part.split())
+
+
+@pytest.mark.parametrize(
+    "table",
+    [*units._UNITS.values(), *(t for kinds in units._DENSITIES.values() for t in kinds.values())],
+    ids=lambda table: next(iter(table)),
+)
+def test_every_factor_follows_from_prefixes_and_powers(table: dict[str, float]) -> None:
+    base = next(unit for unit, factor in table.items() if factor == 1.0)
+    found = {unit: in_si(unit) / in_si(base) for unit in table}
+    assert found == pytest.approx(table, rel=1e-12)
 
 
 @pytest.mark.parametrize(
