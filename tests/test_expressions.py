@@ -132,6 +132,7 @@ def test_whole_powers_stay_whole():
         ("1 if v != 0 else 2", 0, 2),
         ("1 if -60 < v <= -40 else 2", -40, 1),
         ("1 if -60 < v <= -40 else 2", -60, 2),
+        ("1 if -60 < v <= -40 else 2", -39, 2),
         ("1 if v < -60 or v > -40 else 2", -70, 1),
         ("1 if v < -60 or v > -40 else 2", -50, 2),
         ("1 if not (v < -60 or v > -40) else 2", -50, 1),

@@ -179,6 +179,15 @@ def test_a_sweep_that_is_carried_over_begins_with_a_step_after_a_rest_only() -> 
         assert [p.step_times_ms(k).tolist() for k in range(2)] == [[0.0], expected]
 
 
+def test_a_sweep_that_carries_over_goes_on_from_where_a_ramp_ended() -> None:
+    ramps = built(
+        {"step": {"values": [0, 10]}, "for": 1},
+        {"ramp": [-80, 20], "for": 1},
+        between_sweeps="carry over",
+    )
+    assert [ramps.voltage_before(k) for k in range(2)] == [-80.0, 20.0]
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_protocols(name: str) -> None:
     p = load_protocol(PROTOCOLS / f"{name}.yaml")
