@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_swarm import NumpyInDisguise, rastrigin, rosenbrock, run, sphere
 
@@ -102,6 +102,7 @@ def test_bounds_hold_and_only_what_was_told_and_finite_becomes_a_best(
         assert sphere(search.best[:, None])[0] == best
 
 
+@example([1.0, 100.0, math.nan])
 @given(st.lists(st.floats(allow_nan=True), min_size=1, max_size=20))
 def test_what_failed_ranks_last_and_all_is_finite(costs):
     cost = np.array(costs)

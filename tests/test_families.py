@@ -60,6 +60,19 @@ def test_a_long_flat_valley_is_one_family():
     assert apart.mean() < one.unit.var(axis=1).sum() / 5
 
 
+def test_two_fits_at_the_ends_of_a_curved_valley_are_one_family():
+    """The straight line between them leaves the valley; a path by refined midpoints does not."""
+    found = landscape(
+        lambda p: np.exp(-p[0] * p[1] * T), [Parameter(k, "", 0.05, 20) for k in "ab"], [1.0, 1.0]
+    )
+    a, b = found.objective.physical(found.unit[:, None])[:, 0]
+    ends = found.objective.space.to_unit(np.array([[a / 3, 3 * a], [3 * b, b / 3]]))
+    middle = found.objective.score(ends.mean(axis=1)[:, None]).cost
+    assert found.chi_square(middle)[0] > 2 * found.threshold(n=2)
+    (one,) = families(found, ends, found.objective.score(ends).cost)
+    assert one.unit.shape == (2, 2)
+
+
 def test_two_exponentials_that_can_be_swapped_are_two_families():
     found = landscape(
         lambda p: np.exp(-p[0] * T) + np.exp(-p[1] * T),

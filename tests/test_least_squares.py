@@ -17,7 +17,7 @@ from channelfit.scoring.scorer import Linearization, Score
 from channelfit.search import least_squares as module
 from channelfit.search.choose import make_optimizer
 from channelfit.search.damped import steps_of, to_the_lowest
-from channelfit.search.hybrid import _explored, _Found
+from channelfit.search.hybrid import _explored, _finished, _Found, _UnderWay
 from channelfit.search.least_squares import TRIALS, Starts, begin, damped_steps, improve, refine
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Local, Objective
@@ -305,6 +305,20 @@ def test_the_same_seed_gives_the_same_search():
     assert one.evaluations == two.evaluations
     other = hybrid(Residuals(decays), 4, 8)
     assert other.history["best_cost"][0] != one.history["best_cost"][0]
+
+
+def test_a_start_still_under_way_that_is_the_lowest_is_followed_to_its_end():
+    objective = Objective(space(1, -3.0, 3.0), Residuals(valleys))
+    starts = begin(objective, (np.array([[0.35, 2.5]]) + 3.0) / 6.0)
+    between = np.array([starts.cost.mean()])
+    under_way = _UnderWay(starts, np.ones(2, bool), np.full((3, 2), np.inf))
+    worse = _Found(np.ones((1, 1)), between, np.ones(1, bool))
+    stages = _finished(objective, worse, under_way)
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            next(stages)
+    found = ended.value.value
+    np.testing.assert_allclose(objective.physical(found.best()[:, None]), 0.3, atol=1e-6)
 
 
 def test_stop_rules_hold_within_a_round():
