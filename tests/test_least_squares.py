@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -307,17 +309,22 @@ def test_the_same_seed_gives_the_same_search():
     assert other.history["best_cost"][0] != one.history["best_cost"][0]
 
 
+def returned(stages: Generator[Any, None, Any]) -> Any:
+    """What a generator returns when it has ended."""
+    while True:
+        try:
+            next(stages)
+        except StopIteration as end:
+            return end.value
+
+
 def test_a_start_still_under_way_that_is_the_lowest_is_followed_to_its_end():
     objective = Objective(space(1, -3.0, 3.0), Residuals(valleys))
     starts = begin(objective, (np.array([[0.35, 2.5]]) + 3.0) / 6.0)
     between = np.array([starts.cost.mean()])
     under_way = _UnderWay(starts, np.ones(2, bool), np.full((3, 2), np.inf))
     worse = _Found(np.ones((1, 1)), between, np.ones(1, bool))
-    stages = _finished(objective, worse, under_way)
-    with pytest.raises(StopIteration) as ended:
-        while True:
-            next(stages)
-    found = ended.value.value
+    found = returned(_finished(objective, worse, under_way))
     np.testing.assert_allclose(objective.physical(found.best()[:, None]), 0.3, atol=1e-6)
 
 

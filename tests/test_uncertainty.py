@@ -27,6 +27,7 @@ from channelfit.results.uncertainty.curvature import (
 )
 from channelfit.results.uncertainty.noise_spectrum import (
     Spectrum,
+    bands_of,
     correlation_time,
     spectrum_at,
     spectrum_of,
@@ -323,6 +324,15 @@ def test_a_line_of_one_frequency_is_no_part_of_the_smooth_spectrum():
     found = spectrum_of([noise], [np.ones(noise.shape, bool)])
     assert found.ratio.max() > 500
     assert np.median(found.ratio) == pytest.approx(1 / (1 + 1.5**2 / 2), rel=0.2)
+
+
+def test_a_line_is_as_strong_where_samples_beside_it_are_left_out():
+    seen = np.random.default_rng(2).standard_normal((1, 4000))
+    seen += 1.5 * np.sin(2 * np.pi * np.arange(4000) * 0.05)
+    counts = np.arange(8000)[None] < 4000
+    whole = bands_of([seen], [counts[:, :4000]])
+    half = bands_of([np.pad(seen, ((0, 0), (0, 4000)))], [counts])
+    assert half.lines.max() == pytest.approx(whole.lines.max(), rel=1e-12)
 
 
 # --- what is left open ---------------------------------------------------------------------------
