@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from report import Row, as_script, finish
-from scoring import candidates
 
 from channelfit.front.commands.validation import FASTEST, drawn_in
 from channelfit.model.channel import ChannelModel
@@ -31,6 +30,7 @@ from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.waves import Constant, Ramp, Segment, Sines
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
+from scoring import candidates
 
 if TYPE_CHECKING:
     from channelfit.scoring.neuron.oracle import NeuronOracle

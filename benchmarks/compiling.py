@@ -32,7 +32,7 @@ from channelfit.search.plan import FitPlan
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests"))
 
-from kernel_ways import with_numba  # noqa: E402
+from support.kernel_ways import with_numba  # noqa: E402
 
 REPEATS, LEAST = 15, 0.02  # runs of each side, and how long one is at least, s
 

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from chains import ROOT, paper_protocols
 from report import Row, as_script, compared, finish
-from scoring import problem
 from ways import arguments, results_folder
 
 from channelfit.model.model_file import load_model
@@ -34,6 +33,7 @@ from channelfit.search.genetic_cuda import DeviceGenetic
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.space import SearchSpace
+from scoring import problem
 
 POPULATIONS = (112, 1120, 11_200, 112_000, 1 << 20)
 TARGET = 1.3  # a generation over scoring alone, at the largest population

@@ -36,7 +36,6 @@ from accuracy import protocols as steps_and_varying
 from baseline_2012 import STORED, Baseline2012, entries, next_generation
 from chains import ROOT, paper_protocols
 from report import Row, as_script, compared, finish, missing
-from scoring import candidates, problem
 from states import error_note
 from ways import (
     AUTO,
@@ -76,6 +75,7 @@ from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.space import SearchSpace
+from scoring import candidates, problem
 
 UNIT = "candidates/s"
 TITLE = "model B, 25 x 500"

@@ -19,7 +19,7 @@ from channelfit.search.swarm import ATTRACTION, INERTIA
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
-from kernel_ways import with_numba
+from support.kernel_ways import with_numba
 
 TEXT = '''
 

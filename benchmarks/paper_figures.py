@@ -35,7 +35,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from report import RESULTS, Row, as_script, compared, finish, missing
-from scoring import candidates, neuron_rate, problem
 from ways import (
     AUTO,
     CLOSED_FORM,
@@ -62,6 +61,7 @@ from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.space import SearchSpace
+from scoring import candidates, neuron_rate, problem
 
 TARGET = 0.6  # pA^2, the paper's sufficient score
 PAPER_GENERATIONS = 50  # to that score, with 11,200 individuals and more (figure 7A)

@@ -24,7 +24,7 @@ import channelfit as cf
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-import browser  # noqa: E402
+from support import browser  # noqa: E402
 
 SINE_WAVE = ROOT / "models" / "fits" / "herg_sine_wave_16713110.yaml"
 LIMIT_S, LIMIT_MB = 2.0, 5.0

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 from report import Row, as_script, finish
-from scoring import candidates, rate
 
 from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.problem.recording import Recording
 from channelfit.scoring.cpu import CpuScorer
+from scoring import candidates, rate
 
 ROOT = Path(__file__).parent.parent
 

@@ -23,7 +23,6 @@ from chains import chain_model, paper_protocols
 from report import Row, as_script, compared, finish, missing
 from rich.console import Console
 from rich.table import Table
-from scoring import candidates, problem
 from ways import (
     DESIGN_2012,
     IN_REGISTERS,
@@ -46,6 +45,7 @@ from ways import (
 from channelfit.problem.experiment import Problem
 from channelfit.problem.statuses import OK
 from channelfit.scoring.scorer import Score, make_scorer
+from scoring import candidates, problem
 
 POPULATION = 1 << 18
 CHECKED = 64

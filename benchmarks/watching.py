@@ -23,12 +23,11 @@ from report import Row, as_script, compared, finish, missing
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
 
-import watched  # noqa: E402
-from browser import binary  # noqa: E402
-
 import channelfit as cf  # noqa: E402
 from channelfit.results import run_folder  # noqa: E402
 from channelfit.search.loop import Progress  # noqa: E402
+from support import watched  # noqa: E402
+from support.browser import binary  # noqa: E402
 
 MODEL = ROOT / "models" / "model_b.yaml"
 N_RUNS, TURNS = 500, 7

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from baseline_2012 import Baseline2012
 from chains import paper_protocols
-from scoring import candidates, neuron_rate, problem
 
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.experiment import Problem
@@ -25,6 +24,7 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import make_scorer
+from scoring import candidates, neuron_rate, problem
 
 TUNED_WITH = 1 << 18  # candidates: enough to fill every multiprocessor
 #: Threads a block, and samples unrolled; the fastest pair counts as the design's own speed.

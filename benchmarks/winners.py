@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from chains import ROOT, paper_protocols
 from report import Row, as_script, finish
-from scoring import problem
 from ways import arguments, host, results_folder
 
 from channelfit.model.model_file import load_model
@@ -27,6 +26,7 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.choose import make_optimizer
 from channelfit.search.space import SearchSpace
+from scoring import problem
 
 GENERATIONS, POPULATION = 60, 11_200
 TIE = 1e-9

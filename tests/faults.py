@@ -42,7 +42,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from faults_fits import (
+from support.faults_fits import (
     MODEL,
     PROGRAMS,
     ROOT,
@@ -61,7 +61,7 @@ from faults_fits import (
     settle,
     want,
 )
-from faults_resumed import GOING, locked, resumed, resumed_with_room
+from support.faults_resumed import GOING, locked, resumed, resumed_with_room
 
 sys.path.append(str(ROOT / "benchmarks"))  # a folder that is no package
 

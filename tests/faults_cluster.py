@@ -40,19 +40,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from faults_resumed import KV
-from toy_work import Toy, keys, table
 
 import channelfit as cf
 from channelfit.pieces.cluster import Cluster
 from channelfit.pieces.cluster_file import ClusterPlan
 from channelfit.pieces.work import Here
 from channelfit.reading.documents import dump_yaml
+from support.faults_resumed import KV
+from support.places import ROOT
+from support.toy_work import Toy, keys, table
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))  # a folder that is no package
 
-from report import RESULTS, Row, as_script, finish  # noqa: E402
+from report import RESULTS, Row, as_script, finish
 
 #: The two networks, and the addresses at the ends of the link between them.
 NETWORKS = ("channelfit-head", "channelfit-node")

@@ -48,13 +48,14 @@ import channelfit.front.commands.show
 import channelfit.front.commands.simulate  # noqa: F401 - the cases need not wait for these
 from channelfit.front.main import main
 from channelfit.results.report import artist
+from support.places import BENCHMARKS, ROOT
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.append(str(BENCHMARKS))
 import report
-from rig_files import WRITERS
+
+from support.rig_files import WRITERS
 
 os.environ.setdefault("CHANNELFIT_CACHE", platformdirs.user_cache_dir("channelfit-tests"))
-ROOT = Path(__file__).resolve().parents[1]
 SECONDS, BYTES = 10, 2 << 30
 #: Cases that one process tries before it is begun anew.
 _PIECE = 250

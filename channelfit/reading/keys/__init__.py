@@ -2,7 +2,7 @@
 
 A reader says which of these sections it reads (`documents.Section.expect`) and can then ask for no
 other key, so that what stands here is what is accepted; from here it takes dimensions, words and
-defaults. Whoever adds a key shows in `tests/test_keys.py` what it changes.
+defaults. Whoever adds a key shows in `tests/reading/test_keys.py` what it changes.
 """
 
 from __future__ import annotations

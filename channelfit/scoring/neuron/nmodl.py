@@ -74,7 +74,7 @@ mechtype modelname need_memb prop_ion register_mech register_nmodl_text_and_file
 DoubScal DoubVec HocParmLimits HocParmUnits HocStateTolerance NMODL_TEXT NODEV NPyDirectMechFunc
 SparseObj VoidFunc
 """
-# Names in the C++ that nocmodl 9.0.2 writes for blocks of every kind, as `tests/test_nmodl.py`
+# Names in the C++ that nocmodl 9.0.2 writes for blocks of every kind, as the tests of exports
 # finds them. Its own table of keywords, methods and functions, and units, refuse no name beyond the
 # list above: each word in it and in nrnunits.lib was tried. A RANGE variable becomes a macro, so
 # that one called `vector` or `delta_t` breaks code in which the word means something else.

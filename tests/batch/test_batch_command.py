@@ -1,0 +1,888 @@
+"""`channelfit batch` from end to end: a plate on the disk to a table, and on after a kill."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import channelfit as cf
+from channelfit.batch import run as runs
+from channelfit.batch.recordings import find_recordings
+from channelfit.batch.results import Results
+from channelfit.batch.run import Asked, ready
+from channelfit.batch.search import Settings
+from channelfit.batch.table import WellTable
+from channelfit.batch.template import Template, measures
+from channelfit.batch.work import Piece
+from channelfit.front.main import main
+from channelfit.reading.errors import InputError
+from channelfit.results import resuming
+from channelfit.results.run_state import STATE
+from support.plate_folder import FIT, MODEL, NOISE, WELLS, called, save, truth
+
+
+def rows_of(run: str | Path) -> dict[str, dict[str, str]]:
+    with (Path(run) / "wells.csv").open(newline="") as file:
+        return {row["well"]: row for row in csv.DictReader(file)}
+
+
+# --- end to end ----------------------------------------------------------------------------------
+
+
+def test_a_folder_of_recordings_becomes_a_table(plate: Path) -> None:
+    told = called("fit.yaml", "plate", "--out", "run", "--chunk", "5")
+    assert "12 wells: 12 ok" in told.stdout
+    table = WellTable.read(plate / "run")
+    assert list(table["well"]) == WELLS
+    for name in ("g", "b"):
+        true = np.array([row[name] for row in truth().values()])
+        off = (table[name] - true) / table[f"{name}_error"]
+        assert np.abs(off).max() < 4
+        inside = (table[f"{name}_lower"] <= true) & (true <= table[f"{name}_upper"])
+        assert inside.sum() >= 9
+        assert table.about[name].unit == {"g": "nS", "b": "1/ms"}[name]
+    np.testing.assert_allclose(table["rms"], NOISE, rtol=0.15)
+    np.testing.assert_allclose(table["noise"], NOISE, rtol=0.15)
+    assert list(table["row"]) == ["A"] * 6 + ["B"] * 6
+    assert list(table["column"]) == [1, 2, 3, 4, 5, 6] * 2
+    assert list(table.columns)[:5] == ["well", "file", "row", "column", "a"]
+    assert list(table.columns)[-2:] == ["quality", "reason"]
+    files = {path.name for path in (plate / "run").iterdir()}
+    assert {"wells.csv", "wells-columns.json", "traces.npz", "summary.json"} <= files
+    assert {"fit.yaml", "recordings.json", "state.json"} <= files
+    assert not {"pieces.bin", "resume.json", ".running"} & files
+    assert [name for name in files if "partial" in name] == []
+    state = json.loads((plate / "run" / STATE).read_text())
+    assert (state["state"], state["wells"], state["wells_done"]) == ("finished", 12, 12)
+
+
+def test_workers_come_to_the_same_table(plate: Path) -> None:
+    pytest.importorskip("distributed")
+    words = ["fit.yaml", "plate", "--backend", "cpu", "--only", "A01,A02,A03,A04", "--out"]
+    called(*words, "here", "--chunk", "2")
+    told = called(*words, "there", "--chunk", "2", "--cluster", "local:2")
+    assert "one piece" not in told.output
+    assert Path("here/wells.csv").read_bytes() == Path("there/wells.csv").read_bytes()
+    told = called(*words, "whole", "--cluster", "local:2")
+    assert "--cluster: has one piece to do, of 4 wells" in told.output
+
+
+def test_the_summary_says_what_repeats_the_batch(plate: Path) -> None:
+    called("fit.yaml", "plate", "--only", "A01,A2", "--seed", "3", "--out", "run", "--quiet")
+    summary = json.loads((plate / "run" / "summary.json").read_text())
+    assert summary["quality"] == {"ok": 2}
+    assert summary["seed"] == 3
+    assert set(summary["hashes"]) == {"well A01", "well A02"}
+    assert {"channelfit", "numpy"} <= set(summary["versions"])
+    assert summary["machine"]["cores"] > 0
+    assert summary["parameters"]["g"]["unit"] == "nS"
+    assert {row["what"] for row in summary["files"]} == {"fit file", "model", "protocol"}
+    template = cf.Model.load(plate / "run" / "fit.yaml")
+    assert template.name == "kv"
+
+
+def test_the_traces_show_data_and_fit_of_every_well(
+    plate: Path, currents: dict[str, np.ndarray]
+) -> None:
+    called("fit.yaml", "plate", "--only", "A01,B06", "--out", "run")
+    traces = Results.read(plate / "run").traces
+    assert traces["data"].shape == traces["fit"].shape == (2, 600)
+    assert (np.diff(traces["time_ms"]) > 0).all()
+    # a residual is that of each sample: its extremes are those of the noise
+    residual = traces["residual"]
+    assert residual.shape == (2, 600)
+    assert 0.8 * NOISE < np.nanstd(residual) < 1.5 * NOISE
+    assert 2.5 * NOISE < np.nanmax(np.abs(residual)) < 6 * NOISE
+    assert np.nanmax(traces["data"][1]) == pytest.approx(currents["B06"].max(), rel=1e-4)
+
+
+def test_the_same_batch_gives_the_same_bytes_however_it_is_named(plate: Path) -> None:
+    called("fit.yaml", "plate", "--out", "one", "--only", "A01,A02,A03")
+    called("fit.yaml", "plate/*A0[123].csv", "--out", "two")
+    for name in ("wells.csv", "wells-columns.json", "traces.npz"):
+        one, two = ((plate / run / name).read_bytes() for run in ("one", "two"))
+        assert one == two, name
+
+
+@pytest.mark.parametrize("form", ["columns", "array"])
+def test_a_file_of_many_wells_gives_all_of_them(
+    form: str, plate: Path, currents: dict[str, np.ndarray]
+) -> None:
+    called("fit.yaml", "plate", "--out", "apart", "--only", "A01,A02,B01")
+    some = {well: currents[well] for well in ("A01", "A02", "B01")}
+    if form == "columns":
+        names = [f"{well} sweep {k + 1}" for well in some for k in range(5)]
+        save(plate / "export.csv", np.concatenate(list(some.values())), names)
+        given = "export.csv"
+    else:
+        rounded = [np.array([[float(f"{x:.4f}") for x in row] for row in c]) for c in some.values()]
+        np.save(plate / "export.npy", np.array(rounded))
+        (plate / "list.csv").write_text(
+            "file,signal,well\n" + "".join(f"export.npy,{k + 1},{w}\n" for k, w in enumerate(some))
+        )
+        given = "list.csv"
+    called("fit.yaml", given, "--out", "together")
+    apart, together = WellTable.read(plate / "apart"), WellTable.read(plate / "together")
+    assert list(together["well"]) == list(some)
+    for name in ("g", "g_error", "cost", "noise"):
+        assert together[name].tobytes() == apart[name].tobytes()
+
+
+def test_metadata_choose_wells_and_stand_in_the_table(plate: Path) -> None:
+    (plate / "sheets").mkdir()
+    lines = ["file;name;compound;dose"]
+    lines += [
+        f"../plate/cells-{w}.csv;cell {w};{'control' if w < 'B' else 'E-4031'};{k}"
+        for k, w in enumerate(WELLS)
+    ]
+    (plate / "sheets" / "plate.csv").write_text("\n".join(lines))
+    where = "compound == 'control' and dose > 3"
+    called("fit.yaml", "sheets/plate.csv", "--where", where, "--out", "run")
+    rows = rows_of("run")
+    assert list(rows) == ["cell A05", "cell A06"]
+    assert rows["cell A05"]["compound"] == "control"
+    assert rows["cell A06"]["dose"] == "5"
+
+
+def test_own_weights_masks_and_second_files_of_wells(
+    plate: Path, currents: dict[str, np.ndarray]
+) -> None:
+    """A mask of one well, and a recording after a blocker that is named by the well."""
+    spoilt = currents["A01"].copy()
+    spoilt[:, 100:150] += 500
+    save(plate / "plate" / "cells-A01.csv", spoilt + 100)
+    save(plate / "after-A01.csv", np.full((5, 200), 100.0))
+    save(plate / "after-A02.csv", np.zeros((5, 200)))
+    (plate / "list.csv").write_text(
+        "file,weight,mask\nplate/cells-A01.csv,2,20 ms to 30 ms\nplate/cells-A02.csv,1,\n"
+    )
+    fit = json.loads(json.dumps(FIT))
+    recording = fit["fit"]["experiments"][0]["recording"]
+    recording["condition"] = [{"subtract": {"file": "after-{well}.csv"}}]
+    (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
+    called("fit.yaml", "list.csv", "--out", "run")
+    table = WellTable.read(plate / "run")
+    np.testing.assert_allclose(table["rms"], NOISE, rtol=0.15)
+    true = [truth()[well]["g"] for well in ("A01", "A02")]
+    np.testing.assert_allclose(table["g"], true, rtol=0.02)
+
+
+def test_seals_that_the_instrument_has_measured_stand_in_the_table(plate: Path) -> None:
+    sweeps: list[list[list[float | None]]] = []
+    for seal in (1.0e9, 1.5e9, 9.9e9):
+        sweep: list[list[float | None]] = [[None] * 16 for _ in range(24)]
+        sweep[0][0], sweep[1][0] = seal, 0.2e9  # wells A01 and A02, in Ohm
+        sweeps.append(sweep)
+    (plate / "plate" / "plate.json").write_text(json.dumps({"QCData": {"RSeal": sweeps}}))
+    (plate / "plate" / "another.json").write_text('{"x": 1}')
+    called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run")
+    np.testing.assert_allclose(WellTable.read(plate / "run")["seal"], [1500, 200, np.nan])
+    shown = called("--show", "run", "--where", "seal > 0.5 GOhm").stdout
+    assert "1 of 3 wells" in shown
+
+
+def test_the_clamp_of_a_well_is_that_of_the_table_or_of_the_instrument(plate: Path) -> None:
+    fit = json.loads(json.dumps(FIT))
+    fit["fit"]["clamp"] = {
+        "series_resistance": "{rs} MOhm",
+        "membrane_capacitance": "{cm} pF",
+        "compensation": 0.75,
+    }
+    (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
+    files = [f"plate/cells-{well}.csv" for well in WELLS[:3]]
+    rows = [f"{file},{rs},12" for file, rs in zip(files, ("8", "4.5", ""), strict=True)]
+    (plate / "wells.csv").write_text("\n".join(["file,rs,cm", *rows]) + "\n")
+    template = Template.read(plate / "fit.yaml")
+    wells = find_recordings(("wells.csv",), template.expected)
+    plan = template.plan(wells[0])
+    for well, resistance in zip(wells, (8.0, 4.5), strict=False):
+        problem = template.problem(plan, well)
+        clamp = problem.experiments[0].clamp
+        assert clamp is not None
+        assert float(clamp.series_resistance) == resistance
+        assert float(clamp.membrane_capacitance) == 12
+        known = measures(problem, well)
+        recording = problem.experiments[0].recording
+        assert recording is not None
+        largest = np.abs(recording.current_pA[recording.weight > 0]).max()
+        assert (known["clamp_resistance"], known["clamp_capacitance"]) == (resistance, 12)
+        lost = 0.25 * resistance * largest / 1000
+        assert known["clamp_lost"] == pytest.approx(lost, rel=0.05)
+    with pytest.raises(InputError, match=r"fit.clamp.*nothing is known of {rs} for A03"):
+        template.problem(plan, wells[2])
+    sweeps = [[[8e6] * 16 for _ in range(24)], [[6e6] * 16 for _ in range(24)]]
+    own = {"QCData": {"Rseries": sweeps, "Capacitance": [[[9e-12] * 16] * 24] * 2}}
+    (plate / "plate" / "plate.json").write_text(json.dumps(own))
+    (well,) = find_recordings(files[2:], template.expected)
+    clamp = template.problem(plan, well).experiments[0].clamp
+    assert clamp is not None
+    assert float(clamp.series_resistance) == pytest.approx(7)
+    assert float(clamp.membrane_capacitance) == pytest.approx(9)
+    assert plate / "plate" / "plate.json" in [Path(file) for file in template.files_of(well)]
+
+
+def test_leak_and_run_down_are_measured_before_conditioning(plate: Path) -> None:
+    """Pulses of which one shows the leak, each smaller than the one before."""
+    steps = {
+        "holding": "-80 mV",
+        "sampling": "0.2 ms",
+        "segments": [
+            {"hold": "10 ms"},
+            {"step": "-120 mV", "for": "10 ms"},
+            {"hold": "10 ms"},
+            {"step": {"values": ["20 mV"] * 4}, "for": "40 ms"},
+        ],
+    }
+    (plate / "pulses.yaml").write_text(yaml.safe_dump(steps))
+    protocol = cf.Protocol.load(plate / "pulses.yaml")
+    current = np.asarray(cf.simulate(cf.Model(**MODEL), protocol).current)
+    smaller = np.array([1, 0.95, 0.9, 0.85])[:, None] * current + 0.5 * protocol.command()
+    save(plate / "p-A01.csv", smaller)
+    fit = json.loads(json.dumps(FIT))
+    fit["fit"]["experiments"][0]["protocol"] = "pulses.yaml"
+    fit["fit"]["experiments"][0]["recording"]["condition"] = [
+        {"leak": {"from": "0 ms", "to": "20 ms"}}
+    ]
+    (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
+    called("fit.yaml", "p-A01.csv", "--out", "run")
+    row = WellTable.read(plate / "run").row(0)
+    assert 0.5 < row["leak"] < 2  # the leak, and the channels that are open at rest
+    assert row["seal"] == pytest.approx(1000 / row["leak"])
+    assert -0.16 < row["run_down"] < -0.08
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+
+def test_a_bad_file_is_that_wells_failure(plate: Path) -> None:
+    folder = plate / "plate"
+    (folder / "cells-A01.csv").write_text("hello\n")
+    (folder / "cells-A03.csv").write_text("")
+    lines = (folder / "cells-A04.csv").read_text().splitlines()
+    (folder / "cells-A04.csv").write_text("\n".join(lines[:50]))
+    (folder / "cells-A05.csv").write_text("\n".join([lines[0], *["nan,1,1,1,1"] * 200]))
+    told = called("fit.yaml", "plate", "--out", "run", "--chunk", "4")
+    rows = rows_of("run")
+    reasons = {well: row["reason"] for well, row in rows.items() if row["quality"] == "failed"}
+    assert list(reasons) == ["A01", "A03", "A04", "A05"]
+    assert reasons["A03"] == "the file is empty"
+    assert "49 samples, but steps has 200" in reasons["A04"]
+    assert "NaN or inf" in reasons["A05"]
+    assert all(rows[well]["g"] == "" for well in reasons)
+    assert all(f"failed: {well}: {reason}" in told.stderr for well, reason in reasons.items())
+    assert {row["quality"] for well, row in rows.items() if well not in reasons} == {"ok"}
+
+
+def test_a_plate_of_which_too_few_wells_are_ok_is_not_finished(plate: Path) -> None:
+    (plate / "dead").mkdir()
+    for well in WELLS[:2]:
+        save(plate / "dead" / f"cells-{well}.csv", np.full((5, 200), 7.0))
+    found = called("fit.yaml", "dead", "--out", "run", "--json", code=3)
+    assert "Error: all 2 wells failed" in found.stderr
+    assert len(rows_of("run")) == 2  # the results are there
+    end = json.loads(found.stdout.splitlines()[-1])
+    assert (end["state"], end["exit_code"], end["reason"]) == ("failed", 3, "all 2 wells failed")
+    assert json.loads((plate / "run" / STATE).read_text())["state"] == "failed"
+    one = ("fit.yaml", f"plate/cells-{WELLS[0]}.csv", f"dead/cells-{WELLS[1]}.csv")
+    called(*one, "--out", "some")
+    found = called(*one, "--out", "few", "--min-ok", "2", code=3)
+    assert "Error: 1 of 2 wells are ok, fewer than --min-ok 2" in found.stderr
+
+
+def test_what_looks_wrong_in_a_recording_is_a_reason(plate: Path) -> None:
+    file = plate / "plate" / "cells-A01.csv"
+    values = np.loadtxt(file, delimiter=",", skiprows=1)
+    np.savetxt(file, np.clip(values, None, 200), delimiter=",", header="a,b,c,d,e", comments="")
+    called("fit.yaml", "plate", "--only", "A01,A02", "--out", "run")
+    rows = rows_of("run")
+    assert rows["A01"]["quality"] == "check"
+    assert "200 pA" in rows["A01"]["reason"]
+    assert rows["A02"]["quality"] == "ok"
+
+
+def test_a_wrong_sign_or_unit_beside_the_model_is_a_reason(plate: Path) -> None:
+    for well, factor in (("A01", -1.0), ("A02", 1e3)):
+        file = plate / "plate" / f"cells-{well}.csv"
+        save(file, factor * np.loadtxt(file, delimiter=",", skiprows=1).T)
+    called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run")
+    rows = rows_of("run")
+    assert "flows against the driving force" in rows["A01"]["reason"]
+    assert "are these currents in pA, and read as nA" in rows["A02"]["reason"]
+    assert [rows[well]["quality"] for well in ("A01", "A02", "A03")] == ["check", "check", "ok"]
+
+
+def test_what_looks_wrong_in_the_protocol_is_told_once(plate: Path) -> None:
+    text = (plate / "steps.yaml").read_text().replace(" mV", " uV")
+    (plate / "steps.yaml").write_text(text)
+    told = called("fit.yaml", "plate", "--only", "A01,A02", "--out", "run").stderr
+    assert " ".join(told.split()).count("is it in V?") == 1
+
+
+def test_a_column_that_is_nearly_one_of_the_batch_is_told(plate: Path) -> None:
+    (plate / "list.csv").write_text("file,wieght,dose\nplate/cells-A01.csv,0,1\n")
+    told = called("fit.yaml", "list.csv", "--out", "run").stderr
+    assert 'column "wieght": is taken for metadata; did you mean weight?' in " ".join(told.split())
+    assert "dose" not in told
+
+
+def test_metadata_are_not_replaced_by_results(plate: Path) -> None:
+    lines = [f"plate/cells-{well}.csv,control,x" for well in WELLS[:6]]
+    (plate / "list.csv").write_text("\n".join(["file,group,b_shrunken", *lines]))
+    for words in (["--groups", "1"], ["--population", "b"]):
+        told = called("fit.yaml", "list.csv", "--out", "run", *words, code=2).stderr
+        assert "rename it" in told
+        assert not (plate / "run").exists()
+    called("fit.yaml", "list.csv", "--only", "A01", "--out", "run")
+    assert rows_of("run")["A01"]["group"] == "control"
+
+
+def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
+    for well in WELLS:
+        (plate / "plate" / f"cells-{well}.csv").write_text("")
+    told = called("fit.yaml", "plate", "--out", "run", code=2)
+    assert "the file is empty (the same of all 12 recordings)" in told.stderr
+    assert not (plate / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["fit.yaml"], "no recordings are named"),
+        ([], "Missing argument '[FIT]'"),
+        (["nix.yaml", "plate"], "nix.yaml: no such file"),
+        (["kv.yaml", "plate"], "a batch needs `experiments` with a recording"),
+        (["fit.yaml", "plate", "--set", "fit.sed=1"], 'unknown key "sed"'),
+        (["fit.yaml", "plate", "--set", "parameters.g.range=[5,1]"], "parameters.g"),
+        (["fit.yaml", "plate", "--set", "fit.experiments[1].protocol=x.yaml"], "x.yaml"),
+        (["fit.yaml", "plate", "--where", "quality == 'ok'"], "Before a fit only these are known"),
+        (["fit.yaml", "plate", "--where", "row == 'P'"], "no well of 12 is chosen"),
+        (["fit.yaml", "plate", "--only", "Z9"], 'no well "Z9"'),
+        (["fit.yaml", "plate/*.abf"], "no file fits this pattern"),
+        (["fit.yaml", "plate", "--out", "plate"], "this folder is not empty"),
+        (["--rerun", "nothing"], "nothing"),
+        (["--rerun", "plate", "plate"], "Error"),
+        (["--resume", "plate"], "holds nothing to go on with"),
+        (["--show", "plate"], "holds no table of wells"),
+        (["fit.yaml", "plate", "--population", "q"], '"q" is none of a'),
+        (["fit.yaml", "plate", "--groups", "few"], "a number or auto was expected"),
+        (["--show", "plate", "--rerun", "plate"], "exclude each other"),
+        (["--resume", "plate", "--seed", "1"], "cannot stand beside --resume"),
+        (["--resume", "plate", "--seed", "0"], "cannot stand beside --resume"),
+        (["--show", "plate", "--seed", "0"], "cannot stand beside --show"),
+        (["fit.yaml", "plate", "--only", ""], "'--only' is empty"),
+        (["fit.yaml", "plate", "--only", " , "], "'--only' is empty"),
+        (["fit.yaml", "plate", "--where", ""], "'--where' is empty"),
+        (["--show", "plate", "--where", ""], "'--where' is empty"),
+        (["fit.yaml", "plate", "--population", "a", "--shared", "a"], "is named in --population"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_before_the_work(
+    words: list[str], told: str, plate: Path
+) -> None:
+    before = sorted(plate.rglob("*"))
+    found = called(*words, code=2)
+    assert told in found.stderr
+    assert "Traceback" not in found.output
+    assert sorted(plate.rglob("*")) == before
+
+
+def test_several_experiments_need_files_that_name_the_well(plate: Path) -> None:
+    fit = json.loads(json.dumps(FIT))
+    fit["fit"]["experiments"].append(json.loads(json.dumps(FIT))["fit"]["experiments"][0])
+    (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
+    told = called("fit.yaml", "plate", "--out", "run", code=2)
+    assert "name the files of the others by the well" in told.stderr
+    again = json.loads(json.dumps(FIT["fit"]["experiments"][0]))
+    again["recording"]["file"] = "plate/cells-{well}.csv"
+    fit["fit"]["experiments"][1] = again
+    (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
+    called("fit.yaml", "plate", "--out", "run", "--only", "A01")
+    assert rows_of("run")["A01"]["quality"] == "ok"
+
+
+def test_hostile_names_and_metadata_do_no_harm(plate: Path) -> None:
+    names = ["=cmd|' C calc'!A0.csv", "<script>alert(1)<.csv", "\x1b[31mred.csv", "${HOME}.csv"]
+    for name in names[:3]:
+        shutil.copy(plate / "plate" / "cells-A01.csv", plate / "plate" / name)
+    told = called("fit.yaml", *[f"plate/{name}" for name in names[:3]], "--out", "run")
+    assert "\x1b" not in told.output
+    text = (plate / "run" / "wells.csv").read_text()
+    assert "\x1b" not in text
+    assert all(row[0] != "=" for row in text.splitlines())
+    page = (plate / "run" / "plate.html").read_text()
+    assert "<script>alert" not in page
+    assert "\x1b" not in page
+    table = WellTable.read(plate / "run")
+    assert list(table["quality"]) == ["ok"] * 3
+    assert table["well"][0] == names[0].removesuffix(".csv")
+    assert "\x1b" not in called("--show", "run").output
+    shutil.copy(plate / "plate" / "cells-A01.csv", plate / names[3])
+    assert "would be taken for a variable" in called("fit.yaml", names[3], code=2).stderr
+
+
+def test_lines_of_json_tell_of_every_well(plate: Path) -> None:
+    (plate / "plate" / "cells-A02.csv").write_text("")
+    told = called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run", "--json")
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [line["event"] for line in lines if line["event"] not in ("progress", "warning")] == [
+        "begin",
+        "failed",
+        "done",
+        "done",
+        "end",
+    ]
+    done = {line["name"]: line["result"] for line in lines if line["event"] == "done"}
+    rows = rows_of("run")
+    assert done["A01"]["g"] == float(rows["A01"]["g"])
+    assert next(line["name"] for line in lines if line["event"] == "failed") == "A02"
+    assert lines[-1]["summary"]["quality"] == {"ok": 2, "failed": 1}
+    assert "run/wells.csv" in lines[-1]["files"]
+    progress = [line for line in lines if line["event"] == "progress" and line["total"]]
+    assert (progress[-1]["done"], progress[-1]["total"], progress[-1]["unit"]) == (3, 3, "wells")
+    shown = called("--show", "run", "--where", "quality == 'ok'", "--json").stdout
+    found = [json.loads(line) for line in shown.splitlines()]
+    assert [line["name"] for line in found if line["event"] == "done"] == ["A01", "A03"]
+    assert found[1]["result"]["rms"] == float(rows["A01"]["rms"])
+
+
+def test_a_population_and_groups_stand_in_the_table(plate: Path) -> None:
+    words = ("--population", "kinetics", "--groups", "2", "--out", "run")
+    told = called("fit.yaml", "plate", *words)
+    assert "population of 12 wells" in told.stdout
+    table = WellTable.read(plate / "run")
+    assert {"a_shrunken", "b_shrunken", "z_shrunken", "group"} <= set(table.columns)
+    assert "g_shrunken" not in table.columns
+    assert set(table["group"]) == {"1", "2"}
+    assert table.about["b_shrunken_lower"].unit == "1/ms"
+    summary = json.loads((plate / "run" / "summary.json").read_text())
+    (row,) = (row for row in summary["population"]["rows"] if row["name"] == "b")
+    assert row["mean_lower"] < 0.1 < row["mean_upper"]
+    assert sum(row["wells"] for row in summary["groups"]["rows"]) == 12
+    called("--rerun", "run", "--only", "A01", "--out", "again")
+    again = WellTable.read(plate / "again")
+    assert not {"b_shrunken", "group"} & set(again.columns)  # they are not of these wells any more
+    called("--rerun", "run", "--only", "A01", "--population", "b", "--out", "third")
+    third = WellTable.read(plate / "third")
+    np.testing.assert_allclose(third["b_shrunken"], table["b_shrunken"], rtol=0.02)
+
+
+def test_chosen_wells_are_looked_at_together_without_a_fit(
+    plate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called("fit.yaml", "plate", "--groups", "2", "--out", "run")
+    table = WellTable.read(plate / "run")
+    limit = float(np.sort(table["g"])[3])
+    monkeypatch.setattr("channelfit.batch.work.fit_wells", None)  # nothing may be fitted
+    words = ("--together", "run", "--where", f"g > {limit!r}", "--population", "b")
+    told = called(*words, "--out", "some").stdout
+    assert "population of 8 wells" in told
+    some, rows = WellTable.read(plate / "some"), table["g"] > limit
+    assert list(some["well"]) == list(table["well"][rows])
+    assert (some["g"] == table["g"][rows]).all()
+    assert "b_shrunken" in some.columns
+    assert "group" not in some.columns  # which was found among all wells
+    summary = json.loads((plate / "some" / "summary.json").read_text())
+    assert (summary["wells"], summary["fitted_now"]) == (8, 0)
+    refused = CliRunner().invoke(main, ["batch", "--together", "run", "--where", "g > 1"])
+    assert "--together needs --population, --shared or --groups" in refused.output
+    refused = CliRunner().invoke(main, ["batch", *words, "--starts", "3"])
+    assert "cannot stand beside --together" in refused.output
+
+
+def test_names_may_stand_in_one_text_from_python(plate: Path) -> None:
+    found = cf.fit_batch("fit.yaml", "plate", only="A1, B03", shared="a,z", progress=False)
+    assert list(found.table.index) == ["A01", "B03"]
+    assert [row["name"] for row in found.summary["population"]["rows"]] == ["a", "z"]
+
+
+def test_too_few_wells_for_a_population_lose_no_fit(plate: Path) -> None:
+    words = ("--only", "A01", "--groups", "3", "--out", "run")
+    told = called("fit.yaml", "plate", *words)
+    assert "the wells' own results stand" in told.stderr
+    assert rows_of("run")["A01"]["quality"] == "ok"
+    assert "3 groups need as many wells" in (plate / "run" / "plate.html").read_text().lower()
+
+
+def test_the_page_shows_the_plate(plate: Path) -> None:
+    called("fit.yaml", "plate", "--only", "A01,A02", "--out", "run")
+    page = (plate / "run" / "plate.html").read_text()
+    assert "<title>plate" in page
+
+
+def test_what_a_template_says_of_a_search_is_not_passed_over(plate: Path) -> None:
+    words = ("--set", "fit.stop.seconds=1", "--set", "fit.seed=7", "--only", "A01")
+    told = called("fit.yaml", "plate", *words, "--out", "run")
+    assert "fit.stop: is not used" in told.stderr
+    assert (plate / "run" / "plate.html").read_text().count("fit.stop: is not used") == 1
+    assert "seed 7" in told.stderr
+
+
+# --- again ---------------------------------------------------------------------------------------
+
+
+def test_single_wells_are_fitted_again_into_a_new_table(plate: Path) -> None:
+    keep = (plate / "plate" / "cells-A02.csv").read_text()
+    (plate / "plate" / "cells-A02.csv").write_text("")
+    called("fit.yaml", "plate", "--out", "first")
+    before = {p.name: p.read_bytes() for p in (plate / "first").iterdir()}
+    (plate / "plate" / "cells-A02.csv").write_text(keep)
+    most = 0.99 * max(row["g"] for row in truth().values())
+    (other,) = (well for well, row in truth().items() if row["g"] > most)
+    where = f"quality == 'failed' or g > {most} nS"
+    told = called("--rerun", "first", "--where", where, "--starts", "4", "--out", "second")
+    assert "2 wells" in told.stderr
+    assert {p.name: p.read_bytes() for p in (plate / "first").iterdir()} == before
+    first, second = rows_of("first"), rows_of("second")
+    assert list(second) == WELLS
+    assert {well for well, row in second.items() if row["run"] == "second"} == {"A02", other}
+    assert second["A02"]["quality"] == "ok"
+    same = [well for well in WELLS if well not in ("A02", other)]
+    assert all({**second[well], "run": ""} == {**first[well], "run": ""} for well in same)
+    assert float(second[other]["cost"]) == pytest.approx(float(first[other]["cost"]), rel=1e-6)
+    traces = Results.read(plate / "second").traces
+    assert np.isfinite(traces["fit"]).any(axis=1).all()
+    called("--rerun", "second", "--only", "A01", "--out", "third")
+    assert [rows_of("third")[well]["run"] for well in WELLS[:3]] == ["third", "second", "first"]
+
+
+def test_a_finished_table_is_shown(plate: Path) -> None:
+    called("fit.yaml", "plate", "--out", "run")
+    told = called("--show", "run", "--where", "row == 'B' and g > 9 nS").stdout
+    shown = [line.split()[0] for line in told.splitlines()[1:-1]]
+    wanted = [w for w, row in rows_of("run").items() if w[0] == "B" and float(row["g"]) > 9]
+    assert shown == wanted
+    assert f"{len(wanted)} of 12 wells" in told
+    told = called("--show", "run", "--only", "b6,A1").stdout  # as --only chooses what is fitted
+    assert [line.split()[0] for line in told.splitlines()[1:-1]] == ["A01", "B06"]
+    assert "no well" in called("--show", "run", "--only", "Z1", code=2).stderr
+
+
+# --- going on ------------------------------------------------------------------------------------
+
+COMMAND = ("fit.yaml", "plate", "--chunk", "2", "--seed", "4")
+RESULTS = ("wells.csv", "wells-columns.json", "traces.npz", "fits.npz", "fit.yaml")
+
+
+def begun(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "channelfit", "batch", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        # a job in the background ignores Ctrl-C, and so would what it starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def wait_for(file: Path, size: int, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        if file.exists() and file.stat().st_size >= size:
+            return
+        time.sleep(0.005)
+
+
+def cut(folder: Path, size: int, number: int) -> int:
+    """Begins the batch and sends a signal once its file of pieces is so large; its exit code."""
+    process = begun(folder, *COMMAND, "--out", "run")
+    wait_for(folder / "run" / "pieces.bin", size, process)
+    process.send_signal(number)
+    process.wait(60)
+    return process.returncode
+
+
+_WHOLE: dict[str, bytes] = {}
+
+
+@pytest.fixture
+def whole(plate: Path) -> dict[str, bytes]:
+    """The results of the batch without an interruption, in any folder."""
+    if not _WHOLE:
+        called(*COMMAND, "--out", "run")
+        _WHOLE.update({name: (plate / "run" / name).read_bytes() for name in RESULTS})
+        shutil.rmtree(plate / "run")
+    return _WHOLE
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
+@pytest.mark.parametrize(
+    ("number", "code", "state"),
+    [
+        (signal.SIGKILL, -9, "running"),
+        (signal.SIGTERM, 143, "interrupted"),
+        (signal.SIGINT, 130, "interrupted"),
+    ],
+)
+def test_a_batch_that_was_cut_off_goes_on_to_the_same_bytes(
+    number: int, code: int, state: str, plate: Path, whole: dict[str, bytes]
+) -> None:
+    assert cut(plate, 20_000, number) == code
+    assert json.loads((plate / "run" / STATE).read_text())["state"] == state
+    assert not (plate / "run" / "wells.csv").exists()
+    kept = (plate / "run" / "pieces.bin").stat().st_size
+    assert kept > 20
+    called("--resume", "run")
+    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+    assert not (plate / "run" / "pieces.bin").exists()
+    assert "has finished" in called("--resume", "run").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
+def test_kills_at_any_moment_change_no_byte(plate: Path, whole: dict[str, bytes]) -> None:
+    random = np.random.default_rng(3)
+    for _ in range(12):
+        shutil.rmtree(plate / "run", ignore_errors=True)
+        process = begun(plate, *COMMAND, "--out", "run")
+        wait_for(plate / "run" / "resume.json", 1, process)
+        time.sleep(random.uniform(0, 1.5))
+        process.kill()
+        process.wait(60)
+        if (plate / "run" / "resume.json").exists():
+            called("--resume", "run")
+        assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
+class Cut(BaseException):
+    """Ends a batch at a moment of the test's choice, as a kill would."""
+
+
+def cut_after(pieces: int, plate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run folder as a killed process leaves it after so many pieces."""
+    done: list[object] = []
+    keep = runs.Kept.put
+
+    def put(self: Any, *given: Any) -> None:
+        keep(self, *given)
+        done.append(given)
+        if len(done) == pieces:
+            shutil.copytree(plate / "run", plate / "copy")
+            raise Cut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runs.Kept, "put", put)
+        with pytest.raises(Cut):
+            CliRunner().invoke(main, ["batch", *COMMAND, "--out", "run"])
+    shutil.rmtree(plate / "run")
+    (plate / "copy").rename(plate / "run")
+    state = json.loads((plate / "run" / STATE).read_text())
+    state["process"]["started"] = "an earlier process"
+    (plate / "run" / STATE).write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("file", "well A03 was"),
+        ("model", "model.parameters.g.range[1] was 0.1 and is 0.2"),
+        ("missing", "well B06 was"),
+        ("protocol", "command of experiment 1 was"),
+        ("version", "version of numpy was"),
+        ("machine", "processor was"),
+    ],
+)
+def test_what_has_changed_is_refused_with_the_difference(
+    change: str, told: str, plate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_after(2, plate, monkeypatch)
+    if change == "file":
+        with (plate / "plate" / "cells-A03.csv").open("a") as file:
+            file.write("\n")
+    elif change == "version":
+        now = {**resuming.software(False), "version of numpy": "0.1"}
+        monkeypatch.setattr(resuming, "software", lambda on_gpu: now)
+    elif change == "machine":
+        monkeypatch.setattr(resuming, "processor", lambda: "abacus")
+    elif change == "missing":
+        (plate / "plate" / "cells-B06.csv").unlink()
+    elif change == "model":
+        text = (plate / "kv.yaml").read_text().replace("- 0.1\n    - 100", "- 0.2\n    - 100")
+        (plate / "kv.yaml").write_text(text)
+    else:
+        other = cf.Protocol.steps([-40, -20, 0, 20, 41], duration=40, holding=-80, sampling=0.2)
+        other.save(plate / "steps.yaml", overwrite=True)
+    found = called("--resume", "run", code=2)
+    assert told in found.stderr
+    assert (plate / "run" / "pieces.bin").exists()
+
+
+def test_files_that_a_power_failure_has_emptied_are_written_again(
+    plate: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
+) -> None:
+    cut_after(2, plate, monkeypatch)
+    for name in ("fit.yaml", "pieces.bin"):
+        (plate / "run" / name).write_bytes(b"")
+    called("--resume", "run")
+    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
+def test_pieces_are_not_done_twice(
+    plate: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
+) -> None:
+    cut_after(4, plate, monkeypatch)
+    done: list[object] = []
+    work = runs.Wells.do
+
+    def do(self: Any, key: Any) -> Any:
+        done.append(key)
+        return work(self, key)
+
+    monkeypatch.setattr(runs.Wells, "do", do)
+    called("--resume", "run")
+    assert done == [("wells", 8, 10), ("wells", 10, 12)]
+    assert (plate / "run" / "wells.csv").read_bytes() == whole["wells.csv"]
+
+
+def test_a_rerun_that_was_cut_off_goes_on(plate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called("fit.yaml", "plate", "--out", "first")
+    words = ("--rerun", "first", "--where", "row == 'A'", "--chunk", "2", "--out", "run")
+    called(*words)
+    whole = (plate / "run" / "wells.csv").read_bytes()
+    shutil.rmtree(plate / "run")
+    monkeypatch.setattr(sys.modules[__name__], "COMMAND", words[:-2])
+    cut_after(2, plate, monkeypatch)
+    called("--resume", "run")
+    assert (plate / "run" / "wells.csv").read_bytes() == whole
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() == 0, reason="everything may be written here"
+)
+def test_a_folder_that_cannot_be_written_is_refused(plate: Path) -> None:
+    (plate / "closed").mkdir(mode=0o500)
+    assert (
+        "cannot be written to" in called("fit.yaml", "plate", "--out", "closed/run", code=2).stderr
+    )
+
+
+def called_without_room_for(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The batch, on a disk that has no room left when a file of this name takes its place."""
+    replace = Path.replace
+
+    def full(self: Path, target: Any) -> Any:
+        if Path(target).name == name:
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        return called(*COMMAND, "--out", "run", code=2)
+
+
+@pytest.mark.parametrize("name", ["wells.csv", "traces.npz", "summary.json", "wells-columns.json"])
+def test_a_full_disk_leaves_nothing_by_half_and_goes_on_later(
+    name: str, plate: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = called_without_room_for(name, monkeypatch)
+    assert "No space left on device" in found.stderr
+    assert not (plate / "run" / name).exists()
+    assert not (plate / "run" / "summary.json").exists()
+    assert [p.name for p in (plate / "run").iterdir() if "partial" in p.name] == []
+    assert json.loads((plate / "run" / STATE).read_text())["state"] == "failed"
+    called("--resume", "run")
+    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
+@pytest.mark.parametrize("name", ["recordings.json", "resume.json", "fit.yaml"])
+def test_a_batch_that_cannot_even_begin_is_begun_or_goes_on_later(
+    name: str, plate: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which file there was no room for: the folder is free again, or the run in it goes on."""
+    found = called_without_room_for(name, monkeypatch)
+    assert f"{name}: cannot be written: No space left on device" in found.stderr
+    goes_on = name == "fit.yaml"
+    assert (plate / "run").exists() is goes_on
+    called(*(("--resume", "run") if goes_on else (*COMMAND, "--out", "run")))
+    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
+@pytest.mark.parametrize("name", ["recordings.json", "resume.json"])
+def test_a_batch_that_was_killed_as_it_began_is_begun_again(
+    name: str, plate: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`resume.json` is there only beside all that it needs; without it nothing is in the way."""
+    replace = Path.replace
+
+    def killed(self: Path, target: Any) -> Any:
+        found = replace(self, target)
+        if Path(target).name == name:
+            shutil.copytree(plate / "run", plate / "copy")
+            raise Cut
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(Cut):
+            CliRunner().invoke(main, ["batch", *COMMAND, "--out", "run"])
+    shutil.rmtree(plate / "run")
+    (plate / "copy").rename(plate / "run")
+    state = json.loads((plate / "run" / STATE).read_text())
+    state["process"]["started"] = "an earlier process"
+    (plate / "run" / STATE).write_text(json.dumps(state))
+    if name == "resume.json":
+        called("--resume", "run")
+    else:
+        assert "begin it again" in called("--resume", "run", code=2).stderr
+        called(*COMMAND, "--out", "run")
+    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits as on POSIX")
+@pytest.mark.parametrize("most", [1_000, 20_000, 60_000])
+def test_files_that_find_no_room_are_told_of_and_written_later(
+    most: int, plate: Path, whole: dict[str, bytes]
+) -> None:
+    """No file may become larger than `most` bytes: the pieces first, then traces, then the page."""
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "channelfit", "batch", *COMMAND, "--out", "run"],
+        cwd=plate,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (plate / "run" / "summary.json").exists()
+    if (plate / "run").exists():
+        called("--resume", "run")
+        assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+
+
+# --- pieces --------------------------------------------------------------------------------------
+
+
+def test_the_work_travels_to_other_processes(plate: Path) -> None:
+    """Pickled and back it does the same, and says by what its results are decided."""
+    made = ready(Asked(plate / "fit.yaml", ("plate",), settings=Settings(backend="cpu"), size=2))
+    again = pickle.loads(pickle.dumps(made.work))
+    assert again.identity == made.work.identity
+    here, there = made.work.do(made.work.keys[0]), again.do(made.work.keys[0])
+    assert {k: v.tobytes() for k, v in here.items()} == {k: v.tobytes() for k, v in there.items()}
+    piece = Piece.of(here)
+    assert {k: v.tobytes() for k, v in piece.arrays().items()} == {
+        k: v.tobytes() for k, v in here.items()
+    }
+    with pytest.raises(InputError, match="no well"):
+        ready(Asked(plate / "fit.yaml", ("plate",), only=("C01",)))

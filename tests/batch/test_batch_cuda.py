@@ -1,0 +1,635 @@
+"""Wells compared on a GPU, all in the same launches, on a CuPy played by the host and on a real
+one, against scorers that have one well each."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from channelfit.batch.families import families
+from channelfit.batch.fits import fit_wells
+from channelfit.batch.masks_cuda import CudaOwnMasks
+from channelfit.batch.search import Settings
+from channelfit.batch.table import WellTable
+from channelfit.batch.together import CpuTogether, together
+from channelfit.batch.together_cuda import CudaTogether
+from channelfit.model.model_file import build_model
+from channelfit.problem.clamp import Clamp
+from channelfit.problem.experiment import Experiment, Problem, square_sum, total_weight
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.reading.documents import read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.scoring.cpu_tangents import Linearizer
+from channelfit.scoring.cuda import CudaScorer
+from channelfit.scoring.cuda_tangents import Tangents, ramps_of, rows_of
+from channelfit.scoring.kernels.cuda_pieces import MOST_STATES
+from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import Linearization
+from channelfit.search.plan import FitPlan
+from support.cuda_host import HostCupy, compile_with_nvrtc
+from support.differences import errors, on_the_grid, stairs
+from support.plate_folder import called
+from support.schemes import (
+    MODELS,
+    PROTOCOLS,
+    candidates,
+    from_yaml,
+    model_named,
+    recording_of,
+    scored,
+)
+from support.truths import slow_but
+
+N_WELLS = 5
+OPTIONS = ("-std=c++17", "-ftz=true")  # of NVRTC
+
+
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return str(request.param)
+
+
+def with_data(problem: Problem, seed: int) -> Problem:
+    """The same protocols, masks and weights with other currents."""
+    rng = np.random.default_rng(seed)
+    experiments = []
+    for experiment in problem.experiments:
+        recording = experiment.recording
+        if recording is not None:
+            other = recording.current_pA + rng.normal(0, 100, recording.current_pA.shape)
+            recording = dataclasses.replace(recording, current_pA=other)
+        experiments.append(dataclasses.replace(experiment, recording=recording))
+    return Problem(problem.model, tuple(experiments))
+
+
+def together_of(problems: list[Problem], chunk: int | None = None) -> CudaTogether:
+    """Problems that are one family."""
+    (family,) = families(problems)
+    return CudaTogether(family, chunk)
+
+
+def wells_of(problem: Problem, n: int = N_WELLS) -> list[Problem]:
+    return [problem, *(with_data(problem, seed) for seed in range(1, n))]
+
+
+def of(name: str, *protocols: Protocol, weights: str = "plain") -> Problem:
+    recordings = (recording_of(p, k, weights) for k, p in enumerate(protocols))
+    pairs = zip(protocols, recordings, strict=True)
+    return Problem(model_named(name), tuple(Experiment(p, r) for p, r in pairs))
+
+
+#: Held voltages long enough to be compressed, with a ramp; a family with masks of its own; all
+#: protocols and weights at once.
+FAMILIES: dict[str, Callable[[], Problem]] = {
+    "model_b, stairs and a ramp": lambda: of("model_b", stairs([77]), PROTOCOLS["ramp"]),
+    "na_hh, masked": lambda: of("na_hh", PROTOCOLS["steps"], stairs([130]), weights="masked"),
+    "cycle, everything": lambda: scored("cycle"),
+    "leak, everything": lambda: scored("leak"),
+    "herg_markov, everything": lambda: scored("herg_markov"),
+    "na_hh, everything": lambda: scored("na_hh"),
+}
+QUICK = list(FAMILIES)[:2]
+
+
+@cache
+def plate(name: str) -> tuple[list[Problem], np.ndarray, np.ndarray]:
+    """Problems of wells, candidates (n_parameters, n), and the well of each."""
+    problems = wells_of(FAMILIES[name]())
+    parameters = candidates(problems[0].model, 11, seed=1)
+    return problems, parameters, np.random.default_rng(0).integers(0, N_WELLS, 11)
+
+
+@cache
+def alone(name: str) -> Linearization:
+    """Each candidate by a scorer of its own well on the CPU."""
+    problems, parameters, well = plate(name)
+    parts = [on_the_grid(problems[w]).linearize(parameters[:, [k]]) for k, w in enumerate(well)]
+    return Linearization(
+        *(np.concatenate(arrays, axis=-1) for arrays in zip(*map(_arrays, parts), strict=True))
+    )
+
+
+def _arrays(found: Any) -> list[np.ndarray]:
+    return [getattr(found, field.name) for field in dataclasses.fields(found)]
+
+
+# --- as scorers of one well each -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK, FAMILIES))
+def test_candidates_are_compared_with_their_own_wells(name: str, device: str) -> None:
+    problems, parameters, well = plate(name)
+    plated = together_of(problems)
+    test, truth = plated.linearize(parameters, well), alone(name)
+    assert max(errors(test, truth)) < 1e-8
+    for w, problem in enumerate(problems):
+        some = parameters[:, well == w]
+        reference = ReferenceScorer(problem).score(some)
+        assert test.cost[well == w] == pytest.approx(reference.cost, rel=1e-9)
+        if w < 2:
+            own = CudaScorer(problem, path="stepping").linearize(some)
+            mine = Linearization(*(a[..., well == w] for a in _arrays(test)))
+            assert max(errors(own, mine)) < 1e-9
+    values = plated.score(parameters, well)
+    assert np.array_equal(values.status, truth.status)
+    assert values.cost == pytest.approx(truth.cost, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK[:1], FAMILIES))
+def test_every_candidate_against_every_well(name: str, device: str) -> None:
+    """Products with data give the costs of all pairs, and the same as on the CPU."""
+    problems, parameters, _ = plate(name)
+    (family,) = families(problems)
+    parameters = parameters.copy()
+    parameters[0, 4] = np.nan
+    linear = [problems[0].model.parameter_names.index(p) for p in problems[0].linear_parameters()]
+    for rows in ((), tuple(linear)):
+        test = CudaTogether(family).across(parameters, rows)
+        truth = CpuTogether(family).across(parameters, rows)
+        assert np.array_equal(test.status, truth.status)
+        ok = test.status == OK
+        assert not ok[4]
+        assert np.isnan(test.products[4]).all()
+        length = np.sqrt(np.einsum("nii->ni", truth.products[ok]))
+        error = np.abs(test.products - truth.products)[ok] / (length[:, :, None] * length[:, None])
+        assert error.max() < 1e-6
+        of_data = np.sqrt(CpuTogether(family).squares)
+        error = np.abs(test.with_data - truth.with_data)[ok] / (length[:, :, None] * of_data)
+        assert error.max() < 1e-6
+    plated, across = CudaTogether(family), CudaTogether(family).across(parameters)
+    assert plated.squares == pytest.approx(CpuTogether(family).squares, rel=1e-12)
+    assert np.array_equal(plated.total_weight, CpuTogether(family).total_weight)
+    for w in range(N_WELLS):
+        shown, data = across.products[:, 0, 0], across.with_data[:, 0, w]
+        cost = (shown - 2 * data + plated.squares[w]) / plated.total_weight[w]
+        truth = plated.score(parameters, np.full(11, w))
+        assert cost[ok] == pytest.approx(truth.cost[ok], rel=1e-9)
+
+
+# --- ramps in pieces -----------------------------------------------------------------------------
+
+RAMPS = from_yaml(
+    segments=[
+        {"hold": 1},
+        {"ramp": [-120, -85], "for": 40},
+        {"step": 20, "for": 5},
+        {"ramp": [-60, -100], "for": 60},
+        {"hold": 2},
+    ]
+)
+#: Schemes of three states, one with a cycle, and of five with a leak.
+IN_PIECES = {
+    "model_b": lambda: of("model_b", RAMPS),
+    "cycle": lambda: of("cycle", RAMPS),
+    "herg_markov": lambda: leaking(of("herg_markov", RAMPS)),
+}
+
+
+def chain_of(states: int) -> dict[str, Any]:
+    """A model of so many states in a row, the last of them open."""
+    names = [f"s{k}" for k in range(states)]
+    rates = {f"{a} -> {b}": "a*exp(z*v)" for a, b in pairwise(names)}
+    rates |= {f"{b} -> {a}": "b*exp(-z*v)" for a, b in pairwise(names)}
+    return GATE | {
+        "states": names,
+        "rates": rates,
+        "current": GATE["current"] | {"open": names[-1:]},
+    }
+
+
+def leaking(problem: Problem) -> Problem:
+    """The same with a leak, so that the current has two terms."""
+    document = dict(read_yaml(MODELS / "herg_markov.yaml"))
+    document["leak"] = {"conductance": "g_leak", "reversal": "e_leak"}
+    document["parameters"] = document["parameters"] | {
+        "g_leak": {"range": [0, 20], "value": 2},
+        "e_leak": {"range": [-60, 60], "value": -10},
+    }
+    return Problem(build_model(document, None), problem.experiments)
+
+
+def by_finer_pieces(problem: Problem, parameters: np.ndarray) -> Linearization:
+    """By the CPU, with pieces of 2 mV and order 23."""
+    linearizer = Linearizer(problem)
+    linearizer._grades = 1, None
+    n_parameters, n = parameters.shape
+    gradient, curvature = np.zeros((n_parameters, n)), np.zeros((n_parameters, n_parameters, n))
+    found = Linearization(np.empty(n), np.empty(n, np.int8), gradient, curvature)
+    linearizer.linearize(parameters, 0, n, *_arrays(found))
+    return found
+
+
+@pytest.mark.parametrize("name", slow_but(["herg_markov"], IN_PIECES))
+def test_ramps_in_pieces(name: str, device: str) -> None:
+    """The costs of the reference, which steps, the derivatives of threads that step, and closer
+    those of the CPU by finer pieces."""
+    problems = wells_of(IN_PIECES[name](), 2)
+    plated, well = together_of(problems), np.arange(6) % 2
+    parameters = candidates(problems[0].model, 6, seed=4)
+    test, values = plated.linearize(parameters, well), plated.score(parameters, well)
+    assert plated._first.tangents.ramps
+    for w, problem in enumerate(problems):
+        mine = well == w
+        reference = ReferenceScorer(problem).score(parameters[:, mine])
+        assert test.cost[mine] == pytest.approx(reference.cost, rel=1e-8)
+        assert values.cost[mine] == pytest.approx(reference.cost, rel=1e-8)
+        stepped = CudaScorer(problem, path="stepping").linearize(parameters[:, mine])
+        own = Linearization(*(a[..., mine] for a in _arrays(test)))
+        assert max(errors(own, stepped, parameters[:, mine])) < 1e-4  # steps are of order four
+        finer = by_finer_pieces(problem, parameters[:, mine])
+        assert max(errors(own, finer, parameters[:, mine])) < 1e-6
+    same_bits(test, together_of(problems, 2).linearize(parameters, well))
+    same_bits(test, plated.linearize(parameters[:, [4]], well[[4]]), [4])
+
+
+def test_a_candidate_that_pieces_do_not_follow_is_stepped(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fast and steep rates need finer pieces, or every sample; other candidates do not notice."""
+    problems = wells_of(of("model_b", RAMPS), 2)
+    names, well = problems[0].model.parameter_names, np.arange(4) % 2
+    parameters = candidates(problems[0].model, 4, seed=4)
+    parameters[:, 1:] = parameters[:, :1]
+    plain = together_of(problems).linearize(parameters, well)
+    parameters[[names.index("a21"), names.index("z21")], 1] = 1.0, 0.06
+    parameters[[names.index("a32"), names.index("z32")], 2] = 1.0, 0.2
+    plated = together_of(problems)
+    test = plated.linearize(parameters, well)
+    ways = [sum(map(len, (r.lengths for r in way.tangents.ramps.values()))) for way in plated._ways]
+    assert ways[0] < ways[1]
+    assert ways[2] == 0  # the last one steps
+    for w, problem in enumerate(problems):
+        truth = ReferenceScorer(problem).score(parameters[:, well == w])
+        assert np.array_equal(test.status[well == w], truth.status)
+        assert test.cost[well == w] == pytest.approx(truth.cost, rel=1e-7)
+    same_bits(plain, Linearization(*(a[..., [0, 3]] for a in _arrays(test))), [0, 3])
+
+
+def test_masks_of_their_own_cut_ramps_in_pieces(device: str) -> None:
+    problems = with_own_masks(of("model_b", RAMPS), 4)
+    plated, well = CudaOwnMasks(problems), np.arange(8) % 4
+    assert plated._first.tangents.ramps
+    parameters = candidates(problems[0].model, 8, seed=5)
+    test = plated.linearize(parameters, well)
+    for w, problem in enumerate(problems):
+        mine = well == w
+        own = Linearization(*(a[..., mine] for a in _arrays(test)))
+        truth = on_the_grid(problem).linearize(parameters[:, mine])
+        assert max(errors(own, truth, parameters[:, mine])) < 1e-6
+        assert own.cost == pytest.approx(ReferenceScorer(problem).score(parameters[:, mine]).cost)
+
+
+def test_nvrtc_accepts_pieces() -> None:
+    """Also those of the largest scheme that a block has room for."""
+    for states in (3, MOST_STATES):
+        source = CudaTangentSource(build_model(chain_of(states), None))
+        assert source.takes_pieces
+        log = compile_with_nvrtc(source.specialized(8, True, True, True), "sm_90", OPTIONS)
+        assert "error" not in log
+    assert not CudaTangentSource(build_model(chain_of(MOST_STATES + 1), None)).takes_pieces
+
+
+def test_pieces_need_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU whose blocks have too little memory for a piece steps through ramps."""
+    cupy = HostCupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    problem = of("herg_markov", RAMPS)
+    assert ramps_of(problem, 0)
+    properties = cupy.cuda.runtime.getDeviceProperties(0)
+    own = properties | {"sharedMemPerBlockOptin": 40 << 10}
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda _: own)
+    assert not ramps_of(problem, 0)
+    assert ramps_of(of("model_b", RAMPS), 0)
+
+
+# --- company does not show -----------------------------------------------------------------------
+
+
+def same_bits(one: Any, other: Any, which: Any = slice(None)) -> None:
+    for a, b in zip(_arrays(one), _arrays(other), strict=True):
+        assert np.array_equal(a[..., which], b, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK[1:], QUICK))
+def test_not_a_bit_depends_on_company(name: str, device: str) -> None:
+    """Chunks, other candidates, other wells: a candidate's numbers stay what they are."""
+    problems, parameters, well = plate(name)
+    whole = together_of(problems)
+    truth, values = whole.linearize(parameters, well), whole.score(parameters, well)
+    across = whole.across(parameters, (0,))
+    for chunk in (1, 4):
+        cut = together_of(problems, chunk)
+        same_bits(truth, cut.linearize(parameters, well))
+        same_bits(values, cut.score(parameters, well))
+        for a, b in zip(_arrays(across), _arrays(cut.across(parameters, (0,))), strict=True):
+            assert np.array_equal(a, b)
+    backward = np.arange(11)[::-1]
+    same_bits(truth, whole.linearize(parameters[:, backward], well[backward]), backward)
+    same_bits(truth, whole.linearize(parameters[:, [7]], well[[7]]), [7])
+    for w in (0, N_WELLS - 1):  # a well alone
+        mine = np.flatnonzero(well == w)
+        alone = together_of([problems[w]])
+        same_bits(truth, alone.linearize(parameters[:, mine], np.zeros(len(mine), int)), mine)
+        assert np.array_equal(
+            alone.across(parameters).with_data[..., 0], across.with_data[:, :1, w]
+        )
+        assert alone.squares[0] == whole.squares[w]
+
+
+def test_little_memory_makes_launches_smaller(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate at a time in the least of memories, all at once in a large one: the same bits."""
+    problems, parameters, well = plate(QUICK[1])
+    sizes: list[int] = []
+    trace = Tangents.trace
+
+    def seen(self: Tangents, given: Any) -> Any:
+        sizes.append(given.shape[1])
+        return trace(self, given)
+
+    monkeypatch.setattr(Tangents, "trace", seen)
+    found = []
+    for free, expected in ((1, [1] * 11), (10**9, [11])):
+        one = together_of(problems)
+        one.__dict__["_free"] = free
+        sizes.clear()
+        found.append(one.linearize(parameters, well))
+        assert sizes == expected
+    same_bits(*found)
+
+
+def test_the_memory_that_ten_thousand_wells_take(device: str) -> None:
+    """The staircase at 0.2 ms with five states: what the docstring says that a candidate takes."""
+    staircase = load_protocol(MODELS.parent / "protocols" / "staircase.yaml")
+    protocol = dataclasses.replace(staircase, sampling_ms=0.2)
+    recording = Recording(protocol.times_ms, np.zeros((1, 77_000)), np.ones((1, 77_000)))
+    problem = Problem(model_named("herg_markov"), (Experiment(protocol, recording),))
+    ramps = ramps_of(problem, 0)
+    rows, way = rows_of(problem, ramps), Tangents(problem, ramps=ramps)
+    assert (rows.n_rows, rows.n_compressed, len(way.free)) == (2527, 1810, 15)
+    assert [len(ramp.lengths) for ramp in ramps.values()] == [22, 20]
+    launch = way.bytes_a_candidate * (1 << 14)
+    targets = 10_000 * rows.n_compressed * 8
+    assert launch + 2 * targets < 0.4 * 78e9
+
+
+def test_a_plate_of_many_wells(device: str) -> None:
+    """More wells than recordings are compressed at once, more than a block has threads."""
+    protocol = stairs([65])
+    problems = wells_of(of("leak", protocol), 133)
+    model = problems[0].model
+    parameters, well = candidates(model, 300, seed=2), np.arange(300) % 133
+    test = together_of(problems, 128).linearize(parameters, well)
+    for w in (0, 15, 16, 131, 132):
+        truth = on_the_grid(problems[w]).linearize(parameters[:, well == w])
+        assert test.cost[well == w] == pytest.approx(truth.cost, rel=1e-10)
+        assert test.gradient[:, well == w] == pytest.approx(truth.gradient, rel=1e-8, abs=1e-8)
+    across = together_of(problems).across(parameters[:, :3])
+    truth = CpuTogether(families(problems)[0]).across(parameters[:, :3])
+    assert across.with_data == pytest.approx(truth.with_data, rel=1e-9, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_few_or_no_candidates(n: int, device: str) -> None:
+    plated = together_of(wells_of(of("leak", stairs([65])), 3))
+    parameters, well = np.ones((2, n)), np.full(n, 2)
+    shapes = [a.shape for a in _arrays(plated.linearize(parameters, well))]
+    assert shapes == [(n,), (n,), (2, n), (2, 2, n)]
+    assert plated.score(parameters, well).cost.shape == (n,)
+    shapes = [a.shape for a in _arrays(plated.across(parameters, (0,)))]
+    assert shapes == [(n,), (n, 2, 2), (n, 2, 3)]
+
+
+# --- masks of their own --------------------------------------------------------------------------
+
+
+def with_own_masks(problem: Problem, n: int) -> list[Problem]:
+    """Wells of which each leaves out other samples: some, most, the beginning of every step."""
+    found = []
+    for k, well in enumerate(wells_of(problem, n)):
+        experiments = []
+        for experiment in well.experiments:
+            recording = experiment.recording
+            assert recording is not None
+            weight, rng = recording.weight.copy(), np.random.default_rng(k)
+            if k == 1:
+                weight[:, 5:9] = 0.0
+            elif k == 2:
+                weight *= rng.random(weight.shape) < 0.3
+            elif k == 3:
+                weight[:, : weight.shape[1] // 2] *= rng.choice([0.0, 0.5, 1.0])
+                weight[:, 40:140] = 0.0
+            current = np.where(weight > 0, recording.current_pA, np.nan)
+            recording = dataclasses.replace(recording, weight=weight, current_pA=current)
+            experiments.append(dataclasses.replace(experiment, recording=recording))
+        found.append(Problem(well.model, tuple(experiments)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["na_hh", pytest.param("model_b", marks=pytest.mark.slow)])
+def test_masks_of_their_own_share_launches(name: str, device: str) -> None:
+    """Costs and derivatives are those of one scorer for each well, with its own samples."""
+    problems = with_own_masks(of(name, PROTOCOLS["steps"], stairs([130, 77])), 4)
+    plated, well = CudaOwnMasks(problems), np.arange(12) % 4
+    parameters = candidates(problems[0].model, 12, seed=5)
+    test, values = plated.linearize(parameters, well), plated.score(parameters, well)
+    for w, problem in enumerate(problems):
+        mine = well == w
+        truth = on_the_grid(problem).linearize(parameters[:, mine])
+        own = Linearization(*(a[..., mine] for a in _arrays(test)))
+        # what few samples tell of a parameter leaves its derivatives few digits
+        assert max(errors(own, truth, parameters[:, mine])) < 1e-7
+        assert values.cost[mine] == pytest.approx(truth.cost, rel=1e-9)
+        silent = ReferenceScorer(problem).score(parameters[:, mine]).cost
+        assert own.cost == pytest.approx(silent, rel=1e-9)
+        assert plated.squares[w] == pytest.approx(square_sum(problem), rel=1e-12)
+        assert plated.total_weight[w] == pytest.approx(total_weight(problem), rel=1e-12)
+    same_bits(test, CudaOwnMasks(problems, 5).linearize(parameters, well))
+    with pytest.raises(ValueError, match="scanned with one that they share"):
+        plated.across(parameters)
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def test_a_bad_candidate_leaves_its_neighbors_alone(device: str) -> None:
+    problems = wells_of(of("cycle", PROTOCOLS["steps"]), 3)
+    names, well = problems[0].model.parameter_names, np.arange(12) % 3
+    good = candidates(problems[0].model, 12, seed=2)
+    bad = good.copy()
+    for name, candidate, value in (("k3", 3, -1.0), ("k4", 5, -1.0), ("g", 9, np.nan)):
+        bad[names.index(name), candidate] = value
+    failed = {3: NOT_FINITE, 5: NEGATIVE_RATE, 9: NOT_FINITE}
+    others = [k for k in range(12) if k not in failed]
+    plated = together_of(problems)
+    clean, mixed = plated.linearize(good, well), plated.linearize(bad, well)
+    assert {k: s for k, s in enumerate(mixed.status.tolist()) if s != OK} == failed
+    assert np.isinf(mixed.cost[list(failed)]).all()
+    assert (mixed.gradient[:, list(failed)] == 0).all()
+    assert (mixed.curvature[..., list(failed)] == 0).all()
+    for a, b in zip(_arrays(clean), _arrays(mixed), strict=True):
+        assert np.array_equal(a[..., others], b[..., others])
+    assert np.array_equal(plated.score(bad, well).status, mixed.status)
+    assert np.array_equal(plated.across(bad).status, mixed.status)
+
+
+def test_what_is_refused(device: str) -> None:
+    plated = together_of(wells_of(of("leak", stairs([65])), 3))
+    with pytest.raises(ValueError, match=r"parameters must be \(2, n\)"):
+        plated.score(np.ones((3, 1)), np.zeros(1, int))
+    with pytest.raises(ValueError, match=r"well must be \(2,\)"):
+        plated.score(np.ones((2, 2)), np.zeros(1, int))
+    for wrong in (-1, 3):
+        with pytest.raises(ValueError, match=r"well must be in 0 \.\. 2"):
+            plated.linearize(np.ones((2, 1)), np.array([wrong]))
+    experiment = of("leak", stairs([65])).experiments[0]
+    silent = Problem(model_named("leak"), (dataclasses.replace(experiment, weight=0.0),))
+    with pytest.raises(InputError, match="nothing to score"):
+        together_of([silent])
+
+
+def test_a_clamp_is_refused_with_a_way_out(device: str) -> None:
+    experiment = of("leak", stairs([65])).experiments[0]
+    clamped = dataclasses.replace(experiment, clamp=Clamp())
+    with pytest.raises(InputError, match="--backend cpu takes others"):
+        together_of([Problem(model_named("leak"), (clamped,))])
+
+
+def test_a_family_goes_to_the_gpu_where_one_walk_serves_it(device: str) -> None:
+    """Wells with a mask of their own are families of their own, and on the GPU as well."""
+    problems = wells_of(of("leak", stairs([65])), 3)
+    masked = wells_of(of("leak", stairs([65]), weights="masked"), 2)
+    found = together([*problems, *masked], "cuda")
+    assert [wells.tolist() for wells, _ in found] == [[0, 1, 2], [3, 4]]
+    assert all(isinstance(one, CudaTogether) for _, one in found)
+    parameters = np.array([[1.0, 2.0], [10.0, 20.0]])
+    for wells, one in found:
+        for k, w in enumerate(wells):
+            truth = ReferenceScorer([*problems, *masked][w]).score(parameters)
+            assert one.score(parameters, np.full(2, k)).cost == pytest.approx(truth.cost, rel=1e-9)
+
+
+# --- the text ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["sm_70", "sm_90"])
+def test_nvrtc_accepts_the_text(architecture: str) -> None:
+    source = CudaTangentSource(model_named("model_b"))
+    assert "error" not in compile_with_nvrtc(source.specialized(8, True), architecture, OPTIONS)
+
+
+# --- whole fits ----------------------------------------------------------------------------------
+
+GATE = {
+    "name": "gate",
+    "states": ["C", "O"],
+    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b*exp(-z*v)"},
+    "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"},
+    "parameters": {
+        "a": {"range": [0.01, 10], "scale": "log", "value": 0.5},
+        "b": {"range": [0.001, 1], "scale": "log", "value": 0.05},
+        "z": {"range": [0, 0.1], "value": 0.03},
+        "g": {"range": [0.1, 100], "scale": "log", "value": 10},
+    },
+}
+
+
+def noisy_plate(n: int) -> tuple[FitPlan, list[Problem]]:
+    """Wells of cells that differ by a fifth, with noise, and the plan by which they are fitted."""
+    model, protocol = build_model(GATE, None), PROTOCOLS["steps"]
+    rng = np.random.default_rng(3)
+    silent = Problem(model, (Experiment(protocol),))
+    truth = model.values()[:, None] * np.exp(0.2 * rng.normal(size=(4, n)))
+    traces = ReferenceScorer(silent).simulate(truth)[0]
+    problems = []
+    for k in range(n):
+        noisy = traces[..., k] + rng.normal(0, 20, traces.shape[:2])
+        weight = np.isfinite(noisy).astype(float)
+        recording = Recording(protocol.times_ms, noisy, weight)
+        problems.append(Problem(model, (Experiment(protocol, recording),)))
+    return FitPlan(problems[0], "least-squares", {}, {}, {}, Path()), problems
+
+
+def test_wells_with_masks_of_their_own_are_fitted_as_on_the_cpu(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All descents of all wells in the same launches."""
+    plan, problems = noisy_plate(4)
+    for k, problem in enumerate(problems):
+        (experiment,) = problem.experiments
+        recording = experiment.recording
+        assert recording is not None
+        weight = recording.weight.copy()
+        weight[:, 10 * k + 5 : 10 * k + 9] = 0.0
+        own = dataclasses.replace(recording, weight=weight)
+        problems[k] = Problem(problem.model, (dataclasses.replace(experiment, recording=own),))
+    launches: list[int] = []
+    linearize = CudaOwnMasks.linearize
+
+    def seen(self: CudaOwnMasks, given: np.ndarray, well: np.ndarray) -> Linearization:
+        launches.append(len(np.unique(well)))
+        return linearize(self, given, well)
+
+    monkeypatch.setattr(CudaOwnMasks, "linearize", seen)
+    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64, starts=4))
+    assert max(launches) == 4
+    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64, starts=4))
+    assert found.cost == pytest.approx(truths.cost, rel=1e-9)
+    assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
+    assert found.quality.tolist() == truths.quality.tolist()
+
+
+def test_a_plate_is_fitted_as_on_the_cpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every well to the same values, errors and flags, from scan to intervals.
+
+    All candidates come in the same launches: six wells take few more of these than one does.
+    """
+    plan, problems = noisy_plate(6)
+    launches: list[int] = []
+    trace = Tangents.trace
+
+    def seen(self: Tangents, given: Any) -> Any:
+        launches.append(given.shape[1])
+        return trace(self, given)
+
+    monkeypatch.setattr(Tangents, "trace", seen)
+    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64, starts=4))
+    assert max(launches) >= 6 * 4
+    of_six = len(launches)
+    launches.clear()
+    fit_wells(plan, problems[:1], Settings(backend="cuda", scan=64, starts=4))
+    assert of_six < 3 * len(launches)
+    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64, starts=4))
+    assert found.cost == pytest.approx(truths.cost, rel=1e-9)
+    assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
+    assert found.errors == pytest.approx(truths.errors, rel=1e-4)
+    assert found.quality.tolist() == truths.quality.tolist()
+
+
+@pytest.mark.usefixtures("plate")
+def test_the_command_fits_a_plate_on_a_gpu(device: str) -> None:
+    """The same table as on the CPU, to a share of the standard errors."""
+    for backend in ("cuda", "cpu"):
+        told = called("fit.yaml", "plate", "--out", backend, "--chunk", "12", "--backend", backend)
+        assert "12 wells: 12 ok" in told.stdout
+    found, truth = (WellTable.read(Path(name)) for name in ("cuda", "cpu"))
+    for name in ("a", "z", "b", "g"):
+        errors = truth[f"{name}_error"].astype(float)
+        assert np.abs((found[name] - truth[name]) / errors).max() < 1e-3
+        np.testing.assert_allclose(found[f"{name}_error"].astype(float), errors, rtol=1e-3)

@@ -1,0 +1,637 @@
+"""k-means by scikit-learn, by sums, on a played GPU and over parts: the same groups each way."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channelfit.batch.groups import groups
+from channelfit.model.channel import Parameter
+from channelfit.pieces.cluster import open_cluster
+from channelfit.pieces.kept import Arrays, Key
+from channelfit.pieces.work import Telling, Work
+from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty import k_means as module
+from channelfit.results.uncertainty import k_means_cuda, k_means_sums
+from channelfit.results.uncertainty.k_means import (
+    Clusters,
+    Part,
+    beginnings,
+    k_means,
+)
+from channelfit.results.uncertainty.k_means_cuda import TILE, OnGpu, cuda_text
+from channelfit.results.uncertainty.k_means_kernels import BLOCK, addBlocks
+from channelfit.results.uncertainty.k_means_sums import (
+    Sums,
+    added,
+    nearest,
+    next_centers,
+    partial_sums,
+)
+from channelfit.results.uncertainty.mixtures import Choice, how_many
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
+from support.cuda_host import HostCupy, compile_with_nvrtc
+
+pytest.importorskip("sklearn")
+WAYS = ("scikit-learn", "sums", "pieces")
+
+
+def clouds(n: int = 300, k: int = 4, d: int = 3, seed: int = 0, apart: float = 6.0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    middles = apart * random.normal(size=(k, d))
+    return middles[random.integers(k, size=n)] + random.normal(size=(n, d))
+
+
+def same(one: Clusters, other: Clusters) -> None:
+    assert other.inertia == pytest.approx(one.inertia, rel=1e-9)
+    assert other.centers == pytest.approx(one.centers, rel=1e-9, abs=1e-9)
+    np.testing.assert_array_equal(other.labels, one.labels)
+
+
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+        monkeypatch.setattr(gpu, "_working", None)
+    elif not gpu.is_available():
+        pytest.skip("no GPU")
+
+
+# --- every way leads to the same groups ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("apart", [6.0, 0.5])
+def test_all_ways_agree(apart: float, device: None) -> None:
+    points = clouds(apart=apart) + 50.0  # far from the origin, where squares lose digits
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
+    found = [k_means(points, 5, weights, way=way, seed=3) for way in (*WAYS, "cuda")]
+    assert [f.way for f in found] == [*WAYS, "cuda"]
+    for other in found[1:]:
+        same(found[0], other)
+
+
+def test_the_groups_are_those_that_were_drawn() -> None:
+    points = clouds(n=400, apart=20.0)
+    found = k_means(points, 4)
+    assert (np.diff(found.sizes) <= 0).all()
+    for k, center in enumerate(found.centers):
+        mine = points[found.labels == k]
+        assert center == pytest.approx(mine.mean(axis=0))
+        assert np.abs(mine - center).max() < 6
+    assert found.inertia == pytest.approx(((points - found.centers[found.labels]) ** 2).sum())
+
+
+def test_the_best_division_of_few_points_is_found() -> None:
+    """Every division of seven points in two or three groups, tried out."""
+    points = np.random.default_rng(7).normal(size=(7, 2))
+    for k in (2, 3):
+        least = np.inf
+        for code in range(k**7):
+            labels = code // k ** np.arange(7) % k
+            if len(np.unique(labels)) < k:
+                continue
+            cost = sum(
+                float(((points[labels == g] - points[labels == g].mean(axis=0)) ** 2).sum())
+                for g in range(k)
+            )
+            least = min(least, cost)
+        for way in WAYS:
+            assert k_means(points, k, way=way, restarts=30).inertia == pytest.approx(least)
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=3, max_size=40),
+    st.integers(1, 4),
+    st.integers(0, 5),
+)
+def test_duplicates_and_ties_end_in_a_division_that_no_move_betters(
+    rows: list[tuple[int, int]], k: int, seed: int
+) -> None:
+    points = np.array(rows, float)
+    different = len(np.unique(points, axis=0))
+    if different < k:
+        with pytest.raises(InputError, match="points"):
+            k_means(points, k, seed=seed)
+        return
+    for way in WAYS:
+        found = k_means(points, k, seed=seed, way=way)
+        assert found.sizes.sum() == len(points)
+        distance = ((points[:, None] - found.centers) ** 2).sum(axis=2)
+        own = distance[np.arange(len(points)), found.labels]
+        assert (own <= distance.min(axis=1) + 1e-9).all()
+        assert found.inertia == pytest.approx(own.sum(), abs=1e-9)
+        for g in np.unique(found.labels):
+            assert found.centers[g] == pytest.approx(
+                points[found.labels == g].mean(axis=0), abs=1e-9
+            )
+
+
+def test_an_empty_group_gets_the_farthest_point_as_in_scikit_learn() -> None:
+    """Beginnings with centers that no point is nearest to."""
+    from sklearn.cluster import KMeans
+
+    points = clouds(n=80, k=2, d=2, seed=5)
+    start = np.array([points[0], points[0] + 1e3, points[0] - 1e3, points[1]])
+    sums = partial_sums(points, np.ones(80), start[None])
+    assert (sums.weight == 0).sum() == 2
+    moved = next_centers(sums)[0]
+    assert np.abs(moved).max() < 30
+    theirs = KMeans(4, init=start, n_init=1, max_iter=300, tol=0.0, algorithm="lloyd").fit(points)
+    centers, inertia, _ = module._followed(
+        start[None], 300, partial(partial_sums, points, np.ones(80))
+    )
+    assert inertia == pytest.approx(theirs.inertia_)
+    order, other = np.lexsort(centers.T), np.lexsort(theirs.cluster_centers_.T)
+    assert centers[order] == pytest.approx(theirs.cluster_centers_[other])
+
+
+def test_the_farthest_points_of_all_parts_are_found() -> None:
+    points = clouds(n=90, k=2, d=2, seed=6)
+    start = np.array([[points[0], points[0] + 1e3, points[0] - 1e3]])
+    whole = partial_sums(points, np.ones(90), start)
+    parts = [partial_sums(points[k : k + 30], np.ones(30), start) for k in (0, 30, 60)]
+    together = added(parts)
+    assert next_centers(together) == pytest.approx(next_centers(whole))
+    for name in ("weight", "total", "inertia"):
+        assert getattr(together, name) == pytest.approx(getattr(whole, name))
+
+
+def test_weights_count_as_repeated_points() -> None:
+    points = clouds(n=60, apart=1.0)
+    times = np.random.default_rng(2).integers(1, 4, 60)
+    for way in WAYS:
+        one = k_means(points, 3, times.astype(float), way=way, restarts=40)
+        other = k_means(np.repeat(points, times, axis=0), 3, way=way, restarts=40)
+        assert one.inertia == pytest.approx(other.inertia)
+
+
+def test_a_seed_gives_the_same_groups_and_beginnings_are_far_apart() -> None:
+    points = clouds(n=500, k=5, apart=30.0)
+    same(k_means(points, 5, seed=4), k_means(points, 5, seed=4))
+    starts = beginnings(points, np.ones(500), 5, 0, 50)
+    nearest = np.linalg.norm(starts[:, :, None] - starts[:, None], axis=3) + 1e9 * np.eye(5)
+    drawn = np.random.default_rng(0).choice(points, (50, 5))
+    other = np.linalg.norm(drawn[:, :, None] - drawn[:, None], axis=3) + 1e9 * np.eye(5)
+    assert np.median(nearest.min(axis=(1, 2))) > 3 * np.median(other.min(axis=(1, 2)))
+
+
+def test_points_with_nan_are_left_out(device: None) -> None:
+    points = clouds(n=100)
+    want = k_means(points[5:], 3)
+    points[:5, 1] = [np.nan, np.inf, np.nan, -np.inf, np.nan]
+    for way in (*WAYS, "cuda"):
+        found = k_means(points, 3, way=way)
+        assert (found.labels[:5] == -1).all()
+        assert found.sizes.sum() == 95
+        assert found.inertia == pytest.approx(want.inertia)
+
+
+@pytest.mark.parametrize(
+    ("k", "words"),
+    [
+        (11, "11 groups need as many points, and there are 10 without NaN"),
+        (0, "0 groups cannot be made"),
+        (6, "6 groups were asked for, and only 5 points are different"),
+    ],
+)
+def test_too_many_groups_are_refused(k: int, words: str) -> None:
+    points = np.repeat(clouds(n=5), 2, axis=0)
+    with pytest.raises(InputError, match=words):
+        k_means(points, k)
+
+
+def test_what_is_no_weight_and_no_way_is_refused() -> None:
+    points = clouds(n=10)
+    with pytest.raises(InputError, match="weights of k-means must be numbers above 0"):
+        k_means(points, 2, np.zeros(10))
+    with pytest.raises(InputError, match='"fast" is no way'):
+        k_means(points, 2, way="fast")
+
+
+def test_without_scikit_learn_sums_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = k_means(clouds(), 3)
+    assert want.way == "scikit-learn"
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    found = k_means(clouds(), 3)
+    assert found.way == "sums"
+    same(want, found)
+    with pytest.raises(InputError, match=r"needs scikit-learn.*channelfit\[sure\]"):
+        k_means(clouds(), 3, way="scikit-learn")
+
+
+# --- compiled sums on the processor --------------------------------------------------------------
+
+
+def reference(points: np.ndarray, weights: np.ndarray, centers: np.ndarray) -> list[np.ndarray]:
+    """Weight, total and inertia of one set of centers, by their definitions."""
+    square = ((points[:, None] - centers) ** 2).sum(axis=2)
+    own = (square.argmin(axis=1)[:, None] == np.arange(len(centers))) * weights[:, None]
+    return [own.sum(axis=0), own.T @ points, (weights * square.min(axis=1)).sum()]
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 1), (5, 2), (8, 3), (11, 5)])
+def test_compiled_sums_are_those_of_the_definition(k: int, d: int) -> None:
+    """Three blocks of points, the last one not full; more and fewer centers than lanes."""
+    points = clouds(n=2 * BLOCK + 1003, k=k, d=d, apart=1.0) + 50.0
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
+    starts = beginnings(points, weights, k, 0, 3)
+    for counts in (weights, None):
+        found = partial_sums(points, counts, starts)
+        for s, centers in enumerate(starts):
+            want = reference(points, np.ones(len(points)) if counts is None else counts, centers)
+            for name, number in zip(("weight", "total", "inertia"), want, strict=True):
+                assert getattr(found, name)[s] == pytest.approx(number, rel=1e-12)
+    labels, distances = nearest(points, starts[0])
+    square = ((points[:, None] - starts[0]) ** 2).sum(axis=2)
+    np.testing.assert_array_equal(labels, square.argmin(axis=1))
+    assert distances == pytest.approx(square.min(axis=1), rel=1e-12)
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = clouds(n=7 * BLOCK + 5, d=3, apart=1.0)
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
+    starts = beginnings(points, weights, 4, 0, 2)
+
+    def by(cores: int) -> Sums:
+        monkeypatch.setattr(k_means_sums, "usable_cores", lambda: cores)
+        return partial_sums(points, weights, starts)
+
+    alone = by(1)
+    for other in (by(2), by(5)):
+        for name in ("weight", "total", "inertia"):
+            assert getattr(other, name).tobytes() == getattr(alone, name).tobytes()
+
+
+@pytest.mark.parametrize("k", [3, 9])
+def test_machine_code_gives_the_bits_of_the_same_text_as_python(k: int) -> None:
+    """Every product and sum is rounded by itself, whatever instructions a processor has."""
+    points = clouds(n=203, d=3, apart=1.0)
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
+    even = np.zeros((2, k, 4))
+    even[..., :3] = beginnings(points, weights, k, 0, 2)
+    found = [(np.empty((1, 2, k, 5)), np.empty((1, 2))) for _ in range(2)]
+    for function, out in zip((addBlocks, addBlocks.python), found, strict=True):
+        function(points, weights, even, 0, 1, *out)
+    for one, other in zip(*found, strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_beginnings_among_many_equal_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw of some points that are all alike is not enough: all points are looked at."""
+    monkeypatch.setattr(module, "_DRAWN_FROM", 10)
+    monkeypatch.setattr(module, "_FIRST_ROWS", 5)
+    points = np.zeros((500, 2))
+    points[:2] = [[1.0, 0.0], [0.0, 1.0]]
+    starts = beginnings(points, None, 3, 0, 4)
+    assert all(len(np.unique(centers, axis=0)) == 3 for centers in starts)
+
+
+# --- kernels of the GPU --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "d", "weighted"), [(4, 2, False), (10, 5, True)])
+def test_the_gpu_follows_as_the_processor_does(
+    k: int, d: int, weighted: bool, device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More tiles than blocks; centers and coordinates that registers hold, and more than these."""
+    monkeypatch.setattr(k_means_cuda, "_MOST_BLOCKS", 2)
+    points = clouds(n=2 * TILE + 301, k=k, d=d, apart=1.0) + 50.0
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(points)) if weighted else None
+    starts = beginnings(points, weights, k, 0, 2)
+    there = OnGpu(points, weights, k)
+    for iterations in (1, 3):
+        centers, inertia, counts = there.follow(starts, iterations)
+        for s in range(2):
+            sums_of = partial(partial_sums, points, weights)
+            own = module._followed(starts[s : s + 1], iterations, sums_of)
+            assert centers[s] == pytest.approx(own[0], rel=1e-12)
+            assert inertia[s] == pytest.approx(own[1], rel=1e-12)
+            assert counts[s] == own[2] == iterations
+    np.testing.assert_array_equal(there.labels(centers[0]), nearest(points, centers[0])[0])
+
+
+def test_how_often_the_host_looks_changes_no_bit(
+    device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = clouds(n=300, apart=1.0)
+    there, starts = OnGpu(points, None, 4), beginnings(points, None, 4, 0, 4)
+    often = []
+    for look in (1, 8, 50):
+        monkeypatch.setattr(k_means_cuda, "_LOOK", look)
+        often.append(there.follow(starts, 300))
+    assert len(set(often[0][2])) > 1  # some sets rest while others move
+    for other in often[1:]:
+        for one, again in zip(often[0], other, strict=True):
+            assert one.tobytes() == again.tobytes()
+
+
+def test_the_host_waits_once_in_eight_iterations(
+    device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = clouds(n=300, apart=0.5)
+    there, starts = OnGpu(points, None, 4), beginnings(points, None, 4, 0, 1)
+    copied: list[int] = []
+
+    def counted(array: np.ndarray) -> np.ndarray:
+        copied.append(array.size)
+        return to_host(array)
+
+    monkeypatch.setattr(k_means_cuda, "to_host", counted)
+    _, _, counts = there.follow(starts, 300)
+    assert counts[0] > 10
+    assert len(copied) == 3 + -(-int(counts[0]) // 8)  # and the result at the end
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_empty_group_is_filled_on_a_gpu_too(weighted: bool, device: None) -> None:
+    points = clouds(n=80, k=2, d=2, seed=5)
+    weights = np.random.default_rng(1).uniform(0.1, 3, 80) if weighted else None
+    far = np.array([points[0], points[0] + 1e3, points[0] - 1e3, points[1]])
+    doubled = np.repeat(points[:3], 4, axis=0)  # three different points for four centers
+    for some, counts, start in ((points, weights, far), (doubled, None, doubled[[0, 0, 4, 8]])):
+        centers, inertia, n = OnGpu(some, counts, 4).follow(start[None], 300)
+        own = module._followed(start[None], 300, partial(partial_sums, some, counts))
+        assert centers[0] == pytest.approx(own[0], rel=1e-12)
+        assert inertia[0] == pytest.approx(own[1], rel=1e-12, abs=1e-12)
+        assert n[0] == own[2]
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 1), (4, 2), (20, 30)])
+def test_the_kernels_compile_without_spills(k: int, d: int) -> None:
+    options = ("-std=c++17", "-ftz=true", "--ptxas-options=-v")
+    log = compile_with_nvrtc(cuda_text(k, d), options=options)
+    assert log.count("0 bytes spill stores, 0 bytes spill loads") == 3
+
+
+# --- parts that others compute -------------------------------------------------------------------
+
+
+@dataclass
+class Workers:
+    """Workers that come and go: some lose their piece, which another one then does; any order."""
+
+    seed: int
+    lost: int = 0
+
+    def __call__(self, work: Work, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
+        random = np.random.default_rng(self.seed)
+        waiting = list(keys)
+        while waiting:
+            key = waiting.pop(random.integers(len(waiting)))
+            mine, told = pickle.loads(pickle.dumps((work, cast(Telling, work).told(key))))
+            if random.random() < 0.3:
+                self.lost += 1
+                waiting.append(key)
+                continue
+            yield key, mine.do(key, told)
+
+
+def test_workers_that_come_and_go_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PART", 100)
+    points = clouds(n=500, apart=1.0)
+    alone = k_means(points, 4, way="pieces", seed=1)
+    for seed in range(3):
+        workers = Workers(seed)
+        found = k_means(points, 4, doer=workers, seed=1)
+        assert found.way == "pieces"
+        assert workers.lost > 5
+        np.testing.assert_array_equal(found.labels, alone.labels)
+        assert found.centers.tobytes() == alone.centers.tobytes()
+        assert found.inertia == alone.inertia
+    same(k_means(points, 4, way="scikit-learn", seed=1), alone)
+
+
+@pytest.mark.slow
+def test_processes_of_a_cluster_come_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the played workers: those of Dask, in processes of their own."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(module, "_PART", 3000)
+    np.save(tmp_path / "points.npy", clouds(n=5000))
+    alone = k_means(tmp_path / "points.npy", 4, way="pieces", restarts=2)
+    with open_cluster("local:2") as doer:
+        found = k_means(tmp_path / "points.npy", 4, doer=doer, restarts=2)
+    assert found.centers.tobytes() == alone.centers.tobytes()
+    np.testing.assert_array_equal(found.labels, alone.labels)
+
+
+def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PART", 200)
+    points = clouds(n=300)
+    points[7] = np.nan
+    np.save(tmp_path / "points.npy", points)
+    found = k_means(tmp_path / "points.npy", 4, doer=Workers(0))
+    same(k_means(points, 4), found)
+    work = Part(str(tmp_path / "points.npy"), None, found.centers[None])
+    assert len(pickle.dumps(work)) < 1500  # what travels does not grow with the points
+    with pytest.raises(InputError, match=r"gone.npy: points for k-means cannot be read"):
+        k_means(tmp_path / "gone.npy", 4)
+    objects = np.array([{}], dtype=object)
+    np.save(tmp_path / "objects.npy", objects, allow_pickle=True)
+    with pytest.raises(InputError, match="cannot be read"):
+        k_means(tmp_path / "objects.npy", 1)
+
+
+@pytest.mark.parametrize(("k", "size"), [(128, 1), (129, 2)])
+def test_labels_travel_as_small_numbers(k: int, size: int) -> None:
+    points = np.arange(k + 1.0)[:, None]
+    points[k] = np.nan
+    found = Part(points, None, points[None, :k], labels=True).do(("rows", 0, k + 1))["labels"]
+    assert found.tolist() == [*range(k), -1]
+    assert found.itemsize == size
+
+
+def test_a_work_tells_what_its_sums_depend_on() -> None:
+    points, centers = clouds(n=20), np.zeros((1, 2, 3))
+    one = Part(points, None, centers).identity
+    assert one == Part(points.copy(), None, centers.copy()).identity
+    assert one != Part(points + 1, None, centers).identity
+    assert one != Part(points, np.full(20, 2.0), centers).identity
+    assert one != Part(points, None, centers + 1).identity
+    assert one != Part(points, None, centers, labels=True).identity
+
+
+# --- how many ------------------------------------------------------------------------------------
+
+
+def test_the_number_of_groups_is_that_of_the_clouds() -> None:
+    for k in (2, 3, 5):
+        points = clouds(n=250, k=k, d=3, seed=11, apart=8.0)
+        assert how_many(points).k == k
+
+
+def test_one_normal_population_is_one_group_however_long() -> None:
+    random = np.random.default_rng(3)
+    wrong = 0
+    for seed in range(12):
+        points = random.normal(size=(120, 2)) * [1.0, 15.0] @ [[0.6, 0.8], [-0.8, 0.6]]
+        wrong += how_many(points, seed).k > 1
+    assert wrong <= 1
+
+
+def two_kinds(n: int, other: int, d: int, seed: int = 0) -> np.ndarray:
+    """Logarithms of parameters that scatter by 12 %, two of them 2.7 times apart between kinds."""
+    points = 0.12 * np.random.default_rng(seed).normal(size=(n + other, d))
+    points[:n, :2] += np.log(2.7)
+    return points
+
+
+@pytest.mark.parametrize(("n", "other", "d"), [(59, 37, 2), (59, 37, 9), (8, 88, 2), (8, 88, 5)])
+def test_wild_type_and_mutant_are_two_groups(n: int, other: int, d: int) -> None:
+    choice = how_many(two_kinds(n, other, d))
+    assert choice.k == 2
+    assert sorted(np.bincount(choice.labels)) == sorted([n, other])
+    assert "normal populations were compared with one population" in choice.sentence()
+
+
+@pytest.mark.parametrize("kind", ["normal", "correlated", "heavy tails"])
+def test_one_population_is_one_group(kind: str) -> None:
+    """How often over 200 populations of each kind: `benchmarks/kmeans.py --parts groups`."""
+    wrong = 0
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        points = random.normal(size=(96, 4))
+        if kind == "heavy tails":
+            points /= np.sqrt(random.chisquare(4, size=(96, 1)) / 4)
+        if kind == "correlated":
+            points = points @ random.normal(size=(4, 4))
+        wrong += how_many(points).k > 1
+    assert wrong == 0
+
+
+def test_an_ambiguous_choice_is_said_to_be_one() -> None:
+    choice = Choice(1, np.zeros(3), 5.0, 6.0, 2.5, None)
+    assert choice.is_ambiguous
+    assert "ambiguous, several groups are better by 6" in choice.sentence()
+    assert "2.5 standard deviations apart" in choice.sentence()
+
+
+def test_few_points_or_equal_ones_are_one_group() -> None:
+    assert how_many(clouds(n=6)).k == 1
+    assert how_many(np.ones((50, 2))).k == 1
+
+
+# --- wells ---------------------------------------------------------------------------------------
+
+RATE = Parameter("a", "1/ms", 0.01, 10.0, "log")
+CHARGE = Parameter("z", "1/mV", 0.0, 0.2)
+SIZE = Parameter("g", "nS", 0.0, 50.0)
+
+
+@dataclass
+class Fits:
+    """What groups read of the fits of a plate."""
+
+    names: tuple[str, ...]
+    unit: np.ndarray
+    information: np.ndarray
+    at_bound: np.ndarray
+    quality: np.ndarray
+    reason: np.ndarray
+
+
+def wells(n: int = 90, seed: int = 0, error: float = 0.01) -> tuple[Fits, np.ndarray]:
+    """Two kinds of cells, of which the second has ten times the rate; conductances as they come."""
+    random = np.random.default_rng(seed)
+    kind = np.arange(n) % 3 == 0
+    unit = np.stack(
+        [
+            np.where(kind, 2 / 3, 1 / 3) + 0.03 * random.normal(size=n),
+            0.5 + 0.05 * random.normal(size=n),
+            random.uniform(0, 1, n),
+        ],
+        axis=1,
+    )
+    information = np.tile(np.eye(3) / error**2, (n, 1, 1))
+    quality = np.array(["ok"] * n, dtype=object)
+    at_bound, reason = np.zeros((n, 3), np.int8), np.array([""] * n, dtype=object)
+    fits = Fits(("a", "z", "g"), unit, information, at_bound, quality, reason)
+    return fits, kind
+
+
+def test_wells_of_two_kinds_are_two_groups_with_physical_centers() -> None:
+    fits, kind = wells()
+    found = groups(fits, parameters=[RATE, CHARGE, SIZE], names=["a", "z"])
+    assert found.suggested == 2
+    np.testing.assert_array_equal(found.numbers, np.where(kind, 2, 1))
+    assert found.sizes.tolist() == [60, 30]
+    assert found.centers[:, 0] == pytest.approx([0.1, 1.0], rel=0.1)
+    assert found.centers[:, 1] == pytest.approx(0.1, rel=0.1)
+    assert found.scatter[:, 0] == pytest.approx(0.03 * np.log(1000), rel=0.3)
+    assert found.explained > 0.4
+    assert not found.notes
+    assert found.columns()["group"].tolist()[:4] == ["2", "1", "1", "2"]
+    facts = found.summary()
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    text = found.text().splitlines()
+    assert text[0].split() == ["group", "wells", "a", "(1/ms)", "z", "(1/mV)"]
+    assert text[1].split()[:2] == ["1", "60"]
+
+
+def test_one_kind_of_cells_is_said_to_be_one() -> None:
+    fits, _ = wells()
+    found = groups(fits, 3, parameters=[RATE, CHARGE, SIZE], names=["z"])
+    assert found.suggested == 1
+    assert len(found.centers) == 3
+    assert any("one group describes the wells as well" in note for note in found.notes)
+    assert "one group describes" in found.text()
+
+
+def test_another_number_than_the_data_say_is_said() -> None:
+    fits, _ = wells()
+    found = groups(fits, 3, parameters=[RATE, CHARGE, SIZE], names=["a", "z"])
+    assert any(
+        "2 groups are better by" in note and "3 were asked for" in note for note in found.notes
+    )
+
+
+def test_what_a_well_hardly_determines_does_not_sort_it() -> None:
+    """A well with a wild value of huge error stays with the mean; as one with a small error not."""
+    fits, _ = wells()
+    fits.unit[4, 1] = 3.0
+    alone = groups(fits, 3, parameters=[RATE, CHARGE, SIZE], names=["a", "z"])
+    assert alone.sizes.tolist() == [59, 30, 1]
+    assert any("group 3 is one well alone, 5" in note for note in alone.notes)
+    fits.information[4, 1, 1] = 0.0
+    found = groups(fits, 2, parameters=[RATE, CHARGE, SIZE], names=["a", "z"])
+    assert found.sizes.tolist() == [60, 30]
+    assert found.centers[:, 1] == pytest.approx(0.1, rel=0.1)
+
+
+def test_wells_without_a_fit_have_no_group() -> None:
+    fits, _ = wells()
+    fits.unit[3] = np.nan
+    fits.quality[5] = "failed"
+    fits.information[7] = 0.0
+    fits.reason[7] = "no current: the fit explains the recording no better than zero does"
+    labels = [f"A{k:02d}" for k in range(90)]
+    found = groups(fits, 2, parameters=[RATE, CHARGE, SIZE], names=["a", "z"], wells=labels)
+    assert found.numbers[[3, 5, 7]].tolist() == [0, 0, 0]
+    assert found.columns()["group"][3] == ""
+    assert found.notes[0] == (
+        "3 of 90 wells are left out: 2 have no fit (A03, A05), 1 shows no current (A07)"
+    )
+
+
+def test_groups_of_wells_are_checked() -> None:
+    fits, _ = wells(n=6)
+    with pytest.raises(InputError, match='"q" is no parameter that was fitted; a, z, g were'):
+        groups(fits, 2, parameters=[RATE, CHARGE, SIZE], names=["q"])
+    fits.quality[:5] = "failed"
+    with pytest.raises(InputError, match="2 groups need as many wells, and 1 of 6 count: 5 of 6"):
+        groups(fits, 2, parameters=[RATE, CHARGE, SIZE])

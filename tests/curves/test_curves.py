@@ -1,0 +1,480 @@
+"""Curves fitted to many data sets: against SciPy, mpmath, the Cramer-Rao bound and nasty data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.optimize import least_squares, minimize
+
+from channelfit.curves import flags as bits
+from channelfit.curves import lanes, swarm_lanes
+from channelfit.curves.builtin import BUILT_IN
+from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
+from channelfit.curves.curve import build_curve, load_curve
+from channelfit.curves.fitting import DataSets, Flight, Task
+from channelfit.curves.source import LANES, cpu_text, n_sums
+from channelfit.curves.stages import staged
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.machine_code import generated
+from channelfit.search.philox import philox, uniform
+from support.curve_sets import DEFINED, ONE_INPUT, images, noisy, on_cpu, points, twins
+
+# --- the truth -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_definitions_change_no_bit_of_a_fit(name: str) -> None:
+    """Nor of derivatives, kernels, covariances and swarms."""
+    one, other = twins(name)
+    assert (one.formula, one.slopes, one.linear) == (other.formula, other.slopes, other.linear)
+    if name == "gaussian_2d":
+        _, data = images(20)
+    else:
+        _, data = noisy(name, 9)
+    for settings in ({}, {"method": "swarm"}):
+        fits = [on_cpu(curve, data, covariances=True, **settings) for curve in (one, other)]
+        for field in ("values", "errors", "cost", "flags"):
+            left, right = (getattr(found, field) for found in fits)
+            assert left.tobytes() == right.tobytes(), field
+
+
+# --- the truth -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ONE_INPUT)
+def test_least_squares_meet_scipy(name: str) -> None:
+    curve, data = noisy(name, 40)
+    found = on_cpu(curve, data, covariances=True)
+    assert not found.flags.any()
+    x, truth = ONE_INPUT[name]
+    lower, upper = curve.bounds(data.coordinates)
+    for k, z in enumerate(data.values):
+
+        def residuals(p: np.ndarray, z: np.ndarray = z) -> Any:
+            return curve.values({curve.inputs[0]: x}, p) - z
+
+        best = least_squares(
+            residuals, truth, bounds=(lower, upper), x_scale=np.abs(truth), xtol=1e-15,
+            ftol=1e-15, gtol=1e-15, jac="3-point",
+        )  # fmt: skip
+        assert found.cost[k] <= 2 * best.cost * (1 + 1e-9)
+        assert np.all(np.abs(found.values[k] - best.x) < 1e-4 * found.errors[k])
+        covariance = np.linalg.inv(best.jac.T @ best.jac) * 2 * best.cost / (len(x) - len(truth))
+        assert found.covariances is not None
+        np.testing.assert_allclose(found.errors[k], np.sqrt(np.diag(covariance)), rtol=1e-3)
+        scale = np.outer(found.errors[k], found.errors[k])
+        np.testing.assert_allclose(
+            found.covariances[k] / scale, covariance / scale, rtol=1e-3, atol=1e-3
+        )
+
+
+@pytest.mark.parametrize("name", ONE_INPUT)
+def test_exact_data_give_the_parameters_back(name: str) -> None:
+    curve, data = noisy(name, 3, noise=0.0)
+    found = on_cpu(curve, data)
+    np.testing.assert_allclose(found.values, np.tile(ONE_INPUT[name][1], (3, 1)), rtol=1e-6)
+
+
+def test_counts_meet_the_likelihood_of_poisson() -> None:
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    truth, data = images(12, seed=4)
+    found = on_cpu(curve, data)
+    at = data.at_points
+    for k, z in enumerate(np.asarray(data.values, float)):
+
+        def deviance(p: np.ndarray, z: np.ndarray = z) -> float:
+            f = np.maximum(curve.values(at, p), 1e-12)
+            logs = np.where(z > 0, z * np.log(np.where(z > 0, z, 1) / f), 0.0)
+            return float(2 * np.sum(f - z + logs))
+
+        best = minimize(
+            deviance, truth[k], method="Nelder-Mead",
+            options={"maxfev": 20000, "maxiter": 20000, "xatol": 1e-8, "fatol": 1e-10,
+                     "adaptive": True},
+        )  # fmt: skip
+        assert found.cost[k] == pytest.approx(deviance(found.values[k]), rel=1e-12)
+        assert found.cost[k] <= best.fun + 1e-7
+        f = curve.values(at, found.values[k])
+        steps = 1e-6 * np.abs(found.values[k]) * np.eye(6)
+        slopes = np.array([(curve.values(at, found.values[k] + h) - f) / h.sum() for h in steps])
+        fisher = (slopes / f) @ slopes.T
+        errors = np.sqrt(np.diag(np.linalg.inv(fisher)))
+        np.testing.assert_allclose(found.errors[k], errors, rtol=1e-4)
+
+
+def test_errors_of_centers_are_the_bound_of_cramer_and_rao() -> None:
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    truth, data = images(4000, seed=2)
+    found = on_cpu(curve, data)
+    assert np.mean(found.flags != 0) < 1e-3
+    at = data.at_points
+    t = truth.T[:, :, None]
+    f = curve.values({n: v[None] for n, v in at.items()}, t)
+    slopes = []
+    for k in range(6):
+        moved = t.copy()
+        moved[k] += 1e-5
+        slopes.append((curve.values({n: v[None] for n, v in at.items()}, moved) - f) / 1e-5)
+    j = np.array(slopes)
+    fisher = np.einsum("asn,bsn->sab", j / f, j)
+    bound = np.sqrt(np.diagonal(np.linalg.inv(fisher), axis1=1, axis2=2))
+    share = ((found.values - truth) / bound).std(0)
+    assert np.all(np.abs(share[4:] - 1) < 0.05)
+    assert np.all(np.abs(share - 1) < 0.06)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
+def test_gradient_and_curvature_meet_mpmath(name: str, likelihood: str) -> None:
+    curve = replace(load_curve(name), likelihood=likelihood)
+    random = np.random.default_rng(3)
+    axes: tuple[tuple[str, ...], ...]
+    if name == "gaussian_2d":
+        data = images(1)[1]
+        axes, truth = data.axes, [3.0, 40.0, 1.4, 1.9, 5.2, 4.4]
+        inputs, lengths = data.flat, data.lengths
+        at = data.at_points
+    else:
+        x, truth = ONE_INPUT[name]
+        axes, inputs, lengths = (curve.inputs,), x, np.array([len(x)], np.int64)
+        at = {curve.inputs[0]: x}
+    n, n_points = len(truth), int(np.prod(lengths))
+    z = random.uniform(1, 3, (n_points, LANES))
+    w = np.ones((n_points, LANES))
+    w[1] = 0.0
+    p = np.array(truth)[:, None] * random.uniform(0.9, 1.1, (n, LANES)) + 1e-3
+    sums = np.empty((n_sums(n), LANES))
+    generated(cpu_text(curve, axes), "evaluate")(z, w, inputs, lengths, p, sums)
+    alone = np.empty((1, LANES))
+    generated(cpu_text(curve, axes), "value")(z, w, inputs, lengths, p, alone)
+    np.testing.assert_allclose(alone[0], sums[0], rtol=1e-12)
+    names = [q.name for q in curve.free]
+
+    def cost(values: list[Any], lane: int) -> Any:
+        total = mpmath.mpf(0)
+        for i in range(n_points):
+            scope = dict(zip(names, values, strict=True))
+            scope |= {k: mpmath.mpf(float(v[i])) for k, v in at.items()}
+            f = lambdified(*[scope[k] for k in (*curve.inputs, *names)])
+            observed = mpmath.mpf(z[i, lane])
+            if likelihood == "poisson":
+                term = 2 * (f - observed - observed * mpmath.log(f / observed))
+            else:
+                term = (observed - f) ** 2
+            total += w[i, lane] * term
+        return total
+
+    import sympy
+
+    lambdified = sympy.lambdify([*curve.inputs, *names], curve.reduced, "mpmath")
+    with mpmath.workdps(30):
+        here = [mpmath.mpf(float(v)) for v in p[:, 2]]
+        assert sums[0, 2] == pytest.approx(float(cost(here, 2)), rel=1e-11)
+        for j in range(n):
+            step = mpmath.mpf(10) ** -10 * (1 + abs(here[j]))
+            up, down = list(here), list(here)
+            up[j] += step
+            down[j] -= step
+            slope = (cost(up, 2) - cost(down, 2)) / (2 * step)
+            assert sums[1 + j, 2] == pytest.approx(float(-slope / 2), rel=1e-8, abs=1e-9)
+
+
+def test_the_text_runs_as_plain_python_too() -> None:
+    """What LLVM makes of the kernels, and what Python makes of them, differ by rounding alone."""
+    curve = replace(load_curve("gaussian"), likelihood="poisson")
+    x = np.linspace(-5, 5, 9)
+    z = np.random.default_rng(5).poisson(3 + 20 * np.exp(-((x - 0.5) ** 2) / 2), (3, 9))
+    data = points(curve, x, z.astype(float))
+    task = Task.of(curve, data)
+    scope: dict[str, Any] = {}
+    exec(compile(cpu_text(curve, data.axes), "text", "exec"), scope)
+    scan = task.scan
+    out = np.empty((3, 4)), np.empty((3, 4)), np.empty((3, 16)), np.empty((3, 4))
+    flags = np.empty(3, np.int64)
+    with np.errstate(all="ignore"):
+        lanes.fit.python(
+            scope["evaluate"], scope["approach"], data.values, 0, 1, data.flat, data.lengths,
+            scan.points,
+            scan.side_by_side(lanes.ROWS), scan.norms.astype(np.float32), scan.ones, scan.offset,
+            scan.centered, scan.back, scan.linear,
+            scan.starts, scan.places, task.lower, task.upper, task.width, task.below, 1, 100,
+            1e-12, 1, *out, flags,
+        )  # fmt: skip
+    found = fit_on_cpu(task, 0, 3, covariances=True)
+    assert np.all(np.abs(found.values - out[0]) < 1e-3 * out[1])
+    np.testing.assert_allclose(found.errors, out[1], rtol=1e-4)
+    np.testing.assert_array_equal(found.flags, flags)
+
+
+# --- repeatable, whatever the neighbors ----------------------------------------------------------
+
+
+def test_same_bits_for_any_number_of_threads_and_any_neighbors() -> None:
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    _, data = images(700, seed=9)
+    task = Task.of(curve, data)
+    one = fit_on_cpu(task, 0, 700, n_threads=1)
+    for n_threads in (2, 3, 7):
+        more = fit_on_cpu(task, 0, 700, n_threads=n_threads)
+        assert one.values.tobytes() == more.values.tobytes()
+        assert one.errors.tobytes() == more.errors.tobytes()
+    for k in (0, 13, 699):
+        alone = fit_on_cpu(task, k, k + 1)
+        assert alone.values.tobytes() == one.values[k].tobytes()
+
+
+def test_swarms_repeat_for_any_number_of_threads_and_come_close() -> None:
+    curve = load_curve("gaussian")
+    _, data = noisy("gaussian", 40)
+    task, flight = Task.of(curve, data), Flight(128, 40, 3)
+    one = fly_on_cpu(task, 0, 40, flight, n_threads=1)
+    for n_threads in (2, 5):
+        more = fly_on_cpu(task, 0, 40, flight, n_threads=n_threads)
+        assert one.values.tobytes() == more.values.tobytes()
+        assert one.spread is not None
+        assert more.spread is not None
+        assert one.spread.tobytes() == more.spread.tobytes()
+    part = fly_on_cpu(task, 11, 14, flight)
+    assert part.values.tobytes() == one.values[11:14].tobytes()
+    best = fit_on_cpu(task, 0, 40)
+    assert np.all(one.cost >= best.cost * (1 - 1e-9))
+    assert np.median(one.cost / one.squares) < 0.1
+    few = fly_on_cpu(task, 0, 40, Flight(128, 5, 3))
+    assert np.median(few.cost) > np.median(one.cost)
+
+
+def test_draws_of_swarms_are_those_of_philox() -> None:
+    counters = np.arange(5, dtype=np.uint64)
+    words = philox([counters, 3, 7, 123456789], (0xDEADBEEF, 42))
+    for k in range(5):
+        own = swarm_lanes.philox(k, 3, 7, 123456789, 0xDEADBEEF, 42)
+        assert words[k].tolist() == list(own)
+    high, low = words[:, 0], words[:, 1]
+    expected = uniform(high, low)
+    for k in range(5):
+        assert swarm_lanes.uniform(int(high[k]), int(low[k])) == expected[k]
+
+
+def test_an_ellipse_that_first_runs_to_a_bound_is_begun_again() -> None:
+    """A broad dip beside the peak is a minimum too; further starts find the peak."""
+    random = np.random.default_rng(0)
+    axis = np.arange(11.0)
+    y, x = np.mgrid[:11, :11]
+    f = 9 + 213 * np.exp(-(((x - 3.92) / 2.19) ** 2 + ((y - 5.13) / 1.12) ** 2) / 2)
+    counts = random.poisson(f, (20_000, 11, 11)).reshape(-1, 121)
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    data = DataSets((("x",), ("y",)), {"x": axis, "y": axis}, counts, (11, 11))
+    found = on_cpu(curve, data)
+    assert not found.flags.any()
+    assert found.values[:, 1].min() > 0
+
+
+# --- no guess ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["boltzmann", "exponential", "gaussian", "hill"])
+def test_no_start_is_missed(name: str) -> None:
+    """Random true parameters all over the ranges: the cost of every fit is at most the truth's."""
+    curve = load_curve(name)
+    x, truth = ONE_INPUT[name]
+    random = np.random.default_rng(8)
+    n = 2000
+    lower, upper = curve.bounds({curve.inputs[0]: x})
+    t = np.tile(np.array(truth)[:, None], n)
+    for k, parameter in enumerate(curve.free):
+        if k in curve.linear:
+            t[k] = random.normal(0, 1, n)
+            continue
+        low, high = lower[k], upper[k]
+        if parameter.scale == "log":
+            middle = np.exp(random.uniform(np.log(low), np.log(high), n))
+            t[k] = np.clip(middle, low * (high / low) ** 0.25, high / (high / low) ** 0.25)
+        else:
+            t[k] = random.uniform(low + 0.25 * (high - low), high - 0.25 * (high - low), n)
+    clean = curve.values({curve.inputs[0]: x[None]}, t[:, :, None])
+    z = clean + random.normal(0, 0.01, (n, len(x)))
+    found = on_cpu(curve, points(curve, x, z))
+    at_truth = ((z - clean) ** 2).sum(1)
+    assert np.all(found.cost <= at_truth * (1 + 1e-9))
+    assert np.mean(found.flags & bits.NOT_CONVERGED != 0) < (0.05 if name == "hill" else 0.006)
+
+
+def test_an_ellipse_needs_22_exponentials_and_not_121() -> None:
+    curve = load_curve("gaussian_2d")
+    text = cpu_text(curve, (("x",), ("y",)))
+    body = text[text.index("def evaluate") : text.index("def value")]
+    inside, deepest = 0, 0
+    for line in body.splitlines():
+        deepest = len(line) - len(line.lstrip())
+        if " exp(" in line or "(exp(" in line:
+            inside = max(inside, deepest)
+    assert body.count("exp(") == 2
+    points_at = next(ln for ln in body.splitlines() if "at = j*n + i" in ln)
+    assert inside <= len(points_at) - len(points_at.lstrip())
+    stages = staged(curve, (("x",), ("y",)))
+    both = stages.steps[frozenset({0, 1})]
+    assert not any("exp" in str(e) for _, e in both)
+
+
+# --- nasty data ----------------------------------------------------------------------------------
+
+
+def test_points_that_are_no_numbers_are_left_out_and_told() -> None:
+    curve, data = noisy("boltzmann", 2)
+    values = data.values.copy()
+    values[0, [2, 9]] = np.nan, np.inf
+    holed = replace(data, values=values)
+    found = on_cpu(curve, holed)
+    assert found.flags.tolist() == [bits.MISSING, 0]
+    assert found.counted.tolist() == [13, 15]
+    kept = np.isfinite(values[0])
+    x = ONE_INPUT["boltzmann"][0][kept]
+    bounds = Task.of(curve, data)
+    alone = fit_on_cpu(
+        replace(
+            Task.of(curve, points(curve, x, values[:1, kept])),
+            lower=bounds.lower,
+            upper=bounds.upper,
+        ),
+        0,
+        1,
+    )
+    np.testing.assert_allclose(found.values[0], alone.values[0], rtol=1e-6)
+    np.testing.assert_allclose(found.errors[0], alone.errors[0], rtol=1e-6)
+    told = Task.of(curve, holed).reasons(found)
+    assert told[0] == ("check", "2 of 15 points are not numbers and were left out")
+    assert told[1] == ("ok", "")
+
+
+@pytest.mark.parametrize(
+    ("values", "flag", "reason"),
+    [
+        (np.zeros(15), bits.CONSTANT, "all points are equal"),
+        (np.full(15, 7e12), bits.CONSTANT, "all points are equal"),
+        (np.full(15, np.nan), bits.TOO_FEW, "0 points for 4 parameters"),
+        (np.r_[1.0, 2.0, np.full(13, np.nan)], bits.TOO_FEW, "2 points for 4 parameters"),
+    ],
+)
+def test_data_without_a_result_are_failed(values: np.ndarray, flag: int, reason: str) -> None:
+    curve, data = noisy("boltzmann", 1)
+    data = replace(data, values=values[None])
+    found = on_cpu(curve, data)
+    assert found.flags[0] & flag
+    assert np.isnan(found.values).all()
+    assert np.isnan(found.errors).all()
+    assert math.isnan(found.cost[0])
+    quality, told = Task.of(curve, data).reasons(found)[0]
+    assert quality == "failed"
+    assert reason in told
+
+
+def test_counts_below_zero_are_refused_by_poisson_alone() -> None:
+    curve, data = noisy("gaussian", 1, noise=0.5)
+    assert (data.values < 0).any()
+    assert not on_cpu(curve, data).flags[0] & bits.NEGATIVE
+    counts = replace(curve, likelihood="poisson")
+    found = on_cpu(counts, data)
+    assert found.flags[0] & bits.NEGATIVE
+    assert Task.of(counts, data).reasons(found)[0] == ("failed", "a count is below zero")
+
+
+def test_all_zeros_but_one_and_huge_counts() -> None:
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    _, data = images(1)
+    zeros = np.zeros((2, 121))
+    zeros[1, 60] = 5.0
+    found = on_cpu(curve, replace(data, values=zeros))
+    told = Task.of(curve, replace(data, values=zeros)).reasons(found)
+    assert told[0][0] == "failed"
+    assert told[1][0] == "check"
+    y, x = np.mgrid[:11, :11]
+    f = 1e9 + 1e12 * np.exp(-(((x - 5.3) / 1.2) ** 2 + ((y - 4.6) / 1.7) ** 2) / 2)
+    found = on_cpu(curve, replace(data, values=np.round(f).reshape(1, -1)))
+    assert found.flags[0] == 0
+    np.testing.assert_allclose(found.values[0], [1e9, 1e12, 1.2, 1.7, 5.3, 4.6], rtol=1e-6)
+    assert found.errors[0, 4] == pytest.approx(
+        1.2 / math.sqrt(2 * math.pi * 1e12 * 1.2 * 1.7), rel=0.1
+    )
+
+
+def test_a_parameter_at_a_bound_is_told_and_has_no_error() -> None:
+    curve, data = noisy("boltzmann", 1)
+    parameters = tuple(
+        replace(p, lower=p.lower * 0 + 9) if p.name == "slope" else p for p in curve.parameters
+    )
+    found = on_cpu(replace(curve, parameters=parameters), data)
+    assert found.flags[0] == bits.AT_BOUND
+    assert found.values[0, 1] == 9.0
+    assert math.isnan(found.errors[0, 1])
+    assert np.isfinite(np.delete(found.errors[0], 1)).all()
+    task = Task.of(replace(curve, parameters=parameters), data)
+    assert task.reasons(found)[0] == ("check", "slope at its lower bound 9")
+    fixed = on_cpu(curve.with_fixed({"slope": 9.0}), data)
+    np.testing.assert_allclose(fixed.values[0], np.delete(found.values[0], 1), rtol=1e-5)
+    assert fixed.cost[0] == pytest.approx(found.cost[0], rel=1e-9)
+
+
+def test_parameters_that_data_do_not_determine_are_told() -> None:
+    curve = build_curve(
+        {"inputs": "x", "parameters": {"a": {}, "b": {}}, "curve": "a*x + 2*b*x"}, None
+    )
+    x = np.arange(5.0)
+    found = on_cpu(curve, points(curve, x, 3 * x[None] + np.random.default_rng(1).normal(size=5)))
+    assert found.flags[0] & bits.UNDETERMINED
+    assert np.isnan(found.errors).all()
+
+
+def test_exponentials_stay_in_their_order() -> None:
+    curve, data = noisy("double_exponential", 200, noise=0.05)
+    found = on_cpu(curve, data)
+    names = [p.name for p in curve.free]
+    fast, slow = found.values[:, names.index("tau_fast")], found.values[:, names.index("tau_slow")]
+    assert np.all((fast < slow) | (found.flags & bits.DISORDERED != 0))
+    assert np.mean(found.flags & bits.DISORDERED != 0) < 0.02
+
+
+def test_a_steep_boltzmann_has_finite_derivatives() -> None:
+    curve, _ = noisy("boltzmann", 1)
+    x = np.linspace(-1e4, 1e4, 41)
+    z = np.where(x > 333, 1.0, 0.0)[None]
+    found = on_cpu(curve, points(curve, x, z + 1e-3 * np.sin(7 * x)))
+    assert np.isfinite(found.cost[0])
+    assert 0 < found.values[0, 0] < 500
+
+
+def test_fixed_and_nonlinear_remainders_take_part_in_the_scan() -> None:
+    """A curve with a part that no linear parameter scales: its start must be found too."""
+    document = {
+        "inputs": "t",
+        "parameters": {"tau": {"range": [0.1, 100], "scale": "log"}, "a": {}},
+        "curve": "exp(-t/tau) + a*t",
+    }
+    curve = build_curve(document, None)
+    t = np.linspace(0, 20, 50)
+    truth = np.array([[4.0, 0.3], [0.5, -0.2], [30.0, 0.0]])
+    z = curve.values({"t": t[None]}, truth.T[:, :, None])
+    found = on_cpu(curve, points(curve, t, z))
+    np.testing.assert_allclose(found.values, truth, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["exponential", "gaussian", "boltzmann"])
+def test_a_small_signal_on_a_large_offset_is_found(name: str) -> None:
+    """The scan in float32 takes off what the curve can follow."""
+    curve, data = noisy(name, 20, noise=0.01)
+    plain = on_cpu(curve, data)
+    found = on_cpu(curve, replace(data, values=1e7 + data.values))
+    names = [p.name for p in curve.free]
+    k = names.index({"exponential": "tau", "gaussian": "center", "boltzmann": "half"}[name])
+    np.testing.assert_allclose(found.values[:, k], plain.values[:, k], rtol=1e-4)
+    assert (found.flags == plain.flags).all()
+
+
+def test_an_empty_range_is_refused_with_its_numbers() -> None:
+    curve, _ = noisy("exponential", 1)
+    with pytest.raises(InputError, match=r"tau.range: its range from 0 to 0 is empty"):
+        on_cpu(curve, points(curve, np.ones(4), np.arange(4.0)[None]))

@@ -1,0 +1,625 @@
+"""`channelfit curves`: files of data, curve files, the table, and messages."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import gzip
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import channelfit as cf
+from channelfit.curves.batch import Settings, fit_curve, fit_pieces
+from channelfit.curves.curve import build_curve, load_curve
+from channelfit.curves.data_files import read_data
+from channelfit.curves.fitting import DataSets
+from channelfit.front.main import main
+from channelfit.reading.csv_tables import bare
+from channelfit.reading.documents import dump_yaml, parse_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from support.curve_sets import activation, images
+from support.places import ROOT
+
+GOOD: dict[str, Any] = {
+    "inputs": "x",
+    "parameters": {"a": {}, "k": {"range": ["1/x_span", 5], "scale": "log"}},
+    "curve": "a*exp(-k*x)",
+}
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["curves", *map(str, arguments)])
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write_wide(path: Path, table: np.ndarray) -> Path:
+    names = ["v", *(f"cell {k}" for k in range(1, table.shape[1]))]
+    lines = [",".join(names)]
+    lines += [",".join("" if np.isnan(x) else repr(x) for x in row) for row in table.tolist()]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+# --- end to end ----------------------------------------------------------------------------------
+
+
+def test_help_shows_an_activation_curve_in_one_line() -> None:
+    shown = run("--help").output
+    assert "channelfit curves boltzmann activation.csv" in shown
+
+
+def test_too_few_good_fits_end_with_3(tmp_path: Path) -> None:
+    table = activation(2)
+    table[:, 2] = 0.5
+    data = write_wide(tmp_path / "some.csv", table)
+    few = run("boltzmann", data, "--out", tmp_path / "few", "--backend", "cpu", "--min-ok", 2)
+    assert few.exit_code == 3, few.output
+    assert "Error: 1 of 2 data sets are ok, fewer than --min-ok 2" in few.stderr
+    assert len(rows_of(tmp_path / "few.csv")) == 2  # the results are there
+    assert run("boltzmann", data, "--out", tmp_path / "one", "--backend", "cpu").exit_code == 0
+    table[:, 1] = 0.5
+    data = write_wide(tmp_path / "flat.csv", table)
+    none = run("boltzmann", data, "--out", tmp_path / "none", "--backend", "cpu", "--json")
+    assert none.exit_code == 3
+    assert json.loads(none.stdout.splitlines()[-1])["reason"] == "all 2 data sets failed"
+
+
+def test_a_wide_table(tmp_path: Path) -> None:
+    table = activation()
+    table[3, 2] = np.nan
+    table[:, 5] = 0.5
+    data = write_wide(tmp_path / "activation.csv", table)
+    done = run(
+        "boltzmann", data, "--out", tmp_path / "fits" / "act", "--covariance", "--backend", "cpu"
+    )
+    assert done.exit_code == 0, done.output
+    assert "5 data sets on cpu: 3 ok, 1 check, 1 failed" in done.output
+    rows = rows_of(tmp_path / "fits" / "act.csv")
+    assert [row["set"] for row in rows] == [f"cell {k}" for k in range(1, 6)]
+    assert [row["quality"] for row in rows] == ["ok", "check", "ok", "ok", "failed"]
+    assert rows[1]["reason"] == "1 of 15 points are not numbers and were left out"
+    assert rows[4]["half"] == ""
+    assert rows[4]["reason"] == "all points are equal"
+    for row in rows[:4]:
+        assert abs(float(row["half"]) + 32) < 5 * float(row["half_error"])
+        assert float(row["half_error"]) < 1.5
+    assert (tmp_path / "fits" / "act.png").stat().st_size > 10_000
+    covariance = np.load(tmp_path / "fits" / "act-covariance.npy")
+    assert covariance.shape == (5, 4, 4)
+    assert np.sqrt(covariance[0, 0, 0]) == pytest.approx(float(rows[0]["half_error"]), rel=1e-6)
+    assert not list((tmp_path / "fits").glob(".*"))
+
+
+def test_a_long_table_of_sets_with_their_own_inputs(tmp_path: Path) -> None:
+    table = activation(3)
+    cells = table.tolist()
+    lines = ["set;v;g"]
+    own = {"b, 2": range(15), "a": range(0, 15, 2), '=c"x': range(15)}
+    for k in range(15):  # rows of different sets in turn, as instruments write them
+        for j, (label, kept) in enumerate(own.items(), 1):
+            if k in kept:
+                quoted = '"' + label.replace('"', '""') + '"'
+                lines.append(f"{quoted};{cells[k][0]!r};{cells[k][j]!r}")
+    data = tmp_path / "long.csv"
+    data.write_text("\n".join(lines))
+    done = run("boltzmann", data, "--out", tmp_path / "long-fits", "--backend", "cpu")
+    assert done.exit_code == 0, done.output
+    rows = rows_of(tmp_path / "long-fits.csv")
+    assert [bare(row["set"]) for row in rows] == list(own)
+    assert [row["points"] for row in rows] == ["15", "8", "15"]
+    wide = write_wide(tmp_path / "wide.csv", table[:, [0, 1, 3]])
+    run("boltzmann", wide, "--out", tmp_path / "wide-fits", "--backend", "cpu")
+    same = rows_of(tmp_path / "wide-fits.csv")
+    assert [row["half"] for row in same] == [rows[0]["half"], rows[2]["half"]]
+
+
+def test_images_larger_than_a_piece_are_fitted_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, data = images(50)
+    np.save(tmp_path / "spots.npy", data.values.reshape(-1, 11, 11))
+    curve = load_curve("gaussian_2d")
+    groups = read_data(tmp_path / "spots.npy", curve)
+    assert isinstance(groups[0].values.base, np.memmap) or isinstance(groups[0].values, np.memmap)
+    whole = next(fit_pieces(curve, groups, Settings(backend="cpu")))
+    monkeypatch.setattr("channelfit.curves.batch._SETS", 17)
+    pieces = list(fit_pieces(curve, groups, Settings(backend="cpu")))
+    assert [p.first for p in pieces] == [0, 17, 34]
+    joined = np.concatenate([p.fits.values for p in pieces])
+    assert joined.tobytes() == whole.fits.values.tobytes()
+    done = run(
+        "gaussian_2d", tmp_path / "spots.npy", "--out", tmp_path / "s", "--likelihood", "poisson"
+    )
+    assert done.exit_code == 0, done.output
+    assert len(rows_of(tmp_path / "s.csv")) == 50
+
+
+def test_inputs_of_an_array_come_from_files(tmp_path: Path) -> None:
+    table = activation(4)
+    np.save(tmp_path / "g.npy", table[:, 1:].T.copy())
+    np.save(tmp_path / "v.npy", table[:, 0])
+    done = run(
+        "boltzmann", tmp_path / "g.npy", "--input", f"v={tmp_path / 'v.npy'}", "--fix", "low=0.05",
+        "--out", tmp_path / "o", "--backend", "cpu",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    rows = rows_of(tmp_path / "o.csv")
+    assert "low" not in rows[0]
+    assert all(abs(float(row["half"]) + 32) < 2 for row in rows)
+
+
+def test_a_curve_of_two_inputs_in_a_list_of_points(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    x, y = random.uniform(0, 10, (2, 60))
+    z = (
+        1
+        + 5 * np.exp(-(((x - 4) / 1.5) ** 2 + ((y - 6) / 2.5) ** 2) / 2)
+        + random.normal(0, 0.01, 60)
+    )
+    rows = "\n".join(
+        f"{a!r},{b!r},{c!r}" for a, b, c in zip(x.tolist(), y.tolist(), z.tolist(), strict=True)
+    )
+    (tmp_path / "points.csv").write_text("x,y,z\n" + rows)
+    done = run("gaussian_2d", tmp_path / "points.csv", "--out", tmp_path / "p", "--backend", "cpu")
+    assert done.exit_code == 0, done.output
+    row = rows_of(tmp_path / "p.csv")[0]
+    assert float(row["center_x"]) == pytest.approx(4, abs=0.05)
+    assert float(row["width_y"]) == pytest.approx(2.5, abs=0.05)
+
+
+def test_a_curve_file(tmp_path: Path) -> None:
+    (tmp_path / "decay.yaml").write_text(
+        "inputs: [t]\nparameters:\n  a:\n  k: {range: [0.01, 10], scale: log, unit: 1/ms}\n"
+        "curve: a*exp(-k*t)\n"
+    )
+    t = np.linspace(0, 5, 20)
+    np.savetxt(
+        tmp_path / "d.csv",
+        np.column_stack([t, 3 * np.exp(-0.7 * t)]),
+        delimiter=",",
+        header="t,one",
+        comments="",
+    )
+    done = run(
+        tmp_path / "decay.yaml", tmp_path / "d.csv", "--out", tmp_path / "r", "--backend", "cpu"
+    )
+    assert done.exit_code == 0, done.output
+    row = rows_of(tmp_path / "r.csv")[0]
+    assert float(row["k"]) == pytest.approx(0.7, rel=1e-8)
+    assert "1/ms" in done.output
+
+
+BASE: dict[str, Any] = {
+    "inputs": "x",
+    "parameters": {
+        "a": {},
+        "b": {},
+        "k": {"range": [0.5, 5], "scale": "log"},
+        "m": {"range": [0.1, 3]},
+    },
+    "definitions": {"late": "exp(-m*x)"},
+    "curve": "a*exp(-k*x) + b*late",
+}
+#: By section and key: where it stands, and two values of it that come to something different.
+ACTING: dict[tuple[str, str], tuple[tuple[str, ...], Any, Any]] = {
+    ("curve", "name"): (("name",), "one", "two"),
+    ("curve", "description"): (("description",), "one", "two"),
+    ("curve", "source"): (("source",), "one", "two"),
+    ("curve", "inputs"): (("inputs",), "x", "q"),
+    ("curve", "parameters"): (
+        ("parameters",),
+        BASE["parameters"],
+        BASE["parameters"] | {"m": {"range": [0.1, 0.15]}},
+    ),
+    ("curve", "curve"): (("curve",), BASE["curve"], "a*exp(-k*x) + b*late/2"),
+    ("curve", "definitions"): (("definitions",), BASE["definitions"], {"late": "exp(-2*m*x)"}),
+    ("curve", "likelihood"): (("likelihood",), "gaussian", "poisson"),
+    ("curve", "starts"): (("starts",), 1, 4),
+    ("curve", "ordered"): (("ordered",), ["k", "m"], ["m", "k"]),
+    ("curve parameter", "range"): (("parameters", "k", "range"), [0.5, 5], [0.5, 0.6]),
+    ("curve parameter", "unit"): (("parameters", "k", "unit"), "mV", "1/ms"),
+    ("curve parameter", "scale"): (("parameters", "k", "scale"), "log", "linear"),
+    ("curve parameter", "scan"): (("parameters", "k", "scan"), 2, 9),
+    ("curve parameter", "value"): (
+        ("parameters", "k"),
+        {"fixed": True, "value": 1.0},
+        {"fixed": True, "value": 1.1},
+    ),
+    ("curve parameter", "fixed"): (
+        ("parameters", "k"),
+        {"range": [0.5, 5]},
+        {"range": [0.5, 5], "fixed": True, "value": 1.0},
+    ),
+}
+
+
+def test_every_key_of_a_curve_is_proven() -> None:
+    sections = ("curve", "curve parameter")
+    assert set(ACTING) == {(section, key) for section in sections for key in KEYS[section]}
+
+
+@pytest.mark.parametrize(("section", "key"), sorted(ACTING))
+def test_a_key_of_a_curve_acts(tmp_path: Path, section: str, key: str) -> None:
+    path, *values = ACTING[section, key]
+    x = np.linspace(0, 3, 25)
+    random = np.random.default_rng(6)
+    z = random.poisson(60 * np.exp(-2.5 * x) + 40 * np.exp(-0.4 * x) + 3, (3, 25))
+    data = tmp_path / "d.csv"
+    np.savetxt(data, np.column_stack([x, z.T]), delimiter=",", header="x,r,s,t", comments="")
+    seen = []
+    for k, value in enumerate(values):
+        document = copy.deepcopy(BASE)
+        place = document
+        for word in path[:-1]:
+            place = place[word]
+        place[path[-1]] = value
+        if value == "q":
+            document["curve"] = document["curve"].replace("x)", "q)")
+            document["definitions"] = {"late": "exp(-m*q)"}
+        (tmp_path / "c.yaml").write_text(dump_yaml(document))
+        done = run(tmp_path / "c.yaml", data, "--out", tmp_path / f"o{k}", "--backend", "cpu")
+        assert done.exit_code == 0, done.output
+        told = "\n".join(line for line in done.output.splitlines() if str(tmp_path) not in line)
+        told = re.sub(r"\([^)]*(s|second)\)", "", told)
+        drawn = (tmp_path / f"o{k}.png").read_bytes() if key == "inputs" else b""
+        seen.append((told, (tmp_path / f"o{k}.csv").read_text(), drawn))
+    assert seen[0] != seen[1]
+
+
+def test_swarms_tell_both_estimates_of_errors_and_repeat(tmp_path: Path) -> None:
+    data = write_wide(tmp_path / "activation.csv", activation(3))
+    texts = []
+    for k, seed in enumerate((4, 4, 5)):
+        done = run(
+            "boltzmann", data, "--method", "swarm", "--iterations", 40, "--particles", 64,
+            "--seed", seed, "--out", tmp_path / f"o{k}", "--backend", "cpu",
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        texts.append((tmp_path / f"o{k}.csv").read_text())
+    assert texts[0] == texts[1] != texts[2]
+    for row in rows_of(tmp_path / "o0.csv"):
+        assert abs(float(row["half"]) + 32) < 3
+        assert float(row["half_spread"]) > 0
+        assert float(row["half_error"]) > 0
+
+
+def test_poisson_of_numbers_that_are_no_counts_is_told(tmp_path: Path) -> None:
+    table = activation(2)
+    data = write_wide(tmp_path / "activation.csv", np.column_stack([table[:, 0], table[:, 1:] + 1]))
+    done = run("boltzmann", data, "--likelihood", "poisson", "--out", tmp_path / "o")
+    assert "not all values are whole numbers" in done.output
+    counts = np.column_stack([table[:, 0], np.round(100 * table[:, 1:] + 10)])
+    write_wide(tmp_path / "activation.csv", counts)
+    done = run("boltzmann", data, "--likelihood", "poisson", "--out", tmp_path / "o")
+    assert "whole numbers" not in done.output
+
+
+def test_names_of_data_sets_act_in_no_spreadsheet(tmp_path: Path) -> None:
+    names = ["=cmd|' /C calc'!A0", "@SUM(1)", "\x1b[31mred", "-80"]
+    table = activation(4)
+    with open(tmp_path / "act.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["v", *names], *table.tolist()])
+    found = run("boltzmann", tmp_path / "act.csv", "--out", tmp_path)
+    assert found.exit_code == 0, found.output
+    (written,) = tmp_path.glob("act-*.csv")
+    sets = [row["set"] for row in rows_of(written)]
+    assert sets == ["'=cmd|' /C calc'!A0", "'@SUM(1)", "\\x1b[31mred", "-80"]
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def with_definitions(**definitions: Any) -> dict[str, Any]:
+    """Changes that make the curve a*d with these definitions."""
+    return {"definitions": definitions, "curve": "a*d"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"curve": "a*exp(-k*v)"}, "curve: .*v"),
+        ({"curve": "a*exp(-k)"}, "curve: x is not used"),
+        ({"curve": "__import__('os')"}, "curve"),
+        ({"curve": "a*exp(-k*x"}, "curve: cannot read"),
+        ({"inputs": ["x", "x"]}, '"x" is given twice'),
+        ({"inputs": ["a"]}, "parameters.a: .* already has a meaning"),
+        ({"parameters": {"a": {}, "k": {}}}, "parameters.k.range: k does not enter linearly"),
+        (
+            {"parameters": {"a": {}, "k": {"range": [1, "x_spam"]}}},
+            "parameters.k.range: unknown name",
+        ),
+        ({"parameters": {"a": {}, "k": {"range": [1]}}}, r"parameters.k.range: a range is"),
+        ({"parameters": {"a": {"value": 1}, "k": {"range": [1, 2]}}}, "belong together"),
+        ({"parameters": {"a": {"guess": 1}, "k": {"range": [1, 2]}}}, 'unknown key "guess"'),
+        ({"parameters": {"a": {}, "k": {"range": [1, 2], "scan": 50_000}}}, "more than 20,000"),
+        ({"likelihood": "cauchy"}, "likelihood: .*not one of gaussian, poisson"),
+        ({"starts": 0}, "starts: a whole number, 1 or more"),
+        ({"ordered": ["b"]}, 'ordered: "b" is not a parameter'),
+        ({"ordered": ["a", "k"]}, "ordered: only parameters"),
+        ({"ordered": ["k"]}, "ordered: two or more different parameters"),
+        ({"ordered": ["k", "k"]}, "ordered: two or more different parameters"),
+        (
+            {"parameters": GOOD["parameters"] | {"a": {"scan": 9}}},
+            "parameters.a.scan: a enters linearly",
+        ),
+        (
+            {"parameters": GOOD["parameters"] | {"a": {"range": [1, 2], "scale": "log"}}},
+            "parameters.a.scale: a enters linearly",
+        ),
+        (
+            {
+                "parameters": GOOD["parameters"] | {"k": {"fixed": True, "value": 0}},
+                "curve": "a*x/k",
+            },
+            "curve: the curve decay is no finite number with k = 0",
+        ),
+        (with_definitions(d="exp(-k*y)"), r'definitions.d: unknown name "y" at column 8'),
+        (with_definitions(d="exp(-k*v)"), r"definitions.d: .*v"),
+        (with_definitions(d="exp(-k*x"), "definitions.d: cannot read"),
+        (with_definitions(d="__import__('os')"), "definitions.d: unexpected character"),
+        (with_definitions(d=[1]), "definitions.d: an expression was expected"),
+        (with_definitions(d=True), "definitions.d: an expression was expected"),
+        (with_definitions(d=math.inf), "definitions.d: .*not a finite number"),
+        ({"definitions": ["d"]}, "definitions"),
+        (with_definitions(d="exp(-k*x)", k="2"), 'definitions.k: "k" already has a meaning'),
+        (with_definitions(d="exp(-k*x)", x_min="2"), "definitions.x_min: .* already has"),
+        (with_definitions(d="exp(-k*x)", exp="2"), "definitions: name"),
+        (with_definitions(d="exp(-k*x)", e="2*d"), "definitions.e: is not used in the curve"),
+        (with_definitions(d="e", e="exp(-k*x)*d"), "definitions: definitions go round in a circle"),
+        (with_definitions(d="exp(-k)"), "curve: x is not used in the curve"),
+        (with_definitions(d="exp(-k*x)/e", e=0), "definitions.d: division by zero, with its"),
+        ({"definitions": {"d": "exp(-k*x)"}, "curve": "a*d(x)"}, 'curve: "d" is not a function'),
+        (
+            {
+                "definitions": {"d": "exp(-k*x)"},
+                "curve": GOOD["curve"],
+                "parameters": GOOD["parameters"] | {"d": {}},
+            },
+            'definitions.d: "d" already has a meaning',
+        ),
+        (
+            with_definitions(
+                d="+".join(["d0"] * 9 + ["x"]),
+                **{f"d{n}": "+".join([f"d{n + 1}"] * 9) for n in range(40)},
+                d40="exp(-k*x)",
+            ),
+            r"definitions.d\d+: too long, with its definitions written out, .*at most 500",
+        ),
+        (
+            with_definitions(
+                d="exp(-d0)", **{f"d{n}": f"tanh(tanh(d{n + 1}))" for n in range(70)}, d70="k*x"
+            ),
+            r"definitions.d\d+: more than 100 operations deep, with its definitions written out",
+        ),
+        (
+            with_definitions(
+                d="a if d0 < x else k*x",
+                **{f"d{n}": f"x if d{n + 1} < 1 else k" for n in range(9)},
+                d9="x",
+            ),
+            "more than 4 conditionals in a condition, with its definitions written out",
+        ),
+    ],
+)
+def test_curve_files_that_cannot_be_used(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build_curve({**GOOD, **changes}, "decay.yaml")
+
+
+def test_inputs_that_do_not_suit_a_curve_are_named() -> None:
+    """A logarithm at 0; concentrations as logarithms; parameters that are never in their order."""
+    x = np.linspace(0, 3, 7)
+    away = {**GOOD, "curve": "a*log(x) + exp(-k*x)"}
+    rivals = {
+        **GOOD,
+        "parameters": GOOD["parameters"] | {"m": {"range": [6, 9]}},
+        "curve": "a*exp(-k*x) + exp(-m*x)",
+        "ordered": ["m", "k"],
+    }
+    for curve, at, message in (
+        (away, x, "is not finite anywhere in the ranges of its parameters, at x = 0"),
+        ("hill", x - 9, "half.range: it uses the smallest input above zero, but none is"),
+        (rivals, x, "ordered: nowhere in the scan for a start are parameters in this order"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cf.fit_curves(curve, np.exp(-x)[None], at, backend="cpu")
+
+
+def test_a_good_curve_is_read() -> None:
+    curve = build_curve(GOOD, None)
+    assert curve.linear == (0,)
+    lower, upper = curve.bounds({"x": np.array([0.0, 4.0])})
+    assert lower.tolist() == [-np.inf, 0.25]
+    assert upper.tolist() == [np.inf, 5.0]
+    with pytest.raises(InputError, match="nothing is left to fit"):
+        curve.with_fixed({"a": 1.0, "k": 2.0})
+    with pytest.raises(InputError, match='no parameter "b"'):
+        curve.with_fixed({"b": 1.0})
+
+
+def test_the_curves_of_the_page_are_accepted_and_fitted() -> None:
+    page = (ROOT / "docs" / "curves.md").read_text(encoding="utf-8")
+    curve = build_curve(parse_yaml(page.split("```yaml")[1].split("```")[0]), None)
+    t = np.linspace(0, 100, 30)
+    z = curve.values({"t": t}, np.array([0.2, 15.0]))
+    found = fit_curve(curve, DataSets((("t",),), {"t": t}, z[None], (30,)), Settings(backend="cpu"))
+    np.testing.assert_allclose(found.values[0], [0.2, 15.0], rtol=1e-6)
+    defined = build_curve(parse_yaml(page.split("```yaml")[2].split("```")[0]), None)
+    v = np.linspace(-80, 40, 25)
+    z = defined.values({"v": v}, np.array([3.0, -20.0, 8.0, 0.3]))
+    data = DataSets((("v",),), {"v": v}, z[None], (25,))
+    found = fit_curve(defined, data, Settings(backend="cpu"))
+    np.testing.assert_allclose(found.values[0], [3.0, -20.0, 8.0, 0.3], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "v,c\n1,2\nnan,3\n", "column v: value 2 of an input is nan"),
+        ("a.csv", "v\n1\n2\n", "at least one of data"),
+        ("a.csv", "set,v,g\na,1,x\n", "line 2: column g: a number was expected"),
+        ("a.csv", "set,v,g\na,1\n", "line 2: 2 cells, where the header has 3"),
+        ("a.csv", "set,v\na,1\n", "the columns set, v and one of values"),
+        ("a.csv", "set,v,g\n", "a header, but no rows"),
+        ("a.csv", "set,v,g\na,1,2\n#1,1,2\n", 'line 3: "#1" may be the name of a set'),
+        ("a.csv", "set,v,g\na,1,2\nb,1,3\n", "its range from 1 to 1 is empty"),
+        ("a.csv.gz", "set,v,g\n1,1,2\n1,2,2\n", "a long table, which has a column `set`"),
+        ("a.npy", "no array", "not an array of NumPy"),
+        ("a.xyz", "1,2\n", "not a format that can be read"),
+    ],
+)
+def test_data_that_cannot_be_used(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if ".gz" in name else text.encode())
+    done = run("boltzmann", tmp_path / name, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert message in done.output
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((3, 4)), "wants (n_sets, n_y, n_x)"),
+        (np.zeros((0, 4, 4)), "there is nothing to fit"),
+        (np.zeros((2, 4, 4), complex), "plain numbers were expected"),
+        (np.asfortranarray(np.zeros((2, 4, 4))), "save it with order C"),
+        (np.array([{}]), "not an array of NumPy"),
+    ],
+)
+def test_arrays_that_cannot_be_used(tmp_path: Path, array: np.ndarray, message: str) -> None:
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    done = run("gaussian_2d", tmp_path / "a.npy", "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+
+
+def test_sets_that_cannot_be_fitted_cost_no_others(tmp_path: Path) -> None:
+    """One set of one point, or of one voltage, in a long table."""
+    rows = [f"good,{v!r},{z!r}" for v, z in activation(1).tolist()]
+    rows += ["short,-20.0,0.5", *(f"still,5.0,{0.1 * k}" for k in range(6))]
+    (tmp_path / "long.csv").write_text("\n".join(["set,v,g", *rows, "# the end"]))
+    done = run(
+        "boltzmann", tmp_path / "long.csv", "--out", tmp_path / "o", "--backend", "cpu",
+        "--covariance",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = {row["set"]: (row["quality"], row["reason"]) for row in rows_of(tmp_path / "o.csv")}
+    assert told["good"] == ("ok", "")
+    assert told["short"] == ("failed", "1 points for 4 parameters")
+    assert told["still"][0] == "failed"
+    assert "half.range: its range from 5 to 5 is empty" in told["still"][1]
+    covariance = np.load(tmp_path / "o-covariance.npy")
+    assert np.isfinite(covariance).all((1, 2)).tolist() == [True, False, False]
+
+
+def test_columns_of_inputs_are_found_by_name_or_told(tmp_path: Path) -> None:
+    (tmp_path / "yx.csv").write_text("y,time,z\n" + "1,2,3\n2,3,4\n" * 5)
+    done = run("gaussian_2d", tmp_path / "yx.csv", "--out", tmp_path / "o")
+    assert done.exit_code == 2
+    assert 'no column "x", though other inputs have one' in " ".join(done.output.split())
+    table = activation(2)
+    wide = write_wide(tmp_path / "wide.csv", table)
+    done = run("boltzmann", wide, "--out", tmp_path / "o", "--backend", "cpu")
+    assert "is the column" not in done.output
+    wide.write_text(wide.read_text().replace("v,", "V (mV),", 1))
+    done = run("boltzmann", wide, "--out", tmp_path / "o", "--backend", "cpu")
+    assert 'v is the column "V (mV)"' in done.output
+
+
+def test_an_input_of_an_array_is_the_column_of_its_name(tmp_path: Path) -> None:
+    table = activation(2)
+    np.save(tmp_path / "a.npy", table[:, 1:].T.copy())
+    lines = [f"{k},{v!r}" for k, v in enumerate(table[:, 0].tolist())]
+    for heads, code in (("k,v", 0), ("k,volts", 2)):
+        (tmp_path / "v.csv").write_text("\n".join([heads, *lines]))
+        done = run(
+            "boltzmann", tmp_path / "a.npy", "--input", f"v={tmp_path / 'v.csv'}",
+            "--out", tmp_path / "o", "--backend", "cpu",
+        )  # fmt: skip
+        assert done.exit_code == code, done.output
+    assert 'has no column "v", but several others' in " ".join(done.output.split())
+    assert float(rows_of(tmp_path / "o.csv")[0]["half"]) == pytest.approx(-32, abs=3)
+
+
+def test_names_and_options_that_cannot_be_used(tmp_path: Path) -> None:
+    data = write_wide(tmp_path / "activation.csv", activation(1))
+    for arguments, message in (
+        (("bolzmann", data), '"bolzmann" is neither a file nor a built-in curve'),
+        (("boltzmann", data, "--fix", "low"), "--fix wants NAME=VALUE"),
+        (("boltzmann", data, "--fix", "lo=1"), 'no parameter "lo"'),
+        (("boltzmann", data, "--fix", "low=x"), "--fix low"),
+        (("boltzmann", data, "--fix", "slope=0"), "no finite number with slope = 0"),
+        (("boltzmann", data, "--input", "v=v.npy"), "leave --input out"),
+        (("boltzmann", data, "--input", "x=v.npy"), 'no input "x"'),
+        (("boltzmann", data, "--dtype", "float32", "--backend", "cpu"), "leave --dtype out"),
+        (("boltzmann", tmp_path / "none.csv"), "no such file"),
+    ):
+        done = run(*arguments, "--out", tmp_path / "out")
+        assert done.exit_code == 2, done.output
+        assert message in " ".join(done.output.split())
+        assert not list(tmp_path.glob("out*"))
+
+
+def test_results_never_replace_what_they_are_computed_from(tmp_path: Path) -> None:
+    data = write_wide(tmp_path / "activation.csv", activation(1))
+    before = data.read_bytes()
+    (tmp_path / "link.csv").symlink_to(data)
+    np.save(tmp_path / "a-covariance.npy", activation(1)[:, 1:].T.copy())
+    for given, prefix in (
+        (data, "activation"),
+        (data, "link"),
+        (tmp_path / "a-covariance.npy", "a"),
+    ):
+        done = run("boltzmann", given, "--out", tmp_path / prefix, "--backend", "cpu")
+        assert done.exit_code == 2
+        assert "would replace this file; choose another --out" in " ".join(done.output.split())
+    assert data.read_bytes() == before
+    assert not list(tmp_path.glob("*unfinished"))
+
+
+def test_an_old_table_survives_a_run_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_wide(tmp_path / "activation.csv", activation(1))
+    (tmp_path / "o.csv").write_text("old")
+
+    def broken(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("channelfit.curves.table.FitTable.add", broken)
+    done = run("boltzmann", data, "--out", tmp_path / "o", "--backend", "cpu")
+    assert done.exit_code == 2
+    assert "No space left on device" in done.output
+    assert (tmp_path / "o.csv").read_text() == "old"
+    assert not list(tmp_path.glob(".o*"))
+
+
+@pytest.mark.parametrize("kind", ["wide", "long"])
+def test_a_cell_without_a_number_costs_a_point_and_not_the_file(kind: str, tmp_path: Path) -> None:
+    t = np.arange(30.0)
+    data = np.exp(-t / [[8.0], [12.0]]) + 0.01 * np.random.default_rng(0).normal(size=(2, 30))
+    cells = [[f"{x:.6f}" for x in row] for row in data]
+    cells[1][4] = "n/a"
+    if kind == "wide":
+        lines = ["t,one,two", *(f"{t[k]:g},{cells[0][k]},{cells[1][k]}" for k in range(30))]
+    else:
+        sets = enumerate(("one", "two"))
+        lines = ["set,t,y", *(f"{s},{t[k]:g},{cells[j][k]}" for j, s in sets for k in range(30))]
+    (tmp_path / "data.csv").write_text("\n".join(lines) + "\n")
+    (found,) = read_data(tmp_path / "data.csv", load_curve("exponential"))
+    assert np.argwhere(np.isnan(found.values)).tolist() == [[1, 4]]
+    (tmp_path / "data.csv").write_text("\n".join(lines).replace("n/a", "12x") + "\n")
+    with pytest.raises(InputError, match="12x"):
+        read_data(tmp_path / "data.csv", load_curve("exponential"))

@@ -1,0 +1,259 @@
+"""Curves on a GPU: generated CUDA, run by the shim of the host and compiled by NVRTC."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+
+from channelfit.curves import batch, cuda
+from channelfit.curves import flags as bits
+from channelfit.curves.builtin import BUILT_IN
+from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
+from channelfit.curves.cuda_source import cuda_text
+from channelfit.curves.curve import build_curve, load_curve
+from channelfit.curves.fitting import Fits, Flight, Task
+from channelfit.curves.swarm_text import swarm_text
+from channelfit.reading.errors import InputError
+from support.cuda_host import HostCupy, compile_with_nvrtc
+from support.curve_sets import ONE_INPUT, images, noisy, points, twins
+
+
+@pytest.fixture(autouse=True)
+def host_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+
+
+def same(one: Fits, other: Fits, rtol: float) -> None:
+    """Two backends found the same, within a share of the standard errors."""
+    np.testing.assert_array_equal(one.flags, other.flags)
+    np.testing.assert_array_equal(one.counted, other.counted)
+    np.testing.assert_allclose(one.cost, other.cost, rtol=rtol)
+    np.testing.assert_allclose(one.squares, other.squares, rtol=1e-5)
+    np.testing.assert_allclose(one.errors, other.errors, rtol=30 * rtol)
+    off = np.abs(one.values - other.values) / other.errors
+    assert np.nanmax(off, initial=0.0) < 30 * rtol
+
+
+@pytest.mark.parametrize("name", ONE_INPUT)
+@pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
+def test_both_backends_find_the_same(name: str, likelihood: str) -> None:
+    curve, data = noisy(name, 6)
+    curve = replace(curve, likelihood=likelihood)
+    if likelihood == "poisson":
+        counts = np.random.default_rng(3).poisson(np.maximum(100 * data.values, 0))
+        data = replace(data, values=counts.astype(float))
+    task = Task.of(curve, data)
+    ours = fit_on_cpu(task, 0, 6, covariances=True)
+    found = cuda.fit_on_gpu(task, 0, 6, covariances=True)
+    same(found, ours, 1e-6)
+    assert found.covariances is not None
+    np.testing.assert_allclose(found.covariances, ours.covariances, rtol=1e-3, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["boltzmann", "hill"])
+def test_definitions_change_no_bit_on_a_gpu(name: str) -> None:
+    """The kernels have the same text, and so give what they give without definitions."""
+    one, other = twins(name)
+    _, data = noisy(name, 6)
+    fits = [cuda.fit_on_gpu(Task.of(curve, data), 0, 6, covariances=True) for curve in (one, other)]
+    for field in ("values", "errors", "cost", "covariances"):
+        left, right = (np.asarray(getattr(found, field)) for found in fits)
+        assert left.tobytes() == right.tobytes(), field
+    same(fits[0], fit_on_cpu(Task.of(one, data), 0, 6, covariances=True), 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("raw", [np.uint16, np.float32])
+def test_images_in_chunks(dtype: str, raw: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More chunks than lanes, the last one not full; a part of a piece only."""
+    monkeypatch.setattr(cuda, "_CHUNK", 128)
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    _, data = images(500, seed=7)
+    task = Task.of(curve, replace(data, values=data.values.astype(raw)))
+    ours = fit_on_cpu(task, 0, 500)
+    found = cuda.fit_on_gpu(task, 3, 490, dtype)
+    part = Fits(*(None if a is None else a[3:490] for a in vars(ours).values()))  # type: ignore[arg-type]
+    same(found, part, 1e-6 if dtype == "float64" else 1e-3)
+
+
+def test_nasty_data_are_flagged_alike() -> None:
+    curve, data = noisy("boltzmann", 8)
+    values = data.values.copy()
+    values[0, [0, 3]] = np.nan, np.inf
+    values[1] = 0.0
+    values[2] = np.nan
+    values[3, 2:] = np.nan
+    values[4] = 1e30 * values[4]
+    values[5] = np.where(np.arange(15) > 6, 1.0, 0.0)
+    values[6] = -values[6]
+    task = Task.of(curve, replace(data, values=values))
+    ours, found = fit_on_cpu(task, 0, 8), cuda.fit_on_gpu(task, 0, 8)
+    np.testing.assert_array_equal(found.flags, ours.flags)
+    assert task.reasons(found) == task.reasons(ours)
+    np.testing.assert_allclose(found.values[[0, 4, 6, 7]], ours.values[[0, 4, 6, 7]], rtol=1e-6)
+    counts = replace(curve, likelihood="poisson")
+    task = Task.of(counts, replace(data, values=values))
+    assert cuda.fit_on_gpu(task, 6, 7).flags[0] & bits.NEGATIVE
+
+
+def test_doubtful_fits_are_flagged_alike() -> None:
+    """Amplitudes that cancel, offsets of 1e9, and swarms that are far from their minimum."""
+    curve = load_curve("double_exponential")
+    t = np.linspace(0, 100, 200)
+    z = np.exp(-t / 10) + np.random.default_rng(2).normal(0, 0.02, (24, 200))
+    task = Task.of(curve, points(curve, t, z))
+    ours, found = fit_on_cpu(task, 0, 24), cuda.fit_on_gpu(task, 0, 24)
+    assert (ours.flags & bits.UNDETERMINED).any()
+    assert np.mean(found.flags == ours.flags) > 0.8  # what is not determined may end elsewhere
+    curve, data = noisy("gaussian", 6)
+    task = Task.of(curve, replace(data, values=data.values + 1e9))
+    ours, found = fit_on_cpu(task, 0, 6), cuda.fit_on_gpu(task, 0, 6)
+    np.testing.assert_allclose(found.squares, ours.squares, rtol=1e-6)
+    assert not found.flags.any()
+    flight = Flight(particles=24, iterations=1, seed=5)
+    ours, found = fly_on_cpu(task, 0, 6, flight), cuda.fit_on_gpu(task, 0, 6, flight=flight)
+    assert (ours.flags & bits.UNSETTLED).all()
+    np.testing.assert_array_equal(found.flags, ours.flags)
+
+
+def test_an_offset_in_the_scan_and_several_starts() -> None:
+    document = {
+        "inputs": "t",
+        "parameters": {"tau": {"range": [0.1, 100], "scale": "log"}, "a": {}},
+        "curve": "exp(-t/tau) + a*t",
+        "starts": 3,
+    }
+    curve = build_curve(document, None)
+    t = np.linspace(0, 20, 50)
+    truth = np.array([[4.0, 0.3], [0.5, -0.2]])
+    z = curve.values({"t": t[None]}, truth.T[:, :, None])
+    task = Task.of(curve, points(curve, t, z))
+    np.testing.assert_allclose(cuda.fit_on_gpu(task, 0, 2).values, truth, rtol=1e-6)
+    z += np.random.default_rng(1).normal(0, 0.01, z.shape)
+    task = Task.of(curve, points(curve, t, z))
+    ours, found = fit_on_cpu(task, 0, 2), cuda.fit_on_gpu(task, 0, 2)
+    same(found, ours, 1e-6)
+    assert (found.steps == ours.steps).all()
+
+
+def test_several_gpus_share_the_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    curve, data = noisy("exponential", 300)
+    task = Task.of(curve, data)
+    one = cuda.Gpus(task, "float64").fit(0, 300)
+    cp = HostCupy()
+    used = []
+
+    @contextmanager
+    def device(k: int) -> Iterator[None]:
+        used.append(k)
+        yield
+
+    cp.cuda.Device = device
+    cp.cuda.runtime.getDeviceCount = lambda: 3
+    monkeypatch.setitem(sys.modules, "cupy", cp)
+    three = cuda.Gpus(task, "float64").fit(0, 300)
+    assert set(used) == {0, 1, 2}
+    assert one.values.tobytes() == three.values.tobytes()
+    assert one.flags.tolist() == three.flags.tolist()
+
+
+def test_the_next_piece_is_fitted_while_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece in hand waits for the one behind it to begin; all are those of a single call."""
+    monkeypatch.setattr(batch, "_SETS", 40)
+    begun = [Event() for _ in range(3)]
+    fit = cuda.Gpus.fit
+
+    def told(self: cuda.Gpus, first: int, last: int) -> Fits:
+        begun[first // 40].set()
+        return fit(self, first, last)
+
+    curve, data = noisy("exponential", 100)
+    whole = cuda.fit_on_gpu(Task.of(curve, data), 0, 100)
+    monkeypatch.setattr(cuda.Gpus, "fit", told)
+    counts: list[int] = []
+    settings = batch.Settings(backend="cuda")
+    for k, piece in enumerate(batch.fit_pieces(curve, [data], settings, counts.append)):
+        assert (piece.first, piece.last) == (40 * k, min(40 * k + 40, 100))
+        assert begun[min(k + 1, 2)].wait(60)
+        assert piece.fits.values.tobytes() == whole.values[piece.first : piece.last].tobytes()
+    assert counts == [40, 80, 100]
+
+
+def test_what_fails_in_a_piece_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_SETS", 40)
+    curve, data = noisy("exponential", 100)
+    fit = cuda.Gpus.fit
+
+    def failing(self: cuda.Gpus, first: int, last: int) -> Fits:
+        if first:
+            raise InputError("the GPU's memory does not suffice")
+        return fit(self, first, last)
+
+    monkeypatch.setattr(cuda.Gpus, "fit", failing)
+    pieces = batch.fit_pieces(curve, [data], batch.Settings(backend="cuda"))
+    assert next(pieces).last == 40
+    with pytest.raises(InputError, match="memory does not suffice"):
+        next(pieces)
+
+
+def test_transfers_run_behind_the_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three chunks are under way before the first one is waited for, and so on to the end."""
+    monkeypatch.setattr(cuda, "_CHUNK", 128)
+    order: list[str] = []
+    begin, finish = cuda._Lane.begin, cuda._Lane.finish
+
+    def begun(self: cuda._Lane, *given: Any) -> None:
+        order.append(f"begin {given[3]}")
+        begin(self, *given)
+
+    def finished(self: cuda._Lane) -> None:
+        if self.where is not None:
+            order.append(f"wait {self.where[1]}")
+        finish(self)
+
+    monkeypatch.setattr(cuda._Lane, "begin", begun)
+    monkeypatch.setattr(cuda._Lane, "finish", finished)
+    curve, data = noisy("exponential", 600)
+    cuda.fit_on_gpu(Task.of(curve, data), 0, 600)
+    assert order == [
+        "begin 0", "begin 128", "begin 256", "wait 0", "begin 384", "wait 128", "begin 512",
+        "wait 384", "wait 512", "wait 256",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_nvrtc_compiles_every_built_in_curve(name: str) -> None:
+    curve = load_curve(name)
+    axes = tuple((i,) for i in curve.inputs)
+    text = cuda_text(curve, axes, (11,) * len(axes), "float32", "uint16", 0, 1)
+    log = compile_with_nvrtc(text, options=("-std=c++17", "--ptxas-options=-v"))
+    assert "error" not in log
+
+
+def test_swarms_fly_alike_on_both_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_CHUNK", 128)
+    curve, data = noisy("gaussian", 140)
+    task = Task.of(curve, data)
+    flight = Flight(particles=24, iterations=6, seed=5)
+    ours = fly_on_cpu(task, 0, 140, flight, covariances=True)
+    found = cuda.fit_on_gpu(task, 0, 140, covariances=True, flight=flight)
+    np.testing.assert_allclose(found.values, ours.values, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.cost, ours.cost, rtol=1e-9)
+    np.testing.assert_array_equal(found.flags, ours.flags)
+    assert found.spread is not None
+    np.testing.assert_allclose(found.spread, ours.spread, rtol=1e-6, atol=1e-12)
+    later = cuda.fit_on_gpu(task, 130, 140, flight=flight)
+    np.testing.assert_array_equal(later.values, found.values[130:])
+
+
+def test_nvrtc_compiles_swarms() -> None:
+    curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
+    text = cuda_text(curve, (("x",), ("y",)), (11, 11), "float32", "uint16", 0, 1, swarm_text(256))
+    assert "error" not in compile_with_nvrtc(text)

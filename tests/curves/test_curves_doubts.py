@@ -1,0 +1,190 @@
+"""Fits of curves that came out and are not to be trusted: each of them says why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import channelfit as cf
+from channelfit.curves.cpu import fit_on_cpu
+from channelfit.curves.curve import Curve, build_curve, load_curve
+from channelfit.curves.fitting import DataSets, Fits, Task
+from channelfit.reading.errors import InputError
+from support.curve_sets import ONE_INPUT, activation, noisy, on_cpu, points
+
+
+def told_of(curve: Curve, data: DataSets, **settings: Any) -> tuple[Fits, list[tuple[str, str]]]:
+    """Fits on a processor, and the quality and the reason of each."""
+    found = on_cpu(curve, data, **settings)
+    return found, Task.of(curve, data).reasons(found)
+
+
+def test_as_many_points_as_parameters_leave_none_for_errors() -> None:
+    curve, data = noisy("boltzmann", 2)
+    values = np.full((2, 15), np.nan)
+    kept = [[5, 6, 7, 10], [4, 6, 7, 8, 12]]
+    for row, at in enumerate(kept):
+        values[row, at] = data.values[row, at]
+    found, told = told_of(curve, replace(data, values=values))
+    assert np.isnan(found.errors[0]).all()
+    assert np.isfinite(found.errors[1]).all()
+    assert [quality for quality, _ in told] == ["check", "check"]
+    assert "as many points as parameters" in told[0][1]
+    assert "as many points as parameters" not in told[1][1]
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
+def test_a_curve_no_better_than_a_constant_is_not_ok(likelihood: str) -> None:
+    """As of a cell that is dead: its activation curve is noise, and has a half all the same."""
+    curve = replace(load_curve("boltzmann"), likelihood=likelihood)
+    v = np.linspace(-100, 40, 60)
+    random = np.random.default_rng(5)
+    alive = 20 + 50 / (1 + np.exp((-30 - v) / 7))
+    z = random.poisson(np.where(np.arange(60)[:, None] < 30, 40.0, alive)).astype(float)
+    _, told = told_of(curve, points(curve, v, z))
+    assert all(quality == "ok" for quality, _ in told[30:])
+    dead = ["no better than a constant" in reason for _, reason in told[:30]]
+    assert np.mean(dead) > 0.9
+
+
+def test_a_large_offset_is_no_reason_for_doubt() -> None:
+    """The squares around the mean are those of the data, though all squares are 1e18 times them."""
+    curve, data = noisy("gaussian", 5)
+    far = replace(data, values=data.values + 1e9)
+    found, told = told_of(curve, far)
+    np.testing.assert_allclose(found.squares, data.values.var(1) * 31, rtol=1e-5)
+    assert {quality for quality, _ in told} == {"ok"}
+
+
+def test_amplitudes_that_cancel_are_not_determined() -> None:
+    """Two exponentials fitted to one: where both come near each other, errors are without end."""
+    curve = load_curve("double_exponential")
+    t = np.linspace(0, 100, 200)
+    z = np.exp(-t / 10) + np.random.default_rng(2).normal(0, 0.02, (60, 200))
+    found, told = told_of(curve, points(curve, t, z))
+    assert all("one term less follows the data as well" in reason for _, reason in told)
+    good = np.array(["do not determine" not in reason for _, reason in told])
+    assert good.any()
+    tau = found.values[good][:, [2, 4], None]
+    error = found.errors[good][:, [1, 3], None]
+    moved = np.sqrt(np.mean((error * np.exp(-t / tau)) ** 2, axis=2))
+    assert moved.max() <= np.ptp(z, axis=1).max()
+    curve = build_curve({"inputs": "t", "parameters": {"a": {}, "b": {}}, "curve": "a + b*t"}, None)
+    _, told = told_of(curve, points(curve, t + 1e6, z))
+    assert {quality for quality, _ in told} == {"ok"}  # a straight line far from its origin
+
+
+def test_a_swarm_that_is_far_from_its_minimum_is_not_ok() -> None:
+    curve, data = noisy("boltzmann", 20)
+    for iterations, least, most in ((1, 0.0, 0.0), (200, 0.9, 1.0)):
+        found, told = told_of(curve, data, method="swarm", iterations=iterations)
+        best = on_cpu(curve, data)
+        good = np.array([quality == "ok" for quality, _ in told])
+        assert least <= good.mean() <= most
+        off = (found.cost - best.cost) / (best.cost / 11)
+        assert np.all(off[good] < 8)
+    assert not on_cpu(curve, noisy("boltzmann", 3, noise=0.0)[1]).flags.any()
+
+
+def test_counts_that_end_at_zero_are_told() -> None:
+    """There the likelihood has a substitute, whose errors are not those of the data."""
+    curve = replace(load_curve("exponential"), likelihood="poisson")
+    t = np.linspace(0, 100, 500)
+    random = np.random.default_rng(4)
+    for offset, quality in ((0.0, "check"), (2.0, "ok")):
+        z = random.poisson(offset + 20 * np.exp(-t / 8), (8, 500)).astype(float)
+        _, told = told_of(curve, points(curve, t, z))
+        assert {q for q, _ in told} == {quality}
+        assert all(("zero counts" in reason) == (offset == 0.0) for _, reason in told)
+    part = Task.of(curve, points(curve, t, np.r_[z, random.poisson(20 * np.exp(-t / 8), (3, 500))]))
+    assert [q for q, _ in part.reasons(fit_on_cpu(part, 7, 10), 7)] == ["ok", "check", "check"]
+
+
+def test_a_fixed_parameter_keeps_its_place_in_the_order() -> None:
+    curve = load_curve("double_exponential").with_fixed({"tau_slow": 5.0})
+    t, truth = ONE_INPUT["double_exponential"]
+    z = load_curve("double_exponential").values({"t": t}, np.array(truth))[None]
+    found, told = told_of(curve, points(curve, t, z))
+    assert found.values[0, 2] <= 5.0
+    assert told[0][0] != "ok"
+    with pytest.raises(InputError, match=r"tau_fast.range: its range .* is empty"):
+        Task.of(curve.with_fixed({"tau_slow": 1e-3}), points(curve, t, z))
+
+
+def test_what_python_hands_over_is_checked() -> None:
+    table = activation(2)
+    v, z = table[:, 0], table[:, 1:].T.copy()
+    spoilt = z.copy()
+    spoilt[0, 3] = 99.0
+    masked = np.ma.masked_greater(spoilt, 50)
+    spoilt[0, 3] = np.nan
+    found = [cf.fit_curves("boltzmann", data, v, backend="cpu") for data in (masked, spoilt)]
+    assert found[0].values.tobytes() == found[1].values.tobytes()
+    assert found[0].quality == ("check", "ok")
+    with pytest.warns(cf.InputWarning, match="not all values are whole numbers"):
+        cf.fit_curves("boltzmann", z + 1, v, likelihood="poisson", backend="cpu")
+    refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((z, np.ma.masked_less(v, -90)), {}, "15 finite numbers are wanted"),
+        (([[1.0, 2.0], [3.0]],), {}, "rows of different lengths"),
+        ((z, v), {"fix": {"low": math.nan}}, "low can be held at a finite number, not at nan"),
+        ((z, v), {"fix": {"low": "x"}}, 'low can be held at a finite number, not at "x"'),
+        ((z, v), {"fix": {"slope": 0}}, "is no finite number with slope = 0"),
+        ((z, v), {"seed": -1}, "a seed is a whole number"),
+        ((z, v), {"seed": 1.5}, "a seed is a whole number"),
+        ((z, v), {"dtype": "float16"}, "not one of float64, float32"),
+    ]
+    for given, more, message in refused:
+        with pytest.raises(InputError, match=message):
+            cf.fit_curves("boltzmann", *given, **more)
+
+
+def two_exponentials(n: int, ratio: float, noise: float = 0.02) -> tuple[np.ndarray, np.ndarray]:
+    """Times, and data sets (n, 200) of two terms of one size."""
+    t = np.linspace(0, 100, 200)
+    clean = 0.6 * np.exp(-t / 10) + 0.6 * np.exp(-t / (10 * ratio))
+    return t, clean + noise * np.random.default_rng(1).standard_normal((n, len(t)))
+
+
+def test_two_exponentials_that_cannot_be_parted_are_not_ok() -> None:
+    t, near = two_exponentials(40, 1.4)
+    fits = cf.fit_curves("double_exponential", near, t)
+    assert "ok" not in fits.quality
+    assert sum("one term less follows the data as well" in text for text in fits.reason) > 35
+    t, far = two_exponentials(40, 8.0)
+    assert cf.fit_curves("double_exponential", far, t).quality.count("ok") > 35
+
+
+def test_a_curve_without_ordered_terms_has_no_simpler_one() -> None:
+    assert load_curve("boltzmann").simpler is None
+    simpler = load_curve("double_exponential").simpler
+    assert simpler is not None
+    assert [p.name for p in simpler.free] == ["offset", "fast", "tau_fast"]
+    held = load_curve("double_exponential").with_fixed({"tau_slow": 50})
+    assert held.simpler is None
+
+
+@pytest.mark.parametrize("place", [3, 60, 150])
+def test_an_outlier_is_told_and_noise_is_none(place: int) -> None:
+    t = np.linspace(0, 50, 200)
+    data = np.exp(-t / 10) + 0.02 * np.random.default_rng(2).standard_normal((300, len(t)))
+    clean = cf.fit_curves("exponential", data, t)
+    assert sum("outlier" in text for text in clean.reason) <= 2
+    data[:, place] += 15 * 0.02
+    fits = cf.fit_curves("exponential", data, t)
+    assert all("an outlier: one point" in text for text in fits.reason)
+
+
+def test_intervals_of_few_points_hold_the_truth() -> None:
+    """Of six points and two parameters: 1.96 standard errors would hold 88 %."""
+    x = np.arange(6.0)
+    data = 2 + 0.5 * x + np.random.default_rng(3).standard_normal((2000, 6))
+    line = {"inputs": "x", "parameters": {"a": {}, "b": {}}, "curve": "a + b*x"}
+    fits = cf.fit_curves(line, data, x)
+    assert fits.intervals is not None
+    low, high = fits.intervals[:, :, 0], fits.intervals[:, :, 1]
+    held = ((low < [2, 0.5]) & (high > [2, 0.5])).mean(axis=0)
+    assert held == pytest.approx(0.95, abs=0.02)

@@ -1,0 +1,402 @@
+"""`channelfit curves` that was cut off goes on to the same table, bit for bit, or says why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import channelfit as cf
+from channelfit.curves import cpu, pieces
+from channelfit.curves.batch import Settings
+from channelfit.curves.curve import load_curve
+from channelfit.curves.data_files import read_data
+from channelfit.curves.fitting import DataSets
+from channelfit.curves.pieces import CurvesWork, KeptFits
+from channelfit.front.main import main
+from channelfit.pieces.kept import Arrays, Key
+from channelfit.reading.errors import InputError
+from channelfit.results.runs import KILLED, find_run
+from support import json_told
+
+#: Pieces of so many data sets, so that a few data sets are many pieces.
+SMALL = {"least-squares": (16, 1_000_000), "swarm": (16, 1_000_000)}
+#: The same in a process of its own, each piece of which takes a while.
+PROGRAM = """
+import sys, time
+from channelfit.front import interrupts; interrupts.begin()
+import channelfit as cf
+from channelfit.curves import cpu, pieces
+pieces._ON_CPU = dict.fromkeys(pieces._ON_CPU, (16, 1_000_000))
+put = pieces.KeptFits.put
+def slow(self, key, arrays):
+    put(self, key, arrays); time.sleep(0.1)
+pieces.KeptFits.put = slow
+from channelfit.__main__ import program; program()
+"""
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["curves", *map(str, words)])
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_ON_CPU", SMALL)
+
+
+def array(folder: Path, n: int = 100) -> Path:
+    """Peaks of one input."""
+    draw, x = np.random.default_rng(0), np.arange(20.0)
+    center, width = draw.uniform(7, 13, (n, 1)), draw.uniform(2, 4, (n, 1))
+    z = 50 * np.exp(-(((x - center) / width) ** 2) / 2) + draw.normal(0, 1, (n, 20))
+    z[7] = 3.0  # flat: it fails
+    np.save(folder / "peaks.npy", z)
+    return folder / "peaks.npy"
+
+
+def long_table(folder: Path, n: int = 60) -> Path:
+    """The same with inputs of their own, so that there are groups, whose rows come out of order."""
+    peaks = np.load(array(folder, n))
+    lines = ["set,x,z"]
+    for k, z in enumerate(peaks):
+        lines += [f"cell {k},{x + k % 3},{value!r}" for x, value in enumerate(z.tolist())]
+    (folder / "long.csv").write_text("\n".join(lines) + "\n")
+    return folder / "long.csv"
+
+
+def cut_off(monkeypatch: pytest.MonkeyPatch, after: int, *words: object) -> None:
+    """A run whose process ends after so many pieces, and can no longer say so."""
+    put, count = KeptFits.put, []
+
+    def counted(self: KeptFits, key: Key, arrays: Arrays) -> None:
+        put(self, key, arrays)
+        count.append(key)
+        if len(count) == after:
+            os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        cpu._team.cache_clear()  # threads are not forked
+        monkeypatch.setattr(KeptFits, "put", counted)
+        run(*words)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def results(prefix: Path) -> dict[str, bytes]:
+    """The bytes of a table and of covariances."""
+    files = {name: prefix.with_name(prefix.name + name) for name in (".csv", "-covariance.npy")}
+    return {name: file.read_bytes() for name, file in files.items() if file.exists()}
+
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")
+
+
+def test_a_record_that_was_forged_with_its_checksums_is_refused(tmp_path: Path) -> None:
+    """Values and costs that do not go together, shapes of others, arrays that are not there."""
+    z = np.load(array(tmp_path, 9))
+    x = np.arange(20.0)
+    for likelihood, data in (("gaussian", z), ("poisson", np.round(np.abs(z)) + 20)):
+        curve = replace(load_curve("gaussian"), likelihood=likelihood)
+        work = CurvesWork(curve, [DataSets((("x",),), {"x": x}, data, (20,))], Settings("cpu"))
+        (key,) = work.keys
+        good = work.do(key)
+        work.check_kept(key, good)
+        for name, change in {
+            "values": lambda a: a * 1.001,
+            "cost": lambda a: a * 0.99,
+            "counted": lambda a: a - 1,
+            "errors": lambda a: a[:, :-1],
+            "flags": lambda a: a.astype(float),
+            "steps": lambda a: a[1:],
+        }.items():
+            with pytest.raises(InputError, match="is damaged, or was changed"):
+                work.check_kept(key, {**good, name: change(good[name])})
+        for name in good:
+            with pytest.raises(InputError, match="is damaged, or was changed"):
+                work.check_kept(key, {k: a for k, a in good.items() if k != name})
+
+
+@posix
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (array, ("--covariance", "--fix", "offset=0")),
+        (array, ("--method", "swarm", "--particles", "16", "--iterations", "6", "--seed", "5")),
+        (long_table, ("--covariance",)),
+    ],
+)
+def test_it_goes_on_to_the_same_table(
+    make, words, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it was cut off, also twice."""
+    common = ("gaussian", make(tmp_path), "--backend", "cpu", *words, "--quiet")
+    whole = run(*common, "--out", tmp_path / "whole")
+    assert whole.exit_code == 0, whole.output
+    truth = results(tmp_path / "whole")
+    assert set(truth) == {".csv", *(["-covariance.npy"] if "--covariance" in words else [])}
+    for after in (1, 3):
+        prefix = tmp_path / f"cut{after}"
+        cut_off(monkeypatch, after, *common, "--out", prefix)
+        folder = tmp_path / f"cut{after}-unfinished"
+        found = find_run(folder)
+        assert (found.state, found.content["name"]) == (KILLED, "gaussian")
+        assert results(prefix) == {}
+        cut_off(monkeypatch, 1, "--resume", prefix)
+        again = run("--resume", prefix, "--json", "--quiet")
+        assert again.exit_code == 0, again.output
+        lines = json_told.told(again.stdout)
+        last = [told for told in lines if told.get("unit") == "data sets"][-1]
+        sizes = [16] * 6 if make is array else [16, 4] * 3
+        assert last["kept"] == sum(sizes[: after + 1])
+        assert results(prefix) == truth
+        assert prefix.with_name(prefix.name + ".png").exists()
+        assert not folder.exists()
+    finished = run("--resume", prefix, "--json")
+    assert (finished.exit_code, finished.stderr.count("nothing to go on with")) == (0, 1)
+    assert json_told.told(finished.stdout)[-1]["files"] == [f"{prefix}.csv"]
+
+
+@posix
+def test_what_found_no_room_from_the_start_goes_on_later(small: None, tmp_path: Path) -> None:
+    """Only the arguments find room, and then no piece: with room the run begins again from them."""
+    words = ["gaussian", array(tmp_path, 100), "--backend", "cpu", "--quiet"]
+    assert run(*words, "--out", tmp_path / "whole").exit_code == 0
+    there = ["--out", str(tmp_path / "cut"), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "curves", *map(str, words), *there],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2800, 2800)),
+    )
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written: File too large" in done.stderr
+    folder = tmp_path / "cut-unfinished"
+    assert json_told.told(done.stdout)[-1]["folder"] == str(folder)
+    assert {p.name for p in folder.iterdir()} >= {"resume.json", "state.json"}
+    refused = run(*words, "--out", tmp_path / "cut")
+    assert refused.exit_code == 2
+    assert f"`channelfit curves --resume {folder}` goes on with it" in refused.stderr
+    again = run("--resume", tmp_path / "cut")
+    assert again.exit_code == 0, again.output
+    assert results(tmp_path / "cut") == results(tmp_path / "whole")
+    assert not folder.exists()
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_costs_one_piece(number: signal.Signals, tmp_path: Path, small: None) -> None:
+    """The run exists from its first second, and says that it is unfinished."""
+    words = ["gaussian", array(tmp_path, 400), "--backend", "cpu", "--out", tmp_path / "cut"]
+    assert run(*words[:-1], tmp_path / "whole").exit_code == 0
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "curves", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as if in the foreground
+    )
+    folder, kept = tmp_path / "cut-unfinished", tmp_path / "cut-unfinished" / "pieces.bin"
+    while process.poll() is None and not (kept.exists() and kept.stat().st_size > 10_000):
+        time.sleep(0.02)
+    state = json.loads((folder / "state.json").read_text())
+    assert state["state"] == "running"
+    process.send_signal(number)
+    _, told = process.communicate()
+    code = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    assert process.returncode == code
+    assert not (tmp_path / "cut.csv").exists()
+    if number != signal.SIGKILL:
+        assert f"channelfit curves --resume {folder} goes on with this run" in told
+        assert json.loads((folder / "state.json").read_text())["state"] == "interrupted"
+        assert {p.name for p in folder.iterdir()} == {"pieces.bin", "resume.json", "state.json"}
+    refused = run(*words)
+    assert refused.exit_code == 2
+    assert "--resume" in refused.stderr
+    assert run("--resume", folder).exit_code == 0  # the folder does as well as the prefix
+    assert results(tmp_path / "cut") == results(tmp_path / "whole")
+
+
+def test_what_differs_is_refused_with_the_difference(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, file = array(tmp_path), tmp_path / "peak.yaml"
+    formula = (
+        "name: peak\ninputs: x\nparameters:\n  height: {}\n  at: {range: [x_min, x_max]}\n"
+        "  width: {range: [x_step, x_span]}\ncurve: height*exp(-((x - at)/width)**2/2)\n"
+    )
+    file.write_text(formula)
+    common = (file, data, "--backend", "cpu", "--out", tmp_path / "cut")
+    cut_off(monkeypatch, 2, *common)
+
+    def refused(*told: str) -> None:
+        result = run("--resume", tmp_path / "cut")
+        assert result.exit_code == 2
+        assert result.stderr.count("Error: ") == 1
+        for words in told:
+            assert words in result.stderr
+        assert not (tmp_path / "cut.csv").exists()
+
+    z = np.load(data)
+    spoiled = z.copy()
+    spoiled[20, 3] += 1e-9  # of the second piece: nothing else of the file differs
+    np.save(data, spoiled)
+    refused("data sets 17 to 32 are others", str(data))
+    np.save(data, z[:-1])
+    refused("data was 100 sets of (20,)", "99 sets")
+    np.save(data, z)
+    file.write_text(formula.replace("x_span]", "2*x_span]"))
+    refused("parameter width was from x_step to x_span", "2*x_span")
+    file.write_text(formula)
+    with monkeypatch.context() as patched:
+        patched.setattr(pieces, "processor", lambda: "another one")
+        refused("processor was", "and is another one")
+    with monkeypatch.context() as patched:
+        patched.setattr(pieces, "versions", lambda on_gpu: {"numpy": "0.0"})
+        refused("version of numpy was", "and is 0.0")
+    beside = run("--resume", tmp_path / "cut", "--method", "swarm")
+    assert beside.exit_code == 2
+    assert "--method" in beside.stderr
+    assert run("--resume", tmp_path / "cut").exit_code == 0
+
+
+@posix
+def test_a_full_disk_is_told_and_gone_on_with(small: None, tmp_path: Path) -> None:
+    """No file may be longer than a limit: nothing half written; with room it goes on."""
+    words = ["gaussian", array(tmp_path, 400), "--backend", "cpu", "--covariance", "--quiet"]
+    assert run(*words, "--out", tmp_path / "whole").exit_code == 0
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "curves", *map(str, words), "--out", tmp_path / "cut"],
+        capture_output=True,
+        text=True,
+        preexec_fn=limited,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("Error: ") == 1
+    assert "cannot be written: File too large" in done.stderr
+    assert results(tmp_path / "cut") == {}
+    folder = tmp_path / "cut-unfinished"
+    assert {p.name for p in folder.iterdir()} == {"pieces.bin", "resume.json", "state.json"}
+    again = run("--resume", tmp_path / "cut", "--json", "--quiet")
+    assert again.exit_code == 0, again.output
+    last = [told for told in json_told.told(again.stdout) if told.get("unit") == "data sets"][-1]
+    assert last["kept"] >= 16
+    assert results(tmp_path / "cut") == results(tmp_path / "whole")
+
+
+def test_what_was_cut_off_before_any_piece_is_begun_again(small: None, tmp_path: Path) -> None:
+    """A mistake in the data leaves nothing; nor does a run that was killed while it read them."""
+    (tmp_path / "bad.npy").write_text("no array")
+    words = ("gaussian", tmp_path / "bad.npy", "--backend", "cpu", "--out", tmp_path / "fits" / "a")
+    assert run(*words).exit_code == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["bad.npy"]
+    folder = tmp_path / "b-unfinished"
+    folder.mkdir()
+    gone = {"state": "running", "process": {"pid": 2**22 - 1, "started": "x"}}
+    from channelfit.results.processes import host
+
+    gone["process"]["host"] = host()
+    (folder / "state.json").write_text(json.dumps(gone))
+    (folder / ".running").touch()
+    refused = run("--resume", tmp_path / "b")
+    assert refused.exit_code == 2
+    assert "nothing to go on with" in refused.stderr
+    assert "begin it again" in refused.stderr
+    words = ("gaussian", array(tmp_path), "--backend", "cpu", "--out", tmp_path / "b")
+    assert run(*words).exit_code == 0
+    assert not folder.exists()
+
+
+@posix
+def test_fits_that_are_quicker_than_a_disk_are_not_kept(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And then computed again, with the same results."""
+    common = ("gaussian", array(tmp_path), "--backend", "cpu")
+    assert run(*common, "--out", tmp_path / "whole").exit_code == 0
+    monkeypatch.setattr(pieces, "_FREE", 2_500)
+    monkeypatch.setattr(pieces, "_PACE", 0)
+    cut_off(monkeypatch, 4, *common, "--out", tmp_path / "cut")
+    again = run("--resume", tmp_path / "cut", "--json", "--quiet")
+    last = [told for told in json_told.told(again.stdout) if told.get("unit") == "data sets"][-1]
+    assert last["kept"] == 16
+    assert results(tmp_path / "cut") == results(tmp_path / "whole")
+
+
+def test_a_work_travels_without_its_data(small: None, tmp_path: Path) -> None:
+    """An array in a file is mapped anew by each process, which then does the same pieces."""
+    data, curve = array(tmp_path, 2_000), load_curve("gaussian")
+    work = CurvesWork(curve, read_data(data, curve), Settings("cpu"))
+    sent = pickle.dumps(work)
+    assert len(sent) < 20_000 < data.stat().st_size
+    away = pickle.loads(sent)
+    assert isinstance(away.groups[0].values, np.memmap)
+    assert away.identity == work.identity
+    assert away.keys == work.keys
+    assert len(work.keys) == 125
+    for key in (work.keys[0], work.keys[-1]):
+        here, there = work.do(key), away.do(key)
+        assert set(here) == set(there)
+        for name in here:
+            np.testing.assert_array_equal(here[name], there[name])
+        work.check(key, there, data)
+    with pytest.raises(InputError, match="data sets 1 to 16 are others"):
+        work.check(work.keys[0], away.do(work.keys[1]), data)
+    data.unlink()
+    with pytest.raises(InputError, match="cannot be read by this process"):
+        pickle.loads(sent)
+
+
+def test_results_that_were_there_stay_until_the_new_ones_are_whole(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = ("gaussian", array(tmp_path), "--backend", "cpu", "--out", tmp_path / "fits")
+    assert run(*common).exit_code == 0
+    before = results(tmp_path / "fits")
+    cut_off(monkeypatch, 2, *common, "--fix", "offset=0")
+    assert results(tmp_path / "fits") == before
+    assert run("--resume", tmp_path / "fits").exit_code == 0
+    assert results(tmp_path / "fits") != before
+
+
+def test_fits_in_python_are_those_of_the_command(tmp_path: Path) -> None:
+    """With the same mistakes refused."""
+    z = np.load(array(tmp_path))
+    words = ("gaussian", tmp_path / "peaks.npy", "--backend", "cpu", "--fix", "offset=0")
+    assert run(*words, "--out", tmp_path / "fits").exit_code == 0
+    fits = cf.fit_curves("gaussian", z, fix={"offset": 0}, backend="cpu", covariances=True)
+    rows = [text.split(",") for text in (tmp_path / "fits.csv").read_text().splitlines()]
+    for name in fits.names:
+        column = rows[0].index(name)
+        table = [float(row[column] or "nan") for row in rows[1:]]
+        np.testing.assert_allclose(fits[name], table, rtol=1e-9)
+    assert fits.quality[7] == "failed"
+    assert fits.reason[7] == "all points are equal"
+    assert fits.covariances is not None
+    np.testing.assert_allclose(fits.covariances[0].diagonal() ** 0.5, fits.errors[0])
+    for data, inputs, words in (
+        (z[0], (), "of shape (n_sets, n_x)"),
+        (z, (np.arange(3),), "20 finite numbers"),
+        (z, (np.arange(20.0), 1), "only 1 inputs"),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)):
+            cf.fit_curves("gaussian", data, *inputs, backend="cpu")
+    with pytest.raises(KeyError, match="there is"):
+        fits["none"]

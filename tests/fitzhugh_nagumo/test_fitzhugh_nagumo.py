@@ -1,0 +1,445 @@
+"""The FitzHugh-Nagumo schemes against the exact front, dense solves, SciPy and each other."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import solve_banded
+
+from channelfit.fitzhugh_nagumo import (
+    Cable,
+    CrankNicolson,
+    Equation,
+    Explicit,
+    Pulse,
+    Run,
+    arrival_times,
+    simulate,
+    wave_speed,
+)
+from channelfit.fitzhugh_nagumo import crank_nicolson as cn
+from channelfit.fitzhugh_nagumo import equation as eq
+from channelfit.fitzhugh_nagumo.control import pulse_edges
+from channelfit.fitzhugh_nagumo.noise import add_noise
+from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
+from channelfit.reading.errors import InputError
+from support.cable_truth import ENDS, order, pulsed, rates, some_state, truth
+
+SOLVERS = ["lanes", "thomas", "cyclic_reduction"]
+
+
+# --- tridiagonal systems
+
+
+@pytest.mark.parametrize("solve", [thomas, cyclic_reduction])
+def test_solvers_agree_with_a_dense_solve_at_every_size(solve):
+    rng = np.random.default_rng(1)
+    for n in [*range(1, 70), 127, 128, 129, 255, 256, 257, 511, 512, 513, 1000, 1023, 1024, 1025]:
+        lower, upper = rng.uniform(-1, 1, (2, n))
+        diagonal = (np.abs(lower) + np.abs(upper) + rng.uniform(0.01, 1, n)) * rng.choice(
+            [-1, 1], n
+        )
+        right = rng.normal(size=n) * 10.0 ** rng.uniform(-3, 3)
+        dense = np.diag(diagonal) + np.diag(lower[1:], -1) + np.diag(upper[:-1], 1)
+        x = np.linalg.solve(dense, right)
+        np.testing.assert_allclose(solve(lower, diagonal, upper, right), x, 0, 1e-12 * abs(x).max())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 200), st.integers(0, 2**32 - 1), st.floats(1e-6, 1e3))
+def test_solvers_leave_no_residual(n, seed, dominance):
+    rng = np.random.default_rng(seed)
+    lower, upper = rng.normal(size=(2, n))
+    diagonal = np.abs(lower) + np.abs(upper) + dominance
+    right = rng.normal(size=n)
+    for solve in (thomas, cyclic_reduction):
+        x = solve(lower, diagonal, upper, right)
+        back = diagonal * x
+        back[1:] += lower[1:] * x[:-1]
+        back[:-1] += upper[:-1] * x[1:]
+        scale = np.abs(diagonal * x).max() + 1
+        np.testing.assert_allclose(back, right, 0, 1e-13 * scale)
+
+
+@pytest.mark.parametrize("solve", [thomas, cyclic_reduction])
+def test_a_million_unknowns_agree_with_scipy(solve):
+    n, rng = 10**6, np.random.default_rng(2)
+    lower, upper = rng.uniform(-1, 1, (2, n))
+    diagonal, right = np.abs(lower) + np.abs(upper) + 0.05, rng.normal(size=n)
+    bands = np.array([np.append(0, upper[:-1]), diagonal, np.append(lower[1:], 0)])
+    x = solve_banded((1, 1), bands, right)
+    np.testing.assert_allclose(solve(lower, diagonal, upper, right), x, 0, 1e-12 * abs(x).max())
+
+
+# --- one step and many, against equations written down independently
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("n_nodes", [3, 4, 401, 8193, 20003])
+def test_explicit_is_forward_euler(ends, n_nodes):
+    equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
+    cable = Cable(n_nodes, 0.5, *ends, stimulus=(Pulse(0.3, 0.4, 20),))
+    v, w = some_state(cable)
+    drive = next(cable.spans(0, 0.1, 1))[1]
+    ours = Explicit(equation, cable, n_threads=2).advance(v[None], w[None], 0.1, 90, drive)
+    for _ in range(90):
+        dv, dw = rates(equation, cable, v, w, drive)
+        v, w = v + 0.1 * dv, w + 0.1 * dw
+    np.testing.assert_allclose(ours[0][0], v, 0, 1e-14)
+    np.testing.assert_allclose(ours[1][0], w, 0, 1e-14)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    ("n_nodes", "dt"), [(3, 0.1), (64, 0.5), (79, 4.0), (401, 0.1), (9001, 1.0)]
+)
+def test_crank_nicolson_fulfills_its_equations(ends, solver, n_nodes, dt):
+    """The trapezoidal rule holds for v and w together, to Newton's tolerance."""
+    equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
+    cable = Cable(n_nodes, 0.5, *ends, stimulus=(Pulse(0.3, 0.4, 20),))
+    v, w = some_state(cable)
+    drive = next(cable.spans(0, dt, 1))[1]
+    scheme = CrankNicolson(equation, cable, solver, tolerance=1e-14, n_threads=2)
+    v1, w1 = (a[0] for a in scheme.advance(v[None], w[None], dt, 1, drive))
+    old, new = rates(equation, cable, v, w, drive), rates(equation, cable, v1, w1, drive)
+    np.testing.assert_allclose(v1, v + dt / 2 * (old[0] + new[0]), 0, 2e-13 * (1 + dt))
+    np.testing.assert_allclose(w1, w + dt / 2 * (old[1] + new[1]), 0, 1e-14)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("n_nodes", [64, 65, 79, 401, 8192, 20003])
+@pytest.mark.parametrize("dt", [0.05, 0.8, 4.0])
+def test_lanes_and_tiles_change_nothing(ends, n_nodes, dt):
+    equation = Equation()
+    cable = Cable(n_nodes, 0.5, *ends)
+    v, w = (a[None] for a in some_state(cable))
+    lanes = CrankNicolson(equation, cable, tolerance=1e-15, n_threads=2).advance(v, w, dt, 11)
+    thomas = CrankNicolson(equation, cable, "thomas", tolerance=1e-15).advance(v, w, dt, 11)
+    for a, b in zip(lanes, thomas, strict=True):
+        np.testing.assert_allclose(a, b, 0, 2e-13)
+
+
+def test_a_spacing_without_decay_is_solved_exactly():
+    """dt/dx^2 = 40,000: every node feels every other, and nothing may be cut off."""
+    cable = Cable(20003, 0.01)
+    v, w = np.exp(-((cable.x - 80) ** 2) / 10)[None], np.zeros((1, 20003))
+    lanes = CrankNicolson(Equation(), cable, tolerance=1e-15).advance(v, w, 4.0, 3)
+    other = CrankNicolson(Equation(), cable, "thomas", tolerance=1e-15).advance(v, w, 4.0, 3)
+    np.testing.assert_allclose(lanes[0], other[0], 0, 1e-11)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.02, 0.97), st.integers(1, 8))
+def test_reach_bounds_what_is_felt_from_afar(decay, n_steps):
+    """Against the convolution itself: of the implicit kernel and its explicit neighbor."""
+    nodes = int(cn.reach(decay, n_steps))
+    size = 2 * nodes + 400
+    x = np.arange(-size, size + 1)
+    kernel = np.fft.rfft(np.fft.ifftshift((1 - decay) / (1 + decay) * decay ** abs(x)))
+    spread = np.fft.fftshift(np.fft.irfft(kernel**n_steps, 2 * size + 1))
+    tail = spread[x >= nodes - n_steps].sum()
+    assert tail < 1e-14  # what the transform itself can tell; the bound asks for 1e-18
+
+
+@pytest.mark.parametrize("scheme", [Explicit, CrankNicolson])
+def test_many_cables_are_many_runs(scheme):
+    rng = np.random.default_rng(3)
+    n = 37
+    values = {"a": rng.uniform(0, 0.3, n), "epsilon": rng.uniform(0, 0.1, n)}
+    cable = Cable(101, 0.5, "no_flux", 0.2, (Pulse(0.2, 5, 9, 0, 3),))
+    v = np.tile(some_state(cable)[0], (n, 1))
+    together = simulate(scheme(Equation(**values), cable, n_threads=2), v, 0, [5], dt=0.1)
+    for k in range(0, n, 6):
+        one = Equation(**{name: row[k] for name, row in values.items()})
+        alone = simulate(scheme(one, cable), v[k], 0, [5], dt=0.1)
+        np.testing.assert_allclose(together.v[0, k], alone.v[0, 0], 0, 1e-11)
+        np.testing.assert_allclose(together.w[0, k], alone.w[0, 0], 0, 1e-11)
+
+
+# --- orders
+
+
+def reference(cable, v, w, t):
+    return truth(Equation(), cable, v, w, t)[0]
+
+
+@pytest.mark.parametrize("solver", ["explicit", *SOLVERS])
+def test_order_in_time(solver):
+    cable = Cable(101, 0.5)
+    v, w = np.exp(-((cable.x - 25) ** 2) / 10), np.zeros(101)
+    exact = reference(cable, v, w, 8.0)
+    steps = [0.1, 0.05, 0.025] if solver == "explicit" else [0.8, 0.4, 0.2, 0.1]
+    scheme = Explicit if solver == "explicit" else lambda e, c: CrankNicolson(e, c, solver)
+    errors = [
+        np.sqrt(
+            np.mean((simulate(scheme(Equation(), cable), v, w, [8.0], dt=h).v[0, 0] - exact) ** 2)
+        )
+        for h in steps
+    ]
+    assert abs(order(steps, errors) - (1 if solver == "explicit" else 2)) < 0.2
+
+
+@pytest.mark.parametrize("solver", ["explicit", *SOLVERS])
+def test_order_in_space(solver):
+    """On a cable whose ends matter: the impulse begins at an end without flux."""
+    length, t, dt = 20.0, 2.0, 5e-4
+
+    def solved(n):
+        cable = Cable(n + 1, length / n)
+        v = np.exp(-(cable.x**2) / 10)
+        if solver == "explicit":
+            return simulate(Explicit(Equation(), cable), v, 0, [t], dt=dt).v[0, 0]
+        return simulate(CrankNicolson(Equation(), cable, solver), v, 0, [t], dt=0.02).v[0, 0]
+
+    fine = solved(512)
+    intervals = [16, 32, 64]
+    errors = [np.sqrt(np.mean((solved(n) - fine[:: 512 // n]) ** 2)) for n in intervals]
+    assert abs(order(1 / np.array(intervals), errors) - 2) < 0.2
+
+
+def test_stimulus_edges_between_steps_keep_order_two():
+    """The pulse ends inside a step; its mean over the step is what counts."""
+    cable = Cable(101, 0.5, stimulus=(Pulse(0.5, 20, 30, 0.33, 2.71),))
+    v = w = np.zeros(101)
+    profile = next(Cable(101, 0.5, stimulus=(Pulse(0.5, 20, 30),)).spans(0, 1, 1))[1]
+    for start, end, drive in ((0, 0.33, 0.0), (0.33, 2.71, profile), (2.71, 6.0, 0.0)):
+        v, w = truth(Equation(), cable, v, w, end - start, drive)
+    scheme = CrankNicolson(Equation(), cable)
+    steps = [0.4, 0.2, 0.1, 0.05]
+    errors = [abs(simulate(scheme, 0, 0, [6.0], dt=h).v[0, 0] - v).max() for h in steps]
+    assert errors[-1] < 1e-4
+    assert order(steps, errors) > 1.5
+
+
+# --- the exact front
+
+
+@pytest.mark.parametrize("scheme", [CrankNicolson, Explicit])
+@pytest.mark.parametrize(("a", "diffusion"), [(0.01, 1.0), (0.25, 0.5)])
+def test_front_keeps_its_shape_and_speed(scheme, a, diffusion):
+    dx = 0.02 if scheme is CrankNicolson else 0.05
+    cable = Cable(round(50 / dx) + 1, dx)
+    equation = Equation(a=a, epsilon=0.0, diffusion=diffusion)
+    v = eq.front(cable.x, 18, diffusion)
+    dt = 0.01 if scheme is CrankNicolson else 2e-4
+    run = simulate(scheme(equation, cable), v, 0, np.arange(0, 10.1, 0.5), dt=dt)
+    speed = eq.front_speed(a, diffusion)
+    assert wave_speed(run, 20, 21) == pytest.approx(speed, rel=1e-4)
+    exact = eq.front(cable.x, 18 + speed * 10, diffusion)
+    inner = (cable.x > 8) & (cable.x < 42)  # beyond, the ends' mirror images are felt
+    np.testing.assert_allclose(run.v[-1, 0][inner], exact[inner], 0, 1e-4)
+
+
+# --- stability
+
+
+@pytest.mark.parametrize("dimensionless", [0.3, 0.5, 2.0])
+def test_the_largest_explicit_step_is_the_edge_of_stability(dimensionless):
+    """A little below, a perturbed plateau comes back; a little above, it alternates and grows."""
+    cable = Cable(64, dimensionless)
+    equation = Equation(epsilon=0.0)
+    limit = eq.largest_explicit_step(equation, cable.dx)
+    v = 1 + 1e-6 * (-1.0) ** np.arange(64)
+    for factor, grows in ((0.995, False), (1.005, True)):
+        ours = Explicit(equation, cable).advance(v[None], np.zeros((1, 64)), factor * limit, 400)
+        assert (np.abs(ours[0] - 1).max() > 1e-6) == grows
+
+
+def test_a_step_too_large_is_refused_with_the_largest():
+    with pytest.raises(InputError, match=r"the largest allowed is 0\.117"):
+        simulate(Explicit(Equation(), Cable()), 0, 0, [1], dt=0.125)
+    with pytest.raises(InputError, match=r"largest allowed is 6\.0"):
+        simulate(CrankNicolson(Equation(), Cable()), 0, 0, [1], dt=7)
+    assert np.isfinite(simulate(Explicit(Equation(), Cable()), 0.5, 0, [50], dt=0.117).v).all()
+
+
+def test_crank_nicolson_is_stable_far_beyond_the_papers_limit():
+    """dt/dx^2 = 400 from a step function: bounded, where the paper's became unstable at 1."""
+    cable = Cable(401, 0.05)
+    run = simulate(CrankNicolson(Equation(), cable), eq.step(cable.x, 10), 0, [20, 40], dt=1.0)
+    assert np.abs(run.v).max() < 1.5
+
+
+def test_a_blown_up_solution_is_said_to_be():
+    cable = Cable(101, 0.5, stimulus=(Pulse(1e6),))
+    with pytest.raises(InputError, match="no longer finite"):
+        simulate(Explicit(Equation(), cable), 0, 0, [50], dt=0.1)
+
+
+# --- Newton
+
+
+def test_newtons_bound_holds():
+    """The error after the last iteration is below the tolerance, for tolerances far apart."""
+    cable = Cable(401, 0.5)
+    v = np.exp(-((cable.x - 100) ** 2) / 10)[None]
+    exact = CrankNicolson(Equation(), cable, tolerance=1e-26).advance(v, 0 * v, 1.0, 1)[0]
+    for tolerance in (1e-3, 1e-6, 1e-9):
+        scheme = CrankNicolson(Equation(), cable, tolerance=tolerance)
+        assert np.abs(scheme.advance(v, 0 * v, 1.0, 1)[0] - exact).max() < tolerance
+
+
+# --- control of the step
+
+
+def test_controlled_steps_meet_their_tolerance():
+    cable, v = pulsed()
+    errors, steps = [], []
+    for tolerance in (1e-4, 1e-5, 1e-6):
+        run = simulate(CrankNicolson(Equation(), cable), 0, 0, [3, 30], tolerance=tolerance)
+        errors.append(np.abs(run.v[-1, 0] - v).max())
+        steps.append(run.facts["steps"])
+    assert errors[2] < 2e-4
+    assert order([1e-4, 1e-5, 1e-6], errors) == pytest.approx(2 / 3, abs=0.25)
+    assert steps[2] < 30 / run.facts["shortest_step"] / 4  # long steps where little happens
+
+
+def test_a_step_that_newton_refuses_is_taken_shorter():
+    class Narrow(CrankNicolson):
+        def n_controls(self, n_cables):
+            return 0
+
+        def advance(self, v, w, dt, n_steps, drive=None):
+            if dt > 0.05:
+                raise eq.NotConverged("too long")
+            return super().advance(v, w, dt, n_steps, drive)
+
+    run = simulate(Narrow(Equation(), Cable()), 0.1, 0, [2], tolerance=1e-4)
+    assert run.facts["steps_refused"] > 0
+    assert 0.01 < run.facts["longest_step"] <= 0.05
+
+
+# --- noise
+
+
+def test_noise_has_the_variance_of_its_discrete_equation():
+    """Around rest with w = 0 every cosine mode is a scalar recursion whose variance is known."""
+    cable, sigma, dt, n = Cable(64, 0.5, "periodic", "periodic"), 1e-4, 0.05, 400
+    equation = Equation(a=0.5, epsilon=0.0)
+    scheme = Explicit(equation, cable, noise=sigma, seed=7)
+    v, w = np.zeros((n, 64)), np.zeros((n, 64))
+    v, w = scheme.advance(v, w, dt, 600)
+    waves = 2 * np.pi * np.arange(64) / 64
+    factor = 1 - dt * (0.5 + (2 - 2 * np.cos(waves)) / 0.25)
+    expected = np.mean(sigma**2 * dt / 0.5 * (1 - factor**1200) / (1 - factor**2))
+    assert np.var(v) == pytest.approx(expected, rel=0.05)
+    again = Explicit(equation, cable, noise=sigma, seed=7, n_threads=2)
+    np.testing.assert_array_equal(again.advance(np.zeros((n, 64)), w * 0, dt, 600)[0], v)
+    other = Explicit(equation, cable, noise=sigma, seed=8).advance(np.zeros((n, 64)), w * 0, dt, 9)
+    assert np.abs(np.corrcoef(other[0].ravel(), v.ravel())[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_noise_at_an_end_without_flux_is_that_of_half_a_ring(held: bool):
+    """Of u on a ring, (u(x) + u(-x))/sqrt 2 solves the cable without flux, and - the held one."""
+    n, sigma, dt, k = 12, 1e-4, 0.05, 0.5
+    ends: eq.End = 0.0 if held else "no_flux"
+    scheme = Explicit(Equation(a=k, epsilon=0.0), Cable(n, 0.5, ends, ends), noise=sigma, seed=3)
+    v, _ = scheme.advance(np.zeros((3000, n)), np.zeros((3000, n)), dt, 300)
+    ring = 2 * n - 2
+    waves = 2 * np.pi * np.arange(ring) / ring
+    factor = 1 - dt * (k + (2 - 2 * np.cos(waves)) / 0.25)
+    modes = sigma**2 * dt / 0.5 * (1 - factor**600) / (1 - factor**2)
+    apart = np.cos(2 * waves * np.arange(n)[:, None])
+    expected = np.mean(modes * (1 - apart if held else 1 + apart), axis=1)
+    np.testing.assert_allclose(np.var(v, axis=0), expected, rtol=0.08, atol=1e-20)
+
+
+def test_noise_does_not_depend_on_tiles():
+    ring = np.array([2, 2])
+    whole = np.zeros(1000)
+    add_noise(whole, 0, 1000, ring, 1.0, 5, 2, 3)
+    piece = np.zeros(100)
+    add_noise(piece, 951, 1000, ring, 1.0, 5, 2, 3)
+    np.testing.assert_array_equal(piece, np.concatenate([whole[951:], whole[:51]]))
+    assert abs(whole.mean()) < 0.1
+    assert whole.std() == pytest.approx(1, rel=0.07)
+
+
+# --- states, stimuli, mistakes
+
+
+def test_a_run_continues_from_its_file(tmp_path: Path):
+    cable = Cable()
+    scheme = CrankNicolson(Equation(), cable)
+    run = simulate(scheme, eq.gaussian(cable.x, 100), 0, [10, 20], dt=0.1)
+    for name in ("state.npz", "state.h5"):
+        if name.endswith("h5"):
+            h5py = pytest.importorskip("h5py")
+        run.save(tmp_path / name)
+    with h5py.File(tmp_path / "state.h5") as file:
+        np.testing.assert_array_equal(file["v"][-1], run.v[-1, 0])
+    v, w = eq.from_file(tmp_path / "state.npz", cable.x)
+    np.testing.assert_allclose(v, run.v[-1, 0], 0, 1e-15)
+    rows = [
+        "x,v,w",
+        *(
+            f"{a!r},{b!r},{c!r}"
+            for a, b, c in zip(cable.x.tolist(), v.tolist(), w.tolist(), strict=True)
+        ),
+    ]
+    (tmp_path / "state.csv").write_text("\n".join(rows))
+    np.testing.assert_allclose(eq.from_file(tmp_path / "state.csv", cable.x), [v, w], 0, 1e-15)
+    finer = eq.from_file(tmp_path / "state.npz", np.linspace(0, 200, 801))[0]
+    np.testing.assert_allclose(finer[::2], v, 0, 1e-14)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "x,v\n1,2\n1,3\n", "x,w\n1,2\n", "x,v\n0,nan\n1,2\n", "x,v\na,b\n"]
+)
+def test_a_state_that_is_none_is_refused(tmp_path: Path, content):
+    (tmp_path / "state.csv").write_text(content)
+    with pytest.raises(InputError, match=r"state\.csv"):
+        eq.from_file(tmp_path / "state.csv", np.arange(3.0))
+    (tmp_path / "state.npz").write_bytes(b"PK no zip at all")
+    with pytest.raises(InputError, match=r"state\.npz"):
+        eq.from_file(tmp_path / "state.npz", np.arange(3.0))
+
+
+def test_pulses_repeat_and_keep_their_charge():
+    pulse = Pulse(2.0, 1.3, 2.9, 1.0, 1.5, 4.0)
+    cable = Cable(21, 0.25, stimulus=(pulse,))
+    total = sum(
+        n * 0.3 * (0 if d is None else d.sum() * 0.25) for n, d in cable.spans(0.1, 0.3, 66)
+    )
+    assert total == pytest.approx(2.0 * 1.6 * 0.5 * 5)
+    assert pulse_edges(cable, 0, 10) == [1.0, 1.5, 5.0, 5.5, 9.0, 9.5]
+    assert sum(n for n, _ in cable.spans(0, 1e-4, 200_000)) == 200_000
+
+
+def test_arrival_times_and_speed_of_a_known_wave():
+    x, times = np.linspace(0, 10, 101), np.linspace(0, 20, 81)
+    v = np.clip(times[:, None] - 2 * x[None] / 3, 0, 1)
+    run = Run(x, times, v[:, None], 0 * v[:, None])
+    np.testing.assert_allclose(arrival_times(run), 2 * x / 3 + 0.5, 0, 1e-12)
+    assert wave_speed(run, 2, 8) == pytest.approx(1.5)
+    assert np.isnan(arrival_times(run, 2.0)).all()
+    assert np.isnan(wave_speed(run, 2, 8, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: Equation(epsilon=-1), "epsilon"),
+        (lambda: Equation(a=np.inf), "a"),
+        (lambda: Equation(a=np.zeros(3), gamma=np.zeros(4)), "lengths"),
+        (lambda: Cable(2), "n_nodes"),
+        (lambda: Cable(dx=0), "dx"),
+        (lambda: Cable(left="periodic"), "both ends"),
+        (lambda: Cable(left="open"), "left"),
+        (lambda: Pulse(1, 3, 2), "cable"),
+        (lambda: Pulse(1, start=0, end=5, period=2), "period"),
+        (lambda: CrankNicolson(Equation(), Cable(), "cg"), "solver"),
+        (lambda: simulate(Explicit(Equation(), Cable()), np.zeros(7), 0, [1]), "401 nodes"),
+        (lambda: simulate(Explicit(Equation(), Cable()), np.nan, 0, [1]), "finite"),
+        (lambda: simulate(Explicit(Equation(), Cable()), 0, 0, [2, 1]), "increase"),
+        (lambda: simulate(Explicit(Equation(), Cable()), 0, 0, [1], tolerance=1e-3), "control"),
+        (lambda: simulate(Explicit(Equation(), Cable()), 0, 0, [1], dt=0), "dt"),
+    ],
+)
+def test_mistakes_are_named(make, word):
+    with pytest.raises(InputError, match=word):
+        make()

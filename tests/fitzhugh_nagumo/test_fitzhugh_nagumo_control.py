@@ -1,0 +1,113 @@
+"""Controlled steps of Crank-Nicolson: the kernels that choose them, beside the same in Python."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Pulse, simulate
+from channelfit.fitzhugh_nagumo.equation import gaussian
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.machine_code import Kernel
+from support.kernel_ways import plain, text_of
+
+PULSES = (Pulse(0.3, x_from=1, x_to=4, start=1.5, end=2.25),)
+CASES = {
+    "one cable": (Cable(83, 0.5), 1),
+    "a held end and a stimulus": (Cable(90, 0.5, "no_flux", 0.2, PULSES), 1),
+    "a ring": (Cable(80, 0.5, "periodic", "periodic"), 1),
+    "cables side by side": (Cable(40, 0.5, "no_flux", 0.2, PULSES), 16),
+    "sixteen of a ring": (Cable(66, 0.5, "periodic", "periodic"), 3),
+}
+TIMES = [0.7, 3.0, 12.0]
+
+
+def scheme_of(cable: Cable, n_cables: int, n_threads: int = 1) -> CrankNicolson:
+    a = 0.05 if n_cables == 1 else np.linspace(0.01, 0.1, n_cables)
+    return CrankNicolson(Equation(a=a), cable, n_threads=n_threads)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_choose_the_steps_that_python_chooses(name: str, monkeypatch: Any) -> None:
+    """With 3 cables cut into pieces each has steps of its own, so they are solved one by one."""
+    cable, n_cables = CASES[name]
+    v = gaussian(cable.x, 12)
+    ours = simulate(scheme_of(cable, n_cables), v, 0, TIMES, tolerance=1e-5)
+    a = np.broadcast_to(scheme_of(cable, n_cables).equation.a, n_cables)
+    alone = [a] if n_cables in (1, 16) else a.reshape(n_cables, 1)
+    monkeypatch.setattr(CrankNicolson, "n_controls", lambda *_: 0)
+    theirs = [
+        simulate(CrankNicolson(Equation(a=k), cable), v, 0, TIMES, tolerance=1e-5) for k in alone
+    ]
+    np.testing.assert_allclose(ours.v, np.concatenate([r.v for r in theirs], axis=1), atol=1e-10)
+    np.testing.assert_allclose(ours.w, np.concatenate([r.w for r in theirs], axis=1), atol=1e-10)
+    for fact in ("steps", "steps_refused"):
+        assert ours.facts[fact] == max(r.facts[fact] for r in theirs)
+    assert ours.facts["longest_step"] == pytest.approx(
+        max(r.facts["longest_step"] for r in theirs), rel=1e-6
+    )
+
+
+def test_python_is_asked_once_a_frame_and_not_once_a_step(monkeypatch: Any) -> None:
+    calls = []
+    controlled = CrankNicolson.controlled
+
+    def counted(self: CrankNicolson, *arguments: Any) -> bool:
+        calls.append(0)
+        return controlled(self, *arguments)
+
+    monkeypatch.setattr(CrankNicolson, "controlled", counted)
+    monkeypatch.setattr(CrankNicolson, "advance", None)
+    run = simulate(CrankNicolson(Equation(), Cable()), 0.3, 0, [1, 5, 40])
+    assert run.facts["steps"] > 100
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("name", ["one cable", "cables side by side"])
+def test_calls_may_end_between_frames(name: str, monkeypatch: Any) -> None:
+    """Whatever is done in one call, the bits are the same; so a run can go on from any call."""
+    cable, n_cables = CASES[name]
+    v = gaussian(cable.x, 12)
+    whole = simulate(scheme_of(cable, n_cables), v, 0, TIMES)
+    module = import_module(CrankNicolson.__module__)
+    monkeypatch.setattr(module, "_NODES_A_CALL", 7 * cable.n_nodes)
+    parts = simulate(scheme_of(cable, n_cables, 2), v, 0, TIMES)
+    np.testing.assert_array_equal(whole.v, parts.v)
+    assert whole.facts == parts.facts
+
+
+@pytest.mark.parametrize("name", ["a held end and a stimulus", "cables side by side"])
+def test_the_same_bits_as_plain_python(name: str, monkeypatch: Any) -> None:
+    """Where no product and sum become one instruction there is one result, to the last bit."""
+    module = import_module(CrankNicolson.__module__)
+    names = ("control_pieces", "control_cables")
+    texts = plain(text_of("channelfit.fitzhugh_nagumo.crank_nicolson_controlled"))
+    cable, n_cables = CASES[name]
+    found = []
+    for ways in (
+        {k: getattr(module, k) for k in names},
+        {k: getattr(texts, k) for k in names},
+    ):
+        for key, way in ways.items():
+            one = Kernel(way.source, way.name, contract=False) if isinstance(way, Kernel) else way
+            monkeypatch.setattr(module, key, one)
+        run = simulate(scheme_of(cable, n_cables), gaussian(cable.x, 12), 0, [1.6], tolerance=1e-3)
+        found.append(np.array([run.v, run.w]))
+    np.testing.assert_array_equal(*found)
+
+
+def test_no_step_is_short_enough() -> None:
+    cable = Cable(83, 0.5)
+    run = lambda: simulate(scheme_of(cable, 1), gaussian(cable.x, 12), 0, [1], tolerance=1e-30)
+    with pytest.raises(InputError, match="t = 0 no step is short enough for a tolerance of 1e-30"):
+        run()
+
+
+def test_a_step_that_newton_does_not_solve_is_refused() -> None:
+    exacting = CrankNicolson(Equation(), Cable(83, 0.5))
+    exacting.tolerance = -1.0  # which no correction is below
+    with pytest.raises(InputError, match="no step is short enough"):
+        simulate(exacting, gaussian(exacting.cable.x, 12), 0, [1])

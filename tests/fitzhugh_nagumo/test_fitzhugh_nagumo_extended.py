@@ -1,0 +1,115 @@
+"""The adaptive grid."""
+
+import numpy as np
+import pytest
+
+from channelfit.fitzhugh_nagumo import Cable, Equation, Explicit, Pulse, simulate
+from channelfit.fitzhugh_nagumo import equation as eq
+from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _place, _step, _weights
+from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
+from channelfit.reading.errors import InputError
+
+# --- adaptive
+
+
+@pytest.mark.parametrize("ends", [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0)])
+def test_a_tolerance_of_nothing_is_the_uniform_grid(ends):
+    cable = Cable(301, 0.5, *ends, stimulus=(Pulse(0.2, 5, 20, 1, 3),))
+    v = eq.gaussian(cable.x, 60)
+    ours = simulate(Adaptive(Equation(), cable, tolerance=1e-300), v, 0, [4, 10], dt=0.1)
+    uniform = simulate(Explicit(Equation(), cable), v, 0, [4, 10], dt=0.1)
+    np.testing.assert_allclose(ours.v, uniform.v, 0, 1e-13)
+    assert ours.facts["mean_nodes"] == 301
+
+
+def test_second_derivatives_of_parabolas_are_exact_at_any_spacing():
+    at = np.array([0, 1, 3, 7, 8, 16, 18])
+    x = 0.5 * at
+    v, out, rows = 0.1 + 0.02 * x**2, np.zeros(9), np.zeros((4, 7))
+    w, left, right, push = rows
+    _weights(at, 7, left, right, np.empty(0), push)
+    wide = np.pad(v, 1)
+    _step(wide, w, out, left, right, push, 7, np.array([0.1, 2, 0.01, 1.5, 0.5, 1e-3]))
+    rate = (out[1:-1] - v) / 1e-3 - v * (1 - v) * (v - 0.1)
+    np.testing.assert_allclose(rate[1:-1], 1.5 * 0.04, 1e-9)
+
+
+def test_grids_obey_what_is_wanted():
+    rng = np.random.default_rng(4)
+    for size in (9, 100, 401):
+        wanted = rng.choice([1.0, 1.5, 2.0, 5.0, 8.0], size)
+        at = np.empty(size, np.int64)
+        n = _place(wanted, size, 8, at)
+        gaps = np.diff(at[:n])
+        assert at[0] == 0
+        assert at[n - 1] == size - 1
+        assert set(gaps) <= {1, 2, 4, 8}
+        for i, gap in enumerate(gaps):
+            assert gap == 1 or wanted[at[i] : at[i + 1] + 1].min() >= gap
+
+
+def test_curvature_needs_fewer_nodes_for_the_same_wave():
+    """The error that the grid adds is far below the uniform grid's own."""
+    cable = Cable(801, 0.25)
+    v = eq.gaussian(cable.x, 100)
+    dense = Cable(3201, 0.0625)
+    fine = simulate(Explicit(Equation(), dense), eq.gaussian(dense.x, 100), 0, [60], dt=0.0018)
+    fine = fine.v[0, 0][::4]
+    uniform = simulate(Explicit(Equation(), cable), v, 0, [60], dt=0.025).v[0, 0]
+    run = simulate(Adaptive(Equation(), cable), v, 0, [60], dt=0.025)
+    assert run.facts["mean_nodes"] < 801 / 2
+    assert np.abs(run.v[0, 0] - uniform).max() < 0.1 * np.abs(uniform - fine).max()
+    published = simulate(Adaptive(Equation(), cable, "indicators"), v, 0, [60], dt=0.025)
+    assert published.facts["mean_nodes"] < 801 / 2
+    assert np.abs(published.v[0, 0] - uniform).max() < 0.2
+
+
+@pytest.mark.parametrize("monitor", ["curvature", "indicators"])
+@pytest.mark.parametrize("ends", [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0)])
+def test_adaptive_on_the_device(device, monitor, ends):
+    """The same grids, the same values, for cables that differ."""
+    equation = Equation(a=np.array([0.01, 0.1, 0.2]), epsilon=np.array([0.01, 0.02, 0.005]))
+    cable = Cable(301, 0.5, *ends, stimulus=(Pulse(0.3, 5, 20, 0.5, 3),))
+    v = eq.gaussian(cable.x, 60)
+    runs = [
+        simulate(scheme, v, 0, [4, 15], dt=0.1)
+        for scheme in (
+            AdaptiveCuda(equation, cable, monitor, threads=64, device=device),
+            Adaptive(equation, cable, monitor),
+        )
+    ]
+    assert runs[0].facts["mean_nodes"] == runs[1].facts["mean_nodes"]
+    np.testing.assert_allclose(runs[0].v, runs[1].v, 0, 1e-12)
+    np.testing.assert_allclose(runs[0].w, runs[1].w, 0, 1e-12)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda c, d: Adaptive(Equation(), c),
+        lambda c, d: AdaptiveCuda(Equation(), c, device=d),
+        lambda c, d: Explicit(Equation(), c, noise=0.01),
+    ],
+)
+def test_a_scheme_remembers_nothing_of_an_earlier_run(make, device):
+    cable = Cable(201, 0.5)
+    scheme = make(cable, device)
+    runs = []
+    for center in (20, 70, 20):
+        runs.append(simulate(scheme, eq.gaussian(cable.x, center), 0, [5], dt=0.1).v)
+    np.testing.assert_array_equal(runs[0], runs[2])
+    assert np.abs(runs[0] - runs[1]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Adaptive(Equation(), Cable(left="periodic", right="periodic")),
+        lambda: Adaptive(Equation(), Cable(), "gradient"),
+        lambda: Adaptive(Equation(), Cable(), coarsest=6),
+        lambda: Adaptive(Equation(), Cable(), tolerance=0),
+    ],
+)
+def test_mistakes_are_refused(make):
+    with pytest.raises(InputError):
+        make()

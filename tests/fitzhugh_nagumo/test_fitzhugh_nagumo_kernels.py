@@ -1,0 +1,209 @@
+"""The cable's kernels as our own machine code, under Numba and as plain Python: the same bits."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from channelfit.fitzhugh_nagumo import (
+    Adaptive,
+    Cable,
+    Chebyshev,
+    CrankNicolson,
+    Equation,
+    Explicit,
+    RungeKutta,
+)
+from channelfit.fitzhugh_nagumo.noise import add_noise
+from channelfit.scoring.machine.machine_code import Kernel, generated
+from support.kernel_ways import plain, text_of, with_numba
+
+HELD: dict[str, Any] = {"left": 0.3, "right": "no_flux"}
+RING: dict[str, Any] = {"left": "periodic", "right": "periodic"}
+NAME = "channelfit.fitzhugh_nagumo."
+
+
+class Case:
+    """A scheme, and how large a cable, how long a step and how many of them it is tried with.
+
+    Arguments:
+        short: constants of the module that make a short cable go the way of a long one.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        make: Callable[[Cable], Any],
+        nodes: int,
+        dt: float,
+        n_steps: int,
+        ends: dict[str, Any],
+        n_cables: int = 1,
+        short: dict[str, int] | None = None,
+    ) -> None:
+        self.module, self.make, self.nodes, self.dt = module, make, nodes, dt
+        self.n_steps, self.ends, self.n_cables, self.short = n_steps, ends, n_cables, short or {}
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, kernels: dict[str, Any]) -> list[Any]:
+        """The state after the steps, by these kernels instead of the module's own."""
+        module = import_module(NAME + self.module)
+        for name, value in (self.short | kernels).items():
+            monkeypatch.setattr(module, name, value)
+        scheme = self.make(Cable(self.nodes, 0.5, **self.ends))
+        if "_TILE" in self.short and isinstance(scheme, Explicit):
+            scheme._tile = self.short["_TILE"]
+        x = np.arange(self.nodes)
+        v = np.exp(-(((x - 0.3 * self.nodes) / 12) ** 2)) + 0.1 * np.sin(x / 7)
+        v = np.array([v * (1 - 0.01 * k) for k in range(self.n_cables)])
+        w = np.array([0.05 * np.cos(x / 11 + k) for k in range(self.n_cables)])
+        drive = np.where(x < self.nodes / 8, 0.07, 0.0)
+        found = list(scheme.advance(v, w, self.dt, self.n_steps, drive))
+        assert all(np.isfinite(one).all() for one in found)
+        assert np.abs(found[0] - v).max() > 1e-3
+        return found
+
+
+def _many(cable: Cable) -> CrankNicolson:
+    return CrankNicolson(Equation(a=np.linspace(0.01, 0.1, 18)), cable)
+
+
+CASES = {
+    "explicit": Case("explicit", lambda c: Explicit(Equation(), c), 90, 0.05, 8, HELD),
+    "explicit in tiles": Case(
+        "explicit",
+        lambda c: Explicit(Equation(), c, noise=0.05, seed=7),
+        90,
+        0.05,
+        8,
+        RING,
+        short={"_TILE": 16},
+    ),
+    "Runge-Kutta": Case("runge_kutta", lambda c: RungeKutta(Equation(), c), 90, 0.05, 5, HELD),
+    "Runge-Kutta of a ring": Case(
+        "runge_kutta", lambda c: RungeKutta(Equation(), c), 90, 0.05, 5, RING
+    ),
+    "Chebyshev": Case("chebyshev", lambda c: Chebyshev(Equation(), c), 90, 0.3, 3, HELD, 2),
+    "Chebyshev in tiles": Case(
+        "chebyshev",
+        lambda c: Chebyshev(Equation(), c),
+        500,
+        0.3,
+        1,
+        RING,
+        short={"_LONGEST_WHOLE": 100},
+    ),
+    "Crank-Nicolson in lanes": Case(
+        "crank_nicolson", lambda c: CrankNicolson(Equation(), c), 130, 0.2, 3, HELD
+    ),
+    "Crank-Nicolson in tiles": Case(
+        "crank_nicolson",
+        lambda c: CrankNicolson(Equation(), c),
+        400,
+        0.05,
+        2,
+        RING,
+        short={"_TILE": 128},
+    ),
+    "Crank-Nicolson of cables": Case("crank_nicolson", _many, 40, 0.2, 2, HELD, 18),
+    "Thomas": Case(
+        "crank_nicolson", lambda c: CrankNicolson(Equation(), c, "thomas"), 75, 0.2, 3, HELD
+    ),
+    "cyclic reduction": Case(
+        "crank_nicolson",
+        lambda c: CrankNicolson(Equation(), c, "cyclic_reduction"),
+        75,
+        0.2,
+        3,
+        RING,
+    ),
+    "indicators": Case(
+        "adaptive", lambda c: Adaptive(Equation(), c, "indicators"), 120, 0.02, 4, HELD
+    ),
+    "curvature": Case(
+        "adaptive", lambda c: Adaptive(Equation(), c, "curvature", every=3), 120, 0.02, 7, HELD
+    ),
+}
+
+
+def _kernels(module: ModuleType) -> dict[str, Kernel]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Kernel)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits_as_plain_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no product and sum become one instruction there is one result, to the last bit."""
+    case = CASES[name]
+    module = NAME + case.module
+    kernels = _kernels(import_module(module))
+    assert kernels
+    lowered = {k: Kernel(one.source, one.name, contract=False) for k, one in kernels.items()}
+    texts = plain(text_of(module))
+    ours = case.run(monkeypatch, lowered)
+    theirs = case.run(monkeypatch, {k: getattr(texts, k) for k in kernels})
+    np.testing.assert_array_equal(ours, theirs)
+
+
+_under_numba: dict[str, Any] = {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits_as_under_numba(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine code as it is used, contracted, beside Numba's of the same text."""
+    case = CASES[name]
+    module = NAME + case.module
+    kernels = _kernels(import_module(module))
+    assert kernels
+    if module not in _under_numba:
+        _under_numba[module] = with_numba(text_of(module))
+    ours = case.run(monkeypatch, {})
+    theirs = case.run(monkeypatch, {k: getattr(_under_numba[module], k) for k in kernels})
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_noise_far_along_a_long_run() -> None:
+    """Counters beyond 32 bits, and a product of two numbers of 32 bits beyond 63."""
+    ours, theirs = np.zeros(7), np.zeros(7)
+    arguments = (2**33 - 3, 2**33, np.array([0, 0]), 0.5, 2**32 - 1, 2**32 - 2, 2**40 + 2**32 - 1)
+    add_noise(ours, *arguments)
+    plain(text_of(NAME + "noise")).add_noise(theirs, *arguments)
+    assert ours.all()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-14)
+
+
+def test_a_whole_number_for_a_float_is_not_compiled_anew() -> None:
+    limit = Explicit(Equation(), Cable(64, 1))  # a spacing that is a whole number
+    v, w = np.full((1, 64), 0.3), np.zeros((1, 64))
+    ours = limit.advance(v, w, 0.05, 3)
+    module = import_module(NAME + "explicit")
+    before = {made.own for made in module._tiles._made.values()}
+    theirs = Explicit(Equation(), Cable(64, 1.0)).advance(v, w, 0.05, 3)
+    assert {made.own for made in module._tiles._made.values()} == before
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("asked", ["len(x)", "x.size > 0", "x.shape[0] > 0"])
+def test_no_element_is_read_of_an_array_that_has_none(asked: str) -> None:
+    text = f"def pick(x, i):\n    return x[i] if {asked} else 0.5\n"
+    pick = generated(text, "pick", checked=True)
+    assert pick(np.empty(0), 3) == 0.5
+    assert pick(np.arange(4.0), 3) == 3.0
+    text = f"def pick(x, i):\n    return {asked} and x[i] > 2.0\n"
+    pick = generated(text, "pick", checked=True)
+    assert not pick(np.empty(0), 3)
+    assert pick(np.arange(4.0), 3)
+
+
+def test_the_cable_does_not_import_numba() -> None:
+    code = (
+        "import sys; from channelfit.fitzhugh_nagumo import *; from channelfit.fitzhugh_nagumo"
+        " import cuda; import channelfit.front.commands.fhn;"
+        " print([m for m in sys.modules if m.split('.')[0] == 'numba'])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,495 @@
+"""The front door: what a Python user calls, from arrays and files to a fit and back."""
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+import channelfit as cf
+from channelfit.front import table as tables
+from channelfit.front.main import main
+from channelfit.front.progress import NotebookScreen, screen_for
+from channelfit.front.table import Table, table_of
+from channelfit.results.report.terminal import SearchScreen
+from support.places import ROOT
+
+MODEL = ROOT / "models" / "model_b.yaml"
+STEPS = {"name": "two steps", "sampling": 0.5, "holding": -80}
+SEGMENTS = [{"step": {"values": [-40, 0, 40]}, "for": 60}, {"step": -60, "for": 30}]
+
+
+@pytest.fixture(scope="module")
+def model() -> cf.Model:
+    return cf.Model.load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def protocol() -> cf.Protocol:
+    return cf.Protocol.from_segments(**STEPS, segments=SEGMENTS)
+
+
+@pytest.fixture(scope="module")
+def recorded(model, protocol) -> np.ndarray:
+    current = cf.simulate(model, protocol, backend="reference").current
+    return current + np.random.default_rng(5).normal(0, 0.5, current.shape)
+
+
+@pytest.fixture(scope="module")
+def fitted(model, protocol, recorded) -> cf.Fit:
+    return cf.fit(model, protocol, recorded, seed=3, progress=False)
+
+
+# --- fit ------------------------------------------------------------------------------------------
+
+
+def test_arrays_come_to_a_fit(fitted, model, recorded):
+    truth = {p.name: p.value for p in model.channel.parameters}
+    apart = {n: abs(fitted.values[n] - truth[n]) / fitted.errors[n] for n in truth}
+    assert max(apart.values()) < 5, apart
+    assert fitted.rms == pytest.approx(0.5, rel=0.1)
+    (trace,), (residual,) = fitted.traces, fitted.residuals
+    np.testing.assert_allclose(residual, trace - recorded, rtol=0, atol=1e-12)
+    assert fitted.cost == pytest.approx(np.mean(residual**2), rel=1e-12)
+    assert fitted.open == [row["text"] for row in fitted.summary["uncertainty"]["undetermined"]]
+    assert "cost" in repr(fitted)
+    assert "gmax" in str(fitted)
+    assert "RMS" in str(fitted)
+
+
+def test_a_file_says_it_all():
+    found = cf.fit(MODEL, stop={"generations": 2}, optimizer="genetic", seed=4, progress=False)
+    assert found.result.optimizer == "genetic"
+    assert (found.result.generations, found.result.seed) == (2, 4)
+
+
+def test_the_command_line_finds_the_same(tmp_path):
+    options = ["--seed", "4", "--generations", "3", "--optimizer", "genetic", "--quiet"]
+    main(["optimize", str(MODEL), *options, "--out", str(tmp_path / "run")], standalone_mode=False)
+    here = cf.fit(MODEL, stop={"generations": 3}, optimizer="genetic", seed=4, progress=False)
+    there = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert here.summary["cost"] == there["cost"]
+    assert {n: r["value"] for n, r in there["parameters"].items()} == here.values
+
+
+def test_two_experiments_and_weights(model, protocol, recorded):
+    ramp = cf.Protocol.from_segments(
+        name="ramp", sampling=0.5, holding=-80, segments=[{"ramp": [-80, 40], "for": 40}]
+    )
+    second = cf.simulate(model, ramp, backend="reference").current
+    weights = np.ones_like(recorded)
+    weights[:, :20], broken = 0.0, recorded.copy()
+    broken[:, :20] = np.nan
+    found = cf.fit(
+        model,
+        [protocol, ramp],
+        [broken, second],
+        weights=[weights, None],
+        progress=False,
+        stop={"generations": 3},
+        optimizer="genetic",
+    )
+    first, other = found.residuals
+    assert np.isnan(first[:, :20]).all()
+    assert np.isfinite(first[:, 20:]).all()
+    assert other.shape == second.shape
+
+
+@pytest.mark.parametrize("kind", ["frame", "mapping", "recording"])
+def test_currents_of_every_kind(kind, model, protocol, recorded, fitted, tmp_path):
+    names = [f"sweep {k}" for k in range(len(recorded))]
+    if kind == "frame":
+        given = pd.DataFrame(recorded.T, columns=names)
+    elif kind == "recording":
+        given = cf.Recording.from_arrays(protocol, recorded)
+    else:
+        table = pd.DataFrame(recorded.T, columns=names)
+        table.insert(0, "t", protocol.times_ms)
+        table.to_csv(tmp_path / "cell.csv", index=False)
+        given = {
+            "file": str(tmp_path / "cell.csv"),
+            "time": {"column": "t", "unit": "ms"},
+            "current": {"columns": "all", "unit": "pA"},
+        }
+    found = cf.fit(model, protocol, given, seed=3, progress=False)
+    assert found.values == fitted.values
+
+
+def test_a_column_of_pandas_is_a_single_sweep(model):
+    one = cf.Protocol.from_segments(sampling=0.5, holding=-80, segments=[{"step": 0, "for": 40}])
+    current = cf.simulate(model, one, backend="reference").current[0]
+    frame = pd.DataFrame({"t": one.times_ms, "i": current})
+    found = cf.fit(
+        model,
+        one,
+        frame["i"],
+        time=frame["t"],
+        progress=False,
+        optimizer="genetic",
+        stop={"generations": 2},
+    )
+    assert found.traces[0].shape == (1, len(current))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"time": "seconds"}, "1000*time"),
+        ({"current": "turned"}, "turned"),
+        ({"current": None}, "a current is needed"),
+        ({"weights": "negative"}, "weight"),
+        ({"optimizer": {"name": "genetik"}}, 'unknown optimizer "genetik"'),
+        ({"optimizer": {"name": "genetic", "populaton": 5}}, "populaton"),
+        ({"stop": {"second": 5}}, "second"),
+        ({"backend": "gpu"}, "is not one of auto, reference, cpu, cuda"),
+        ({"start": "here"}, "values"),
+        ({"seed": "five"}, "five"),
+        ({"current": [1, 2]}, "two steps"),
+        ({"current": Path("cell7.csv")}, "the columns of cell7.csv"),
+    ],
+)
+def test_what_is_refused(change, message, model, protocol, recorded):
+    arguments = {"current": recorded} | change
+    if change.get("time") == "seconds":
+        arguments["time"] = protocol.times_ms / 1e3
+    if isinstance(change.get("current"), str):
+        arguments["current"] = recorded.T
+    if "weights" in change:
+        arguments["weights"] = -np.ones_like(recorded)
+    with pytest.raises(cf.InputError, match=message.replace("*", r"\*")):
+        cf.fit(model, protocol, progress=False, **arguments)
+
+
+def test_what_looks_wrong_is_warned_of(model, protocol, recorded):
+    flat = recorded.clip(max=float(np.quantile(recorded, 0.8)))
+    with pytest.warns(cf.InputWarning, match="recording"):
+        cf.fit(model, protocol, flat, progress=False, optimizer="genetic", stop={"generations": 1})
+
+
+# --- saved and loaded -----------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_loaded_again(fitted, tmp_path):
+    folder = fitted.save(tmp_path / "run")
+    names = {p.name for p in folder.iterdir()}
+    assert {"fit.yaml", "summary.json", "history.csv", "traces.png", "data.csv"} <= names
+    again = cf.load(folder)
+    assert again.values == fitted.values
+    assert again.errors == fitted.errors
+    np.testing.assert_array_equal(again.traces[0], fitted.traces[0])
+    np.testing.assert_array_equal(again.residuals[0], fitted.residuals[0])
+    assert again.result.evaluations == fitted.result.evaluations
+    with pytest.raises(cf.InputError, match="not empty"):
+        fitted.save(folder)
+    twice = again.save(tmp_path / "twice")
+    assert cf.load(twice / "fit.yaml").values == fitted.values
+
+
+def test_a_file_that_was_changed_is_judged_anew(fitted, tmp_path):
+    """Not its traces by the new values, and its table and cost by the old."""
+    file = fitted.save(tmp_path / "run") / "fit.yaml"
+    document = yaml.safe_load(file.read_text())
+    document["parameters"]["gmax"]["value"] = changed = 0.9 * fitted.values["gmax"]
+    file.write_text(yaml.safe_dump(document))
+    again = cf.load(file)
+    assert again.values["gmax"] == changed
+    assert again.summary["cost"] == again.cost > 2 * fitted.cost
+    assert again.errors != fitted.errors
+
+
+def test_weights_and_gaps_survive_saving(model, protocol, recorded, tmp_path):
+    random = np.random.default_rng(2)
+    weights = random.choice([0.0, 1.0, 2.5], size=recorded.shape)
+    gaps = np.where(weights == 0, np.nan, recorded)
+    found = cf.fit(
+        model,
+        protocol,
+        gaps,
+        weights=weights,
+        progress=False,
+        optimizer="genetic",
+        stop={"generations": 2},
+        name="with gaps",
+    )
+    again = cf.load(found.save(tmp_path / "run"))
+    np.testing.assert_array_equal(again.plan.problem.fitted[0].recording.weight, weights)
+    assert again.cost == pytest.approx(found.cost, rel=1e-12)
+    assert again.name == "with gaps"
+
+
+def test_a_saved_fit_is_fitted_by_the_command_line(fitted, tmp_path):
+    folder = fitted.save(tmp_path / "run")
+    main(
+        ["optimize", str(folder / "fit.yaml"), "--quiet", "--out", str(tmp_path / "again")],
+        standalone_mode=False,
+    )
+    again = json.loads((tmp_path / "again" / "summary.json").read_text())
+    assert again["cost"] == pytest.approx(fitted.cost, rel=1e-6)
+
+
+def test_a_folder_is_written_as_the_search_goes(model, protocol, recorded, tmp_path):
+    found = cf.fit(
+        model,
+        protocol,
+        recorded,
+        progress=False,
+        optimizer="genetic",
+        stop={"generations": 2},
+        folder=tmp_path / "run",
+    )
+    saved = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert saved["parameters"] == found.summary["parameters"]
+    assert yaml.safe_load((tmp_path / "run" / "fit.yaml").read_text())["fit"]["start"] == "values"
+
+
+def test_the_fitted_model_simulates_and_is_saved(fitted, protocol, tmp_path):
+    simulated = cf.simulate(fitted, protocol)
+    np.testing.assert_allclose(simulated.current, fitted.traces[0], rtol=0, atol=1e-9)
+    fitted.model.save(tmp_path / "fitted.yaml")
+    again = cf.simulate(tmp_path / "fitted.yaml", protocol)
+    np.testing.assert_array_equal(again.current, simulated.current)
+
+
+def test_a_function_has_a_cost_and_no_currents(tmp_path):
+    found = cf.fit(
+        ROOT / "models" / "functions" / "sphere.yaml", stop={"evaluations": 3000}, progress=False
+    )
+    again = cf.load(found.save(tmp_path / "run"))
+    assert (again.cost, again.values) == (found.cost, found.values)
+    assert found.plot()._repr_png_().startswith(b"\x89PNG")
+    for name in ("rms", "traces", "residuals", "model"):
+        with pytest.raises(cf.InputError, match="a function has no currents"):
+            getattr(found, name)
+    for call in (cf.uncertainty, lambda one: cf.compare(one, one)):
+        with pytest.raises(cf.InputError, match="a function has no currents"):
+            call(found)
+
+
+# --- simulate -------------------------------------------------------------------------------------
+
+
+def test_a_simulation_is_the_command_lines(model, tmp_path):
+    steps = ROOT / "protocols" / "activation.yaml"
+    found = cf.simulate(model, steps, values={"gmax": 3.0})
+    csv = found.to_csv(tmp_path / "here.csv")
+    main(
+        [
+            "simulate",
+            str(MODEL),
+            str(steps),
+            "--set",
+            "parameters.gmax.value=3",
+            "--out",
+            str(tmp_path / "there"),
+        ],
+        standalone_mode=False,
+    )
+    assert csv.read_text() == (tmp_path / "there.csv").read_text()
+    assert found.current.shape == found.voltage.shape == (len(found.voltage), len(found.time))
+
+
+def test_a_sample_without_a_current_is_refused_in_words_that_fit_every_caller(model, protocol):
+    current = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
+    with pytest.raises(cf.InputError, match=r"numpy.isfinite\(current\) as the weights"):
+        cf.fit(model, protocol, current, progress=False)
+
+
+def test_values_are_checked(model, protocol):
+    with pytest.raises(cf.InputError, match="no such parameter"):
+        cf.simulate(model, protocol, values={"gmaxx": 1.0})
+    with pytest.raises(cf.InputError, match="not a number"):
+        cf.simulate(model, protocol, values={"gmax": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("3 nS", "a number in nS was expected, without a unit beside it, not '?\"?3 nS"),
+        (True, "a number in nS was expected"),
+        ([3.0], "a number in nS was expected"),
+        (-3, "-3 lies outside the range of this parameter, .* nS"),
+    ],
+)
+def test_a_value_has_a_number_in_its_range(model, protocol, given, message):
+    with pytest.raises(cf.InputError, match=message) as caught:
+        cf.simulate(model, protocol, values={"gmax": given})
+    assert caught.value.key == "gmax"
+
+
+def test_states_and_open_probability_of_a_simulation():
+    """Beside what the current says of them, and a scheme's steady state of two rates."""
+    steps = cf.Protocol.steps(holding=-80, levels=[-40, 20], duration=400, sampling=1)
+    found = cf.simulate(ROOT / "models" / "model_a.yaml", steps)
+    p = cf.Model.load(ROOT / "models" / "model_a.yaml").values
+    assert list(found.states) == ["C", "O"]
+    np.testing.assert_allclose(found.states["C"] + found.states["O"], 1, atol=1e-12)
+    drive = found.voltage - float(found.channel.reversal)
+    apart = np.abs(drive) > 1
+    is_open = found.current[apart] / (p["gmax"] * drive[apart])
+    np.testing.assert_allclose(found.open_probability[apart], is_open, atol=1e-9)
+    gates = cf.simulate(ROOT / "models" / "na_hh.yaml", steps)
+    assert list(gates.states) == ["m", "h"]
+    np.testing.assert_allclose(
+        gates.open_probability, gates.states["m"] ** 3 * gates.states["h"], rtol=1e-12
+    )
+
+
+def test_of_several_currents_each_has_its_open_probability():
+    two = cf.Model(
+        name="two",
+        currents={
+            name: {
+                "gates": {"n": {"power": 1, "alpha": rate, "beta": "b"}},
+                "conductance": "g",
+                "reversal": "-80 mV",
+            }
+            for name, rate in (("slow", "b"), ("fast", "3*b"))
+        },
+        parameters={
+            "b": {"range": [0.01, 1], "unit": "1/ms", "value": 0.1},
+            "g": {"range": [1, 100], "unit": "nS", "value": 10},
+        },
+    )
+    found = cf.simulate(two, cf.Protocol.steps(holding=-80, levels=[0], duration=9, sampling=1))
+    assert found.open_probabilities["fast"][0, 5] == pytest.approx(0.75)
+    with pytest.raises(cf.InputError, match="currents slow, fast; take one of"):
+        _ = found.open_probability
+
+
+@pytest.mark.parametrize("name", ["model_b.yaml", "na_hh.yaml"])
+def test_a_model_file_is_no_saved_fit(name):
+    with pytest.raises(cf.InputError, match=r"is no saved fit.*Model\.load reads a model file"):
+        cf.load(ROOT / "models" / name)
+
+
+def test_a_cable_is_solved_from_python_as_by_the_command_line(tmp_path):
+    found = cf.fhn("rest", np.linspace(0, 5, 3), right=1.0, nodes=81, stimuli=["0.2,x=0:5,t=1:2"])
+    options = "--initial rest --right 1 --nodes 81 --end 5 --frames 3 --stimulus 0.2,x=0:5,t=1:2"
+    out = tmp_path / "there"
+    main(["fhn", *options.split(), "--out", str(out), "--quiet"], standalone_mode=False)
+    np.testing.assert_array_equal(found.v[:, 0], np.load(out / "results.npz")["v"])
+    for given, key in (({"scheme": "euler"}, "scheme"), ({"error": 1e-3}, "error")):
+        with pytest.raises(cf.InputError) as caught:
+            cf.fhn(**given)
+        assert caught.value.key == key
+
+
+# --- how sure, and which --------------------------------------------------------------------------
+
+
+def test_uncertainty_of_a_fit(fitted, tmp_path):
+    found = cf.uncertainty(fitted, profiles=["gmax"], progress=False)
+    assert found.errors["gmax"] == pytest.approx(fitted.errors["gmax"], rel=0.05)
+    (profile,) = found.profiles
+    assert profile.lower < fitted.values["gmax"] < profile.upper
+    files = {f.name for f in found.save(tmp_path / "sure")}
+    assert files >= {"uncertainty.json", "uncertainty.png", "profiles.csv", "profiles.png"}
+    with pytest.raises(cf.InputError, match="no free parameter"):
+        cf.uncertainty(fitted, profiles="gmaxx", progress=False)
+
+
+def test_schemes_are_compared(fitted, model, protocol, recorded, tmp_path):
+    document = model.document
+    document["parameters"]["gmax"] = {"value": 5.0, "fixed": True, "unit": "nS"}
+    fewer = cf.fit(
+        cf.Model.from_yaml(yaml.safe_dump(document)),
+        protocol,
+        recorded,
+        name="fewer",
+        progress=False,
+    )
+    found = cf.compare(fitted, fewer, progress=False)
+    table = found.table
+    assert table.loc["fewer", "free_parameters"] == table["free_parameters"].max() - 1
+    assert table["aic_weight"].sum() == pytest.approx(1)
+    assert {f.name for f in found.save(tmp_path)} == {"comparison.json", "comparison.png"}
+    folders = [one.save(tmp_path / one.name) for one in (fitted, fewer)]
+    again = cf.compare(*folders, progress=False)
+    assert again.summary["fits"][1]["cost"] == pytest.approx(found.summary["fits"][1]["cost"])
+    with pytest.raises(cf.InputError, match="two or more"):
+        cf.compare(fitted)
+
+
+# --- tables, pictures, progress -------------------------------------------------------------------
+
+
+def test_tables_with_and_without_pandas(fitted, monkeypatch):
+    frame = fitted.parameters
+    assert isinstance(frame, pd.DataFrame)
+    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
+    plain = fitted.parameters
+    assert isinstance(plain, Table)
+    assert plain.loc["gmax", "value"] == frame.loc["gmax", "value"] == fitted.values["gmax"]
+    assert plain["unit"]["gmax"] == frame["unit"]["gmax"]
+    assert plain.index == list(frame.index)
+    assert list(plain) == list(frame)
+    with pytest.raises(KeyError, match="there is value"):
+        plain["values"]
+
+
+def test_names_are_harmless_in_html(monkeypatch):
+    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
+    shown = table_of({"<script>": {"value": "<b>"}}, ["value"])._repr_html_()
+    assert "<script>" not in shown
+    assert "<b>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_what_a_notebook_shows(fitted, protocol):
+    page = fitted._repr_html_()
+    assert "gmax" in page
+    assert "RMS" in page
+    assert fitted.plot()._repr_png_().startswith(b"\x89PNG")
+    assert cf.simulate(fitted, protocol).plot()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_progress_in_a_notebook(monkeypatch, fitted, model, protocol, recorded):
+    shown = []
+
+    class Display:
+        def update(self, page):
+            shown.append(page)
+
+    played = type(sys)("IPython")
+    played.display = type(sys)("IPython.display")
+    played.display.HTML = str
+    played.display.display = lambda page, display_id: Display()
+    played.get_ipython = lambda: type("Shell", (), {"kernel": None})()
+    monkeypatch.setitem(sys.modules, "IPython", played)
+    monkeypatch.setitem(sys.modules, "IPython.display", played.display)
+    assert isinstance(screen_for("title", None), NotebookScreen)
+    cf.fit(model, protocol, recorded, optimizer="genetic", stop={"generations": 5})
+    assert any("best cost" in page for page in shown), shown
+    assert shown[-1] == ""
+
+
+def test_progress_elsewhere(capsys, model, protocol, recorded):
+    assert type(screen_for("title", True)) is SearchScreen
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cf.fit(model, protocol, recorded, optimizer="genetic", stop={"generations": 1})
+    assert capsys.readouterr() == ("", "")
+
+
+# --- the door itself ------------------------------------------------------------------------------
+
+
+def test_public_names_are_there_and_told_of():
+    for name in cf.__all__:
+        public = getattr(cf, name)
+        if name != "__version__":
+            assert len(public.__doc__) > 60, name
+            assert public.__module__.startswith("channelfit."), name
+    assert sorted(cf.__all__) == sorted(set(cf.__all__))
+    assert set(dir(cf)) == set(cf.__all__)
+
+
+def test_importing_loads_nothing_heavy():
+    code = "import sys, channelfit; print([m for m in ('numpy', 'sympy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,324 @@
+"""`--json`: what scripts are told while a command works, and when it has ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from channelfit.front import json_lines
+from channelfit.front.json_lines import EVENTS, EVERY_LINE, JsonLines, line, markdown
+from channelfit.front.main import main
+from channelfit.front.progress import Pieces
+from channelfit.reading.cautions import Caution
+from channelfit.reading.errors import InputError
+from channelfit.results.report.terminal import PlainConsole, SearchScreen
+from support import json_told
+from support.places import ROOT
+
+MODEL = ROOT / "models" / "model_b.yaml"
+SMALL = ("--backend", "cpu", "--population", 30, "--generations", 4, "--seed", 1)
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def check(stdout: str, verb: str) -> list[dict[str, Any]]:
+    """Each line is an object with the keys that the table promises, the first one and the last."""
+
+    def strict(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    lines = [json.loads(text, parse_constant=strict) for text in stdout.splitlines()]
+    for told in lines:
+        assert list(told) == [*EVERY_LINE, *EVENTS[told["event"]]]
+        assert told["verb"] == verb
+    assert [told["event"] for told in lines[:: len(lines) - 1]] == ["begin", "end"]
+    assert {"begin", "end"}.isdisjoint(told["event"] for told in lines[1:-1])
+    assert stdout.isascii()
+    seconds = [told["seconds"] for told in lines]
+    assert seconds == sorted(seconds)
+    return lines
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    folder = tmp_path_factory.mktemp("fit") / "run"
+    return folder, run("optimize", MODEL, *SMALL, "--out", folder, "--json")
+
+
+def test_a_fit_is_told_line_by_line(fitted: tuple[Path, Result]) -> None:
+    folder, result = fitted
+    lines = check(result.stdout, "optimize")
+    searching = [
+        told for told in lines if told["unit" if "unit" in told else "event"] == "generations"
+    ]
+    last = searching[-1]
+    assert (last["done"], last["total"], last["seconds_left"]) == (4, 4, 0)
+    assert last["evaluations"] == 120
+    assert last["best_cost"] > 0
+    end = lines[-1]
+    assert (end["state"], end["exit_code"], end["folder"]) == ("finished", 0, str(folder))
+    assert set(end["files"]) == {str(p) for p in folder.iterdir()}
+    assert end["summary"] == json.loads((folder / "summary.json").read_text())
+    assert "generation 4 of 4" in result.stderr  # the screen is there nevertheless
+
+
+def test_a_study_is_told(fitted: tuple[Path, Result], tmp_path: Path) -> None:
+    words = ("uncertainty", fitted[0] / "fit.yaml", "--profiles", "gmax,a12", "--backend", "cpu")
+    result = run(*words, "--out", tmp_path / "sure", "--json")
+    lines = check(result.stdout, "uncertainty")
+    stages = [told["stage"] for told in lines if told["event"] == "progress"]
+    assert "profile of gmax" in stages
+    of_profiles = [told for told in lines if told.get("unit") == "profiles"]
+    assert of_profiles[0]["total"] == 2
+    assert lines[-1]["summary"] == json.loads((tmp_path / "sure" / "uncertainty.json").read_text())
+    assert str(tmp_path / "sure" / "profiles.csv") in lines[-1]["files"]
+
+
+def table(folder: Path, spoiled: bool = True) -> Path:
+    """Activation curves; the third is flat where it is spoiled."""
+    v = np.arange(-80, 60, 5.0)
+    noise = np.random.default_rng(1).normal(0, 0.02, (6, v.size))
+    sets = 1 / (1 + np.exp(-(v + 20) / 8)) + noise
+    sets[2] = 1 if spoiled else sets[1]
+    file = folder / "act.csv"
+    np.savetxt(file, np.array([v, *sets]).T, delimiter=",", header="v,a,b,c,d,e,f", comments="")
+    return file
+
+
+def test_curves_are_told_with_their_failures(tmp_path: Path) -> None:
+    words = ("curves", "boltzmann", table(tmp_path), "--out", tmp_path / "fits", "--backend", "cpu")
+    result = run(*words, "--json", "--quiet")
+    lines = check(result.stdout, "curves")
+    (failed,) = [told for told in lines if told["event"] == "failed"]
+    assert (failed["name"], failed["reason"], failed["count"]) == ("c", "all points are equal", 1)
+    done = [told for told in lines if told.get("unit") == "data sets"][-1]
+    assert (done["done"], done["total"], done["failed"], done["seconds_left"]) == (6, 6, 1, 0)
+    end = lines[-1]
+    assert end["files"] == [str(tmp_path / f"fits.{kind}") for kind in ("csv", "png")]
+    counts = [end["summary"][word] for word in ("ok", "check", "failed")]
+    assert (counts[2], sum(counts)) == (1, 6)
+    assert result.stderr == ""
+
+
+def test_a_cable_is_told(tmp_path: Path) -> None:
+    result = run("fhn", "--end", 20, "--frames", 5, "--out", tmp_path / "run", "--json", "--quiet")
+    lines = check(result.stdout, "fhn")
+    last = [told for told in lines if told.get("unit") == "units of time"][-1]
+    assert (last["done"], last["total"]) == (20, 20)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert lines[-1]["summary"] == summary
+    warnings = [told["value"] for told in lines if told["event"] == "warning"]
+    assert warnings == summary["warnings"]
+
+
+def test_a_mistake_is_the_last_line(tmp_path: Path) -> None:
+    """Also one that is found before anything is read."""
+    for words in (
+        ("optimize", tmp_path / "none.yaml"),
+        ("uncertainty", tmp_path / "none.yaml"),
+        ("curves", "boltzmann", tmp_path / "none.csv"),
+        ("fhn", "--a", "1:2"),
+        ("optimize", "--resume", tmp_path / "none"),
+        ("curves", "--resume", tmp_path / "none"),
+        ("fhn", "--resume", tmp_path / "none"),
+        ("batch", "--resume", tmp_path / "none"),
+        ("run", "--resume", tmp_path / "none"),
+    ):
+        result = run(*words, "--json")
+        assert result.exit_code == 2
+        end = check(result.stdout, str(words[0]))[-1]
+        assert (end["state"], end["exit_code"]) == ("failed", 2)
+        assert end["reason"] in " ".join(result.stderr.split("Error: ")[1].splitlines())
+
+
+def test_what_is_cut_off_says_so(tmp_path: Path) -> None:
+    """And keeps its best so far, which the last line shows."""
+    words = [
+        "optimize",
+        MODEL,
+        "--population",
+        40,
+        "--generations",
+        100_000,
+        "--out",
+        tmp_path / "r",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "channelfit", *map(str, words), "--json", "--quiet"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    out = ""
+    for text in process.stdout:
+        out += text
+        if json.loads(text).get("unit") == "generations":  # lines come while it works
+            process.send_signal(signal.SIGTERM)
+            break
+    out += process.stdout.read()
+    assert process.wait() == 143
+    end = check(out, "optimize")[-1]
+    assert (end["state"], end["exit_code"], end["reason"]) == ("interrupted", 143, "interrupted")
+    assert end["summary"]["generations"] > 0
+
+
+HOSTILE = 'we\x1b[31mll\u2028 \ud800"\\\n\u202eA01\x00'
+
+
+def test_hostile_text_and_what_is_not_finite_become_strict_json() -> None:
+    told = line(
+        {"name": HOSTILE, "deep": [{HOSTILE: math.nan}], "cost": -math.inf, "path": Path("a")}
+    )
+    assert told.isascii()
+    assert told.count("\n") == 1
+    assert "\x1b" not in told
+    back = json.loads(told)
+    assert back["cost"] is None
+    assert (back["path"], back["name"]) == ("a", HOSTILE.replace("\ud800", "\\ud800"))
+    back["name"].encode("utf-8")  # no half of a surrogate pair is left
+
+
+def test_a_name_from_a_file_cannot_end_a_line(tmp_path: Path) -> None:
+    """A column's name that would be a line of its own."""
+    file = table(tmp_path)
+    text = file.read_text().replace("v,a,b,c", '"v","a","b","{""event"": ""end""}\t\x1b[2J"', 1)
+    file.write_text(text)
+    words = ("curves", "boltzmann", file, "--out", tmp_path / "fits", "--backend", "cpu")
+    result = run(*words, "--json", "--quiet")
+    lines = check(result.stdout, "curves")
+    assert len([told for told in lines if told["event"] == "end"]) == 1
+    (failed,) = [told for told in lines if told["event"] == "failed"]
+    assert failed["name"].startswith('{"event": "end"}')
+
+
+def test_an_event_that_the_table_does_not_name_is_a_defect(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with JsonLines("batch") as lines:
+        with pytest.raises(KeyError):
+            lines.tell("surprise")
+        with pytest.raises(KeyError):
+            lines.tell("failed", name="A01", why="lost")
+    assert len(check(capsys.readouterr().out, "batch")) == 2
+
+
+def test_pieces_are_told_with_the_time_that_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier run had done says nothing of the pace."""
+    monkeypatch.setattr(json_lines, "EVERY", 0.0)
+    clock = iter(np.arange(0, 1000, 10.0))
+    with JsonLines("batch") as lines, lines.screen("a plate", quiet=True) as screen:
+        screen.warn([Caution("plate.csv", "no seal is known", "all wells are taken")])
+        monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+        pieces = Pieces(screen, 4, "wells")
+        pieces.done("A01", kept=True)
+        pieces.done("A02")
+        pieces.done("A03", reason="the seal was lost")
+        monkeypatch.undo()
+        lines.done("A02", result={"cost": math.inf})
+        assert pieces.counted.failed == 1
+    told = check_events(capsys.readouterr().out)
+    assert [t["seconds_left"] is None for t in told["progress"]] == [True, True, False, False]
+    assert [t["kept"] for t in told["progress"]] == [0, 1, 1, 1]
+    assert told["done"][0]["result"] == {"cost": None}
+    assert told["failed"][0]["reason"] == "the seal was lost"
+    assert told["warning"][0]["place"] == "plate.csv"
+
+
+def check_events(stdout: str) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for told in json_told.told(stdout):
+        found.setdefault(told["event"], []).append(told)
+    return found
+
+
+def test_a_screen_that_is_written_to_a_file_is_calm(tmp_path: Path) -> None:
+    """A thousand pieces in no time are two lines, and of many failures the first are named."""
+    with open(tmp_path / "log", "w") as file:
+        screen = SearchScreen("x", console=PlainConsole(file=file, width=200))
+        with screen:
+            pieces = Pieces(screen, 1000, "wells")
+            for k in range(1000):
+                pieces.done(f"well {k}", reason="lost\x1b[2J" if k % 2 else "")
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sum("done" in text for text in lines) == 1
+    assert lines[-1].startswith("1,000 of 1,000 wells done, 500 failed, 0:")
+    assert lines[0] == "failed: well 1: lost\\x1b[2J"
+    assert len(lines) == 22
+
+
+def test_what_it_raises_is_told_and_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    for error, code, state in (
+        (InputError("no such well", "plate.csv"), 2, "failed"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError(), 2, "failed"),
+        (ZeroDivisionError("a defect"), 1, "failed"),
+    ):
+        with pytest.raises(type(error)), JsonLines("batch"):
+            raise error
+        end = check(capsys.readouterr().out, "batch")[-1]
+        assert (end["state"], end["exit_code"]) == (state, code)
+
+
+def test_the_guide_shows_the_table_of_the_program() -> None:
+    text = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"(\| event \| key .*?\n)\n", text + "\n", re.DOTALL)
+    assert shown == markdown()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
+def test_a_closed_standard_output_is_told(tmp_path: Path) -> None:
+    """As some services begin a command, or `>&-`."""
+    words = ["fhn", "--end", "5", "--frames", "3", "--out", str(tmp_path / "r"), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "channelfit", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: os.close(1),
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "Error: standard output is closed, so that --json has nowhere to write\n"
+    )
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fhn", "--end", "5", "--frames", "3", "--out", "r", "--json", "--quiet"],
+        ["show", str(ROOT / "models" / "model_b.yaml")],
+        ["schema", "model"],
+        ["--help"],
+    ],
+)
+def test_a_reader_that_leaves_ends_the_command_quietly(words: list[str], tmp_path: Path) -> None:
+    """As with `| head -1`: no defect, as the exit code 1 would say, and not done either."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "channelfit", *words],
+        cwd=tmp_path,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(write)
+    assert done.returncode == 141
+    assert done.stderr == ""

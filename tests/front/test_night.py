@@ -1,0 +1,1040 @@
+"""`channelfit run`: jobs and their dependencies, failures, interrupts, and what goes on after them.
+
+What a queue does when jobs fail, die or are interrupted is tested with a program in place of
+channelfit's own, which does what the seed of a job says; the last tests run the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import channelfit as cf
+from channelfit.front.commands.run import refuse_clusters
+from channelfit.front.json_lines import JsonLines
+from channelfit.front.main import main
+from channelfit.front.night import queue
+from channelfit.front.night.calls import Call
+from channelfit.front.night.jobs import Job, Night, read_night
+from channelfit.front.night.jobs import Result as JobResult
+from channelfit.front.night.record import record_of
+from channelfit.front.night.screen import NightScreen
+from channelfit.front.watching.answers import Watched
+from channelfit.reading.documents import dump_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.nights import COMMANDS
+from channelfit.reading.schema import file_schema, kind_of
+from channelfit.results.processes import process_of
+from channelfit.results.runs import is_run
+from support.places import ROOT
+from support.plate_folder import FIT as BATCH_FIT
+from support.plate_folder import MODEL as BATCH_MODEL
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="signals and cores as on Linux")
+
+#: What a job does in place of `channelfit fhn --seed=N`.
+SCRIPT = """
+import os, signal, sys, time
+words = sys.argv[2:]
+given = dict(word[2:].partition("=")[::2] for word in words if word.startswith("--"))
+seed, out = int(given.get("seed", 0)), given.get("out", "")
+if os.environ.get("NIGHT_TRACE"):
+    with open(os.environ["NIGHT_TRACE"], "a") as trace:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+        trace.write(f"{os.path.basename(out)} begins {cores} {os.getcwd()}\\n")
+print("this is job", seed)
+if out:
+    os.makedirs(out, exist_ok=True)
+    open(os.path.join(out, "summary.json"), "w").write("{}")
+if seed == 1:
+    raise ZeroDivisionError("a defect")
+if seed == 2:
+    print("Error: cell.csv: line 3: no number")
+    sys.exit(2)
+if seed == 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+if seed == 4:  # goes on until it is asked to end, and saves what it has
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    open(os.path.join(out, "ready"), "w").close()
+    time.sleep(60)
+if seed == 5:  # does not listen
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open(os.path.join(out, "ready"), "w").close()
+    time.sleep(60)
+if seed == 6:
+    time.sleep(0.3)
+if os.environ.get("NIGHT_TRACE"):
+    with open(os.environ["NIGHT_TRACE"], "a") as trace:
+        trace.write(f"{os.path.basename(out)} ends\\n")
+"""
+
+
+def job(seed: int = 0, *after: str) -> dict[str, Any]:
+    """A job that does what `SCRIPT` says of a seed."""
+    found: dict[str, Any] = {"fhn": {"seed": seed}}
+    return found | ({"after": list(after)} if after else {})
+
+
+def write(folder: Path, jobs: dict[str, Any], **more: Any) -> Path:
+    file = folder / "night.yaml"
+    file.write_text(dump_yaml({"jobs": jobs, **more}), "utf-8")
+    return file
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["run", *map(str, words)])
+
+
+def record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "night.json").read_text())
+    return found
+
+
+def states(folder: Path) -> dict[str, str]:
+    return {name: row["state"] for name, row in record(folder)["jobs"].items()}
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The played program, and where it traces what it does."""
+    monkeypatch.setattr(queue, "_PROGRAM", SCRIPT)
+    monkeypatch.setenv("NIGHT_TRACE", str(tmp_path / "trace"))
+    return tmp_path / "trace"
+
+
+# --- what a queue does ----------------------------------------------------------------------------
+
+
+def test_jobs_are_done_after_those_that_they_wait_for(played: Path, tmp_path: Path) -> None:
+    jobs = {"last": job(0, "b", "a"), "b": job(0, "a"), "a": job(), "free": job()}
+    done = run(write(tmp_path, jobs, name="a night", description="four"), "--out", tmp_path / "o")
+    assert done.exit_code == 0, done.output
+    trace = [line.split()[:2] for line in played.read_text().splitlines()]
+    assert [name for name, word in trace if word == "begins"] == ["a", "b", "last", "free"]
+    assert trace == [[name, w] for name in ("a", "b", "last", "free") for w in ("begins", "ends")]
+    summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+    assert summary["counts"] == {"finished": 4}
+    assert (summary["night"], summary["description"]) == ("a night", "four")
+    rows = {row["name"]: row for row in summary["jobs"]}
+    assert list(rows) == ["last", "b", "a", "free"]
+    assert rows["a"]["exit_code"] == 0
+    assert rows["a"]["see"] == "a/summary.json"
+    assert "this is job 0" in (tmp_path / "o" / rows["a"]["log"]).read_text()
+    assert "finished" in done.stdout
+    assert not re.search(r"\bbegins\b", done.stdout)  # progress stands on standard error
+    assert record(tmp_path / "o")["state"] == "finished"
+
+
+def test_the_failure_of_a_job_ends_no_other_but_those_that_wait_for_it(
+    played: Path, tmp_path: Path
+) -> None:
+    jobs = {
+        "crash": job(1),
+        "refused": job(2),
+        "killed": job(3),
+        "good": job(),
+        "skipped": job(0, "good", "crash"),
+        "also_skipped": job(0, "skipped"),
+        "after_good": job(0, "good"),
+    }
+    done = run(write(tmp_path, jobs), "--out", tmp_path / "o")
+    assert done.exit_code == 3
+    assert states(tmp_path / "o") == {
+        **dict.fromkeys(("crash", "refused", "killed"), "failed"),
+        **dict.fromkeys(("good", "after_good"), "finished"),
+        **dict.fromkeys(("skipped", "also_skipped"), "skipped"),
+    }
+    why = {name: row["reason"] for name, row in record(tmp_path / "o")["jobs"].items()}
+    assert why["crash"] == "exit code 1: ZeroDivisionError: a defect"
+    assert why["refused"] == "cell.csv: line 3: no number"
+    assert why["killed"].startswith("it was killed by SIGKILL")
+    assert why["skipped"] == "it waits for crash, which failed"
+    assert why["also_skipped"] == "it waits for skipped, which was skipped"
+    for reason in why.values():
+        assert reason in done.stdout.replace("\n", " ")
+        assert reason in done.stderr
+    page = (tmp_path / "o" / "night.html").read_text("utf-8")
+    assert "cell.csv: line 3: no number" in page
+    assert "<main>" in page  # with a role of its own it would be no landmark
+    assert 'href="good/summary.json"' in page
+
+
+def test_what_failed_is_tried_again_and_what_finished_is_not(played: Path, tmp_path: Path) -> None:
+    jobs = {"good": job(), "bad": job(1), "after": job(0, "bad")}
+    file, out = write(tmp_path, jobs), tmp_path / "o"
+    assert run(file, "--out", out).exit_code == 3
+    (out / "bad" / "half").write_text("half of a result")
+    write(tmp_path, {**jobs, "bad": job(0), "new": job(0)})
+    done = run("--resume", out)
+    assert done.exit_code == 0, done.output
+    begun = [line.split()[0] for line in played.read_text().splitlines() if " begins " in line]
+    assert begun == ["good", "bad", "bad", "after", "new"]
+    assert not (out / "bad" / "half").exists()
+    played.write_text("")
+    assert run(file, "--out", out).exit_code == 0  # the same call: nothing is left to do
+    assert played.read_text() == ""
+
+
+def test_as_many_jobs_as_are_wanted_run_side_by_side(played: Path, tmp_path: Path) -> None:
+    jobs = {f"j{k}": job(6) for k in range(5)}
+    done = run(write(tmp_path, jobs, side_by_side=2), "--out", tmp_path / "o")
+    assert done.exit_code == 0
+    running, most = 0, 0
+    for line in played.read_text().splitlines():
+        running += 1 if " begins " in line else -1
+        most = max(most, running)
+    assert most == 2
+
+
+@linux
+def test_the_cores_are_shared_evenly(played: Path, tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2:
+        pytest.skip("needs two cores")
+    jobs = {"a": job(6), "b": job(6), "alone": job(0, "a", "b")}
+    assert run(write(tmp_path, jobs, side_by_side=2), "--out", tmp_path / "o").exit_code == 0
+    begun = [line.split() for line in played.read_text().splitlines() if " begins " in line]
+    had = {row[0]: int(row[2]) for row in begun}
+    assert had["a"] + had["b"] == cores
+    assert had["alone"] == cores
+    assert len(os.sched_getaffinity(0)) == cores
+
+
+def test_jobs_work_in_the_folder_of_the_file(played: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    assert run(write(tmp_path / "in", {"a": job()}), "--out", tmp_path / "o").exit_code == 0
+    assert played.read_text().split()[3] == str(tmp_path / "in")
+
+
+# --- interrupts -----------------------------------------------------------------------------------
+
+#: `channelfit run` with the played program in place of that of jobs.
+PLAYED = """
+import sys
+from channelfit.front import interrupts
+interrupts.begin()
+from channelfit.front.night import queue
+from channelfit.front.json_lines import JsonLines
+from channelfit.front.main import main
+queue._PROGRAM = sys.argv.pop(1)
+main(prog_name="channelfit")
+"""
+
+
+def started(*words: object, program: str = SCRIPT) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PLAYED, program, "run", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=in_the_foreground,
+    )
+
+
+def in_the_foreground() -> None:
+    """A process of a background job would not hear Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def wait_for(what: Any, seconds: float = 60.0) -> None:
+    """Waits until a function gives something true."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@linux
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_reaches_the_jobs_and_leaves_all_resumable(
+    tmp_path: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = {"done": job(), "long": job(4, "done"), "waits": job(0, "long")}
+    file, out = write(tmp_path, jobs, side_by_side=2), tmp_path / "o"
+    process = started(file, "--out", out)
+    wait_for((out / "long" / "ready").exists)
+    assert record(out)["state"] == "running"
+    process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == code, told
+    assert states(out) == {"done": "finished", "long": "interrupted", "waits": "waiting"}
+    assert record(out)["state"] == "interrupted"
+    assert record(out)["jobs"]["long"]["exit_code"] == code
+    assert json.loads((out / "summary.json").read_text())["counts"]["waiting"] == 1
+    monkeypatch.setattr(queue, "_PROGRAM", SCRIPT.replace("seed == 4", "seed == 99"))
+    assert run("--resume", out).exit_code == 0
+    assert set(states(out).values()) == {"finished"}
+
+
+@linux
+def test_a_second_signal_kills_jobs_that_do_not_end(tmp_path: Path) -> None:
+    file, out = write(tmp_path, {"deaf": job(5)}), tmp_path / "o"
+    process = started(file, "--out", out)
+    wait_for((out / "deaf" / "ready").exists)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert states(out) == {"deaf": "interrupted"}
+
+
+@linux
+def test_a_night_that_was_killed_waits_for_no_job_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out = write(tmp_path, {"long": job(4), "waits": job(0, "long")}), tmp_path / "o"
+    process = started(file, "--out", out)
+    wait_for((out / "long" / "ready").exists)
+    process.kill()
+    process.communicate()
+    left = record(out)["jobs"]["long"]["process"]["pid"]
+    monkeypatch.setattr(queue, "_PROGRAM", SCRIPT.replace("seed == 4", "seed == 99"))
+    refused = run("--resume", out)
+    assert refused.exit_code == 2
+    assert f"the job long of an earlier call still goes on, as process {left}" in refused.output
+    assert states(out)["long"] == "running"
+    os.kill(left, signal.SIGKILL)
+    wait_for(lambda: not process_of(left)["started"])
+    assert run("--resume", out).exit_code == 0
+    assert set(states(out).values()) == {"finished"}
+
+
+@linux
+def test_two_calls_do_not_share_a_folder(tmp_path: Path) -> None:
+    file, out = write(tmp_path, {"long": job(4)}), tmp_path / "o"
+    process = started(file, "--out", out)
+    wait_for((out / "long" / "ready").exists)
+    refused = run(file, "--out", out)
+    assert refused.exit_code == 2
+    assert "another process is using it" in refused.output
+    process.terminate()
+    process.communicate(timeout=60)
+    assert states(out) == {"long": "interrupted"}
+
+
+# --- what has changed -----------------------------------------------------------------------------
+
+
+def test_what_has_finished_must_not_have_changed(played: Path, tmp_path: Path) -> None:
+    (tmp_path / "state.csv").write_text("x,v\n0,0\n200,1\n")
+    first = {"fhn": {"initial": "state.csv"}}
+    file, out = write(tmp_path, {"a": first, "b": job(1)}), tmp_path / "o"
+    assert run(file, "--out", out).exit_code == 3
+    before = (out / "night.json").read_bytes()
+    cases = {
+        "command was": {"a": {"fhn": {"initial": "state.csv", "frames": 7}}, "b": job(1)},
+        "no longer there": {"b": job(1)},
+    }
+    for told, jobs in cases.items():
+        write(tmp_path, jobs)
+        refused = run("--resume", out)
+        assert refused.exit_code == 2
+        assert told in refused.output
+    write(tmp_path, {"a": first, "b": job(0)})
+    (tmp_path / "state.csv").write_text("x,v\n0,0\n200,0.5\n")
+    refused = run("--resume", out)
+    assert refused.exit_code == 2
+    assert re.search(r"state\.csv was [0-9a-f]{64} and is [0-9a-f]{64}", refused.output)
+    told = json.loads(before)["jobs"]
+    assert record(out)["jobs"]["a"] == told["a"]  # nothing was lost by being refused
+    assert record(out)["jobs"]["b"]["state"] == "failed"
+    (tmp_path / "state.csv").write_text("x,v\n0,0\n200,1\n")
+    assert run("--resume", out).exit_code == 0
+
+
+def test_a_folder_may_be_moved_between_two_calls(played: Path, tmp_path: Path) -> None:
+    file = write(tmp_path, {"a": job(), "b": job(1, "a")})
+    assert run(file, "--out", tmp_path / "o").exit_code == 3
+    (tmp_path / "o").rename(tmp_path / "elsewhere")
+    write(tmp_path, {"a": job(), "b": job(0, "a")})
+    assert run("--resume", tmp_path / "elsewhere").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"jobs": 3}', '{"jobs": {"a": {"state": "no such"}}, "file": "x"}']
+)
+def test_a_damaged_record_is_refused(played: Path, tmp_path: Path, text: str) -> None:
+    file, out = write(tmp_path, {"a": job()}), tmp_path / "o"
+    assert run(file, "--out", out).exit_code == 0
+    (out / "night.json").write_text(text)
+    for words in (["--resume", out], [file, "--out", out]):
+        refused = run(*words)
+        assert refused.exit_code == 2
+        assert "night.json" in refused.output
+    assert (out / "night.json").read_text() == text
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "mine").write_text("mine")
+    refused = run(write(tmp_path, {"a": job()}), "--out", tmp_path / "o")
+    assert refused.exit_code == 2
+    assert "is not empty and holds no night" in refused.output
+    assert [p.name for p in (tmp_path / "o").iterdir()] == ["mine"]
+
+
+def test_a_link_in_place_of_the_folder_of_a_job_is_left_alone(played: Path, tmp_path: Path) -> None:
+    file, out = write(tmp_path, {"a": job(1)}), tmp_path / "o"
+    assert run(file, "--out", out).exit_code == 3
+    shutil.rmtree(out / "a")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kept").write_text("kept")
+    (out / "a").symlink_to(tmp_path / "mine")
+    assert run("--resume", out).exit_code == 3
+    assert "is no folder that a night has made" in record(out)["jobs"]["a"]["reason"]
+    assert (tmp_path / "mine" / "kept").read_text() == "kept"
+
+
+@linux
+def test_a_full_disk_for_a_while_does_not_end_a_night(
+    played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from channelfit.front.night import record as records
+
+    real, calls = records.write_text, []
+
+    def write_text(path: Path, text: str) -> None:
+        calls.append(path)
+        if 2 <= len(calls) <= 4:
+            raise InputError("cannot be written: No space left on device", path)
+        real(path, text)
+
+    monkeypatch.setattr(records, "write_text", write_text)
+    done = run(write(tmp_path, {"a": job(), "b": job()}), "--out", tmp_path / "o")
+    assert done.exit_code == 0
+    assert "No space left on device; it will be tried again" in done.stderr
+    assert states(tmp_path / "o") == {"a": "finished", "b": "finished"}
+
+
+# --- what is refused before the first job ---------------------------------------------------------
+
+OPTIMIZE = {"optimize": {"model": "little.yaml"}}
+BAD: dict[str, tuple[Any, str]] = {
+    "no_jobs": ({"jobs": {}}, "at least one job"),
+    "unknown_key": ({"jobs": {"a": job()}, "job": 3}, 'unknown key "job"; did you mean jobs?'),
+    "many_at_once": ({"jobs": {"a": job()}, "side_by_side": 0}, "side_by_side"),
+    "no_command": ({"jobs": {"a": {"after": "b"}}}, "and there is none"),
+    "two_commands": ({"jobs": {"a": {**job(), **OPTIMIZE}}}, "not fhn and optimize"),
+    "unknown_command": ({"jobs": {"a": {"fnh": {}}}}, "did you mean fhn?"),
+    "no_night_in_a_night": ({"jobs": {"a": {"run": {}}}}, 'unknown key "run"'),
+    "unknown_job": ({"jobs": {"aa": job(0, "ab"), "b": job()}}, 'there is no job "ab"'),
+    "unknown_result": (
+        {"jobs": {"b": {"report": {"runs": {"run": "a"}}}}},
+        'jobs.b: there is no job "a"',
+    ),
+    "cycle": (
+        {"jobs": {"a": job(0, "b"), "b": job(0, "c"), "c": job(0, "a")}},
+        "wait for each other",
+    ),
+    "itself": ({"jobs": {"a": job(0, "a")}}, "a waits for a"),
+    "same_folder": ({"jobs": {"Cell": job(), "cell": job()}}, "the same folder"),
+    "device": ({"jobs": {"NUL": job()}}, "a device on Windows"),
+    "out": ({"jobs": {"a": {"fhn": {"out": "/tmp/x"}}}}, "jobs.a.fhn.out: cannot be given"),
+    "resume": ({"jobs": {"a": {"uncertainty": {"fit": "f", "resume": True}}}}, "cannot be given"),
+    "json": ({"jobs": {"a": {"fhn": {"json": True}}}}, "stands in its log"),
+    "unknown_argument": ({"jobs": {"a": {"fhn": {"seeed": 3}}}}, "did you mean seed?"),
+    "missing_argument": ({"jobs": {"a": {"simulate": {"model": "m"}}}}, '"protocol" is missing'),
+    "missing_model": ({"jobs": {"a": {"optimize": {}}}}, '"model" is missing'),
+    "missing_data": ({"jobs": {"a": {"curves": {"curve": "hill"}}}}, '"data" is missing'),
+    "missing_kind": ({"jobs": {"a": {"export": {"fit": "m"}}}}, '"to" is missing, one of nmodl'),
+    "no_number": ({"jobs": {"a": {"fhn": {"seed": "three"}}}}, "'three' is not a valid integer"),
+    "no_choice": ({"jobs": {"a": {"fhn": {"scheme": "euler"}}}}, "'euler' is not one of"),
+    "out_of_range": ({"jobs": {"a": {"fhn": {"seed": -1}}}}, "-1 is not in the range"),
+    "two_values": ({"jobs": {"a": {"fhn": {"seed": [1, 2]}}}}, "takes one value, not 2"),
+    "no_values": ({"jobs": {"a": {"fhn": {"stimulus": []}}}}, "at least one value"),
+    "no_flag": ({"jobs": {"a": {"fhn": {"animation": "yes"}}}}, "true or false was expected"),
+    "a_flag": ({"jobs": {"a": {"fhn": {"seed": True}}}}, "wants a value, not true"),
+    "nested": ({"jobs": {"a": {"fhn": {"seed": [[1]]}}}}, "a text, a number"),
+    "null": ({"jobs": {"a": {"fhn": {"seed": None}}}}, "a text, a number"),
+    "null_job": ({"jobs": {"a": {"fhn": None}}}, "a mapping"),
+    "null_after": ({"jobs": {"a": {**job(), "after": None}}}, "the name of a job was expected"),
+    "no_reference": (
+        {"jobs": {"a": {"report": {"runs": {"job": "a"}}}}},
+        'unknown key "job"',
+    ),
+    "outside": (
+        {"jobs": {"a": job(), "b": {"report": {"runs": {"run": "a", "file": "../c"}}}}},
+        "jobs.b.report.runs.file: the name of a file in the folder",
+    ),
+    "absolute": (
+        {"jobs": {"a": job(), "b": {"report": {"runs": {"run": "a", "file": "/etc/passwd"}}}}},
+        "the name of a file in the folder",
+    ),
+    "missing_file": ({"jobs": {"a": {"optimize": {"model": "gone.yaml"}}}}, "gone.yaml: no such"),
+    "no_pattern": (
+        {"jobs": {"a": {"compare": {"fits": "none/*.yaml"}}}},
+        "nothing fits the pattern",
+    ),
+    "bad_model": ({"jobs": {"a": {"optimize": {"model": "night.yaml"}}}}, "jobs.a: "),
+    "bad_cable": ({"jobs": {"a": {"fhn": {"left": "open"}}}}, "jobs.a: --left"),
+    "bad_text": ({"jobs": {"a": {"fhn": {"left": "a\0b"}}}}, "NUL character"),
+}
+NAMES = ["..", ".", "a/b", "/etc", "a\\b", "-rf", "a b", "", "é", "a.b", "a" * 61, "$(id)", "a\nb"]
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+def test_a_night_that_cannot_be_done_is_refused_before_it_begins(
+    played: Path, tmp_path: Path, case: str
+) -> None:
+    document, told = BAD[case]
+    (tmp_path / "night.yaml").write_text(json.dumps(document))
+    done = run(tmp_path / "night.yaml", "--out", tmp_path / "o")
+    assert done.exit_code == 2, done.output
+    assert told in done.output
+    assert "night.yaml" in done.output
+    assert not (tmp_path / "o").exists()
+    assert not played.exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_is_no_plain_name_is_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "night.yaml"
+    file.write_text(json.dumps({"jobs": {name: job()}}))
+    with pytest.raises(InputError, match="cannot be the name of a job"):
+        read_night(file)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    jobs = {
+        "a": {"optimize": {"model": "gone.yaml"}},
+        "b": {"fhn": {"initial": "nowhere"}},
+        "good": job(),
+        "c": {"uncertainty": {"fit": {"run": "a"}}},
+    }
+    done = run(write(tmp_path, jobs), "--check")
+    assert done.exit_code == 2
+    assert "2 of 4 jobs cannot be done; 1 more wait for them. Nothing was begun" in done.output
+    assert "jobs.a.optimize.model" in done.output
+    assert "jobs.b: nowhere: cannot be read" in done.output
+
+
+def test_a_check_alone_begins_nothing(played: Path, tmp_path: Path) -> None:
+    done = run(write(tmp_path, {"a": job(1)}), "--check", "--out", tmp_path / "o")
+    assert (done.exit_code, done.stdout) == (0, "All 1 jobs can be done.\n")
+    assert not (tmp_path / "o").exists()
+    assert not played.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give either NIGHT or --resume"),
+        (["night.yaml", "--resume", "o"], "give either NIGHT or --resume"),
+        (["--resume", "o", "--out", "p"], "--out cannot stand beside --resume"),
+        (["--resume", "o"], "holds no night to go on with"),
+        (["gone.yaml"], "no such file"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_refused(words: list[str], told: str) -> None:
+    done = run(*words)
+    assert done.exit_code == 2
+    assert told in done.output
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def call(command: str, arguments: dict[str, Any]) -> Call:
+    """A job of a night in the folder /n."""
+    rows = {name: tuple(v if isinstance(v, list) else [v]) for name, v in arguments.items()}
+    one = Job("me", command, rows, (), "jobs.me")
+    night = Night(Path("/n/night.yaml"), "n", "", 1, {"me": one})
+    return Call(night, one, main.commands[command])
+
+
+def place(result: JobResult) -> Path:
+    return Path("/o") / result.job / (result.file or "fit.yaml")
+
+
+def test_the_words_of_a_job() -> None:
+    made = call(
+        "uncertainty",
+        {"set": ["a=1", "--b=2"], "families": True, "fit": JobResult("one"), "seed": "3"},
+    )
+    assert made.words(Path("/o/me"), place) == [
+        "uncertainty",
+        "--out=/o/me",
+        "--families",
+        "--seed=3",
+        "--set=a=1",
+        "--set=--b=2",
+        "--",
+        "/o/one/fit.yaml",
+    ]
+    files = call("export", {"fit": "x.yaml", "to": "latex", "point-process": False})
+    assert files.words(Path("/o/me"), place)[1:] == [
+        "--out=/o/me/me.tex",
+        "--to=latex",
+        "--",
+        "/n/x.yaml",
+    ]
+    several = call("report", {"runs": [JobResult("a"), "b", JobResult("c", "d.yaml")]})
+    assert several.words(Path("/o/me"), place)[-3:] == ["/o/a/fit.yaml", "/n/b", "/o/c/d.yaml"]
+
+
+hostile = st.one_of(
+    st.sampled_from(
+        ["--out=/etc", "-h", "--", "-", "--help", "; rm -rf /", "$(id)", "`id`", "..", "|"]
+    ),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=hostile, model=hostile)
+def test_no_value_is_taken_for_an_option(value: str, model: str) -> None:
+    made = call("optimize", {"set": [value, value], "optimizer": value, "model": "m" + model})
+    try:
+        words = made.words(Path("/o/me"), place)
+    except InputError:
+        return  # such as ${NAME}, which is not set
+    parsed = made.parsed(words)
+    assert parsed["overrides"] == (value, value)
+    assert parsed["optimizer"] == value
+    assert parsed["out"] == Path("/o/me")
+    assert parsed["model"] == Path("/n") / ("m" + model)
+    assert parsed["resume"] is None
+
+
+def test_every_command_of_a_night_is_one_of_the_program() -> None:
+    assert set(COMMANDS) <= set(main.commands)
+    for command, arguments in COMMANDS.items():
+        rows = {
+            name: [_as_read(value) for value in (given if isinstance(given, list) else [given])]
+            for name, given in arguments.items()
+        }
+        made = call(command, rows)
+        made.parsed(made.words(Path("/o/me"), place))
+
+
+def _as_read(value: Any) -> Any:
+    if isinstance(value, dict):
+        return JobResult(value["run"])
+    return value if isinstance(value, bool) else str(value)
+
+
+# --- the file, its schema and its keys ------------------------------------------------------------
+
+SHIPPED = sorted((ROOT / "models" / "nights").glob("*.yaml"))
+
+
+def faults(document: dict[str, Any]) -> list[str]:
+    checker = jsonschema.Draft7Validator(file_schema("night"))
+    return [error.message for error in checker.iter_errors(document)]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_nights_can_be_done(path: Path) -> None:
+    assert kind_of(read_yaml(path)) == "night"
+    assert faults(read_yaml(path)) == []
+    done = run(path, "--check")
+    assert done.exit_code == 0, done.output
+
+
+def test_what_the_schema_refuses_is_refused() -> None:
+    refused = [case for case, (document, _) in BAD.items() if faults(document)]
+    assert {"no_jobs", "unknown_key", "two_commands", "null", "no_reference"} <= set(refused)
+    assert faults({"jobs": {"a": {"fhn": {"seed": 3, "animation": True}}, "b": OPTIMIZE}}) == []
+
+
+#: By section and key two values in `NIGHT`, and the place of the key there.
+NIGHT: dict[str, Any] = {
+    "jobs": {"a": job(), "b": job(), "c": {"report": {"runs": {"run": "a"}}}},
+}
+ACTING: dict[tuple[str, str], tuple[tuple[str, ...], Any, Any]] = {
+    ("night", "name"): (("name",), "one", "two"),
+    ("night", "description"): (("description",), "one", "two"),
+    ("night", "side_by_side"): (("side_by_side",), 1, 2),
+    ("night", "jobs"): (("jobs",), {"a": job()}, {"b": job()}),
+    ("job", "after"): (("jobs", "b", "after"), [], "a"),
+    ("job result", "run"): (("jobs", "c", "report", "runs", "run"), "a", "b"),
+    ("job result", "file"): (("jobs", "c", "report", "runs", "file"), "x.yaml", "y.yaml"),
+} | {
+    ("job", command): (("jobs", "d"), {command: {"x": 1}}, {command: {"x": 2}})
+    for command in COMMANDS
+}
+
+
+def test_every_key_of_a_night_is_proven() -> None:
+    sections = ("night", "job", "job result")
+    assert set(ACTING) == {(section, key) for section in sections for key in KEYS[section]}
+
+
+@pytest.mark.parametrize(("section", "key"), sorted(ACTING))
+def test_a_key_of_a_night_acts(tmp_path: Path, section: str, key: str) -> None:
+    path, *values = ACTING[section, key]
+    seen = []
+    for value in values:
+        document = json.loads(json.dumps(NIGHT))
+        within = document
+        for word in path[:-1]:
+            within = within[word]
+        within[path[-1]] = value
+        assert faults(document) == []
+        (tmp_path / "n.yaml").write_text(dump_yaml(document))
+        seen.append(read_night(tmp_path / "n.yaml"))
+    assert seen[0] != seen[1]
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def test_a_night_is_watched_as_a_queue(played: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    jobs = {"a": job(1), "b": job(0, "a")}
+    assert run(write(tmp_path, jobs), "--out", out).exit_code == 3
+    shutil.rmtree(out / "a")
+    content = record(out)
+    content["jobs"]["<b>c\x1b[0m"] = {"state": "waiting", "command": "optimize"}
+    content["jobs"]["d"] = {"state": "running", "process": process_of(2**22 - 1) | {"started": "x"}}
+    (out / "night.json").write_text(json.dumps(content))
+    assert not is_run(out)
+    told = Watched(out).queue()
+    rows = {row["name"]: row for row in told["rows"]}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "a": "failed",
+        "b": "skipped",
+        "<b>c\\x1b[0m": "waiting",
+        "d": "killed",
+    }
+    assert rows["a"]["why"].startswith("exit code 1")
+    assert rows["b"]["fit"] == "fhn"
+    assert not any(row["page"] for row in rows.values())
+    assert told["counts"] == "1 failed, 1 skipped, 1 waiting, 1 killed"
+    for text in ("", "[]", '{"jobs": [1]}', '{"jobs": {"a": 3}}'):
+        (out / "night.json").write_text(text)
+        assert Watched(out).queue()["rows"] == []
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and the addresses in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
+
+
+def test_nothing_of_a_file_acts_on_the_page_or_the_terminal(played: Path, tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\x1b[2J"
+    file = tmp_path / "night.yaml"
+    jobs = {"a": job(2), "b": job(0)}
+    file.write_text(json.dumps({"name": evil, "description": evil, "jobs": jobs}))
+    done = run(file, "--out", tmp_path / "o")
+    assert done.exit_code == 3
+    assert "\x1b[2J" not in done.output
+    page = Tags()
+    page.feed((tmp_path / "o" / "night.html").read_text("utf-8"))
+    assert "script" not in page.tags
+    assert all(re.fullmatch(r"data:,|[ab](\.log|/[\w.]+)", one) for one in page.addresses)
+
+
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path, option: str) -> None:
+    done = run(write(tmp_path, {"a": job(2)}), "--out", tmp_path / "o", option)
+    assert done.exit_code == 3
+    if option == "--quiet":
+        assert (done.stdout, done.stderr) == (f"{tmp_path / 'o'}\n", "")
+    else:
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+        told = ["begin", "progress", "progress", "failed", "end"]
+        assert [line["event"] for line in lines] == told
+        assert (lines[2]["done"], lines[2]["total"], lines[2]["unit"]) == (0, 1, "jobs")
+        assert lines[3]["reason"] == "failed: cell.csv: line 3: no number"
+        end = lines[-1]
+        assert (end["state"], end["exit_code"]) == ("failed", 3)
+        assert end["summary"] == summary
+        assert [Path(file).name for file in end["files"]] == ["night.html", "summary.json"]
+
+
+def test_without_a_folder_one_is_made(
+    played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, {"a": job()}, name="cell 7")
+    assert run(file).exit_code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("cell_7-")
+    (tmp_path / "night.yaml").write_text("jobs: {a: {fhn: {scheme: euler}}}")
+    assert run(file).exit_code == 2
+    assert list((tmp_path / "runs").iterdir()) == [folder]
+
+
+# --- the real program -----------------------------------------------------------------------------
+
+MODEL = str(ROOT / "models" / "model_b.yaml")
+QUICK = {"model": MODEL, "optimizer": "genetic", "population": 40, "generations": 4}
+
+
+def called(*words: object) -> None:
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+
+
+def test_results_are_those_of_the_commands(tmp_path: Path) -> None:
+    jobs = {
+        "one": {"optimize": {**QUICK, "seed": 1}},
+        "mechanism": {"export": {"fit": {"run": "one"}, "to": "nmodl", "point-process": True}},
+        "wrong": {"fhn": {"error": 1}},  # which only the command itself refuses
+    }
+    file, out = write(tmp_path, jobs, side_by_side=2), tmp_path / "o"
+    process = subprocess.run(
+        [sys.executable, "-m", "channelfit", "run", file, "--out", out],
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 3, process.stderr
+    assert states(out) == {"one": "finished", "mechanism": "finished", "wrong": "failed"}
+    assert "is for --scheme auto" in record(out)["jobs"]["wrong"]["reason"]
+    called(*("optimize", MODEL, "--optimizer", "genetic", "--population", 40, "--generations", 4),
+           *("--seed", 1, "--out", tmp_path / "alone", "--quiet"))  # fmt: skip
+    values = [
+        read_yaml(folder / "fit.yaml")["parameters"] for folder in (out / "one", tmp_path / "alone")
+    ]
+    assert values[0] == values[1]
+    words = ["export", out / "one" / "fit.yaml", "--to", "nmodl", "--point-process"]
+    called(*words, "--out", tmp_path / "direct.mod")
+    text = (out / "mechanism" / "mechanism.mod").read_text("utf-8")
+    assert text == (tmp_path / "direct.mod").read_text("utf-8")
+    rows = {row["name"]: row for row in json.loads((out / "summary.json").read_text())["jobs"]}
+    assert (rows["one"]["see"], rows["mechanism"]["see"]) == (
+        "one/report.html",
+        "mechanism/mechanism.mod",
+    )
+
+
+@pytest.mark.slow
+def test_what_waits_for_a_dead_plate_is_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "kv.yaml").write_text(dump_yaml(BATCH_MODEL))
+    (tmp_path / "fit.yaml").write_text(dump_yaml(BATCH_FIT))
+    steps = cf.Protocol.steps([-40, -20, 0, 20, 40], duration=40, holding=-80, sampling=0.2)
+    steps.save(tmp_path / "steps.yaml")
+    for well in ("A01", "A02"):  # every sample is the same
+        np.savetxt(
+            tmp_path / f"{well}.csv",
+            np.full((200, 5), 7.0),
+            delimiter=",",
+            header="a,b,c,d,e",
+            comments="",
+        )
+    plate = {"batch": {"fit": "fit.yaml", "recordings": ["A0*.csv"]}}
+    again = {"batch": {"rerun": {"run": "plate"}}}
+    file = write(tmp_path, {"plate": plate, "again": again})
+    assert run(file, "--out", tmp_path / "out").exit_code == 3
+    assert states(tmp_path / "out") == {"plate": "failed", "again": "skipped"}
+    assert record(tmp_path / "out")["jobs"]["plate"]["reason"] == "exit code 3: all 2 wells failed"
+
+
+def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
+    """The words of a job that was cut off: with what it left, without it, and after a change."""
+    jobs = {
+        "fit": {"optimize": {**QUICK, "cluster": "local"}},
+        "sure": {"uncertainty": {"fit": MODEL}},
+        "mechanism": {"export": {"fit": MODEL, "to": "latex"}},
+    }
+    night = read_night(write(tmp_path, jobs))
+    calls = {name: Call(night, one, main.commands[one.command]) for name, one in night.jobs.items()}
+    folder = tmp_path / "o"
+    with record_of(folder) as kept:
+        kept.begin(night)
+        screen = NightScreen(JsonLines("run", False), "n", folder, quiet=True)
+        made = queue.Queue(night, calls, {}, kept, screen)
+        for name in jobs:
+            (folder / name).mkdir()
+            kept.set(name, state="interrupted", inputs=made._inputs(name))
+        (folder / "fit" / "resume.json").write_text("{}")
+        (folder / "sure" / "uncertainty-resume.json").write_text("{}")
+        (folder / "mechanism" / "half.tex").write_text("half")
+        went_on = {name: made._words(name, folder / name) for name in jobs}
+        words = ["optimize", f"--resume={folder / 'fit'}", "--cluster=local"]
+        assert went_on["fit"] == (words, True)
+        words, goes_on = went_on["sure"]
+        assert (words[1], words[-1], goes_on) == ("--resume", MODEL, True)
+        assert not went_on["mechanism"][1]
+        assert not (folder / "mechanism").exists()
+        (folder / "curves" / "x-unfinished").mkdir(parents=True)
+        assert queue._left_in(folder / "curves") is None
+        (folder / "curves" / "x-unfinished" / "resume.json").write_text("{}")
+        assert queue._left_in(folder / "curves") == folder / "curves" / "x-unfinished"
+        kept.set("fit", state="failed", inputs={"command": "another"})
+        words, goes_on = made._words("fit", folder / "fit")
+        assert (words[0], words[-1], goes_on) == ("optimize", MODEL, False)
+        assert not (folder / "fit").exists()
+
+
+def test_a_night_that_goes_on_connects_nowhere_unless_it_is_said_again(tmp_path: Path) -> None:
+    """Its folder may be somebody else's, as may be what listens there."""
+    where = "tcp://127.0.0.1:9"
+    jobs = {
+        "near": {"optimize": {**QUICK, "cluster": "local:1"}},
+        "far": {"optimize": {**QUICK, "cluster": where}},
+    }
+    night, folder = read_night(write(tmp_path, jobs)), tmp_path / "o"
+    with record_of(folder) as kept:
+        kept.begin(night)
+    refused = run("--resume", folder)
+    assert refused.exit_code == 2
+    assert "jobs.far.optimize.cluster: a cluster can run any program" in refused.stderr
+    assert f'say so: --cluster "{where}"' in refused.stderr
+    assert "near" not in refused.stderr
+    refuse_clusters(night, [where])
+    alone = run(tmp_path / "night.yaml", "--cluster", where)
+    assert alone.exit_code == 2
+    assert "--cluster goes with --resume" in alone.output
+
+
+#: `channelfit`, killed when all is written but the pictures and the page.
+KILLED_IN_THE_END = """
+import os
+from channelfit.results.run_folder import RunFolder
+RunFolder._finish_drawing = lambda *_: os._exit(9)
+from channelfit.__main__ import program
+program()
+"""
+
+
+@linux
+def test_a_job_that_was_killed_while_it_wrote_its_results_goes_on(tmp_path: Path) -> None:
+    """With its night. Its numbers are there, which does not make it one that has finished."""
+    file, out = write(tmp_path, {"fit": {"optimize": {**QUICK, "seed": 1}}}), tmp_path / "o"
+    assert run(file, "--out", out).exit_code == 0
+    (out / "fit").rename(tmp_path / "whole")
+    words = ["optimize", MODEL, "--optimizer", "genetic", "--population", "40", "--seed", "1"]
+    words += ["--generations", "4", "--out", out / "fit"]
+    process = subprocess.run([sys.executable, "-c", KILLED_IN_THE_END, *words])
+    assert process.returncode == 9
+    assert (out / "fit" / "summary.json").is_file()
+    content = record(out)
+    content["jobs"]["fit"] |= {"state": "running", "process": None}
+    (out / "night.json").write_text(json.dumps(content))
+    done = run("--resume", out)
+    assert done.exit_code == 0, done.output
+    assert "fit: optimize goes on" in done.stderr
+    left, whole = ({one.name for one in f.iterdir()} for f in (out / "fit", tmp_path / "whole"))
+    assert left == whole
+    assert (out / "fit" / "fit.yaml").read_bytes() == (tmp_path / "whole/fit.yaml").read_bytes()
+
+
+def history(folder: Path) -> list[list[str]]:
+    """The rows of `history.csv` without their times."""
+    rows = [line.split(",") for line in (folder / "history.csv").read_text().splitlines()]
+    return [row[:2] + row[3:] for row in rows]
+
+
+LONG = {
+    "long": {
+        "optimize": {"model": MODEL, "optimizer": "genetic", "population": 2000}
+        | {"generations": 1200}
+    },
+    "next": {
+        "simulate": {
+            "model": {"run": "long"},
+            "protocol": str(ROOT / "protocols" / "activation.yaml"),
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the jobs of `LONG` without an interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run(write(folder, LONG), "--out", folder / "o").exit_code == 0
+    return folder / "o"
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
+    tmp_path: Path, whole: Path, number: signal.Signals
+) -> None:
+    """SIGKILL is sent to the night and to its job, as in a power cut."""
+    file, out = write(tmp_path, LONG), tmp_path / "o"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "channelfit", "run", file, "--out", out],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=in_the_foreground,
+    )
+    lines = out / "long" / "history.csv"
+    wait_for(lambda: lines.exists() and len(lines.read_text().splitlines()) > 2)
+    process.send_signal(number)
+    if number == signal.SIGKILL:
+        process.wait()
+        left = record(out)["jobs"]["long"]["process"]["pid"]
+        os.kill(left, number)
+        wait_for(lambda: not process_of(left)["started"])
+    process.wait(timeout=60)
+    assert states(out)["next"] == "waiting"
+    assert states(out)["long"] == ("running" if number == signal.SIGKILL else "interrupted")
+    done = run("--resume", out)
+    assert done.exit_code == 0, done.output
+    assert "long: optimize goes on" in done.stderr
+    assert history(out / "long") == history(whole / "long")
+    for name in ("long/fit.yaml", "long/traces_1.csv", "next/model_b-activation.csv"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_plate_and_its_reruns_are_jobs(tmp_path: Path) -> None:
+    """The wells of a batch are looked at before, and are among what must not change."""
+    steps = cf.Protocol.steps([-40, 0, 40], duration=20, holding=-80, sampling=0.2)
+    steps.save(tmp_path / "steps.yaml")
+    (tmp_path / "kv.yaml").write_text(dump_yaml(BATCH_MODEL))
+    (tmp_path / "fit.yaml").write_text(dump_yaml(BATCH_FIT))
+    (tmp_path / "plate").mkdir()
+    clean = np.asarray(cf.simulate(cf.Model(**BATCH_MODEL), steps).current)
+    random = np.random.default_rng(4)
+    for well in ("A01", "A02"):
+        noisy = (clean + random.normal(0, 3, clean.shape)).T
+        names = ",".join(f"sweep {k}" for k in range(1, noisy.shape[1] + 1))
+        np.savetxt(
+            tmp_path / "plate" / f"{well}.csv", noisy, delimiter=",", header=names, comments=""
+        )
+    jobs = {
+        "plate": {"batch": {"fit": "fit.yaml", "recordings": ["plate/*.csv"], "starts": 4}},
+        "again": {"batch": {"rerun": {"run": "plate"}, "only": "A02", "starts": 8}},
+    }
+    file, out = write(tmp_path, jobs), tmp_path / "o"
+    done = run(file, "--out", out)
+    assert done.exit_code == 0, done.output
+    for name in jobs:
+        lines = (out / name / "wells.csv").read_text().splitlines()
+        assert [line.split(",")[0] for line in lines[1:]] == ["A01", "A02"]
+    told = record(out)["jobs"]["plate"]["inputs"]
+    assert str(tmp_path / "plate" / "A02.csv") in told
+    with (tmp_path / "plate" / "A02.csv").open("a") as data:
+        data.write("1,1,1\n")
+    refused = run("--resume", out)
+    assert refused.exit_code == 2
+    assert "A02.csv was" in refused.output
+    for bad in ({"recordings": "nowhere/*.csv"}, {"recordings": "plate", "only": "B07"}):
+        write(tmp_path, {"bad": {"batch": {"fit": "fit.yaml", **bad}}})
+        refused = run(file, "--check")
+        assert refused.exit_code == 2
+        assert "jobs.bad" in refused.output

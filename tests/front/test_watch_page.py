@@ -1,0 +1,422 @@
+"""The pages of `channelfit watch` in a browser: complete, quiet, usable by anyone, and live."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from channelfit.batch.page import plate_page
+from channelfit.results.processes import this_process
+from support.browser import NARROW, WIDE
+from support.places import MODELS
+from support.plates import plate
+from support.watched import made_batch, made_run, serving
+
+MODEL = MODELS / "model_b.yaml"
+HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>\u202e$$\\frac{1}{2}$$'
+LOOKS = [(WIDE, False), (WIDE, True), (NARROW, False), (NARROW, True)]
+#: How many pixels of a canvas have been drawn on.
+_DRAWN = """id => {
+    const seek = (root) => [...root.querySelectorAll("*")].flatMap((one) => [
+        ...(one.tagName === "CANVAS" ? [one] : []),
+        ...(one.shadowRoot ? seek(one.shadowRoot) : []),
+    ]);
+    return Math.max(0, ...seek(document.getElementById(id)).map((canvas) => {
+        if (!canvas.width || !canvas.height) return 0;
+        const copy = Object.assign(document.createElement("canvas"),
+            {width: canvas.width, height: canvas.height});
+        const own = copy.getContext("2d", {willReadFrequently: true});
+        own.drawImage(canvas, 0, 0);
+        const all = own.getImageData(0, 0, canvas.width, canvas.height).data;
+        let n = 0;
+        for (let k = 3; k < all.length; k += 4) n += all[k] > 0;
+        return n;
+    }));
+}"""
+
+
+def until(holds: Callable[[], object], tab, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it has not happened"
+        tab.wait_for_timeout(50)
+
+
+def drawn(tab, name: str) -> int:
+    return tab.evaluate(_DRAWN, name)
+
+
+def has_text(tab, selector: str, text: str, seconds: float = 120.0) -> None:
+    until(lambda: text in tab.locator(selector).inner_text(), tab, seconds)
+
+
+def gone() -> dict:
+    return this_process() | {"started": "another moment"}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """The folder of a small finished fit."""
+    folder = tmp_path_factory.mktemp("fitted") / "cell 7"
+    small = ["--backend", "cpu", "--population", "20", "--generations", "30", "--quiet"]
+    subprocess.run(
+        [sys.executable, "-m", "channelfit", "optimize", MODEL, *small, "--out", folder],
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory, fitted):
+    """A folder with a run of each state."""
+    place = tmp_path_factory.mktemp("runs")
+    shutil.copytree(fitted, place / "cell 7")
+    (place / "cell 7" / "report.html").write_text(
+        "<!doctype html><title>r</title><p id=a></p><script>a.textContent = 'a report'</script>"
+    )
+    made_run(place / "one that runs", best_cost=4.0)
+    made_run(place / "one that was killed", process=gone(), best_cost=9.0)
+    made_run(place / "one that failed", state="failed", reason="no space is left")
+    made_run(place / "one stopped", state="interrupted", reason="interrupted")
+    (place / "one unclear").mkdir()
+    (place / "one unclear" / ".running").touch()
+    return place
+
+
+def check_page(page) -> None:
+    assert page.errors == []
+    assert page.requests_elsewhere() == []
+    assert page.violations() == []
+    assert page.overflow() == 0
+
+
+# --- a queue --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
+def test_the_queue_is_whole_and_for_everyone(width, dark, page, queue):
+    with serving(queue) as server:
+        tab = page.open(server.address, width, dark)
+        tab.locator("#runs tbody tr").nth(5).wait_for()
+        check_page(page)
+        assert (
+            tab.locator("#news").inner_text()
+            == ("1 running, 1 unknown, 1 killed, 1 finished, 1 interrupted, 1 failed")
+            or tab.locator("#runs tbody tr").count() == 6
+        )
+        assert tab.locator("#runs .state.killed").count() == 1
+        assert "process is gone" in tab.locator("#runs").inner_text()
+
+
+def test_the_queue_is_used_by_keyboard(page, queue):
+    with serving(queue) as server:
+        tab = page.open(server.address)
+        tab.locator("#runs tbody tr").nth(5).wait_for()
+        reached = page.tabbed()
+        assert reached[0] == "input filter"
+        assert [one for one in reached if one.startswith("button")] == [
+            "button Run",
+            "button State",
+            "button Best cost",
+            "button Generation",
+            "button Time",
+            "button Started",
+        ]
+        assert sum(one.startswith("a ") for one in reached) == 7  # one of them with a report
+        tab.locator("th[data-order=cost] button").focus()
+        tab.keyboard.press("Enter")
+        assert tab.locator("th[data-order=cost]").get_attribute("aria-sort") == "ascending"
+        assert tab.locator("#runs tbody bdi").first.inner_text() == "one that runs"
+        tab.keyboard.press("Enter")
+        assert tab.locator("th[data-order=cost]").get_attribute("aria-sort") == "descending"
+        assert "one unclear" in tab.locator("#runs tbody th").last.inner_text()  # without a cost
+        tab.locator("#filter").focus()
+        tab.keyboard.type("KILLED")
+        assert tab.locator("#runs tbody tr:visible").count() == 1
+        assert tab.locator("#shown").inner_text() == "1 of 6 shown"
+        tab.locator("#runs a:visible").first.focus()
+        tab.keyboard.press("Enter")
+        has_text(tab, "h1", "one that was killed")
+        tab.locator("#back").focus()
+        tab.keyboard.press("Enter")
+        tab.locator("#runs tbody tr").nth(5).wait_for()
+        assert page.errors == []
+
+
+def test_a_row_keeps_the_focus_when_the_queue_changes(page, tmp_path):
+    for name in ("a", "b"):
+        made_run(tmp_path / name, state="finished", best_cost=5.0)
+    with serving(tmp_path) as server:
+        tab = page.open(server.address)
+        tab.locator("#runs tbody tr").nth(1).wait_for()
+        tab.get_by_role("link", name="b", exact=True).focus()
+        made_run(tmp_path / "c", best_cost=1.0)  # runs, so it comes first
+        tab.locator("#runs tbody tr").nth(2).wait_for()
+        assert tab.locator("#runs tbody bdi").first.inner_text() == "c"
+        assert tab.evaluate("document.activeElement.textContent") == "b"
+
+
+def test_a_report_opens_from_the_queue_and_cannot_reach_the_server(page, queue):
+    with serving(queue) as server:
+        tab = page.open(server.address)
+        tab.get_by_role("link", name="cell 7", exact=True).click()
+        tab.get_by_role("link", name="Open the report of this run").click()
+        has_text(tab, "body", "a report")
+        tab.goto(server.address)
+        tab.get_by_role("link", name="report of cell 7").click()
+        has_text(tab, "body", "a report")
+        assert page.errors == []
+        reached = tab.evaluate("fetch(location.href).then(() => 'reached', () => 'refused')")
+        assert reached == "refused"
+
+
+def test_a_folder_without_runs_and_one_that_vanishes_are_told(page, tmp_path):
+    place = tmp_path / "runs"
+    place.mkdir()
+    with serving(place) as server:
+        tab = page.open(server.address)
+        has_text(tab, "#news", "No run is here yet")
+        check_page(page)
+        made_run(place / "first")
+        has_text(tab, "#news", "1 running")
+        assert tab.locator("#runs tbody tr").count() == 1
+        shutil.rmtree(place)
+        has_text(tab, "#trouble", "this folder is no longer there")
+        assert tab.locator("#runs tbody tr").count() == 1  # what was known
+        check_page(page)
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
+def test_a_run_is_whole_and_for_everyone(width, dark, page, fitted):
+    with serving(fitted) as server:
+        tab = page.open(server.address, width, dark)
+        has_text(tab, "#state", "finished")
+        until(lambda: drawn(tab, "cost") > 1000 and drawn(tab, "traces") > 1000, tab)
+        check_page(page)
+        assert tab.locator("#parameters tbody tr").count() == 9
+        assert "30 generations done" in tab.locator("#why").inner_text()
+        assert "channelfit optimize" in tab.locator("#origin").inner_text()
+        assert tab.locator("#cost").get_attribute("aria-label").startswith("Best cost ")
+
+
+def test_a_change_of_colors_reaches_the_figures(page, fitted):
+    color = "() => Bokeh.documents[0].roots()[0].below[0].axis_label_text_color"
+    with serving(fitted) as server:
+        tab = page.open(server.address)
+        until(lambda: drawn(tab, "cost") > 1000 and drawn(tab, "traces") > 1000, tab)
+        light = tab.evaluate(color)
+        page.look(dark=True)
+        until(lambda: tab.evaluate(color) != light, tab)
+        assert page.errors == []
+
+
+def test_a_run_is_used_by_keyboard(page, fitted):
+    span = "() => { const x = Bokeh.documents[1].roots()[0].x_range; return [x.start, x.end]; }"
+    with serving(fitted) as server:
+        tab = page.open(server.address)
+        until(lambda: drawn(tab, "cost") > 1000 and drawn(tab, "traces") > 1000, tab)
+        reached = page.tabbed()
+        wanted = ["a report", "select experiment", "input from", "input to", "button whole"]
+        assert reached[:5] == wanted
+        # which of the two figures was made first is open
+        titles = "() => Bokeh.documents.map((one) => one.roots()[0].below[0].axis_label)"
+        place = tab.evaluate(titles).index("time (ms)")
+        span = span.replace("[1]", f"[{place}]")
+        whole = tab.evaluate(span)
+        tab.locator("#from").focus()
+        tab.keyboard.type("5")
+        tab.keyboard.press("Tab")
+        tab.keyboard.type("12.5")
+        tab.keyboard.press("Enter")
+        assert tab.evaluate(span) == [5, 12.5]
+        tab.locator("#whole").focus()
+        tab.keyboard.press("Enter")
+        until(lambda: tab.evaluate(span) == whole, tab)
+        assert tab.locator("#from").input_value() == ""
+        n = "() => Bokeh.documents[K].roots()[0].renderers[0].data_source.data.x.length"
+        n = n.replace("K", str(place))
+        first = tab.evaluate(n)
+        tab.locator("#experiment").focus()
+        tab.keyboard.press("ArrowDown")
+        until(lambda: tab.evaluate(n) != first, tab)
+        assert page.errors == []
+
+
+def test_new_traces_do_not_end_a_look_at_a_part_of_them(page, fitted, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(fitted, folder)
+    span = """() => {
+        const all = Bokeh.documents.map((one) => one.roots()[0]);
+        const x = all.find((plot) => plot.below[0].axis_label === "time (ms)").x_range;
+        return [x.start, x.end, all.map((plot) => plot.renderers[1].data_source.data.fit)];
+    }"""
+    with serving(folder) as server:
+        tab = page.open(server.address)
+        until(lambda: drawn(tab, "traces") > 1000, tab)
+        tab.locator("#from").fill("5")
+        tab.locator("#to").fill("12.5")
+        tab.locator("#to").press("Enter")
+        before = tab.evaluate(span)
+        file = folder / "fit.yaml"
+        document = yaml.safe_load(file.read_text())
+        document["parameters"]["gmax"]["value"] *= 0.5
+        file.write_text(yaml.safe_dump(document))
+        until(lambda: tab.evaluate(span)[2] != before[2], tab)
+        assert before[:2] == tab.evaluate(span)[:2] == [5, 12.5]
+        assert page.errors == []
+
+
+def test_long_texts_leave_every_column_on_the_screen(page, tmp_path):
+    long = "a path /data/2026/plate_17/cell_3_staircase_before_the_blocker.abf, " * 4
+    row = {"value": 1.0, "unit": "x" * 90, "lower": 0.0, "upper": 10.0, "note": long}
+    news = {"stage": long, "cost_unit": "y" * 90, "parameters": {"g" * 60: row}}
+    made_run(tmp_path / "runs" / "one", **news, reason=long)
+    wider = "it => it.scrollWidth - it.clientWidth"
+    with serving(tmp_path / "runs") as server:
+        tab = page.open(server.address)
+        tab.locator("#runs tbody tr a").first.wait_for()
+        assert tab.locator(".scrolls").evaluate(wider) == 0
+        tab.locator("#runs tbody tr a").first.click()
+        tab.locator("#parameters tbody tr").first.wait_for()
+        assert tab.locator(".scrolls").evaluate(wider) == 0
+
+
+def test_hostile_names_are_inert(page, tmp_path):
+    dialogs = []
+    page.tab.on("dialog", lambda one: dialogs.append(one.message) or one.dismiss())
+    parameters = {HOSTILE: {"value": 1.0, "unit": HOSTILE, "lower": 0, "upper": 2, "note": HOSTILE}}
+    news = dict.fromkeys(("name", "stage", "version", "optimizer", "cost_unit"), HOSTILE)
+    name = HOSTILE.replace("/", ":")
+    command = ["channelfit", "optimize", HOSTILE]
+    made_run(tmp_path / name, **news, warnings=[HOSTILE], parameters=parameters, command=command)
+    with serving(tmp_path) as server:
+        tab = page.open(server.address)
+        tab.locator("#runs tbody tr").wait_for()
+        shown = tab.locator("#runs tbody bdi").first.inner_text()
+        assert shown == name.replace("\u202e", "\\u202e")
+        tab.locator("#runs tbody tr a").first.click()
+        until(lambda: drawn(tab, "cost") > 1000, tab)
+        assert tab.locator("#warnings li").inner_text() == HOSTILE.replace("\u202e", "\\u202e")
+        assert tab.locator("img, main script, script:not([src])").count() == 0
+        assert "\u202e" not in tab.locator("body").inner_text()
+        assert page.errors == []
+        assert page.requests_elsewhere() == []
+        assert page.violations() == []
+    assert dialogs == []
+
+
+def test_a_page_tells_that_its_server_has_ended(page, tmp_path):
+    made_run(tmp_path / "run")
+    with serving(tmp_path / "run") as server:
+        tab = page.open(server.address)
+        has_text(tab, "#state", "running")
+    has_text(tab, "#trouble", "The server does not answer")
+
+
+def test_a_run_whose_folder_vanishes_is_told(page, tmp_path):
+    folder = made_run(tmp_path / "run")
+    with serving(folder) as server:
+        tab = page.open(server.address)
+        has_text(tab, "#state", "running")
+        shutil.rmtree(folder)
+        has_text(tab, "#trouble", "this folder is no longer there")
+        assert page.errors == []
+
+
+# --- a fit that goes on ---------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="strikes in the way of POSIX")
+def test_generations_arrive_while_a_fit_goes_on_and_its_kill_is_told(page, tmp_path):
+    """From before the first generation, by a fit of its own, in a queue and on its page."""
+    place = tmp_path / "runs"
+    place.mkdir()
+    with serving(place) as server:
+        tab = page.open(server.address)
+        has_text(tab, "#news", "No run is here yet")
+        endless = ["--population", "16", "--generations", "1000000", "--quiet", "--backend", "cpu"]
+        fit = subprocess.Popen(
+            [sys.executable, "-m", "channelfit", "optimize", MODEL, *endless],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            has_text(tab, "#news", "1 running")
+            tab.locator("#runs tbody a").first.click()
+            has_text(tab, "#facts", "Generation")
+            seen = set()
+
+            def arrives() -> bool:
+                text = tab.locator("#facts").inner_text()
+                seen.add(text.partition("Generation\n")[2].partition(" of 1000000")[0])
+                return len(seen) >= 4
+
+            until(arrives, tab)
+            assert "left" in tab.locator("#facts").inner_text()
+            until(lambda: drawn(tab, "cost") > 1000, tab)
+            until(lambda: drawn(tab, "traces") > 1000, tab)
+            assert tab.locator("#parameters tbody tr").count() == 9
+            check_page(page)
+            fit.send_signal(signal.SIGKILL)
+            fit.wait()
+            has_text(tab, "#state", "killed")
+            assert "did not say that it ended" in tab.locator("#why").inner_text()
+            assert tab.locator("#news").inner_text() == "The run is now killed."
+            assert page.errors == []
+        finally:
+            fit.kill()
+            fit.wait()
+
+
+def test_a_run_that_finishes_is_told_to_those_who_do_not_see(page, tmp_path):
+    folder = made_run(tmp_path / "run")
+    with serving(folder) as server:
+        tab = page.open(server.address)
+        has_text(tab, "#state", "running")
+        assert tab.locator("#done").is_visible()
+        told = json.loads((folder / "state.json").read_text())
+        told |= {"state": "finished", "reason": "300 generations done"}
+        (folder / "state.json").write_text(json.dumps(told))
+        has_text(tab, "#news", "The run is now finished.")
+        assert not tab.locator("#done").is_visible()
+
+
+# --- a batch --------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_watched_and_its_page_opens(page, tmp_path):
+    place = made_batch(tmp_path / "runs" / "plate")
+    with serving(tmp_path / "runs") as server:
+        tab = page.open(server.address)
+        row = tab.locator("#runs tbody tr")
+        row.wait_for()
+        assert "120 of 384 wells" in row.inner_text()
+        tab.locator("#runs tbody a").first.click()
+        tab.get_by_text("Without a fit").wait_for()
+        check_page(page)
+        assert not tab.locator("#traces-part").is_visible()
+        assert not tab.locator("#cost-part").is_visible()
+        assert tab.locator("#done").get_attribute("value") == str(120 / 384)
+        state = json.loads((place / "state.json").read_text())
+        state |= {"state": "finished", "reason": "all wells are done", "wells_done": 384}
+        (place / "plate.html").write_text(plate_page(*plate(96, 60)), encoding="utf-8")
+        (place / "state.json").write_text(json.dumps(state))
+        tab.locator("#report").click()
+        tab.wait_for_selector("html[data-ready]", timeout=60_000)
+        assert tab.locator(".cell[data-well]").count() == 96
+        tab.locator(".cell[data-well]").nth(5).click()
+        assert tab.locator("#well-name").inner_text() == "A06"
+        assert page.errors == []

@@ -1,0 +1,365 @@
+"""Units that contradict their use are refused; bare numbers take the dimension they need."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channelfit.front.main import main
+from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.expressions import parse_expression
+from channelfit.model.model_file import build_model, load_model
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.errors import InputError
+from support.places import ROOT
+
+UNITS = {
+    "a": "1/ms",
+    "z": "1/mV",
+    "b": "1/s",
+    "k": "mV",
+    "x": "V",
+    "c": "1/(ms mV)",
+    "w": "ms",
+    "p": "1",
+    "n": "",
+    "g": "nS",
+}
+
+
+def built(units: dict[str, str] | None = None, **blocks: Any) -> ChannelModel:
+    """A model of two states with parameters of these units; blocks replace its own."""
+    units = UNITS | (units or {})
+    rows = {
+        name: {"range": [1, 2], "value": 1.5, "fixed": True} | ({"unit": unit} if unit else {})
+        for name, unit in units.items()
+    }
+    document = {
+        "name": "m",
+        "states": ["C", "O"],
+        "rates": {"C -> O": "a", "O -> C": "b"},
+        "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"},
+    } | blocks
+    for key in [key for key, value in document.items() if value is None]:
+        del document[key]
+    return build_model(document | {"parameters": rows | document.get("parameters", {})}, "m.yaml")
+
+
+def rate(text: str, **units: str) -> ChannelModel:
+    return built(units, rates={"C -> O": text, "O -> C": "b"})
+
+
+def gate(**row: str) -> ChannelModel:
+    current = {"conductance": "g", "reversal": "-80 mV"}
+    return built(states=None, rates=None, current=current, gates={"m": row})
+
+
+def refused(make: Any, *args: Any, **keys: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        make(*args, **keys)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a",
+        "a*exp(z*v)",
+        "a*exp(v/k)",
+        "a*exp((v - x)/k)",
+        "4*a",
+        "a + b",
+        "a/(1 + exp(-z*v))",
+        "c*(v - x)/(1 - exp(-(v - x)/k))",
+        "exp(v/k)/w",
+        "a*p",
+        "a*n",
+        "n",
+        "n*v",
+        "n*exp(n*v)",
+        "0.1*(v + 40)/(1 - exp(-(v + 40)/10))",
+        "4*exp(-(v + 65)/k)",
+        "1/(1 + exp(-(v + 35)/k))",
+        "(v - x)/k/(exp((v - x)/k) - 1)",
+        "a if v < -40 else b",
+        "a if v < x else 0",
+        "2*a - b/3",
+        "a*sqrt(k/x)",
+        "a**2/b",
+        "a*(k/x)**1.5",
+        "a*p**(v/k)",
+        "a*2**(v/10)",
+        "max(a, b, 0.1)",
+        "abs(a - b)",
+        "a*log(k/x)",
+        "log(5/n)*a",
+        "a*tanh(z*v)",
+        "a*exprel(z*v)",
+        "a + 0.02*v",
+        "a*3**((celsius - 22)/10)",
+        "a*exp(n*v/(8.314*(celsius + 273.15)))",
+        "sqrt(a*b)",
+        "exp(2.3 + v/k)",
+        "0.05 + 1/(0.1 + exp(v/k))*0.3",
+        "v**2 + v",
+    ],
+)
+def test_what_agrees_or_adapts_is_accepted(text: str) -> None:
+    model = built(temperature="22 degC", rates={"C -> O": text, "O -> C": "b"})
+    assert model.cautions == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "w",
+            'rates.C -> O: "w": a rate (1/ms) is wanted, but this is a time (ms) (w in ms); '
+            'w with unit "1/ms" would be right',
+        ),
+        ("a*exp(x*v)", '"a*exp(x*v)": the argument of exp, v*x, is in mV^2, not a pure number'),
+        ("a*exp(x*v)", '(a in 1/ms, x in V); x with unit "1/mV" would be right'),
+        ("a*exp(v - x)", "the argument of exp, v - x, is a voltage (mV), not a pure number"),
+        ("a*exp(2*x*v)", "the argument of exp, 2*v*x, is in mV^2"),
+        ("a*exp(p*v)", "the argument of exp, p*v, is a voltage (mV)"),
+        ("a*log(k)", "the argument of log, k, is a voltage (mV), not a pure number"),
+        ("a*exprel(w)", "the argument of exprel, w, is a time (ms), not a pure number"),
+        ("a*tanh(a)", "the argument of tanh, a, is a rate (1/ms), not a pure number"),
+        ("a + k", "in one sum stand a, a rate (1/ms), and k, a voltage (mV)"),
+        ("a*(v - a)", "in one sum stand v, a voltage (mV), and -a, a rate (1/ms)"),
+        ("a*b", "but this is in 1/ms^2"),
+        ("p", "a rate (1/ms) is wanted, but this is a pure number"),
+        ("p*exp(z*v)", "a rate (1/ms) is wanted, but this is a pure number"),
+        ("a + p", "in one sum stand a, a rate (1/ms), and p, a pure number"),
+        ("max(a, x)", "one result is chosen from a, a rate (1/ms), and x, a voltage (mV)"),
+        ("a if v < w else b", "these are compared v, a voltage (mV), and w, a time (ms)"),
+        ("a if v < x else k", "one result is chosen from a, a rate (1/ms), and k, a voltage (mV)"),
+        ("a**(v/w)", "what is raised to a power that varies, a, is a rate (1/ms)"),
+        ("a*p**(z*v*k)", "an exponent, k*v*z, is a voltage (mV)"),
+        ("sqrt(a)", "but this is in 1/ms^1/2"),
+    ],
+)
+def test_stated_units_that_contradict_each_other(text: str, said: str) -> None:
+    message = refused(rate, text)
+    assert message.startswith("m.yaml: rates.C -> O: ")
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"),
+    [
+        (
+            {"current": {"open": ["O"], "conductance": "k", "reversal": "-80 mV"}},
+            'm.yaml: current.conductance: "k": a conductance (nS) is wanted, but this is a voltage '
+            '(mV) (k in mV); k with unit "nS" would be right',
+        ),
+        (
+            {"current": {"open": ["O"], "conductance": "g*k", "reversal": "-80 mV"}},
+            'current.conductance: "g*k": a conductance (nS) is wanted, but this is in pA',
+        ),
+        (
+            {"current": {"open": ["O"], "conductance": "g", "reversal": "g"}},
+            'current.reversal: "g": a voltage (mV) is wanted, but this is a conductance (nS)',
+        ),
+        (
+            {"definitions": {"d": "k + w"}, "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
+            'definitions.d: "k + w": in one sum stand k, a voltage (mV), and w, a time (ms)',
+        ),
+        (
+            {"definitions": {"d": "2*z"}, "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
+            'rates.C -> O: "a*exp(v/d)": the argument of exp, v/d, is in mV^2',
+        ),
+        ({"rates": {"C -> O": "up = a*exp(w*v)", "O -> C": "b"}}, "the argument of exp, v*w, is"),
+        (
+            {
+                "parameters": {"d": {"tie": "a/z", "unit": "mV"}},
+                "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"},
+            },
+            'parameters.d.tie: "a/z": a voltage (mV) is wanted, but this is in mV/ms',
+        ),
+    ],
+)
+def test_every_place_has_its_dimension(blocks: dict[str, Any], said: str) -> None:
+    assert said in refused(built, **blocks)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"inf": "w", "tau": "w"}, 'gates.m.inf: "w": a pure number is wanted, but this is a time'),
+        ({"inf": "1/(1 + exp(v/k))", "tau": "a"}, 'gates.m.tau: "a": a time (ms) is wanted'),
+        ({"alpha": "a", "beta": "k*exp(v/k)"}, 'gates.m.beta: "k*exp(v/k)": a rate (1/ms) is'),
+    ],
+)
+def test_gates(row: dict[str, str], said: str) -> None:
+    assert said in refused(gate, **row)
+    assert gate(inf="1/(1 + exp((v - x)/k))", tau="w*exp(z*v) + 2").cautions == ()
+    assert gate(inf="a/(a + b)", tau="1/(a + b)").cautions == ()
+
+
+def test_an_exponential_without_a_slope_is_told() -> None:
+    (caution,) = rate("a*exp(-v)").cautions
+    assert (caution.place, caution.value) == (
+        "m.yaml: rates.C -> O",
+        '"a*exp(-v)": the argument of exp, -v, is a voltage (mV), so the slope is 1/mV, '
+        "25 elementary charges",
+    )
+    assert "exp(v/10)" in caution.advice
+    assert len(rate("a*exp(v + 40)").cautions) == 1
+    assert rate("a*exp(v/1.0e1)").cautions == ()
+
+
+def test_a_factor_per_mV_that_does_not_say_so_is_told_once() -> None:
+    text = "a*(v - x)/(1 - exp(-(v - x)/k))"
+    (caution,) = rate(text).cautions
+    assert caution.value == f'"{text}": in mV/ms, so a factor that is given in 1/ms is per mV'
+    assert caution.advice == 'write its unit as "1/(ms mV)"'
+    rates = {"C -> O": "2*d", "O -> C": "d"}
+    (once,) = built(definitions={"d": text}, rates=rates).cautions
+    assert once.place == "m.yaml: definitions.d"
+    (tau,) = gate(inf="0.5", tau=f"1/(b + {text})").cautions
+    assert tau.place == "m.yaml: gates.m.tau"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "models").glob("*.yaml")), ids=lambda p: p.stem)
+def test_shipped_models_are_silent(path: Path) -> None:
+    assert load_model(path).cautions == ()
+
+
+def test_powers_of_powers_stay_small() -> None:
+    """Exponents of 1000^2000 would not even print."""
+    definitions = {"d0": "a"} | {f"d{k}": f"d{k - 1}**1000" for k in range(1, 2000)}
+    assert built(definitions=definitions, rates={"C -> O": "b*d1999", "O -> C": "b"}).cautions == ()
+
+
+# --- the property --------------------------------------------------------------------------------
+
+#: Exponents of time, voltage, current and temperature, written down apart from the code's table.
+EXPONENTS = {
+    "1/ms": (-1, 0, 0, 0),
+    "ms": (1, 0, 0, 0),
+    "mV": (0, 1, 0, 0),
+    "1/mV": (0, -1, 0, 0),
+    "1/(ms mV)": (-1, -1, 0, 0),
+    "1": (0, 0, 0, 0),
+    "nS": (0, -1, 1, 0),
+    "pF": (1, -1, 1, 0),
+    "pA": (0, 0, 1, 0),
+    "degC": (0, 0, 0, 1),
+    "MOhm": (0, 1, -1, 0),
+}
+COMMON, FOREIGN = list(EXPONENTS)[:6], list(EXPONENTS)[6:]
+OF = {exponents: unit for unit, exponents in EXPONENTS.items()}
+RESCALED = np.array([1.7, 0.6, 2.3, 1.9])
+
+
+@st.composite
+def texts(draw: Any, unit: str, units: dict[str, str], depth: int) -> str:
+    """A random expression in this unit; the names that it uses are added to `units`."""
+    kind = draw(st.sampled_from(["leaf", "sum", "product", "quotient", "exp", "power"]))
+    if depth == 0 or kind == "leaf":
+        if unit == "mV" and draw(st.booleans()):
+            return "v"
+        units[f"q{len(units)}"] = unit
+        return f"q{len(units) - 1}"
+
+    def inner(wanted: str) -> str:
+        return str(draw(texts(wanted, units, depth - 1)))
+
+    if kind == "sum":
+        return f"({inner(unit)} {draw(st.sampled_from('+-'))} {inner(unit)})"
+    if kind == "exp":
+        function = draw(st.sampled_from(["exp({})", "tanh({})", "exprel(-{})", "(1 + exp({}))"]))
+        return f"{inner(unit)}*{function.format(inner('1'))}"
+    if kind == "power":
+        return f"sqrt({inner(unit)}**2)"
+    sign = 1 if kind == "quotient" else -1
+    splits = {}
+    for other in COMMON:
+        rest = tuple(a + sign * b for a, b in zip(EXPONENTS[unit], EXPONENTS[other], strict=True))
+        if OF.get(rest) in COMMON:
+            splits[other] = OF[rest]
+    other = draw(st.sampled_from(sorted(splits)))
+    return f"({inner(splits[other])} {'/' if sign > 0 else '*'} {inner(other)})"
+
+
+def _follows_the_units(text: str, units: dict[str, str], seed: int) -> bool:
+    """Whether the value is the same rate when time, voltage and so on are measured in others."""
+    random = np.random.default_rng(seed)
+    values = {name: random.uniform(0.6, 1.6, 20) for name in units} | {"v": random.normal(size=20)}
+    known = units | {"v": "mV"}
+    scaled = {n: x * np.prod(RESCALED ** EXPONENTS[known[n]]) for n, x in values.items()}
+    expression = parse_expression(text, list(units))
+    before, after = (evaluate(expression, v) / s for v, s in ((values, 1), (scaled, 1 / 1.7)))
+    use = np.isfinite(before) & np.isfinite(after) & (np.abs(before) > 1e-12)
+    return bool(use.any()) and bool(np.allclose(before[use], after[use], rtol=1e-6))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_random_expressions_are_accepted_until_one_unit_is_changed(data: Any) -> None:
+    units: dict[str, str] = {}
+    text = data.draw(texts("1/ms", units, 3))
+    rates = {"C -> O": text, "O -> C": "b"}
+    try:
+        expression = parse_expression(text, list(units))
+    except InputError as error:  # 1/(v - v)
+        assert "division by zero" in str(error)
+        return
+    present = sorted(s.name for s in expression.free_symbols if s.name != "v")
+    if not present or not _follows_the_units(text, units, 0):  # all has cancelled, or overflows
+        return
+    if any(not n.is_Integer for n in expression.atoms(sympy.Number)):
+        return  # exp(v/v) is a number, the half in 1/(v + v) too, and numbers adapt
+    assert built(units, rates=rates).cautions == ()
+    changed = units | {data.draw(st.sampled_from(present)): data.draw(st.sampled_from(FOREIGN))}
+    assert not _follows_the_units(text, changed, 0)
+    with pytest.raises(InputError, match=r"m\.yaml: rates\.C -> O: "):
+        built(changed, rates=rates)
+
+
+# --- on the command line -------------------------------------------------------------------------
+
+
+def test_the_command_line_tells_before_the_work_and_keeps_it(tmp_path: Path) -> None:
+    document = {
+        "name": "cell",
+        "states": ["C", "O"],
+        "rates": {"C -> O": "a*exp(v)", "O -> C": "b"},
+        "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"},
+        "parameters": {n: {"range": [0.5, 2], "value": 1, "unit": UNITS[n]} for n in "abg"},
+        "fit": {"protocols": ["p.yaml"], "optimizer": {"population": 8, "generations": 1}},
+    }
+    model = tmp_path / "cell.yaml"
+    model.write_text(dump_yaml(document))
+    (tmp_path / "p.yaml").write_text(
+        dump_yaml({"holding": -80, "sampling": 0.5, "segments": [{"step": -70, "for": 20}]})
+    )
+    said = 'rates.C -> O: "a*exp(v)": the argument of exp, v, is a voltage (mV)'
+    out = tmp_path / "run"
+    for arguments in (
+        ["show", str(model)],
+        ["simulate", str(model), str(tmp_path / "p.yaml"), "--out", str(tmp_path / "s")],
+        ["optimize", str(model), "--out", str(out), "--quiet", "--backend", "reference"],
+    ):
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 0, result.output
+        assert result.stderr.count(f"Warning: {model}: {said}") == 1
+        assert "Warning" not in result.stdout
+    import json
+
+    (kept,) = json.loads((out / "summary.json").read_text())["warnings"]
+    assert set(kept) == {"place", "value", "advice"}
+    assert kept["place"] == f"{model}: rates.C -> O"
+    wrong = CliRunner().invoke(main, ["show", str(model), "--set", "parameters.g.unit=mV"])
+    assert wrong.exit_code == 2
+    assert re.search(r"current\.conductance: \"g\": a conductance \(nS\) is wanted", wrong.output)

@@ -1,0 +1,467 @@
+"""NMODL imported: each construct beside NEURON, our own export back again, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from channelfit.front.exchange import _simulated
+from channelfit.front.main import main
+from channelfit.model.channel import Chain, ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import build_model, load_model
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.documents import parse_yaml
+from channelfit.reading.errors import InputError
+from channelfit.scoring.neuron.importing import (
+    EXACT,
+    STEPS,
+    TOLERANCE,
+    Proof,
+    prove,
+    read_mechanism,
+)
+from channelfit.scoring.neuron.mechanisms import (
+    NeuronUnavailable,
+)
+from channelfit.scoring.neuron.nmodl import nmodl_text
+from support.mod_files import MOD, few, of_text
+from support.places import ROOT
+
+FIXTURES = sorted(MOD.glob("import_*.mod"))
+SHIPPED = sorted((*ROOT.glob("models/*.yaml"), *ROOT.glob("models/published/*.yaml")))
+VOLTAGES = np.array([-113.0, -61.3, -40.0, -35.0, 0.0, 27.7, 60.0])
+CLOSE = 1e-8
+
+
+def generator(chain: Chain, model: ChannelModel) -> dict[tuple[str, str], np.ndarray]:
+    """The rates of a chain at `VOLTAGES`, 1/ms, by source and target."""
+    values: dict[str, Any] = dict(zip(model.parameter_names, model.values(), strict=True))
+    values |= {"v": VOLTAGES, "celsius": model.temperature_C}
+    for name, expression in model.definitions:
+        values[name] = evaluate(expression, values)
+    return {
+        (t.source, t.target): t.multiplicity * evaluate(t.rate, values) + 0 * VOLTAGES
+        for t in chain.transitions
+    }
+
+
+# --- beside NEURON
+
+
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("compiler")
+def test_each_construct_gives_the_current_that_neuron_computes(path: Path) -> None:
+    assert proof_of(path.stem).error < CLOSE
+
+
+@cache
+def proof_of(name: str) -> Proof:
+    """The proof of a file of the tests, made once."""
+    return prove(read_mechanism(MOD / f"{name}.mod", name), _simulated, few())
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_guard_that_misses_its_singularity_is_told_and_left_out() -> None:
+    """As in published sodium channels: `fabs(v/th)` guards 0 mV, and a TABLE hides it."""
+    found = proof_of("import_trap")
+    (note,) = found.notes
+    assert note.startswith("at 0 mV, and there alone, the file's current differs by 7")
+    assert found.truth == EXACT
+    assert found.table is not None
+    assert found.table < 1e-3  # of a process of its own: the last run was 3 degrees warmer
+    made = read_mechanism(MOD / "import_trap.mod", "trap").imported
+    assert "line 37: an `if` gives 1.6 at 0 mV alone, and 6.7" in made.text
+    assert " if " not in made.text.split("definitions:")[1].split("parameters:")[0]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_an_error_at_one_round_voltage_alone_does_not_pass() -> None:
+    def wrong(model: ChannelModel, protocol: Protocol) -> np.ndarray:
+        found = _simulated(model, protocol)
+        found[3] *= 1.001  # the step to 0 mV
+        return found
+
+    mechanism = read_mechanism(MOD / "import_trap.mod", "trap")
+    assert prove(mechanism, wrong, few()).error > 1e-4
+
+
+@pytest.mark.usefixtures("compiler")
+def test_an_exact_truth_decides_where_neurons_integrator_is_the_weak_side() -> None:
+    found = proof_of("import_stiff")
+    assert found.truth == EXACT
+    assert "which decides" in found.notes[0]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_what_neuron_does_not_take_from_a_file_is_told(tmp_path: Path) -> None:
+    """A PARAMETER ek is the cell's: NEURON runs at -77 mV, or at what ki and ko give."""
+    said = {**SAID, "parameter": "ek = -90 (mV)"}
+    plain = CHANNEL.format(**said).replace("v (mV) ek (mV)", "v (mV)")
+    mechanism = of_text(plain, tmp_path)
+    text = mechanism.imported.text
+    assert "NEURON does not take -90 from the file's PARAMETER block" in text
+    assert "value: -77, input: ek" in text
+    proof = prove(mechanism, _simulated, few())
+    assert proof.error < CLOSE
+    assert proof.notes == ()
+    given = mechanism.imported.names["ek"]
+    believed = replace(mechanism.imported, text=text.replace("-77, input", "-90, input"))
+    believed = replace(believed, model=build_model(parse_yaml(believed.text), None))
+    assert given.unheard == -90
+    wrong = prove(replace(mechanism, imported=believed), _simulated, few())
+    assert wrong.error > 0.05
+    assert wrong.notes == ("in a cell that does not set it ek is -77, here -90",)
+
+
+STEPPED = """NEURON { SUFFIX stepped USEION k READ ek WRITE ik RANGE g }
+PARAMETER { g = 0.1 (S/cm2) power = 2 }
+ASSIGNED { v (mV) ek (mV) ik (mA/cm2) dt (ms) ninf nexp }
+STATE { n }
+VERBATIM
+#include <stdlib.h> /* a header alone does nothing */
+ENDVERBATIM
+INITIAL { n = 0.3 }
+BREAKPOINT { SOLVE states
+    ik = g*n^power*(v - ek) }
+PROCEDURE states() {
+    rates(v)
+    n = n + nexp*(ninf - n)
+    VERBATIM
+    return 0;
+    ENDVERBATIM
+}
+PROCEDURE rates(x) { LOCAL a, b, ntau
+    TABLE ninf, nexp DEPEND dt FROM -100 TO 100 WITH 200
+    a = 0.01*(x + 40)/(1 - exp(-(x + 40)/10))
+    b = 0.125*exp(-(x + 50)/80)
+    ntau = 1/(a + b)
+    ninf = a*ntau
+    nexp = 1 - exp(-dt/ntau)
+}
+"""
+
+
+@pytest.mark.usefixtures("compiler")
+def test_exact_steps_idle_c_and_powers_that_are_parameters_are_read(tmp_path: Path) -> None:
+    """As many published potassium channels are written; at -40 mV this one is 0/0."""
+    with pytest.raises(InputError, match=r"INITIAL starts n up to .* --start steady"):
+        of_text(STEPPED, tmp_path)
+    mechanism = of_text(STEPPED, tmp_path, settled=True)
+    text = mechanism.imported.text
+    assert "the power power of a gate is the number 2" in text
+    assert "begin at the steady state, as was asked for" in text
+    proof = prove(mechanism, _simulated, few())
+    assert proof.error < CLOSE
+    assert proof.truth == STEPS
+    assert "gives no number at -40 mV (0/0)" in proof.notes[0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["return 1;", 'return 0; system("true");', "#include <evil.h>", '#include "stdlib.h"', "x;"],
+)
+def test_c_that_does_something_is_refused(code: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="VERBATIM: C code"):
+        of_text(STEPPED.replace("return 0;", code), tmp_path, settled=True)
+
+
+def test_a_return_before_the_end_is_refused(tmp_path: Path) -> None:
+    moved = STEPPED.replace("    rates(v)\n", "    VERBATIM return 0; ENDVERBATIM\n rates(v)\n")
+    with pytest.raises(InputError, match="VERBATIM: C code"):
+        of_text(moved, tmp_path, settled=True)
+
+
+@pytest.mark.parametrize("step", ["nexp*(ninf - n) + 0.01", "dt*(ninf - n)/3", "nexp*n*(ninf - n)"])
+def test_a_step_that_is_not_exact_is_refused(step: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not the exact one of a gate"):
+        of_text(STEPPED.replace("nexp*(ninf - n)", step), tmp_path, settled=True)
+
+
+def test_a_reversal_potential_beside_concentrations_is_that_of_nernst(tmp_path: Path) -> None:
+    said = {**SAID, "neuron": "USEION k READ ko"}
+    made = of_text(CHANNEL.format(**said), tmp_path).imported
+    ek = dict(zip(made.model.parameter_names, made.model.values(), strict=True))["ek"]
+    # what NEURON 9.0.2 shows in a cell whose mechanism reads ek and ko, at 6.3 degC
+    assert ek == pytest.approx(-74.1716725122837, rel=1e-9)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_wrong_translation_does_not_pass(tmp_path: Path) -> None:
+    mechanism = read_mechanism(MOD / "import_gates.mod", "gates")
+    other = of_text(mechanism.text.replace("shift = 3", "shift = 3.001"), tmp_path)
+    wrong = replace(mechanism, text=other.text.replace("w = u - shift", "w = u - shift + 0.001"))
+    assert prove(wrong, _simulated, few()).error > 10 * TOLERANCE
+
+
+@pytest.mark.usefixtures("compiler")
+def test_the_error_of_a_table_is_told_apart() -> None:
+    found = proof_of("import_gates")
+    assert found.error < CLOSE
+    assert found.table is not None
+    assert 1e-5 < found.table < 1e-1
+
+
+# --- what the model file says
+
+
+def test_gates_functions_and_temperature_stay_live() -> None:
+    made = read_mechanism(MOD / "import_gates.mod", "gates", ("shift", "q10")).imported
+    assert made.model.temperature_C == 16
+    free = {p.name: p for p in made.model.parameters if not p.fixed}
+    assert set(free) == {"gnabar", "shift", "q10"}
+    assert free["gnabar"].scale == free["q10"].scale == "log"
+    assert (free["shift"].lower, free["shift"].upper) == (-27, 33)
+    assert all(p.lower < p.value < p.upper for p in free.values())
+    assert " if " not in made.text.split("definitions:")[1]  # the guard is gone
+    assert made.largest == ("gnabar",)
+    assert "celsius" in made.text
+    assert {chain.name: chain.power for chain in made.model.chains} == {"m": 3, "h": 1}
+
+
+def test_alpha_and_beta_are_kept_as_the_file_has_them() -> None:
+    text = read_mechanism(MOD / "import_rates.mod", "rates").imported.text
+    assert "alpha: an" in text
+    assert "leak:" in text
+    assert "r_shut" in text
+
+
+def test_a_table_and_constant_calcium_are_told_in_the_file() -> None:
+    assert "the TABLE is left out" in read_mechanism(MOD / "import_gates.mod", "x").imported.text
+    assert "cai is constant here" in read_mechanism(MOD / "import_ghk.mod", "x").imported.text
+
+
+def test_an_unknown_parameter_to_fit_is_refused() -> None:
+    with pytest.raises(InputError, match=r"no parameter tha .* shift"):
+        read_mechanism(MOD / "import_gates.mod", "gates", ("tha",))
+
+
+# --- our own export back again
+
+
+@pytest.mark.parametrize("kind", ["density", "point_process"])
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_import_of_our_export_is_the_same_model(path: Path, kind: Any, tmp_path: Path) -> None:
+    model = load_model(path)
+    back = of_text(nmodl_text(model, kind=kind), tmp_path).imported.model
+    theirs = {chain.name: chain for chain in back.chains}
+    instant = any(chain.instant for chain in model.chains)
+    for chain in model.chains:
+        if chain.instant:  # it comes back as a factor of the current
+            continue
+        ours, found = generator(chain, model), generator(theirs[chain.name], back)
+        assert theirs[chain.name].power == chain.power
+        assert ours.keys() == found.keys()
+        for way, rate in ours.items():
+            assert found[way] == pytest.approx(rate, rel=1e-9, abs=1e-300), way
+    protocol = replace(few()[0], sampling_ms=1.0)
+    ours, found = _simulated(model, protocol), _simulated(back, protocol)
+    scale = np.abs(found).max() / np.abs(ours).max()
+    if kind == "point_process":  # a density belongs to a membrane of another size
+        assert scale == pytest.approx(1.0, rel=1e-9)
+    assert np.abs(found / scale - ours).max() < 1e-9 * np.abs(ours).max()
+    assert instant or len(theirs) == len(model.chains)
+
+
+# --- what is refused
+
+CHANNEL = """NEURON {{ SUFFIX x  USEION k READ ek WRITE ik  RANGE g {neuron} }}
+PARAMETER {{ g = 0.1 (S/cm2) {parameter} }}
+ASSIGNED {{ v (mV) ek (mV) ik (mA/cm2) w }}
+STATE {{ n }}
+INITIAL {{ {initial} }}
+BREAKPOINT {{
+    SOLVE s METHOD cnexp
+    {breakpoint}
+}}
+DERIVATIVE s {{
+    {derivative}
+}}
+{more}
+"""
+SAID = {
+    "neuron": "",
+    "parameter": "",
+    "initial": "n = 1/(1 + exp(-v/9))",
+    "breakpoint": "ik = g*n*(v - ek)",
+    "derivative": "n' = (1/(1 + exp(-v/9)) - n)/3",
+    "more": "",
+}
+REFUSED = {
+    "c code": ({"more": 'VERBATIM\nsystem("true");\nENDVERBATIM'}, r"line 13: VERBATIM: C code"),
+    "c code in a word": ({"more": "xverbatim"}, r"line 13: VERBATIM: C code"),
+    "another file": ({"more": 'INCLUDE "/etc/passwd"'}, r"line 13: INCLUDE: another file"),
+    "a pointer": ({"neuron": "POINTER p"}, r"line 1: POINTER"),
+    "events": ({"more": "NET_RECEIVE (w) { n = 0 }"}, r"line 13: NET_RECEIVE"),
+    "random numbers": ({"neuron": "RANDOM r"}, r"line 1: RANDOM"),
+    "a loop without end": ({"more": "PROCEDURE f() { while (1) { w = 1 } }"}, r"line 13: while"),
+    "calcium that moves": ({"neuron": "USEION ca WRITE cai"}, r"cai, a concentration, is written"),
+    "a current of others": ({"neuron": "USEION ca READ ica"}, r"ica is read, a current of other"),
+    "no steady start": ({"initial": "n = 0.2"}, r"line 11: INITIAL starts n up to 0.8 from its st"),
+    "no start": ({"initial": ""}, r"INITIAL gives n no value"),
+    "an unknown function": ({"derivative": "n' = (system(3) - n)/3"}, r"line 11: the function sys"),
+    "a function of the time": ({"derivative": "n' = (exp(-t) - n)/3"}, r"depends on t, the time"),
+    "what is not linear": ({"derivative": "n' = 0.1 - n*n"}, r"n' is not linear in n"),
+    "what is not declared": ({"derivative": "n' = (other - n)/3"}, r"line 11: other is not decla"),
+    "an old value": (
+        {"derivative": "w = w + n\n n' = (1/(1 + exp(-v/9)) - n)/(3 + w)"},
+        r"line 11: w is read before this step has given it a value",
+    ),
+    "a current that is no product": (
+        {"breakpoint": "ik = g*n/(1 + n)*(v - ek)"},
+        r"ik is no sum of products of its states",
+    ),
+    "an endless recursion": (
+        {"derivative": "n' = (f(v) - n)/3", "more": "FUNCTION f(x) { f = f(x - 1) }"},
+        r"calls itself",
+    ),
+    "a loop that takes forever": (
+        {"derivative": "FROM i = 0 TO 999999999 { w = i }\n n' = (w - n)/3"},
+        r"more than \d+ statements",
+    ),
+    "an empty loop that takes forever": (
+        {"derivative": "FROM i = 0 TO 1000000000 { }\n n' = (w - n)/3"},
+        r"line 11: more than \d+ statements",
+    ),
+    "a table that fills the memory": (
+        {"more": "PROCEDURE f(v) { TABLE w FROM -9 TO 9 WITH 2000000000\n w = v }"},
+        r"line 13: a TABLE WITH 2000000000; one has at most 100,000 rows",
+    ),
+    "an array that fills the memory": (
+        {"parameter": "q[2000000000]"},
+        r"line 2: an array of 2000000000; one has 1 to 64 elements",
+    ),
+    "a name that is no number": ({"derivative": "n' = (1 - n)/0"}, r"divided by zero"),
+    "a syntax error": ({"derivative": "n' = ((1 - n"}, r"NEURON's parser cannot read it"),
+    "strange characters": ({"more": "PROCEDURE f() { w = 1 # 2 }"}, r"line 13: a character"),
+    "text in quotes": ({"more": 'PROCEDURE f() { printf("%s") }'}, r"line 13: a text in quotes"),
+    "too long": ({"more": "n" * 300_000}, r"given.mod: 300\d\d\d bytes; a mechanism has at most"),
+    "an unfinished comment": ({"more": "COMMENT\nVERBATIM"}, r"line 13: a COMMENT that has no END"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_translated_is_refused_by_name_and_line(case: str, tmp_path: Path) -> None:
+    said, message = REFUSED[case]
+    with pytest.raises(InputError, match=message) as caught:
+        of_text(CHANNEL.format(**{**SAID, **said}), tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / "given.mod"))
+
+
+def test_the_template_of_these_is_itself_accepted(tmp_path: Path) -> None:
+    made = of_text(CHANNEL.format(**SAID), tmp_path).imported
+    assert made.largest == ("g",)
+
+
+@pytest.mark.parametrize(
+    "nested",
+    ["(" * 5000 + "v" + ")" * 5000, "-" * 20000 + "v", "!" * 400 + "v", "^v" * 3000, "+v" * 3000],
+)
+def test_deep_nesting_is_refused_before_the_parser_takes_minutes(
+    nested: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("channelfit.scoring.neuron.importing.parse_nmodl", pytest.fail)
+    said = {**SAID, "derivative": f"n' = (v{nested} - n)/3"}
+    with pytest.raises(InputError, match="line 11: nested too deeply"):
+        of_text(CHANNEL.format(**said), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "<script>alert(1)</script>",
+        "' : }\nNEURON {",
+        "$(touch /tmp/x) `id` \\ # {a: b}",
+        "\x1b[31m \xe9\xff",
+        "a'b\"c: d",
+    ],
+)
+def test_hostile_titles_come_out_inert(title: str, tmp_path: Path) -> None:
+    text = "TITLE " + title.replace("\n", " ") + "\n" + CHANNEL.format(**SAID)
+    made = of_text(text, tmp_path).imported
+    (tmp_path / "out.yaml").write_text(made.text, encoding="utf-8")
+    model = load_model(tmp_path / "out.yaml")
+    assert model.parameter_names == ("ek", "g")
+    assert made.text.isascii()
+    assert "\x1b" not in made.text
+
+
+def test_names_that_a_model_file_cannot_have_are_changed(tmp_path: Path) -> None:
+    said = {**SAID, "parameter": "lambda = 3 (ms) pass = 9 (mV)"}
+    said["derivative"] = "n' = (1/(1 + exp(-v/pass)) - n)/lambda"
+    made = of_text(CHANNEL.format(**said), tmp_path, ("lambda",)).imported
+    assert {"lambda_", "pass_"} <= set(made.model.parameter_names)
+    assert not next(p for p in made.model.parameters if p.name == "lambda_").fixed
+
+
+# --- the command
+
+
+@pytest.mark.usefixtures("compiler")
+def test_the_command_proves_and_writes_a_model_that_other_commands_take(tmp_path: Path) -> None:
+    file, out = MOD / "import_coupled.mod", tmp_path / "coupled.yaml"
+    done = CliRunner().invoke(main, ["import", str(file), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "agrees with the original" in done.output
+    text = out.read_text(encoding="utf-8")
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in text
+    assert "Compared with the original" in text
+    shown = CliRunner().invoke(main, ["show", str(out)])
+    assert shown.exit_code == 0, shown.output
+    again = CliRunner().invoke(main, ["import", str(file), "--out", str(out)])
+    assert again.exit_code == 2
+    assert "is there already" in again.output
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_failed_proof_writes_nothing_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = "channelfit.front.exchange"
+    monkeypatch.setattr(f"{work}._simulated", lambda m, p: 1.001 * _simulated(m, p))
+    out = tmp_path / "kept.yaml"
+    command = ["import", str(MOD / "import_kept.mod"), "--out", str(out)]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 1
+    assert "DIFFERS" in done.output
+    assert not out.exists()
+    done = CliRunner().invoke(main, [*command, "--unproven"])
+    assert done.exit_code == 0
+    assert out.exists()
+
+
+def test_without_a_compiler_it_warns_that_nothing_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> str:
+        raise NeuronUnavailable("nrnivmodl is not here")
+
+    monkeypatch.setattr("channelfit.scoring.neuron.mechanisms._nrnivmodl", absent)
+    out = tmp_path / "kept.yaml"
+    done = CliRunner().invoke(main, ["import", str(MOD / "import_kept.mod"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "not proven: nrnivmodl is not here" in done.output
+    assert "Not proven" in out.read_text(encoding="utf-8")
+
+
+def test_c_code_is_refused_before_anything_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: object) -> None:
+        raise AssertionError("the parser or the compiler was asked")
+
+    monkeypatch.setattr("channelfit.scoring.neuron.importing.parse_nmodl", never)
+    monkeypatch.setattr("channelfit.front.exchange.prove", never)
+    for text in ("VERBATIM\nx();\nENDVERBATIM", 'INCLUDE "x.inc"'):
+        path = tmp_path / "bad.mod"
+        path.write_text(CHANNEL.format(**{**SAID, "more": text}), encoding="utf-8")
+        done = CliRunner().invoke(main, ["import", str(path), "--unproven"])
+        assert done.exit_code == 2
+        assert "line 13" in done.output

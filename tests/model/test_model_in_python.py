@@ -1,0 +1,219 @@
+"""Models written in Python: the same checks as those of files, and files from them."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import channelfit as cf
+from channelfit.model.model_file import build_model, load_model
+from support.model_texts import GATED, PLAIN, PRINTED, TIED, changed, ring
+from support.places import ROOT
+
+FILES = sorted([*ROOT.glob("models/*.yaml"), *ROOT.glob("models/published/*.yaml")])
+
+
+def said_of(**arguments: Any) -> str:
+    with pytest.raises(cf.InputError) as caught:
+        cf.Model(**arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("document", [PLAIN, GATED, TIED, ring(I_O="balance")])
+def test_the_arguments_are_the_keys_of_a_file(document: dict[str, Any]) -> None:
+    model = cf.Model(**document)
+    assert model.channel == build_model(document, None)
+    assert model.name == model.channel.name
+    without_name = {key: value for key, value in document.items() if key != "name"}
+    assert {k: v for k, v in model.document.items() if k != "name"} == without_name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_shipped_models_survive_yaml(path: Path, tmp_path: Path) -> None:
+    model = cf.Model.load(path)
+    assert model.channel == load_model(path)
+    assert cf.Model.from_yaml(model.to_yaml()) == model
+    again = cf.Model.load(model.save(tmp_path / "other.yaml"))
+    assert (again, again.document) == (model, model.document)
+
+
+def test_the_printed_form_becomes_a_model_file(tmp_path: Path) -> None:
+    (tmp_path / "printed.cfg").write_text(PRINTED)
+    model = cf.Model.load(tmp_path / "printed.cfg")
+    assert model.channel == load_model(tmp_path / "printed.cfg")
+    assert model.document["states"] == ["S1", "S2", "S3"]
+    assert cf.Model.from_yaml(model.to_yaml()) == model
+
+
+# --- models drawn at random ----------------------------------------------------------------------
+
+WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
+UNITS = {"": 1.0, "1/ms": 1.0, "1/s": 1e3}
+
+
+@st.composite
+def parameter(draw: st.DrawFn, unit: str) -> dict[str, Any]:
+    """A rate whose range, in 1/ms, lies from 1e-4 to 1e3."""
+    factor = UNITS[unit]
+    lower = draw(st.floats(1e-4, 1)) * factor
+    upper = lower * draw(st.floats(1.5, 1000))
+    row: dict[str, Any] = {"range": [lower, upper]} | ({"unit": unit} if unit else {})
+    if draw(st.booleans()):
+        row["value"] = lower + (upper - lower) * draw(st.floats(0.1, 0.9))
+        row["fixed"] = draw(st.booleans())
+    if draw(st.booleans()):
+        row["scale"] = draw(st.sampled_from(["linear", "log"]))
+    if not row.get("fixed") and draw(st.booleans()):
+        row["prior"] = draw(
+            st.sampled_from([{"normal": [lower, upper]}, {"lognormal": [upper, 2.5]}])
+        )
+    return row
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    n = draw(st.integers(2, 5))
+    named = draw(st.sampled_from(["S", "null", "yes", "on", "x_"]))
+    parameters: dict[str, Any] = {"g": {"range": [1, 10], "unit": "nS"}}
+    forms = ["{0}*exp(v/25)", "{0}", "{0} if v < -40 else 2*{0}", "q*{0}", "1e-3*{0}"]
+
+    def rate(k: int) -> str:
+        parameters[f"a{k}"] = draw(parameter(draw(st.sampled_from(sorted(UNITS)))))
+        return str(draw(st.sampled_from(forms))).format(f"a{k}")
+
+    document: dict[str, Any] = {
+        "definitions": {"q": draw(st.sampled_from(["1.5", "exp(-v/50)", "max(v, 1)/10"]))},
+        "parameters": parameters,
+        "current": {"conductance": "g", "reversal": draw(st.floats(-100, 100))},
+    }
+    for key in ("description", "source"):
+        if draw(st.booleans()):
+            document[key] = draw(WORDS)
+    if draw(st.booleans()):
+        document["name"] = draw(st.sampled_from(["m", "a model, v1.2", "1e3", "null", "Ärmel"]))
+    if draw(st.booleans()):
+        document["temperature"] = draw(st.sampled_from([22, 6.3, "37 degC"]))
+    if draw(st.booleans()):
+        document["gates"] = {
+            f"{named}{k}": {"power": k + 1, "alpha": rate(2 * k), "beta": rate(2 * k + 1)}
+            for k in range(min(n, 3))
+        }
+        return document
+    states = [f"{named}{k}" for k in range(n)]
+    rates: dict[str, Any] = {}
+    for k, (here, there) in enumerate(pairwise(states)):
+        arrow = draw(st.booleans())
+        rates[f"{here} -> {there}" if arrow else f"k{k + 1}{k + 2}"] = rate(2 * k)
+        rates[f"{there} -> {here}"] = rate(2 * k + 1)
+    document |= {"states": states, "rates": rates}
+    document["current"]["open"] = {states[-1]: draw(st.floats(0.1, 1)), states[0]: 1}
+    return document
+
+
+@given(documents())
+@settings(max_examples=60)
+def test_models_survive_yaml(document: dict[str, Any]) -> None:
+    before = copy.deepcopy(document)
+    model = cf.Model(**document)
+    assert document == before
+    again = cf.Model.from_yaml(model.to_yaml())
+    assert again.channel == model.channel
+    assert again.document == model.document
+
+
+# --- what is passed in ---------------------------------------------------------------------------
+
+
+def test_what_was_passed_in_is_neither_changed_nor_shared() -> None:
+    document = copy.deepcopy(PLAIN)
+    model = cf.Model(**document)
+    document["parameters"]["a"]["range"][0] = 0.3
+    model.document["rates"]["C -> O"] = "b"
+    assert model.document == PLAIN
+    assert model == cf.Model(**PLAIN)
+
+
+def test_numbers_and_arrays_of_numpy_are_numbers_and_lists() -> None:
+    document = copy.deepcopy(PLAIN)
+    document["parameters"]["a"] |= {"range": np.array([0, 1]), "value": np.float32(0.5)}
+    document["states"] = np.array(["C", "O"])
+    document["current"]["reversal"] = np.int64(-80)
+    model = cf.Model(**document)
+    assert model == cf.Model(**PLAIN)
+    assert type(model.document["parameters"]["a"]["value"]) is float
+    assert cf.Model.from_yaml(model.to_yaml()) == model
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("states", {"C", "O"}, "text, a number, true or false, a list or a mapping was expected"),
+        ("rates", ["a", "b"], "rates: a mapping (key: value) was expected"),
+        ("rates/O -> C", 1j, "rates.O -> C: 1j cannot be used"),
+        ("rates/O -> C", "bb", 'rates.O -> C: unknown name "bb" at column 1'),
+        ("rates", {("C", "O"): "a"}, "rates: a key must be a word, not ('C', 'O')"),
+        ("parameters/a/range", lambda: 1, "parameters.a.range: <function"),
+        ("parameters/a/range", [0, {}], "parameters.a.range: {} is not a quantity"),
+        ("parameters/a", {1: 2, "1": 3}, 'parameters.a: "1" is given twice'),
+        ("parameters/a/value", np.datetime64("2020-01-01"), "parameters.a.value: "),
+        ("name", "a/b", 'name: "a/b" cannot be a model'),
+        ("sates", ["C"], 'unknown key "sates"; did you mean states? Known: name, description'),
+        ("fit", {}, "fit: a model made in Python holds no fit section"),
+        ("current", ..., '"current" is missing'),
+    ],
+)
+def test_mistakes_are_told_with_the_argument(key: str, value: Any, message: str) -> None:
+    said = said_of(**changed(PLAIN, key, value))
+    assert message in said
+    assert "None" not in said
+
+
+def test_what_holds_itself_is_refused() -> None:
+    loop: dict[str, Any] = {}
+    loop["a"] = loop
+    assert said_of(**(PLAIN | {"parameters": loop})).endswith("nested too deeply")
+
+
+def test_arguments_need_their_names() -> None:
+    with pytest.raises(TypeError):
+        cf.Model("plain")  # type: ignore[misc]
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_a_file_is_not_replaced_in_silence(tmp_path: Path) -> None:
+    model, path = cf.Model(**PLAIN), tmp_path / "m.yaml"
+    path.write_text("mine")
+    with pytest.raises(cf.InputError, match=r"m\.yaml: this file exists already"):
+        model.save(path)
+    assert path.read_text() == "mine"
+    assert cf.Model.load(model.save(path, overwrite=True)) == model
+    for bad in (tmp_path, tmp_path / "none" / "m.yaml", "a\0b"):
+        with pytest.raises(cf.InputError, match="cannot be written"):
+            model.save(bad, overwrite=True)
+
+
+def test_fit_files_and_other_things_are_told_apart() -> None:
+    with pytest.raises(cf.InputError, match=r"model: this is a fit file, .* \.\./herg_beattie"):
+        cf.Model.load(ROOT / "models" / "fits" / "herg_sine_wave_16713110.yaml")
+    with pytest.raises(cf.InputError, match="no such file"):
+        cf.Model.load("nowhere.yaml")
+    with pytest.raises(cf.InputError, match="YAML text was expected, not a dict"):
+        cf.Model.from_yaml(PLAIN)  # type: ignore[arg-type]
+
+
+def test_a_model_shows_itself_in_a_line() -> None:
+    assert repr(cf.Model(**PLAIN)) == "<Model plain: states C, O; 4 parameters>"
+    assert repr(cf.Model(**GATED)) == "<Model gated: gates m^3, h; 3 parameters>"
+    fixed = changed(PLAIN, "parameters/a/fixed", True)
+    assert repr(cf.Model(**fixed)) == "<Model plain: states C, O; 4 parameters (1 fixed)>"
+    assert cf.Model(**fixed) != cf.Model(**PLAIN)
+    assert cf.Model(**PLAIN) != "plain"

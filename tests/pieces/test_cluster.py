@@ -1,0 +1,1070 @@
+"""Pieces of work on workers of Dask, which die, hang, come late and differ."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+import channelfit
+from channelfit.pieces import cluster as clusters
+from channelfit.pieces import cluster_start
+from channelfit.pieces.cluster import Cluster, open_cluster
+from channelfit.pieces.cluster_file import ClusterPlan, read_cluster
+from channelfit.pieces.kept import Arrays, Key
+from channelfit.pieces.work import Here, pieces_done
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.scoring.machine.threads import keep_to, usable_cores
+from support.places import TESTS
+from support.toy_work import Toy, keys, table
+
+ROOT = Path(channelfit.__file__).parents[1]
+
+pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def two(said: list[str]) -> Iterator[Cluster]:
+    """Two workers of this computer."""
+    with Cluster(ClusterPlan(local=2), said.append, patience=2) as found:
+        yield found
+
+
+def done(doer: Any, work: Any, count: int) -> dict[Key, Arrays]:
+    """What came of so many pieces, after a look that each came once."""
+    found = list(doer(work, keys(count)))
+    assert sorted(key for key, _ in found) == keys(count)
+    return dict(found)
+
+
+# --- what comes out ------------------------------------------------------------------------------
+
+
+def test_results_are_those_of_one_process(two: Cluster, said: list[str]) -> None:
+    found, here = done(two, Toy(), 30), done(Here(), Toy(), 30)
+    assert table(found) == table(here)
+    for key, arrays in found.items():
+        assert [a.dtype for a in arrays.values()] == [a.dtype for a in here[key].values()]
+        arrays["drawn"] += 1  # they can be written to
+    assert {int(arrays["where"][0]) for arrays in found.values()} == set(processes(two))
+    assert said[0].startswith("dashboard http://127.0.0.1:")
+
+
+def test_nobody_else_can_reach_the_cluster(two: Cluster) -> None:
+    psutil = pytest.importorskip("psutil")
+    for process in [os.getpid(), *processes(two)]:
+        for one in psutil.Process(process).net_connections("inet"):
+            if one.status == psutil.CONN_LISTEN:
+                assert one.laddr.ip == "127.0.0.1"
+
+
+def test_who_has_no_key_gets_no_program_run(two: Cluster) -> None:
+    """Another user of this computer, who knows where the scheduler, workers and nannies listen."""
+    from distributed import Security
+    from distributed.comm import connect
+
+    async def asked(address: str, security: Any) -> Any:
+        given = security.get_connection_args("client")
+        comm = await connect(address, timeout=2, **given)
+        try:
+            sent = {"function": os.getpid, "args": (), "kwargs": {}}
+            await comm.write({"op": "run", **{k: pickle.dumps(v) for k, v in sent.items()}})
+            return await asyncio.wait_for(comm.read(), 2)
+        finally:
+            comm.abort()
+
+    nannies = list(two.jobs.workers.values())
+    workers = [nanny.worker_address for nanny in nannies]
+    answer = asyncio.run(asked(workers[0], two.jobs.security))  # so this is how one asks
+    assert answer["result"] == nannies[0].pid
+    strangers = Security.temporary(), Security()
+    for there in (two.jobs.scheduler_address, *workers, *(nanny.address for nanny in nannies)):
+        for security in strangers:
+            bare = there if security.require_encryption else there.replace("tls:", "tcp:")
+            with pytest.raises(OSError):
+                asyncio.run(asked(bare, security))
+
+
+def test_without_keys_no_cluster_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    for plan in (ClusterPlan(local=2), ClusterPlan(job_class="SLURMCluster")):
+        with pytest.raises(InputError, match=r"needs cryptography.*channelfit\[cluster\]"):
+            cluster_start.security_of(plan)
+
+
+def test_cores_are_shared_out(two: Cluster) -> None:
+    found = done(two, Toy(), 8)
+    assert {int(a["where"][1]) for a in found.values()} == {max(1, usable_cores() // 2)}
+
+
+def test_cores_that_are_left_to_others_are_not_used() -> None:
+    try:
+        keep_to(1)
+        assert usable_cores() == 1
+    finally:
+        keep_to(0)
+
+
+def test_pieces_come_in_the_order_of_their_keys(two: Cluster) -> None:
+    wanted = keys(12)[::-1]
+    assert [key for key, _ in pieces_done(Toy(seconds=0.01), wanted, two)] == wanted
+
+
+def test_the_same_work_at_once_again_is_another_one(two: Cluster) -> None:
+    """Nothing of what it came to before is taken for a piece, or given up with what is no longer
+    wanted."""
+    for turn in range(40):
+        wanted = keys(6)[:: -1 if turn % 2 else 1]
+        for key, arrays in two(Toy(), wanted):
+            assert int(arrays["number"][0]) == key[1]
+        late = two(Toy(seconds=0.05), wanted)  # its pieces are on their way when it ends
+        next(late)
+        late.close()
+
+
+@dataclass(frozen=True)
+class Counted(Toy):
+    """Leaves a line in its folder whenever it arrives in a process."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        with (state["folder"] / "arrived").open("a") as lines:
+            lines.write(f"{os.getpid()}\n")
+
+
+def test_a_work_travels_to_each_worker_once(two: Cluster, tmp_path: Path) -> None:
+    work = Counted(folder=tmp_path)
+    done(two, work, 20)
+    arrived = [int(line) for line in (tmp_path / "arrived").read_text().split()]
+    assert sorted(arrived) == sorted(processes(two))
+
+
+@dataclass(frozen=True)
+class Sums(Counted):
+    """Adds up what is told with each piece. terms: what that is, and does not travel by itself."""
+
+    terms: Sequence[np.ndarray] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "terms"}
+
+    def told(self, key: Key) -> Arrays:
+        return {"terms": self.terms[int(key[1])]}
+
+    def do(self, key: Key, told: Arrays | None = None) -> Arrays:
+        return {"sum": np.sum((told or self.told(key))["terms"], keepdims=True)}
+
+
+def test_what_is_told_with_pieces_changes_and_the_work_travels_once(
+    two: Cluster, tmp_path: Path
+) -> None:
+    for seed in range(5):
+        work = Sums(folder=tmp_path, terms=list(np.random.default_rng(seed).normal(size=(8, 5))))
+        found, here = done(two, work, 8), done(Here(), work, 8)
+        assert all(found[key]["sum"] == here[key]["sum"] for key in here)
+    arrived = [int(line) for line in (tmp_path / "arrived").read_text().split()]
+    assert sorted(arrived) == sorted(processes(two))
+
+
+def test_a_work_that_others_have_pushed_out_is_sent_once_more(two: Cluster, tmp_path: Path) -> None:
+    works = [Counted(seconds=seconds, folder=tmp_path) for seconds in np.arange(6) / 1e4]
+    for work in (*works, *works):
+        assert len(done(two, work, 6)) == 6
+    arrived = (tmp_path / "arrived").read_text().split()
+    assert len(arrived) == 2 * len(works) * len(processes(two))
+
+
+def test_two_works_at_a_time_do_not_meet(two: Cluster) -> None:
+    one, other = two(Toy(), keys(6)), two(Toy(seconds=0.01), keys(6))
+    found = [next(one), next(other), *one, *other]
+    assert len(found) == 12
+
+
+def test_a_fault_of_the_input_comes_back_as_it_is(two: Cluster) -> None:
+    with pytest.raises(InputError) as caught:
+        done(two, Toy(faults={3: "refused"}), 6)
+    assert (caught.value.file, caught.value.key) == ("toy.yaml", "a.b")
+    assert str(caught.value) == "toy.yaml: a.b: is not good"
+    done(two, Toy(), 4)  # and others go on
+
+
+def test_another_error_says_where_it_was(two: Cluster) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        done(two, Toy(faults={3: "broken"}), 6)
+    assert "on worker tls://127.0.0.1" in caught.value.__notes__[0]
+    assert "toy_work.py" in caught.value.__notes__[0]
+
+
+def test_no_pieces_are_done_at_once(two: Cluster) -> None:
+    assert list(two(Toy(), [])) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
+def test_a_worker_keeps_the_memory_that_it_frees() -> None:
+    """Else each array is made of pages that the system has to clear, as Dask would have it."""
+    program = """
+import resource, sys, threading
+import numpy as np
+from channelfit.pieces.on_worker import keep_freed_memory
+
+def fill():
+    for _ in range(100):
+        np.ones(2**20)  # 8 MB
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    thread = threading.Thread(target=fill)  # as workers of Dask do pieces
+    thread.start()
+    thread.join()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+at_first = faults()
+keep_freed_memory()
+print(at_first, faults())
+"""
+    for threshold, kept in (("65536", True), ("131072", False)):  # a user's own choice stays
+        told = os.environ | {"MALLOC_TRIM_THRESHOLD_": threshold, "NUMPY_MADVISE_HUGEPAGE": "0"}
+        ran = subprocess.run(
+            [sys.executable, "-c", program], env=told, check=True, capture_output=True, text=True
+        )
+        before, after = map(int, ran.stdout.split())
+        assert (after < before / 4) == kept
+
+
+# --- workers that go, hang, or differ ------------------------------------------------------------
+
+
+def processes(cluster: Cluster) -> list[int]:
+    """The processes of the workers on this computer."""
+    return [nanny.pid for nanny in cluster.jobs.workers.values()]
+
+
+def test_a_worker_that_is_killed_costs_its_piece_alone(two: Cluster, tmp_path: Path) -> None:
+    work = Toy(seconds=0.02, folder=tmp_path, faults={5: "killed"})
+    assert table(done(two, work, 20)) == table(done(Here(), Toy(), 20))
+    assert work.begun(5) == 2
+    # of others, at most those that had begun in that process
+    assert sum(work.begun(number) for number in range(20)) <= 22
+
+
+def test_a_process_that_dask_gives_up_is_started_again() -> None:
+    """Dask does so with a worker that has not come back after some seconds, on a busy machine."""
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        done(cluster, Toy(), 4)
+        name, nanny = next(iter(cluster.jobs.workers.items()))
+        before = nanny.pid
+        cluster._call(given_up(cluster, name, nanny))
+        assert len(cluster.jobs.workers) == 1
+        seen: set[int] = set()
+        for _, arrays in cluster(Toy(seconds=0.1), keys(2000)):
+            seen.add(int(arrays["where"][0]))
+            if len(seen) == 2:
+                break
+    assert len(seen) == 2
+    assert before not in seen
+
+
+async def given_up(cluster: Cluster, name: int, nanny: Any) -> None:
+    await nanny.close()
+    del cluster.jobs.workers[name]
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path: Path) -> None:
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        done(cluster, Toy(), 4)
+        nannies = list(cluster.jobs.workers.values())
+        for nanny in nannies:
+            before = nanny.pid
+            os.kill(before, signal.SIGKILL)
+            wait_until(lambda n=nanny, b=before: n.pid not in (None, b))  # type: ignore[misc]
+            os.kill(nanny.pid, signal.SIGKILL)
+        found = done(cluster, Toy(seconds=0.1), 20)
+    assert table(found) == table(done(Here(), Toy(), 20))
+
+
+def test_a_worker_that_is_killed_before_it_is_there_costs_a_start() -> None:
+    before, killed = descendants(os.getpid()), list[int]()
+
+    def kill_the_first() -> None:
+        while not killed:
+            time.sleep(0.01)
+            for child in descendants(os.getpid()) - before:
+                with suppress(OSError):  # it may end by itself
+                    if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() and not killed:
+                        os.kill(child, signal.SIGKILL)
+                        killed.append(child)
+
+    thread = threading.Thread(target=kill_the_first)
+    thread.start()
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        thread.join()
+        assert table(done(cluster, Toy(), 20)) == table(done(Here(), Toy(), 20))
+    assert not runs(killed.pop())
+
+
+def test_a_piece_that_ends_every_worker_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_MOST_ENDS", 3)
+    work = Toy(seconds=0.05, folder=tmp_path, faults={1: "deadly"})
+    with Cluster(ClusterPlan(local=2)) as cluster:
+        with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*end of worker.*mem"):
+            done(cluster, work, 40)
+    assert work.begun(1) == 3
+
+
+def test_a_piece_that_cannot_come_back_is_an_error(two: Cluster) -> None:
+    class Client:
+        status = "running"
+
+    errand = clusters._Errand(two, Toy(), keys(2), SimpleQueue())
+    errand._client = Client()
+    attempt = clusters._Attempt(("piece", 1), "tcp://a:1", 0.0, None)
+    for _ in range(2):
+        errand._hear(attempt, OSError("gone"))
+    with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*OSError: gone"):
+        errand._hear(attempt, OSError("gone"))
+    assert list(errand._left)[:2] == [("piece", 1)] * 2
+
+
+def test_what_workers_have_is_forgotten_with_them(two: Cluster, tmp_path: Path) -> None:
+    """Else it would grow with each work and each worker, and a new worker at an old address would
+    count as one that has channelfit."""
+    most = clusters.on_worker.MOST_WORKS
+    for seconds in np.arange(most + 3) / 1e4:
+        done(two, Toy(seconds=seconds), 4)
+    done(two, Toy(seconds=0.1, folder=tmp_path, faults={2: "killed"}), 30)
+    assert two.taken.keys() <= two._call(nthreads(two)).keys()
+    assert {len(works) for works in two.taken.values()} <= set(range(1, most + 1))
+
+
+def test_the_same_work_for_other_software_is_another_one(
+    two: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that has it from a command with other software must not do pieces of it."""
+    software = clusters.on_worker.software(False)
+    names = set()
+    for code in "1", "1", "2":
+        told = {**software, "channelfit's own code": code}
+        monkeypatch.setattr(clusters.on_worker, "software", lambda on_gpu, told=told: told)
+        names.add(clusters._Errand(two, Toy(), keys(1), SimpleQueue())._name)
+    assert len(names) == 2
+
+
+def test_another_version_is_refused_with_the_difference(two: Cluster) -> None:
+    work = Toy(identity={"version of numpy": "1.0.0"})
+    with pytest.raises(
+        InputError, match=r"no worker can do this work: .*version of numpy is .*, and 1\.0\.0 is"
+    ):
+        done(two, work, 3)
+
+
+def test_a_work_for_a_gpu_is_refused_where_there_is_none(
+    two: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    software = clusters.on_worker.software
+    monkeypatch.setattr(clusters.on_worker, "software", lambda on_gpu: software(False))
+    with pytest.raises(InputError, match="no worker can do this work: .*(GPU|CuPy)"):
+        done(two, Toy(identity={"GPU": "a card"}), 3)
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_costs_its_piece_alone(tmp_path: Path) -> None:
+    said: list[str] = []
+    work = Toy(seconds=0.02, folder=tmp_path, faults={7: "stopped"})
+    began = time.monotonic()
+    with Cluster(ClusterPlan(local=3), said.append, patience=3) as cluster:
+        found = done(cluster, work, 40)
+        stopped = int((tmp_path / "piece7").read_text().split()[0])
+        assert stopped != int(found["piece", 7]["where"][0])
+        os.kill(stopped, signal.SIGCONT)
+        done(cluster, Toy(), 10)  # it does pieces again, or its piece is just lost
+    assert table(found) == table(done(Here(), Toy(), 40))
+    assert any(text.startswith("piece piece 7 is out for") for text in said), said
+    assert work.begun(7) == 2
+    assert sum(work.begun(number) for number in range(40)) <= 42
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_slow_is_not_waited_for(tmp_path: Path) -> None:
+    """Another one does its piece; its own answer comes later, is dropped, and it works again."""
+    work = Toy(seconds=0.02, folder=tmp_path, faults={7: "slow"})
+    with Cluster(ClusterPlan(local=2), patience=3) as cluster:
+        began = time.monotonic()
+        found = done(cluster, work, 20)
+        slow = int((tmp_path / "piece7").read_text().split()[0])
+        assert work.begun(7) == 2
+        assert time.monotonic() - began < 18
+        assert slow != int(found["piece", 7]["where"][0])
+        seen: set[int] = set()
+        for _, arrays in cluster(Toy(seconds=0.1), keys(2000)):
+            seen.add(int(arrays["where"][0]))
+            if slow in seen:
+                break
+    assert slow in seen
+    assert table(found) == table(done(Here(), Toy(), 20))
+
+
+@pytest.mark.slow
+def test_a_cluster_with_a_stopped_process_ends(tmp_path: Path) -> None:
+    work = Toy(seconds=0.02, folder=tmp_path, faults={7: "stopped"})
+    with Cluster(ClusterPlan(local=2), patience=2) as cluster:
+        done(cluster, work, 20)
+        there = processes(cluster)
+    wait_until(lambda: not any(map(runs, there)))
+
+
+# --- a scheduler and workers of their own ---------------------------------------------------------
+
+
+def runs(process: int) -> bool:
+    """Whether a process is there and is no corpse."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "waited for too long"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def started(*words: str, path: Path = ROOT) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of Dask, which is killed in the end."""
+    places = f"{path}{os.pathsep}{TESTS}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"distributed.cli.dask_{words[0]}", *words[1:]],
+        env=os.environ | {"PYTHONPATH": places},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd=TESTS,  # from where it would take this channelfit otherwise
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):  # it has ended, and was waited for
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def scheduler(port: int, *more: str) -> Any:
+    return started("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard", *more)
+
+
+def worker(port: int, *more: str, path: Path = ROOT, protocol: str = "tcp") -> Any:
+    address = f"{protocol}://127.0.0.1:{port}"
+    words = ("--nthreads", "1", "--no-dashboard", "--death-timeout", "20", *more)
+    return started("worker", address, *words, path=path)
+
+
+@pytest.mark.slow
+def test_a_worker_that_comes_late_takes_part(tmp_path: Path) -> None:
+    port = free_port()
+    work = Toy(seconds=0.1, folder=tmp_path)
+    with scheduler(port), worker(port):
+        with open_cluster(f"tcp://127.0.0.1:{port}") as cluster:
+            coming = cluster(work, keys(60))
+            first = dict([next(coming)])
+            with worker(port):
+                found = first | dict(coming)
+    assert len({int(a["where"][0]) for a in found.values()}) == 2
+    assert table(found) == table(done(Here(), Toy(), 60))
+
+
+@pytest.mark.slow
+def test_the_scheduler_may_be_started_anew(tmp_path: Path) -> None:
+    port, said = free_port(), list[str]()
+    work = Toy(seconds=0.05, folder=tmp_path)
+    with open_cluster_after(scheduler(port), port, said) as (cluster, first):
+        with worker(port):
+            coming = cluster(work, keys(40))
+            found = dict(next(coming) for _ in range(5))
+            os.killpg(first.pid, signal.SIGKILL)
+            time.sleep(1)
+            with scheduler(port), worker(port):
+                for key, arrays in coming:
+                    assert key not in found
+                    found[key] = arrays
+    assert table(found) == table(done(Here(), Toy(), 40))
+    assert any(text.startswith("the scheduler is gone") for text in said), said
+    assert any(text.startswith("the scheduler is back") for text in said), said
+    assert sum(work.begun(number) for number in range(40)) <= 44
+
+
+@contextmanager
+def open_cluster_after(
+    start: Any, port: int, said: list[str], wait: float = 60
+) -> Iterator[tuple[Any, Any]]:
+    plan = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}", wait=wait)
+    with start as first, Cluster(plan, said.append) as cluster:
+        yield cluster, first
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_does_not_come_back_is_an_error(tmp_path: Path) -> None:
+    port, said = free_port(), list[str]()
+    with open_cluster_after(scheduler(port), port, said, wait=3) as (cluster, first):
+        with worker(port):
+            coming = cluster(Toy(seconds=0.05), keys(40))
+            next(coming)
+            os.killpg(first.pid, signal.SIGKILL)
+            with pytest.raises(InputError, match=r"not back within 3 s; \d+ pieces are not done"):
+                list(coming)
+
+
+def test_a_scheduler_that_is_not_there_is_an_error() -> None:
+    plan = ClusterPlan(scheduler=f"tcp://127.0.0.1:{free_port()}", wait=1)
+    with pytest.raises(InputError, match=r"the scheduler tcp://.* cannot be used"):
+        with Cluster(plan):
+            pass
+
+
+@contextmanager
+def no_scheduler(port: int, told: bytes) -> Iterator[int]:
+    """A program that accepts connections, and says something else than a scheduler, or nothing."""
+    with socket.create_server(("127.0.0.1", port)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):  # the end of the server
+                while True:
+                    connections.append(server.accept()[0])
+                    connections[-1].sendall(told)
+
+        connections: list[socket.socket] = []
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield int(server.getsockname()[1])
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for one in connections:
+            one.close()
+
+
+@pytest.mark.parametrize("told", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
+@pytest.mark.filterwarnings("error")
+def test_a_program_that_is_no_scheduler_is_an_error(
+    told: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_ANSWERING", 0.5)
+    with no_scheduler(0, told) as port:
+        plan = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}", wait=1)
+        with pytest.raises(InputError, match="does not answer as a scheduler of Dask does"):
+            with Cluster(plan):
+                pass
+
+
+@pytest.mark.slow
+def test_a_program_in_the_place_of_a_lost_scheduler_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clusters, "_ANSWERING", 0.5)
+    port, said = free_port(), list[str]()
+    with open_cluster_after(scheduler(port), port, said, wait=3) as (cluster, first):
+        with worker(port):
+            coming = cluster(Toy(seconds=0.05), keys(100))
+            next(coming)
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+            with no_scheduler(port, b"HTTP/1.0 400 Bad Request\r\n\r\n"):
+                with pytest.raises(InputError, match=r"gone and was not back within 3 s"):
+                    list(coming)
+
+
+async def nthreads(cluster: Cluster) -> dict[str, int]:
+    return dict(await cluster.client.nthreads())
+
+
+def other_code(folder: Path) -> Path:
+    """Another installation of channelfit, which differs in one module."""
+    os.makedirs(folder)
+    for each in (ROOT / "channelfit").rglob("*"):
+        target = folder / each.relative_to(ROOT)
+        if each.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        elif "__pycache__" not in each.parts:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(each.read_bytes())
+    changed = folder / "channelfit" / "scoring" / "kernels" / "fast_rates.py"
+    changed.write_text(changed.read_text() + "\n# another one\n")
+    return folder
+
+
+@pytest.mark.slow
+def test_a_worker_with_other_code_is_refused_and_others_go_on(tmp_path: Path) -> None:
+    port, said = free_port(), list[str]()
+    other = other_code(tmp_path / "other")
+    plan = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}")
+    with scheduler(port), worker(port, path=other) as strange, worker(port):
+        with Cluster(plan, said.append) as cluster:
+            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 2)
+            found = done(cluster, Toy(seconds=0.05), 40)
+    assert strange.pid not in {int(a["where"][0]) for a in found.values()}
+    refusals = [text for text in said if "is not used" in text]
+    assert len(refusals) == len(set(refusals))
+    assert "channelfit's own code is" in refusals[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("older", [False, True])
+def test_where_all_workers_have_other_code_it_is_an_error(tmp_path: Path, older: bool) -> None:
+    port, other = free_port(), other_code(tmp_path / "other")
+    if older:  # from before there were pieces of work
+        (other / "channelfit" / "pieces" / "on_worker.py").unlink()
+    why = "on_worker" if older else "own code is"
+    with scheduler(port), worker(port, path=other):
+        with open_cluster(f"tcp://127.0.0.1:{port}") as cluster:
+            with pytest.raises(InputError, match=f"no worker can do this work: .*{why}"):
+                done(cluster, Toy(), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
+def test_pieces_of_a_worker_that_ends_do_not_end_those_that_are_not_used(
+    tmp_path: Path, nanny: str
+) -> None:
+    """A worker of Dask ends where it is sent a function that it does not have."""
+    port, said = free_port(), list[str]()
+    other = other_code(tmp_path / "other")
+    (other / "channelfit" / "pieces" / "on_worker.py").unlink()
+    plan, work = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}"), Toy(seconds=0.2, folder=tmp_path)
+    with scheduler(port), worker(port) as good, worker(port, nanny, path=other) as strange:
+        with Cluster(plan, said.append) as cluster:
+            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 2)
+            coming = cluster(work, keys(20))
+            found = dict([next(coming)])
+            there = cluster._call(nthreads(cluster))
+            os.killpg(good.pid, signal.SIGKILL)
+            good.wait()
+            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 1)
+            time.sleep(1)
+            (left,) = cluster._call(nthreads(cluster))
+            assert left in there
+            with worker(port):
+                found |= dict(coming)
+            assert left in cluster._call(nthreads(cluster))
+        assert strange.poll() is None
+    assert table(found) == table(done(Here(), Toy(), 20))
+    assert not any("is out for" in text for text in said), said
+
+
+def certificates(folder: Path) -> dict[str, str]:
+    """A certificate that signs itself, and its key."""
+    security = pytest.importorskip("distributed").Security
+    pytest.importorskip("cryptography")
+    told = security.temporary()
+    (folder / "ca.pem").write_text(told.tls_ca_file)
+    (folder / "me.pem").write_text(told.tls_client_cert)
+    (folder / "me.key").write_text(told.tls_client_key)
+    return {"ca": "ca.pem", "certificate": "me.pem", "key": "me.key"}
+
+
+@pytest.mark.slow
+def test_connections_by_tls(tmp_path: Path) -> None:
+    port, tls = free_port(), certificates(tmp_path)
+    words = [
+        word
+        for option, key in (("ca-file", "ca"), ("cert", "certificate"), ("key", "key"))
+        for word in (f"--tls-{option}", str(tmp_path / tls[key]))
+    ]
+    file = tmp_path / "cluster.yaml"
+    file.write_text(dump_yaml({"scheduler": f"tls://127.0.0.1:{port}", "tls": tls}))
+    safe = ("--protocol", "tls")
+    with scheduler(port, *safe, *words), worker(port, *words, protocol="tls"):
+        with open_cluster(str(file)) as cluster:
+            assert table(done(cluster, Toy(), 8)) == table(done(Here(), Toy(), 8))
+        (tmp_path / "other").mkdir()
+        others = {key: f"other/{file}" for key, file in certificates(tmp_path / "other").items()}
+        file.write_text(
+            dump_yaml({"scheduler": f"tls://127.0.0.1:{port}", "tls": others, "wait": "2 s"})
+        )
+        with pytest.raises(InputError, match="cannot be used"):
+            with open_cluster(str(file)):
+                pass
+
+
+@pytest.mark.slow
+def test_jobs_of_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = pytest.importorskip("dask_jobqueue.local").LocalCluster  # jobs on this computer
+    monkeypatch.setattr("dask_jobqueue.SLURMCluster", local)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{TESTS}")
+    file = tmp_path / "queue.yaml"
+    job = {"cores": 1, "memory": "1 GB"}
+    adaptive = {"minimum": 1, "maximum": 2}
+    file.write_text(dump_yaml({"class": "SLURMCluster", "job": job, "adaptive": adaptive}))
+    with open_cluster(str(file)) as cluster:
+        found = done(cluster, Toy(seconds=0.2), 30)
+    assert table(found) == table(done(Here(), Toy(), 30))
+    assert len({int(a["where"][0]) for a in found.values()}) == 2
+
+
+SLURM = """
+import signal
+from channelfit.pieces.cluster import open_cluster
+from support.toy_work import Toy, keys
+
+if __name__ == "__main__":
+    before = signal.getsignal(signal.SIGINT)
+    with open_cluster("slurm.yaml") as cluster:
+        assert signal.getsignal(signal.SIGINT) is before
+        print(len(list(cluster(Toy(), keys(8)))))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the played programs need its setsid")
+def test_jobs_of_slurm(tmp_path: Path) -> None:
+    """In a process that has loaded nothing else; programs of SLURM's names play its part."""
+    pytest.importorskip("dask_jobqueue")
+    programs = {
+        # like SLURM's it keeps the script, which is removed as soon as this ends
+        "sbatch": "cp $1 job.sh\nsetsid sh job.sh > job.log 2>&1 &\necho Submitted batch job $!",
+        "scancel": 'kill -9 -- -"$1"; touch canceled',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "slurm.yaml").write_text(dump_yaml(QUEUE | {"job": {"cores": 1, "memory": "1 GB"}}))
+    (tmp_path / "client.py").write_text(SLURM)
+    found = subprocess.run(
+        [sys.executable, "client.py"],
+        env=os.environ
+        | {"PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}"}
+        | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (found.returncode, found.stdout) == (0, "8\n"), found.stderr
+    assert (tmp_path / "canceled").exists()
+
+
+# --- how it ends -----------------------------------------------------------------------------
+
+CLIENT = """
+import sys
+from channelfit.front import interrupts
+from channelfit.pieces.cluster import open_cluster
+from support.toy_work import Toy, keys
+
+if __name__ == "__main__":
+    interrupts.begin()
+    try:
+        with interrupts.acted_upon():
+            with open_cluster("local:2") as cluster:
+                for key, arrays in cluster(Toy(seconds=0.2), keys(1000)):
+                    print(arrays["where"][0], flush=True)
+    except KeyboardInterrupt:
+        sys.exit(interrupts.exit_code())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_command(tmp_path: Path, how: signal.Signals) -> None:
+    script = tmp_path / "client.py"
+    script.write_text(CLIENT)
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    workers = {int(process.stdout.readline()) for _ in range(6)}
+    members = descendants(process.pid)
+    assert workers <= members
+    if how == signal.SIGINT:  # as a terminal sends it, to all of them
+        os.killpg(process.pid, how)
+    else:
+        process.send_signal(how)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == (-9 if how == signal.SIGKILL else 128 + how)
+    assert b"Traceback" not in told, told
+    wait_until(lambda: not any(map(runs, members)))
+
+
+def descendants(process: int) -> set[int]:
+    """All processes below one."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # it has just ended
+            for child in task.read_text().split():
+                found |= {int(child)} | descendants(int(child))
+    return found
+
+
+# --- what is given to --cluster ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("local", ClusterPlan(local=0)),
+        ("local:12", ClusterPlan(local=12)),
+        ("tcp://head:8786", ClusterPlan(scheduler="tcp://head:8786")),
+        ("tls://10.0.0.1:8786", ClusterPlan(scheduler="tls://10.0.0.1:8786")),
+    ],
+)
+def test_what_can_be_given(text: str, plan: ClusterPlan) -> None:
+    assert read_cluster(text) == plan
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "local:0", "local:two", "tcp://head", "http://head:80", "head:8786", "tcp:// :1"),
+        *("tcp://head:0", "tls://head:65536", "tcp://head:99999"),
+    ],
+)
+def test_what_cannot_be_given(text: str) -> None:
+    with pytest.raises(InputError, match="tcp://HOST:PORT"):
+        read_cluster(text)
+
+
+def test_without_the_option_work_is_done_here() -> None:
+    with open_cluster(None) as doer:
+        assert isinstance(doer, Here)
+
+
+def test_without_dask_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InputError, match=r"needs distributed: pip install .channelfit\[cluster\]"):
+        with open_cluster("local"):
+            pass
+
+
+QUEUE: dict[str, Any] = {"class": "SLURMCluster", "job": {"cores": 8, "memory": "16 GB"}}
+#: By section and key, a document in which the key acts, and what it makes of the plan.
+SEEN: dict[tuple[str, str], tuple[dict[str, Any], Callable[[ClusterPlan], Any], Any]] = {
+    ("cluster", "local"): ({"local": 3}, lambda p: p.local, 3),
+    ("cluster", "scheduler"): ({"scheduler": "tcp://a:1"}, lambda p: p.scheduler, "tcp://a:1"),
+    ("cluster", "class"): (QUEUE, lambda p: p.job_class, "SLURMCluster"),
+    ("cluster", "job"): (QUEUE, lambda p: p.job["cores"], 8),
+    ("cluster", "jobs"): ({**QUEUE, "jobs": 5}, lambda p: (p.least, p.most), (5, 5)),
+    ("cluster", "adaptive"): ({**QUEUE, "adaptive": {"maximum": 5}}, lambda p: p.most, 5),
+    ("cluster", "tls"): (
+        {"scheduler": "tls://a:1", "tls": {"ca": "f", "certificate": "f", "key": "f"}},
+        lambda p: p.ca.name,  # type: ignore[union-attr]
+        "f",
+    ),
+    ("cluster", "worker_ttl"): ({"local": 1, "worker_ttl": "5 s"}, lambda p: p.worker_ttl, 5.0),
+    ("cluster", "wait"): ({"local": 1, "wait": "2 min"}, lambda p: p.wait, 120.0),
+    ("cluster adaptive", "minimum"): (
+        {**QUEUE, "adaptive": {"minimum": 2, "maximum": 5}},
+        lambda p: p.least,
+        2,
+    ),
+    ("cluster adaptive", "maximum"): (
+        {**QUEUE, "adaptive": {"minimum": 2, "maximum": 5}},
+        lambda p: p.most,
+        5,
+    ),
+}
+for _key, _value in {
+    "cores": 4,
+    "memory": "2 GB",
+    "processes": 4,
+    "queue": "gpu",
+    "account": "lab",
+    "walltime": "01:00:00",
+    "interface": "lo",
+    "local_directory": "/scratch",
+    "log_directory": "logs",
+    "python": "/bin/python",
+    "job_extra_directives": ["--gres=gpu:1"],
+    "job_script_prologue": ["module load cuda"],
+    "worker_extra_args": ["--lifetime", "1h"],
+}.items():
+    SEEN["cluster job", _key] = (
+        {**QUEUE, "job": {**QUEUE["job"], _key: _value}},
+        lambda p, key=_key: p.job[key],  # type: ignore[misc]
+        _value,
+    )
+for _key in ("ca", "certificate", "key"):
+    SEEN["cluster tls", _key] = (
+        SEEN["cluster", "tls"][0],
+        lambda p, key=_key: getattr(p, key).name,  # type: ignore[misc]
+        "f",
+    )
+
+
+def written(folder: Path, document: dict[str, Any]) -> str:
+    (folder / "f").write_text("")
+    file = folder / "cluster.yaml"
+    file.write_text(dump_yaml(document))
+    return str(file)
+
+
+def test_every_key_is_looked_at() -> None:
+    sections = [name for name in KEYS if name.partition(" ")[0] == "cluster"]
+    assert set(SEEN) == {(name, key) for name in sections for key in KEYS[name]}
+
+
+@pytest.mark.parametrize(("section", "key"), SEEN)
+def test_a_key_acts(tmp_path: Path, section: str, key: str) -> None:
+    document, seen, wanted = SEEN[section, key]
+    assert seen(read_cluster(written(tmp_path, document))) == wanted
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({}, "one of local, scheduler and class was expected, not none"),
+        ({"local": 1, "scheduler": "tcp://a:1"}, "not local and scheduler"),
+        ({"local": 1, "jobs": 2}, '"jobs" has no meaning beside local'),
+        ({"local": 1, "job": {}}, '"job" has no meaning'),
+        ({"local": 1, "adaptive": {"maximum": 2}}, '"adaptive" has no meaning'),
+        ({"local": 1, "tls": {"ca": "f", "certificate": "f", "key": "f"}}, "of their own"),
+        ({"local": -1}, "a whole number, 0 or more"),
+        ({"locale": 1}, "did you mean local"),
+        ({"scheduler": "a:1"}, "the address of a scheduler is tcp"),
+        ({"scheduler": "tcp://a:1", "worker_ttl": "5 s"}, '"worker_ttl" has no meaning'),
+        (
+            {"scheduler": "tcp://a:1", "tls": {"ca": "f", "certificate": "f", "key": "f"}},
+            "tls goes with an address tls",
+        ),
+        ({"scheduler": "tls://a:1", "tls": {"ca": "f"}}, '"certificate" is missing'),
+        (
+            {"scheduler": "tls://a:1", "tls": {"ca": "no", "certificate": "f", "key": "f"}},
+            "no such file",
+        ),
+        ({"class": "SLURMCluster"}, "job: a mapping (key: value) was expected"),
+        ({**QUEUE, "class": "Popen"}, "is not one of SLURMCluster"),
+        ({**QUEUE, "jobs": 2, "adaptive": {"maximum": 2}}, "either jobs or adaptive"),
+        ({**QUEUE, "adaptive": {"minimum": 3, "maximum": 2}}, "the least is above the most"),
+        ({**QUEUE, "job": {"cores": 4, "memory": "1 GB", "processes": 3}}, "shared out evenly"),
+        ({**QUEUE, "job": {"cores": 4, "memory": "1\nGB"}}, "one line of text"),
+        ({**QUEUE, "job": {**QUEUE["job"], "worker_extra_args": [["a"]]}}, "text was expected"),
+        ({"local": 1, "wait": "5 ms"}, "at least 1 s"),
+    ],
+)
+def test_what_a_file_may_not_say(tmp_path: Path, document: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_cluster(written(tmp_path, document))
+    assert told in str(caught.value)
+    assert "cluster.yaml" in str(caught.value)
+
+
+def test_the_arguments_of_a_queue_are_those_of_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its keys lie where only their user reads them, as long as there are jobs."""
+    pytest.importorskip("dask_jobqueue")
+    monkeypatch.chdir(tmp_path)
+    document = {
+        **QUEUE,
+        "job": {key: SEEN["cluster job", key][0]["job"][key] for key in KEYS["cluster job"]},
+        "worker_ttl": "90 s",
+    }
+    document["job"]["cores"] = 8
+
+    plan = read_cluster(written(tmp_path, document))
+
+    async def script() -> tuple[str, float]:
+        async with await cluster_start.queue_cluster(plan, cluster_start.security_of(plan)) as jobs:
+            assert jobs.scheduler_address.startswith("tls://")
+            keys = set(tmp_path.glob(".dask-jobqueue.*"))
+            assert len(keys) == 3
+            if sys.platform != "win32":
+                assert {file.stat().st_mode & 0o777 for file in keys} == {0o600}
+            return jobs.job_script(), jobs.scheduler.worker_ttl
+
+    text, ttl = asyncio.run(script())
+    assert ttl == 90
+    assert f"--tls-key {tmp_path}" in text
+    assert "PRIVATE" not in text
+    (tmp_path / "a folder").mkdir()
+    monkeypatch.chdir(tmp_path / "a folder")
+    with pytest.raises(InputError, match="call the command in another folder"):
+        asyncio.run(script())
+    for line in ("#SBATCH -p gpu", "#SBATCH -A lab", "#SBATCH --gres=gpu:1", "#SBATCH -t 01:00:00"):
+        assert line in text
+    for words in ("module load cuda", "--nworkers 4", "--nthreads 2", "--lifetime 1h", "/scratch"):
+        assert words in text
+
+
+def test_a_queue_that_does_not_take_an_argument_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("dask_jobqueue")
+    document = {"class": "HTCondorCluster", "job": {**QUEUE["job"], "account": "lab"}}
+    with pytest.raises(InputError, match="HTCondorCluster cannot be used: .*account"):
+        with open_cluster(written(tmp_path, document)):
+            pass
+
+
+def test_encryption_without_certificates_says_what_is_missing() -> None:
+    with pytest.raises(InputError, match=r"give --cluster a FILE\.yaml with scheduler and tls"):
+        with open_cluster("tls://127.0.0.1:1"):
+            pass
+
+
+def test_dask_itself_says_nothing(two: Cluster) -> None:
+    """What matters is told by the command, in its own words."""
+    for name in ("distributed", "distributed.client", "distributed.scheduler"):
+        assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
+
+
+def test_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_start, "gpus", lambda: ["3", "5"])
+    security = cluster_start.security_of(ClusterPlan(scheduler="tcp://a:1"))
+    told = cluster_start.local_cluster(ClusterPlan(local=0), security)
+    seen = [w["options"]["env"]["CUDA_VISIBLE_DEVICES"] for w in told["workers"].values()]
+    assert seen == ["3", "5"]
+    assert told["scheduler"]["options"]["host"] == "127.0.0.1"
+
+
+def test_gpus_are_those_that_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Runtime:
+        @staticmethod
+        def getDeviceCount() -> int:
+            return 2
+
+    class Played:
+        class cuda:
+            runtime = Runtime
+
+    monkeypatch.setattr(cluster_start.gpu, "is_available", lambda: True)
+    monkeypatch.setattr(cluster_start.gpu, "cupy", lambda: Played)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert cluster_start.gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, GPU-7")
+    assert cluster_start.gpus() == ["4", "GPU-7"]

@@ -1,0 +1,745 @@
+"""Several cells and temperatures in one fit, against the same problems written out by hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import channelfit as cf
+from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
+from channelfit.problem.experiment import Experiment, Problem, rounding_floor
+from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.problem.recording import Recording
+from channelfit.reading.documents import dump_yaml, parse_yaml
+from channelfit.reading.errors import InputError
+from channelfit.scoring.grouped import GroupedScorer
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.machine.machine_code import generated
+from channelfit.scoring.scorer import make_scorer
+from support.cuda_host import HostCupy
+
+CELLS = {"cell 1": 3.0, "cell 2": 5.0, "cell 3": 8.0}
+MODEL: dict[str, Any] = {
+    "name": "warm",
+    "temperature": "22 degC",
+    "definitions": {"q": "q10**((celsius - 22)/10)"},
+    "states": ["C", "O"],
+    "rates": {"C -> O": "q*a*exp(z*v)", "O -> C": "q*b"},
+    "current": {"open": ["O"], "conductance": "g", "reversal": "0.0862*(celsius + 273.15)*ratio"},
+    "parameters": {
+        "a": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.2},
+        "z": {"range": [0, 0.1], "unit": "1/mV", "value": 0.04},
+        "g": {"range": [0.5, 20], "unit": "nS", "per": "cell", "value": dict(CELLS)},
+        "b": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
+        "q10": {"range": [1, 5], "value": 2.5},
+        "ratio": {"range": [-4, -2], "unit": "mV/(mV)", "value": -3.4, "fixed": True},
+    },
+}
+MODEL["parameters"]["ratio"].pop("unit")
+STEPS = build_protocol(
+    {
+        "name": "steps",
+        "holding": "-80 mV",
+        "sampling": "0.5 ms",
+        "segments": [
+            {"step": {"values": ["-40 mV", "0 mV", "30 mV"]}, "for": "20 ms"},
+            {"step": "-50 mV", "for": "10 ms"},
+        ],
+    },
+    None,
+)
+RAMP = build_protocol(
+    {
+        "name": "ramp",
+        "holding": "-80 mV",
+        "sampling": "0.5 ms",
+        "segments": [{"ramp": ["-80 mV", "40 mV"], "for": "25 ms"}],
+    },
+    None,
+)
+
+
+def by_hand(cell: str, celsius: float, **changed: float) -> ChannelModel:
+    """The model of one cell at one temperature, as if it were the only one."""
+    document = {**MODEL, "temperature": celsius, "parameters": dict(MODEL["parameters"])}
+    document["parameters"]["g"] = {"range": [0.5, 20], "unit": "nS", "value": CELLS[cell]}
+    return build_model(document, None)
+
+
+def experiment(
+    protocol: Protocol, cell: str, celsius: float | None = None, weight: float = 1.0, seed: int = 0
+) -> Experiment:
+    """Noise about currents that no parameters give."""
+    random = np.random.default_rng(seed)
+    current = 100 * random.normal(size=(protocol.n_sweeps, protocol.n_times_max))
+    weights = random.choice([0.0, 1.0, 2.0], current.shape)
+    recording = Recording.from_arrays(protocol, current, weight=weights)
+    return Experiment(protocol, recording, weight, cell, celsius)
+
+
+def problem_of(*experiments: Experiment, document: dict[str, Any] = MODEL) -> Problem:
+    told = any(e.temperature_C is not None for e in experiments)
+    return Problem(build_model(document, None, 22.0 if told else None), tuple(experiments))
+
+
+def several() -> Problem:
+    """Three cells, two of them at two temperatures, with two protocols and unequal weights."""
+    return problem_of(
+        experiment(STEPS, "cell 1", None, 1.0, 1),
+        experiment(RAMP, "cell 2", 34.0, 2.0, 2),
+        experiment(STEPS, "cell 2", 34.0, 0.5, 3),
+        experiment(RAMP, "cell 1", 30.0, 1.5, 4),
+        experiment(STEPS, "cell 3", 34.0, 1.0, 5),
+    )
+
+
+def candidates(problem: Problem, n: int, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    return problem.values()[:, None] * random.uniform(0.8, 1.2, (len(problem.parameters), n))
+
+
+def written_out(problem: Problem, parameters: np.ndarray, backend: str) -> tuple[Any, Any, Any]:
+    """Cost, gradient and curvature of one problem for each experiment, summed by hand."""
+    names = [p.name for p in problem.parameters]
+    weights, costs, slopes, bends = [], [], [], []
+    for e in problem.experiments:
+        model = by_hand(e.cell, 22.0 if e.temperature_C is None else e.temperature_C)
+        rows = [names.index(f"g[{e.cell}]" if p == "g" else p) for p in model.parameter_names]
+        alone = Problem(model, (replace(e, cell="", temperature_C=None),))
+        found = make_scorer(alone, backend).linearize(parameters[rows])
+        assert e.recording is not None
+        weights.append(e.weight * e.recording.weight.sum())
+        costs.append(found.cost)
+        slope, bend = np.zeros(parameters.shape), np.zeros((len(names), *parameters.shape))
+        slope[rows] = found.gradient
+        bend[np.ix_(rows, rows)] = found.curvature
+        slopes.append(slope)
+        bends.append(bend)
+    share = np.array(weights) / np.sum(weights)
+    return tuple(np.tensordot(share, np.array(x), 1) for x in (costs, slopes, bends))
+
+
+# --- the parameters of a fit ---------------------------------------------------------------------
+
+
+def test_a_parameter_per_cell_is_one_for_each_cell() -> None:
+    problem = several()
+    names = ["a", "z", "g[cell 1]", "g[cell 2]", "g[cell 3]", "b", "q10", "ratio"]
+    assert [p.name for p in problem.parameters] == names
+    np.testing.assert_array_equal(problem.values()[2:5], list(CELLS.values()))
+    places = [(group.name, group.places) for group in problem.groups]
+    assert places == [
+        ("cell 1, 22 degC", (0,)),
+        ("cell 2, 34 degC", (1, 2)),
+        ("cell 1, 30 degC", (3,)),
+        ("cell 3, 34 degC", (4,)),
+    ]
+    moved = problem.with_values(np.arange(1.0, 9.0))
+    np.testing.assert_array_equal(moved.values(), np.arange(1.0, 9.0))
+
+
+def test_without_cells_it_is_a_parameter_like_any_other() -> None:
+    document = changed_g(value=4.0)
+    problem = problem_of(replace(experiment(STEPS, "x"), cell=""), document=document)
+    assert [p.name for p in problem.parameters] == list(MODEL["parameters"])
+    assert not isinstance(make_scorer(problem, "cpu"), GroupedScorer)
+
+
+def test_one_cell_needs_no_groups() -> None:
+    problem = problem_of(experiment(STEPS, "cell 2"), experiment(RAMP, "cell 2"))
+    assert problem.parameters[2].name == "g[cell 2]"
+    assert not isinstance(make_scorer(problem, "cpu"), GroupedScorer)
+
+
+def changed_g(**entries: Any) -> dict[str, Any]:
+    row = {"range": [0.5, 20], "unit": "nS", "per": "cell"} | entries
+    return {**MODEL, "parameters": {**MODEL["parameters"], "g": row}}
+
+
+def test_what_cells_have_of_their_own_goes_before_what_others_have() -> None:
+    document = changed_g(
+        range={"cell 2": [4, 6], "others": [0.5, 20]},
+        value={"cell 2": 5, "cell 3": 7, "others": 2},
+        fixed={"cell 3": True},
+        scale="log",
+    )
+    row = dict(problem_of(*map_cells(CELLS), document=document).of_model("g"))
+    assert [(p.lower, p.upper, p.value, p.fixed) for p in row.values()] == [
+        (0.5, 20, 2, False),
+        (4, 6, 5, False),
+        (0.5, 20, 7, True),
+    ]
+    assert {p.scale for p in row.values()} == {"log"}
+
+
+def map_cells(cells: Sequence[str] | dict[str, float]) -> list[Experiment]:
+    return [experiment(STEPS, cell, seed=k) for k, cell in enumerate(cells)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"per": "sweep"}, 'parameters.g.per: "sweep" is not one of cell'),
+        (
+            {"per": None, "value": {"cell 1": 3}},
+            "g.value: only a parameter with `per: cell`",
+        ),
+        ({"value": {"cell 1": 30}}, "parameters.g: cell 1: the value 30 lies outside the range"),
+        ({"value": {"cell[1]": 3}}, 'parameters.g.value: "cell[1]" cannot name a cell'),
+        ({"range": {"cell 1": [5, 1]}}, "parameters.g.range: cell 1: the lower end 5 is not below"),
+        ({"value": {"cell 1": "x"}}, "parameters.g.value: cell 1:"),
+        ({"fixed": True, "value": {}}, "parameters.g.value: a fixed parameter needs a value"),
+    ],
+)
+def test_what_cannot_be_used_is_told(entries: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as found:
+        build_model(changed_g(**entries), None)
+    assert message in str(found.value)
+
+
+def test_what_is_not_said_of_a_cell_is_told() -> None:
+    document = changed_g(range={"cell 1": [1, 5], "cell 2": [1, 6]})
+    with pytest.raises(InputError, match='for the cell "cell 3", only for cell 1, cell 2'):
+        len(problem_of(*map_cells(CELLS), document=document).parameters)
+    warm = experiment(STEPS, "cell 1", 34.0)
+    with pytest.raises(InputError, match="the model was built for one temperature alone"):
+        make_scorer(Problem(build_model(MODEL, None), (warm,)), "cpu")
+    unsaid = {key: value for key, value in MODEL.items() if key != "temperature"}
+    some = (warm, experiment(STEPS, "cell 1"))
+    with pytest.raises(InputError, match=r"experiments\[2\].temperature: neither this experiment"):
+        make_scorer(Problem(build_model(unsaid, None, 34.0), some), "cpu")
+    with pytest.raises(InputError, match="only some experiments say their cell"):
+        len(problem_of(*map_cells(["cell 1", ""])).parameters)
+
+
+# --- scores --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_cells_and_temperatures_are_a_sum_of_problems_of_one(backend: str) -> None:
+    problem = several()
+    parameters = candidates(problem, 4)
+    scorer = make_scorer(problem, backend)
+    cost, slope, bend = written_out(problem, parameters, backend)
+    local = scorer.linearize(parameters)
+    for found in (scorer.score, scorer.preview, scorer.rescore, scorer.linearize):
+        np.testing.assert_allclose(found(parameters).cost, cost, rtol=1e-9)
+        assert not found(parameters).status.any()
+    scale = np.abs(slope).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(local.gradient, slope, rtol=1e-7, atol=1e-9 * scale.max())
+    np.testing.assert_allclose(local.curvature, bend, rtol=1e-7, atol=1e-9 * np.abs(bend).max())
+    g = slice(2, 5)
+    between = local.curvature[g, g] * (1 - np.eye(3))[:, :, None]
+    assert not between.any()
+    assert local.curvature[g, g].any()
+    assert not local.gradient[-1].any()  # fixed
+
+
+def test_gradients_are_those_of_differences() -> None:
+    problem = several()
+    scorer, here = make_scorer(problem, "cpu"), candidates(problem, 1)
+    gradient = scorer.linearize(here).gradient[:, 0]
+    step = 1e-6 * np.diag(here[:, 0])
+    cost = scorer.score(np.hstack([here + step, here - step])).cost
+    difference = (cost[: len(here)] - cost[len(here) :]) / (2e-6 * here[:, 0])
+    np.testing.assert_allclose(difference[:-1], gradient[:-1], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_currents_come_in_the_order_of_the_experiments(backend: str) -> None:
+    problem = several()
+    here = candidates(problem, 2)
+    for k, current in enumerate(make_scorer(problem, backend).simulate(here)):
+        e = problem.experiments[k]
+        model = by_hand(e.cell, 22.0 if e.temperature_C is None else e.temperature_C)
+        g = 2 + list(CELLS).index(e.cell)
+        alone = make_scorer(Problem(model, (Experiment(e.protocol),)), "reference")
+        expected = alone.simulate(here[[0, 1, g, 5, 6, 7]])[0]
+        np.testing.assert_allclose(current, expected, rtol=1e-7, atol=1e-7)
+
+
+def test_a_candidate_that_fails_for_one_cell_fails() -> None:
+    problem = several()
+    here = candidates(problem, 3)
+    here[3, 1] = np.nan
+    for backend in ("reference", "cpu"):
+        scorer = make_scorer(problem, backend)
+        local, score = scorer.linearize(here), scorer.score(here)
+        assert (score.status != 0).tolist() == (local.status != 0).tolist() == [False, True, False]
+        assert np.isfinite(score.cost).tolist() == [True, False, True]
+        assert not local.gradient[:, 1].any()
+        assert not local.curvature[..., 1].any()
+
+
+def test_held_out_experiments_are_simulated_and_not_scored() -> None:
+    problem = several()
+    out = tuple(replace(e, weight=0.0) if e.cell == "cell 3" else e for e in problem.experiments)
+    rest = replace(problem, experiments=out)
+    here = candidates(problem, 2)
+    scorer = make_scorer(rest, "cpu")
+    assert np.isfinite(scorer.simulate(here)[4]).all()
+    moved = here.copy()
+    moved[4] *= 1.5
+    np.testing.assert_array_equal(scorer.score(here).cost, scorer.score(moved).cost)
+    nothing = replace(problem, experiments=tuple(replace(e, weight=0.0) for e in out))
+    with pytest.raises(InputError, match="nothing to score"):
+        make_scorer(nothing, "cpu").score(here)
+
+
+def test_groups_share_what_is_compiled() -> None:
+    scorer = make_scorer(several(), "cpu", path="stepping")
+    assert isinstance(scorer, GroupedScorer)
+    texts = {one.source_text for one in scorer.scorers}
+    assert len(texts) == 2  # with a voltage that varies, and without
+    before = generated.cache_info().currsize
+    scorer.score(candidates(several(), 1))
+    assert generated.cache_info().currsize <= before + 2
+    assert scorer.source_text == "\n".join(dict.fromkeys(s.source_text for s in scorer.scorers))
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(0, 99))
+def test_any_division_into_cells_adds_up(division: list[int], seed: int) -> None:
+    names = list(CELLS)
+    problem = problem_of(*(experiment(STEPS, names[k], seed=seed + k) for k in division))
+    here = problem.values()[:, None] * np.random.default_rng(seed).uniform(0.7, 1.4, (1, 3))
+    scored = make_scorer(problem, "cpu").score(here).cost
+    traces = make_scorer(problem, "cpu").simulate(here)
+    squares = weights = 0.0
+    for e, current in zip(problem.experiments, traces, strict=True):
+        assert e.recording is not None
+        w, data = e.recording.weight[..., None], e.recording.current_pA[..., None]
+        squares, weights = squares + (w * (current - data) ** 2).sum(axis=(0, 1)), weights + w.sum()
+    np.testing.assert_allclose(scored, squares / weights, rtol=1e-9)
+
+
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return str(request.param)
+
+
+def test_arrays_of_a_gpu_stay_there(device: str) -> None:
+    problem = several()
+    here = candidates(problem, 5)
+    here[3, 2] = np.nan
+    truth = make_scorer(problem, "cpu")
+    scorer = make_scorer(problem, "cuda")
+    on_device = scorer.xp.asarray(here)
+    expected = truth.linearize(here)
+    for way in ("score", "preview", "rescore", "linearize"):
+        found = getattr(scorer, way)(on_device)
+        assert all(isinstance(array, scorer.xp.ndarray) for array in vars(found).values())
+        np.testing.assert_allclose(to_host(found.cost), expected.cost, rtol=1e-8)
+        np.testing.assert_array_equal(to_host(found.status), expected.status)
+        again = getattr(scorer, way)(here)
+        assert all(isinstance(array, np.ndarray) for array in vars(again).values())
+    local = scorer.linearize(on_device)
+    for name in ("gradient", "curvature"):
+        one, other = to_host(getattr(local, name)), getattr(expected, name)
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9 * np.abs(other).max())
+
+
+def test_a_conductance_of_each_cell_is_solved_on_a_gpu(device: str, tmp_path: Path) -> None:
+    plan = load_plan(fit_files(tmp_path), ["fit.solve=g"])
+    there, here = (plan.objective(make_scorer(plan.problem, b)) for b in ("cuda", "cpu"))
+    unit = np.random.default_rng(3).uniform(0.3, 0.7, (here.n_free, 4))
+    cost = there.score(there.scorer.xp.asarray(unit)).cost
+    np.testing.assert_allclose(to_host(cost), here.score(unit).cost, rtol=1e-8)
+
+
+# --- cells that one walk serves ------------------------------------------------------------------
+
+GATES: dict[str, Any] = {
+    "gates": {"m": {"power": 3, "alpha": "a*exp(z*v)", "beta": "b"}},
+    "current": {"conductance": "2*g", "reversal": "-90 mV"},
+    "parameters": {key: MODEL["parameters"][key] for key in ("a", "z", "g", "b")},
+}
+THREE_STATES = GATES | {
+    "states": ["C", "O", "I"],
+    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b", "O -> I": "0.3*b", "I -> O": "0.01"},
+    "current": {"open": ["O"], "conductance": "2*g", "reversal": "-90 mV"},
+}
+del THREE_STATES["gates"]
+
+
+def masked_alike(document: dict[str, Any], *protocols: Protocol) -> Problem:
+    """Cells with the same protocols and masks, and other data."""
+    rows = []
+    for cell in CELLS:
+        for k, protocol in enumerate(protocols):
+            first, own = experiment(protocol, cell, seed=k), experiment(protocol, cell, seed=9)
+            assert first.recording is not None
+            assert own.recording is not None
+            data = own.recording.current_pA * (1 + len(rows))
+            rows.append(replace(first, recording=replace(first.recording, current_pA=data)))
+    return problem_of(*rows, document=document)
+
+
+@pytest.mark.parametrize(
+    ("document", "protocols"),
+    [(MODEL, [STEPS, RAMP]), (GATES, [STEPS, RAMP]), (THREE_STATES, [STEPS])],
+    ids=["two states", "gates", "three states"],
+)
+def test_cells_alike_are_linearized_as_each_alone(
+    document: dict[str, Any], protocols: list[Protocol], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = masked_alike(document, *protocols)
+    scorer = make_scorer(problem, "cpu")
+    assert isinstance(scorer, GroupedScorer)
+    here = candidates(problem, 6)
+    row = [p.name for p in problem.parameters].index("g[cell 2]")
+    here[row, :2] = 0.0, -4.0
+    here[0, 3] = np.nan  # everywhere
+    here[row, 4] = np.inf  # for one cell
+    (family,) = scorer._alike
+    assert len(family.members) == 3
+    for (group, one), found in zip(family.members, family.linearize(here), strict=True):
+        truth = one.linearize(group.parameters(here))
+        np.testing.assert_array_equal(found.status, truth.status)
+        np.testing.assert_allclose(found.cost, truth.cost, rtol=1e-11)
+        for name in ("gradient", "curvature"):
+            expected = getattr(truth, name)
+            size = np.abs(expected).max(axis=-1, keepdims=True) + 1e-300
+            np.testing.assert_allclose(getattr(found, name) / size, expected / size, atol=1e-10)
+    whole = scorer.linearize(here)
+    assert np.flatnonzero(whole.status).tolist() == [3, 4]
+    monkeypatch.setattr("channelfit.scoring.alike._AT_ONCE", 1)  # one candidate after the other
+    np.testing.assert_allclose(scorer.linearize(here).cost, whole.cost, rtol=1e-12)
+    assert scorer.linearize(here[:, :0]).curvature.shape[-1] == 0
+
+
+def test_what_is_not_alike_is_linearized_apart() -> None:
+    problem = masked_alike(MODEL, STEPS)
+    other = replace(problem.experiments[1], weight=2.0)
+    warm = replace(problem.experiments[2], temperature_C=30.0)
+    short = experiment(RAMP, "cell 2")
+    model = build_model(MODEL, None, 22.0)
+    for changed, members in (({1: other}, 2), ({1: short, 2: other}, 0), ({2: warm}, 2)):
+        three = [changed.get(k, e) for k, e in enumerate(problem.experiments)]
+        named = tuple(replace(e, cell=cell) for e, cell in zip(three, CELLS, strict=True))
+        scorer = make_scorer(Problem(model, named), "cpu")
+        assert isinstance(scorer, GroupedScorer)
+        assert sum(len(family.members) for family in scorer._alike) == members
+    # a scheme on a ramp is taken in pieces, and a parameter in a rate changes all that moves
+    slow = {"ramp": ["-80 mV", "40 mV"], "for": "500 ms"}
+    ramp = build_protocol({"holding": -80, "sampling": "0.1 ms", "segments": [slow]}, None)
+    silent = Recording.from_arrays(ramp, np.zeros((1, ramp.n_times_max)))
+    rows = [Experiment(ramp, silent, cell=cell) for cell in CELLS]
+    moving = make_scorer(problem_of(*rows, document=THREE_STATES), "cpu")
+    assert isinstance(moving, GroupedScorer)
+    assert not moving._alike
+    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
+    document["parameters"]["b"] = MODEL["parameters"]["b"] | {"per": "cell"}
+    both = make_scorer(masked_alike(document, STEPS), "cpu")
+    assert isinstance(both, GroupedScorer)
+    assert not both._alike
+
+
+def test_an_exact_fit_of_cells_costs_nothing() -> None:
+    problem = masked_alike(THREE_STATES, STEPS)
+    values = problem.values()[:, None]
+    traces = make_scorer(problem, "cpu").simulate(values)
+    exact = tuple(
+        replace(e, recording=Recording.from_arrays(STEPS, trace[:, :, 0]))
+        for e, trace in zip(problem.experiments, traces, strict=True)
+    )
+    fitted_exactly = replace(problem, experiments=exact)
+    local = make_scorer(fitted_exactly, "cpu").linearize(values)
+    assert local.cost[0] <= rounding_floor(fitted_exactly, "float64")
+
+
+# --- ties and bounds -----------------------------------------------------------------------------
+
+
+def test_what_follows_from_a_cell_or_a_temperature_is_there_for_each() -> None:
+    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
+    document["parameters"] |= {
+        "half": {"tie": "g/2", "unit": "nS", "range": [0.1, 3]},
+        "warm": {"tie": "q*b", "unit": "1/ms"},
+        "plain": {"tie": "a + b", "unit": "1/ms"},
+    }
+    problem = problem_of(*several().experiments, document=document)
+    tied = problem.tied_values(problem.values())
+    assert tied == pytest.approx(
+        {
+            "half[cell 1]": 1.5,
+            "half[cell 2]": 2.5,
+            "half[cell 3]": 4.0,
+            "warm[22 degC]": 0.1,
+            "warm[34 degC]": 0.1 * 2.5**1.2,
+            "warm[30 degC]": 0.1 * 2.5**0.8,
+            "plain": 0.3,
+        }
+    )
+    assert [tie.name for tie in problem.ties] == list(tied)
+
+
+def fit_files(folder: Path, document: dict[str, Any] = MODEL, noise: float = 2.0) -> Path:
+    """A fit file of three cells, its model and recordings simulated from the model."""
+    (folder / "model.yaml").write_text(dump_yaml(document))
+    STEPS.save(folder / "steps.yaml")
+    rows = []
+    for k, cell in enumerate(CELLS):
+        celsius = 34.0 if k else 22.0
+        model = by_hand(cell, celsius)
+        scorer = make_scorer(Problem(model, (Experiment(STEPS),)), "cpu")
+        current = scorer.simulate(model.values()[:, None])[0][:, :, 0]
+        current = current + noise * np.random.default_rng(k).normal(size=current.shape)
+        lines = [",".join(map(repr, row)) for row in current.T.tolist()]
+        (folder / f"{k}.csv").write_text("\n".join(["x,y,z", *lines]) + "\n")
+        recording = {
+            "file": f"{k}.csv",
+            "sampling": "0.5 ms",
+            "current": {"columns": "all", "unit": "pA"},
+        }
+        row = {"protocol": "steps.yaml", "cell": cell, "recording": recording}
+        rows.append(row | ({"temperature": "34 degC"} if k else {}))
+    fit = {"model": "model.yaml", "name": "three", "fit": {"experiments": rows, "seed": 1}}
+    (folder / "fit.yaml").write_text(dump_yaml(fit))
+    return folder / "fit.yaml"
+
+
+def test_bounds_hold_at_each_temperature_and_for_each_cell(tmp_path: Path) -> None:
+    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
+    document["parameters"]["half"] = {"tie": "g/2", "unit": "nS", "range": [0.1, 3]}
+    file = fit_files(tmp_path, document)
+    within = '{range: ["1e-9 /ms", "0.25 /ms"], rates: ["O -> C"]}'
+    plan = load_plan(file, [f"fit.rates_within={within}", "fit.optimizer.name=genetic"])
+    names = ["O -> C (22 degC)", "O -> C (34 degC)"]
+    names += [f"half ({cell})" for cell in CELLS]
+    assert [c.name for c in plan.constraints] == names
+    here = plan.problem.values()[:, None]
+    assert [bool(c.allowed(here)[0]) for c in plan.constraints] == [
+        True,
+        False,  # 0.1*2.5**1.2 = 0.30 /ms
+        True,
+        True,
+        False,
+    ]
+
+
+# --- a conductance that is solved ----------------------------------------------------------------
+
+
+def test_a_conductance_of_each_cell_is_solved_for_each(tmp_path: Path) -> None:
+    plan = load_plan(fit_files(tmp_path), ["fit.solve=g"])
+    assert plan.solved == ("g[cell 1]", "g[cell 2]", "g[cell 3]")
+    scorer = make_scorer(plan.problem, "cpu")
+    objective = plan.objective(scorer)
+    unit = np.random.default_rng(3).uniform(0.3, 0.7, (objective.n_free, 4))
+    physical = objective.physical(unit)
+    traces = scorer.simulate(physical)
+    for k, e in enumerate(plan.problem.experiments):
+        assert e.recording is not None
+        wave, data = traces[k] / physical[2 + k], e.recording.current_pA[..., None]
+        best = (wave * data).sum(axis=(0, 1)) / (wave**2).sum(axis=(0, 1))
+        np.testing.assert_allclose(physical[2 + k], np.clip(best, 0.5, 20), rtol=1e-6)
+    every = replace(plan, solved=()).objective(scorer)
+    np.testing.assert_allclose(
+        objective.score(unit).cost, every.score(every.space.to_unit(physical)).cost, rtol=1e-9
+    )
+    local, h = objective.linearize(unit[:, :1]), 1e-5
+    ahead, behind = (objective.score(unit[:, :1] + s * np.eye(len(unit))).cost for s in (h, -h))
+    np.testing.assert_allclose(
+        local.gradient[:, 0], (ahead - behind) / (2 * h), rtol=1e-4, atol=1e-3
+    )
+    assert local.curvature.shape == (len(unit), len(unit), 1)
+
+
+def test_a_prior_of_another_parameter_leaves_the_solved_one_its_best(tmp_path: Path) -> None:
+    parameters = dict(MODEL["parameters"])
+    parameters["z"] = parameters["z"] | {"prior": {"normal": [0.09, 0.001]}}
+    parameters["g"] = parameters["g"] | {"prior": {"normal": [5.0, 1.0]}}
+    plan = load_plan(
+        fit_files(tmp_path, {**MODEL, "parameters": parameters}), ["fit.solve=g", "fit.noise=2 pA"]
+    )
+    scorer = make_scorer(plan.problem, "cpu")
+    objective, every = plan.objective(scorer), replace(plan, solved=()).objective(scorer)
+    unit = np.full((objective.n_free, 1), 0.4)
+    best = objective.physical(unit)
+    around = best + 1e-3 * np.eye(len(best))[:, 2:5] @ np.hstack(
+        [np.zeros((3, 1)), np.eye(3), -np.eye(3)]
+    )
+    costs = every.score(every.space.to_unit(around)).cost
+    assert costs.argmin() == 0
+    assert objective.score(unit).cost[0] == pytest.approx(costs[0], rel=1e-9)
+
+
+# --- whole fits ----------------------------------------------------------------------------------
+
+
+def fitted(cells: Sequence[str], noise: float = 5.0) -> cf.Fit:
+    """A fit to simulated cells, each of its own conductance and noise, from Python."""
+    model = cf.Model.from_yaml(dump_yaml(MODEL))
+    current = []
+    for k, cell in enumerate(CELLS):
+        clean = cf.simulate(model, STEPS, cell=cell).current
+        current.append(clean + noise * np.random.default_rng(k).normal(size=clean.shape))
+    chosen = [current[list(CELLS).index(cell)] for cell in cells]
+    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
+    # at one temperature nothing tells q10
+    document["parameters"]["q10"] = MODEL["parameters"]["q10"] | {"fixed": True}
+    own = {cell: CELLS[cell] for cell in cells}
+    document["parameters"]["g"] = MODEL["parameters"]["g"] | {"value": own}
+    again = cf.Model.from_yaml(dump_yaml(document))
+    return cf.fit(again, [STEPS] * len(cells), chosen, cell=list(cells), seed=1, progress=False)
+
+
+@pytest.fixture(scope="module")
+def three() -> cf.Fit:
+    return fitted(list(CELLS))
+
+
+def test_three_cells_are_recovered_with_one_set_of_kinetics(three: cf.Fit) -> None:
+    true = {"a": 0.2, "z": 0.04, "b": 0.1} | {f"g[{cell}]": g for cell, g in CELLS.items()}
+    for name, value in true.items():
+        error = three.errors[name]
+        assert error is not None
+        assert abs(three.values[name] - value) < 4 * error
+        assert error < 0.05 * value
+    assert three.open == []
+
+
+def test_information_of_cells_adds_up(three: cf.Fit) -> None:
+    """Of each alone, with its own conductance eliminated: the Schur complement over the cells."""
+    shared = ["a", "z", "b"]
+    whole = three.summary["uncertainty"]["noise_pA"]
+    scorer, values = three.scorer, three.result.values
+    names = [p.name for p in three.plan.problem.parameters]
+    information = np.zeros((3, 3))
+    for cell in CELLS:
+        model = by_hand(cell, 22.0)
+        e = next(e for e in three.plan.problem.experiments if e.cell == cell)
+        alone = make_scorer(Problem(model, (replace(e, cell=""),)), "cpu")
+        rows = [names.index(f"g[{cell}]" if p == "g" else p) for p in model.parameter_names]
+        bend = alone.linearize(values[rows][:, None]).curvature[..., 0]
+        assert e.recording is not None
+        bend = bend * e.recording.weight.sum() / (2 * whole**2)
+        own = [model.parameter_names.index(name) for name in shared]
+        g = model.parameter_names.index("g")
+        information += bend[np.ix_(own, own)] - np.outer(bend[own, g], bend[g, own]) / bend[g, g]
+    expected = np.sqrt(np.diag(np.linalg.inv(information)))
+    found = [three.errors[name] for name in shared]
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    assert isinstance(scorer, GroupedScorer)
+
+
+def test_shared_parameters_are_surer_with_more_cells(three: cf.Fit) -> None:
+    """By about the root of the summed squares of the conductances, which are the signal here."""
+    one = fitted(["cell 3"])
+    ratio = np.sqrt(sum(g**2 for g in CELLS.values())) / CELLS["cell 3"]
+    for name in ("a", "z", "b"):
+        alone, together = one.errors[name], three.errors[name]
+        assert alone is not None
+        assert together is not None
+        assert alone / together == pytest.approx(ratio, rel=0.15)
+
+
+def test_a_saved_fit_of_cells_reads_back(three: cf.Fit, tmp_path: Path) -> None:
+    folder = three.save(tmp_path / "run")
+    again = cf.load(folder)
+    assert again.values == three.values
+    assert again.cost == three.cost
+    assert [e.cell for e in again.plan.problem.experiments] == list(CELLS)
+    document = parse_yaml((folder / "fit.yaml").read_text())
+    row = document["parameters"]["g"]
+    assert row["value"] == {cell: three.values[f"g[{cell}]"] for cell in CELLS}
+    assert (row["per"], row["range"]) == ("cell", [0.5, 20])
+    one = cf.simulate(again, STEPS, cell="cell 2").current
+    np.testing.assert_allclose(one, three.traces[1], rtol=1e-9, atol=1e-9)
+    with pytest.raises(InputError, match='no cell "x". Known: cell 1, cell 2, cell 3'):
+        cf.simulate(again, STEPS, cell="x")
+    with pytest.raises(InputError, match="or the name of a cell: cell 1"):
+        cf.simulate(again, STEPS)
+    assert "each       steps, cell 1 " in str(three)
+
+
+def test_profiles_and_comparisons_know_the_cells(three: cf.Fit, tmp_path: Path) -> None:
+    sure = cf.uncertainty(three, profiles="g[cell 2]", progress=False)
+    (profile,) = sure.profiles
+    assert profile.lower < CELLS["cell 2"] < profile.upper
+    compared = cf.compare(three, three, progress=False)
+    assert "g[cell 3]" in str(compared.summary)
+
+
+def test_the_command_line_fits_and_simulates_cells(tmp_path: Path) -> None:
+    file = fit_files(tmp_path)
+    run, out = CliRunner(), tmp_path / "run"
+    quick = ["--set", "fit.optimizer.name=genetic", "--population", "20", "--generations", "2"]
+    own = ["--set", "parameters.g[cell 2].value=6", "--set", "parameters.g[cell 2].fixed=true"]
+    done = run.invoke(main, ["optimize", str(file), "--out", str(out), *quick, *own])
+    assert done.exit_code == 0, done.output
+    again = load_plan(out / "fit.yaml")
+    row = {p.name: p for p in again.problem.parameters}
+    assert (row["g[cell 2]"].value, row["g[cell 2]"].fixed) == (6, True)
+    assert not row["g[cell 1]"].fixed
+    assert [e.temperature_C for e in again.problem.experiments] == [None, 34.0, 34.0]
+    command = ["simulate", str(out / "fit.yaml"), str(tmp_path / "steps.yaml")]
+    for more, code in ((["--cell", "cell 3"], 0), ([], 2), (["--cell", "cell 9"], 2)):
+        done = run.invoke(main, [*command, "--out", str(tmp_path / "x"), *more])
+        assert done.exit_code == code, done.output
+    shown = run.invoke(main, ["show", str(out / "fit.yaml")]).output
+    assert "g[cell 2]" in shown
+    assert "linear, per cell" in shown
+    for text in ("each", "steps, cell 2, 34 degC"):
+        assert text in str(cf.load(out))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["parameters.g[cell 9].value=3"],
+            'parameters.g: there is no experiment of a cell "cell 9"',
+        ),
+        (["fit.experiments[1].cell=x]y"], 'fit.experiments[1].cell: "x]y" cannot name a cell'),
+        (["fit.experiments[1].cell=others"], "stands for all cells not named"),
+        (["fit.experiments[2].temperature=5 mV"], "fit.experiments[2].temperature"),
+        (["parameters.g[cell 1].value=300"], "cell 1: the value 300 lies outside the range"),
+        (["fit.solve=a"], "the current is not a straight line in"),
+    ],
+)
+def test_the_fit_file_says_what_is_wrong(
+    overrides: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as found:
+        load_plan(fit_files(tmp_path), overrides)
+    assert message in str(found.value)
+
+
+def test_cells_that_share_all_parameters_are_remarked_on(tmp_path: Path) -> None:
+    file = fit_files(tmp_path)
+    shared = load_plan(file, ["parameters.g.per=null", "parameters.g.value=5"])
+    (found,) = (str(c) for c in shared.cautions if "share" in str(c))
+    assert "fit.experiments: the cells cell 1, cell 2, cell 3 share all parameters" in found
+    assert [p.name for p in shared.problem.parameters] == list(MODEL["parameters"])
+    assert len(shared.problem.groups) == 2  # of one temperature each
+    assert not any("share" in str(c) for c in load_plan(file).cautions)
+
+
+def test_strange_rates_name_the_groups_that_have_them(tmp_path: Path) -> None:
+    plan = load_plan(fit_files(tmp_path))
+    values = plan.problem.values()
+    assert plan.strange_rates(values) == []
+    values[[p.name for p in plan.problem.parameters].index("g[cell 2]")] = np.inf
+    (text,) = plan.strange_rates(values)
+    assert text.startswith("the conductance is inf nS")
+    assert text.endswith("(cell 2, 34 degC)")

@@ -1,0 +1,252 @@
+"""Signals of laboratories' files as recordings and commands: chosen, checked, laid out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from channelfit.front.kinds import load_plan
+from channelfit.problem.inspection import Told, inspect_file
+from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.problem.recording import Recording, load_recording
+from channelfit.problem.sweep_labels import contradiction
+from channelfit.reading.documents import Section, dump_yaml
+from channelfit.reading.errors import InputError
+from support.places import MODELS, ROOT
+from support.rig_files import COMMAND, CURRENT, N_SAMPLES, N_SWEEPS, PROTOCOL, written
+
+h5py = pytest.importorskip("h5py")
+scipy_io = pytest.importorskip("scipy.io")
+DATA = os.environ.get("CHANNELFIT_DATA")
+real = pytest.mark.skipif(DATA is None, reason="CHANNELFIT_DATA names no folder of recordings")
+
+
+def recorded(folder: Path, name: str, **keys: Any) -> np.ndarray:
+    document = {"file": name, "current": {"signal": 1}} | keys
+    protocol = build_protocol(PROTOCOL, None)
+    recording = load_recording(Section(document, folder / "fit.yaml", "recording"), protocol)
+    assert (recording.weight == np.isfinite(recording.current_pA)).all()
+    return recording.current_pA
+
+
+@pytest.mark.parametrize(
+    "name", ["a.nwb", "a.ibw", "a.abf", "a.mat", "b.mat", "a.h5", "german.csv"]
+)
+def test_a_signal_is_fitted_to(tmp_path: Path, name: str) -> None:
+    written(tmp_path, name)
+    np.testing.assert_allclose(recorded(tmp_path, name), CURRENT, atol=0.01)
+
+
+def test_sweeps_of_a_file_are_chosen(tmp_path: Path) -> None:
+    written(tmp_path, "a.ibw")
+    some = recorded(tmp_path, "a.ibw", current={"signal": "Im_1", "sweeps": [3, 1]}, sweeps=[1, 2])
+    np.testing.assert_allclose(some, [CURRENT[2], CURRENT[0], [np.nan] * N_SAMPLES])
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"current": {"signal": "I"}}, 'no signal "I"; there are 1: Im_1'),
+        ({"current": {"signal": 2}}, "no signal 2; there are 1: Im_1"),
+        ({"current": {"signal": 1, "unit": "pA"}}, 'current.unit: "pA", but the file says that'),
+        ({"current": {"signal": 1, "unit": "mV"}}, 'unit "mV" is a voltage'),
+        ({"current": {"signal": 1, "sweeps": [4]}}, "4 is not the number of a sweep of the file"),
+        ({"current": {"signal": 1, "column": "x"}}, '"column" has no meaning beside'),
+        ({"current": {"column": "Im_1", "unit": "nA"}}, ".ibw files have signals, no columns"),
+        ({"time": {"column": "t", "unit": "s"}}, "the times of a signal are the file's"),
+        ({"sampling": "0.2 ms"}, "sampling: 0.2 ms, but a.ibw is sampled every 0.1 ms"),
+        ({"layout": "sweeps x samples"}, "has no meaning for .ibw files"),
+    ],
+)
+def test_what_contradicts_the_file_is_refused(
+    tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    written(tmp_path, "a.ibw")
+    with pytest.raises(InputError) as caught:
+        recorded(tmp_path, "a.ibw", **keys)
+    assert said in str(caught.value)
+
+
+def test_what_the_file_does_not_say_is_asked_for(tmp_path: Path) -> None:
+    scipy_io.savemat(tmp_path / "m.mat", {"x": CURRENT / 1e3})
+    for keys, said in (
+        ({}, 'the file does not say in which unit "x" is'),
+        ({"current": {"signal": "x", "unit": "nA"}}, "m.mat does not say how it was sampled"),
+    ):
+        with pytest.raises(InputError, match=said):
+            recorded(tmp_path, "m.mat", **keys)
+    known = {"current": {"signal": "x", "unit": "nA"}, "sampling": "0.1 ms"}
+    np.testing.assert_allclose(recorded(tmp_path, "m.mat", **known), CURRENT)
+
+
+def test_a_unit_that_is_no_current_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = CURRENT
+        file["x"].attrs["unit"] = "pF"
+        file["y"] = CURRENT
+        file["y"].attrs["unit"] = "pA/pF"
+    keys: dict[str, Any] = {"sampling": "0.1 ms", "current": {"signal": "x"}}
+    with pytest.raises(InputError, match='the file says that "x" is in pF: unit "pF" is a capac'):
+        recorded(tmp_path, "a.h5", **keys)
+    keys["current"] = {"signal": "y"}
+    with pytest.raises(InputError, match="needs a capacitance"):
+        recorded(tmp_path, "a.h5", **keys)
+    keys["current"] = {"signal": "y", "capacitance": "20 pF"}
+    np.testing.assert_allclose(recorded(tmp_path, "a.h5", **keys), 20 * CURRENT)
+
+
+def test_a_current_beyond_all_measure_is_refused(tmp_path: Path) -> None:
+    scipy_io.savemat(tmp_path / "m.mat", {"x": CURRENT * 1e50})
+    keys = {"current": {"signal": "x", "unit": "nA"}, "sampling": "0.1 ms"}
+    with pytest.raises(InputError, match="pA is more than 1e\\+15 pA; is the unit right"):
+        recorded(tmp_path, "m.mat", **keys)
+
+
+def test_a_voltage_is_no_current(tmp_path: Path) -> None:
+    written(tmp_path, "a.h5")
+    with pytest.raises(InputError, match="is a voltage, in mV; a current is needed"):
+        recorded(tmp_path, "a.h5", current={"signal": "cell/V"})
+
+
+def test_a_matrix_of_matlab_is_turned_to_the_protocol(tmp_path: Path) -> None:
+    for stored in (CURRENT, CURRENT.T):
+        scipy_io.savemat(tmp_path / "m.mat", {"x": stored})
+        keys = {"current": {"column": "x", "unit": "pA"}, "sampling": "0.1 ms"}
+        np.testing.assert_array_equal(recorded(tmp_path, "m.mat", **keys), CURRENT)
+
+
+def test_several_sweeps_of_recorded_command(tmp_path: Path) -> None:
+    written(tmp_path, "a.nwb")
+    segment = {"recorded": {"file": "a.nwb", "signal": "command"}, "for": 4}
+    document = PROTOCOL | {"segments": [segment]}
+    protocol = build_protocol(document, tmp_path / "p.yaml")
+    np.testing.assert_allclose(protocol.command(), COMMAND)
+    some = PROTOCOL | {"segments": [{"recorded": segment["recorded"] | {"sweeps": [2]}, "for": 4}]}
+    np.testing.assert_allclose(build_protocol(some, tmp_path / "p.yaml").command(), COMMAND[1:2])
+    # steps in it are found, so that `after_steps` masks them
+    np.testing.assert_allclose(protocol.step_times_ms(0), [1.0, 3.0])
+
+
+def test_masks_and_weights_work_for_signals(tmp_path: Path) -> None:
+    """Of a file with several sweeps of recorded command; its steps are at 1 and 3 ms."""
+    written(tmp_path, "a.nwb")
+    segment = {"recorded": {"file": "a.nwb", "signal": "command"}, "for": 4}
+    (tmp_path / "p.yaml").write_text(dump_yaml(PROTOCOL | {"segments": [segment]}))
+    experiment = {
+        "protocol": "p.yaml",
+        "recording": {"file": "a.nwb", "current": {"signal": "current"}},
+        "mask": [{"after_steps": "0.5 ms"}, {"from": 3.8, "weight": 0.25, "sweeps": [2]}],
+    }
+    model = MODELS / "k_hh.yaml"
+    fit = {"model": str(model), "fit": {"experiments": [experiment]}}
+    (tmp_path / "fit.yaml").write_text(dump_yaml(fit))
+    (found,) = load_plan(tmp_path / "fit.yaml").problem.experiments
+    assert found.recording is not None
+    expected = np.ones((N_SWEEPS, N_SAMPLES))
+    expected[:, 10:15] = expected[:, 30:35] = 0.0
+    expected[1, 38:] = 0.25
+    np.testing.assert_array_equal(found.recording.weight, expected)
+    np.testing.assert_allclose(found.recording.current_pA, CURRENT)
+
+
+@real
+def test_an_abf_and_its_recorded_command_make_an_experiment(tmp_path: Path) -> None:
+    shutil.copy(Path(str(DATA)) / "abf/user-list-durations.abf", tmp_path / "cell.abf")
+    command = {"recorded": {"file": "cell.abf", "signal": "AO #0"}}
+    document = {"name": "p", "holding": -35, "sampling": 0.5, "segments": [command]}
+    # the last sample ends the command and is none of its own
+    document["segments"] = [command | {"for": 51612 * 0.5}]
+    protocol = build_protocol(document, tmp_path / "p.yaml")
+    assert (protocol.n_sweeps, protocol.n_times_max) == (3, 51612)
+    section = Section({"file": "cell.abf", "current": {"signal": "IN 0"}}, tmp_path / "fit.yaml")
+    recording = load_recording(section, protocol)
+    assert recording.current_pA.shape == (3, 51612)
+    assert len(protocol.step_times_ms(0)) >= 3
+
+
+def test_the_signal_that_is_named_counts(tmp_path: Path) -> None:
+    scipy_io.savemat(tmp_path / "m.mat", {"long": np.arange(500.0), "short": CURRENT[0]})
+    keys = {"sampling": "0.1 ms", "sweeps": [1]}
+    found = recorded(tmp_path, "m.mat", current={"signal": "short", "unit": "pA"}, **keys)
+    np.testing.assert_array_equal(found[0], CURRENT[0])
+
+
+# --- voltages that head columns -------------------------------------------------------------------
+
+
+def _family(levels: list[float], junction: float = 0.0) -> Protocol:
+    return Protocol.steps(
+        levels, duration=20, holding=-100, sampling=0.5, junction_potential=junction
+    )
+
+
+UPWARD = [-80.0 + 5 * k for k in range(24)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "levels", "said"),
+    [
+        (UPWARD, UPWARD, ""),
+        (UPWARD[::-1], UPWARD, "24, 23, 22"),
+        (UPWARD, [v - 10 for v in UPWARD], "headed -80 mV, .* gives this sweep -90 mV .24 of 24"),
+        ([f"{v / 1e3} V" for v in UPWARD], UPWARD, ""),
+        ([f"{v:g} mV" for v in UPWARD[::-1]], UPWARD, "24, 23, 22"),
+        (range(1, 25), UPWARD, ""),
+        ([f"sweep {k}" for k in range(24)], UPWARD, ""),
+        ([2.0**k for k in range(24)], UPWARD, ""),
+        (UPWARD[:2], UPWARD[:2][::-1], ""),
+    ],
+)
+def test_voltages_that_head_columns_are_compared_with_the_protocol(
+    labels: Any, levels: list[float], said: str
+) -> None:
+    found = contradiction([str(x) for x in labels], range(len(levels)), _family(levels))
+    assert bool(found) == bool(said)
+    assert found is None or re.search(said, " ".join(found))
+
+
+def test_a_junction_potential_is_no_contradiction() -> None:
+    shifted = _family(UPWARD, 8.0)
+    assert contradiction([str(v) for v in UPWARD], range(24), shifted) is None
+
+
+@pytest.mark.parametrize("kind", ["columns: all, unit: nA", "signal: columns, unit: nA"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_real_family_with_columns_in_another_order(
+    tmp_path: Path, kind: str, turned: bool
+) -> None:
+    """The shipped recording of sodium currents, its columns from 35 to -80 mV."""
+    shipped = ROOT / "models/recordings/nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz"
+    table = np.genfromtxt(shipped, delimiter=",")[:, :: -1 if turned else 1]
+    rows = "\n".join(",".join(f"{x:.6g}" for x in row) for row in table)
+    (tmp_path / "iv.csv").write_text(rows)
+    (tmp_path / "fit.yaml").write_text(
+        f"model: {ROOT}/models/na_nav15.yaml\nfit:\n  experiments:\n"
+        f"    - protocol: {ROOT}/protocols/na_iv.yaml\n      mask: [{{after_steps: 0.3 ms}}]\n"
+        f"      recording: {{file: iv.csv, sampling: 0.04 ms, current: {{{kind}}}"
+        + (", header: true}\n" if "columns:" in kind else "}\n")
+    )
+    told = [str(c) for c in load_plan(tmp_path / "fit.yaml").cautions]
+    assert len(told) == turned, told
+    if turned:
+        assert "fit.experiments[1].recording: the column of sweep 1 is headed 35 mV" in told[0]
+        assert "gives this sweep -80 mV (24 of 24 sweeps differ)" in told[0]
+    found = inspect_file(
+        tmp_path / "iv.csv",
+        Told(unit="nA", sampling_ms=0.04, command=ROOT / "protocols/na_iv.yaml"),
+    )
+    assert any("is headed" in str(c) for c in found.cautions) == turned
+
+
+def test_a_frame_whose_columns_are_in_another_order() -> None:
+    pandas = pytest.importorskip("pandas")
+    protocol = _family(UPWARD)
+    frame = pandas.DataFrame(np.ones((protocol.n_times_max, 24)), columns=UPWARD[::-1])
+    (caution,) = Recording.from_arrays(protocol, frame).cautions
+    assert "headed 35 mV" in caution.value

@@ -1,0 +1,730 @@
+"""Faults planted in recordings are told, each by its own caution; what is right stays silent."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.io import loadmat
+
+from channelfit.front.kinds import load_plan
+from channelfit.model.model_file import load_model
+from channelfit.problem.beside_model import fit_cautions
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.plausibility import protocol_cautions
+from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
+from channelfit.problem.recording import Recording, masks
+from channelfit.reading.documents import dump_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.sample_times import advice_on_times
+from channelfit.scoring.scorer import make_scorer
+from support.places import ROOT
+
+DATA = os.environ.get("CHANNELFIT_DATA")
+real = pytest.mark.skipif(not DATA, reason="CHANNELFIT_DATA names no folder with recordings")
+
+#: Model and protocol of each recording that is simulated here.
+CELLS = {
+    "model_a": "activation",
+    "k_hh_gate": "deactivation",
+    "na_hh": "na_iv",
+    "herg_beattie": "staircase",
+}
+NOISE = 5.0
+
+
+@pytest.fixture(scope="module")
+def currents() -> dict[str, np.ndarray]:
+    """Noisy currents (n_sweeps, n_times) pA of every cell, by the model's name."""
+    found = {}
+    for name, protocol in CELLS.items():
+        model = load_model(ROOT / "models" / f"{name}.yaml")
+        problem = Problem(model, (Experiment(_protocol(protocol)),))
+        simulated = make_scorer(problem, "reference").simulate(model.values()[:, None])[0][:, :, 0]
+        noise = np.random.default_rng(3).standard_normal(simulated.shape)
+        found[name] = simulated + NOISE * noise
+    return found
+
+
+def _protocol(name: str) -> Protocol:
+    return load_protocol(ROOT / "protocols" / f"{name}.yaml")
+
+
+def cautions(
+    folder: Path,
+    name: str,
+    current: np.ndarray,
+    protocol: str = "",
+    digits: int = 9,
+    beside: dict[str, Any] | None = None,
+    **row: Any,
+) -> str:
+    """What is said of a fit of a shipped model to these currents, one caution a line."""
+    protocol = protocol or str(ROOT / "protocols" / f"{CELLS[name]}.yaml")
+    h = load_protocol(protocol).sampling_ms
+    rows = [",".join(["", *(f"{x:.{digits}g}" for x in c)])[1:] for c in current.T]
+    names = ",".join(f"s{k}" for k in range(len(current)))
+    (folder / "cell.csv").write_text("\n".join([names, *rows]))
+    recording = {"file": "cell.csv", "sampling": h, "current": {"columns": "all", "unit": "pA"}}
+    recording |= row.pop("recording", {})
+    fit = {"experiments": [{"protocol": protocol, "recording": recording, **row}]}
+    path = folder / "fit.yaml"
+    document = {"model": str(ROOT / f"models/{name}.yaml"), "fit": fit} | (beside or {})
+    path.write_text(dump_yaml(document))
+    return "\n".join(map(str, load_plan(path).cautions))
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("mask", [[], [{"after_steps": "1 ms"}]])
+def test_what_is_right_is_silent(tmp_path: Path, currents: Any, name: str, mask: Any) -> None:
+    assert cautions(tmp_path, name, currents[name], mask=mask) == ""
+
+
+def test_a_recording_of_which_nothing_is_known_is_no_defect(tmp_path: Path) -> None:
+    current = np.full((13, 500), np.nan)
+    with pytest.raises(InputError, match="no samples? (is|are) left|no sample counts"):
+        cautions(tmp_path, "model_a", current, recording={"missing": "mask"})
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_without_noise_and_with_few_digits_it_is_silent(tmp_path: Path, name: str) -> None:
+    """Plateaus of equal values are not clipped, nor are five digits too low a gain."""
+    model = load_model(ROOT / "models" / f"{name}.yaml")
+    problem = Problem(model, (Experiment(_protocol(CELLS[name])),))
+    current = make_scorer(problem, "reference").simulate(model.values()[:, None])[0][:, :, 0]
+    assert cautions(tmp_path, name, current, digits=5) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [("herg_beattie", "staircase"), ("na_hh", "recovery"), ("k_hh_gate", "ramp")],
+)
+def test_currents_of_other_cells_are_silent(tmp_path: Path, name: str, protocol: str) -> None:
+    """Parameters within a factor of two of the published, any conductance of the range."""
+    model, random = load_model(ROOT / "models" / f"{name}.yaml"), np.random.default_rng(11)
+    lower, upper = (np.array([getattr(p, k) for p in model.parameters]) for k in ("lower", "upper"))
+    columns = model.values()[:, None] * 2 ** random.uniform(-1, 1, (len(lower), 12))
+    place = next(str(s) for s in model.conductance.free_symbols)
+    row = model.parameter_names.index(place)
+    columns[row] = random.uniform(lower[row] + 0.05 * upper[row], upper[row], 12)
+    columns = np.clip(columns, np.minimum(lower, upper)[:, None], upper[:, None])
+    file = str(ROOT / "protocols" / f"{protocol}.yaml")
+    problem = Problem(model, (Experiment(load_protocol(file)),))
+    simulated = make_scorer(problem, "cpu").simulate(columns)[0]
+    noise = random.choice([0.0, 2.0, 10.0], 12) * random.standard_normal(simulated.shape)
+    for k in range(12):
+        current = (simulated + noise)[:, :, k]
+        assert cautions(tmp_path, name, current, file) == "", columns[:, k]
+
+
+def _shifted(current: np.ndarray, samples: int) -> np.ndarray:
+    return np.roll(current, samples, axis=1)
+
+
+PLANTED: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
+    "pA read as nA": (lambda i: i * 1e3, r"needs [\d.e+]+ nS .*in pA, and read as nA"),
+    "nA read as pA": (lambda i: i / 1e3, r"needs [\d.e+-]+ nS .*in nA, and read as pA"),
+    "sign": (lambda i: -i, r"\d+ % of the current .* against the driving force.*sign inverted"),
+    "of another protocol": (
+        lambda i: _shifted(i, i.shape[1] // 7),
+        r"jumps by .* pA at .* where the command has not",
+    ),
+    "constant": (
+        lambda i: np.where(np.arange(len(i))[:, None] == 0, 7.0, i),
+        r"every sample of sweep 1 is 7 pA",
+    ),
+    "few levels": (
+        lambda i: np.round(i / (np.ptp(i) / 12)) * np.ptp(i) / 12,
+        r"samples take only \d+ values, [\d.]+ pA apart",
+    ),
+    "clipped": (
+        lambda i: np.clip(i, 0.6 * i.min(), 0.6 * i.max()),
+        r"stays at exactly -?[\d.e+]+ pA for \d+ samples from [\d.]+ ms",
+    ),
+    "clock": (
+        lambda i: np.tile(np.arange(i.shape[1]) * 0.1, (len(i), 1)),
+        r"current of sweep 1 rises evenly from 0 to",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_told_with_place_and_value(
+    tmp_path: Path, currents: Any, name: str, fault: str
+) -> None:
+    change, said = PLANTED[fault]
+    told = cautions(tmp_path, name, change(currents[name]))
+    assert re.search(rf"fit\.yaml: fit\.experiments\[1\]\.recording: .*{said}", told), told
+
+
+_LEAK = {"conductance": "gl", "reversal": "el"}
+_LEAK_ROWS = {
+    "gl": {"range": [0, 5], "unit": "nS"},
+    "el": {"range": [-120, 30], "unit": "mV"},
+}
+#: What stands beside the model, and beside the recording, of a cell that leaks.
+LEAKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "of the model": ({"leak": _LEAK, "parameters": _LEAK_ROWS}, {}),
+    "of the clamp": ({"parameters": _LEAK_ROWS}, {"clamp": {"leak": _LEAK}}),
+    "as init writes it": (
+        {"leak": _LEAK | {"reversal": "-80 mV"}, "parameters": {"gl": _LEAK_ROWS["gl"]}},
+        {"clamp": {"series_resistance": "5 MOhm", "membrane_capacitance": "20 pF"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("leak", LEAKS)
+def test_sign_and_unit_are_judged_beside_a_leak_and_a_clamp(
+    tmp_path: Path, currents: Any, name: str, leak: str
+) -> None:
+    beside, row = LEAKS[leak]
+    reversal = -80.0 if leak == "as init writes it" else 0.0
+    current = currents[name] + 0.5 * (_protocol(CELLS[name]).command() - reversal)
+    assert cautions(tmp_path, name, current, beside=beside, **row) == ""
+    problem = load_plan(tmp_path / "fit.yaml").problem
+    for fault in ("sign", "pA read as nA", "nA read as pA"):
+        change, said = PLANTED[fault]
+        told = "\n".join(map(str, fit_cautions(_with_currents(problem, change), ["cell.csv"], 5)))
+        assert re.search(said, told), (fault, told)
+
+
+def _with_currents(problem: Problem, change: Callable[[np.ndarray], np.ndarray]) -> Problem:
+    """The problem of one experiment with its currents changed."""
+    (experiment,) = problem.experiments
+    recording = experiment.recording
+    assert recording is not None
+    changed = replace(recording, current_pA=change(recording.current_pA))
+    return replace(problem, experiments=(replace(experiment, recording=changed),))
+
+
+def test_sign_and_size_of_a_current_that_no_single_conductance_says(tmp_path: Path) -> None:
+    """A calcium current after Goldman, Hodgkin and Katz with a leak: two terms, none ohmic."""
+    model = tmp_path / "ca.yaml"
+    model.write_text(
+        "name: ca\ntemperature: 22 degC\n"
+        "gates: {m: {power: 2, alpha: 0.5*exp(0.05*v), beta: 0.2*exp(-0.05*v)}}\n"
+        "current:\n  permeability: p\n  ion: {valence: 2, inside: 1e-4 mM, outside: 2 mM}\n"
+        "leak: {conductance: gl, reversal: 0 mV}\n"
+        "parameters:\n  p: {range: [0.1, 5], unit: um3/ms, value: 0.2}\n"
+        "  gl: {range: [0, 2], unit: nS, value: 0.3}\n"
+    )
+    channel, protocol = load_model(model), _protocol("na_iv")
+    problem = Problem(channel, (Experiment(protocol),))
+    current = make_scorer(problem, "reference").simulate(channel.values()[:, None])[0][:, :, 0]
+    problem = _recorded_as(problem, current)
+    told = [
+        "\n".join(map(str, fit_cautions(_with_currents(problem, change), ["cell.csv"], 2)))
+        for change in (lambda i: i, lambda i: -i, lambda i: 1e3 * i)
+    ]
+    assert told[0] == ""
+    assert "against the driving force" in told[1]
+    assert re.search(r"is [\d.e+]+ times what all channels can carry there at most, .*nA", told[2])
+
+
+def _recorded_as(problem: Problem, current: np.ndarray) -> Problem:
+    """The problem of one experiment with currents that were recorded."""
+    (experiment,) = problem.experiments
+    recording = Recording.from_arrays(experiment.protocol, current)
+    return replace(problem, experiments=(replace(experiment, recording=recording),))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_command_in_place_of_the_current_is_told(tmp_path: Path, name: str) -> None:
+    command = _protocol(CELLS[name]).command()
+    assert "follows the command, from" in cautions(tmp_path, name, command)
+
+
+def test_a_peak_that_was_cut_off_is_seen_through_conditioning_and_not_behind_a_mask(
+    tmp_path: Path, currents: Any
+) -> None:
+    """What is subtracted varies, so that no two samples of what is left are equal."""
+    whole = currents["model_a"]
+    cut = np.clip(whole, None, 0.6 * whole.max())
+    names = ",".join(f"s{k}" for k in range(len(cut)))
+    blocked = np.random.default_rng(5).normal(0, 2, cut.shape)
+    (tmp_path / "after.csv").write_text(
+        "\n".join([names, *(",".join(f"{x:.9g}" for x in row) for row in blocked.T)])
+    )
+    steps = {"recording": {"condition": [{"subtract": {"file": "after.csv"}}]}}
+    assert cautions(tmp_path, "model_a", whole, **steps) == ""
+    assert "stays at exactly" in cautions(tmp_path, "model_a", cut, **steps)
+    mask = {"mask": [{"from": "5 ms", "to": "46 ms"}]}
+    assert "stays at exactly" not in cautions(tmp_path, "model_a", cut, **steps, **mask)
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        ([{"from": "5 ms"}], "lie before the first step, at the holding potential of -100 mV"),
+        ([{"from": "0 ms", "to": "45.7 ms"}, {"from": "46 ms"}], "only 39 of 6500 samples count"),
+        ([{"from": "4 ms"}, {"sweeps": [1, 2, 3, 4], "to": "9 ms"}], "before the first step"),
+    ],
+)
+def test_a_mask_that_leaves_nothing(tmp_path: Path, currents: Any, mask: Any, said: str) -> None:
+    assert said in cautions(tmp_path, "model_a", currents["model_a"], mask=mask)
+
+
+def test_a_mask_that_leaves_the_noise_of_a_sodium_current(tmp_path: Path, currents: Any) -> None:
+    """After the step has inactivated all channels, and at small steps, there is only noise."""
+    mask = [{"to": "10 ms"}, {"from": "10 ms", "sweeps": list(range(5, 25))}]
+    told = cautions(tmp_path, "na_hh", currents["na_hh"], mask=mask)
+    assert re.search(r"count stray by [\d.]+ pA \(root mean square\) .* noise is [45]\.\d+", told)
+    assert "stray by" not in cautions(tmp_path, "na_hh", currents["na_hh"], mask=mask[:1])
+
+
+def test_few_samples_are_told(tmp_path: Path, currents: Any) -> None:
+    current = currents["model_a"]
+    mask = [{"from": "8 ms"}, {"to": "7.7 ms"}]
+    assert "39 samples count, for 5 free parameters" in cautions(
+        tmp_path, "model_a", current, mask=mask
+    )
+    mask = [{"from": "12 ms"}, {"to": "7 ms"}]
+    assert "free parameters" not in cautions(tmp_path, "model_a", current, mask=mask)
+
+
+def test_nothing_is_said_twice_nor_of_what_is_held_out(tmp_path: Path, currents: Any) -> None:
+    lines = cautions(tmp_path, "model_a", -1e3 * currents["model_a"]).splitlines()
+    assert len(lines) == len(set(lines)) >= 2
+    document = read_yaml(tmp_path / "fit.yaml")
+    wrong = document["fit"]["experiments"][0]
+    right = wrong | {"recording": wrong["recording"] | {"file": "right.csv"}}
+    (tmp_path / "cell.csv").rename(tmp_path / "wrong.csv")
+    cautions(tmp_path, "model_a", currents["model_a"])
+    (tmp_path / "cell.csv").rename(tmp_path / "right.csv")
+    (tmp_path / "wrong.csv").rename(tmp_path / "cell.csv")
+    document["fit"]["experiments"] = [right, wrong]
+    path = tmp_path / "fit.yaml"
+    path.write_text(dump_yaml(document))
+    assert {c.place for c in load_plan(path).cautions} == {f"{path}: fit.experiments[2].recording"}
+    assert load_plan(path, ["fit.experiments[2].weight=0"]).cautions == ()
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        ({"from": "90 ms", "to": "120 ms"}, "{from: 90 ms, to: 120 ms} leaves out no sample"),
+        ({"from": "-20 ms", "to": "-1 ms"}, "leaves out no sample of a protocol that lasts"),
+        ({"from": "4 ms", "to": "9 ms"}, ""),
+        ({"after_steps": "1 ms", "weight": 1}, ""),
+    ],
+)
+def test_a_mask_outside_of_the_sweeps(tmp_path: Path, currents: Any, mask: Any, said: str) -> None:
+    told = cautions(tmp_path, "model_a", currents["model_a"], mask=[mask])
+    assert f"fit.experiments[1].mask[1]: {said}" in told if said.startswith("{") else said in told
+    assert said or told == ""
+
+
+def test_samples_that_stay_at_zero_are_told_unless_masked(tmp_path: Path, currents: Any) -> None:
+    current = currents["k_hh_gate"].copy()
+    current[1, 100:200] = 0.0
+    said = "100 samples in a row are exactly 0 pA, from"
+    assert said in cautions(tmp_path, "k_hh_gate", current)
+    h = _protocol("deactivation").sampling_ms
+    mask = [{"from": f"{100 * h} ms", "to": f"{200 * h} ms", "sweeps": [2]}]
+    assert cautions(tmp_path, "k_hh_gate", current, mask=mask) == ""
+
+
+def test_a_baseline_where_channels_are_open(tmp_path: Path, currents: Any) -> None:
+    rows = {"from": "15 ms", "to": "20 ms"}, {"from": "0 ms", "to": "4 ms"}
+    open_, rest = (
+        cautions(tmp_path, "model_a", currents["model_a"], recording={"baseline": row})
+        for row in rows
+    )
+    assert re.search(r"recording\.baseline: the baseline is taken at -?\d+ mV, away from", open_)
+    assert rest == ""
+
+
+@pytest.mark.parametrize(("share", "said"), [(-0.016, "with the other sign"), (1.0, "")])
+def test_a_scale_that_comes_out_as_nothing(
+    tmp_path: Path, currents: Any, share: float, said: str
+) -> None:
+    whole = currents["model_a"]
+    other = np.random.default_rng(5).normal(0, 50, whole.shape)
+    names = ",".join(f"s{k}" for k in range(len(whole)))
+    (tmp_path / "other.csv").write_text(
+        "\n".join([names, *(",".join(f"{x:.9g}" for x in row) for row in other.T)])
+    )
+    step = {"file": "other.csv", "scale": "fit", "over": {"from": "0 ms", "to": "5 ms"}}
+    told = cautions(
+        tmp_path, "model_a", whole + share * other, recording={"condition": [{"subtract": step}]}
+    )
+    assert said in told
+    assert bool(said) == ("recording.condition[1].subtract: the scale" in told)
+
+
+_LATE = {"late": {"range": [0, 0.3], "unit": "ms"}}
+
+
+@pytest.mark.parametrize(
+    ("clamp", "mask", "told"),
+    [
+        ({"series_resistance": "4 MOhm", "membrane_capacitance": "10 pF"}, [], True),
+        ({"compensation": {"lag": "1 us"}}, [], True),
+        ({"lowpass": {"cutoff": "10 kHz"}}, [], False),
+        ({"compensation": {"lag": "0.2 ms"}}, [], False),
+        (
+            {"series_resistance": "10 MOhm", "membrane_capacitance": "20 pF", "cancellation": 1},
+            [],
+            False,
+        ),
+        ({"compensation": {"lag": "1 us"}}, [{"after_steps": "0.5 ms"}], False),
+    ],
+)
+def test_a_delay_that_is_fitted_to_what_no_sample_resolves(
+    tmp_path: Path, currents: Any, clamp: Any, mask: Any, told: bool
+) -> None:
+    said = cautions(
+        tmp_path,
+        "model_a",
+        currents["model_a"],
+        beside={"parameters": _LATE},
+        clamp=clamp | {"delay": "late"},
+        mask=mask,
+    )
+    assert ("fit.experiments[1]: a delay is fitted" in said) == told, said
+    assert told or said == ""
+    assert "a delay is fitted" not in cautions(
+        tmp_path, "model_a", currents["model_a"], clamp=clamp
+    )
+
+
+# --- protocols -----------------------------------------------------------------------------------
+
+
+def built(sampling: float, *segments: dict[str, Any], **keys: Any) -> Protocol:
+    rows = {"holding": -80, "sampling": sampling, "segments": list(segments)}
+    return build_protocol(rows | keys, None)
+
+
+def told_of(protocol: Protocol) -> list[str]:
+    return [str(caution) for caution in protocol_cautions(protocol, "p.yaml")]
+
+
+def test_times_and_voltages_of_another_unit() -> None:
+    assert told_of(built(0.1, {"step": 0, "for": 40}, {"step": -40, "for": 5})) == []
+    assert told_of(built(1e-4, {"step": 0, "for": 0.04})) == [
+        "p.yaml: the longest sweep lasts 0.04 ms; are its times in s?"
+    ]
+    assert (
+        "a sample every 100 ms for 40 s; are its times in ms"
+        in told_of(built(100, {"step": 0, "for": 40000}))[0]
+    )
+    assert (
+        "a junction potential of -60 mV"
+        in told_of(built(0.1, {"step": 0, "for": 40}, junction_potential=-60))[0]
+    )
+    assert told_of(built(0.1, {"step": 0, "for": 40}, junction_potential=12)) == []
+    assert (
+        "stays within 0.08 mV; is it in V?"
+        in told_of(built(0.1, {"step": 0.02, "for": 40}, holding=-0.08))[0]
+    )
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "protocols").glob("*.yaml")), ids=lambda p: p.stem)
+def test_shipped_protocols_are_plausible(path: Path) -> None:
+    if "${CHANNELFIT_DATA}" in path.read_text() and not DATA:
+        pytest.skip("needs CHANNELFIT_DATA")
+    assert told_of(load_protocol(path)) == []
+
+
+def recorded(folder: Path, t: np.ndarray, v: np.ndarray, **keys: Any) -> Protocol:
+    rows = [f"{a:.9g},{b:.9g}" for a, b in zip(t, v, strict=True)]
+    (folder / "v.csv").write_text("\n".join(["t,v", *rows]))
+    row = {"file": str(folder / "v.csv"), "column": "v", "time": {"column": "t"}} | keys
+    return built(0.1, {"recorded": row})
+
+
+def test_a_recorded_command_that_is_its_clock_or_has_gaps(tmp_path: Path) -> None:
+    t = np.arange(400) * 0.1
+    v = np.where((t >= 5) & (t < 20), 0.0, -80.0)
+    assert told_of(recorded(tmp_path, t, v)) == []
+    assert "rises evenly from 0 like its times" in told_of(recorded(tmp_path, t, v, column="t"))[0]
+    kept = (t < 7) | (t >= 9)
+    assert (
+        "no sample for 2.1 ms after 6.9 ms, 0.1 ms elsewhere"
+        in told_of(recorded(tmp_path, t[kept], v[kept]))[0]
+    )
+
+
+def test_time_stamps_of_a_recorded_command(tmp_path: Path) -> None:
+    t = np.arange(400) * 0.1
+    v = np.where((t >= 5) & (t < 20), 0.0, -80.0)
+    for k, earlier, said in ((200, 0.1, "one time stands twice"), (200, 4, "the clock goes back")):
+        stamps = np.where(np.arange(400) < k, t, t - earlier)
+        with pytest.raises(InputError, match=rf"v\.csv: .* in \w+ 20\d .* ms follows .*; {said}"):
+            recorded(tmp_path, stamps, v)
+
+
+def test_a_command_and_a_current_that_changed_places_are_told(
+    tmp_path: Path, currents: Any
+) -> None:
+    current, command = currents["model_a"][:1], _protocol("activation").command()[:1]
+    h, t = 0.1, np.arange(500) * 0.1
+    (tmp_path / "p.yaml").write_text(
+        dump_yaml(
+            {
+                "holding": -100,
+                "sampling": h,
+                "segments": [
+                    {
+                        "recorded": {"file": "v.csv", "column": "v", "time": {"column": "t"}},
+                        "for": 50,
+                    }
+                ],
+            }
+        )
+    )
+    for v, i in ((command, current), (current, command)):
+        recorded(tmp_path, t, v[0])
+        told = cautions(tmp_path, "model_a", i, protocol=str(tmp_path / "p.yaml"))
+        assert ("is this the column of the command" in told) == (v is current)
+
+
+# --- steps that masks must see -------------------------------------------------------------------
+
+
+def test_the_jump_between_carried_over_sweeps_is_a_step() -> None:
+    rows = ({"step": {"values": [-40, -80, -80]}, "for": 10}, {"step": 20, "for": 10})
+    carried = built(0.5, *rows, between_sweeps="carry over")
+    assert [carried.step_times_ms(k).tolist() for k in range(3)] == [[0, 10], [0, 10], [0, 10]]
+    rested = built(0.5, *rows, between_sweeps={"carry_over": True, "rest": 5})
+    assert [rested.step_times_ms(k).tolist() for k in range(3)] == [[0, 10], [10], [10]]
+    assert [built(0.5, *rows).step_times_ms(k).tolist() for k in (1, 2)] == [[10], [10]]
+    section = _section({"after_steps": "2 ms"})
+    weight = masks([section], carried)
+    assert not weight[1, :4].any()
+    assert weight[1, 4:20].all()
+
+
+def _section(row: dict[str, Any]) -> Any:
+    from channelfit.reading.documents import Section
+
+    return Section(row, None, "mask")
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_steps_inside_a_recorded_command_are_steps(
+    tmp_path: Path, width: int, noise: float
+) -> None:
+    """Of 1 to 3 samples, with the noise of the amplifier; a ramp and an upstroke are none."""
+    t = np.arange(6000) * 0.1
+    knots = [0, 100, 300, 400, 420, 421, 520, 600]
+    levels = [-80, -80, -80, 20, 20, 20, -80, -80]
+    v = np.interp(t, knots, levels)  # a slow ramp
+    for at, step in ((50.0, 40.0), (70.0, -40.0), (550.0, 10.0)):
+        v += step * np.clip((t - at) / (0.1 * width) + 1 / width, 0, 1)
+    v[2000:2020] += np.linspace(0, 60, 20)  # an upstroke of 2 ms and the way back
+    v[2020:2060] += np.linspace(60, 0, 40)
+    v += noise * np.random.default_rng(0).standard_normal(len(t))
+    steps = recorded(tmp_path, t, v).step_times_ms(0)
+    np.testing.assert_allclose(steps, [50, 70, 550], atol=1e-6)
+    weight = masks([_section({"after_steps": "1 ms"})], recorded(tmp_path, t, v))
+    assert weight[0, 496:514].tolist() == [1] * 4 + [0] * 10 + [1] * 4
+
+
+@real
+def test_a_recorded_command_has_the_steps_of_the_protocol_that_made_it() -> None:
+    """The command as the laboratory wrote it down against the same protocol in words."""
+    row = {"file": f"{DATA}/herg_sine_wave/sine_wave_protocol.mat", "column": "T", "sampling": 0.1}
+    designed = load_protocol(ROOT / "protocols/herg_sine_wave.yaml").step_times_ms(0)
+    found = built(0.1, {"recorded": row, "for": 8000}).step_times_ms(0)
+    np.testing.assert_allclose(found, designed, atol=1e-6)
+    v = loadmat(f"{DATA}/herg_sine_wave/ap_protocol.mat")["T"].ravel()
+    found = load_protocol(ROOT / "protocols/herg_ap.yaml").step_times_ms(0)
+    sample = np.round(found / 0.1).astype(int)
+    assert len(found) == 5
+    assert (np.abs(v[sample] - v[sample - 1]) > 1).all()
+
+
+# --- time stamps ---------------------------------------------------------------------------------
+
+
+def refused(folder: Path, t: np.ndarray, i: np.ndarray, **time: Any) -> str:
+    rows = [f"{a:.9g},{b:.9g}" for a, b in zip(t, i, strict=True)]
+    (folder / "cell.csv").write_text("\n".join(["t,i", *rows]))
+    (folder / "p.yaml").write_text(
+        dump_yaml({"holding": -80, "sampling": 0.1, "segments": [{"step": 0, "for": 40}]})
+    )
+    recording = {
+        "file": "cell.csv",
+        "time": {"column": "t", "unit": "ms"} | time,
+        "current": {"column": "i", "unit": "pA"},
+    }
+    fit = {"experiments": [{"protocol": "p.yaml", "recording": recording}]}
+    path = folder / "fit.yaml"
+    path.write_text(dump_yaml({"model": str(ROOT / "models/model_a.yaml"), "fit": fit}))
+    with pytest.raises(InputError) as caught:
+        load_plan(path)
+    return str(caught.value)
+
+
+def test_time_stamps_that_are_doubled_go_back_or_leave_a_gap(tmp_path: Path) -> None:
+    t = np.arange(400) * 0.1
+    i = 100 * np.exp(-t) + np.random.default_rng(0).standard_normal(400)
+    doubled, back, gap = t.copy(), t.copy(), t.copy()
+    doubled[200:] -= 0.1
+    back[200:] -= 5
+    gap[200:] += 0.3
+    assert "19.9 ms follows 19.9 ms" in re.sub(r" in \w+ \d+", "", refused(tmp_path, doubled, i))
+    assert "one time stands twice: delete the repeated row" in refused(tmp_path, doubled, i)
+    assert "the clock goes back: give each sweep a column" in refused(tmp_path, back, i)
+    assert "3 samples are missing there: add rows with empty cells" in refused(tmp_path, gap, i)
+    coarse = np.round(t, 0)
+    assert "the stamps have too few digits: leave the column out and write sampling: 0.1" in (
+        refused(tmp_path, coarse, i)
+    )
+
+
+def test_columns_in_the_wrong_order_are_told(tmp_path: Path) -> None:
+    t = np.arange(400) * 0.1
+    i = 100 * np.exp(-t) + np.random.default_rng(0).standard_normal(400)
+    said = refused(tmp_path, t, i, column="i")
+    assert 'column "t" rises evenly: is that the time?' in said
+    assert "rises evenly: is that the time" not in refused(tmp_path, -t, i)
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("s", 1.0), ("ms", 1e-3), ("us", 1.0)])
+def test_times_in_another_unit_than_they_say(tmp_path: Path, unit: str, factor: float) -> None:
+    t = np.arange(400) * 0.1 * factor
+    assert "ms, but p says 0.1 ms" in refused(tmp_path, t, np.sin(t), unit=unit)
+
+
+def test_a_recording_of_another_length(tmp_path: Path, currents: Any) -> None:
+    for n in (499, 501):
+        current = np.resize(currents["model_a"], (13, n))
+        with pytest.raises(InputError, match=rf"{n} samples, but activation has 500 \(50 ms"):
+            cautions(tmp_path, "model_a", current)
+
+
+def test_advice_names_the_interval() -> None:
+    t = np.array([0.0, 0.1, 0.2, 0.4, 0.5])
+    assert advice_on_times(t, 2).startswith("1 sample is missing there")
+
+
+# --- real recordings -----------------------------------------------------------------------------
+
+FITS = sorted((ROOT / "models/fits").glob("*.yaml"))
+IN_NANOAMPERES = [path for path in FITS if "unit: nA" in path.read_text()]
+OF_ONE_CLAMP = [path for path in IN_NANOAMPERES if "cell:" not in path.read_text()]
+
+
+@real
+@pytest.mark.parametrize("path", FITS, ids=lambda p: p.stem)
+def test_shipped_fits_are_plausible(path: Path) -> None:
+    assert load_plan(path).cautions == ()
+
+
+@real
+@pytest.mark.parametrize("path", IN_NANOAMPERES, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("recording.current.unit=pA", "in nA, and read as pA"),
+        ("recording.current.unit=uA", "in pA, and read as nA"),
+        ("mask=[{from: 10 ms}]", "lie before the first step"),
+        ("delay=20 ms", "where the command has not moved for"),
+    ],
+)
+def test_faults_planted_in_real_recordings(path: Path, override: str, said: str) -> None:
+    if path not in OF_ONE_CLAMP and override.startswith("delay"):
+        pytest.skip("its clamp has a delay of its own")
+    plan = load_plan(path, [f"fit.experiments[1].{override}"])
+    told = "\n".join(map(str, plan.cautions))
+    assert f"{path}: fit.experiments[1].recording: " in told
+    assert said in told
+
+
+@real
+@pytest.mark.parametrize("path", OF_ONE_CLAMP, ids=lambda p: p.stem)
+def test_an_inverted_sign_of_a_real_recording(path: Path, tmp_path: Path) -> None:
+    """The same file, negated and written anew."""
+    fit = load_plan(path)
+    recording = fit.problem.experiments[0].recording
+    assert recording is not None
+    current = np.nan_to_num(-recording.current_pA)
+    columns = "\n".join(",".join(f"{x:.9g}" for x in row) for row in current.T)
+    (tmp_path / "negated.csv").write_text(columns)
+    section = fit.section["experiments"][0]
+    h = float(np.diff(recording.time_ms[:2])[0])
+    row = {
+        "file": str(tmp_path / "negated.csv"),
+        "header": False,
+        "sampling": h,
+        "current": {"columns": "all", "unit": "pA"},
+    }
+    document = {
+        "model": str(fit.model_file),
+        "fit": fit.section
+        | {"experiments": [section | {"recording": row, "every": 1, "protocol": "p.yaml"}]},
+    }
+    protocol = path.parent / section["protocol"]
+    text = re.sub(r"sampling: .*", f"sampling: {h} ms", protocol.read_text(), count=1)
+    (tmp_path / "p.yaml").write_text(text)
+    (tmp_path / "fit.yaml").write_text(dump_yaml(document))
+    told = "\n".join(map(str, load_plan(tmp_path / "fit.yaml").cautions))
+    assert "flows against the driving force" in told
+
+
+@real
+@pytest.mark.parametrize("swapped", [False, True])
+def test_before_and_after_a_blocker_that_changed_places(tmp_path: Path, swapped: bool) -> None:
+    """The shipped fit of the blocked current, with and without the two files in each other's place,
+    beside a leak as `init` writes it."""
+    text = (ROOT / "models/fits/herg_syncropatch_a13.yaml").read_text()
+    text = text.replace("../herg_beattie.yaml", str(ROOT / "models/herg_beattie.yaml"))
+    if swapped:
+        text = text.replace("-before.", "-between.").replace("-after.", "-before.")
+        text = text.replace("-between.", "-after.")
+    text += "leak: {conductance: gl, reversal: -80 mV}\n"
+    text += "parameters: {gl: {range: [0, 3], unit: nS}, g: {range: [5, 300]}}\n"
+    (tmp_path / "fit.yaml").write_text(text)
+    told = "\n".join(map(str, load_plan(tmp_path / "fit.yaml").cautions))
+    assert ("flows against the driving force" in told) == swapped, told
+    assert swapped or told == ""
+
+
+def _other_recordings() -> dict[str, tuple[str, str, dict[str, Any], list[Any]]]:
+    """name -> model, protocol, recording, mask: files of the data folder that no fit names."""
+    files = {
+        "ap_16713110": ("herg_sine_wave/ap_16713110.mat", "nA", "T", 0.1, "herg_ap"),
+        "before": ("herg_syncropatch/herg25oc1-staircaseramp-A13-before.csv.gz", "pA", "", 0.2, ""),
+        "after": ("herg_syncropatch/herg25oc1-staircaseramp-A13-after.csv.gz", "pA", "", 0.2, ""),
+        "0CP": ("nav_iv/220314_001_ch1_NaIV_25C_0CP.csv.gz", "nA", "", 0.04, "na_iv"),
+        "80CP": ("nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz", "nA", "", 0.04, "na_iv"),
+    }
+    found = {}
+    for name, (file, unit, column, h, protocol) in files.items():
+        columns = {"column": column} if column else {"columns": "all"}
+        recording = {"file": f"{DATA}/{file}", "sampling": h, "current": columns | {"unit": unit}}
+        recording |= {"header": True} if "CP" in name else {}
+        model = "na_nav15" if "CP" in name else "herg_beattie"
+        wide = "0.2 ms" if "CP" in name else "5 ms"
+        found[name] = (model, protocol, recording, [{"after_steps": wide}])
+    return found
+
+
+@real
+@pytest.mark.parametrize("name", _other_recordings())
+@pytest.mark.parametrize("masked", [True, False])
+def test_other_real_recordings_are_plausible(tmp_path: Path, name: str, masked: bool) -> None:
+    model, protocol, recording, mask = _other_recordings()[name]
+    staircase = (ROOT / "protocols/staircase.yaml").read_text()
+    (tmp_path / "staircase.yaml").write_text(
+        staircase.replace("sampling: 0.5 ms", "sampling: 0.2 ms")
+    )
+    path = str(ROOT / "protocols" / f"{protocol}.yaml") if protocol else "staircase.yaml"
+    row = {"protocol": path, "recording": recording} | ({"mask": mask} if masked else {})
+    document = {"model": str(ROOT / f"models/{model}.yaml"), "fit": {"experiments": [row]}}
+    if not protocol:  # a small cell: the range of the conductance is that of another one
+        document["parameters"] = {"g": {"range": [1, 612]}}
+    (tmp_path / "fit.yaml").write_text(dump_yaml(document))
+    assert load_plan(tmp_path / "fit.yaml").cautions == ()

@@ -1,0 +1,316 @@
+"""Protocols written in Python, and protocol files from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import channelfit as cf
+from channelfit.problem.protocol import build_protocol
+from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
+from channelfit.reading.documents import parse_yaml
+from support.places import ROOT
+
+COMMON: dict[str, Any] = {"holding": -80, "sampling": 0.1}
+
+
+def read_again(protocol: cf.Protocol) -> cf.Protocol:
+    return build_protocol(parse_yaml(protocol.to_yaml()), None)
+
+
+def refusal(make: Any, *arguments: Any, **named: Any) -> str:
+    with pytest.raises(cf.InputError) as caught:
+        make(*arguments, **named)
+    return str(caught.value)
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+
+def test_a_family_of_steps() -> None:
+    made = cf.Protocol.steps(
+        range(-60, 41, 10), 500, before=100, after=[50] * 11, after_level="-0.05 V", **COMMON
+    )
+    rows = [
+        {"hold": 100},
+        {"step": {"from": -60, "to": 40, "by": 10}, "for": 500},
+        {"step": -50, "for": 50},
+    ]
+    assert made == cf.Protocol.from_segments(rows, name="steps", **COMMON)
+    assert made.n_sweeps == 11
+
+
+def test_durations_may_vary_and_be_nothing() -> None:
+    made = cf.Protocol.steps(0, np.array([0, 1, "2 ms"], dtype=object), before=1, **COMMON)
+    assert [len(sweep) for sweep in made.sweeps] == [1, 2, 2]
+    assert made.voltage([0.5, 1.5, 2.5]).tolist()[2] == [-80, 0, 0]
+    both = cf.Protocol.steps([-20, 20], [1, 2], **COMMON)
+    assert [sweep[0].end_ms for sweep in both.sweeps] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"levels": []}, "levels: at least one value is needed"),
+        ({"levels": "10 ms"}, 'levels: unit "ms" is a time; wanted one of mV'),
+        ({"levels": [0, np.nan]}, "levels: nan is not finite"),
+        ({"levels": {1, 2}}, "levels: {1, 2} cannot be used"),
+        ({"levels": 2000}, "2000 mV in sweep 1 is more than 1000 mV; is the unit right?"),
+        ({"duration": None}, "duration: None is not a quantity; write for example 5 ms"),
+        ({"duration": -1}, "duration: a duration of 0 or more was expected, not -1 ms"),
+        ({"duration": 0}, "sweep 1 has no duration"),
+        ({"before": "1 mV"}, 'before: unit "mV" is a voltage'),
+        ({"after_level": 3}, "after: a level after the step needs a duration `after`"),
+        ({"after_level": 3, "after": 0}, "after: a level after the step needs a duration"),
+        ({"duration": [1, 2]}, "levels has 3 values, duration has 2 values; lists vary together"),
+        ({"sampling": 0}, "sampling: a sampling interval above 0 was expected, not 0"),
+        ({"holding": "x"}, 'holding: "x" is not a quantity'),
+        ({"between_sweeps": "rest"}, 'between_sweeps: "rest" is not one of steady state'),
+    ],
+)
+def test_mistakes_in_steps_are_told_with_the_argument(
+    arguments: dict[str, Any], message: str
+) -> None:
+    usual = {"levels": [-20, 0, 20], "duration": 10, **COMMON}
+    assert message in refusal(cf.Protocol.steps, **(usual | arguments))
+
+
+# --- segments ------------------------------------------------------------------------------------
+
+
+def test_segments_are_the_rows_of_a_file() -> None:
+    document = {
+        "name": "all",
+        "description": "what there is",
+        "source": "invented",
+        "holding": "-80 mV",
+        "sampling": np.float64(0.5),
+        "between_sweeps": {"rest": 20},
+        "segments": (
+            {"hold": 5},
+            {"step": {"values": np.array([-40, 0])}, "for": 10},
+            {"ramp": np.array([40, -120]), "for": 16},
+            {"sines": {"terms": [{"amplitude": 10, "omega": 0.1}]}, "for": 20},
+        ),
+    }
+    made = cf.Protocol.from_segments(**document)  # type: ignore[arg-type]
+    plain = document | {
+        "segments": [
+            {"hold": 5},
+            {"step": {"values": [-40, 0]}, "for": 10},
+            {"ramp": [40, -120], "for": 16},
+            {"sines": {"terms": [{"amplitude": 10, "omega": 0.1}]}, "for": 20},
+        ]
+    }
+    assert made == build_protocol(plain, None)
+    assert (made.carry_over, made.rest_ms, made.n_sweeps) == (True, 20, 2)
+    assert read_again(made) == made
+
+
+def test_mistakes_in_segments_are_told_with_their_place() -> None:
+    make = cf.Protocol.from_segments
+    assert refusal(make, [{"hold": 1}, {"stp": 1}], **COMMON).startswith("segments[2]: unknown key")
+    assert "segments[1].hold: None is not" in refusal(make, [{"hold": None}], **COMMON)
+    assert "segments: at least one segment" in refusal(make, [], **COMMON)
+    assert "segments[1]: {1} cannot be used" in refusal(make, [{1}], **COMMON)
+
+
+# --- recorded commands ---------------------------------------------------------------------------
+
+
+def test_a_recorded_command_has_a_sample_for_each_of_its_own() -> None:
+    time = np.arange(1000) * 0.1
+    voltage = np.stack([20 * np.sin(time), np.full(1000, 5.0)])
+    made = cf.Protocol.from_command(time + 7, voltage, holding="-80 mV", name="waves")
+    assert (made.n_sweeps, made.n_times_max, made.sampling_ms) == (2, 1000, 0.1)
+    np.testing.assert_allclose(made.command(), voltage, atol=1e-10)
+    halved = cf.Protocol.from_command(time, voltage[0], holding=-80, sampling=0.05)
+    assert halved.n_times_max == 2000
+    assert halved.command()[0, 1] == pytest.approx(voltage[0, :2].mean())
+    time[:], voltage[:] = 0, 0
+    assert made.command()[1, 3] == 5.0
+
+
+def test_a_file_of_the_same_command_gives_the_same_protocol(tmp_path: Path) -> None:
+    time, voltage = np.arange(50) * 0.5, np.random.default_rng(1).normal(size=50)
+    made = cf.Protocol.from_command(time, voltage, holding=-80, name="p")
+    table = "\n".join(["t,v", *(f"{t!r},{v!r}" for t, v in zip(time, voltage, strict=True))])
+    (tmp_path / "a.csv").write_text(table.replace("np.float64(", "").replace(")", ""))
+    (tmp_path / "p.yaml").write_text(
+        "holding: -80 mV\nsampling: 0.5 ms\nsegments:\n  - recorded: {file: a.csv, column: v, "
+        "time: {column: t}}\n    for: 25 ms\n"
+    )
+    assert cf.Protocol.load(tmp_path / "p.yaml") == made
+
+
+TIMES = np.arange(10) * 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"time": TIMES[None]}, "time: one row of two or more times was expected, not (1, 10)"),
+        ({"time": [0.0], "voltage": [1.0]}, "time: one row of two or more times was expected"),
+        ({"time": TIMES * 1j}, "time: an array of numbers was expected: it holds complex"),
+        ({"voltage": ["a"] * 10}, "voltage: an array of numbers was expected"),
+        ({"voltage": np.zeros(9)}, "voltage: its shape is (9,), but time has 10 samples"),
+        ({"voltage": np.zeros((10, 3))}, "it is turned, give voltage.T"),
+        ({"voltage": np.zeros((0, 10))}, "voltage: its shape is (0, 10)"),
+        ({"voltage": np.where(TIMES == 2, np.nan, 0)}, "sample 4 (counted from 0) is not finite"),
+        ({"time": TIMES[::-1]}, "its times must increase, but in sample 1 (counted from 0)"),
+        ({"time": TIMES**2}, "say at which interval the protocol is to be sampled: sampling=..."),
+        ({"voltage": np.full(10, 5e3)}, "5000 mV in sweep 1 is more than 1000 mV"),
+        ({"holding": None}, "holding: None is not a quantity"),
+        ({"name": ["a"]}, "name: text was expected"),
+    ],
+)
+def test_mistakes_in_recorded_commands(arguments: dict[str, Any], message: str) -> None:
+    usual = {"time": TIMES, "voltage": np.zeros(10), "holding": -80}
+    assert message in refusal(cf.Protocol.from_command, **(usual | arguments))
+
+
+def test_uneven_times_need_the_sampling_of_the_protocol() -> None:
+    made = cf.Protocol.from_command(TIMES**2, -TIMES, holding=0, sampling=1)
+    assert made.voltage([0.125])[0, 0] == pytest.approx(-0.25)
+
+
+# --- voltages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["activation", "recovery", "staircase", "ramp", "herg_sine_wave"])
+def test_voltages_at_the_samples_and_between(name: str) -> None:
+    protocol = cf.Protocol.load(ROOT / "protocols" / f"{name}.yaml")
+    at_samples = protocol.voltage(protocol.times_ms)
+    assert np.array_equal(at_samples, protocol.command(), equal_nan=True)
+    assert np.array_equal(protocol.voltage(), protocol.command(), equal_nan=True)
+    outside = protocol.voltage([-1.0, 1e9])
+    assert np.isnan(outside).all()
+    assert protocol.voltage(3.0).shape == (protocol.n_sweeps, 1)
+    assert "times_ms: one row of times" in refusal(protocol.voltage, [[1.0]])
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("protocols/*.yaml")), ids=lambda path: path.stem)
+def test_shipped_protocols_survive_yaml(path: Path) -> None:
+    if path.stem != "herg_ap":
+        protocol = cf.Protocol.load(path)
+        assert read_again(protocol) == protocol
+
+
+VOLTS = st.floats(-200, 200)
+TIME = st.one_of(st.integers(1, 50), st.floats(0.01, 50))
+
+
+@st.composite
+def protocols(draw: st.DrawFn) -> cf.Protocol:
+    n = draw(st.integers(1, 4))
+
+    def family(values: Any) -> Any:
+        if n == 1 or draw(st.booleans()):
+            return draw(values)
+        return {"values": draw(st.lists(values, min_size=n, max_size=n))}
+
+    kinds = st.sampled_from(["hold", "step", "ramp", "sines"])
+    rows: list[dict[str, Any]] = [{"hold": {"values": [draw(TIME)] * n}}]
+    for kind in draw(st.lists(kinds, max_size=5)):
+        time = family(st.one_of(st.just(0), TIME) if kind in ("hold", "step") else TIME)
+        if kind == "hold":
+            rows.append({"hold": time})
+        elif kind == "step":
+            rows.append({"step": family(VOLTS), "for": time})
+        elif kind == "ramp":
+            rows.append({"ramp": [family(VOLTS), family(VOLTS)], "for": time})
+        else:
+            origin = {"origin": draw(st.floats(-10, 10))} if draw(st.booleans()) else {}
+            term = {"amplitude": draw(VOLTS), "omega": draw(st.floats(-1, 1)), "phase": draw(VOLTS)}
+            rows.append({"sines": {"terms": [term], **origin}, "for": time})
+    return cf.Protocol.from_segments(
+        rows,
+        holding=draw(VOLTS),
+        sampling=draw(st.floats(0.01, 3)),
+        between_sweeps=draw(st.sampled_from(["steady state", "carry over", {"rest": 2.5}])),
+        junction_potential=draw(st.one_of(st.just(0), st.floats(-20, 20))),
+        description=draw(st.sampled_from(["", "1e3", "two: words"])),
+    )
+
+
+@given(protocols())
+def test_protocols_survive_yaml(protocol: cf.Protocol) -> None:
+    again = read_again(protocol)
+    assert again == protocol
+    assert np.array_equal(again.command(), protocol.command(), equal_nan=True)
+
+
+def test_recorded_commands_are_written_as_tables_beside_the_file(tmp_path: Path) -> None:
+    time = np.arange(40) / 3
+    random = np.random.default_rng(2).normal(size=(3, 40))
+    made = cf.Protocol.from_command(time, random, holding=-80)
+    assert "use save(path)" in refusal(made.to_yaml)
+    path = made.save(tmp_path / "p.yaml")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.yaml", "p_command.csv"]
+    assert cf.Protocol.load(path) == made
+    other = random.copy()
+    other[1, 5] += 1e-9
+    assert cf.Protocol.from_command(time, other, holding=-80) != made
+    one = cf.Protocol.from_command(time, random[0], holding=-80)
+    assert cf.Protocol.load(one.save(path, overwrite=True)) == one
+
+
+def test_several_recorded_commands_have_a_table_each(tmp_path: Path) -> None:
+    first, second = (Samples(np.array([0.0, 5.0]), np.array([0.0, v])) for v in (1.0, 2.0))
+    sweep = (Segment(0, 5, first), Segment(5, 6, Constant(-80)), Segment(6, 9, second))
+    made = cf.Protocol("p", -80, 0.5, (sweep,))
+    assert cf.Protocol.load(made.save(tmp_path / "p.yaml")) == made
+    assert (tmp_path / "p_command2.csv").exists()
+
+
+def test_no_file_is_replaced_in_silence(tmp_path: Path) -> None:
+    made = cf.Protocol.from_command(TIMES, TIMES, holding=-80)
+    (tmp_path / "p_command.csv").write_text("mine")
+    assert "p_command.csv: this file exists already" in refusal(made.save, tmp_path / "p.yaml")
+    assert [p.name for p in tmp_path.iterdir()] == ["p_command.csv"]
+    assert (tmp_path / "p_command.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "message"),
+    [
+        (
+            (
+                (Segment(0, 5, Sines(0, (1,), (1,), (0,), 0)),),
+                (Segment(0, 5, Sines(0, (2,), (1,), (0,), 0)),),
+            ),
+            "the sweeps have different ramps or sines",
+        ),
+        (
+            ((Segment(0, 5, Ramp(0, 1)),), (Segment(0, 5, Constant(2)),)),
+            "different numbers of ramps, sines or recorded commands",
+        ),
+        (((Segment(1, 5, Constant(2)),),), "sweeps would differ when it is read again"),
+        (((Segment(0, 5 + 1e-11, Constant(2)),),), "sweeps would differ when it is read again"),
+    ],
+)
+def test_what_a_file_cannot_hold_is_not_written(sweeps: Any, message: str, tmp_path: Path) -> None:
+    made = cf.Protocol("p", -80, 0.5, sweeps)
+    assert message in refusal(made.to_yaml)
+    assert message in refusal(made.save, tmp_path / "p.yaml")
+    assert not list(tmp_path.iterdir())
+
+
+def test_sweeps_that_are_equal_stay_several() -> None:
+    made = cf.Protocol.steps([10, 10], 5, **COMMON)
+    assert made.n_sweeps == read_again(made).n_sweeps == 2
+    assert "name would differ" in refusal(replace(made, name=" a ").to_yaml)
+
+
+def test_a_protocol_shows_itself_in_a_line() -> None:
+    made = cf.Protocol.steps(0, [5, 10], name="p", **COMMON)
+    assert repr(made) == "<Protocol p: 2 sweeps of 50 to 100 samples every 0.1 ms, holding -80 mV>"

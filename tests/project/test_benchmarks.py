@@ -1,0 +1,325 @@
+"""The parts of the benchmarks that decide what their figures mean."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chains import chain_model, paper_protocols
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channelfit.problem.statuses import NOT_FINITE, OK
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import Score, make_scorer
+from scoring import candidates, problem
+from support.cuda_host import HostCupy
+from support.places import ROOT
+
+baseline_2012: Any = importlib.import_module("baseline_2012")
+gpu_scoring: Any = importlib.import_module("gpu_scoring")
+paper_figures: Any = importlib.import_module("paper_figures")
+picture: Any = importlib.import_module("picture")
+readme: Any = importlib.import_module("readme")
+report: Any = importlib.import_module("report")
+states: Any = importlib.import_module("states")
+ways: Any = importlib.import_module("ways")
+
+
+@pytest.mark.parametrize("n", range(2, 10))
+def test_chains_add_four_parameters_a_state_and_can_be_seen(n: int) -> None:
+    model = chain_model(n)
+    assert len(model.parameters) == 4 * (n - 1) + 1
+    assert len({p.upper for p in model.parameters}) > n - 1  # varied
+    assert all(p.lower <= p.value <= p.upper for p in model.parameters)
+    bare = problem(model, paper_protocols(20))
+    currents = [e.recording.current_pA for e in bare.experiments if e.recording]
+    assert max(float(c.max()) for c in currents) > 100  # pA
+    score = make_scorer(bare, "reference").score(candidates(model, 3))
+    assert (score.status == OK).all()
+
+
+def test_chains_are_the_same_each_time() -> None:
+    assert chain_model(4) == chain_model(4)
+    assert chain_model(4) != chain_model(4, seed=1)
+    with pytest.raises(ValueError, match="two states"):
+        chain_model(1)
+
+
+@pytest.mark.parametrize("samples", [20, 500, 5000])
+def test_the_papers_protocols_have_25_sweeps(samples: int) -> None:
+    protocols = paper_protocols(samples)
+    assert sum(p.n_sweeps for p in protocols) == 25
+    assert {p.n_times(k) for p in protocols for k in range(p.n_sweeps)} == {samples}
+
+
+@given(st.lists(st.floats(1e-3, 1e6) | st.just(np.inf), min_size=1, max_size=30))
+def test_a_course_keeps_what_the_best_cost_was(costs: list[float]) -> None:
+    best = np.minimum.accumulate(costs)
+    course = paper_figures._course(best, np.arange(1.0, len(best) + 1))
+    json.dumps(course, allow_nan=False)
+    if not course["cost"]:
+        assert not np.isfinite(best).any()
+        return
+    generations = np.arange(1, len(best) + 1)
+    found = paper_figures._at(course, "generation", generations)
+    finite = np.isfinite(best)
+    np.testing.assert_allclose(found[finite], best[finite], rtol=1e-5)
+    assert np.isinf(found[~finite]).all()
+    assert course["generation"][-1] == len(best)
+
+
+def test_errors_are_told_by_candidate() -> None:
+    truth = Score(np.array([1.0, 2.0, np.inf, 4.0]), np.array([OK, OK, NOT_FINITE, OK]))
+    found = Score(np.array([1.1, 2.0, np.inf, np.inf]), np.array([OK, OK, NOT_FINITE, NOT_FINITE]))
+    assert states.error_note(found, truth) == (
+        "cost off by 1e-01 at most, median 5e-02; 1 of 3 cost inf"
+    )
+    row = gpu_scoring._exact_row("title", found, truth, 1e-9, None, np.empty((1, 4)))
+    assert row.value == 50.0  # one near, one failing rightly
+
+
+def test_operations_of_the_2012_design() -> None:
+    paper = problem(chain_model(3), paper_protocols())
+    operations, moved, _ = gpu_scoring.counts(ways.DESIGN_2012, paper)
+    # a sample: 7 multiply-adds for a step, 1 for current and difference, 1 for the score
+    assert operations == 12_500 * (2 * 7 + 2 + 2)
+    assert moved == 25 * (4 * 9 + 8)  # read and added to at each launch, one a sweep
+    # a sample: 7 entries of Q and 3 occupancies read, 3 written
+    assert gpu_scoring.shared_bytes_2012(paper) == 12_500 * 4 * (7 + 3 + 3)
+
+
+def test_what_cannot_be_measured_is_a_dash_with_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report.finish("trial", "Trial", [report.missing("modal", "s", "a cycle")], folder=tmp_path)
+    shown = capsys.readouterr().out
+    assert "│ modal │     - │" in shown
+    assert "a cycle" in shown
+    assert json.loads((tmp_path / "trial.json").read_text())["rows"][0]["value"] is None
+
+
+def test_a_trial_needs_a_folder_of_its_own() -> None:
+    options = ways.arguments("").parse_args(["--quick"])
+    with pytest.raises(SystemExit, match="needs --out"):
+        ways.results_folder(options)
+
+
+def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_gpu() -> None:
+        raise InputError("there is no NVIDIA GPU in this machine")
+
+    monkeypatch.setattr(ways.gpu, "cupy", no_gpu)
+    parser = ways.arguments("")
+    with pytest.raises(SystemExit, match="no NVIDIA GPU"):
+        ways.results_folder(parser.parse_args([]))
+    on_cpu = parser.parse_args(["--backend", "cpu", "--out", str(tmp_path)])
+    assert ways.results_folder(on_cpu) == tmp_path
+    monkeypatch.setattr(ways.gpu, "cupy", lambda: np)
+    assert ways.results_folder(parser.parse_args([])) is None
+
+
+def test_figures_are_drawn_from_their_series(tmp_path: Path) -> None:
+    course = {"generation": [1, 5, 9], "seconds": [0.1, 0.5, 0.9], "cost": [9.0, 2.0, 0.5]}
+    speed = {
+        "name": "2012 design",
+        "x": [2, 3, 4],
+        "seconds": [1e-6, 2e-6, 3e-6],
+        "occupancy": [0.5, 0.4, 0.3],
+    }
+    named = {"name": "112", "courses": [course, course]}
+    series = {
+        "4": {"axis": "threads a block", "lines": [speed]},
+        "5": {panel: [speed] for panel in ("population", "states", "data points")},
+        "6": {
+            "generations": 9,
+            "panels": [
+                {"population": n, "lines": {"0.1": [course], "0.8": [course, course]}}
+                for n in (112, 11_200)
+            ],
+        },
+        "7": {"lines": [named], "design": [named], "target": 0.6},
+    }
+    paper_figures.draw(series, tmp_path)
+    sizes = [(tmp_path / f"paper_figure_{n}.png").stat().st_size for n in series]
+    assert min(sizes) > 5000
+
+
+def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both opponents stand in the rows of one run, on a GPU that NumPy plays."""
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    baseline_2012._on_device.cache_clear()
+    for module, name, few in (
+        (states, "UNROLLED", (4,)),
+        (ways, "UNROLLED", (4,)),
+        (ways, "BLOCKS", (32, 64)),
+        (states, "OURS", ways.OURS[:1]),
+        (states, "CHECKED", 8),
+    ):
+        monkeypatch.setattr(module, name, few)
+    paper, truth = states.prepared(2, 20, "cuda")
+    drawn = candidates(paper.model, 64)
+    tuned = [ways.fastest_2012(paper, drawn, stored) for stored in states.STORED]
+    rows = states.one_case("2 x 20", paper, truth, list(ways.OURS[:1]), 64, tuned)
+    values = {row.name.removeprefix("2 x 20: "): row for row in rows}
+    design, unbound, ours = (
+        values[way.name] for way in (ways.DESIGN_2012, ways.IN_REGISTERS, ways.STEPPING_32)
+    )
+    assert "threads a block" in design.note
+    assert design.note.split("; ")[1] == unbound.note.split("; ")[1]  # the same costs
+    assert ours.ratio == ours.value / design.value
+    for opponent in (design, unbound):
+        ratio = values[f"fastest of ours over {opponent.name.removeprefix('2 x 20: ')}"].ratio
+        assert ratio == ours.value / opponent.value
+
+    run = gpu_scoring.Run(True, gpu_scoring.QUICK)
+    found = run.rates("trial", paper, drawn, list(ways.OURS[:1]), few=drawn[:, :8])
+    assert list(found) == [
+        design.name.removeprefix("2 x 20: "),
+        "2012 design, in registers",
+        "stepping, float32",
+    ]
+    assert run.design(paper, drawn, tune=False, stored="shared").threads in (32, 64)
+    baseline_2012._on_device.cache_clear()
+
+
+def test_the_pages_say_what_the_results_say() -> None:
+    text = readme.pages()
+    assert readme.absent(text) == []
+    assert {name for name, _ in readme.statements()} >= {"surrogates", "scoring", "fhn", "fhn_gpu"}
+    assert len(readme.statements()) > 80
+    first = readme.statements()[0]
+    assert first in readme.absent(" ".join(text.split()).replace(first[1], ""))
+
+
+def test_the_page_lists_the_results_that_are_of_no_known_commit() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    listed = page.partition("<!-- not clean -->\n")[2].strip()
+    assert listed == readme.not_clean(), "python benchmarks/readme.py --not-clean prints it"
+
+
+_SCRIPT = """
+from report import Row, as_script, finish
+as_script(lambda: finish("trial", "", [Row("a", 1.0, "s")], shown=False))
+"""
+
+
+def _measured(folder: Path, *options: str) -> str:
+    """The commit that a script in a folder records, or what it says when it refuses."""
+    place = folder / "benchmarks" / "results" / "trial.json"
+    place.unlink(missing_ok=True)
+    script = folder / "benchmarks" / "trial.py"
+    done = subprocess.run(
+        [sys.executable, str(script), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_without_git(),
+    )
+    if not place.exists():
+        assert done.returncode == 1, done.stderr
+        return done.stderr
+    return str(json.loads(place.read_text())["commit"])
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs Git")
+def test_results_are_of_a_commit_or_are_not_written(tmp_path: Path) -> None:
+    """In a repository of its own, and then in a copy without Git."""
+    code = tmp_path / "benchmarks"
+    code.mkdir()
+    shutil.copy(ROOT / "benchmarks" / "report.py", code)
+    (code / "trial.py").write_text(_SCRIPT)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True, env=_without_git())
+    clean = _measured(tmp_path)
+    assert report.is_clean(clean)
+    (code / "results" / "other.json").write_text("{}")  # what another benchmark wrote
+    assert _measured(tmp_path) == clean
+    (code / "trial.py").write_text(_SCRIPT + "\n")
+    assert "the code is that of no commit" in _measured(tmp_path)
+    assert _measured(tmp_path, "--dirty") == f"{clean}-dirty"
+    assert "only where there is no Git" in _measured(tmp_path, "--commit", clean)
+    shutil.rmtree(tmp_path / ".git")
+    assert "(unknown)" in _measured(tmp_path)
+    assert _measured(tmp_path, "--commit", clean) == clean
+    for commit, fine in (("1a2b3c4", True), ("1a2b3c4-dirty", False), ("unknown", False)):
+        assert report.is_clean(commit) is fine
+
+
+def _without_git() -> dict[str, str]:
+    """The environment without what a hook of Git may have set."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+
+
+def test_the_picture_shows_the_model_over_what_counts_of_the_recordings() -> None:
+    model = chain_model(2)
+    fitted, unseen = problem(model, paper_protocols(100)).experiments[:2]
+    recording = fitted.recording
+    assert recording is not None
+    weight = np.where(fitted.protocol.times_ms < 1, 0.0, recording.weight)
+    masked = replace(fitted, recording=replace(recording, weight=weight))
+    figure = picture.drawn(model, masked, unseen, 1.25)
+    computed, recorded = (line.get_ydata() for line in figure.axes[2].lines)
+    np.testing.assert_allclose(computed, recording.current_pA[0] / 1000, 1e-9, 1e-9)
+    np.testing.assert_array_equal(np.isnan(recorded), weight[0] == 0)
+    assert "1.2 s" in figure.axes[0].get_title(loc="left")
+
+
+def test_figures_are_told_with_their_digits() -> None:
+    told = [readme.digits(x) for x in (0.010166, 0.009479, 1.015, 14.9, 99.6, 102.4, 2484.2)]
+    assert told == ["0.010", "0.0095", "1.0", "15", "100", "100", "2,500"]
+    assert readme.digits(1_542_012_345, 4) == "1,542,000,000"
+    assert readme.digits(1371.4, 4) == "1,371"
+    assert [readme.at_most(x) for x in (5.536e-10, 4.17e-6, 2e-6, 9.2e-6)] == [
+        "6e-10",
+        "5e-6",
+        "2e-6",
+        "1e-5",
+    ]
+
+
+def test_ratios_to_the_lean_design_are_stated_once_they_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The results as the benchmarks will write them; what is not measured is not asked for."""
+    for file in readme.RESULTS.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr(readme, "RESULTS", tmp_path)
+    rows = [
+        report.Row(f"model B, 25 x 500: {name}", 4.41e7, "candidates/s")
+        for name in (
+            "2012 design",
+            "2012 design, in registers",
+            "closed form, float64",
+            "stepping, float32",
+            "stepping, float64",
+        )
+    ]
+    report.finish("gpu_scoring_headline", "", rows, folder=tmp_path)
+    rows = [report.Row(row.name.replace("500", "5,000"), 4.5e6, row.unit) for row in rows]
+    report.finish("gpu_scoring_samples", "", rows, folder=tmp_path)
+    rows = [
+        report.compared(
+            f"{n} states x {samples} samples: fastest of ours over {name}",
+            2.0 * n,
+            "candidates/s",
+            2.0,
+        )
+        for n in range(2, 10)
+        for samples in (500, 5000)
+        for name in ("2012 design", "2012 design, in registers")
+    ]
+    report.finish("states", "", rows, folder=tmp_path)
+    told = [told for _, told in readme.statements()]
+    assert "| the same text, but in registers | 44,100,000 | 4,500,000 |" in told
+    assert "| 3 | 3.0 | 3.0 | 3.0 | 3.0 |" in told

@@ -1,0 +1,285 @@
+"""What is published: sdist and wheel, the shipped files in them, completion, version, citation."""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import channelfit
+from channelfit.front.main import main
+from channelfit.reading import shipped
+from channelfit.reading.errors import InputError
+from channelfit.results.citation import TITLE
+from channelfit.results.citation import cited as program_cited
+from channelfit.results.export.provenance import CITATION
+from support import json_told
+from support.installed import ROOT, Environment, build, environment
+
+VERBS = sorted(main.commands)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build(tmp_path_factory.mktemp("published"))
+
+
+@pytest.fixture(scope="module")
+def installed(
+    published: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Environment:
+    folder = tmp_path_factory.mktemp("installed")
+    return environment(folder / "venv", published[1], folder / "cache")
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for name in ("models", "protocols")
+        for file in (folder / name).rglob("*")
+        if file.is_file()
+    }
+
+
+def tracked() -> set[str]:
+    """The files of `models` and `protocols` that belong to the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "models", "protocols"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not in a checkout of git")
+    return {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
+
+
+# --- sdist and wheel -----------------------------------------------------------------------------
+
+
+def test_twine_and_check_wheel_contents_find_no_fault(published: tuple[Path, Path]) -> None:
+    sdist, wheel = published
+    for command in (["twine", "check", "--strict", sdist, wheel], ["check_wheel_contents", wheel]):
+        done = subprocess.run(
+            [sys.executable, "-m", *map(str, command)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_wheel_carries_every_shipped_file_and_nothing_else(
+    published: tuple[Path, Path],
+) -> None:
+    with zipfile.ZipFile(published[1]) as archive:
+        files = {name for name in archive.namelist() if not name.endswith("/")}
+    packed = {n.removeprefix("channelfit/examples/") for n in files if "/examples/" in n}
+    assert packed == {str(file) for file in shipped.shipped_files()} >= tracked()
+    assert {n.split("/")[0] for n in files} == {
+        "channelfit",
+        f"channelfit-{channelfit.__version__}.dist-info",
+    }
+    plain = [file for file in (ROOT / "channelfit").rglob("*") if file.is_file()]
+    wanted = {f.relative_to(ROOT).as_posix() for f in plain if f.suffix not in (".pyc", ".pyo")}
+    assert wanted <= files, "modules, and what they read: pages, styles, scripts"
+
+
+def test_the_sdist_carries_what_the_wheel_is_built_from(published: tuple[Path, Path]) -> None:
+    with tarfile.open(published[0]) as archive:
+        names = archive.getnames()
+    inner = {str(PurePosixPath(*PurePosixPath(name).parts[1:])) for name in names}
+    wanted = {"setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "CITATION.cff"}
+    assert wanted | {str(file) for file in shipped.shipped_files()} <= inner
+
+
+def test_the_installed_program_fits_a_shipped_model_in_an_empty_folder(
+    installed: Environment, tmp_path: Path
+) -> None:
+    where = installed.run(
+        ["python", "-c", "import channelfit; print(channelfit.__file__)"], tmp_path
+    )
+    assert Path(where.stdout.strip()).is_relative_to(installed.folder)
+    copied = installed.run(["channelfit", "examples", "."], tmp_path)
+    assert {Path(line).as_posix() for line in copied.stdout.splitlines()} == set(hashes(tmp_path))
+    assert hashes(tmp_path) == {str(f): hashes(ROOT)[str(f)] for f in shipped.shipped_files()}
+    command = ["channelfit", "optimize", "models/model_b.yaml", "--out", "run", "--json"]
+    summary = json_told.summary(installed.run(command, tmp_path).stdout)
+    assert summary["rms_relative_to_peak"] < 1e-6
+    assert (tmp_path / "run" / "fit.yaml").is_file()
+
+
+def test_the_installed_program_finds_shipped_models_by_name(
+    installed: Environment, tmp_path: Path
+) -> None:
+    recording = ROOT / "models" / "recordings" / "abf" / "171116sh_0013.abf"
+    shutil.copy(recording, tmp_path / "cell.abf")
+    installed.run(["channelfit", "init", "cell.abf", "--model", "k_hh_gate"], tmp_path)
+    named = Path(yaml.safe_load((tmp_path / "cell-fit.yaml").read_text())["model"])
+    assert named.is_file()
+    assert named.is_relative_to(installed.folder)
+
+
+# --- channelfit examples -------------------------------------------------------------------------
+
+
+def test_examples_are_copied_once_and_never_replaced(tmp_path: Path) -> None:
+    written, kept = shipped.copy_examples(tmp_path)
+    assert (len(written), kept) == (len(shipped.shipped_files()), [])
+    assert hashes(tmp_path) == {str(f): hashes(ROOT)[str(f)] for f in shipped.shipped_files()}
+    (tmp_path / "models" / "model_a.yaml").unlink()
+    written, kept = shipped.copy_examples(tmp_path)
+    assert written == [tmp_path / "models" / "model_a.yaml"]
+    assert len(kept) == len(shipped.shipped_files()) - 1
+    mine = tmp_path / "models" / "model_b.yaml"
+    mine.write_text("mine")
+    (tmp_path / "models" / "model_a.yaml").unlink()
+    done = CliRunner().invoke(main, ["examples", str(tmp_path)])
+    assert done.exit_code == 2
+    assert f"{mine}: this file exists already" in done.output
+    assert mine.read_text() == "mine"
+    assert not (tmp_path / "models" / "model_a.yaml").exists(), "nothing is written then"
+
+
+def test_a_dangling_link_in_the_place_of_an_example_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    try:
+        (tmp_path / "models" / "model_b.yaml").symlink_to(tmp_path / "elsewhere")
+    except OSError:
+        pytest.skip("this user may not make links here")
+    with pytest.raises(InputError, match=r"model_b\.yaml: this file exists already"):
+        shipped.copy_examples(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_examples_into_a_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "here").write_text("")
+    done = CliRunner().invoke(main, ["examples", str(tmp_path / "here")])
+    assert done.exit_code == 2
+    assert "here: cannot be written" in done.output
+
+
+def test_without_its_files_the_program_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "channelfit")
+    with pytest.raises(InputError, match="were not installed"):
+        shipped.copy_examples(tmp_path / "out")
+    assert shipped.hint_at_examples("models/model_b.yaml") == ""
+
+
+@pytest.mark.parametrize("name", ["models/model_b.yaml", "model_b.yaml"])
+def test_a_shipped_file_that_is_not_here_is_hinted_at(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["optimize", name])
+    assert done.exit_code == 2
+    hint = 'models/model_b.yaml comes with channelfit, and "channelfit examples ." copies it here'
+    assert f"{name}: no such file; {hint}" in done.output
+
+
+@pytest.mark.parametrize("name", ["models/my_model.yaml", "README.md"])
+def test_another_missing_file_is_not(name: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["show", str(tmp_path / name)])
+    assert done.output.rstrip().endswith(": no such file")
+
+
+# --- completion ----------------------------------------------------------------------------------
+
+
+def completed(installed: Environment, words: list[str], folder: Path) -> list[str]:
+    """What bash offers for the last word of a line, by the script that `completion` printed."""
+    text = """
+        eval "$(channelfit completion bash)"
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        complete -p channelfit > /dev/null
+        _channelfit_completion channelfit
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    line = ["bash", "--norc", "-euc", text, "bash", *words]
+    return installed.run(line, folder).stdout.split()
+
+
+@pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="needs bash")
+def test_bash_completes_commands_and_options(installed: Environment, tmp_path: Path) -> None:
+    assert completed(installed, ["channelfit", "opt"], tmp_path) == ["optimize"]
+    assert completed(installed, ["channelfit", ""], tmp_path) == VERBS
+    offered = completed(installed, ["channelfit", "optimize", "--pop"], tmp_path)
+    assert offered == ["--population"]
+    offered = completed(installed, ["channelfit", "optimize", "--backend", ""], tmp_path)
+    assert offered == ["auto", "reference", "cpu", "cuda"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_a_script_of_their_own(shell: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["completion", shell])
+    assert done.exit_code == 0
+    assert f"_CHANNELFIT_COMPLETE={shell}_complete" in done.output
+    if program := shutil.which(shell):
+        (tmp_path / "script").write_text(done.output)
+        subprocess.run([program, "-n", tmp_path / "script"], check=True)
+
+
+# --- version and citation ------------------------------------------------------------------------
+
+
+def test_the_version_stands_in_one_place(published: tuple[Path, Path]) -> None:
+    metadata = configparser.ConfigParser(interpolation=None)
+    metadata.read(ROOT / "setup.cfg", encoding="utf-8")
+    assert metadata["metadata"]["version"] == "attr: channelfit.__version__"
+    assert "version" not in (ROOT / "pyproject.toml").read_text().split("[tool.")[0]
+    assert published[1].name == f"channelfit-{channelfit.__version__}-py3-none-any.whl"
+    assert f" {channelfit.__version__}\n" in CliRunner().invoke(main, ["--version"]).output.replace(
+        "version", ""
+    )
+
+
+def test_the_pages_name_the_wheel_of_this_version() -> None:
+    wheel = f"channelfit-{channelfit.__version__}-py3-none-any.whl"
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        named = re.findall(r"channelfit-[\w.]+-[\w-]+\.whl", page.read_text(encoding="utf-8"))
+        assert set(named) <= {wheel}, page.name
+
+
+def test_the_citation_is_of_this_version_and_license() -> None:
+    """`.ci/run` validates the file with cffconvert, in an environment of its own."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == channelfit.__version__
+    assert cited["license"] == "BSD-3-Clause"
+    assert {"cff-version", "message", "title", "authors", "type"} <= set(cited)
+    assert cited["title"] == TITLE
+
+
+def test_the_program_is_called_the_same_wherever_it_is_cited() -> None:
+    name, _, what = TITLE.partition(": ")
+    for told in (CITATION, program_cited("3.2", "2031"), str(channelfit.__doc__)):
+        assert told.startswith(name)
+        assert what in told
+    assert program_cited("3.2", "2031").startswith(f"{name}, version 3.2 (2031)")
+    assert program_cited("3.2", "").startswith(f"{name}, version 3.2 (n.d.)")
+    assert CITATION.startswith(f"{name} {channelfit.__version__}: ")
+    metadata = configparser.ConfigParser(interpolation=None)
+    metadata.read(ROOT / "setup.cfg", encoding="utf-8")
+    assert metadata["metadata"]["description"].lower() == what
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"site_description: {metadata['metadata']['description']}\n" in site
+
+
+def test_the_workflow_runs_the_same_lines_on_three_systems() -> None:
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    systems = workflow["jobs"]["test"]["strategy"]["matrix"]["os"]
+    assert {name.split("-")[0] for name in systems} == {"ubuntu", "macos", "windows"}
+    steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    install, _, tests = next(line for line in lines if "pytest -n auto" in line).partition("&&")
+    for command in (install, tests):
+        assert any(command.strip() in step for step in steps)
+    assert any("python -m build" in step for step in steps)
+    assert any("mkdocs build --strict" in step for step in steps)

@@ -1,0 +1,649 @@
+"""Files from the rig: what was written is read back, real files agree with other readers, and what
+is damaged, hostile or contradicted ends in one message."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from channelfit.front.main import main
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats import READERS, Contents, Epoch, abf, hdf5, nwb, read, wcp
+from channelfit.reading.formats.headings import read_heading
+from support.places import MODELS, ROOT
+from support.rig_files import (
+    COMMAND,
+    CURRENT,
+    N_SAMPLES,
+    N_SWEEPS,
+    PROTOCOL,
+    SAMPLING_MS,
+    WRITERS,
+    write_eph,
+    write_ibw,
+    write_nwb,
+    write_wcp,
+    written,
+)
+
+h5py = pytest.importorskip("h5py")
+scipy_io = pytest.importorskip("scipy.io")
+DATA = os.environ.get("CHANNELFIT_DATA")
+real = pytest.mark.skipif(DATA is None, reason="CHANNELFIT_DATA names no folder of recordings")
+
+
+def one(contents: Contents, kind: str) -> np.ndarray:
+    (signal,) = (signal for signal in contents.signals if signal.kind == kind)
+    return signal.values
+
+
+def one_named(contents: Contents, name: str) -> np.ndarray:
+    (signal,) = (signal for signal in contents.signals if signal.name == name)
+    return signal.values
+
+
+# --- what was written is read ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in WRITERS if not n.endswith(".eph")])
+def test_what_was_written_is_read(tmp_path: Path, name: str) -> None:
+    contents = read(written(tmp_path, name))
+    current = one(contents, "current")[:, :N_SAMPLES]
+    rounded = {"a.wcp": 0.07, "b.wcp": 0.25, "a.abf": 0.01}
+    np.testing.assert_allclose(
+        current, CURRENT[: len(current)], rtol=0, atol=rounded.get(name, 1e-9)
+    )
+    assert contents.n_sweeps == (1 if name == "c.ibw" else N_SWEEPS)
+    assert contents.sampling_ms == pytest.approx(SAMPLING_MS, rel=1e-12)
+    if any(signal.kind == "voltage" for signal in contents.signals):
+        near = 0.01 if name.endswith(".wcp") else 1e-9
+        np.testing.assert_allclose(one(contents, "voltage")[:, :N_SAMPLES], COMMAND, atol=near)
+    else:
+        assert name.endswith((".ibw", ".abf", ".csv"))
+
+
+def test_units_are_kept_as_the_file_says_them(tmp_path: Path) -> None:
+    said = {name: read(written(tmp_path, name)).signals[0] for name in ("a.nwb", "a.ibw", "a.h5")}
+    assert [signal.unit for signal in said.values()] == ["amperes", "nA", "nA"]
+    assert [signal.factor for signal in said.values()] == pytest.approx([0.25, 1e3, 1e3])
+
+
+@pytest.mark.parametrize("name", ["a.ibw", "b.ibw", "c.ibw"])
+def test_igor2_reads_the_same_numbers(name: str, tmp_path: Path) -> None:
+    binarywave = pytest.importorskip("igor2.binarywave")
+    path = written(tmp_path, name)
+    (found,) = read(path).signals
+    theirs = np.atleast_2d(binarywave.load(str(path))["wave"]["wData"].T)
+    np.testing.assert_array_equal(found.values, theirs * 1e3)
+
+
+def test_units_of_an_igor_wave_that_stand_behind_its_numbers_are_read(tmp_path: Path) -> None:
+    """Igor has three letters for a unit in the header, and puts a longer one at the end."""
+    path = write_ibw(tmp_path / "a.ibw")
+    stored = bytearray(path.read_bytes()[:-16])
+    stored[64 + 148 : 64 + 152] = bytes(4)
+    stored[64 + 152 : 64 + 156] = bytes(4)
+    struct.pack_into("<i", stored, 16, len(b"ampere"))  # dataEUnitsSize
+    struct.pack_into("<i", stored, 20, len(b"msec"))  # dimEUnitsSize
+    path.write_bytes(bytes(stored) + b"amperemsec")
+    (found,) = read(path).signals
+    assert (found.unit, found.kind, found.factor) == ("ampere", "current", 1e12)
+
+
+def test_numbers_of_an_igor_wave_without_a_sign_have_none(tmp_path: Path) -> None:
+    path = write_ibw(tmp_path / "a.ibw")
+    stored = bytearray(path.read_bytes())
+    struct.pack_into("<h", stored, 64 + 16, 0x10 | 0x40)  # of two bytes, unsigned
+    struct.pack_into("<2H", stored, 384, 40000, 3)
+    path.write_bytes(stored)
+    (found,) = read(path).signals
+    assert found.values[0, :2].tolist() == [4e7, 3e3]  # nA in pA
+
+
+@pytest.mark.parametrize(
+    ("place", "form", "value", "message"),
+    [
+        (0, "<h", 9, "not an Igor binary wave"),
+        (64 + 16, "<h", 0, "a wave of text"),
+        (64 + 68, "<i", -5, "2 dimensions, one of them without samples"),
+        (64 + 68, "<i", 2**31 - 1, "the header tells of"),
+        (12, "<i", 2**31 - 1, "the header tells of a note"),
+    ],
+)
+def test_igor_waves_that_are_none_are_told(
+    place: int, form: str, value: int, message: str, tmp_path: Path
+) -> None:
+    path = write_ibw(tmp_path / "a.ibw")
+    stored = bytearray(path.read_bytes())
+    stored[64 + 148 : 64 + 152] = bytes(4)  # the unit may stand behind the note
+    struct.pack_into(form, stored, place, value)
+    path.write_bytes(stored)
+    with pytest.raises(InputError, match=message):
+        read(path)
+
+
+def test_nwb_tells_what_the_amplifier_did(tmp_path: Path) -> None:
+    contents = read(written(tmp_path, "b.nwb"))
+    assert contents.labels == ("answer_9", "answer_10", "answer_11")
+    np.testing.assert_allclose(contents.start_ms, [0.0, 5000.0, 10000.0])
+    clamp = dict(contents.clamp)
+    np.testing.assert_allclose(clamp.pop("series_resistance_MOhm"), [8.0, 9.0, 10.0])
+    assert clamp == pytest.approx(
+        {
+            "pipette_capacitance_pF": 4.0,
+            "membrane_capacitance_pF": 20.0,
+            "compensation": 0.7,
+            "seal_resistance_MOhm": 1200.0,
+        }
+    )
+
+
+def test_commands_of_nwb_follow_the_table_of_recordings(tmp_path: Path) -> None:
+    """Else sweep numbers join a response and its stimulus; here only the table can."""
+    path = written(tmp_path, "b.nwb")
+    with h5py.File(path, "a") as file:
+        for group in ("acquisition", "stimulus/presentation"):
+            for series in file[group].values():
+                series.attrs.modify("sweep_number", np.uint64(0))
+    np.testing.assert_allclose(one(read(path), "voltage"), COMMAND)
+
+
+def test_the_protocol_of_a_syncropatch_lies_beside_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "plate-A13-before.csv"
+    rows = [",".join(map(str, row)) for row in CURRENT.T]
+    path.write_text("\n".join(["one,two,three", *rows]) + "\n")
+    assert np.isnan(read(path).sampling_ms)
+    write_eph(tmp_path / "steps.eph")
+    contents = read(path)
+    assert contents.sampling_ms == SAMPLING_MS
+    assert contents.holding_mV == -80.0
+    assert [(e.kind, e.start_mV, e.end_mV, e.duration_ms) for e in contents.epochs[0]] == [
+        ("step", -80.0, -80.0, 1.0),
+        ("step", -40.0, -40.0, 2.0),
+        ("ramp", -40.0, -80.0, 1.0),
+    ]
+    assert "steps.eph" in contents.notes[-1]
+    text = (tmp_path / "steps.eph").read_text().replace("   2.0\t", "   3.0\t")
+    (tmp_path / "long.eph").write_text(text)
+    with pytest.raises(InputError, match="40 samples, but the protocol long.eph has 50"):
+        read(path, protocol=tmp_path / "long.eph")
+
+
+def test_the_json_of_a_syncropatch_tells_protocol_and_measures(tmp_path: Path) -> None:
+    plate = [[None] * 16 for _ in range(24)]
+    plate[12][0] = 1.5e9  # well A13
+    document = {
+        "TraceHeader": {
+            "TimeScaling": {
+                "TR_Time": [k * SAMPLING_MS / 1e3 for k in range(N_SAMPLES)],
+                "SweepTime": [[10.0, 20.0, 30.0]],
+            }
+        },
+        "ExperimentConditions": {
+            "VoltageProtocol": [
+                {"SegmentStart_ms": 0, "Duration ms": 1, "VoltageStart": -80, "VoltageEnd": -80},
+                {"SegmentStart_ms": 1, "Duration ms": 3, "VoltageStart": -80, "VoltageEnd": 40},
+            ]
+        },
+        "QCData": {"RSeal": [plate] * N_SWEEPS},
+    }
+    (tmp_path / "plate.json").write_text(json.dumps(document))
+    path = tmp_path / "plate-A13.csv"
+    path.write_text(
+        "sweep 1,sweep 2,sweep 3\n" + "\n".join(",".join(map(str, row)) for row in CURRENT.T)
+    )
+    contents = read(path)
+    assert contents.sampling_ms == pytest.approx(SAMPLING_MS)
+    assert [e.kind for e in contents.epochs[2]] == ["step", "ramp"]
+    np.testing.assert_allclose(contents.clamp["seal_resistance_MOhm"], [1500.0] * 3)
+    np.testing.assert_allclose(contents.start_ms, [1e4, 2e4, 3e4])
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "unit", "kind"),
+    [
+        ("I (nA)", "I", "nA", "current"),
+        ("time/ms", "time", "ms", "time"),
+        ("V_m [mV]", "V_m", "mV", "voltage"),
+        ("current_pA", "current", "pA", "current"),
+        ("t_s", "t", "s", "time"),
+        ("Strom, nA", "Strom", "nA", "current"),
+        ("trace_A", "trace_A", "", "other"),
+        ("sweep 3", "sweep 3", "", "other"),
+        ("T", "T", "", "time"),
+        ("current", "current", "", "current"),
+    ],
+)
+def test_headings(text: str, name: str, unit: str, kind: str) -> None:
+    heading = read_heading(text)
+    assert (heading.name, heading.unit, heading.kind) == (name, unit, kind)
+
+
+# --- tables as they are ---------------------------------------------------------------------------
+
+
+def columns(path: Path, text: str, **choices: Any) -> np.ndarray:
+    path.write_text(text)
+    return np.vstack([s.values for s in read(path, **choices).signals])
+
+
+def test_decimal_commas(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    np.testing.assert_array_equal(columns(path, "1,5;2,25\n-3,5;4\n"), [[1.5, -3.5], [2.25, 4]])
+    np.testing.assert_array_equal(columns(path, "x\ty\n0,125\t1e-3\n"), [[0.125], [1e-3]])
+    with pytest.raises(InputError, match=r'line 1: "1,234" may have a decimal comma or one betw'):
+        columns(path, "1,234;5\n6,789;1\n")
+    np.testing.assert_array_equal(columns(path, "1,234;5\n6,7;1\n"), [[1.234, 6.7], [5, 1]])
+    np.testing.assert_array_equal(columns(path, "1,234;5\n", decimal="comma"), [[1.234], [5]])
+    np.testing.assert_array_equal(columns(path, "1,5\n2,5\n", decimal="comma"), [[1.5, 2.5]])
+    with pytest.raises(InputError, match=r'line 2: "1.234,5".*thousands'):
+        columns(path, "1,5;2\n1.234,5;2\n")
+    with pytest.raises(InputError, match="decimal"):
+        columns(path, "1,5;2\n", decimal="point")
+
+
+def test_excel_of_western_europe(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("Zeit (µs);Strom (pA)\n0;1,5\n50;2,5\n".encode("cp1252"))
+    contents = read(tmp_path / "t.csv")
+    assert contents.sampling_ms == 0.05
+    np.testing.assert_array_equal(contents.signals[0].values, [[1.5, 2.5]])
+    (tmp_path / "t.csv").write_bytes(b"\x80\x93;1\n")
+    with pytest.raises(InputError, match="save it as UTF-8"):
+        read(tmp_path / "t.csv")
+
+
+def test_a_family_is_headed_by_its_voltages(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("-80.0,-75.0,-70.0\n0.1,0.2,0.3\n0.4,0.5,0.6\n")
+    contents = read(path)
+    assert contents.labels == ("-80.0", "-75.0", "-70.0")
+    np.testing.assert_array_equal(contents.signals[0].values, [[0.1, 0.4], [0.2, 0.5], [0.3, 0.6]])
+
+
+def test_small_matrices_do_not_obstruct(tmp_path: Path) -> None:
+    scipy_io.savemat(tmp_path / "m.mat", {"a": np.ones((5, 6)), "I": CURRENT.T, "b": np.ones(3)})
+    contents = read(tmp_path / "m.mat")
+    np.testing.assert_array_equal(contents.signals[0].values, CURRENT)
+    assert contents.notes == ("Not part of the recording: a, b.",)
+
+
+def test_times_of_one_sweep_are_no_signal(tmp_path: Path) -> None:
+    """As long as the current and first in the file, they are still times."""
+    times = np.arange(N_SAMPLES) * SAMPLING_MS
+    scipy_io.savemat(tmp_path / "m.mat", {"t_ms": times, "I_nA": CURRENT[0] / 1e3})
+    contents = read(tmp_path / "m.mat")
+    assert contents.sampling_ms == SAMPLING_MS
+    assert [signal.name for signal in contents.signals] == ["I_nA"]
+    np.testing.assert_allclose(contents.signals[0].values[0], CURRENT[0])
+
+
+def test_a_layout_that_times_contradict_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="I_pA: its sweeps do not have 40 samples, as its times"):
+        read(written(tmp_path, "a.mat"), layout="sweeps x samples")
+
+
+def test_traces_of_patchmaster_are_sweeps(tmp_path: Path) -> None:
+    """Each is a variable of times, s, and values; here of two signals."""
+    times = np.arange(N_SAMPLES) * SAMPLING_MS / 1e3
+    traces = {}
+    for k in range(N_SWEEPS):
+        traces[f"Trace_1_4_{k + 1}_1"] = np.column_stack([times, CURRENT[k] * 1e-12])
+        traces[f"Trace_1_4_{k + 1}_2"] = np.column_stack([times, COMMAND[k] * 1e-3])
+    scipy_io.savemat(tmp_path / "m.mat", dict(reversed(traces.items())))
+    contents = read(tmp_path / "m.mat")
+    assert contents.sampling_ms == SAMPLING_MS
+    assert {s.name for s in contents.signals} == {"Trace_1_4_*_1", "Trace_1_4_*_2"}
+    np.testing.assert_allclose(one_named(contents, "Trace_1_4_*_1") * 1e12, CURRENT)
+
+
+def test_matrices_are_turned_as_found_or_told(tmp_path: Path) -> None:
+    path = tmp_path / "m.mat"
+    for stored in (CURRENT, CURRENT.T):
+        scipy_io.savemat(path, {"I": stored})
+        np.testing.assert_array_equal(read(path).signals[0].values, CURRENT)
+    square = np.arange(9.0).reshape(3, 3)
+    scipy_io.savemat(path, {"I": square})
+    with pytest.raises(InputError, match="3 x 3 may be turned either way"):
+        read(path)
+    told = {"sweeps x samples": square, "samples x sweeps": square.T}
+    for layout, expected in told.items():
+        np.testing.assert_array_equal(read(path, layout=layout).signals[0].values, expected)
+    with pytest.raises(InputError, match=r'layout: "rows" is not one of sweeps x samples'):
+        read(path, layout="rows")
+
+
+# --- real files -----------------------------------------------------------------------------------
+
+#: File: format, sweeps, samples, ms, signals with units, epochs of the last sweep.
+REAL: dict[str, tuple[str, int, int, float, str, str]] = {
+    "abf/171116sh_0013.abf": ("ABF 2", 13, 20000, 0.05, "IN 0 pA", "s-55 r-50 s-50"),
+    "abf/user-list-durations.abf": ("ABF 2", 3, 51612, 0.5, "IN 0 pA, AO #0 mV", ""),
+    "formats/abf-v1.abf": ("ABF 1", 9, 5000, 0.1, "IN 0 pA", "s-100 s60 s-100"),
+    "formats/abf-v2.abf": ("ABF 2", 37, 516, 0.05, "IN 0 pA", "s-120 s80 s-120"),
+    "formats/model_vc_ramp.abf": ("ABF 2", 50, 2400, 0.05, "IN 0 pA", "s-70 r-80 r-70 s-70"),
+    "formats/model_vc_step.abf": ("ABF 2", 20, 10000, 0.05, "IN 0 pA", "s-70 s-80 s-70"),
+    "formats/invalidDate-abf1.abf": ("ABF 1", 50, 2400, 0.05, "1 pA", ""),
+    "formats/pclamp11_4ch_abf1.abf": (
+        "ABF 1", 10, 4000, 0.05, "IN 0 pA, IN 1 pA, IN 2 pA, IN 3 pA", "s10 s10 s10",
+    ),
+    "formats/18702001-cosTrain.abf": (
+        "ABF 2", 3, 20000, 0.05, "IN 0 pA, IN 1 A", "s-70 s-80 s-70 r-80 r-70 s-70",
+    ),
+    "formats/18702001-triangleTrain.abf": (
+        "ABF 2", 3, 20000, 0.05, "IN 0 pA, IN 1 A", "s-70 s-80 s-70 r-80 r-70 s-70",
+    ),
+    "formats/wcp-file.wcp": ("WinWCP", 11, 256, 1.0, "Im pA, Vm mV", ""),
+    "herg_sine_wave/sine_wave_16713110.mat": ("MATLAB", 1, 80000, np.nan, "T ", ""),
+    "herg_sine_wave/ap_protocol.mat": ("MATLAB", 1, 88245, np.nan, "T ", ""),
+    "herg_37C/staircase1-WT-cell-1.csv.gz": ("text, gzip", 1, 154000, 0.1, "current ", ""),
+    "herg_syncropatch/herg25oc1-staircaseramp-A13-before.csv.gz": (
+        "SyncroPatch (text, gzip, eph)", 1, 77000, 0.2, "current ", "... s-70 r-110 s-120 s-80",
+    ),
+    "nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz": (
+        "text, gzip", 24, 1000, np.nan, "columns ", "",
+    ),
+    "nav_iv/ina-steps-2.txt": ("step list", 1, 0, np.nan, "", "... s-100 s-100 s35 s-100"),
+}  # fmt: skip
+
+
+@real
+@pytest.mark.parametrize("name", REAL)
+def test_real_files_open(name: str) -> None:
+    kind, n_sweeps, n_samples, sampling, signals, epochs = REAL[name]
+    contents = read(Path(str(DATA)) / name)
+    assert (contents.format, contents.n_sweeps, contents.n_samples) == (kind, n_sweeps, n_samples)
+    assert contents.sampling_ms == pytest.approx(sampling, nan_ok=True)
+    assert ", ".join(f"{s.name} {s.unit}" for s in contents.signals) == signals
+    found = [f"{e.kind[0]}{e.end_mV:g}" for e in (contents.epochs or ((),))[-1]]
+    if epochs.startswith("..."):
+        found = ["...", *found[1 - len(epochs.split()) :]]
+    assert " ".join(found) == epochs
+    for sweep in contents.epochs if contents.signals else ():
+        total = sum(epoch.duration_ms for epoch in sweep)
+        assert total == pytest.approx(n_samples * contents.sampling_ms)
+
+
+@real
+def test_the_recorded_command_counts_where_a_user_list_changes_the_epochs() -> None:
+    contents = read(Path(str(DATA)) / "abf/user-list-durations.abf")
+    assert not contents.epochs
+    assert any("user list" in note for note in contents.notes)
+    # of the command's lengths, as they were recorded, the header's epochs know one alone
+    low = [(sweep < -100).sum() * contents.sampling_ms for sweep in contents.signals[1].values]
+    assert low == [2600.0, 3600.0, 3600.0]
+
+
+@real
+@pytest.mark.parametrize(
+    "name", [n for n in REAL if n.endswith((".abf", ".wcp")) and "invalid" not in n]
+)
+def test_neo_reads_the_same_numbers(name: str) -> None:
+    """pyABF's numbers against Neo's own reader of ABF; of WinWCP, where Neo reads, the gains."""
+    rawio = pytest.importorskip("neo.rawio")
+    path = Path(str(DATA)) / name
+    contents = read(path)
+    reader = (rawio.AxonRawIO if path.suffix == ".abf" else rawio.WinWcpRawIO)(str(path))
+    reader.parse_header()
+    streams = range(reader.signal_streams_count())
+    for sweep in {0, contents.n_sweeps - 1}:
+        rows = [
+            reader.rescale_signal_raw_to_float(
+                reader.get_analogsignal_chunk(0, sweep, stream_index=k), "float64", stream_index=k
+            )
+            for k in streams
+        ]
+        expected = np.concatenate(rows, axis=1).T
+        for signal, row in zip(contents.signals, expected, strict=True):
+            stored = signal.values[sweep] / signal.factor
+            np.testing.assert_allclose(stored, row, rtol=1e-6, atol=1e-6 * np.abs(row).max())
+
+
+# --- what cannot be used --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in WRITERS if n[0] in "abges"])
+def test_damaged_files_end_in_one_message(tmp_path: Path, name: str) -> None:
+    """Cut anywhere, empty, or with bytes changed: it is read, or one message names the file."""
+    whole = written(tmp_path, name).read_bytes()
+    random = np.random.default_rng(sum(map(ord, name)))
+    mutants = [whole[:n] for n in (0, 1, 3, 130, len(whole) // 3, len(whole) // 2)]
+    for _ in range(8):
+        bytes_ = bytearray(whole)
+        for place in random.integers(0, min(len(whole), 3000), 4):
+            bytes_[place] = random.integers(256)
+        mutants.append(bytes(bytes_))
+    path = tmp_path / f"fuzzed{Path(name).suffix}"
+    refused = 0
+    for mutant in mutants:
+        path.write_bytes(mutant)
+        try:
+            read(path)
+        except InputError as error:
+            refused += 1
+            assert str(path) in str(error)
+            assert "\n" not in str(error)
+    assert refused >= 3
+
+
+def hostile_link(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["I"] = CURRENT
+        file["more"] = h5py.ExternalLink("/etc/passwd", "/x")
+
+
+def hostile_storage(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("I", (8,), "u1", external=[("/etc/hostname", 0, 8)])
+
+
+def hostile_virtual(path: Path) -> None:
+    layout = h5py.VirtualLayout((8,), "f8")
+    layout[:] = h5py.VirtualSource("other.h5", "x", (8,))
+    with h5py.File(path, "w") as file:
+        file.create_virtual_dataset("I", layout)
+
+
+def hostile_size(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("I", (10**6, 10**6), "f8", chunks=(1000, 1000), compression="gzip")
+
+
+def hostile_nwb(path: Path) -> None:
+    write_nwb(path)
+    with h5py.File(path, "a") as file:
+        file["acquisition/else"] = h5py.ExternalLink("other.nwb", "/acquisition/x")
+
+
+def hostile_ibw(path: Path) -> None:
+    stored = bytearray(write_ibw(path).read_bytes())
+    stored[64 + 68 : 64 + 76] = np.array([2**31 - 1, 2**31 - 1], "<i4").tobytes()
+    path.write_bytes(stored)
+
+
+def hostile_wcp(path: Path) -> None:
+    path.write_bytes(write_wcp(path).read_bytes().replace(b"NR=3", b"NR=999999999", 1))
+
+
+def hostile_mat(path: Path) -> None:
+    """Numbers whose size is told as 2^30 x 2^10."""
+    scipy_io.savemat(path, {"I": CURRENT}, do_compression=False)
+    shape = np.array(CURRENT.shape, "<i4").tobytes()
+    huge = np.array([2**30, 2**10], "<i4").tobytes()
+    path.write_bytes(path.read_bytes().replace(shape, huge))
+
+
+def hostile_gz(path: Path) -> None:
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(101):
+            file.write(b"0\n" * 5_000_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "said"),
+    [
+        ("r.h5", hostile_link, "link to another file"),
+        ("r.h5", hostile_storage, "is stored in another file"),
+        ("r.h5", hostile_virtual, "is assembled from other datasets"),
+        ("r.h5", hostile_size, "more than 50,000,000 numbers"),
+        ("r.nwb", hostile_nwb, "link to another file"),
+        ("r.ibw", hostile_ibw, "the header tells of"),
+        ("r.wcp", hostile_wcp, "the header tells of 999,999,999 records"),
+        ("r.mat", hostile_mat, "1,099,511,627,776 numbers in 1,144 bytes"),
+        ("r.csv.gz", hostile_gz, "holds more than"),
+    ],
+)
+def test_hostile_files(tmp_path: Path, name: str, write: Callable[[Path], None], said: str) -> None:
+    if name.endswith((".nwb", ".wcp")):
+        pytest.importorskip("pynwb" if name.endswith("nwb") else "neo")
+    path = tmp_path / name
+    write(path)
+    with pytest.raises(InputError, match=said):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in WRITERS if n.startswith("a.") or n in ("b.mat", "german.csv")]
+)
+def test_commands_refuse_a_file_that_is_cut_off(tmp_path: Path, name: str) -> None:
+    """Exit code 2, one message with the file, and nothing written."""
+    path = written(tmp_path, name)
+    whole = path.read_bytes()
+    cut = whole.rindex(b";") if name.endswith(".csv") else len(whole) * 2 // 5
+    path.write_bytes(whole[:cut])
+    (tmp_path / "p.yaml").write_text(dump_yaml(PROTOCOL))
+    experiment = {"protocol": "p.yaml", "recording": {"file": name, "current": {"signal": 1}}}
+    model = MODELS / "k_hh.yaml"
+    fit = {"model": str(model), "fit": {"experiments": [experiment]}}
+    (tmp_path / "fit.yaml").write_text(dump_yaml(fit))
+    before = sorted(tmp_path.iterdir())
+    for command in (
+        ["inspect", str(path)],
+        ["init", str(path)],
+        ["optimize", str(tmp_path / "fit.yaml"), "--out", str(tmp_path / "run")],
+    ):
+        result = CliRunner().invoke(main, command)
+        told = result.output[result.output.index("Error: ") :]
+        assert result.exit_code == 2, result.output
+        assert name in told
+        assert len(told.strip().splitlines()) == 1
+        assert sorted(tmp_path.iterdir()) == before
+
+
+@real
+def test_a_recording_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    for name in ("abf-v1.abf", "abf-v2.abf", "wcp-file.wcp"):
+        whole = (Path(str(DATA)) / "formats" / name).read_bytes()
+        (tmp_path / name).write_bytes(whole[: len(whole) * 2 // 3])
+        with pytest.raises(InputError, match="it is cut off"):
+            read(tmp_path / name)
+
+
+def test_heka_is_refused_with_the_way_round(tmp_path: Path) -> None:
+    path = tmp_path / "cell.dat"
+    path.write_bytes(b"DAT2" + bytes(2000))
+    with pytest.raises(InputError, match="export the series in PatchMaster"):
+        read(path)
+    path.write_bytes(b"\x89PNG" + bytes(2000))
+    with pytest.raises(InputError, match="unknown program"):
+        read(path)
+
+
+def test_objects_of_matlab_do_not_obstruct(tmp_path: Path) -> None:
+    scipy_io.savemat(tmp_path / "s.mat", {"only": {"a": 1}})
+    with pytest.raises(InputError, match="no vector or matrix of real numbers"):
+        read(tmp_path / "s.mat")
+    contents = read(written(tmp_path, "b.mat"))
+    assert [signal.name for signal in contents.signals] == ["I_pA", "V_mV"]
+
+
+@pytest.mark.parametrize(
+    ("reader", "package"),
+    [
+        (abf.packed_contents, "pyabf"),
+        (wcp.packed_contents, "neo.rawio.winwcprawio"),
+        (nwb.packed_contents, "h5py"),
+        (hdf5.datasets, "h5py"),
+    ],
+)
+def test_a_missing_package_is_told(
+    reader: Callable[[Path], Any], package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=r'pip install "channelfit\[rig\]"'):
+        reader(tmp_path / "r")
+
+
+def test_choices_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"decimal: \"comma\" has no meaning for .ibw files"):
+        read(written(tmp_path, "a.ibw"), decimal="comma")
+    with pytest.raises(InputError, match=r"header: True has no meaning for .mat files"):
+        read(written(tmp_path, "a.mat"), header=True)
+
+
+def test_every_format_is_told_where_a_file_has_none(tmp_path: Path) -> None:
+    for name in ("a.ods", "a.xlsx"):
+        (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(InputError, match="not a format that can be read; accepted: .abf, .nwb"):
+        read(tmp_path / "a.ods")
+    with pytest.raises(InputError, match="save the sheet as CSV"):
+        read(tmp_path / "a.xlsx")
+    assert set(READERS) >= {".abf", ".nwb", ".ibw", ".wcp", ".dat", ".mat", ".h5", ".csv", ".tsv"}
+
+
+def test_a_protocol_of_a_syncropatch_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    text = write_eph(tmp_path / "steps.eph").read_bytes()
+    rows = text.index(b"Set ")
+    line = text.index(b"\r\n", rows) + 2
+    for end in (rows, rows + 9, line, line + 9):
+        (tmp_path / "cut.eph").write_bytes(text[:end])
+        with pytest.raises(InputError, match=r"cut.eph: its segments have \d+ .* says 40"):
+            read(tmp_path / "cut.eph")
+
+
+@pytest.mark.parametrize("value", [1e308, -1e154])
+def test_a_value_that_nobody_measured_is_refused(tmp_path: Path, value: float) -> None:
+    current = CURRENT.copy()
+    current[1, 3] = value
+    scipy_io.savemat(tmp_path / "cell.mat", {"current": current.T})
+    with pytest.raises(InputError, match=r"cell.mat: current: a value of .*in sweep 2 is nothing"):
+        read(tmp_path / "cell.mat")
+
+
+def test_an_amplifier_tells_its_filter_and_100_khz_is_none() -> None:
+    """As pyABF alone shows the headers."""
+    pyabf = pytest.importorskip("pyabf")
+    shipped = ROOT / "models/recordings/abf/171116sh_0013.abf"
+    section = pyabf.ABF(str(shipped), loadData=False)._adcSection
+    assert section.nTelegraphEnable[0] == 1
+    assert read(shipped).clamp["lowpass_kHz"] == section.fTelegraphFilter[0] / 1e3 == 2.0
+
+
+@pytest.mark.parametrize(("off_mV", "same"), [(-20.0, False), (1.0, True), (20.0, False)])
+def test_a_recorded_command_beside_the_nominal_one_is_another(off_mV: float, same: bool) -> None:
+    epochs = [(Epoch("step", -80.0, -80.0, 1.0), Epoch("ramp", 0.0, 40.0, 1.0))]
+    command = np.concatenate([np.full(10, -80.0), np.linspace(0.0, 40.0, 10)])
+    assert abf._agree(epochs, command[None] + off_mV, 0.1) is same
+
+
+def test_a_recording_under_current_clamp_is_no_recorded_command(tmp_path: Path) -> None:
+    """The shipped file with the units of its input and its output exchanged."""
+    pytest.importorskip("pyabf")
+    shipped = ROOT / "models/recordings/abf/171116sh_0013.abf"
+    whole = shipped.read_bytes()
+    assert b"\x00pA\x00" in whole
+    assert b"\x00mV\x00" in whole
+    turned = whole.replace(b"\x00pA\x00", b"\x00??\x00").replace(b"\x00mV\x00", b"\x00pA\x00")
+    (tmp_path / "cc.abf").write_bytes(turned.replace(b"\x00??\x00", b"\x00mV\x00"))
+    with pytest.raises(InputError, match="recorded under current clamp .the command is in pA"):
+        read(tmp_path / "cc.abf")

@@ -1,0 +1,275 @@
+"""Every key that a file may hold changes something that can be seen, or is refused.
+
+The keys are those that the readers themselves accept (`reading.keys`): one that is added without a
+proof here fails the first test. A proof is two documents that differ in that key alone and are read
+to different effect. What counts as an effect is what is computed with: commands, samples and
+weights, costs of candidates drawn from the searched space, currents, where a search ends. Only of
+names and descriptions it is what `show` prints and the summary of a run tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from channelfit.front.kinds import load_plan, make_scorer
+from channelfit.functions import swarm_cuda
+from channelfit.functions.fit_file import FunctionPlan
+from channelfit.problem.recording import load_recording
+from channelfit.reading.documents import Section, dump_yaml
+from channelfit.reading.keys import KEYS, SETTINGS, STOP
+from channelfit.reading.keys.shapes import Choice, Flag, Quantity, Unit, Whole
+from channelfit.search.choose import make_optimizer
+from channelfit.search.loop import StopRules, make_stop_rules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.saved_fit import fit_document
+from support.decays import Residuals, decays, space
+from support.key_proofs import (
+    FIT_FILE,
+    FUNCTION,
+    MODEL,
+    PROOFS,
+    RECORDING,
+    STEPS,
+    Proof,
+    write_tables,
+)
+
+# --- what the proofs start from ------------------------------------------------------------------
+
+
+# --- what is seen --------------------------------------------------------------------------------
+
+
+# --- proofs --------------------------------------------------------------------------------------
+
+
+#: Whole sections inside these keys, each setting of which is proven further down.
+SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("optimizer", "stop")}
+#: Proven in test_curves_command, test_cluster and test_night.
+ELSEWHERE = (
+    "curve",
+    "curve parameter",
+    "cluster",
+    "cluster job",
+    "cluster adaptive",
+    "cluster tls",
+    "night",
+    "job",
+    "job result",
+)
+ACCEPTED = {
+    (section, key) for section, keys in KEYS.items() for key in keys if section not in ELSEWHERE
+}
+
+
+def test_every_key_has_a_proof_and_every_proof_a_key() -> None:
+    assert set(PROOFS) | SEARCH == ACCEPTED
+    settings = {(name, setting) for name, own in SETTINGS.items() for setting in own}
+    proven = {(name, setting) for name, (own, _) in SEARCHES.items() for setting in own}
+    assert settings == proven | {(name, "generations") for name in SETTINGS}
+    assert {rule.name for rule in fields(StopRules)} == set(STOP) == set(STOPS)
+
+
+#: Shapes that a reader takes from the table by asking for them (`Section.shape`).
+ASKED_FOR = (Quantity, Whole, Flag, Choice, Unit)
+#: Sections of which some keys are read where they are passed on to.
+PASSED_ON = {"condition subtract": "recording", "fit file": "model"}
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str, str]]:
+    """What the readers ask the table for from now on: section, key, and the shape's name."""
+    asked = set()
+    ask = Section.shape
+
+    def shape(self: Section, key: str, *kinds: Any) -> Any:
+        found = ask(self, key, *kinds)
+        asked.add((getattr(self._keys, "name", ""), key, type(found).__name__))
+        return found
+
+    monkeypatch.setattr(Section, "shape", shape)
+    return asked
+
+
+@pytest.mark.parametrize(("section", "key"), sorted(PROOFS))
+def test_a_key_acts_or_is_refused(
+    tmp_path: Path, section: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof, asked = PROOFS[section, key], reads(monkeypatch)
+    one, two = proof.seen(tmp_path)
+    shape = KEYS[section][key].shape
+    if isinstance(shape, ASKED_FOR) and not KEYS[section][key].elsewhere:
+        places = [s for s in (section, PASSED_ON.get(section, section)) if key in KEYS[s]]
+        assert any((place, key, type(shape).__name__) in asked for place in places)
+        assert {KEYS[place][key].shape for place in places} == {shape}
+    if (section, key) in {("recording", "capacitance"), ("recording", "series_resistance")}:
+        assert proof.refused in one
+    else:
+        assert not one.startswith("refused"), one
+    assert two.startswith("refused") == bool(proof.refused), two[:300]
+    assert proof.refused in two
+    assert one != two or proof.refused
+
+
+def test_nothing_of_this_is_seen_where_nothing_differs(tmp_path: Path) -> None:
+    for base, value in (("model", "little"), ("fit", "x"), ("function", "x")):
+        one, two = Proof(base, "name", (value, value)).seen(tmp_path)
+        assert one == two
+
+
+def test_a_reader_cannot_ask_for_a_key_that_is_not_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that `KEYS` holds all of them: the recording's reader without one of its keys."""
+    write_tables(tmp_path)
+    (tmp_path / "steps.yaml").write_text(dump_yaml(STEPS))
+    fewer = {key: told for key, told in KEYS["recording"].items() if key != "missing"}
+    monkeypatch.setitem(KEYS, "recording", fewer)
+    from channelfit.problem.protocol import load_protocol
+
+    section = Section(RECORDING, tmp_path / "fit.yaml", "recording")
+    with pytest.raises(LookupError, match="recording.missing is read, but not announced"):
+        load_recording(section, load_protocol(tmp_path / "steps.yaml"))
+
+
+# --- the search ----------------------------------------------------------------------------------
+
+
+class Launches:
+    """In place of the ring on a GPU: what it was asked to do."""
+
+    iteration = 0
+
+    def __init__(self, scorer: Any, population: int, seed: int) -> None:
+        self.asked = [population]
+        self.costs, self.bests = np.ones((1, population)), np.zeros((1, population, 4))
+
+    def fly(self, iterations: int) -> None:
+        self.asked.append(iterations)
+        self.costs = np.full_like(self.costs, 1.0 / sum(self.asked))
+
+
+def searched(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every generation of a search with these settings."""
+    objective = Objective(space(4, -3.0, 3.0), Residuals(decays))
+    if name == "asynchronous_ring":
+        monkeypatch.setattr(swarm_cuda, "AsynchronousRing", Launches)
+        monkeypatch.setattr(swarm_cuda, "FunctionCuda", object)
+    optimizer = make_optimizer(name, settings, 4, 3, makers=FunctionPlan.optimizers)
+    limit = 400 if name == "hybrid" else 20
+    result = optimize(optimizer, objective, StopRules(generations=limit))
+    rows = result.history[["evaluations", "best_cost", "median_cost"]]
+    return f"{result.values.tobytes().hex()} {rows.tolist()}"
+
+
+#: By optimizer: two values of every setting, and what else is set with them.
+FLIGHT = {
+    "inertia": (0.7, 0.5),
+    "cognitive": (1.5, 1.0),
+    "social": (1.5, 1.0),
+    "speed_limit": (0.5, 0.01),
+    "population": (8, 9),
+}
+ISLANDS = {"islands": (1, 3), "migrate_every": (2, 7), "migrants": (1, 4)}
+SEARCHES: dict[str, tuple[dict[str, tuple[object, object]], dict[str, Any]]] = {
+    "genetic": (
+        {"population": (8, 9), "crossover_rate": (0, 1), "mutation_rate": (0.01, 0.5)} | ISLANDS,
+        {"population": 8, "islands": 2},
+    ),
+    "hybrid": (
+        {"scan": (40, 80), "starts": (4, 8), "agree": (1, 12), "patience": (1, 3)},
+        {"scan": 40, "starts": 4},
+    ),
+    "swarm": (FLIGHT | ISLANDS, {"population": 8, "islands": 2}),
+    "ring": (
+        FLIGHT | ISLANDS | {"neighbors": (1, 2), "batch": (2, 4)},
+        {"population": 8, "islands": 2},
+    ),
+    "groups": (
+        FLIGHT | ISLANDS | {"group": (2, 4), "exchange": (1, 5)},
+        {"population": 8, "group": 4, "islands": 2},
+    ),
+    "differential": ({"population": (8, 9), "elite": (0.1, 0.9)}, {"population": 8}),
+    "cma": ({"population": (8, 9), "step": (0.1, 0.3)}, {"population": 8}),
+    "asynchronous_ring": ({"population": (8, 9), "iterations": (5, 6)}, {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [(name, setting) for name, (own, _) in SEARCHES.items() for setting in own],
+)
+def test_a_setting_of_an_optimizer_acts(
+    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, beside = SEARCHES[name]
+    one, two = (searched(name, beside | {setting: value}, monkeypatch) for value in own[setting])
+    assert one != two
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_generations_of_an_optimizer_are_a_rule_to_stop(name: str) -> None:
+    settings = SEARCHES[name][1] | {"generations": 3}
+    make_optimizer(name, settings, 4, 3, makers=FunctionPlan.optimizers)
+    assert make_stop_rules({}, settings).generations == 3
+
+
+def stopped(name: str, rules: dict[str, Any]) -> tuple[int, str]:
+    """After how many generations a search ends, and why."""
+    objective = Objective(space(4, -3.0, 3.0), Residuals(decays))
+    settings = {"scan": 40, "starts": 4} if name == "hybrid" else {"population": 8}
+    result = optimize(make_optimizer(name, settings, 4, 3), objective, StopRules(**rules))
+    return result.generations, result.stop_reason
+
+
+#: Rules of which each alone ends a search, whatever optimizer it is.
+STOPS: dict[str, Callable[[str], tuple[dict[str, Any], str]]] = {
+    "generations": lambda name: ({"generations": 2}, "2 generations"),
+    "cost": lambda name: ({"cost": 1e6}, "reached the target 1e+06"),
+    "seconds": lambda name: ({"seconds": 1e-9}, "s allowed"),
+    "evaluations": lambda name: ({"evaluations": 9}, "candidates scored of 9 allowed"),
+    "stagnation": lambda name: ({"stagnation": 1, "tolerance": 1e-6}, "no relative gain"),
+    "tolerance": lambda name: ({"stagnation": 1, "tolerance": 10.0}, "no relative gain above 10"),
+}
+
+
+@pytest.mark.parametrize("name", ["genetic", "hybrid"])
+@pytest.mark.parametrize("rule", STOPS)
+def test_a_rule_to_stop_acts(name: str, rule: str) -> None:
+    rules, why = STOPS[rule](name)
+    generations, reason = stopped(name, rules)
+    assert why in reason
+    without = {"generations": 30} | rules
+    del without[rule]
+    without = without or {"generations": 30}
+    assert stopped(name, without) != (generations, reason)
+
+
+def test_the_search_of_a_file_is_the_one_that_runs(tmp_path: Path) -> None:
+    (tmp_path / "steps.yaml").write_text(dump_yaml(STEPS))
+    write_tables(tmp_path)
+    search = {"optimizer": {"name": "genetic", "population": 7}, "stop": {"generations": 3}}
+    for file, document in (("model.yaml", MODEL), ("function.yaml", FUNCTION)):
+        fit = document["fit"] | search
+        (tmp_path / file).write_text(dump_yaml(document | {"fit": fit}))
+        loaded = load_plan(tmp_path / file, (), "reference")
+        scorer = make_scorer(loaded, "reference")
+        result = optimize(loaded.make_optimizer(), loaded.objective(scorer), loaded.stop_rules)
+        assert (result.optimizer, result.evaluations, result.generations) == ("genetic", 21, 3)
+
+
+def test_names_of_a_fit_are_kept_when_it_is_saved(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    for name, document in (("model", MODEL), ("steps", STEPS), ("fit", FIT_FILE)):
+        (tmp_path / f"{name}.yaml").write_text(dump_yaml(document))
+    fit = load_plan(tmp_path / "fit.yaml", (), "reference")
+    document = fit_document(fit, fit.problem.model.values(), tmp_path)
+    (tmp_path / "saved.yaml").write_text(dump_yaml(document))
+    again = load_plan(tmp_path / "saved.yaml", (), "reference")
+    assert (again.name, again.description, again.source) == ("cell one", "the first", "the bench")
+    assert again.problem.model.name == "little"

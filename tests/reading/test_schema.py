@@ -1,0 +1,524 @@
+"""JSON Schemas for editors, and the reference of all keys: they say what the readers do.
+
+A schema may let pass what only a reader can see, but it refuses nothing that a reader accepts, and
+it sees unknown keys, wrong shapes, wrong units and words that are not among those allowed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channelfit.curves.builtin import BUILT_IN
+from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
+from channelfit.functions.fit_file import FunctionPlan
+from channelfit.functions.function import build_function
+from channelfit.model.model_file import load_model
+from channelfit.problem.protocol import load_protocol
+from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS, SETTINGS, STOP
+from channelfit.reading.keys.shapes import Choice, Key, Number, Quantity, Shape, Unit, Whole
+from channelfit.reading.reference import reference
+from channelfit.reading.schema import FILES, SECTIONS, file_schema, kind_of, section_schema
+from channelfit.reading.units import Membrane, dimensions, unit_factor, unit_pattern
+from channelfit.search.choose import make_optimizer
+from channelfit.search.loop import StopRules
+from channelfit.search.saved_fit import fit_document
+from fuzz import mutated
+from support.key_proofs import BASES, PROOFS, changed, write_tables
+from support.places import ROOT
+from support.recorded_files import OPENS, recorded
+
+SHIPPED = sorted(
+    path
+    for folder in ("models", "protocols", "benchmarks/problems")
+    for path in (ROOT / folder).rglob("*.yaml")
+)
+PAGES = [ROOT / "README.md", ROOT / "models" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@cache
+def checker(name: str, a_file: bool = False) -> jsonschema.Draft7Validator:
+    """What checks sections of a name, or files of a kind."""
+    schema = file_schema(name) if a_file else section_schema(name)
+    jsonschema.Draft7Validator.check_schema(schema)
+    return jsonschema.Draft7Validator(schema)
+
+
+def faults(document: dict[str, Any]) -> list[str]:
+    """What the schema of a document finds wrong, place by place."""
+    found = checker(kind_of(document), a_file=True).iter_errors(document)
+    return [f"{'.'.join(map(str, fault.absolute_path))}: {fault.message[:200]}" for fault in found]
+
+
+# --- what is shipped -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_shipped_file_is_what_its_schema_says(path: Path) -> None:
+    assert faults(read_yaml(path)) == []
+
+
+def test_every_folder_has_files_that_are_checked() -> None:
+    kinds = [kind_of(read_yaml(path)) for path in SHIPPED]
+    # curves are built in, and held below; clusters in test_cluster, nights in test_night
+    kept = [kind for kind in FILES if kind not in ("curve", "cluster", "night")]
+    assert {kind: kinds.count(kind) > 4 for kind in kept} == dict.fromkeys(kept, True)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_built_in_curves_are_valid(name: str) -> None:
+    assert kind_of(BUILT_IN[name]) == "curve"
+    assert faults(BUILT_IN[name]) == []
+    assert faults({**BUILT_IN[name], "likelihood": "student"})
+
+
+def blocks() -> Iterator[tuple[str, Any]]:
+    """The YAML in the pages, with the page that it stands in."""
+    for page in PAGES:
+        for text in re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+            yield page.name, yaml.load(text, Loader=yaml.BaseLoader)
+
+
+def whole(block: Any) -> dict[str, Any]:
+    """A block of a page as a whole file, where it shows a part of one."""
+    if isinstance(block, list):
+        return {"fit": {"experiments": block}}
+    if "recording" in block:
+        return {"fit": {"experiments": [{"protocol": "steps.yaml", **block}]}}
+    return dict(block)
+
+
+@pytest.mark.parametrize(("page", "block"), list(blocks()))
+def test_the_examples_in_the_pages_are_what_the_schemas_say(page: str, block: Any) -> None:
+    document = parse_yaml(re.sub(r"'(?!>|<)([^'\n]*)'", r"\1", dump_yaml(whole(block))))
+    if list(block)[:1] == ["yaml.schemas"]:
+        return
+    assert faults(document) == []
+
+
+def test_files_that_the_program_writes_are_what_the_schemas_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starters, protocols that were found, and a fit that was saved."""
+    monkeypatch.chdir(tmp_path)
+    recorded(tmp_path, {"m": OPENS})
+    for words in (
+        ["init", "cell.csv", "--command", "steps.yaml"],
+        ["inspect", "steps.yaml", "--protocol", "again.yaml"],
+    ):
+        assert CliRunner().invoke(main, words).exit_code == 0
+    plan = load_plan("cell-fit.yaml", (), "cpu")
+    middle = np.array([(p.lower + p.upper) / 2 for p in plan.problem.parameters])
+    Path("saved.yaml").write_text(dump_yaml(fit_document(plan, middle, tmp_path)))
+    names = ["again.yaml", "cell-fit.yaml", "saved.yaml", "steps.yaml"]
+    assert set(names) < {path.name for path in tmp_path.glob("*.yaml")}
+    for path in tmp_path.glob("*.yaml"):
+        assert faults(read_yaml(path)) == [], path
+
+
+# --- the table itself ----------------------------------------------------------------------------
+
+
+def told() -> dict[str, tuple[str, str, Key]]:
+    """Every key that may be given, with its section."""
+    tables = {**SECTIONS, **{f"optimizer {name}": own for name, own in SETTINGS.items()}}
+    return {
+        f"{section}.{name}": (section, name, key)
+        for section, keys in tables.items()
+        for name, key in keys.items()
+        if not key.elsewhere
+    }
+
+
+def fault_of_value(section: str, name: str, value: object) -> list[str]:
+    """What a section's schema finds wrong with the value of one key."""
+    given: dict[str, Any] = {name: value}
+    if section.startswith("optimizer "):
+        section, given = "optimizer", {"name": section.removeprefix("optimizer "), name: value}
+    found = checker(section).iter_errors(given)
+    return [fault.message for fault in found if list(fault.absolute_path)[:1] == [name]]
+
+
+def inside(shape: Shape, kind: type[Shape]) -> bool:
+    return any(isinstance(part, kind) for part in shape.parts())
+
+
+@pytest.mark.parametrize("place", told())
+def test_a_key_is_explained_and_its_example_is_accepted(place: str) -> None:
+    section, name, key = told()[place]
+    assert re.fullmatch(r"[A-Z].*[.]", key.meaning), key.meaning
+    assert key.example is not None
+    assert fault_of_value(section, name, key.example) == []
+
+
+@pytest.mark.parametrize("place", told())
+def test_a_value_of_another_kind_is_seen(place: str) -> None:
+    """Another type; a unit of another dimension; a word that is not among those allowed."""
+    section, name, key = told()[place]
+    wrong: list[object] = [{"no": {"such": "thing"}}]
+    if not inside(key.shape, Quantity) or "expression" not in str(key.shape):
+        wrong.append(True) if not str(key.shape).startswith(("Flag", "Either")) else None
+    if inside(key.shape, Quantity) or inside(key.shape, Unit):
+        wrong += ["5 furlong", "5 mm"]
+    if isinstance(key.shape, Choice):
+        wrong += [key.shape.words[0] + "x", 5]
+    for value in wrong:
+        assert fault_of_value(section, name, value), value
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_an_unknown_key_is_seen_in_every_section(section: str) -> None:
+    messages = [f.message for f in checker(section).iter_errors({"no_such_key": 1})]
+    assert any("no_such_key" in message for message in messages)
+
+
+# --- units ---------------------------------------------------------------------------------------
+
+PIECES = ["^", "²", "2", "1", " ", "*", ".", "·", "/", "-1", "-2", "1/", "(", ")", "µ", "μ", "u"]
+UNITS = ["mV", "1/ms", "S/cm2", "uA/cm2", "pA/pF", "1/mM/ms", "um3/ms", "1/(ms mV)", "per s", "µs"]
+UNITS += ["S cm^-2", "mM-1 ms-1", "degC", "°C", "MΩ", "mmol/l", "dimensionless", "1", "", "kHz"]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.sampled_from(UNITS),
+    st.lists(st.tuples(st.integers(0, 12), st.sampled_from([*PIECES, *UNITS]), st.booleans())),
+)
+def test_the_pattern_of_units_is_exact(unit: str, edits: list[tuple[int, str, bool]]) -> None:
+    for place, piece, instead in edits[:4]:
+        unit = unit[:place] + piece + unit[place + instead :]
+    if len(unit.strip()) > 40 or not unit.strip():
+        return
+    for dimension in dimensions():
+        pattern = rf"\s*{unit_pattern([dimension], sized=True)}\s*"
+        try:
+            unit_factor(unit, dimension, membrane=Membrane(1.0, 1.0))
+            accepted = True
+        except InputError:
+            accepted = False
+        assert bool(re.fullmatch(pattern, unit)) == accepted, (unit, dimension)
+
+
+# --- schema and reader ---------------------------------------------------------------------------
+
+#: What is put in place of values: shapes, units and words that belong elsewhere.
+VALUES: list[Any] = [
+    *("5 ms", "-80 mV", "3 pA", "nS", "1/ms", "mV", "x", "a", "g", "", " log ", "2*a", "C -> O"),
+    *("log", "all", "none", "fit", "values", "5 1", "1e5", "²", "5 µs", "1", "5.0"),
+    *(True, False, None, 0, 1, 2, -1, 0.5, 1e300, [], {}, [1], [1, 2], ["a"], {"a": 1}),
+    *({"from": 0, "to": 3}, [[1, 2], [3, 4]], [{"a": 1}]),
+]
+KEYS_ANYWHERE = [(name, key) for keys in KEYS.values() for name, key in keys.items()]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every mapping and list with each of its keys, from the outside in."""
+    rows = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in rows:
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from places(inner)
+
+
+def mutant(document: dict[str, Any], draw: random.Random) -> dict[str, Any]:
+    """A copy with a few slips: another value, a misspelled, missing or foreign key, a bracket."""
+    document = copy.deepcopy(document)
+    for _ in range(draw.choice([1, 1, 1, 2, 3])):
+        if not document:
+            break
+        within, key = draw.choice(list(places(document)))
+        way = draw.randrange(7)
+        if way <= 2:
+            within[key] = copy.deepcopy(draw.choice(VALUES))
+        elif way == 3 and isinstance(within, dict):
+            place = draw.randrange(len(key))
+            value = within.pop(key)
+            within[key[:place] + draw.choice(["", "x"]) + key[place + 1 :]] = value
+        elif way == 4:
+            del within[key]
+        elif way == 5 and isinstance(within, dict):
+            name, told = draw.choice(KEYS_ANYWHERE)
+            within[name] = copy.deepcopy(draw.choice([told.example, *VALUES]))
+        else:
+            within[key] = [within[key]] if draw.random() < 0.5 else {"x": within[key]}
+    return document
+
+
+def documents() -> list[tuple[str, dict[str, Any]]]:
+    """The documents of all proofs of `test_keys`, with the base that they are written as."""
+    found = []
+    for proof in PROOFS.values():
+        document = BASES[proof.base]
+        for path, value in proof.given:
+            document = changed(document, path, value)
+        found += [(proof.base, changed(document, proof.path, value)) for value in proof.values]
+    return found
+
+
+DOCUMENTS = documents()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that the documents name."""
+    folder = tmp_path_factory.mktemp("files")
+    write_tables(folder)
+    for name in ("model", "steps"):
+        (folder / f"{name}.yaml").write_text(dump_yaml(BASES[name]))
+    (folder / "model2.yaml").write_text(dump_yaml(BASES["model"]))
+    return folder
+
+
+def refusal(folder: Path, base: str, document: dict[str, Any]) -> str:
+    """What the readers refuse a document with; empty where they accept it."""
+    file = folder / f"{base}.yaml"
+    before = file.read_text() if file.exists() else ""
+    file.write_text(dump_yaml(document))
+    try:
+        load_plan(folder / ("model.yaml" if base == "steps" else file.name), (), "reference")
+    except InputError as error:
+        return str(error)
+    finally:
+        file.write_text(before)
+    return ""
+
+
+@pytest.mark.parametrize("k", range(len(DOCUMENTS)))
+def test_a_schema_accepts_what_the_readers_accept(folder: Path, k: int) -> None:
+    base, document = DOCUMENTS[k]
+    assert faults(document) == [] or refusal(folder, base, document)
+
+
+def false_alarms(folder: Path, seed: int) -> tuple[str, str]:
+    """What a schema says of a mutant that the readers accept; and, first, what became of it."""
+    draw = random.Random(seed)
+    base, document = draw.choice(DOCUMENTS)
+    made = mutant(document, draw)
+    if kind_of(made) != kind_of(document):
+        return "of another kind", ""
+    found = faults(made)
+    if not found:
+        return "passed by the schema", ""
+    return "seen by both", "" if refusal(folder, base, made) else f"{found} in {made}"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_a_schema_refuses_the_readers_refuse(folder: Path, seed: int) -> None:
+    assert false_alarms(folder, seed)[1] == ""
+
+
+def test_most_slips_are_seen_by_the_schema(folder: Path) -> None:
+    """Or the test above would show nothing."""
+    seen = [false_alarms(folder, seed)[0] for seed in range(200)]
+    assert seen.count("seen by both") > 100
+
+
+def test_shipped_files_with_slips(tmp_path: Path) -> None:
+    """Models and protocols; what their schema refuses, their reader refuses."""
+    draw, refused = random.Random(5), 0
+    chosen = [p for p in SHIPPED if kind_of(read_yaml(p)) in ("model", "protocol")]
+    for _ in range(150):
+        document = read_yaml(draw.choice(chosen))
+        document.pop("fit", None)
+        made = mutant(document, draw)
+        if "fit" in made or kind_of(made) != kind_of(document) or not faults(made):
+            continue
+        file = tmp_path / "file.yaml"
+        file.write_text(dump_yaml(made))
+        with pytest.raises(InputError):
+            (load_model if kind_of(document) == "model" else load_protocol)(file)
+        refused += 1
+    assert refused > 50
+
+
+READERS = {
+    "model": load_model,
+    "protocol": load_protocol,
+    "function": lambda path: build_function(read_yaml(path), path),
+}
+
+
+def test_mutants_of_shipped_files_byte_by_byte(tmp_path: Path) -> None:
+    """With the mutators of `tests/fuzz.py`: what a schema refuses, but for `fit`, a reader does."""
+    draw, seen = random.Random(11), 0
+    chosen = [path for path in SHIPPED if kind_of(read_yaml(path)) in READERS]
+    texts = [path.read_bytes() for path in chosen]
+    file = tmp_path / "antenna.yaml"
+    (tmp_path / "antenna.csv").write_bytes((ROOT / "models/functions/antenna.csv").read_bytes())
+    for _ in range(400):
+        file.write_bytes(mutated(draw.choice(texts), draw, texts))
+        try:
+            document = read_yaml(file)
+        except InputError:
+            continue
+        kind = kind_of(document)
+        if kind not in READERS or not [f for f in faults(document) if not f.startswith("fit")]:
+            continue
+        with pytest.raises(InputError):
+            READERS[kind](file)
+        seen += 1
+    assert seen > 30
+
+
+# --- settings of searches ------------------------------------------------------------------------
+
+
+def search_settings() -> list[tuple[str, str]]:
+    return [(name, setting) for name, own in SETTINGS.items() for setting in own]
+
+
+@pytest.mark.parametrize(("name", "setting"), search_settings())
+def test_defaults_of_settings_are_those_of_the_optimizers(name: str, setting: str) -> None:
+    """The others are said in words."""
+    if (default := SETTINGS[name][setting].default) is None:
+        assert SETTINGS[name][setting].otherwise
+        return
+    if name == "cma":
+        pytest.importorskip("cma")
+    if setting == "islands":
+        assert default == 1
+        return
+    told = {"islands": 2} if setting in ("migrate_every", "migrants") else {}
+    made = make_optimizer(name, told, 4, 3, makers=FunctionPlan.optimizers)
+    known = {"population": "population_size", "neighbors": "topology", "group": "topology"}
+    place = getattr(made, known.get(setting, setting), None)
+    if place is None or setting == "exchange":
+        place = made.topology if setting in ("neighbors", "group", "exchange") else made
+    held = getattr(place, setting, place)
+    assert held == default
+
+
+@pytest.mark.parametrize(("name", "setting"), search_settings())
+def test_bounds_of_settings_are_those_of_the_optimizers(name: str, setting: str) -> None:
+    """What lies beyond them is refused by both; a schema is no stricter than the optimizer."""
+    if name == "cma":
+        pytest.importorskip("cma")
+    shape = SETTINGS[name][setting].shape
+    assert isinstance(shape, Whole | Number)
+    for bound, step in ((shape.least, -1), (shape.most, 1)):
+        if bound is not None:
+            with pytest.raises(InputError, match=setting):
+                make_optimizer(name, {setting: bound + step}, 4, 3, makers=FunctionPlan.optimizers)
+    if isinstance(shape, Whole):
+        beside = {"population": 64} if "population" in SETTINGS[name] else {}
+        beside |= {"starts": 1} if name == "hybrid" else {}  # among the points of its scan
+        told = beside | {setting: shape.least}
+        make_optimizer(name, told, 4, 3, makers=FunctionPlan.optimizers)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_an_optimizer_is_offered_its_own_settings_alone(name: str) -> None:
+    everything = {setting: key for own in SETTINGS.values() for setting, key in own.items()}
+    for setting in everything:
+        fit = {"optimizer": {"name": name, setting: everything[setting].example}}
+        seen = faults({"fit": {"protocols": ["a.yaml"], **fit}})
+        assert (seen == []) == (setting in SETTINGS[name]), (setting, seen)
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def called(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["schema", *arguments])
+
+
+@pytest.mark.parametrize("name", [*FILES, "clamp", "clamp-leak", "optimizer", "rates_within"])
+def test_a_schema_is_printed(name: str) -> None:
+    done = called(name)
+    assert done.exit_code == 0
+    assert done.output.isascii()  # so that any terminal and any redirection gives it as it is
+    jsonschema.Draft7Validator.check_schema(json.loads(done.output))
+
+
+def test_schemas_are_written_and_replaced_but_nothing_else_is(tmp_path: Path) -> None:
+    done = called("--out", str(tmp_path / "schemas"))
+    assert done.exit_code == 0
+    names = sorted(path.name for path in (tmp_path / "schemas").iterdir())
+    assert names == sorted(f"channelfit-{kind}.schema.json" for kind in FILES)
+    assert "# yaml-language-server: $schema=" in done.output
+    where = re.search(r"\{\"yaml.schemas.*\}\}", done.output, re.DOTALL)
+    assert where
+    assert all(Path(p).exists() for p in json.loads(where[0])["yaml.schemas"])
+    assert called("--out", str(tmp_path / "schemas")).exit_code == 0
+    page = ("--to", "markdown", "--out", str(tmp_path))
+    assert called(*page).exit_code == called(*page).exit_code == 0
+    assert (tmp_path / "channelfit-reference.md").read_text("utf-8") == reference()
+    other = tmp_path / "schemas" / "channelfit-fit.schema.json"
+    other.write_text("{}")
+    refused = called("fit", "--out", str(tmp_path / "schemas"))
+    assert refused.exit_code == 2
+    assert "is not replaced" in refused.output
+    assert other.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["protocl"], "did you mean protocol?"),
+        ([], "name one of model, protocol, fit, function"),
+        (["fit", "--to", "xml"], "xml"),
+        (["fit", "--out", "/dev/null/x"], "/dev/null"),
+    ],
+)
+def test_bad_arguments_end_with_2(arguments: list[str], message: str) -> None:
+    done = called(*arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def test_the_page_names_every_key_of_every_section() -> None:
+    page = reference()
+    tables = dict(re.findall(r"^##+ ([^\n]*)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL))
+    titles = {section: f"A {kind} file" for kind, section in FILES.items()}
+    for section, keys in SECTIONS.items():
+        text = tables[titles.get(section, f"`{section}`")]
+        wanted = {name for name, key in keys.items() if not key.elsewhere}
+        if section == "optimizer":
+            wanted |= {setting for own in SETTINGS.values() for setting in own}
+        assert set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)) == wanted, section
+
+
+def test_the_page_can_be_printed_anywhere() -> None:
+    assert reference().isascii()
+
+
+def test_links_of_the_page_lead_to_its_headings() -> None:
+    page = reference()
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
+    assert len(anchors) == len(headings)
+    links = set(re.findall(r"\]\(#([^)]+)\)", page))
+    assert len(links) > 20
+    assert links <= anchors
+
+
+def test_rows_of_the_page_have_three_cells() -> None:
+    for line in reference().splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) == 4, line
+
+
+def test_the_stop_rules_are_explained_in_the_order_in_which_they_are_defined() -> None:
+    assert list(STOP) == [rule.name for rule in fields(StopRules)]

@@ -1,0 +1,268 @@
+"""The picture of a fit, drawn by a process of its own: the same picture, whatever happens to it."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import IO
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from channelfit.model.model_file import load_model
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
+from channelfit.results.report import artist
+from channelfit.results.report.artist import Artist, draw, packed, unpacked, write_report
+from channelfit.results.report.page_content import Facts
+from channelfit.results.report.scheme_words import scheme_of
+from channelfit.results.report.traces import Page, Traces
+from support.places import ROOT
+
+
+def page(title: str = "a fit") -> Page:
+    """Of two experiments, one with data that do not all count."""
+    protocol = load_protocol(ROOT / "protocols" / "activation.yaml")
+    t = np.linspace(0, 1, protocol.n_times_max)
+    result = np.outer(np.arange(1.0, 1 + protocol.n_sweeps), 1 - np.exp(-5 * t))
+    weight = np.where(t > 0.1, 1.0, 0.0) * np.ones_like(result)
+    panels = (
+        Traces(protocol, result, result + 0.1, weight, "with data", ("good", "enough")),
+        Traces(protocol, result),
+    )
+    return Page(panels, title, "said beside it")
+
+
+def facts() -> Facts:
+    """Of a fit of a function, which takes the least."""
+    rows = {"p": {"value": 1.0, "unit": "", "lower": 0.0, "upper": 2.0}}
+    summary = {
+        "name": "f",
+        "model": "f",
+        "file": "f.yaml",
+        "cost": 0.5,
+        "rms_error": None,
+        "parameters": rows,
+        "stop_reason": "because",
+        "generations": 3,
+        "evaluations": 30,
+        "seconds": 0.1,
+        "optimizer": "swarm",
+        "settings": {},
+        "seed": 1,
+        "backend": "cpu",
+        "dtype": "float64",
+        "versions": {"channelfit": "0"},
+        "machine": {},
+    }
+    return Facts(json.dumps(summary), None, (), np.array([[1.0, 10.0, 0.1, 0.5]]))
+
+
+def test_the_other_process_writes_the_report(tmp_path):
+    """Which is the one that this process would write."""
+    write_report(None, facts(), tmp_path / "here.html")
+    other = started()
+    other.report(facts(), tmp_path / "there.html")
+    other._end_messages()
+    assert other._child.wait(120) == 0
+    here, there = ((tmp_path / f"{name}.html").read_text() for name in ("here", "there"))
+    figures = '<script type="application/json"'  # in which Bokeh numbers everything anew
+    assert there.partition(figures)[0] == here.partition(figures)[0]
+    other.finish()
+
+
+def test_what_a_process_that_died_has_not_written_is_written_here(tmp_path):
+    dead = started()
+    dead._child.kill()
+    dead._child.wait()
+    dead.report(facts(), tmp_path / "report.html")
+    dead.finish()
+    assert "<h1><bdi>f</bdi></h1>" in (tmp_path / "report.html").read_text()
+
+
+def every_wave() -> Protocol:
+    """A protocol with each kind of segment."""
+    waves = (
+        Constant(-80.0),
+        Ramp(-80.0, 1 / 3),
+        Sines(-10.0, (5.0, 2.0), (0.1, 0.7), (0.0, 1.0), 3.0),
+        Samples(np.arange(4.0), np.array([0.0, -0.0, np.pi, 1e-300])),
+    )
+    sweep = tuple(Segment(k, k + 1.0, wave) for k, wave in enumerate(waves))
+    return Protocol("n\u00e4me $x$ \n\x07", -80.0, 0.25, (sweep, sweep[:2]), True, 2.5, "d", "s")
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two values are equal to the last bit."""
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if isinstance(a, tuple):
+        return isinstance(b, tuple) and len(a) == len(b) and all(map(same, a, b))
+    if hasattr(a, "__dict__"):
+        return type(a) is type(b) and all(same(v, vars(b)[k]) for k, v in vars(a).items())
+    return a == b
+
+
+def started() -> Artist:
+    return Artist(artist._started())
+
+
+def test_what_is_sent_arrives_to_the_last_bit(tmp_path):
+    values = np.array([[np.nan, np.inf, -np.inf, 0.1]])
+    sent = Page((Traces(every_wave(), values, None, values > 0, "t", ("a",), (values,)),), "x")
+    back, file = unpacked(packed(sent, tmp_path / "x.png"))
+    assert same(back, sent)
+    assert file == tmp_path / "x.png"
+
+
+def test_the_other_process_draws_the_same_picture(tmp_path, monkeypatch):
+    draw(page(), tmp_path / "here.png")
+    monkeypatch.chdir(tmp_path)  # where nothing is imported from
+    (tmp_path / "json.py").write_text("raise SystemExit(3)", encoding="utf-8")
+    other = started()
+    other.begin(page(), tmp_path / "there.png")
+    other._end_messages()
+    assert other._child.wait(60) == 0  # it is there before anything is drawn here
+    there = imread(tmp_path / "there.png")
+    assert np.array_equal(imread(tmp_path / "here.png"), there)
+    other.finish()
+    assert {f.name for f in tmp_path.iterdir()} == {"here.png", "there.png", "json.py"}
+
+
+def test_what_a_process_that_died_has_not_drawn_is_drawn_here(tmp_path):
+    dead = started()
+    dead._child.kill()
+    dead._child.wait()
+    dead.begin(page(), tmp_path / "x.png")
+    dead.finish()
+    assert imread(tmp_path / "x.png").shape[0] > 100
+
+
+def test_without_another_process_it_is_drawn_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no such python"))
+    alone = started()
+    assert alone._child is None
+    alone.begin(page(), tmp_path / "x.png")
+    alone.finish()
+    assert (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize("child", [True, False])
+def test_a_picture_that_cannot_be_drawn_raises_its_error(tmp_path, child):
+    missing = tmp_path / "no such folder" / "x.png"
+    one = started() if child else Artist()
+    one.begin(page(), missing)
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        one.finish()
+    one.dismiss()
+
+
+def test_nobody_stays_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(artist, "_pays", lambda: True)
+    with artist.hired() as idle:
+        child = idle._child
+        assert child.poll() is None
+    assert child.poll() is not None
+    with artist.hired() as busy:
+        busy.begin(page(), tmp_path / "x.png")
+    assert (tmp_path / "x.png").exists()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_process_ends_with_the_one_that_started_it():
+    """Which closes its end of the pipe, however it ends."""
+    one = started()
+    one._child.stdin.close()
+    assert one._child.wait(60) == 0
+
+
+def test_a_search_does_not_load_matplotlib(tmp_path):
+    """Whatever it draws: the process that it starts does."""
+    code = (
+        "import sys; from channelfit.front.main import main\n"
+        "from channelfit.results.report import artist\n"
+        "artist._pays = lambda: True\n"  # on a single core as well
+        "main(sys.argv[1:], standalone_mode=False)\n"
+        "assert not {'matplotlib', 'bokeh', 'jinja2'} & set(sys.modules)"
+    )
+    command = [
+        "optimize",
+        ROOT / "models" / "model_a.yaml",
+        "--out",
+        tmp_path / "out",
+        "--quiet",
+        "--population",
+        "48",
+        "--generations",
+        "2",
+        "--backend",
+        "cpu",
+    ]
+    subprocess.run([sys.executable, "-c", code, *map(str, command)], check=True, cwd=tmp_path)
+    assert imread(tmp_path / "out" / "traces.png").shape[0] > 100
+
+
+class Impatient(subprocess.Popen[bytes]):
+    """A process that is waited for two minutes at most."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        return super().wait(120 if timeout is None else timeout)
+
+
+class Struck:
+    """A pipe to a process; an interrupt comes when half of what is written has been sent."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self.pipe, self.close = pipe, pipe.close
+
+    def write(self, body: bytes) -> None:
+        self.pipe.write(body[: len(body) // 2])
+        self.pipe.flush()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["before", "within", "behind", "report"])
+def test_an_interrupt_while_the_page_is_sent_ends_the_process(tmp_path, monkeypatch, where):
+    """Which would wait for the rest of the page, and the command for its end."""
+
+    def struck(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(artist.subprocess, "Popen", Impatient)
+    one = started()
+    child, pipe = one._child, one._child.stdin
+    if where == "before":
+        monkeypatch.setattr(artist, "packed", struck)
+    elif where == "within":
+        monkeypatch.setattr(child, "stdin", Struck(pipe))
+
+    def interrupted() -> None:
+        one.begin(page(), tmp_path / "x.png")
+        if where == "report":
+            monkeypatch.setattr(child, "stdin", Struck(pipe))
+            one.report(facts(), tmp_path / "report.html")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    child.stdin = child.stdin if where == "within" else pipe
+    one.dismiss()
+    assert child.poll() is not None
+    assert [f.name for f in tmp_path.iterdir()] == ["x.png"] * (where in ("behind", "report"))
+
+
+def test_who_writes_reports_loads_neither_sympy_nor_scipy():
+    """Which take longer to load than a whole report takes to write."""
+    told = "import sys, channelfit.results.report.page, channelfit.results.report.artist; "
+    told += "print(sorted({'sympy', 'scipy', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_scheme_comes_through(tmp_path):
+    scheme = scheme_of(load_model(ROOT / "models" / "na_hh.yaml"))
+    sent = replace(facts(), scheme=scheme)
+    found, _ = unpacked(packed(sent, tmp_path / "report.html"))
+    assert found.scheme == scheme
+    assert [chain.is_gate for chain in scheme.chains] == [True, True]

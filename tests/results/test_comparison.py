@@ -1,0 +1,299 @@
+"""Schemes on the same data: criteria against closed forms, what is refused, and the commands."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from matplotlib.image import imread
+
+from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.results import comparison
+from channelfit.results.comparison import Contender, file_names, weights
+from support import json_told
+from support.little import save_fit
+from support.uncertain import MODEL, STEPS, loaded
+
+NAMES = ("a", "z", "b", "g")
+SHUT = {
+    "states": ["C", "O", "I"],
+    "rates": MODEL["rates"] | {"O -> I": "k", "I -> O": "r"},
+    "parameters": MODEL["parameters"]
+    | {
+        "k": {"range": [1e-6, 10], "unit": "1/ms", "scale": "log", "value": 1e-3},
+        "r": {"range": [1e-3, 10], "unit": "1/ms", "scale": "log", "value": 0.1},
+    },
+}
+
+
+def contend(files: Sequence[Path], backend: str = "auto", as_is: bool = False) -> list[Contender]:
+    plans = (load_plan(file, backend=backend) for file in files)
+    return comparison.contend(plans, file_names(files), backend, as_is)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> tuple[Path, Path]:
+    """The scheme that made the data, and one with a state too many; a second protocol held out."""
+    folder = tmp_path_factory.mktemp("two")
+    for name in ("true", "more"):
+        (folder / name).mkdir()
+    fit = loaded(folder, noise=30.0)
+    data = folder / "true"
+    save_fit(fit, fit.problem.model.values(), data)
+    (folder / "late.yaml").write_text(STEPS.replace("name: steps", "name: late"))
+    recording = {
+        "file": "../true/data.csv",
+        "time": {"column": "time_ms", "unit": "ms"},
+        "current": {"columns": "all", "unit": "pA"},
+    }
+    experiments = [
+        {"protocol": "../steps.yaml", "recording": recording},
+        {"protocol": "../late.yaml", "recording": recording, "weight": 0},
+    ]
+    for name, change in (("true", {}), ("more", SHUT)):
+        document = MODEL | change | {"fit": {"experiments": experiments}}
+        (folder / name / "fit.yaml").write_text(dump_yaml(document))
+    return data / "fit.yaml", folder / "more" / "fit.yaml"
+
+
+@pytest.fixture(scope="module")
+def contenders(two):
+    return contend(two, "cpu")
+
+
+def test_the_criteria_are_those_of_a_gaussian_likelihood(contenders):
+    for one in contenders:
+        experiment = one.fit.problem.experiments[0]
+        n = experiment.recording.current_pA.size
+        squares = np.sum((one.winner.traces[0] - experiment.recording.current_pA) ** 2)
+        # at the most likely variance, squares/n
+        log_likelihood = -n / 2 * (math.log(2 * math.pi * squares / n) + 1)
+        k = len(one.fit.space.free) + 1
+        constant = n * (math.log(2 * math.pi) + 1)
+        assert one.aic + constant == pytest.approx(2 * k - 2 * log_likelihood, rel=1e-9)
+        assert one.bic + constant == pytest.approx(k * math.log(n) - 2 * log_likelihood, rel=1e-9)
+
+
+def test_a_state_too_many_fits_as_well_and_loses(contenders):
+    true, more = contenders
+    assert [c.label for c in contenders] == ["true", "more"]
+    assert (true.n_parameters, more.n_parameters) == (4, 6)
+    assert more.cost <= true.cost * (1 + 1e-6)
+    assert true.bic < more.bic
+    assert true.cost == pytest.approx(900, rel=0.2)
+
+
+def test_what_was_held_out_is_predicted(contenders):
+    for one in contenders:
+        assert list(one.fitted_pA) == ["steps"]
+        # the same data under the same protocol
+        assert one.predicted_pA == pytest.approx({"late": one.fitted_pA["steps"]})
+
+
+def test_as_is_leaves_the_values_alone(two):
+    for one in contend(two, "cpu", as_is=True):
+        np.testing.assert_array_equal(one.values, one.fit.problem.model.values())
+
+
+def test_weights_are_shares_of_likelihood():
+    assert weights([10.0, 10.0]) == [0.5, 0.5]
+    assert weights([0.0, 2 * math.log(4)]) == pytest.approx([0.8, 0.2])
+    assert weights([-math.inf, 5.0]) == [1.0, 0.0]
+    assert sum(weights([3.0, 4000.0, 3.5])) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"experiments": 0}, "1 experiments, but"),
+        ({"data": "30.0"}, "experiment 1 has another recording"),
+        ({"weight": 2}, "experiment 1 has another weight or mask"),
+        ({"protocol": "value"}, "experiment 1 has another protocol"),
+    ],
+)
+def test_other_data_are_refused(two, tmp_path, change, words):
+    text = two[1].read_text().replace("../", f"{two[0].parents[1].as_posix()}/")
+    if "experiments" in change:
+        text = re.sub(r"  - protocol: [^\n]*late.yaml.*", "", text, flags=re.DOTALL)
+    if "data" in change:
+        rows = two[0].with_name("data.csv").read_text().splitlines()
+        rows[3] = re.sub(r",[^,]*$", ",30.0", rows[3])
+        (tmp_path / "data.csv").write_text("\n".join(rows))
+        text = text.replace(f"{two[0].parent.as_posix()}/data.csv", "data.csv")
+    if "weight" in change:
+        text = text.replace("    recording:", "    weight: 2\n    recording:", 1)
+    if "protocol" in change:
+        (tmp_path / "steps.yaml").write_text(STEPS.replace("-60 mV", "-61 mV"))
+        text = text.replace(f"{two[0].parents[1].as_posix()}/steps.yaml", "steps.yaml")
+    other = tmp_path / "other.yaml"
+    other.write_text(text)
+    with pytest.raises(InputError) as caught:
+        contend([two[0], other], "reference")
+    assert words in str(caught.value)
+    assert "other.yaml" in str(caught.value)
+
+
+def test_one_fit_is_no_comparison(two):
+    with pytest.raises(InputError, match="two or more"):
+        contend(two[:1])
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def test_compare_prints_and_draws(two, tmp_path):
+    result = run("compare", *two, "--out", tmp_path / "out", "--backend", "cpu")
+    assert result.exit_code == 0, result.output
+    for word in (
+        "true",
+        "more",
+        "best",
+        "held out: late",
+        "AIC",
+        "BIC",
+        "a ",
+        "1/ms",
+        "variance explained",
+        "peaks off by",
+    ):
+        assert word in result.stdout
+    rows = json.loads((tmp_path / "out" / "comparison.json").read_text())["fits"]
+    assert [row["label"] for row in rows] == ["true", "more"]
+    assert sum(row["aic_weight"] for row in rows) == pytest.approx(1)
+    assert min(row["bic_difference"] for row in rows) == 0
+    for row in rows:
+        fitted, held_out = row["experiments"]
+        assert row["variance_explained"] == pytest.approx(fitted["variance_explained"])
+        assert 0.5 < fitted["variance_explained"] < 1
+        # the same recording under the same steps: predicted as well as it is fitted
+        assert held_out["peak_error_pA"] == pytest.approx(fitted["peak_error_pA"])
+    assert imread(tmp_path / "out" / "comparison.png").std() > 0.01
+
+
+def test_compare_as_json_is_the_file(two, tmp_path):
+    result = run("compare", *two, "--out", tmp_path, "--json", "--as-is", "--backend", "cpu")
+    assert json.loads(result.stdout) == json.loads((tmp_path / "comparison.json").read_text())
+
+
+def test_uncertainty_writes_everything(two, tmp_path):
+    pytest.importorskip("emcee")
+    result = run(
+        "uncertainty",
+        two[0],
+        "--profiles",
+        "a,g",
+        "--families",
+        8,
+        "--posterior",
+        60,
+        "--out",
+        tmp_path,
+        "--backend",
+        "cpu",
+    )
+    assert result.exit_code == 0, result.output
+    names = {p.name for p in tmp_path.iterdir()}
+    pictures = {"uncertainty.png", "profiles.png", "families.png", "posterior.png"}
+    assert names == pictures | {"uncertainty.json", "profiles.csv", "posterior.csv", "refined.yaml"}
+    for name in pictures:
+        assert imread(tmp_path / name).std() > 0.01
+    found = json.loads((tmp_path / "uncertainty.json").read_text())
+    assert set(found["profiles"]) == {"a", "g"}
+    for name in NAMES:
+        low, high = found["parameters"][name]["interval"]
+        assert low < found["parameters"][name]["value"] < high
+        assert low < MODEL["parameters"][name]["value"] < high
+    assert found["cost"] < found["cost_before_refining"]
+    assert "too short" in result.stdout
+    assert "±" in result.stdout
+    refined = run(
+        "uncertainty",
+        tmp_path / "refined.yaml",
+        "--json",
+        "--out",
+        tmp_path / "again",
+        "--backend",
+        "cpu",
+    )
+    assert json_told.summary(refined.stdout)["cost"] == pytest.approx(found["cost"], rel=1e-6)
+
+
+def test_a_profile_of_nothing_known_is_refused(two, tmp_path):
+    result = run("uncertainty", two[0], "--profiles", "gmax", "--out", tmp_path, "--backend", "cpu")
+    assert result.exit_code == 2
+    assert 'no free parameter "gmax" to profile. There is: a, z, b, g, or all' in result.stderr
+
+
+def test_a_function_has_no_uncertainty(tmp_path):
+    path = tmp_path / "sphere.yaml"
+    path.write_text(
+        "name: sphere\nsizes: {n: 2}\nparameters: {x: {size: n, range: [-1, 1]}}\n"
+        "cost: sum(x[i]**2, i, 1, n)\n"
+    )
+    result = run("uncertainty", path)
+    assert result.exit_code == 2
+    assert "a function has no currents" in result.stderr
+
+
+def test_optimize_says_how_sure_it_is(two, tmp_path):
+    out = tmp_path / "run"
+    result = run(
+        "optimize",
+        two[0],
+        "--backend",
+        "cpu",
+        "--optimizer",
+        "genetic",
+        "--population",
+        400,
+        "--generations",
+        60,
+        "--out",
+        out,
+    )
+    assert result.exit_code == 0, result.output
+    assert "±" in result.stdout
+    summary = json.loads((out / "summary.json").read_text())
+    for name in NAMES:
+        row = summary["parameters"][name]
+        assert row["standard_error"] > 0
+        assert row["interval"][0] < row["value"] < row["interval"][1]
+    assert summary["parameters"]["a"]["relative_error"] == pytest.approx(
+        summary["parameters"]["a"]["standard_error"] / summary["parameters"]["a"]["value"], rel=1e-3
+    )
+    assert summary["uncertainty"]["samples"] == 252
+    assert summary["uncertainty"]["correlations"]["matrix"][0][0] == pytest.approx(1)
+
+
+def test_a_preferred_scheme_that_predicts_worse_is_named(contenders):
+    """The data that were held out speak against the scheme that has all weight."""
+    true, more = contenders
+    assert not any("speaks against" in text for text in comparison.remarks(contenders))
+    off = replace(true, predicted_pA={"late": 64.0}), replace(more, predicted_pA={"late": 41.0})
+    (told,) = [text for text in comparison.remarks(off) if "speaks against" in text]
+    assert re.fullmatch(
+        r"late, which was held out, speaks against true, which has \d+ % of the weight by BIC: it "
+        r"predicts it with 64 pA, more with 41 pA \(root mean square\)",
+        told,
+    )
+
+
+def test_a_correlation_time_is_in_plain_numbers_and_in_ms(contenders):
+    slow = [replace(c, correlation_time=1690.0) for c in contenders]
+    said = comparison.remarks(slow)[0]
+    ms = 1690 * contenders[0].fit.problem.experiments[0].protocol.sampling_ms
+    assert f"up to 1,690 samples ({ms:.3g} ms)" in said

@@ -1,0 +1,790 @@
+"""A fit that was cut off goes on to the result that it would have had, to the bit.
+
+The truth is the same fit without an interruption: values, cost, counts, and all of the history but
+the times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import channelfit as cf
+from channelfit.front import kinds
+from channelfit.front import studies as studies_of_fits
+from channelfit.front.commands import studies
+from channelfit.front.main import main
+from channelfit.pieces.work import Here
+from channelfit.problem.statuses import N_STATUSES
+from channelfit.reading.errors import InputError
+from channelfit.results import resuming, run_folder
+from channelfit.results.processes import this_process
+from channelfit.results.run_state import STATE
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.scorer import Linearization, Score
+from channelfit.search import journal as journals
+from channelfit.search.choose import OPTIMIZERS
+from channelfit.search.journal import Journal, Journaled
+from channelfit.search.loop import optimize as search
+from support.cuda_host import HostCupy
+from support.places import ROOT
+
+MODEL, STEPS = ROOT / "models" / "model_b.yaml", ROOT / "protocols" / "activation.yaml"
+#: Of each optimizer, what makes a fit of model B short.
+SHORT: dict[str, dict[str, Any]] = {
+    "hybrid": {"name": "hybrid", "scan": 200, "starts": 8},
+    "genetic": {"name": "genetic", "population": 40, "generations": 12},
+    "swarm": {"name": "swarm", "population": 40, "generations": 12},
+    "ring": {"name": "ring", "population": 40, "generations": 12},
+    "groups": {"name": "groups", "population": 64, "generations": 12},
+    "differential": {"name": "differential", "population": 40, "generations": 12},
+    "cma": {"name": "cma", "population": 16, "generations": 12},
+}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> np.ndarray:
+    """Currents of model B with noise, so that no fit is perfect."""
+    clean = cf.simulate(MODEL, STEPS).current
+    noise = np.random.default_rng(5).normal(0, 5, clean.shape)
+    return np.asarray(clean) + noise
+
+
+def fitted(recorded: np.ndarray, optimizer: str, folder: Path, **more: Any) -> Any:
+    return cf.fit(
+        MODEL,
+        STEPS,
+        recorded,
+        seed=4,
+        optimizer=SHORT[optimizer],
+        folder=folder,
+        progress=False,
+        **{"backend": "cpu", **more},
+    )
+
+
+def told(fit: Any) -> dict[str, Any]:
+    """All of a result that must be the same, which is all but the times."""
+    result = fit.result
+    history = [tuple(row)[:2] + tuple(row)[3:] for row in result.history.tolist()]
+    return {
+        "values": result.values.tobytes(),
+        "cost": result.cost,
+        "evaluations": result.evaluations,
+        "stopped": result.stop_reason,
+        "failures": dict(result.failures),
+        "agreement": result.agreement,
+        "history": repr(history),
+    }
+
+
+class Cut(Exception):
+    """What ends a search at a moment of the test's choice."""
+
+
+def cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: np.ndarray,
+    optimizer: str,
+    folder: Path,
+    after: int,
+    **more: Any,
+) -> None:
+    """A fit that ends after so many answers of its scorer, as if its process had been killed."""
+    keep, answers = Journaled._keep, []
+
+    def counted(self: Journaled, *given: Any) -> None:
+        keep(self, *given)
+        self._journal.write()
+        answers.append(1)
+        if len(answers) == after:
+            copied = folder.with_name(folder.name + " copy")
+            shutil.copytree(folder, copied)
+            raise Cut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journaled, "_keep", counted)
+        with pytest.raises(Cut):
+            fitted(recorded, optimizer, folder, **more)
+    # what the process did after the cut is undone: a killed one would not have done it
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.with_name(folder.name + " copy").rename(folder)
+    state = json.loads((folder / STATE).read_text())
+    state["process"]["started"] = "an earlier process"
+    (folder / STATE).write_text(json.dumps(state))
+    assert (folder / ".running").exists()
+
+
+@pytest.mark.parametrize("optimizer", SHORT)
+def test_every_optimizer_goes_on_to_the_same_result(
+    optimizer: str, recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if optimizer == "cma":
+        pytest.importorskip("cma")
+    whole = told(fitted(recorded, optimizer, tmp_path / "whole"))
+    for after in (1, 5, 11):
+        folder = tmp_path / str(after)
+        cut_off(monkeypatch, recorded, optimizer, folder, after)
+        assert told(fitted(recorded, optimizer, folder, resume=True)) == whole
+        assert not (folder / resuming.JOURNAL).exists()
+        assert not (folder / resuming.RESUME).exists()
+        assert not (folder / ".running").exists()
+        saved = [(place / "fit.yaml").read_text() for place in (folder, tmp_path / "whole")]
+        assert saved[0] == saved[1]
+
+
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("optimizer", ["hybrid", "genetic"])
+def test_a_search_on_a_device_goes_on_to_the_same_result(
+    device: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where candidates are bred on the device, answers come back while later ones are computed."""
+    file = tmp_path / "cell.yaml"
+    file.write_text(
+        f"model: {MODEL}\nfit:\n  protocols: [{STEPS}]\n  surrogate: {{noise: 5, seed: 1}}\n"
+    )
+    change = {"optimizer": SHORT[optimizer], "seed": 4}
+    plan = kinds.load_plan(file, backend="cpu", changes=change)
+    scorer = kinds.make_scorer(plan, "cuda")
+
+    def found(journal: Journal) -> dict[str, Any]:
+        objective, kept = plan.objective(scorer), Journaled(scorer, journal)
+        objective.scorer = kept
+        try:
+            result = search(plan.make_optimizer(scorer.xp), objective, plan.stop_rules)
+            kept.settle()
+        finally:
+            journal.close(keep=True)
+        return told(SimpleNamespace(result=result))
+
+    whole = found(Journal(tmp_path / "whole"))
+    assert (tmp_path / "whole").stat().st_size > 1000
+    for after in (1, 5):
+        keep, answers = Journal.add, []
+
+        def counted(self: Journal, *given: Any) -> None:
+            keep(self, *given)  # noqa: B023
+            answers.append(1)  # noqa: B023
+            if len(answers) == after:  # noqa: B023
+                raise Cut
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "add", counted)
+            with pytest.raises(Cut):
+                found(Journal(tmp_path / str(after)))
+        journal = Journal(tmp_path / str(after))
+        assert found(journal) == whole
+        assert journal.replayed == after
+
+
+def test_every_optimizer_is_tried() -> None:
+    # the particles of the asynchronous ring wait for nobody, so that no run of it can be repeated
+    assert set(SHORT) | {"asynchronous_ring"} == set(OPTIMIZERS)
+
+
+def test_answers_that_were_read_are_not_computed_again(
+    recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off(monkeypatch, recorded, "genetic", tmp_path / "run", 8)
+    asked = []
+    keep = Journaled._keep
+
+    def counted(self: Journaled, *given: Any) -> None:
+        asked.append(1)
+        keep(self, *given)
+
+    monkeypatch.setattr(Journaled, "_keep", counted)
+    fit = fitted(recorded, "genetic", tmp_path / "run", resume=True)
+    assert len(asked) < fit.result.generations - 8 + 3
+
+
+def test_a_run_that_is_cut_off_twice(
+    recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = told(fitted(recorded, "genetic", tmp_path / "whole"))
+    folder = tmp_path / "run"
+    cut_off(monkeypatch, recorded, "genetic", folder, 3)
+    add, answers = Journal.add, []
+
+    def counted(self: Journal, *given: Any) -> None:
+        add(self, *given)
+        answers.append(1)
+        if len(answers) == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "add", counted)
+        interrupted = fitted(recorded, "genetic", folder, resume=True)
+    assert interrupted.result.stop_reason == "interrupted"
+    assert (folder / "summary.json").exists()  # the best so far, which the whole run replaces
+    assert told(fitted(recorded, "genetic", folder, resume=True)) == whole
+    assert json.loads((folder / "summary.json").read_text())["stop_reason"] != "interrupted"
+
+
+def test_a_full_disk_ends_the_journal_and_not_the_fit(
+    recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = told(fitted(recorded, "genetic", tmp_path / "whole"))
+    writes, sync = [], os.fsync
+
+    def full(number: int) -> None:
+        writes.append(1)
+        if len(writes) > 2:
+            raise OSError(28, "No space left on device")
+        sync(number)
+
+    monkeypatch.setattr(journals, "_WRITE_EVERY", 0.0)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(cf.InputWarning, match=r"journal\.bin: cannot be written: No space left"):
+        cut_off(monkeypatch, recorded, "genetic", tmp_path / "run", 7)
+    monkeypatch.setattr(os, "fsync", sync)
+    assert told(fitted(recorded, "genetic", tmp_path / "run", resume=True)) == whole
+
+
+# --- the journal ---------------------------------------------------------------------------------
+
+
+def written(path: Path, answers: list[list[np.ndarray]]) -> None:
+    journal = Journal(path)
+    for k, found in enumerate(answers):
+        journal.add(k % 3, k, found)
+    journal.close(keep=True)
+
+
+def read(path: Path) -> list[list[np.ndarray]]:
+    journal, found = Journal(path), list[list[np.ndarray]]()
+    while (one := journal.next(len(found) % 3, len(found))) is not None:
+        found.append(one)
+    journal.close(keep=True)
+    return found
+
+
+def same(a: list[list[np.ndarray]], b: list[list[np.ndarray]]) -> bool:
+    flat = [[(x.dtype, x.shape, x.tobytes()) for x in row] for row in a]
+    return flat == [[(x.dtype, x.shape, x.tobytes()) for x in row] for row in b]
+
+
+shapes = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
+numbers = st.lists(
+    st.lists(
+        st.one_of(
+            arrays.arrays(np.float64, shapes), arrays.arrays(np.float32, shapes),
+            arrays.arrays(np.int8, shapes),
+        ),
+        min_size=1, max_size=4,
+    ),
+    max_size=5,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(numbers, st.integers(0, 2000), st.binary(max_size=6))
+def test_whatever_is_cut_off_leaves_the_answers_before_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    answers: list[list[np.ndarray]],
+    cut: int,
+    rest: bytes,
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "journal.bin"
+    written(path, answers)
+    assert same(read(path), answers)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: max(len(journals._BEGINS), len(whole) - cut)] + rest)
+    found = read(path)
+    assert len(found) <= len(answers)
+    assert same(found, answers[: len(found)])
+    # and it can be gone on with
+    journal = Journal(path)
+    while journal.next(journal.replayed % 3, journal.replayed) is not None:
+        pass
+    journal.add(0, 7, [np.arange(3.0)])
+    journal.close(keep=True)
+    journal = Journal(path)
+    for k in range(len(found)):
+        assert journal.next(k % 3, k) is not None
+    last = journal.next(0, 7)
+    assert last is not None
+    assert last[0].tolist() == [0, 1, 2]
+
+
+def test_a_turned_bit_is_found(tmp_path: Path) -> None:
+    answers = [[np.full(4, float(k))] for k in range(6)]
+    written(tmp_path / "j", answers)
+    data = bytearray((tmp_path / "j").read_bytes())
+    data[len(data) // 2] ^= 4
+    (tmp_path / "j").write_bytes(data)
+    found = read(tmp_path / "j")
+    assert 0 < len(found) < 6
+    assert same(found, answers[: len(found)])
+
+
+def test_another_question_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "j", [[np.zeros(2)]])
+    with pytest.raises(InputError, match="was to another question"):
+        Journal(tmp_path / "j").next(0, 99)
+
+
+def test_what_is_no_journal_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "j").write_bytes(b"something else, of somebody")
+    with pytest.raises(InputError, match="no journal of a fit of this version"):
+        Journal(tmp_path / "j")
+    assert (tmp_path / "j").read_bytes() == b"something else, of somebody"
+
+
+def test_a_fast_scorer_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "_FREE", 4000)
+    monkeypatch.setattr(journals, "_PACE", 0)
+    journal = Journal(tmp_path / "j")
+    for k in range(20):
+        journal.add(0, k, [np.zeros(100)])
+        journal.write()
+    journal.close(keep=True)
+    assert not journal.complete
+    assert 800 < (tmp_path / "j").stat().st_size <= 4000
+
+
+def test_the_time_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = SimpleNamespace(t=100.0)
+    monkeypatch.setattr(journals.time, "perf_counter", lambda: now.t)
+    journal = Journal(tmp_path / "j")
+    now.t = 107.0
+    journal.add(0, 0, [np.zeros(1)])
+    journal.close(keep=True)
+    now.t = 900.0
+    journal = Journal(tmp_path / "j")
+    assert journal.clock() == 0
+    journal.next(0, 0)
+    assert journal.clock() == 7
+    assert journal.next(0, 1) is None
+    now.t = 902.5
+    assert journal.clock() == 9.5
+
+
+class Answers:
+    """A scorer of a cost that is known, in NumPy or an array module like it."""
+
+    backend, dtype, path, source_text, source_hash, xp = "cpu", "float64", "", "", "x", np
+
+    def score(self, parameters: np.ndarray) -> Score:
+        return Score(parameters.sum(axis=0), np.zeros(parameters.shape[1], np.int8))
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        n, m = parameters.shape
+        return Linearization(
+            parameters.sum(axis=0), np.zeros(m, np.int8), np.ones((n, m)), np.ones((n, n, m))
+        )
+
+
+def test_a_journaled_scorer_answers_as_the_scorer(tmp_path: Path) -> None:
+    questions = [np.arange(6.0).reshape(2, 3) + k for k in range(3)]
+    for round_ in range(2):
+        scorer = Journaled(Answers(), Journal(tmp_path / "j"))
+        for asked in questions:
+            assert scorer.score(asked).cost.tolist() == asked.sum(axis=0).tolist()  # type: ignore[attr-defined]
+            local = scorer.linearize(asked)  # type: ignore[attr-defined]
+            assert local.curvature.shape == (2, 2, 3)
+            assert local.status.dtype == np.int8
+        scorer.settle()
+        scorer._journal.close(keep=True)
+        assert scorer._journal.replayed == 6 * round_
+    assert not hasattr(scorer, "preview")
+    assert N_STATUSES < 128  # what fits into int8
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cut_run(recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    cut_off(monkeypatch, recorded, "genetic", tmp_path / "run", 3)
+    return tmp_path / "run"
+
+
+def test_other_data_are_refused(cut_run: Path, recorded: np.ndarray) -> None:
+    before = {p.name: p.read_bytes() for p in cut_run.iterdir() if p.name != STATE}
+    other = recorded.copy()
+    other[0, 3] += 1e-9
+    with pytest.raises(InputError, match="recording of experiment 1 was [0-9a-f]+ and is"):
+        fitted(other, "genetic", cut_run, resume=True)
+    after = {p.name: p.read_bytes() for p in cut_run.iterdir() if p.name != STATE}
+    assert {**after, ".running": b""} == before
+    fitted(recorded, "genetic", cut_run, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ({"temperature": [20, 30]}, {"temperature": [20, 35]}, r"experiment 2, degC, was 30.* 35"),
+        ({"cell": ["one", "two"]}, {"cell": ["two", "one"]}, "experiment 1 was one and is two"),
+    ],
+)
+def test_another_cell_or_temperature_is_refused(
+    was: dict[str, Any],
+    now: dict[str, Any],
+    told: str,
+    recorded: np.ndarray,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Candidates that are asked for are then the same, and their costs others."""
+    document = yaml.safe_load(MODEL.read_text())
+    document.pop("fit")
+    document["parameters"]["gmax"]["per"] = "cell"
+    document |= {"temperature": "20 degC"}
+    first = next(iter(document["rates"]))
+    document["rates"][first] = f"({document['rates'][first]})*2**((celsius - 20)/10)"
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(document))
+
+    def fit(**more: Any) -> Any:
+        given = ([STEPS, STEPS], [recorded, 1.1 * recorded])
+        search = {"seed": 4, "optimizer": SHORT["genetic"], "backend": "cpu", "progress": False}
+        return cf.fit(tmp_path / "model.yaml", *given, folder=tmp_path / "run", **search, **more)
+
+    usual = {"cell": ["one", "two"], "temperature": [20, 30]}
+    with monkeypatch.context() as patched:
+        patched.setattr(Journaled, "settle", lambda _: (_ for _ in ()).throw(Cut))
+        with pytest.raises(Cut):
+            fit(**usual | was)
+    with pytest.raises(InputError, match=told):
+        fit(**usual | now, resume=True)
+
+
+def test_another_search_is_refused(cut_run: Path, recorded: np.ndarray) -> None:
+    with pytest.raises(InputError, match=r"optimizer was genetic and is swarm"):
+        fitted(recorded, "swarm", cut_run, resume=True)
+
+
+def test_another_machine_or_version_is_refused(
+    cut_run: Path, recorded: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(resuming, "processor", lambda: "abacus")
+        with pytest.raises(InputError, match="processor was .* and is abacus"):
+            fitted(recorded, "genetic", cut_run, resume=True)
+    with monkeypatch.context() as patched:
+        changed = {"version of numpy": "99", "channelfit's own code": "other code"}
+        now = {**resuming.software(False), **changed}
+        patched.setattr(resuming, "software", lambda on_gpu: now)
+        with pytest.raises(InputError, match="numpy was .* and is 99; .* code was .* and is other"):
+            fitted(recorded, "genetic", cut_run, resume=True)
+    fitted(recorded, "genetic", cut_run, resume=True)
+
+
+def test_a_run_that_still_goes_on_is_refused(cut_run: Path, recorded: np.ndarray) -> None:
+    state = json.loads((cut_run / STATE).read_text())
+    state["process"] = this_process()
+    (cut_run / STATE).write_text(json.dumps(state))
+    with pytest.raises(InputError, match=f"still goes on, as process {os.getpid()}"):
+        fitted(recorded, "genetic", cut_run, resume=True)
+    state["process"]["host"] = "elsewhere"
+    (cut_run / STATE).write_text(json.dumps(state))
+    with pytest.raises(InputError, match="begun on .elsewhere.*remove the file .running"):
+        fitted(recorded, "genetic", cut_run, resume=True)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"state": NaN}', '{"process": 3}', None])
+def test_a_run_goes_on_whose_state_a_power_failure_has_damaged(
+    cut_run: Path, recorded: np.ndarray, text: str | None
+) -> None:
+    if text is None:
+        (cut_run / STATE).unlink()
+    else:
+        (cut_run / STATE).write_text(text)
+    with pytest.raises(InputError, match="missing or damaged.*remove the file .running"):
+        fitted(recorded, "genetic", cut_run, resume=True)
+    (cut_run / ".running").unlink()
+    whole = fitted(recorded, "genetic", cut_run.with_name("whole"))
+    assert told(fitted(recorded, "genetic", cut_run, resume=True)) == told(whole)
+
+
+def test_of_two_that_resume_at_the_same_moment_one_leaves_the_other_alone(
+    cut_run: Path, recorded: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has marked the folder already, and says so in its state just now."""
+    take = run_folder._take
+
+    def slower(folder: Path, dead: Any) -> None:
+        state = json.loads((folder / STATE).read_text())
+        (folder / STATE).write_text(json.dumps(state | {"process": this_process()}))
+        take(folder, dead)
+
+    monkeypatch.setattr(run_folder, "_take", slower)
+    with pytest.raises(InputError, match="still goes on"):
+        fitted(recorded, "genetic", cut_run, resume=True)
+    assert (cut_run / ".running").exists()
+    assert json.loads((cut_run / STATE).read_text())["state"] == "running"
+
+
+def test_a_finished_run_and_no_run_are_refused(recorded: np.ndarray, tmp_path: Path) -> None:
+    fitted(recorded, "genetic", tmp_path / "run")
+    with pytest.raises(InputError, match="this run has finished"):
+        fitted(recorded, "genetic", tmp_path / "run", resume=True)
+    (tmp_path / "empty").mkdir()
+    for place, why in (("empty", "holds nothing to go on with"), ("none", "is no folder")):
+        with pytest.raises(InputError, match=why):
+            fitted(recorded, "genetic", tmp_path / place, resume=True)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"identity": 3}', "\0"])
+def test_a_damaged_resume_file_is_refused(cut_run: Path, recorded: np.ndarray, text: str) -> None:
+    (cut_run / resuming.RESUME).write_text(text)
+    with pytest.raises(InputError, match=r"resume\.json"):
+        fitted(recorded, "genetic", cut_run, resume=True)
+    assert (cut_run / resuming.JOURNAL).exists()
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def fit_file(folder: Path) -> Path:
+    """Of model B under two protocols with noise, a fit of some seconds."""
+    file = folder / "cell.yaml"
+    file.write_text(
+        f"model: {MODEL}\n"
+        "fit:\n"
+        f"  protocols: [{STEPS}]\n"
+        "  surrogate: {noise: 5, seed: 1}\n"
+        "  optimizer: {name: genetic, population: 300}\n"
+        "  stop: {generations: 1200}\n"
+    )
+    return file
+
+
+def command(*words: str, cwd: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "channelfit", "optimize", *words],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def results(folder: Path) -> tuple[str, list[str]]:
+    rows = [line.split(",") for line in (folder / "history.csv").read_text().splitlines()]
+    return (folder / "fit.yaml").read_text(), [",".join(row[:2] + row[3:]) for row in rows]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_a_killed_command_goes_on(tmp_path: Path) -> None:
+    file = fit_file(tmp_path)
+    words = ("--seed", "7", "--backend", "cpu", "--set", "fit.optimizer.crossover_rate=0.3")
+    whole = command(file.name, *words, "--out", "whole", cwd=tmp_path)
+    assert whole.wait() == 0, whole.communicate()[1]
+    run = command(file.name, *words, "--out", "run", cwd=tmp_path)
+    journal = tmp_path / "run" / resuming.JOURNAL
+    while run.poll() is None and not (journal.exists() and journal.stat().st_size > 30_000):
+        time.sleep(0.01)
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+    if run.returncode == 0:
+        pytest.skip("this machine had finished before the signal came")
+    again = command("--resume", str(tmp_path / "run"), cwd=ROOT)
+    said = again.communicate()[1]
+    assert again.returncode == 0, said
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
+
+
+def test_options_beside_resume_are_refused(tmp_path: Path) -> None:
+    for words in (["model.yaml"], ["--seed", "3"], ["--backend", "cpu"], ["--set", "a=1"]):
+        done = CliRunner().invoke(main, ["optimize", "--resume", str(tmp_path), *words])
+        assert done.exit_code == 2
+        assert "cannot stand beside --resume" in done.output
+
+
+def test_nothing_to_resume_is_told(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["optimize", "--resume", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "holds nothing to go on with" in done.output
+    done = CliRunner().invoke(main, ["optimize"])
+    assert done.exit_code == 2
+    assert "Missing argument" in done.output
+
+
+def test_a_run_of_python_is_not_resumed_by_the_command(cut_run: Path) -> None:
+    done = CliRunner().invoke(main, ["optimize", "--resume", str(cut_run)])
+    assert done.exit_code == 2
+    assert "resume=True" in done.output
+
+
+@pytest.mark.parametrize(
+    "known",
+    [{"seed": -4}, {"backend": "abacus"}, {"model": "--help"}, {"overrides": ["x"]}, {"chunk": []}],
+)
+def test_hostile_arguments_are_checked_as_typed_ones(cut_run: Path, known: dict[str, Any]) -> None:
+    content = json.loads((cut_run / resuming.RESUME).read_text())
+    content["arguments"] = {"model": "gone.yaml", **known}
+    (cut_run / resuming.RESUME).write_text(json.dumps(content))
+    done = CliRunner().invoke(main, ["optimize", "--resume", str(cut_run)])
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+    if "seed" in known:
+        assert "resume.json: is damaged: Invalid value for '--seed'" in done.output
+
+
+# --- studies of a fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [["--profiles", "gmax"], ["--posterior", "12"]])
+def test_a_study_that_was_cut_off_goes_on(
+    wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "--posterior" in wanted:
+        pytest.importorskip("emcee")
+        pytest.importorskip("corner")
+    file = fit_file(tmp_path)
+    words = ["uncertainty", str(file), "--backend", "cpu", "--seed", "3", *wanted]
+
+    def run(*more: str) -> Any:
+        return CliRunner().invoke(main, [*words, *more])
+
+    whole = run("--out", str(tmp_path / "whole"))
+    assert whole.exit_code == 0, whole.output
+    keep, answers = Journaled._keep, []
+
+    def counted(self: Journaled, *given: Any) -> None:
+        keep(self, *given)
+        answers.append(1)
+        if len(answers) == 20:
+            raise KeyboardInterrupt
+
+    out = ["--out", str(tmp_path / "cut")]
+    with monkeypatch.context() as patched:
+        patched.setattr(Journaled, "_keep", counted)
+        assert run(*out).exit_code == 130
+    left = sorted(p.name for p in (tmp_path / "cut").iterdir())
+    assert left == [resuming.STUDY_JOURNAL, resuming.STUDY_RESUME]
+    refused = run(*out)
+    assert refused.exit_code == 2
+    assert "--resume goes on with it" in refused.output
+    other = run(*out, "--resume", "--families", "4")
+    assert other.exit_code == 2
+    assert "wanted families was 0 and is 4" in other.output
+    done = run(*out, "--resume")
+    assert done.exit_code == 0, done.output
+    files = [p.name for p in (tmp_path / "whole").iterdir()]
+    assert sorted(files) == sorted(p.name for p in (tmp_path / "cut").iterdir())
+    for name in files:
+        if not name.endswith(".png"):
+            assert (tmp_path / "cut" / name).read_bytes() == (
+                tmp_path / "whole" / name
+            ).read_bytes()
+
+
+def test_a_study_that_finds_no_room_for_its_results_goes_on(tmp_path: Path) -> None:
+    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu", "--profiles", "gmax"]
+    out = tmp_path / "out"
+    (out / "uncertainty.json").mkdir(parents=True)  # in its place nothing can be written
+    failed = CliRunner().invoke(main, [*words, "--out", str(out)])
+    assert failed.exit_code == 2
+    assert "uncertainty.json: cannot be written" in failed.output
+    assert f"the same call with --resume goes on with what is kept in {out}" in failed.output
+    (out / "uncertainty.json").rmdir()
+    asked = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Journaled, "_keep", lambda *given: asked.append(given))
+        done = CliRunner().invoke(main, [*words, "--out", str(out), "--resume"])
+    assert done.exit_code == 0, done.output
+    assert not asked  # all was known already
+    assert (out / "uncertainty.json").is_file()
+    assert not list(out.glob("uncertainty-*"))
+
+
+def test_what_an_earlier_study_has_left_is_told(tmp_path: Path) -> None:
+    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu"]
+    words += ["--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(main, [*words, "--profiles", "gmax"]).exit_code == 0
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0
+    told = "by an earlier study: profiles.csv, profiles.png"
+    assert told in " ".join(done.stderr.split())
+    assert "earlier study" not in CliRunner().invoke(main, [*words, "--profiles", "gmax"]).output
+
+
+def test_results_are_on_the_disk_before_the_journal_goes(
+    recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power failure may leave neither."""
+    run, synced, sync = tmp_path / "run", set(), os.fsync
+
+    def watched(descriptor: int) -> None:
+        sync(descriptor)
+        if (run / resuming.JOURNAL).exists():
+            synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    fitted(recorded, "genetic", run)
+    results = ("fit.yaml", "summary.json", "history.csv", "traces.csv", "traces.png", "data.csv")
+    assert {(run / name).stat().st_ino for name in results} <= synced
+
+
+def test_a_study_begun_alone_goes_on_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was kept of its profiles is then no answer to what the study asks for after them."""
+    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu", "--seed", "3"]
+    words += ["--profiles", "gmax", "--families", "3"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert CliRunner().invoke(main, [*words, "--out", str(whole)]).exit_code == 0
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(studies_of_fits, "families", stop)
+        assert CliRunner().invoke(main, [*words, "--out", str(cut)]).exit_code == 130
+    assert (cut / resuming.STUDY_JOURNAL).stat().st_size > 1000
+    monkeypatch.setattr(studies, "working", lambda *_: nullcontext(Here()))
+    done = CliRunner().invoke(main, [*words, "--out", str(cut), "--resume"])
+    assert done.exit_code == 0, done.output
+    for name in ("uncertainty.json", "profiles.csv"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_study_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu", "--out", str(out)]
+    done = CliRunner().invoke(main, [*words, "--profiles", "nobody"])
+    assert done.exit_code == 2
+    assert not out.exists()
+    done = CliRunner().invoke(main, [*words, "--resume"])
+    assert done.exit_code == 2
+    assert "holds nothing to go on with" in done.output
+
+
+def test_a_journal_belongs_to_one_process(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    with pytest.raises(InputError, match="another process is using it"):
+        Journal(tmp_path / "j")
+    journal.close(keep=True)
+    Journal(tmp_path / "j").close(keep=False)

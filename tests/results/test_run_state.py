@@ -1,0 +1,278 @@
+"""`state.json`: a run says from its first second to its last how far it is, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from channelfit.front.main import main
+from channelfit.front.result import read_fit
+from channelfit.reading.errors import InputError
+from channelfit.results import processes, run_folder
+from channelfit.results.processes import still_runs, this_process
+from channelfit.results.run_folder import Claim
+from channelfit.search.loop import Progress
+from support.places import MODELS
+
+MODEL = MODELS / "model_b.yaml"
+SMALL = ["--backend", "cpu", "--population", "8", "--generations", "3", "--quiet"]
+ENDLESS = ["--backend", "cpu", "--population", "16", "--generations", "1000000", "--quiet"]
+ON_POSIX = pytest.mark.skipif(sys.platform == "win32", reason="strikes in the way of POSIX")
+
+
+def state_of(folder: Path) -> dict:
+    return json.loads((folder / "state.json").read_text(encoding="ascii"))
+
+
+def begun(folder: Path, *options: str) -> subprocess.Popen[str]:
+    """A fit in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "channelfit", "optimize", MODEL, *options, "--out", folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a job in the background would hand down that Ctrl-C is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def until(holds, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it has not happened"
+        time.sleep(0.02)
+
+
+def generation(folder: Path) -> int:
+    return state_of(folder).get("generation", 0) if (folder / "state.json").exists() else 0
+
+
+# --- what a run says ----------------------------------------------------------------------------
+
+
+def test_a_finished_run_says_so(tmp_path):
+    out = tmp_path / "out"
+    said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(out), *SMALL])
+    assert said.exit_code == 0, said.output
+    told, summary = state_of(out), json.loads((out / "summary.json").read_text())
+    assert (told["state"], told["reason"]) == ("finished", "3 generations done")
+    assert (told["generation"], told["evaluations"]) == (3, 24)
+    assert told["best_cost"] == summary["cost"]
+    assert told["parameters"] == summary["parameters"]
+    assert told["stop"]["generations"] == 3
+    assert told["name"] == "model_b"
+    assert told["command"] == sys.argv
+    assert told["process"] == this_process()
+    assert told["started"] <= told["updated"]
+
+
+@ON_POSIX
+def test_a_run_says_how_far_it_is_until_it_is_killed(tmp_path):
+    """Before anything has been compiled, then generation after generation, with medians."""
+    out = tmp_path / "out"
+    fit = begun(out, *ENDLESS)
+    try:
+        until((out / "state.json").exists)
+        assert state_of(out)["state"] == "running"
+        until(lambda: generation(out) > 0)
+        first = generation(out)
+        until(lambda: generation(out) > first)
+        told = state_of(out)
+        assert (told["state"], told["stage"]) == ("running", "searching")
+        assert still_runs(told["process"])
+        assert told["process"]["pid"] == fit.pid
+        assert told["seconds_left"] > 0
+        assert told["parameters"]["gmax"]["unit"] == "nS"
+        rows = (out / "history.csv").read_text().splitlines()
+        assert all(float(row.split(",")[4]) > 0 for row in rows[1:])
+    finally:
+        fit.kill()
+        fit.communicate()
+    assert state_of(out)["state"] == "running"
+    assert still_runs(state_of(out)["process"]) is False
+
+
+@ON_POSIX
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_says_so(number, code, tmp_path):
+    out = tmp_path / "out"
+    fit = begun(out, *ENDLESS)
+    try:
+        until(lambda: generation(out) > 0)
+        fit.send_signal(number)
+        assert fit.wait(120) == code
+    finally:
+        fit.kill()
+        fit.communicate()
+    assert (state_of(out)["state"], state_of(out)["reason"]) == ("interrupted", "interrupted")
+    assert not (out / ".running").exists()
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("channelfit.front.kinds.summarize", fails)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (InputError("no memory is left"), "failed", "no memory is left"),
+        (KeyboardInterrupt(), "interrupted", "interrupted before it was done"),
+        (ZeroDivisionError(), "failed", "ZeroDivisionError"),
+    ],
+)
+def test_a_run_that_breaks_off_says_why(error, state, reason, tmp_path, monkeypatch):
+    failing(monkeypatch, error)
+    CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(tmp_path / "out"), *SMALL])
+    told = state_of(tmp_path / "out")
+    assert (told["state"], told["reason"]) == (state, reason)
+
+
+def test_a_fit_that_is_saved_says_that_it_is_finished(tmp_path):
+    found = read_fit(MODEL)
+    assert state_of(found.save(tmp_path / "run"))["state"] == "finished"
+
+
+def test_it_says_which_ranges_are_logarithmic(tmp_path):
+    plan = read_fit(MODEL).plan
+    folder = run_folder.RunFolder(Claim(tmp_path / "run"), plan)
+    scales = {p.name: p.scale for p in plan.problem.parameters}
+    told = state_of(folder.path)["logarithmic"]
+    assert told == [name for name, scale in scales.items() if scale == "log"]
+    plan = read_fit(MODEL.parent / "herg_beattie.yaml").plan
+    assert "p1" in state_of(run_folder.RunFolder(Claim(tmp_path / "b"), plan).path)["logarithmic"]
+
+
+def test_a_claim_without_a_run_leaves_no_state(tmp_path):
+    claim = Claim(tmp_path / "new")
+    assert state_of(claim.path)["state"] == "running"
+    claim.release()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "old").mkdir()
+    Claim(tmp_path / "old").release()
+    assert not list((tmp_path / "old").iterdir())
+
+
+# --- what it may not cost ------------------------------------------------------------------------
+
+
+def test_a_state_that_cannot_be_written_is_told_once_and_ends_no_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "TELL_EVERY", 0.0)
+    write = run_folder.write_text
+
+    def full(path: Path, text: str) -> None:
+        if path.name in ("state.json", "history.csv"):
+            raise InputError("cannot be written: No space left on device", path)
+        write(path, text)
+
+    def full_for_states(path: Path, text: str) -> None:
+        if path.name == "state.json":
+            raise InputError("cannot be written: No space left on device", path)
+        write(path, text)
+
+    for number, writer in enumerate((full, full_for_states)):
+        monkeypatch.setattr(run_folder, "write_text", writer)
+        out = tmp_path / str(number)
+        said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(out), *SMALL])
+        assert said.stderr.count("Warning: ") == 1
+        assert "No space left on device; the search goes on" in said.stderr
+        assert (out / "summary.json").exists()
+        assert said.exit_code == (2 if writer is full else 0)  # the history is a result
+
+
+def test_writings_that_take_long_become_rare(tmp_path, monkeypatch):
+    """A hundredth of the time at most: a writing of 50 ms is followed by 5 s without any."""
+    now, written = [0.0], []
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return now[0]
+
+    def slow(path: Path, text: str) -> None:
+        now[0] += 0.025
+        written.append(now[0])
+
+    monkeypatch.setattr(run_folder, "time", Clock)
+    monkeypatch.setattr(run_folder, "write_text", slow)
+    plan = read_fit(MODEL).plan
+    folder = run_folder.RunFolder(Claim(tmp_path / "run"), plan)
+    written.clear()
+    for k in range(1, 2001):
+        now[0] += 0.01
+        folder.record(Progress(k, 1.0, 2.0, 8 * k, 0.1 * k, 80.0, None, None))
+    states = written[1::2]
+    assert 3 <= len(states) <= 5
+    assert all(later - earlier >= 5.0 for earlier, later in pairwise(states))
+
+
+def test_a_folder_that_is_gone_from_under_a_process_ends_no_fit(tmp_path, monkeypatch):
+    def gone() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    claim = Claim(tmp_path / "run")
+    monkeypatch.undo()
+    assert state_of(claim.path)["directory"] == ""
+
+
+# --- whether a process still runs -----------------------------------------------------------------
+
+
+def test_a_process_is_told_from_a_later_one_with_its_number():
+    here = this_process()
+    assert still_runs(here) is True
+    assert still_runs(here | {"started": "another moment"}) is False
+
+
+def test_a_process_that_has_ended_is_gone_before_its_parent_has_asked_for_it():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    told = {"pid": child.pid, "started": processes._started(child.pid), "host": processes.host()}
+    assert still_runs(told) is True
+    child.kill()
+    until(lambda: still_runs(told) is False)
+    if sys.platform == "linux":
+        assert Path(f"/proc/{child.pid}").exists()
+    child.communicate()
+    assert still_runs(told) is False
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"host": "another computer"},
+        {"pid": "1; rm -rf /"},
+        {"pid": -1},
+        {"pid": 0},
+        {"pid": 2**70},
+        {"pid": None},
+        {"started": ""},
+        {"started": None},
+    ],
+)
+def test_of_what_cannot_be_seen_from_here_nothing_is_said(changed):
+    assert still_runs(this_process() | changed) is None
+
+
+def test_a_program_may_have_brackets_in_its_name(tmp_path):
+    if sys.platform != "linux":
+        pytest.skip("only Linux tells the name of a program before its state")
+    strange = tmp_path / ") S 1 2 (x"
+    strange.symlink_to("/bin/sleep")
+    child = subprocess.Popen([strange, "600"])
+    started = processes._started(child.pid)
+    child.kill()
+    child.communicate()
+    assert started.split()[-1].isdigit()
+    assert os.path.basename(strange) not in started

@@ -1,0 +1,562 @@
+"""Every backend against the reference, and both against what is known exactly."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import mpmath  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
+
+from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.problem.waves import Constant, Ramp, Segment
+from channelfit.reading.errors import InputError
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.reference_matrices import propagator, steady_state
+from channelfit.scoring.scorer import make_scorer
+from support.schemes import (
+    N_CANDIDATES,
+    PROTOCOLS,
+    SHIPPED,
+    candidates,
+    from_yaml,
+    largest_error,
+    model_named,
+    scored,
+    simulated,
+    true_costs,
+    true_currents,
+)
+from support.truths import slow_but
+
+#: Single precision shares its generated code's shape with double; a compile takes seconds.
+IN_FLOAT32 = ["model_b", "na_hh", "herg_markov", "na_markov"]
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
+
+# --- models and protocols ------------------------------------------------------------------------
+
+
+# --- cpu against reference -----------------------------------------------------------------------
+
+EVERY_CPU = [(n, "float64") for n in [*SHIPPED, "cycle", "leak"]] + [
+    (n, "float32") for n in IN_FLOAT32
+]
+#: Less models that others are like: in states (k_hh and na_markov: herg_markov), in gates
+#: (na_nav15: na_hh).
+QUICK_CPU = [(n, t) for n, t in EVERY_CPU if n not in ("k_hh", "na_nav15", "na_markov")]
+
+
+@pytest.mark.parametrize(("name", "dtype"), slow_but(QUICK_CPU, EVERY_CPU))
+def test_currents_equal_the_reference(name: str, dtype: str) -> None:
+    problem, truth = simulated(name, *PROTOCOLS.values()), true_currents(name)
+    parameters = candidates(problem.model, N_CANDIDATES)
+    test = make_scorer(problem, "cpu", dtype).simulate(parameters)
+    least = 1e-6 if dtype == "float64" else 1e-3
+    pairs = zip(PROTOCOLS, test, truth, strict=True)
+    errors = {key: largest_error(a, b, least) for key, a, b in pairs}
+    assert max(errors.values()) < TOLERANCE[dtype], errors
+
+
+@pytest.mark.parametrize(("name", "dtype"), slow_but(QUICK_CPU, EVERY_CPU))
+def test_cost_equals_the_weighted_mean_square(name: str, dtype: str) -> None:
+    problem = scored(name)
+    parameters = candidates(problem.model, N_CANDIDATES, seed=1)
+    score = make_scorer(problem, "cpu", dtype).score(parameters)
+    assert (score.status == OK).all()
+    cost, status, by_currents = true_costs(name)
+    assert score.cost == pytest.approx(by_currents, rel=TOLERANCE[dtype])
+    assert cost == pytest.approx(by_currents, rel=1e-12)
+    assert np.array_equal(status, score.status)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 16, 33])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_any_number_of_candidates(backend: str, n: int) -> None:
+    problem = scored("model_a")
+    scorer = make_scorer(problem, backend)
+    parameters = candidates(problem.model, 33)
+    all_costs = scorer.score(parameters).cost
+    score = scorer.score(parameters[:, :n])
+    assert score.cost.shape == score.status.shape == (n,)
+    assert score.status.dtype == np.int8
+    assert np.array_equal(score.cost, all_costs[:n])
+    shapes = [out.shape for out in scorer.simulate(parameters[:, :n])]
+    assert shapes == [(p.n_sweeps, p.n_times_max, n) for p in PROTOCOLS.values()]
+
+
+def test_a_family_alone_and_in_company_gives_the_same_currents() -> None:
+    """Common beginnings are simulated once; that must not show."""
+    parameters = candidates(model_named("cycle"), 5)
+    together = make_scorer(simulated("cycle", *PROTOCOLS.values()), "cpu").simulate(parameters)
+    for protocol, current in zip(PROTOCOLS.values(), together, strict=True):
+        if protocol.carry_over:
+            continue
+        for k, sweep in enumerate(protocol.sweeps):
+            lone = Protocol("one", protocol.holding_mV, protocol.sampling_ms, (sweep,))
+            alone = make_scorer(simulated("cycle", lone), "cpu").simulate(parameters)[0][0]
+            n = protocol.n_times(k)
+            assert alone == pytest.approx(current[k, :n], rel=1e-12, abs=1e-12)
+
+
+# --- independence of candidates ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("cpu", "float64"), ("reference", "float64")])
+def test_a_bad_candidate_leaves_its_neighbors_alone(backend: str, dtype: str) -> None:
+    problem = scored("cycle")
+    scorer = make_scorer(problem, backend, dtype)
+    good = candidates(problem.model, N_CANDIDATES, seed=2)
+    bad = good.copy()
+    names = problem.model.parameter_names
+    bad[names.index("k3"), 3] = -1.0  # sqrt of it is NaN
+    bad[names.index("k4"), 5] = -1.0
+    bad[names.index("k1"), 8] = np.nan
+    bad[names.index("g"), 11] = np.nan
+    bad[names.index("g"), 12] = np.inf
+    bad[names.index("k2"), 13] = np.inf  # at the ceiling: an ordinary rate
+    failed = {3: NOT_FINITE, 5: NEGATIVE_RATE, 8: NOT_FINITE, 11: NOT_FINITE, 12: NOT_FINITE}
+    clean, mixed = scorer.score(good), scorer.score(bad)
+    assert {k: s for k, s in enumerate(mixed.status) if s != OK} == failed
+    assert np.isinf(mixed.cost[list(failed)]).all()
+    others = [k for k in range(N_CANDIDATES) if k not in failed and k != 13]
+    assert np.array_equal(mixed.cost[others], clean.cost[others])
+    assert np.isfinite(mixed.cost[13])
+    clean_currents, mixed_currents = scorer.simulate(good), scorer.simulate(bad)
+    for a, b in zip(clean_currents, mixed_currents, strict=True):
+        assert np.array_equal(a[..., others], b[..., others], equal_nan=True)
+        assert np.isnan(b[..., list(failed)]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("cycle", "float64"), ("na_hh", "float32"), ("na_markov", "float64")]
+)
+def test_order_and_threads_do_not_change_a_bit(name: str, dtype: str) -> None:
+    problem = scored(name)
+    scorer = make_scorer(problem, "cpu", dtype)
+    parameters = candidates(problem.model, 150, seed=3)
+    cost = scorer.score(parameters).cost
+    order = np.random.default_rng(0).permutation(150)
+    assert np.array_equal(scorer.score(parameters[:, order]).cost, cost[order])
+    assert scorer.score(parameters[:, 149:]).cost[0] == cost[149]
+    for n_threads in (1, 2, 5):
+        scorer.n_threads = n_threads  # type: ignore[attr-defined]
+        assert np.array_equal(scorer.score(parameters).cost, cost)
+
+
+def test_absurd_rates_are_bounded_alike() -> None:
+    problem = scored("cycle")
+    names = problem.model.parameter_names
+    parameters = np.repeat(problem.model.values()[:, None], 4, axis=1)
+    parameters[names.index("z")] = [5.0, -5.0, 0.0, 0.0]  # exp(+-400) at -80 mV
+    parameters[:6, 2], parameters[:6, 3] = 1e120, 0.0  # all at the ceiling, all at the floor
+    truth = make_scorer(problem, "reference").score(parameters)
+    test = make_scorer(problem, "cpu").score(parameters)
+    assert (test.status == OK).all()
+    assert (truth.status == OK).all()
+    assert test.cost == pytest.approx(truth.cost, rel=1e-9)
+
+
+# --- exact solutions -----------------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("backend", ["reference", "cpu"])
+
+
+@BOTH
+def test_two_states_relax_exponentially(backend: str) -> None:
+    model = model_named("model_a")
+    protocol = from_yaml(segments=[{"hold": 0.5}, {"step": 20, "for": 30}])
+    a, z, b, y, g = 0.05, 0.05, 0.04, 0.03, 5.0
+    parameters = np.array([[a], [z], [b], [y], [g]])
+    current = make_scorer(simulated("model_a", protocol), backend).simulate(parameters)[0][0, :, 0]
+
+    def limit_and_rate(v: float) -> tuple[float, float]:
+        up, down = a * np.exp(z * v), b * np.exp(-y * v)
+        return up / (up + down), up + down
+
+    (start, _), (end, rate) = limit_and_rate(-80.0), limit_and_rate(20.0)
+    t = protocol.times_ms
+    is_open = np.where(t < 0.5, start, end + (start - end) * np.exp(-rate * (t - 0.5)))
+    volts = np.where(t < 0.5, -80.0, 20.0)
+    assert model.parameter_names == ("a12", "z12", "a21", "z21", "gmax")
+    assert current == pytest.approx(g * is_open * (volts + 100), rel=1e-12)
+
+
+@BOTH
+def test_one_state_is_a_constant_conductance(backend: str) -> None:
+    scorer = make_scorer(simulated("leak", *PROTOCOLS.values()), backend)
+    parameters = np.array([[2.0, 3.0], [10.0, -5.0]])
+    for protocol, current in zip(PROTOCOLS.values(), scorer.simulate(parameters), strict=True):
+        expected = parameters[0] * (protocol.command()[..., None] - parameters[1])
+        assert current == pytest.approx(expected, rel=1e-12, abs=1e-10, nan_ok=True)
+
+
+def rates_at(model: ChannelModel, values: np.ndarray, v: float) -> list[np.ndarray]:
+    """Generator of every chain at one voltage, put together without any backend."""
+    scope: dict[str, object] = {**dict(zip(model.parameter_names, values, strict=True)), "v": v}
+    for name, expression in model.definitions:
+        scope[name] = evaluate(expression, scope)  # type: ignore[arg-type]
+    out = []
+    for chain in model.chains:
+        a = np.zeros((len(chain.states),) * 2)
+        for t in chain.transitions:
+            i, j = chain.states.index(t.source), chain.states.index(t.target)
+            rate = float(np.clip(evaluate(t.rate, scope), RATE_FLOOR, RATE_CEILING))  # type: ignore[arg-type]
+            a[j, i] += t.multiplicity * rate
+            a[i, i] -= t.multiplicity * rate
+        out.append(a)
+    return out
+
+
+def solved(model: ChannelModel, values: np.ndarray, protocol: Protocol) -> np.ndarray:
+    """(n_times,) pA of a first sweep by a general solver, rtol 1e-11, segment by segment."""
+    sizes = [len(c.states) for c in model.chains]
+    parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    y = np.concatenate([null_vector(a) for a in rates_at(model, values, protocol.holding_mV)])
+    t_all, volts, opened = protocol.times_ms, protocol.command()[0], np.empty(protocol.n_times(0))
+    for segment, (a, b) in zip(protocol.sweeps[0], protocol.sample_ranges(0), strict=True):
+
+        def slope(t: float, y: np.ndarray, segment: Segment = segment) -> np.ndarray:
+            generators = rates_at(model, values, float(segment.voltage(np.array([t]))[0]))
+            return np.concatenate([g @ y[p] for g, p in zip(generators, parts, strict=True)])
+
+        ends = (segment.start_ms, segment.end_ms)
+        at = np.append(np.clip(t_all[a:b], *ends), segment.end_ms)
+        ys = solve_ivp(slope, ends, y, "LSODA", at, rtol=1e-11, atol=1e-14, max_step=1.0).y
+        y, opened[a:b] = ys[:, -1], 1.0
+        for chain, part in zip(model.chains, parts, strict=True):
+            opened[a:b] *= (np.array(chain.conductances) @ ys[part, :-1]) ** chain.power
+    scope = dict(zip(model.parameter_names, values, strict=True))
+    g, e = float(evaluate(model.conductance, scope)), float(evaluate(model.reversal, scope))
+    return np.asarray(g * opened * (volts - e))
+
+
+def null_vector(a: np.ndarray) -> np.ndarray:
+    """Steady state by a least-squares solution of A p = 0, sum p = 1."""
+    stacked = np.vstack([a / np.abs(a).max(), np.ones(len(a))])
+    right = np.append(np.zeros(len(a)), 1.0)
+    return np.asarray(np.linalg.lstsq(stacked, right, rcond=None)[0])
+
+
+@BOTH
+def test_an_irreversible_cycle_against_a_general_solver(backend: str) -> None:
+    model = model_named("cycle")
+    values = np.array([0.8, 1.7, 0.9, 1e-12, 1e-12, 1e-12, 0.01, 3.0])
+    protocol = from_yaml(
+        segments=[{"hold": 1}, {"step": 30, "for": 8.03}, {"ramp": [30, -60], "for": 4}]
+    )
+    truth = solved(model, values, protocol)
+    current = make_scorer(simulated("cycle", protocol), backend).simulate(values[:, None])[0]
+    assert np.abs(current[0, :, 0] - truth).max() / np.abs(truth).max() < 1e-8
+
+
+@BOTH
+def test_states_that_are_left_never(backend: str) -> None:
+    """C is left at 1e-30 /ms: at rest everything is there, and nothing underflows."""
+    values = np.array([1.0, 2.0, 1e-30, 1e-30, 1e-30, 1e-30, 0.0, 3.0])
+    protocol = PROTOCOLS["steps"]
+    current = make_scorer(simulated("cycle", protocol), backend).simulate(values[:, None])[0]
+    assert current[..., 0] == pytest.approx(3.0 * (protocol.command() + 80), rel=1e-14)
+
+
+def test_steady_state_against_fractions() -> None:
+    """Relative accuracy of every occupancy, rates over 34 decades."""
+    rng = np.random.default_rng(5)
+    for n in (1, 2, 3, 5, 9):
+        rates = 10.0 ** rng.uniform(-30, 4, (n, n)) * (1 - np.eye(n))
+        exact = [[Fraction(float(x)) for x in row] for row in rates]
+        for k in range(n):
+            exact[k][k] = -sum((exact[j][k] for j in range(n) if j != k), Fraction(0))
+        p = fraction_null_vector(exact)
+        assert steady_state(rates) == pytest.approx([float(x) for x in p], rel=1e-14, abs=0)
+
+
+def fraction_null_vector(a: list[list[Fraction]]) -> list[Fraction]:
+    n = len(a)
+    rows = [[*a[i], Fraction(0)] for i in range(n - 1)] + [[Fraction(1)] * (n + 1)]
+    for k in range(n):
+        pivot = next(i for i in range(k, n) if rows[i][k] != 0)
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        rows[k] = [x / rows[k][k] for x in rows[k]]
+        for i in range(n):
+            if i != k and rows[i][k] != 0:
+                factor = rows[i][k]
+                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[k], strict=True)]
+    return [row[-1] for row in rows]
+
+
+def test_propagator_against_forty_digits() -> None:
+    """500 samples of 0.1 ms with rates up to the ceiling: the truth is true to 1e-13."""
+    rng = np.random.default_rng(6)
+    with mpmath.workdps(40):
+        for n in (2, 3, 5, 6):
+            rates = 10.0 ** rng.uniform(-6, 4, (n, n)) * (1 - np.eye(n))
+            if n == 5:  # a chain of states, with rates down to the floor
+                near = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) == 1
+                rates = 10.0 ** rng.uniform(-30, 4, (n, n)) * near
+            a = mpmath.matrix(rates.tolist())
+            for k in range(n):
+                a[k, k] = -mpmath.fsum(a[j, k] for j in range(n) if j != k)
+            exact = mpmath.expm(a * mpmath.mpf(0.1) / 2**14, method="taylor")
+            for _ in range(14):
+                exact = exact * exact
+            p, x = mpmath.matrix([1] + [0] * (n - 1)), np.eye(n)[0]
+            own = propagator(0.1 * rates[None])[0]
+            for _ in range(500):
+                p, x = exact * p, own @ x
+                assert np.abs(x - np.array([float(v) for v in p])).max() < 1e-13
+
+
+# --- moving voltage ------------------------------------------------------------------------------
+
+#: Rates of the circle from 0.001 to 0.01 /ms on a ramp from -60 to -30 mV: no state empties in a
+#: step of 16 ms, so no candidate is stiff and every step is a single one.
+GENTLE = np.array(
+    [0.003 * np.exp(2.25), 0.002, 0.003, 0.001, 0.002 * np.exp(-2.25), 0.001, 0.05, 1]
+)
+
+
+def sampled_ramp(h: float) -> Protocol:
+    """One step a sample (1 mV or less), so a finer sampling is a finer step; same ramp."""
+    ramp = (Segment(0.0, 480.0, Ramp(-60.0, -30.0)), Segment(480.0, 496.0, Constant(-30.0)))
+    return Protocol("ramp", -60.0, h, (ramp,))
+
+
+def slow_gate() -> np.ndarray:
+    """k_hh_gate, thirty times slower, so that a step of 16 ms resolves it."""
+    model = model_named("k_hh_gate")
+    values = model.values()
+    for name in ("a1", "b1"):
+        values[model.parameter_names.index(name)] /= 30
+    return values
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["cycle", "k_hh_gate"])
+def test_the_integrator_is_of_order_four(name: str, backend: str) -> None:
+    parameters = (GENTLE if name == "cycle" else slow_gate())[:, None]
+    currents = []
+    for h in (16.0, 8.0, 4.0, 2.0, 0.5):
+        problem = simulated(name, sampled_ramp(h))
+        current = make_scorer(problem, backend).simulate(parameters)[0][0, :, 0]
+        currents.append(current[:: round(16 / h)][:31])
+    errors = [np.abs(c - currents[-1]).max() for c in currents[:-1]]
+    orders = np.log2(np.array(errors[:-1]) / errors[1:])
+    assert np.all(np.abs(orders - 4) < 0.2), orders
+
+
+def test_refine_converges_at_the_same_order() -> None:
+    problem = simulated("cycle", sampled_ramp(16.0))
+    traces = [
+        ReferenceScorer(problem, refine=r).simulate(GENTLE[:, None])[0] for r in (1, 2, 4, 32)
+    ]
+    errors = [np.abs(t - traces[-1]).max() for t in traces[:-1]]
+    orders = np.log2(np.array(errors[:-1]) / errors[1:])
+    assert np.all(np.abs(orders - 4) < 0.2), orders
+
+
+@BOTH
+def test_a_fast_gate_follows_the_voltage_without_lag(backend: str) -> None:
+    """At 40 relaxations a step or more a chain of two states is at its limit at every sample."""
+    model = model_named("model_a")
+    known = {"a12": 200.0, "z12": 0.05, "a21": 200.0, "z21": 0.05, "gmax": 2.0}
+    parameters = np.array([[known[name]] for name in model.parameter_names])
+    protocol = Protocol("ramp", -60.0, 0.1, ((Segment(0.0, 30.0, Ramp(-60.0, 20.0)),),))
+    current = make_scorer(simulated("model_a", protocol), backend).simulate(parameters)[0][0, :, 0]
+    v = protocol.command()[0]
+    limit = 2.0 * (v + 100.0) / (1.0 + np.exp(-2 * 0.05 * v))
+    # What is left is the physical lag: the limit moves 80/30 mV/ms, the gate follows in 1/400 ms.
+    assert np.abs(current - limit).max() < 3e-4 * limit.max()
+
+
+@pytest.mark.parametrize(
+    "name", ["herg_beattie", "herg_markov", "k_hh", "na_hh", "na_nav15", "na_markov"]
+)
+def test_discretization_of_a_sine_wave(name: str) -> None:
+    """The hERG sine wave's voltage, 0.1 ms a sample, against a general solver."""
+    terms = [{"amplitude": a, "omega": w} for a, w in ((54, 0.007), (26, 0.037), (10, 0.19))]
+    protocol = from_yaml(
+        segments=[
+            {"step": 40, "for": 5},
+            {"step": -80, "for": 20},
+            {"sines": {"offset": -30, "terms": terms, "origin": -475}, "for": 100},
+        ]
+    )
+    model = model_named(name)
+    truth = solved(model, model.values(), protocol)
+    current = make_scorer(simulated(name, protocol), "cpu").simulate(model.values()[:, None])[0]
+    assert np.abs(current[0, :, 0] - truth).max() / np.abs(truth).max() < 1e-6
+
+
+# --- gates and schemes ---------------------------------------------------------------------------
+
+
+def expanded(name: str, *protocols: Protocol) -> Problem:
+    return Problem(model_named(name).expanded(), tuple(Experiment(p) for p in protocols))
+
+
+#: Held voltage is exact, so gates and scheme agree to rounding. Where the voltage moves they are
+#: integrated by different methods of order four and agree as far as each is accurate.
+HELD, MOVING = ("steps", "unequal sweeps", "carry over"), ("off the grid", "ramp", "sines")
+GATES_AND_SCHEME = [(HELD, 1e-12), (MOVING, 1e-3)]
+
+
+@pytest.mark.parametrize(("kinds", "tolerance"), GATES_AND_SCHEME, ids=["held", "moving"])
+@pytest.mark.parametrize("name", ["na_hh", "k_hh_gate", "herg_beattie"])
+def test_gates_equal_their_expanded_scheme(
+    name: str, kinds: tuple[str, ...], tolerance: float
+) -> None:
+    protocols = [PROTOCOLS[k] for k in kinds]
+    model = model_named(name)
+    parameters = candidates(model, 8, seed=4)
+    parameters[model.parameter_names.index(str(model.conductance))] = 1.0
+    # Rates of herg_beattie change e-fold in 2.5 mV: both methods need fine steps on these commands.
+    gates = ReferenceScorer(simulated(name, *protocols), refine=8).simulate(parameters)
+    scheme = ReferenceScorer(expanded(name, *protocols), refine=8).simulate(parameters)
+    for a, b in zip(gates, scheme, strict=True):
+        assert np.nanmax(np.abs(a - b)) < tolerance * 100  # open probability times 100 mV
+
+
+@pytest.mark.parametrize(("kinds", "tolerance"), GATES_AND_SCHEME, ids=["held", "moving"])
+def test_a_gate_to_the_fourth_equals_five_states_in_the_generated_code(
+    kinds: tuple[str, ...], tolerance: float
+) -> None:
+    protocols = [PROTOCOLS[k] for k in kinds]
+    parameters = candidates(model_named("k_hh_gate"), 20, seed=4)
+    gate = make_scorer(simulated("k_hh_gate", *protocols), "cpu").simulate(parameters)
+    states = make_scorer(simulated("k_hh", *protocols), "cpu").simulate(parameters)
+    for a, b in zip(gate, states, strict=True):
+        assert largest_error(a, b) < tolerance
+
+
+# --- properties ----------------------------------------------------------------------------------
+
+RATES = st.floats(-12, 4).map(lambda x: 10.0**x)
+
+
+@st.composite
+def random_schemes(draw: st.DrawFn) -> ChannelModel:
+    """Two to five states in a ring, one way or both, with chords."""
+    n = draw(st.integers(2, 5))
+    states = [f"S{k}" for k in range(n)]
+    pairs = {(k, (k + 1) % n) for k in range(n)}
+    others = [(i, j) for i in range(n) for j in range(n) if i != j]
+    pairs |= draw(st.sets(st.sampled_from(others)))
+    slopes = st.floats(-0.1, 0.1)
+    rates = {f"S{i} -> S{j}": f"{draw(RATES)!r}*exp({draw(slopes)!r}*v)" for i, j in sorted(pairs)}
+    open_states = draw(st.lists(st.sampled_from(states), min_size=1, unique=True))
+    return build_model(
+        {
+            "states": states,
+            "rates": rates,
+            "current": {"open": open_states, "conductance": "2 nS", "reversal": "-100 mV"},
+        },
+        None,
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(random_schemes())
+def test_open_probability_stays_a_probability(model: ChannelModel) -> None:
+    protocols = [PROTOCOLS[k] for k in ("off the grid", "short segments", "recorded")]
+    problem = Problem(model, tuple(Experiment(p) for p in protocols))
+    currents = ReferenceScorer(problem).simulate(np.empty((0, 1)))
+    for protocol, current in zip(protocols, currents, strict=True):
+        share = current[..., 0] / (2.0 * (protocol.command() + 100))
+        assert np.nanmin(share) >= 0
+        assert np.nanmax(share) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_currents_of_the_generated_code_stay_between_shut_and_open(name: str) -> None:
+    problem = simulated(name, *PROTOCOLS.values())
+    model, parameters = problem.model, candidates(model_named(name), 200, seed=7)
+    scope = dict(zip(model.parameter_names, parameters, strict=True))
+    g, e = evaluate(model.conductance, scope), evaluate(model.reversal, scope)
+    currents = make_scorer(problem, "cpu").simulate(parameters)
+    for protocol, current in zip(PROTOCOLS.values(), currents, strict=True):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = current / (g * (protocol.command()[..., None] - e))
+        assert np.array_equal(np.isnan(current).all(axis=2), np.isnan(protocol.command()))
+        assert np.nanmin(share) > -1e-12
+        assert np.nanmax(share) < 1 + 1e-12
+
+
+@BOTH
+@settings(max_examples=20, deadline=None)
+@given(factor=st.floats(1e-6, 1e6), seed=st.integers(0, 99))
+def test_current_is_proportional_to_conductance(backend: str, factor: float, seed: int) -> None:
+    problem = simulated("model_b", PROTOCOLS["off the grid"])
+    parameters = candidates(problem.model, 2, seed)
+    more = parameters * np.where(np.arange(9) == 8, factor, 1.0)[:, None]
+    scorer = make_scorer(problem, backend)
+    expected = factor * scorer.simulate(parameters)[0]
+    assert scorer.simulate(more)[0] == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+@BOTH
+@settings(max_examples=20, deadline=None)
+@given(cut=st.floats(1.01, 6.9), on_grid=st.booleans())
+def test_a_segment_cut_in_two_gives_the_same_currents(
+    backend: str, cut: float, on_grid: bool
+) -> None:
+    cut = round(cut, 1) if on_grid else cut
+    rest = (Segment(7.0, 9.0, Constant(-40.0)),)
+    whole = (Segment(0.0, 1.0, Constant(-80.0)), Segment(1.0, 7.0, Constant(25.0)), *rest)
+    halves = (whole[0], Segment(1.0, cut, whole[1].wave), Segment(cut, 7.0, whole[1].wave), *rest)
+    protocols = [Protocol("p", -80.0, 0.1, (sweep,)) for sweep in (whole, halves)]
+    values = model_named("na_hh").values()[:, None]
+    a, b = make_scorer(simulated("na_hh", *protocols), backend).simulate(values)
+    assert largest_error(b, a) < 1e-12
+
+
+@BOTH
+def test_a_ramp_cut_at_a_sample_gives_the_same_currents(backend: str) -> None:
+    whole = (Segment(0.0, 8.0, Ramp(-80.0, 0.0)),)
+    halves = (Segment(0.0, 3.0, Ramp(-80.0, -50.0)), Segment(3.0, 8.0, Ramp(-50.0, 0.0)))
+    protocols = [Protocol("p", -80.0, 0.1, (sweep,)) for sweep in (whole, halves)]
+    values = model_named("na_hh").values()[:, None]
+    a, b = make_scorer(simulated("na_hh", *protocols), backend).simulate(values)
+    assert largest_error(b, a) < 1e-12
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_the_reference_refuses_single_precision() -> None:
+    with pytest.raises(InputError, match="float64 only, not float32"):
+        make_scorer(simulated("leak", PROTOCOLS["steps"]), "reference", "float32")
+
+
+@BOTH
+def test_nothing_to_score_is_said(backend: str) -> None:
+    problem = simulated("leak", PROTOCOLS["steps"])
+    with pytest.raises(InputError, match="nothing to score"):
+        make_scorer(problem, backend).score(np.ones((2, 1)))
+
+
+@BOTH
+def test_a_wrong_number_of_parameters_is_refused(backend: str) -> None:
+    scorer = make_scorer(simulated("leak", PROTOCOLS["steps"]), backend)
+    for shape in ((3, 1), (2,), (1, 2)):
+        with pytest.raises(ValueError, match="parameters must be"):
+            scorer.simulate(np.ones(shape))
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "message"),
+    [
+        ("gpu", "float64", 'backend "gpu" is not one of auto, reference, cpu'),
+        ("cpu", "float16", 'dtype "float16" is not one of float64, float32'),
+    ],
+)
+def test_unknown_backends_and_dtypes(backend: str, dtype: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_scorer(simulated("leak", PROTOCOLS["steps"]), backend, dtype)

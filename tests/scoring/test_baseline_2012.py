@@ -1,0 +1,386 @@
+"""The benchmark's 2012 design, run on the processor: against Euler in NumPy and the reference."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import baseline_2012
+import numpy as np
+import pytest
+import sympy
+from baseline_2012 import Baseline2012, kernel_text, next_generation
+from chains import chain_model, paper_protocols
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import exprel
+
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model, load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
+from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NOT_FINITE, OK
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
+from scoring import candidates, problem
+from support.cuda_host import HostCupy, compile_with_nvrtc, host_program
+from support.places import ROOT
+from support.truths import slow_but
+
+
+class OnHost:
+    """The kernel on this machine's processor, in place of a device."""
+
+    xp = np
+
+    def __init__(self, text: str) -> None:
+        self.program = host_program(text)
+
+    def fill(self, name: str, values: np.ndarray) -> None:
+        self.program.variable(name, np.float32, values.shape)[...] = values
+
+    def launch(self, name: str, blocks: int, threads: int, args: Any, shared_bytes: int) -> None:
+        self.program.launch(name, blocks, threads, args, shared_bytes)
+
+
+@cache
+def shipped(name: str) -> ChannelModel:
+    return load_model(ROOT / "models" / f"{name}.yaml")
+
+
+def steps(sampling_ms: float) -> Protocol:
+    return build_protocol(
+        {
+            "holding": "-90 mV",
+            "sampling": f"{sampling_ms} ms",
+            "segments": [
+                {"hold": "1 ms"},
+                {"step": {"values": [-30, 20]}, "for": "6 ms"},
+                {"step": -70, "for": "3 ms"},
+            ],
+        },
+        None,
+    )
+
+
+def mild(model: ChannelModel, n: int, seed: int = 0) -> np.ndarray:
+    """Rates of at most a few per ms, where forward Euler converges."""
+    rng = np.random.default_rng(seed)
+    rows = {"a": (0.05, 0.5), "z": (0.005, 0.02), "g": (1.0, 10.0)}
+    return np.array([rng.uniform(*rows[name[0]], n) for name in model.parameter_names])
+
+
+def recorded(protocol: Protocol, seed: int = 1) -> Recording:
+    rng = np.random.default_rng(seed)
+    shape = (protocol.n_sweeps, protocol.n_times_max)
+    weight = rng.choice([0.0, 1.0, 2.5], shape)
+    return Recording(protocol.times_ms, rng.normal(0, 300, shape), weight)
+
+
+def both(model: ChannelModel, protocols: list[Protocol], **options: Any) -> tuple[Any, Any]:
+    problem = Problem(
+        model, tuple(Experiment(p, recorded(p), 0.5 + k) for k, p in enumerate(protocols))
+    )
+    return (Baseline2012(problem, compiled=OnHost, **options), make_scorer(problem, "reference"))
+
+
+def largest_error(found: list[np.ndarray], truth: list[np.ndarray]) -> float:
+    worst = max(float(np.nanmax(np.abs(f - t))) for f, t in zip(found, truth, strict=True))
+    return worst / max(float(np.nanmax(np.abs(t))) for t in truth)
+
+
+def euler(problem: Problem, drawn: np.ndarray) -> np.ndarray:
+    """Costs (n_candidates,) by forward Euler in float64, written for this test alone."""
+    model, scheme = problem.model, problem.model.expanded()
+    given = {p.name: row for p, row in zip(model.parameters, drawn, strict=True)}
+    n, place = len(scheme.states), {state: i for i, state in enumerate(scheme.states)}
+
+    def value(expression: sympy.Expr, scope: dict[str, Any]) -> Any:
+        names = sorted(str(symbol) for symbol in expression.free_symbols)
+        function = sympy.lambdify(names, expression, [{"exprel": exprel}, "numpy"])
+        return function(*(scope[name] for name in names))
+
+    def matrix(v: float) -> np.ndarray:
+        q, scope = np.zeros((drawn.shape[1], n, n)), {**given, "v": v}
+        for name, definition in scheme.definitions:
+            scope[name] = value(definition, scope)
+        for t in scheme.transitions:
+            rate = float(t.multiplicity) * value(t.rate, scope)
+            q[:, place[t.target], place[t.source]] += rate
+            q[:, place[t.source], place[t.source]] -= rate
+        return q
+
+    matrices = cache(matrix)
+    conductance, reversal = value(model.conductance, given), value(model.reversal, given)
+    is_open = np.array([state in scheme.open_states for state in scheme.states], dtype=float)
+    cost, weights = np.zeros(drawn.shape[1]), 0.0
+    for experiment in problem.experiments:
+        protocol, recording = experiment.protocol, experiment.recording
+        assert recording is not None
+        for sweep, command in enumerate(protocol.command()):
+            at_rest = np.array(matrices(protocol.holding_mV))
+            at_rest[:, -1] = 1.0  # in place of one row: occupancies add up to 1
+            y = np.linalg.solve(at_rest, np.eye(n)[-1][:, None])
+            for k in range(protocol.n_times(sweep)):
+                v = float(command[k])
+                current = conductance * (v - reversal) * (is_open @ y)[:, 0]
+                weight = experiment.weight * recording.weight[sweep, k]
+                if weight:
+                    cost += weight * (current - recording.current_pA[sweep, k]) ** 2
+                    weights += weight
+                y = y + protocol.sampling_ms * (matrices(v) @ y)
+    return np.asarray(cost / weights)
+
+
+@pytest.mark.parametrize("n_states", slow_but([2, 4, 9], range(2, 10)))
+def test_costs_of_every_chain_are_those_of_euler_in_numpy(n_states: int) -> None:
+    """The very problem of benchmarks/states.py."""
+    model = chain_model(n_states)
+    paper, drawn = problem(model, paper_protocols()), candidates(model, 8)
+    found = Baseline2012(paper, compiled=OnHost).score(drawn)
+    assert (found.status == OK).all()
+    np.testing.assert_allclose(found.cost, euler(paper, drawn), rtol=5e-6)
+
+
+@pytest.mark.parametrize(
+    "name",
+    slow_but(
+        ["model_a", "na_hh", "herg_markov"],
+        [
+            "model_a",
+            "model_b",
+            "model_c",
+            "k_hh",
+            "k_hh_gate",
+            "na_hh",
+            "herg_beattie",
+            "herg_markov",
+            "na_markov",
+        ],
+    ),
+)
+def test_costs_of_every_shipped_scheme_are_those_of_euler_in_numpy(name: str) -> None:
+    """Cycles, several open states, gates as their scheme; weights that differ by sample."""
+    model = shipped(name)
+    design, _ = both(model, [steps(0.002), steps(0.005)])
+    assert "constantData[samples + 2*k + 1]" in design.text  # weighed
+    drawn = model.values()[:, None] * np.linspace(0.9, 1.1, 5)
+    truth = euler(design.problem, drawn)
+    assert np.isfinite(truth).all()
+    np.testing.assert_allclose(design.score(drawn).cost, truth, rtol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["model_a", "model_b", "model_c"])
+def test_traces_and_scores_come_near_the_reference_at_a_fine_interval(name: str) -> None:
+    model, drawn = shipped(name), mild(shipped(name), 37)
+    design, reference = both(model, [steps(0.002), steps(0.005)])
+    truth = reference.simulate(drawn)
+    assert largest_error(design.simulate(drawn), truth) < 3e-3
+    found, expected = design.score(drawn), reference.score(drawn)
+    assert (found.status == OK).all()
+    np.testing.assert_allclose(found.cost, expected.cost, rtol=1e-3)
+
+
+def test_the_error_is_that_of_forward_euler() -> None:
+    model = shipped("model_b")
+    errors = []
+    for sampling in (0.02, 0.01, 0.005):
+        design, reference = both(model, [steps(sampling)])
+        drawn = mild(model, 8)
+        errors.append(largest_error(design.simulate(drawn), reference.simulate(drawn)))
+    assert errors[0] / errors[1] == pytest.approx(2, rel=0.1)
+    assert errors[1] / errors[2] == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize("threads", [32, 96, 320])
+@pytest.mark.parametrize("stored", ["shared", "registers"])
+def test_neither_block_nor_memory_changes_a_bit(stored: str, threads: int) -> None:
+    drawn = mild(shipped("model_c"), 50)
+    plain, _ = both(shipped("model_c"), [steps(0.05)], threads=64)
+    other, _ = both(shipped("model_c"), [steps(0.05)], threads=threads, stored=stored)
+    np.testing.assert_array_equal(other.score(drawn).cost, plain.score(drawn).cost)
+
+
+def test_constant_memory_takes_whole_sweeps_and_no_more_than_there_is() -> None:
+    """12,500 samples at once; of 5,000 a sweep three sweeps; of 80,000 what there is room for."""
+    model = chain_model(2)
+    (once,) = Baseline2012(problem(model, paper_protocols()), compiled=OnHost).loads
+    assert len(once.parts) == 25
+    fine = Baseline2012(problem(model, paper_protocols(5000)), compiled=OnHost).loads
+    assert [len(load.parts) for load in fine] == [3] * 8 + [1]
+    assert all(part.begins and part.ends for load in fine for part in load.parts)
+    wave = Experiment(load_protocol(ROOT / "protocols" / "herg_sine_wave.yaml"))
+    long = Baseline2012(Problem(model, (wave,)), compiled=OnHost).loads
+    assert sum(part.n for load in long for part in load.parts) == 80_000
+    assert max(len(load.values) for load in (once, *fine, *long)) <= 64 * 1024 // 4
+
+
+def test_costs_of_refilled_constant_memory_are_those_of_euler_in_numpy() -> None:
+    paper, drawn = problem(chain_model(3), paper_protocols(5000)), candidates(chain_model(3), 2)
+    found = Baseline2012(paper, compiled=OnHost).score(drawn)
+    np.testing.assert_allclose(found.cost, euler(paper, drawn), rtol=2e-5)
+
+
+def test_sweeps_longer_than_constant_memory_go_on_where_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, drawn = shipped("model_b"), mild(shipped("model_b"), 5)
+    protocols = [steps(0.05), steps(0.04)]  # sweeps of 200 and 250 samples
+    whole, _ = both(model, protocols)
+    assert len(whole.loads) == 1
+    monkeypatch.setattr(baseline_2012, "CAPACITY", 90)
+    cut, _ = both(model, protocols)
+    assert sum(not part.begins for load in cut.loads for part in load.parts) > 10
+    assert max(len(load.values) for load in cut.loads) <= 90
+    for found, expected in zip(cut.simulate(drawn), whole.simulate(drawn), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(cut.score(drawn).cost, whole.score(drawn).cost, rtol=1e-6)
+
+
+def test_stiff_candidates_cost_inf_and_leave_their_neighbors_alone() -> None:
+    model, drawn = shipped("model_b"), mild(shipped("model_b"), 9)
+    design, _ = both(model, [steps(0.1)])
+    alone = design.score(drawn).cost
+    drawn[1, [2, 5]] = 1.0  # z12 of 1 per mV: 1e8 per ms at +20 mV
+    drawn[0, 7] = np.nan
+    score = design.score(drawn)
+    failed = np.isin(np.arange(9), [2, 5, 7])
+    np.testing.assert_array_equal(score.status, np.where(failed, NOT_FINITE, OK))
+    np.testing.assert_array_equal(score.cost, np.where(failed, np.inf, alone))
+
+
+def test_gates_run_as_their_scheme() -> None:
+    model = shipped("k_hh_gate")
+    problem = Problem(model, (Experiment(steps(0.002), recorded(steps(0.002))),))
+    values = model.values()[:, None]
+    found = Baseline2012(problem, compiled=OnHost).simulate(values)
+    assert largest_error(found, make_scorer(problem, "reference").simulate(values)) < 3e-3
+
+
+def test_voltage_that_moves_is_followed_from_sample_to_sample() -> None:
+    model = shipped("herg_beattie")
+    waves = build_protocol(
+        {
+            "holding": "-80 mV",
+            "sampling": "0.02 ms",
+            "segments": [
+                {"hold": 2},
+                {"ramp": [-80, 20], "for": 20},
+                {"sines": {"offset": -30, "terms": [{"amplitude": 50, "omega": 0.3}]}, "for": 30},
+            ],
+        },
+        None,
+    )
+    design, reference = both(model, [waves])
+    values = model.values()[:, None]
+    assert largest_error(design.simulate(values), reference.simulate(values)) < 3e-3
+    np.testing.assert_allclose(design.score(values).cost, reference.score(values).cost, rtol=2e-3)
+
+
+def test_shared_memory_holds_what_a_step_needs() -> None:
+    design, _ = both(shipped("model_b"), [steps(0.1)])
+    assert design.thread_bytes == 4 * 11  # 7 entries of Q, 3 occupancies, 1 to make it odd
+    nine, _ = both(chain_model(9), [steps(0.1)], threads=1024)
+    assert nine.thread_bytes == 4 * 35
+    assert nine.threads == 320
+    assert nine.shared_bytes <= baseline_2012.SHARED_BYTES
+    assert "&smem[" not in kernel_text(shipped("model_b"), "registers")
+
+
+def test_what_the_design_cannot_score() -> None:
+    partly = build_model(
+        {
+            "name": "partly",
+            "states": ["A", "B"],
+            "rates": {"A -> B": "k", "B -> A": "k"},
+            "current": {"open": {"A": 0.5, "B": 1.0}, "conductance": "1 nS", "reversal": "0 mV"},
+            "parameters": {"k": {"range": [0, 1], "value": 0.5}},
+        },
+        None,
+    )
+    with pytest.raises(InputError, match="open and closed"):
+        kernel_text(partly)
+    carried = replace(steps(0.1), carry_over=True)
+    with pytest.raises(InputError, match="starts every sweep from rest"):
+        both(shipped("model_b"), [carried])
+
+
+@pytest.mark.parametrize("stored", ["shared", "registers"])
+@pytest.mark.parametrize("n_states", slow_but([3, 6], range(2, 10)))
+def test_no_chain_spills_registers(n_states: int, stored: str) -> None:
+    told = compile_with_nvrtc(
+        kernel_text(chain_model(n_states), stored), options=("-std=c++17", "--ptxas-options=-v")
+    )
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in told
+    registers = int(re.search(r"Used (\d+) registers", told)[1])  # type: ignore[index]
+    assert registers <= 65536 // 512  # blocks of 512 can be launched
+
+
+@pytest.mark.parametrize("keep", ["score", "weighed", "trace"])
+@pytest.mark.parametrize(
+    "name", slow_but(["na_hh"], ["model_b", "herg_markov", "na_hh", "na_markov"])
+)
+def test_nvrtc_takes_the_text(name: str, keep: str) -> None:
+    assert "error" not in compile_with_nvrtc(kernel_text(shipped(name), keep=keep))
+
+
+def test_single_precision_throughout() -> None:
+    for name in ("model_b", "na_hh"):
+        assert "double" not in kernel_text(shipped(name))
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 60), st.integers(1, 9), st.floats(0, 1), st.floats(0, 1), st.integers(0, 99))
+def test_a_generation_keeps_the_best_and_stays_in_range(
+    n: int, n_parameters: int, crossover: float, mutation: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    lower, upper = np.arange(n_parameters) - 3.0, np.arange(n_parameters) + 1.0
+    population = rng.uniform(lower, upper, (n, n_parameters))
+    cost = rng.choice([1.0, 2.0, np.inf], n)
+    children = next_generation(population, cost, lower, upper, rng, crossover, mutation)
+    assert children.shape == population.shape
+    np.testing.assert_array_equal(children[0], population[np.argmin(cost)])
+    assert ((children >= lower) & (children <= upper)).all()
+    if mutation == 0:  # every value comes from a parent, at its place
+        assert all(np.isin(children[:, i], population[:, i]).all() for i in range(n_parameters))
+    if mutation == crossover == 0:
+        parents = {tuple(row) for row in population}
+        assert {tuple(row) for row in children} <= parents
+
+
+def test_the_whole_design_finds_its_own_data() -> None:
+    """Scores and generations together: the best never gets worse, and comes near."""
+    model = chain_model(2)
+    bare = Problem(model, (Experiment(steps(0.1)),))
+    currents = Baseline2012(bare, compiled=OnHost).simulate(model.values()[:, None])[0][..., 0]
+    recording = Recording(steps(0.1).times_ms, currents, np.ones(currents.shape))
+    design = Baseline2012(Problem(model, (Experiment(steps(0.1), recording),)), compiled=OnHost)
+    assert design.score(model.values()[:, None]).cost[0] < 1e-6
+    rng = np.random.default_rng(5)
+    lower, upper = np.array([(p.lower, p.upper) for p in model.parameters]).T
+    individuals = rng.uniform(lower, upper, (112, len(lower)))
+    best = []
+    for _ in range(60):
+        cost = design.score(individuals.T).cost
+        best.append(float(cost.min()))
+        individuals = next_generation(individuals, cost, lower, upper, rng, 0.8)
+    assert (np.diff(best) <= 0).all()
+    assert best[-1] < 1e-3 * float(np.mean(currents**2))
+
+
+def test_the_device_gets_the_same_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    baseline_2012._on_device.cache_clear()
+    model, drawn = shipped("model_b"), mild(shipped("model_b"), 300)
+    on_host, _ = both(model, [steps(0.1)])
+    on_device = Baseline2012(on_host.problem)
+    np.testing.assert_array_equal(on_device.score(drawn).cost, on_host.score(drawn).cost)
+    for found, expected in zip(on_device.simulate(drawn), on_host.simulate(drawn), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert 0 < on_device.occupancy() <= 1
+    baseline_2012._on_device.cache_clear()

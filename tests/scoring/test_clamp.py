@@ -1,0 +1,752 @@
+"""The clamp as a part of the model: against SciPy, NEURON, the ideal clamp, and differences."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+from click.testing import CliRunner
+from scipy import signal
+from scipy.integrate import solve_ivp
+
+import channelfit as cf
+from channelfit import InputWarning
+from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
+from channelfit.model.channel import ChannelModel, Parameter
+from channelfit.model.model_file import build_model, load_model
+from channelfit.problem.clamp import Clamp, LowPass, read_clamp
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK, OUT_OF_CLAMP
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.scoring.clamp import ClampScorer
+from channelfit.scoring.kernels.clamp_cuda import ClampCudaSource
+from channelfit.scoring.layout.clamp_grid import BEGIN, LENGTH, LEVELS, grid
+from channelfit.scoring.layout.low_pass import bessel_poles, modes, step_tables
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.membrane import membrane_potentials
+from channelfit.scoring.neuron import mechanisms
+from channelfit.scoring.reference_clamp import ClampReference
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.plan import simulate_surrogate
+from support.cuda_host import HostCupy, compile_with_nvrtc
+from support.places import ROOT
+
+STEP = Protocol.steps([-10], duration=1.2, holding=-100, sampling=0.02)
+STEPS = Protocol.steps([-30, 10], duration=3, holding=-100, sampling=0.05)
+#: Name, value and unit of every quantity of a clamp.
+QUANTITIES = (
+    ("series_resistance", 5.0, "MOhm"),
+    ("membrane_capacitance", 20.0, "pF"),
+    ("pipette_capacitance", 3.0, "pF"),
+    ("fraction", 0.7, ""),
+    ("prediction", 0.5, ""),
+    ("lag", 0.01, "ms"),
+    ("cancellation", 0.4, ""),
+    ("leak_conductance", 1.0, "nS"),
+    ("leak_reversal", -10.0, "mV"),
+    ("offset", 2.0, "mV"),
+    ("delay", 0.033, "ms"),
+)
+CUBIC = np.array([1.0, -2.0, 0.5, 3.0])
+FULL = {name: sympy.Float(value) for name, value, _ in QUANTITIES}
+PLAIN = {name: FULL[name] for name in ("series_resistance", "membrane_capacitance")}
+
+
+def model_named(name: str) -> ChannelModel:
+    return load_model(ROOT / "models" / f"{name}.yaml")
+
+
+def clamped(
+    model: ChannelModel, protocol: Protocol, low_pass: LowPass | None = None, **q: Any
+) -> Problem:
+    return Problem(model, (Experiment(protocol, clamp=Clamp(**q, low_pass=low_pass)),))
+
+
+def fitted_clamp(model: ChannelModel, low_pass: LowPass | None) -> tuple[ChannelModel, Clamp]:
+    """A model in which every quantity of the clamp is a parameter."""
+    extra = [
+        Parameter(name, unit, -abs(x) if name == "leak_reversal" else 0.0, 2 * abs(x), value=x)
+        for name, x, unit in QUANTITIES
+    ]
+    names = {p.name: sympy.Symbol(p.name, real=True) for p in extra}
+    whole = replace(model, parameters=(*model.parameters, *extra))
+    return whole, Clamp(**names, low_pass=low_pass)
+
+
+def with_all(name: str, protocol: Protocol, low_pass: LowPass | None = None) -> Problem:
+    """Surrogate data of a model in a file, with every quantity free."""
+    return of_all(model_named(name), protocol, low_pass)
+
+
+def of_all(channel: ChannelModel, protocol: Protocol, low_pass: LowPass | None = None) -> Problem:
+    """Surrogate data of a model with every quantity free."""
+    model, clamp = fitted_clamp(channel, low_pass)
+    problem = Problem(model, (Experiment(protocol, clamp=clamp),))
+    return simulate_surrogate(problem, ClampScorer(problem), 20.0, 1)
+
+
+def moving() -> Protocol:
+    return build_protocol(
+        {
+            "holding": "-90 mV",
+            "sampling": "0.05 ms",
+            "between_sweeps": {"carry_over": True, "rest": "3 ms"},
+            "segments": [
+                {"hold": "0.5 ms"},
+                {"ramp": ["-90 mV", "20 mV"], "for": "2 ms"},
+                {"step": {"values": ["0 mV", "-30 mV"]}, "for": "1 ms"},
+                {
+                    "sines": {
+                        "offset": "-40 mV",
+                        "terms": [{"amplitude": "30 mV", "frequency": "0.4 kHz"}],
+                    },
+                    "for": "2 ms",
+                },
+            ],
+        },
+        None,
+    )
+
+
+# --- against other integrators -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "quantities", "low_pass"),
+    [
+        ("na_hh", PLAIN, None),
+        pytest.param("na_hh", FULL, LowPass(2, 5.0), marks=pytest.mark.slow),
+        pytest.param("herg_markov", FULL, None, marks=pytest.mark.slow),
+    ],
+)
+def test_currents_are_those_of_the_whole_equations(
+    name: str, quantities: dict[str, Any], low_pass: LowPass | None
+) -> None:
+    problem = clamped(model_named(name), STEP, low_pass, **quantities)
+    values = problem.model.values()[:, None]
+    ours, truth = (make_scorer(problem, b).simulate(values)[0] for b in ("cpu", "reference"))
+    assert abs(ours - truth).max() < 1e-4 * abs(truth).max()
+
+
+@pytest.mark.slow
+def test_moving_commands_and_sweeps_that_carry_over_are_those_of_the_whole_equations() -> None:
+    problem = clamped(model_named("na_hh"), moving(), **FULL)
+    values = problem.model.values()[:, None]
+    ours, truth = (make_scorer(problem, b).simulate(values)[0] for b in ("cpu", "reference"))
+    assert abs(ours - truth).max() < 1e-4 * abs(truth).max()
+
+
+@pytest.mark.parametrize(
+    ("rest_ms", "at_mV", "ends_mV", "late"),
+    [
+        (20.0, -100.0, -100.0, 0.0),
+        (200.0, -100.0, -100.0, 0.033),
+        (200.0, -120.0, -100.0, 0.0),
+        (200.0, -100.0, 0.0, 0.0),
+        (0.0, -100.0, -100.0, 0.033),
+    ],
+)
+def test_sweeps_that_carry_over_are_those_of_one_long_sweep(
+    rest_ms: float, at_mV: float, ends_mV: float, late: float
+) -> None:
+    """Two sweeps with a rest between them beside the same command, all of it recorded. A sweep ends
+    at the potential of the rest while its channels still close, which no jump tells the next."""
+    end = {"hold": 2.0} if ends_mV == -100 else {"step": ends_mV, "for": 2.0}
+    parts = [{"hold": 1.0}, {"step": 0.0, "for": 3.0}, end]
+    command = {"holding": -100.0, "sampling": 0.05}
+    rows = [*parts[:1], {"step": {"values": [0.0, 20.0]}, "for": 3.0}, *parts[2:]]
+    between: dict[str, Any] = {"carry_over": True}
+    if rest_ms:
+        between |= {"rest": rest_ms} | ({"at": at_mV} if at_mV != -100 else {})
+    cut = build_protocol(command | {"between_sweeps": between, "segments": rows}, None)
+    rest = [{"step": at_mV, "for": rest_ms}] if rest_ms else []
+    second = [parts[0], {"step": 20.0, "for": 3.0}, end]
+    whole = build_protocol(command | {"segments": [*parts, *rest, *second]}, None)
+    model = model_named("na_hh")
+    values = model.values()[:, None]
+    quantities = PLAIN | {"cancellation": sympy.Float(1.0), "delay": sympy.Float(late)}
+    ours, truth = (
+        ClampScorer(clamped(model, protocol, **quantities)).simulate(values)[0][:, :, 0]
+        for protocol in (cut, whole)
+    )
+    assert np.isfinite(ours).all()
+    n = cut.n_times_max
+    first = round(rest_ms / 0.05) + n
+    for sweep, begin in enumerate((0, first)):
+        apart = abs(ours[sweep, 1:] - truth[0, begin + 1 : begin + n])
+        assert apart.max() < 1e-4 * abs(truth).max(), sweep
+
+
+def test_a_finer_mesh_changes_little_and_with_the_order_of_the_method() -> None:
+    at_once = FULL | {"delay": sympy.Integer(0)}  # of a delay errors depend on where it falls
+    problem = clamped(model_named("na_hh"), moving(), **at_once)
+    scorer, values = ClampScorer(problem), problem.model.values()[:, None]
+    shown = [scorer._run(False, values, level, True)[2] for level in range(4)]
+    steps = [abs(a - b).max() / abs(shown[3]).max() for a, b in pairwise(shown)]
+    assert steps[0] < 1e-4
+    assert steps[1] < steps[0] / 5
+    assert steps[2] < steps[1] / 5
+
+
+@pytest.mark.parametrize("resistance", [2.0, 10.0])
+def test_the_circuit_of_neuron(resistance: float) -> None:
+    """Sodium of the squid axon in NEURON's own hh, under an SEClamp with a capacitance."""
+    try:
+        h = mechanisms.neuron_hoc()
+    except mechanisms.NeuronUnavailable as error:
+        pytest.skip(str(error))
+    section = h.Section(name="cell")
+    section.L = section.diam = (1000 / np.pi) ** 0.5  # 1000 um2
+    section.cm, section.nseg = 2.0, 1  # 20 pF
+    section.insert("hh")
+    h.usetable_hh, h.celsius = 0, 6.3
+    section.gnabar_hh, section.gkbar_hh, section.gl_hh, section.ena = 5e-3, 0.0, 0.0, 50.0
+    clamp = h.SEClamp(section(0.5))
+    clamp.rs, clamp.dur1, clamp.amp1, clamp.dur2, clamp.amp2 = resistance, 200, -100, 10, -10
+    solver = h.CVode()
+    solver.active(1)
+    solver.atol(1e-11)
+    solver.rtol(1e-10)
+    try:
+        h.finitialize(-100)
+        times = STEP.times_ms[1:]
+        seen = []
+        for t in times:
+            solver.solve(200 + t)
+            seen.append(1e3 * clamp.i)
+    finally:
+        solver.active(0)
+        h.usetable_hh = 1
+    quantities = {
+        "series_resistance": sympy.Float(resistance),
+        "membrane_capacitance": FULL["membrane_capacitance"],
+    }
+    problem = clamped(model_named("na_hh"), STEP, **quantities)
+    ours = ClampScorer(problem).simulate(problem.model.values()[:, None])[0][0, 1:, 0]
+    channel = np.abs(seen)[times > 0.3].max()  # the peak of the channel, not that of the charging
+    assert abs(ours - seen)[times > 0.3].max() < 1e-4 * channel
+    assert abs(ours - seen).max() < 1e-4 * np.abs(seen).max()
+
+
+def test_a_clamp_without_resistance_is_the_ideal_one() -> None:
+    """Apart from samples at a jump, which show what was before it."""
+    model = model_named("na_hh")
+    values = model.values()[:, None]
+    ideal = make_scorer(Problem(model, (Experiment(STEPS),)), "cpu").simulate(values)[0][:, 1:]
+    off = []
+    for resistance in (1e-1, 1e-2, 1e-3, 1e-4, 0.0):
+        quantities = {
+            "series_resistance": sympy.Float(resistance),
+            "membrane_capacitance": FULL["membrane_capacitance"],
+            "cancellation": sympy.Integer(1),
+        }
+        quantities |= {"membrane_capacitance": sympy.Integer(0)} if not resistance else {}
+        quantities |= {"cancellation": sympy.Integer(0)} if not resistance else {}
+        problem = clamped(model, STEPS, **quantities)
+        off.append(abs(ClampScorer(problem).simulate(values)[0][:, 1:] - ideal).max())
+    peak = abs(ideal).max()
+    assert off[0] > 5 * off[1] > 20 * off[2]
+    assert max(off[3:]) < 1e-4 * peak
+
+
+# --- derivatives ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "low_pass"), [("na_hh", LowPass(4, 5.0)), ("herg_markov", None)])
+def test_derivatives_are_those_of_the_discrete_steps(name: str, low_pass: LowPass | None) -> None:
+    problem = with_all(name, moving() if name == "herg_markov" else STEPS, low_pass)
+    scorer, values = ClampScorer(problem), 1.03 * problem.model.values()
+    local, score = scorer.linearize(values[:, None]), scorer.score(values[:, None])
+    assert local.status[0] == OK
+    assert local.cost[0] == pytest.approx(score.cost[0], rel=1e-12)
+    for k, p in enumerate(problem.model.parameters):
+        length = np.sqrt(2 * local.cost[0] * local.curvature[k, k, 0])
+        errors = []
+        for step in (1e-3, 1e-4, 1e-5, 1e-6):
+            moved = np.repeat(values[:, None], 2, axis=1)
+            moved[k] += np.array([1, -1]) * step * abs(values[k])
+            ahead, behind = scorer._run(False, moved, 0, False)[0].cost
+            slope = (ahead - behind) / (2 * step * abs(values[k]))
+            errors.append(abs(slope - local.gradient[k, 0]) / length)
+        assert min(errors) < 1e-6, p.name
+
+
+def of_several_terms() -> ChannelModel:
+    """A current after Goldman, Hodgkin and Katz, a rectified one, and a leak, in one model."""
+    gate = {"alpha": "exp((v + 40)/20)", "beta": "exp(-(v + 40)/20)"}
+    document = {
+        "name": "several",
+        "temperature": "25 degC",
+        "definitions": {"bend": "1/(1 + exp((v - mid)/17))"},
+        "currents": {
+            "inward": {
+                "gates": {
+                    "m": {"power": 3, **gate},
+                    "h": {"alpha": "0.1*exp(-v/30)", "beta": "bh/(1 + exp(-(v + 20)/15))"},
+                },
+                "permeability": "p",
+                "ion": {"valence": 1, "inside": "nai", "outside": "140 mM"},
+            },
+            "outward": {
+                "gates": {"n": {"power": 1, **gate}},
+                "conductance": "g",
+                "rectification": "bend",
+                "reversal": "-80 mV",
+            },
+        },
+        "leak": {"conductance": "gl", "reversal": "-10 mV"},
+        "parameters": {
+            "mid": {"range": [0, 30], "unit": "mV", "value": 15},
+            "bh": {"range": [0.5, 10], "unit": "1/ms", "value": 3},
+            "p": {"range": [0.1, 10], "unit": "um3/ms", "value": 1},
+            "nai": {"range": [1, 50], "unit": "mM", "value": 10},
+            "g": {"range": [1, 50], "unit": "nS", "value": 10},
+            "gl": {"range": [0.1, 5], "unit": "nS", "value": 1},
+        },
+    }
+    return build_model(document, None)
+
+
+def test_a_current_of_several_terms_is_that_of_the_whole_equations() -> None:
+    problem = clamped(of_several_terms(), STEP, **PLAIN)
+    values = problem.model.values()[:, None]
+    ours, truth = (make_scorer(problem, b).simulate(values)[0] for b in ("cpu", "reference"))
+    assert abs(ours - truth).max() < 1e-4 * abs(truth).max()
+
+
+def test_a_current_of_several_terms_has_its_derivatives() -> None:
+    problem = of_all(of_several_terms(), STEPS)
+    scorer, values = ClampScorer(problem), 1.03 * problem.model.values()
+    local = scorer.linearize(values[:, None])
+    for name in ("mid", "bh", "p", "nai", "g", "gl", "series_resistance", "offset"):
+        k = problem.model.parameter_names.index(name)
+        moved = np.repeat(values[:, None], 2, axis=1)
+        moved[k] += np.array([1, -1]) * 1e-5 * abs(values[k])
+        ahead, behind = scorer._run(False, moved, 0, False)[0].cost
+        slope = (ahead - behind) / (2e-5 * abs(values[k]))
+        length = np.sqrt(2 * local.cost[0] * local.curvature[k, k, 0])
+        assert abs(slope - local.gradient[k, 0]) < 1e-6 * length, name
+
+
+def test_curvature_is_that_of_the_currents() -> None:
+    problem = with_all("na_hh", STEPS)
+    scorer, values = ClampScorer(problem), problem.model.values()
+    n, steps = len(values), 1e-5 * np.abs(values)
+    moved = np.concatenate([values[:, None] + np.diag(steps), values[:, None] - np.diag(steps)], 1)
+    shown = scorer.simulate(moved)[0].reshape(-1, 2 * n)
+    jacobian = (shown[:, :n] - shown[:, n:]) / (2 * steps)
+    wanted = 2 * jacobian.T @ jacobian / len(shown)
+    length = np.sqrt(np.diag(wanted))
+    found = scorer.linearize(values[:, None]).curvature[..., 0]
+    assert (abs(found - wanted) / np.outer(length, length)).max() < 1e-6
+
+
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+
+
+@pytest.mark.usefixtures("device")
+def test_a_gpu_takes_the_same_steps() -> None:
+    problem = with_all("na_hh", STEP, LowPass(3, 5.0))
+    parameters = problem.model.values()[:, None] * np.linspace(0.98, 1.02, 11)
+    cpu, cuda = ClampScorer(problem), make_scorer(problem, "cuda")
+    one, two = cpu.linearize(parameters), cuda.linearize(parameters)
+    np.testing.assert_allclose(two.cost, one.cost, rtol=1e-11)
+    np.testing.assert_array_equal(two.status, one.status)
+    scale = abs(one.gradient).max(axis=1, keepdims=True)
+    assert (abs(two.gradient - one.gradient) / scale).max() < 1e-9
+    scale = np.sqrt(np.einsum("iic->ic", one.curvature))
+    assert (abs(two.curvature - one.curvature) / (scale[:, None] * scale)).max() < 1e-9
+    on_device = to_host(cuda.score(sys.modules["cupy"].asarray(parameters)).cost)
+    np.testing.assert_allclose(on_device, one.cost, rtol=1e-11)
+    np.testing.assert_allclose(cuda.score(parameters).cost, one.cost, rtol=1e-11)
+    shown, truth = cuda.simulate(parameters)[0], cpu.simulate(parameters)[0]
+    assert abs(shown - truth).max() < 1e-9 * abs(truth).max()
+
+
+@pytest.mark.parametrize("derived", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_device_would_compile_it(derived: bool) -> None:
+    model, clamp = fitted_clamp(model_named("na_hh"), LowPass(4, 5.0))
+    free = tuple(range(len(model.parameters))) if derived else ()
+    compile_with_nvrtc(ClampCudaSource(model, clamp, free, 2).text)
+
+
+def test_a_score_depends_on_no_other_candidate() -> None:
+    problem = with_all("na_hh", STEP)
+    random = np.random.default_rng(3)
+    parameters = problem.model.values()[:, None] * random.uniform(0.5, 1.5, (1, 29))
+    scorer = ClampScorer(problem)
+    together = scorer.score(parameters)
+    for k in (0, 7, 28):
+        alone = scorer.score(parameters[:, k : k + 1])
+        assert alone.cost[0] == together.cost[k]
+        assert alone.status[0] == together.status[k]
+
+
+def test_a_current_that_escapes_the_clamp_is_taken_on_a_finer_mesh() -> None:
+    """20 MOhm and 500 nS: a spike whose time no mesh can know."""
+    model = model_named("na_hh")
+    values = model.values()[:, None].copy()
+    values[model.parameter_names.index("gmax")] = 3000.0
+    quantities = PLAIN | {"series_resistance": sympy.Float(20.0)}
+    problem = clamped(
+        model, Protocol.steps([-55], duration=4, holding=-90, sampling=0.02), **quantities
+    )
+    scorer = ClampScorer(problem)
+    errors = [scorer._run(False, values, level, True)[1][0] for level in range(3)]
+    assert not errors[0] <= 2e-4
+    assert np.isfinite(errors[2])
+    finest = scorer._run(False, values, len(LEVELS) - 1, True)[2]
+    shown = scorer.simulate(values)[0].ravel()
+    assert abs(shown - finest[:, 0]).max() < 1e-3 * abs(finest).max()
+
+
+def test_a_membrane_that_nothing_holds_has_failed() -> None:
+    """1 mS behind 100 MOhm, of which no mesh makes anything that is right."""
+    model = model_named("na_hh")
+    values = model.values()[:, None].copy()
+    values[model.parameter_names.index("gmax")] = 1e6
+    protocol = Protocol.steps([-40], duration=4, holding=-90, sampling=0.02)
+    quantities = PLAIN | {"series_resistance": sympy.Float(100.0)}
+    problem = clamped(model, protocol, **quantities)
+    recording = Recording.from_arrays(protocol, np.zeros((1, protocol.n_times_max)))
+    problem = replace(problem, experiments=(replace(problem.experiments[0], recording=recording),))
+    score = ClampScorer(problem).score(values)
+    assert score.status[0] == OUT_OF_CLAMP
+    assert np.isinf(score.cost[0])
+
+
+def test_candidates_without_a_current_have_failed_and_say_why() -> None:
+    problem = with_all("na_hh", STEP)
+    parameters = np.repeat(problem.model.values()[:, None], 4, axis=1)
+    names = problem.model.parameter_names
+    parameters[names.index("gmax"), 0] = np.nan
+    parameters[names.index("bm"), 1] = -1.0
+    parameters[names.index("lag"), 2] = -0.01
+    scorer = ClampScorer(problem)
+    for found in (scorer.score(parameters), scorer.linearize(parameters)):
+        assert list(found.status) == [NOT_FINITE, NEGATIVE_RATE, NOT_FINITE, OK]
+        assert list(np.isinf(found.cost)) == [True, True, True, False]
+    assert list(np.isnan(scorer.simulate(parameters)[0]).all(axis=(0, 1))) == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+# --- mesh and filter -----------------------------------------------------------------------------
+
+
+def test_steps_follow_each_other_and_begin_small_behind_a_jump() -> None:
+    made = grid([moving()], [None], [None], 0)
+    for row in made.sweeps:
+        steps = made.steps[row[1] : row[1] + row[2]]
+        np.testing.assert_allclose(
+            steps[1:, BEGIN], (steps[:, BEGIN] + steps[:, LENGTH])[:-1], atol=1e-9
+        )
+    assert (made.steps[made.jumped > 0, LENGTH] <= 2e-6).all()
+    assert made.jumped.sum() == 5
+
+
+@pytest.mark.parametrize("n", range(1, 11))
+def test_the_poles_are_those_of_scipy(n: int) -> None:
+    _, poles, _ = signal.bessel(n, 1.0, analog=True, norm="mag", output="zpk")
+    ours = bessel_poles(n)
+    assert max(abs(ours - p).min() for p in poles) < 1e-7
+
+
+def mode_rate(pole: complex, h: float, x: float, z: np.ndarray) -> np.ndarray:
+    return h * (pole * z + np.polyval(CUBIC[::-1], x))
+
+
+def test_a_filter_steps_exactly_over_a_cubic() -> None:
+    poles, residues = modes(LowPass(5, 3.0))
+    assert np.real(-residues / poles).sum() == pytest.approx(1.0)
+    for h in (1e-6, 0.01, 1.0, 30.0):
+        table = step_tables(poles, np.array([h]))[0].reshape(len(poles), 5, 2) @ [1, 1j]
+        for pole, row in zip(poles, table, strict=True):
+            solved = solve_ivp(
+                partial(mode_rate, pole, h),
+                (0, 1),
+                np.array([0.3 + 0.1j]),
+                method="DOP853",
+                rtol=1e-11,
+                atol=1e-13,
+            )
+            ours = row[0] * (0.3 + 0.1j) + (row[1:] * CUBIC).sum()
+            assert ours == pytest.approx(solved.y[0, -1], rel=1e-7, abs=1e-12)
+
+
+def test_a_step_of_current_is_recorded_as_the_step_response_of_the_filter() -> None:
+    """A leak of 2 nS under an ideal clamp: the current steps with the command."""
+    document = {
+        "name": "leak",
+        "states": ["O"],
+        "current": {"open": ["O"], "conductance": "2 nS", "reversal": "10 mV"},
+    }
+    protocol = Protocol.steps([-20, 40], duration=1.5, holding=-100, sampling=0.02)
+    problem = clamped(build_model(document, None), protocol, LowPass(4, 2.0))
+    shown = ClampScorer(problem).simulate(np.empty((0, 1)))[0][:, :, 0]
+    system = signal.bessel(4, 2 * np.pi * 2.0, analog=True, norm="mag", output="ba")
+    _, rise = signal.step(system, T=protocol.times_ms)
+    for row, v in zip(shown, (-20, 40), strict=True):
+        wanted = 2.0 * (-100 - 10) + 2.0 * (v + 100) * rise
+        assert abs(row - wanted).max() < 1e-4 * abs(wanted).max()
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read(**keys: Any) -> Clamp:
+    model, _ = fitted_clamp(model_named("na_hh"), None)
+    return read_clamp(Section(keys, "fit.yaml", "clamp"), model)
+
+
+def test_quantities_have_units_and_expressions_name_parameters() -> None:
+    clamp = read(
+        series_resistance="series_resistance/2",
+        membrane_capacitance="0.02 nF",
+        compensation={"fraction": 0.8, "prediction": "prediction/2", "lag": "10 us"},
+        leak={"conductance": "500 pS", "reversal": "-5 mV"},
+        offset="1 mV",
+        delay="delay",
+        cancellation=1,
+        lowpass={"poles": 8, "cutoff": "5000 Hz"},
+    )
+    assert clamp.used_names() == {"series_resistance", "prediction", "delay"}
+    assert float(clamp.membrane_capacitance) == pytest.approx(20.0)
+    assert float(clamp.lag) == pytest.approx(0.01)
+    assert float(clamp.leak_conductance) == pytest.approx(0.5)
+    assert clamp.low_pass == LowPass(8, 5.0)
+    assert float(read(series_resistance=5, compensation=0.8).fraction) == 0.8
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"series_resistance": "5 mV"}, 'clamp.series_resistance: unit "mV" is a voltage'),
+        ({"series_resistance": -1}, "clamp.series_resistance: 0 or more was expected, not -1"),
+        ({"series_resistance": "lag"}, "lag is in ms, but this is a resistance"),
+        ({"series_resistance": "2*v"}, "depends on v"),
+        ({"series_resistance": "unknown"}, "unknown"),
+        ({"series_resistance": "leak_reversal"}, "leak_reversal is in mV"),
+        ({"series_resistance": 5, "compensation": 1.5}, "0 to 1 was expected, not 1.5"),
+        ({"series_resistance": 5, "compensation": {"prediction": 1}}, "0 to 0.99 was expected"),
+        ({"compensation": 0.5}, "changes nothing without a series_resistance"),
+        ({"series_resistance": 5, "compensation": {"prediction": 0.5}}, "membrane_capacitance"),
+        ({"membrane_capacitance": 20}, "charged by an infinite current"),
+        ({"pipette_capacitance": 3}, "add compensation: {lag: 10 us}"),
+        ({"cancellation": 1}, "no capacitance to cancel"),
+        ({"leak": {"reversal": 0}}, '"conductance" is missing'),
+        (
+            {"lowpass": {"poles": 11, "cutoff": 5}},
+            "a whole number, from 1 to 10, was expected, not 11",
+        ),
+        ({"lowpass": {"cutoff": 0}}, "a frequency above 0 was expected"),
+        ({"resistance": 5}, 'unknown key "resistance"'),
+    ],
+)
+def test_what_no_amplifier_does_is_refused(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        read(**keys)
+    assert said in str(error.value)
+
+
+FIT = """
+model: {model}
+parameters:
+  rs: {{range: [1, 20], unit: MOhm, value: 8}}
+  late: {{range: [0, 0.2], unit: ms, value: 0.05}}
+  am: {{fixed: true}}
+  vam: {{fixed: true}}
+  kam: {{fixed: true}}
+  bm: {{fixed: true}}
+  kbm: {{fixed: true}}
+  ah: {{fixed: true}}
+  kah: {{fixed: true}}
+  kbh: {{fixed: true}}
+fit:
+  protocols: [steps.yaml]
+  surrogate: {{noise: 2 pA, seed: 1}}
+  clamp:
+    series_resistance: rs
+    membrane_capacitance: 20 pF
+    compensation: {{fraction: 0.7, lag: 10 us}}
+    delay: late
+  stop: {{seconds: 30}}
+  {more}
+"""
+
+
+def written(folder: Path, more: str = "seed: 0") -> Path:
+    STEPS.save(folder / "steps.yaml", overwrite=True)
+    file = folder / "fit.yaml"
+    file.write_text(FIT.format(model=ROOT / "models" / "na_hh.yaml", more=more))
+    return file
+
+
+def test_resistance_and_delay_are_fitted_and_the_fit_saved(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    run = CliRunner().invoke(
+        main, ["optimize", str(file), "--out", str(tmp_path / "out"), "--backend", "cpu"]
+    )
+    assert run.exit_code == 0, run.output
+    plan = load_plan(tmp_path / "out" / "fit.yaml", ())
+    values = dict(zip(plan.problem.model.parameter_names, plan.problem.model.values(), strict=True))
+    assert values["rs"] == pytest.approx(8.0, rel=1e-2)
+    assert values["late"] == pytest.approx(0.05, abs=1e-3)
+    assert plan.problem.experiments[0].clamp is not None
+    found = cf.load(tmp_path / "out")
+    assert "rs" in found.values
+    assert "rs" not in found.model.channel.parameter_names
+    with pytest.warns(InputWarning, match="under an ideal clamp"):
+        cf.simulate(found, STEP)
+    with pytest.warns(InputWarning, match="under an ideal clamp"):
+        cf.simulate(file, STEP)
+
+
+def test_a_search_that_lives_on_a_gpu_works_with_a_clamp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    file = written(tmp_path, "optimizer: {name: genetic, population: 12}")
+    file.write_text(file.read_text().replace("stop: {seconds: 30}", "stop: {generations: 2}"))
+    out = ["--out", str(tmp_path / "out"), "--backend", "cuda"]
+    run = CliRunner().invoke(main, ["optimize", str(file), *out])
+    assert run.exit_code == 0, run.output
+    assert "clampSweeps" in (tmp_path / "out" / "source.cu").read_text()
+
+
+def test_a_delay_of_an_experiment_may_be_a_parameter(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    scorer = make_scorer(load_plan(file, ()).problem, "cpu")
+    truth = scorer.problem.model.values()
+    table = np.column_stack([STEPS.times_ms, scorer.simulate(truth[:, None])[0][:, :, 0].T])
+    np.savetxt(tmp_path / "cell.csv", table, delimiter=",", header="t,a,b", comments="")
+    text = file.read_text()
+    common = text[text.index("  clamp:") : text.index("  stop:")].replace("    delay: late\n", "")
+    recorded = f"""  experiments:
+    - protocol: steps.yaml
+      recording: {{file: cell.csv, sampling: 0.05 ms, current: {{columns: [a, b], unit: pA}}}}
+      delay: late
+    {common.replace(chr(10), chr(10) + "    ")}"""
+    start, end = text.index("  protocols:"), text.index("  stop:")
+    file.write_text(text[:start] + recorded.rstrip() + "\n" + text[end:])
+    problem = load_plan(file, ()).problem
+    clamp = problem.experiments[0].clamp
+    assert clamp is not None
+    assert clamp.used_names() == {"rs", "late"}
+    late = problem.model.parameter_names.index("late")
+    parameters = np.repeat(problem.model.values()[:, None], 2, axis=1)
+    parameters[late, 1] += 0.02
+    cost = make_scorer(problem, "cpu").score(parameters).cost
+    assert cost[0] < 1e-6 * cost[1]
+    file.write_text(file.read_text().replace("      delay: late", "      delay: lat"))
+    with pytest.raises(InputError, match="parameters.late: the model has no such parameter"):
+        load_plan(file, ())
+
+
+def test_no_parameter_is_solved_with_a_clamp(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="with a clamp no parameter can be solved"):
+        load_plan(written(tmp_path, "solve: gmax"), ())
+
+
+def test_experiments_with_different_clamps_are_the_sum_of_their_groups(tmp_path: Path) -> None:
+    """One through 80 % compensation, one without any, one clamped ideally."""
+    plan = load_plan(written(tmp_path), ())
+    one = plan.problem.experiments[0]
+    assert one.recording is not None
+    assert one.clamp is not None
+    clamps = (one.clamp, replace(one.clamp, fraction=sympy.Float(0.1)), None)
+    some = tuple(replace(one, clamp=clamp, weight=k + 1.0) for k, clamp in enumerate(clamps))
+    problem = replace(plan.problem, experiments=some)
+    assert [group.clamp for group in problem.groups] == list(clamps)
+    values = problem.values()[:, None] * np.array([1.0, 1.01])
+    found = make_scorer(problem, "cpu").linearize(values)
+    apart = [make_scorer(replace(problem, experiments=(e,)), "cpu").linearize(values) for e in some]
+    assert found.cost == pytest.approx(sum((k + 1) * a.cost for k, a in enumerate(apart)) / 6)
+    wanted = sum((k + 1) * a.gradient for k, a in enumerate(apart)) / 6
+    np.testing.assert_allclose(found.gradient, wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
+    assert len({tuple(a.cost) for a in apart}) == 3
+
+
+def test_a_parameter_that_only_a_clamp_would_use_needs_the_clamp(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    file.write_text(file.read_text().replace("delay: late", "delay: 0.05 ms"))
+    with pytest.raises(InputError, match="late"):
+        load_plan(file, ())
+
+
+def test_the_reference_takes_no_shortcut() -> None:
+    assert isinstance(
+        make_scorer(clamped(model_named("na_hh"), STEP, **PLAIN), "reference"), ClampReference
+    )
+
+
+def test_the_shipped_fit_of_two_clamps_explains_both_recordings() -> None:
+    plan = load_plan(ROOT / "models" / "fits" / "nav_iv_two_clamps.yaml")
+    values = np.array([p.value for p in plan.problem.parameters])
+    names = [p.name for p in plan.problem.parameters]
+    scorer = make_scorer(plan.problem, "cpu")
+    assert np.sqrt(scorer.score(values[:, None]).cost[0]) < 90  # pA, of 15,500
+    values[names.index("dv[0CP]")] = 0.0
+    assert np.sqrt(scorer.score(values[:, None]).cost[0]) > 500
+
+
+# --- the membrane's potential --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacitance", [0.0, 20.0])
+def test_the_membrane_loses_what_the_current_takes_over_the_series_resistance(
+    capacitance: float,
+) -> None:
+    """At the end of a step that of Ohm's law, before it the charging of a circuit without one."""
+    protocol = Protocol.steps([-30, 10], duration=30, holding=-100, sampling=0.05)
+    q = {
+        "series_resistance": sympy.Float(10),
+        "membrane_capacitance": sympy.Float(capacitance),
+        "fraction": sympy.Float(0.4),
+        "offset": sympy.Float(2),
+        "delay": sympy.Float(0.3),
+    }
+    problem = clamped(model_named("model_b"), protocol, LowPass(2, 5.0), **q)
+    values = problem.model.values()
+    (membrane,) = membrane_potentials(problem, values)
+    assert membrane is not None
+    current = ClampScorer(problem).simulate(values[:, None])[0][:, :, 0]
+    lost = 0.6 * 10e-3 * current
+    assert abs(lost[1, -1]) > 1
+    assert membrane[:, -1] == pytest.approx([-28 - lost[0, -1], 12 - lost[1, -1]], abs=2e-2)
+    empty = values.copy()
+    empty[problem.model.parameter_names.index("gmax")] = 0.0
+    (alone,) = membrane_potentials(problem, empty)
+    assert alone is not None
+    # without a compensation that lags, the circuit has a time constant of 0.6 Rs C
+    tau = 0.6 * 10e-3 * capacitance
+    t = protocol.times_ms[1:]
+    gone = np.exp(-t / tau) if tau else np.zeros_like(t)
+    assert alone[1, 1:] == pytest.approx(12 - 110 * gone, abs=1e-2)
+
+
+def test_a_clamp_that_holds_the_command_has_no_potential_beside_it() -> None:
+    leaky = {"leak_conductance": sympy.Float(1), "delay": sympy.Float(0.1)}
+    problem = clamped(model_named("model_b"), STEP, **leaky)
+    assert membrane_potentials(problem, problem.model.values()) == [None]

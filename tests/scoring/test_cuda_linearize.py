@@ -1,0 +1,442 @@
+"""Derivatives from the GPU's text, on a CuPy played by the host and on a real GPU, against those of
+the cpu backend, which come from other text by another method, and against differences."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.problem.waves import Constant, Segment
+from channelfit.reading.errors import InputError
+from channelfit.scoring.cuda import CudaScorer
+from channelfit.scoring.cuda_tangents import Tangents
+from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import Linearization
+from support.cuda_host import HostCupy, compile_with_nvrtc
+from support.cuda_schemes import random_scheme
+from support.differences import by_differences, errors, on_the_grid, stairs
+from support.schemes import (
+    PROTOCOLS,
+    SHIPPED,
+    candidates,
+    from_yaml,
+    model_named,
+    recording_of,
+    scored,
+    simulated,
+)
+from support.truths import slow_but
+
+EVERY = [*SHIPPED, "cycle", "leak"]
+#: Of them, one of each kind: a scheme of few states, one of more, gates, loops, nothing that moves.
+KINDS = ["model_b", "herg_markov", "na_hh", "leak"]
+
+
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU: played by the host, or real."""
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return str(request.param)
+
+
+@cache
+def truth_of(name: str) -> tuple[Problem, np.ndarray, Linearization]:
+    """All protocols at once, several weights, masks: by the cpu backend."""
+    problem = scored(name)
+    parameters = candidates(problem.model, 9, seed=1)
+    return problem, parameters, on_the_grid(problem).linearize(parameters)
+
+
+def problem_of(model: ChannelModel, *protocols: Protocol) -> Problem:
+    return Problem(
+        model, tuple(Experiment(p, recording_of(p, k), 1.0 + k) for k, p in enumerate(protocols))
+    )
+
+
+# --- every model ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", slow_but(KINDS, EVERY))
+def test_derivatives_equal_those_of_the_cpu_backend(name: str, device: str) -> None:
+    problem, parameters, truth = truth_of(name)
+    test = CudaScorer(problem, "float32", path="stepping").linearize(parameters)
+    assert max(errors(test, truth)) < 1e-8
+    assert test.cost == pytest.approx(ReferenceScorer(problem).score(parameters).cost, rel=1e-9)
+    fixed = [p.fixed for p in problem.model.parameters]
+    assert (test.gradient[fixed] == 0).all()
+    assert (test.curvature[fixed] == 0).all()
+    assert (test.curvature[:, fixed] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "name", slow_but(["na_hh", "cycle"], ["model_b", "na_hh", "herg_beattie", "cycle", "leak"])
+)
+def test_derivatives_equal_differences_of_the_reference(name: str, device: str) -> None:
+    keys = ("steps", "off the grid", "short segments", "sines")
+    problem = problem_of(model_named(name), *(PROTOCOLS[key] for key in keys))
+    parameters = candidates(problem.model, 3, seed=2)
+    parameters[:, 1:] = 0.8 * parameters[:, :1] + 0.2 * parameters[:, 1:]  # nothing absurd
+    test = CudaScorer(problem).linearize(parameters)
+    assert max(errors(test, by_differences(problem, parameters))) < 1e-6
+
+
+#: Derivatives a thread carries, jobs a candidate is cut into.
+WAYS: dict[str, tuple[int | None, int]] = {
+    "1 in 1": (1, 1),
+    "2 in 3": (2, 3),
+    "4 in 7": (4, 7),
+    "chosen in 64": (None, 64),
+}
+
+
+@pytest.mark.parametrize("way", slow_but(["2 in 3"], WAYS))
+@pytest.mark.parametrize("name", slow_but(["na_hh"], ["model_b", "na_hh", "herg_markov", "cycle"]))
+def test_company_does_not_show(name: str, way: str, device: str) -> None:
+    """However many derivatives a thread carries, into however many jobs a candidate is cut."""
+    problem, parameters, truth = truth_of(name)
+    on_device = gpu.cupy().asarray(parameters)
+    tangents, n_jobs = WAYS[way]
+    some = Tangents(problem, tangents)
+    some.n_jobs = n_jobs
+    test = Linearization(*(a.get() for a in some.linearize(on_device)))
+    assert max(errors(test, truth)) < 1e-8
+
+
+@pytest.mark.parametrize("name", slow_but(["na_hh"], EVERY))
+def test_a_preview_is_the_cost_of_the_linearization(name: str, device: str) -> None:
+    """Without derivatives, whole or in jobs; and what fails fails alike."""
+    problem, parameters, truth = truth_of(name)
+    parameters = parameters.copy()
+    parameters[0, 2] = np.nan
+    scorer = CudaScorer(problem, "float32", path="stepping")
+    test, whole = scorer.preview(parameters), scorer.linearize(parameters)
+    assert np.array_equal(test.status, whole.status)
+    ok = test.status == OK
+    assert not ok[2]
+    assert np.isinf(test.cost[~ok]).all()
+    assert test.cost[ok] == pytest.approx(truth.cost[ok], rel=1e-9)
+    assert test.cost[ok] == pytest.approx(whole.cost[ok], rel=1e-12)
+    for n_jobs in (1, 3, 64):
+        way = Tangents(problem, 0)
+        way.n_jobs = n_jobs
+        cost, status = (a.get() for a in way.score(gpu.cupy().asarray(parameters)))
+        assert np.array_equal(status, whole.status)
+        assert cost[ok] == pytest.approx(whole.cost[ok], rel=1e-12)
+
+
+# --- runs of every length ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["model_b", "na_hh", "cycle"])
+def test_every_length_of_a_run(name: str, device: str) -> None:
+    """Points of a long run, what leads from one to the other, and from where the next begins."""
+    lengths = [*range(1, 5), 60, 61, 62, 63, 64, 65, 127, 129, 500]
+    problem = problem_of(model_named(name), stairs(lengths))
+    parameters = candidates(problem.model, 2, seed=3)
+    truth = on_the_grid(problem).linearize(parameters)
+    test = CudaScorer(problem).linearize(parameters)
+    assert max(errors(test, truth, parameters)) < 1e-8
+    assert test.cost == pytest.approx(ReferenceScorer(problem).score(parameters).cost, rel=1e-9)
+
+
+def test_only_ends_of_runs_count(device: str) -> None:
+    """Runs of no weight are walked through by powers of two, and a few samples behind looked at."""
+    protocol = stairs([1, 2, 77, 300])
+    recording = recording_of(protocol, 0)
+    weight = np.zeros_like(recording.weight)
+    for k in range(protocol.n_sweeps):
+        weight[k, protocol.n_times(k) - 3 :] = recording.weight[k, protocol.n_times(k) - 3 :]
+    masked = Recording(recording.time_ms, recording.current_pA, weight)
+    problem = Problem(model_named("model_b"), (Experiment(protocol, masked),))
+    parameters = candidates(problem.model, 3)
+    test = CudaScorer(problem).linearize(parameters)
+    # some parameters are nearly forgotten by then: what is left of their derivatives has few digits
+    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-6
+
+
+def test_nothing_but_one_sample(device: str) -> None:
+    protocol = PROTOCOLS["one sample"]
+    problem = problem_of(model_named("model_b"), protocol)
+    parameters = candidates(problem.model, 3)
+    test = CudaScorer(problem).linearize(parameters)
+    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-8
+
+
+def test_sixteen_states_with_loops(device: str) -> None:
+    keys = ("steps", "ramp", "off the grid")
+    problem = problem_of(random_scheme(16, 16), *(PROTOCOLS[key] for key in keys))
+    parameters = np.array([[1.0, 0.1, 10.0]])
+    test = CudaScorer(problem).linearize(parameters)
+    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-8
+
+
+# --- every function of the expressions -----------------------------------------------------------
+
+FUNCTIONS: dict[str, Callable[[float, float], tuple[float, float]]] = {
+    "exp(a*b)": lambda a, b: (b * math.exp(a * b), a * math.exp(a * b)),
+    "log(a*a + b*b + 1)": lambda a, b: (
+        2 * a / (a * a + b * b + 1),
+        2 * b / (a * a + b * b + 1),
+    ),
+    "sqrt(a*a + 1)/(2 + b*b)": lambda a, b: (
+        a / math.sqrt(a * a + 1) / (2 + b * b),
+        -2 * b * math.sqrt(a * a + 1) / (2 + b * b) ** 2,
+    ),
+    "tanh(a - 3*b)": lambda a, b: (
+        math.cosh(a - 3 * b) ** -2,
+        -3 * math.cosh(a - 3 * b) ** -2,
+    ),
+    "(a*a + 1)**(b/2)": lambda a, b: (
+        b * a * (a * a + 1) ** (b / 2 - 1),
+        math.log(a * a + 1) / 2 * (a * a + 1) ** (b / 2),
+    ),
+    "(a*a + 1)**2.5 - 2**b + b**3": lambda a, b: (
+        5 * a * (a * a + 1) ** 1.5,
+        3 * b * b - math.log(2) * 2**b,
+    ),
+    "abs(a)*b": lambda a, b: ((a > 0) * b - (a < 0) * b, abs(a)),
+    "min(a, b, 2) + 3*max(a, b)": lambda a, b: (
+        (a < min(b, 2)) + 3.0 * (a > b),
+        (b < min(a, 2)) + 3.0 * (b > a),
+    ),
+    "exprel(a - b)": lambda a, b: (_slope(a - b), -_slope(a - b)),
+    "(a - b)/(exp(a - b) - 1)": lambda a, b: (_inverse_slope(a - b), -_inverse_slope(a - b)),
+    "b + 1/(1 + exp(400*a))": lambda a, b: (
+        -100 * math.cosh(200 * a) ** -2 if abs(a) < 1.5 else 0.0,
+        1.0,
+    ),
+}
+
+
+def _slope(x: float) -> float:
+    """Of (exp(x) - 1)/x, to the last digits: its series in forty digits."""
+    import mpmath  # type: ignore[import-untyped]
+
+    return float(mpmath.hyp1f1(2, 3, x) / 2)
+
+
+def _inverse_slope(x: float) -> float:
+    """Of x/(exp(x) - 1)."""
+    value = x / math.expm1(x) if x else 1.0
+    return -_slope(x) * value**2
+
+
+def of_two_numbers(text: str) -> Problem:
+    """One open state: the derivative of a current of 1 mV is that of the conductance."""
+    model = build_model(
+        {
+            "name": "function",
+            "states": ["O"],
+            "current": {"open": ["O"], "conductance": text, "reversal": "-1 mV"},
+            "parameters": {name: {"range": [-9, 9], "value": 1} for name in "ab"},
+        },
+        None,
+    )
+    protocol = from_yaml(holding="0 mV", segments=[{"hold": 0.1}])
+    recording = Recording(protocol.times_ms, np.zeros((1, 1)), np.ones((1, 1)))
+    return Problem(model, (Experiment(protocol, recording),))
+
+
+@pytest.mark.parametrize("text", FUNCTIONS)
+def test_derivatives_of_every_function(text: str, device: str) -> None:
+    """Also where a formula would be nothing over nothing, and near there."""
+    rng = np.random.default_rng(0)
+    pairs = np.concatenate([rng.uniform(-3, 3, (40, 2)), [[0.7, 0.7], [0.0, 0.3], [1.0, 0.0]]])
+    near = [[0.5 + s * 10.0**-k, 0.5] for k in range(1, 12) for s in (1, -1)]
+    pairs = np.concatenate([pairs, near])
+    tangents = Tangents(of_two_numbers(text))
+    rows, status = tangents.trace(gpu.cupy().asarray(np.ascontiguousarray(pairs.T)))
+    assert (status.get() == OK).all()
+    slopes = rows.get().reshape(len(pairs), 3)[:, 1:]
+    for (a, b), slope in zip(pairs, slopes, strict=True):
+        if a == b and "min" in text:
+            continue  # there is no derivative
+        assert slope == pytest.approx(FUNCTIONS[text](a, b), rel=3e-13, abs=1e-13), (a, b)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(sorted(FUNCTIONS)), st.floats(-3, 3), st.floats(-3, 3))
+def test_derivatives_anywhere(text: str, a: float, b: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", HostCupy())
+        rows, _ = Tangents(of_two_numbers(text)).trace(gpu.cupy().array([[a], [b]]))
+        if a != b and 2.0 not in (a, b):  # where min and max have no derivative
+            assert rows[1:] == pytest.approx(FUNCTIONS[text](a, b), rel=1e-11, abs=1e-12)
+
+
+# --- nasty ones ----------------------------------------------------------------------------------
+
+
+def test_rates_at_their_removable_singularity(device: str) -> None:
+    """k_hh at the very voltage where numerator and denominator of a rate vanish."""
+    model = model_named("k_hh")
+    protocol = Protocol(
+        "singular",
+        -80.0,
+        0.1,
+        ((Segment(0.0, 4.0, Constant(-80.0)), Segment(4.0, 9.0, Constant(-55.0))),),
+    )
+    problem = problem_of(model, protocol)
+    names = model.parameter_names
+    parameters = np.repeat(model.values()[:, None], 3, axis=1)
+    parameters[names.index("a2")] = [10.0, 10.0 + 1e-9, 10.0 - 1e-4]
+    test = CudaScorer(problem).linearize(parameters)
+    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-8
+    assert max(errors(test, by_differences(problem, parameters))) < 1e-6
+    assert test.gradient[:, 1] == pytest.approx(test.gradient[:, 0], rel=1e-6)
+
+
+def test_a_bounded_rate_has_no_derivative(device: str) -> None:
+    problem = scored("cycle")
+    names = problem.model.parameter_names
+    parameters = np.repeat(problem.model.values()[:, None], 5, axis=1)
+    parameters[names.index("z")] = [5.0, -5.0, 0.0, 0.0, 800.0]
+    parameters[:6, 2], parameters[:6, 3] = 1e120, 0.0  # all at the ceiling, all at the floor
+    test = CudaScorer(problem).linearize(parameters)
+    assert (test.status == OK).all()
+    assert test.cost == pytest.approx(ReferenceScorer(problem).score(parameters).cost, rel=1e-9)
+    assert np.isfinite(test.gradient).all()
+    assert np.isfinite(test.curvature).all()
+    assert (test.gradient[:7, 2:4] == 0).all()
+    assert (test.curvature[:7, :, 2:4] == 0).all()
+    assert (test.gradient[7] != 0).all()
+
+
+@pytest.mark.parametrize("protocols", slow_but(["held"], ["held", "all"]))
+def test_a_bad_candidate_leaves_its_neighbors_alone(device: str, protocols: str) -> None:
+    keys = ("steps",) if protocols == "held" else tuple(PROTOCOLS)
+    problem = problem_of(model_named("cycle"), *(PROTOCOLS[key] for key in keys))
+    good = candidates(problem.model, 12, seed=2)
+    bad, names = good.copy(), problem.model.parameter_names
+    for name, candidate, value in (
+        ("k3", 3, -1.0),
+        ("k4", 5, -1.0),
+        ("k1", 8, np.nan),
+        ("g", 9, np.nan),
+        ("g", 10, np.inf),
+    ):
+        bad[names.index(name), candidate] = value
+    failed = {3: NOT_FINITE, 5: NEGATIVE_RATE, 8: NOT_FINITE, 9: NOT_FINITE, 10: NOT_FINITE}
+    scorer = CudaScorer(problem)
+    clean, mixed = scorer.linearize(good), scorer.linearize(bad)
+    assert {k: s for k, s in enumerate(mixed.status) if s != OK} == failed
+    others = [k for k in range(12) if k not in failed]
+    assert np.isinf(mixed.cost[list(failed)]).all()
+    assert (mixed.gradient[:, list(failed)] == 0).all()
+    assert (mixed.curvature[..., list(failed)] == 0).all()
+    for a, b in zip(vars(clean).values(), vars(mixed).values(), strict=True):
+        assert np.asarray(b[..., others]) == pytest.approx(a[..., others], rel=1e-12)
+
+
+def test_parameters_that_are_fixed(device: str) -> None:
+    model = model_named("model_b")
+    some = tuple(
+        dataclasses.replace(p, fixed=k in (0, 3, 8)) for k, p in enumerate(model.parameters)
+    )
+    protocol = PROTOCOLS["steps"]
+    whole = problem_of(model, protocol)
+    part = problem_of(dataclasses.replace(model, parameters=some), protocol)
+    none = tuple(dataclasses.replace(p, fixed=True) for p in model.parameters)
+    rigid = problem_of(dataclasses.replace(model, parameters=none), protocol)
+    parameters = candidates(model, 4)
+    truth, test = CudaScorer(whole).linearize(parameters), CudaScorer(part).linearize(parameters)
+    free = [k for k in range(9) if k not in (0, 3, 8)]
+    assert test.cost == pytest.approx(truth.cost, rel=1e-12)
+    assert test.gradient[free] == pytest.approx(truth.gradient[free], rel=1e-9)
+    assert test.curvature[np.ix_(free, free)] == pytest.approx(
+        truth.curvature[np.ix_(free, free)], rel=1e-9
+    )
+    assert (test.gradient[[0, 3, 8]] == 0).all()
+    still = CudaScorer(rigid).linearize(parameters)
+    assert still.cost == pytest.approx(truth.cost, rel=1e-12)
+    assert (still.gradient == 0).all()
+    assert still.curvature.shape == (9, 9, 4)
+
+
+# --- the scorer ----------------------------------------------------------------------------------
+
+
+def test_arrays_come_back_as_they_were_given_and_chunks_do_not_show(device: str) -> None:
+    problem = scored("model_a")
+    parameters = candidates(problem.model, 11)
+    there = CudaScorer(problem).linearize(gpu.cupy().asarray(parameters))
+    assert all(isinstance(a, gpu.cupy().ndarray) for a in vars(there).values())
+    for chunk in (None, 4):
+        here = CudaScorer(problem, chunk=chunk).linearize(parameters)
+        for a, b in zip(vars(here).values(), vars(there).values(), strict=True):
+            assert type(a) is np.ndarray
+            assert a == pytest.approx(b.get(), rel=1e-11)
+    assert here.status.dtype == np.int8
+    in_chunks = CudaScorer(problem, chunk=4).linearize(gpu.cupy().asarray(parameters))
+    assert in_chunks.curvature.get() == pytest.approx(here.curvature, rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_few_or_no_candidates(n: int, device: str) -> None:
+    scorer = CudaScorer(scored("leak"))
+    test = scorer.linearize(np.ones((2, n)))
+    shapes = [a.shape for a in vars(test).values()]
+    assert shapes == [(n,), (n,), (2, n), (2, 2, n)]
+    assert scorer.preview(np.ones((2, n))).cost.shape == (n,)
+
+
+def test_what_the_scorer_refuses(device: str) -> None:
+    with pytest.raises(InputError, match="nothing to score"):
+        CudaScorer(simulated("leak", PROTOCOLS["steps"])).linearize(np.ones((2, 1)))
+    with pytest.raises(ValueError, match=r"parameters must be \(2, n_candidates\)"):
+        CudaScorer(scored("leak")).linearize(np.ones((3, 1)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", EVERY)
+def test_thousands_at_once_on_a_gpu(name: str) -> None:
+    """More threads than run at once; the first and the last as if they were alone."""
+    if not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    problem = scored(name)
+    parameters = candidates(problem.model, 4096, seed=5)
+    test = CudaScorer(problem).linearize(parameters)
+    some = [*range(20), *range(4076, 4096)]
+    truth = on_the_grid(problem).linearize(np.ascontiguousarray(parameters[:, some]))
+    few = Linearization(*(a[..., some] for a in vars(test).values()))
+    # through a ramp, gates of 1e9 /ms leave both of them seven or eight digits
+    assert max(errors(few, truth, parameters[:, some])) < 1e-7
+
+
+# --- the text ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", slow_but(KINDS, EVERY))
+def test_nvrtc_accepts_the_text(name: str) -> None:
+    source = CudaTangentSource(model_named(name))
+    log = compile_with_nvrtc(source.specialized(8, True), options=("-std=c++17", "-ftz=true"))
+    assert "error" not in log
+
+
+def test_the_text_can_be_read_and_compiles_as_it_is_shown() -> None:
+    source = CudaTangentSource(model_named("model_b"))
+    for word in ("model_b", "createQmat", "initStateProbs", "traceTangents", "C1 -> C2"):
+        assert word in source.text
+    assert source.text == CudaTangentSource(model_named("model_b")).text
+    assert source.hash != CudaTangentSource(model_named("model_b"), 1).hash
+    assert "error" not in compile_with_nvrtc(source.text)

@@ -1,0 +1,452 @@
+"""Costs with exact derivatives, and the compression of recordings behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import approx_fprime, least_squares
+
+from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.model.expressions import parse_expression
+from channelfit.model.model_file import build_model
+from channelfit.model.singularities import remove_singularities
+from channelfit.model.terms import symbol
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.run_tree import NODES
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.scoring.cpu import CpuScorer
+from channelfit.scoring.kernels.derivatives import derivative, derivatives
+from channelfit.scoring.layout import ramp_collocation as collocation
+from channelfit.scoring.layout.held_compression import compression
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import Linearization, make_scorer
+from support.differences import on_the_grid
+from support.schemes import (
+    CYCLE,
+    PROTOCOLS,
+    SHIPPED,
+    candidates,
+    from_yaml,
+    model_named,
+    recording_of,
+    scored,
+)
+from support.truths import slow_but
+
+N = 5
+#: Of those that others are like (in states or gates) only the others are quick.
+MODELS = slow_but(
+    ["model_b", "herg_markov", "na_hh", "herg_beattie", "k_hh_gate", "cycle", "leak"],
+    [*SHIPPED, "cycle", "leak"],
+)
+LONG = from_yaml(
+    segments=[
+        {"hold": "3 ms"},
+        {"step": {"values": [-110, -50, 30]}, "for": "61.7 ms"},
+        {"step": -70, "for": 20},
+    ]
+)
+#: Ramps and sines long enough to be taken in pieces.
+RAMPS = from_yaml(
+    segments=[
+        {"hold": "5 ms"},
+        {"step": 30, "for": "20 ms"},
+        {"ramp": [-110, -60], "for": "60 ms"},
+        {"step": -20, "for": "9 ms"},
+        {"ramp": [-20, 20], "for": "40.07 ms"},
+        {
+            "sines": {
+                "offset": -40,
+                "terms": [{"amplitude": 20, "omega": 0.2}, {"amplitude": 9, "omega": 0.011}],
+            },
+            "for": 77,
+        },
+    ]
+)
+
+
+def problem_of(model: ChannelModel, *protocols: Protocol) -> Problem:
+    """Each protocol with arbitrary currents, a weight of its own, and a mask on every third."""
+    kinds = ("plain", "masked", "plain")
+    return Problem(
+        model,
+        tuple(
+            Experiment(p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.7 * k)
+            for k, p in enumerate(protocols)
+        ),
+    )
+
+
+def assert_same(
+    test: Linearization,
+    truth: Linearization,
+    problem: Problem,
+    parameters: np.ndarray,
+    tolerance: float = 1e-8,
+) -> None:
+    """The largest error of gradient and curvature, in currents: a derivative by the logarithm of a
+    parameter counts as having at least the size of the current itself."""
+    assert np.array_equal(test.status, truth.status)
+    assert test.cost == pytest.approx(truth.cost, rel=1e-9)
+    shown = make_scorer(problem, "reference").simulate(parameters)
+    size = np.sqrt(sum(np.nanmean(c**2, axis=(0, 1)) for c in shown))
+    good = truth.status == OK
+    with np.errstate(divide="ignore"):
+        scale = np.sqrt(np.einsum("iic->ic", truth.curvature / 2)) + size / np.abs(parameters)
+    scale = np.where(np.isfinite(scale), scale, 1.0)[:, good]
+    slope = np.abs(test.gradient - truth.gradient)[:, good] / scale / np.sqrt(truth.cost[good])
+    bend = np.abs(test.curvature - truth.curvature)[..., good] / scale / scale[:, None]
+    assert max(slope.max(initial=0.0), bend.max(initial=0.0)) < tolerance
+
+
+# --- the cpu backend against the reference --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_cost_is_the_score_of_the_reference(name: str) -> None:
+    problem = scored(name)
+    parameters = candidates(problem.model, N, seed=3)
+    local = on_the_grid(problem).linearize(parameters)
+    assert (local.status == OK).all()
+    truth = make_scorer(problem, "reference").score(parameters)
+    assert local.cost == pytest.approx(truth.cost, rel=1e-9)
+    # where the voltage moves, pieces do not share the error of the grid
+    assert make_scorer(problem, "cpu").linearize(parameters).cost == pytest.approx(
+        truth.cost, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_derivatives_are_those_of_the_reference(name: str) -> None:
+    names = ("steps", "off the grid", "recorded", "carry over", "one sample")
+    model = model_named(name)
+    problem = problem_of(model, LONG, *(PROTOCOLS[key] for key in names))
+    parameters = candidates(model, 2 if len(model.parameters) > 7 else N, seed=6)
+    test = on_the_grid(problem).linearize(parameters)
+    truth = make_scorer(problem, "reference").linearize(parameters)
+    assert_same(test, truth, problem, parameters)
+
+
+@pytest.mark.parametrize("name", ["model_a", "herg_beattie", "model_b"])
+def test_moving_voltage(name: str) -> None:
+    model = model_named(name)
+    problem = problem_of(model, PROTOCOLS["sines"], PROTOCOLS["short segments"], PROTOCOLS["ramp"])
+    parameters = candidates(model, 2, seed=8)
+    test = on_the_grid(problem).linearize(parameters)
+    truth = make_scorer(problem, "reference").linearize(parameters)
+    assert_same(test, truth, problem, parameters)
+
+
+def tame(model: ChannelModel) -> np.ndarray:
+    """The model's values (n_parameters, 1), rates of the cycle e-fold in 40 mV instead of one."""
+    values = model.values()[:, None].copy()
+    if model.name == "cycle":
+        values[model.parameter_names.index("z")] = 0.025
+    return values
+
+
+@pytest.mark.parametrize("name", slow_but(["cycle"], ["model_b", "herg_markov", "cycle"]))
+def test_ramps_in_pieces(name: str) -> None:
+    """Against the reference with steps a sixteenth as long: on the usual grid it errs by 1e-7."""
+    problem = problem_of(model_named(name), RAMPS)
+    values = tame(problem.model)
+    parameters = values * np.random.default_rng(4).uniform(0.7, 1.4, (len(values), 4))
+    scorer = CpuScorer(problem)
+    linear = scorer._tangents
+    coarse, fine_pieces, _ = linear.plans()
+    assert coarse.ramps
+    with linear._walk(fine_pieces) as walk:
+        assert [walk.projected(theta) for theta in parameters.T.copy()] == [OK] * 4
+    local = scorer.linearize(parameters)
+    fine = ReferenceScorer(problem, refine=16)
+    assert local.cost == pytest.approx(fine.score(parameters).cost, rel=1e-9)
+    few = parameters[:, :1]
+    assert_same(scorer.linearize(few), fine.linearize(few), problem, few)
+
+
+def test_what_pieces_cannot_follow_is_stepped() -> None:
+    """Rates of 1e5 per ms and more on a ramp that starts far from rest."""
+    problem = problem_of(build_model(CYCLE, None), RAMPS)
+    names = list(problem.model.parameter_names)
+    parameters = np.tile(tame(problem.model), 2)
+    parameters[[names.index("k1"), names.index("k4")], 1] *= 1e5
+    scorer = CpuScorer(problem)
+    linear = scorer._tangents
+    for plan in list(linear.plans())[:-1]:
+        with linear._walk(plan) as walk:
+            first, second = (walk.projected(theta) for theta in parameters.T.copy())
+        assert first == OK
+        assert second != OK
+    local = scorer.linearize(parameters)
+    assert (local.status == OK).all()
+    truth = make_scorer(problem, "reference").score(parameters)
+    assert local.cost[1] == pytest.approx(truth.cost[1], rel=1e-9)
+
+
+def test_points_of_a_piece_know_polynomials() -> None:
+    c, t = collocation.points(), np.linspace(0, 1, 7)
+    for degree in range(collocation.DEGREE + 1):
+        assert collocation.between(t) @ c**degree == pytest.approx(t**degree, abs=1e-13)
+        slope = degree * c[1:] ** max(degree - 1, 0)
+        assert collocation.slopes() @ c**degree == pytest.approx(slope, abs=1e-10)
+        if degree < collocation.DEGREE - 1:
+            assert np.abs(collocation.tails() @ c**degree).max() < 1e-12
+    assert np.array_equal(collocation.between(c), np.eye(len(c)))
+
+
+@given(
+    h=st.floats(1e-3, 10),
+    n=st.integers(1, 3000),
+    slope=st.floats(-1, 1),
+    wave=st.floats(0, 5),
+    grade=st.sampled_from([0, 1]),
+)
+@settings(max_examples=60, deadline=None)
+def test_pieces_cover_a_smooth_command(
+    h: float, n: int, slope: float, wave: float, grade: int
+) -> None:
+    def command(step: np.ndarray) -> np.ndarray:
+        return np.asarray(-80 + slope * step + wave * np.sin(0.02 * step))
+
+    steps = np.arange(n)[:, None] + NODES
+    found = collocation.pieces(h, command(steps), NODES, grade)
+    if found is None:
+        return
+    edges, shown = found
+    assert edges[0] == 0
+    assert edges[-1] == pytest.approx(n * h, rel=1e-12)
+    assert (np.diff(edges) > 0).all()
+    times = edges[:-1, None] + np.diff(edges)[:, None] * collocation.points()
+    assert np.abs(shown - command(times / h)).max() < 1e-8
+    assert n >= collocation.STEPS_A_PIECE * len(shown)
+
+
+def test_a_command_with_a_kink_has_no_pieces() -> None:
+    steps = np.arange(2000)[:, None] + NODES
+    assert collocation.pieces(0.1, np.abs(steps - 777.3) / 10, NODES) is None
+    assert collocation.pieces(0.1, steps / 10, NODES) is not None
+
+
+def test_where_alpha_is_zero_over_zero() -> None:
+    """k_hh at exactly v = a2 - 65, and a hair beside it."""
+    model = model_named("k_hh")
+    names = [p.name for p in model.parameters]
+    parameters = np.tile(model.values()[:, None], 3)
+    held = parameters[names.index("a2"), 0] - 65.0
+    problem = problem_of(model, from_yaml(segments=[{"hold": 1}, {"step": held, "for": "9 ms"}]))
+    parameters[names.index("a2")] += [0.0, 1e-9, 1e-3]
+    test = make_scorer(problem, "cpu").linearize(parameters)
+    truth = make_scorer(problem, "reference").linearize(parameters)
+    assert_same(test, truth, problem, parameters)
+    assert np.isfinite(test.gradient).all()
+
+
+def test_a_bounded_rate_has_no_slope() -> None:
+    model = model_named("model_a")
+    problem = problem_of(model, PROTOCOLS["steps"])
+    parameters = model.values()[:, None].copy()
+    rates = [t.rate for t in model.transitions]
+    steep = sorted(s.name for s in rates[0].free_symbols if s.name != "v")
+    rows = [model.parameter_names.index(name) for name in steep]
+    scale = next(k for k in rows if rates[0].subs(symbol(model.parameter_names[k]), 0) == 0)
+    parameters[scale] = 1e120
+    local = make_scorer(problem, "cpu").linearize(parameters)
+    assert local.status[0] == OK
+    assert (local.gradient[rows] == 0).all()
+    assert (local.curvature[rows] == 0).all()
+    assert (local.gradient[[k for k in range(len(parameters)) if k not in rows]] != 0).all()
+
+
+def test_fixed_parameters_have_zero_rows() -> None:
+    model = model_named("model_b")
+    some = replace(model.parameters[2], fixed=True)
+    fixed = replace(model, parameters=(*model.parameters[:2], some, *model.parameters[3:]))
+    values = model.values()[:, None]
+    whole = make_scorer(problem_of(model, LONG), "cpu").linearize(values)
+    part = make_scorer(problem_of(fixed, LONG), "cpu").linearize(values)
+    free = [k for k in range(len(values)) if k != 2]
+    assert (part.gradient[2] == 0).all()
+    assert (part.curvature[2] == 0).all()
+    assert part.gradient[free] == pytest.approx(whole.gradient[free], rel=1e-12)
+    truth = make_scorer(problem_of(fixed, LONG), "reference").linearize(values)
+    assert_same(part, truth, problem_of(fixed, LONG), values)
+
+
+def test_failed_candidates_cost_inf_and_leave_their_neighbors_alone() -> None:
+    problem = problem_of(build_model(CYCLE, None), PROTOCOLS["steps"], PROTOCOLS["ramp"])
+    good = problem.model.values()
+    names = list(problem.model.parameter_names)
+    parameters = np.tile(good[:, None], 5)
+    parameters[names.index("k3"), 1] = -1.0  # a NaN
+    parameters[names.index("k4"), 2] = -1.0
+    parameters[names.index("g"), 3] = np.inf
+    for backend in ("cpu", "reference"):
+        local = make_scorer(problem, backend).linearize(parameters)
+        assert local.status.tolist() == [OK, NOT_FINITE, NEGATIVE_RATE, NOT_FINITE, OK]
+        assert np.isinf(local.cost[1:4]).all()
+        assert (local.gradient[:, 1:4] == 0).all()
+        assert (local.curvature[..., 1:4] == 0).all()
+        assert np.array_equal(local.gradient[:, 0], local.gradient[:, 4])
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_any_number_of_candidates_and_threads(n: int) -> None:
+    problem = problem_of(model_named("model_b"), LONG)
+    scorer = CpuScorer(problem)
+    parameters = candidates(problem.model, 3)
+    scorer.n_threads = 2
+    some = scorer.linearize(parameters[:, :n])
+    scorer.n_threads = 1
+    whole = scorer.linearize(parameters)
+    assert np.array_equal(some.gradient, whole.gradient[:, :n])
+    assert some.curvature.shape == (len(parameters), len(parameters), n)
+
+
+def test_a_float32_scorer_linearizes_in_float64() -> None:
+    problem = problem_of(model_named("model_a"), LONG)
+    parameters = candidates(problem.model, 2)
+    single = make_scorer(problem, "cpu", "float32").linearize(parameters)
+    double = make_scorer(problem, "cpu", "float64").linearize(parameters)
+    assert np.array_equal(single.gradient, double.gradient)
+
+
+# --- residuals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["model_b", "herg_beattie"])
+def test_the_jacobian_of_the_residuals(name: str) -> None:
+    problem = problem_of(model_named(name), LONG, PROTOCOLS["steps"])
+    scorer = CpuScorer(problem)
+    here = problem.model.values()
+    residuals, jacobian, constant = scorer.residuals(here[:, None])
+    total = problem.scored.total_weight
+    local = scorer.linearize(here[:, None])
+    assert (np.sum(residuals**2) + constant) / total == pytest.approx(local.cost[0], rel=1e-12)
+    gradient = 2 / total * jacobian[..., 0].T @ residuals[:, 0]
+    assert gradient == pytest.approx(local.gradient[:, 0], rel=1e-9)
+
+    def residual(x: np.ndarray) -> np.ndarray:
+        return np.asarray(scorer.residuals((x * here)[:, None])[0][:, 0])
+
+    one = np.ones(len(here))
+    three_points = least_squares(residual, one, jac="3-point", max_nfev=1).jac
+    exact = jacobian[..., 0] * here
+    assert np.abs(three_points - exact).max() < 1e-7 * np.abs(exact).max()
+    slope = approx_fprime(one, lambda x: float(np.sum(residual(x) ** 2)), 1e-7)
+    assert slope == pytest.approx(
+        2 * exact.T @ residuals[:, 0], rel=1e-3, abs=1e-4 * abs(slope).max()
+    )
+
+
+# --- derivatives of expressions -------------------------------------------------------------------
+
+EXPRESSIONS = [
+    "a*exp(b*v/10)",
+    "a/(1 + exp(-(v + b)/7))",
+    "(v - b)/(1 - exp(-(v - b)/9))",
+    "log(a + 3)*sqrt(b)",
+    "abs(a*v + b)",
+    "tanh(a*v/20)",
+    "min(a, b*v, 3)",
+    "max(a*a, b)",
+    "a**b",
+    "b**2.5/(a + 1)",
+    "exprel(a*v/30)",
+    "a if v > b else b*a",
+]
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+@given(
+    a=st.floats(0.1, 3), b=st.floats(0.1, 3), v=st.floats(-90, 60), name=st.sampled_from(["a", "b"])
+)
+@settings(max_examples=25, deadline=None)
+def test_derivatives_of_every_function(text: str, a: float, b: float, v: float, name: str) -> None:
+    expression = remove_singularities(parse_expression(text, ["a", "b", "v"]))
+    slope = derivative(expression, symbol(name))
+    here = {"a": a, "b": b, "v": v}
+    differences = []
+    for h in (1e-4, 1e-5):
+        two = [evaluate(expression, {**here, name: here[name] + s * h}) for s in (1.0, -1.0)]
+        one_sided = [
+            (two[0] - evaluate(expression, here)) / h,
+            (evaluate(expression, here) - two[1]) / h,
+        ]
+        if abs(one_sided[0] - one_sided[1]) > 0.02 * (abs(one_sided[0]) + 1):
+            return  # a kink within the step
+        differences.append((two[0] - two[1]) / (2 * h))
+    assert float(evaluate(slope, here)) == pytest.approx(float(differences[1]), rel=1e-4, abs=1e-5)
+
+
+def test_derivatives_go_through_definitions() -> None:
+    first = parse_expression("a*v", ["a", "v"])
+    second = parse_expression("first*first + b", ["first", "b"])
+    rate = parse_expression("second*exp(a)", ["second", "a"])
+    grown, (row,) = derivatives((("first", first), ("second", second)), [rate], ["a", "b"])
+    scope: dict[str, object] = {"a": 0.5, "b": 2.0, "v": 3.0}
+    for name, expression in grown:
+        scope[name] = evaluate(expression, scope)  # type: ignore[arg-type]
+    by_a, by_b = (float(evaluate(row[k], scope)) for k in range(2))  # type: ignore[arg-type]
+    assert by_b == pytest.approx(np.exp(0.5))
+    assert by_a == pytest.approx(np.exp(0.5) * (1.5**2 + 2 + 2 * 1.5 * 3))
+
+
+# --- compression ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "n", [1, 2, 60, 61, 100, 1000, 4097, pytest.param(80_000, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("oscillating", [False, True])
+def test_squares_of_exponentials_from_few_samples(n: int, oscillating: bool) -> None:
+    kept = compression(n, oscillating)
+    random = np.random.default_rng(n)
+    t = np.arange(n)
+    rates = np.exp(random.uniform(np.log(1e-4 / n), np.log(50), 3))
+    traces = [np.exp(-np.outer(rates, t)).sum(axis=0), rates[0] * t * np.exp(-rates[0] * t)]
+    if oscillating:
+        traces.append(np.exp(-rates[1] * t) * np.cos(0.6 * rates[1] * t + 1))
+    data = random.normal(0, 1, n)
+    z, rest = kept.project(data)
+    for y in traces:
+        compressed = np.sum((kept.matrix @ y[kept.points] - z) ** 2) + rest
+        assert compressed == pytest.approx(np.sum((y - data) ** 2), rel=1e-9)
+    assert len(kept.points) <= min(n, 200)
+    gaps = np.diff(kept.points)
+    assert (gaps & (gaps - 1) == 0).all()
+    assert (gaps > 0).all()
+    assert kept.points[0] == 0
+    assert kept.points[-1] == n - 1
+
+
+def test_a_trace_of_the_space_leaves_nothing() -> None:
+    kept = compression(3000)
+    y = 2.0 - 3.0 * np.exp(-0.01 * np.arange(3000))
+    z, rest = kept.project(y)
+    assert rest < 1e-18 * np.sum(y**2)
+    assert np.abs(kept.matrix @ y[kept.points] - z).max() < 1e-10 * np.linalg.norm(y)
+
+
+def test_a_preview_is_the_cost_of_the_linearization() -> None:
+    for name, protocol in (("herg_markov", RAMPS), ("model_b", RAMPS), ("herg_beattie", RAMPS)):
+        problem = problem_of(model_named(name), protocol)
+        values = problem.model.values()[:, None]
+        parameters = values * np.random.default_rng(7).uniform(0.7, 1.4, (len(values), 5))
+        parameters[0, 2] = np.nan
+        scorer = CpuScorer(problem)
+        test, truth = scorer.preview(parameters), scorer.linearize(parameters)
+        assert np.array_equal(test.status, truth.status)
+        assert np.isinf(test.cost[2])
+        ok = truth.status == OK
+        exact = scorer.score(parameters).cost
+        assert test.cost[ok] == pytest.approx(exact[ok], rel=1e-6)
+        if problem.model.relaxes:  # nothing is cheaper than the score
+            assert np.array_equal(test.cost[ok], exact[ok])
+        else:
+            assert test.cost[ok] == pytest.approx(truth.cost[ok], rel=1e-12)

@@ -1,0 +1,513 @@
+"""Scores from modes, closed form and modal, on the CPU and as generated CUDA on the CuPy that the
+host plays (and on a real GPU), and the transforms and spectra behind them."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channelfit.model.model_file import build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
+from channelfit.reading.errors import InputError
+from channelfit.scoring.kernels.cuda_spectral import CudaSpectralSource
+from channelfit.scoring.kernels.detailed_balance import (
+    keeps_detailed_balance,
+    reason_without_modes,
+)
+from channelfit.scoring.kernels.spectral import LEAST_COST, Spectrum
+from channelfit.scoring.layout.exponential_tables import (
+    DEGREE,
+    spectral_walk,
+    transform_table,
+    voltage_varies,
+)
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.kernel_math import CELL_BITS, cellOf, decay, offsetInCell
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import make_scorer
+from support.cuda_host import HostCupy, compile_with_nvrtc
+from support.schemes import SHIPPED, candidates, from_yaml, model_named, recording_of
+from support.truths import shared, slow_but
+
+N_CANDIDATES = 41
+
+
+GPUS = ["played", pytest.param("real", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=GPUS)
+def device(request, monkeypatch):
+    """A GPU: played by the host, or real."""
+    use(request.param, monkeypatch)
+
+
+@pytest.fixture(params=["cpu", *GPUS])
+def backend(request, monkeypatch):
+    """Name of a backend that has all paths."""
+    return use(request.param, monkeypatch)
+
+
+def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    if kind == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif kind == "real" and not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return "cpu" if kind == "cpu" else "cuda"
+
+
+def interpolated(table: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The table read by arithmetic instead of by bits."""
+    octave = np.floor(np.log2(y))
+    place = np.floor((y / 2**octave - 1) * 2**CELL_BITS)
+    cell = np.minimum(octave * 2**CELL_BITS + place, len(table) - 1).astype(int)
+    d = y - 2**octave * (1 + (place + 0.5) / 2**CELL_BITS)
+    return sum(table[cell, k] * d**k for k in range(DEGREE + 1))
+
+
+@given(st.integers(2, 3000), st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_transforms_are_sums_of_exponentials(n, seed):
+    random = np.random.default_rng(seed)
+    data = random.normal(size=n) + random.normal()
+    decay = np.concatenate([[0.0, 1e-300], np.exp(random.uniform(-20, 6, 60))])
+    exact = np.exp(-decay[:, None] * np.arange(n)) @ data
+    found = interpolated(transform_table(data), 1 + decay * n)
+    assert np.abs(found - exact).max() < 1e-11 * np.abs(data).sum()
+
+
+HELD = {
+    "steps": from_yaml(
+        segments=[
+            {"hold": "1 ms"},
+            {"step": {"from": -110, "to": 40, "by": 30}, "for": "7 ms"},
+            {"hold": 2},
+        ]
+    ),
+    "off the grid": from_yaml(
+        segments=[
+            {"hold": 0.97},
+            {"step": {"values": [-40, 20]}, "for": 3.333},
+            {"step": -60, "for": 2.0001},
+            {"hold": 0.77},
+        ]
+    ),
+    "long": from_yaml(
+        sampling="0.5 ms",
+        segments=[
+            {"hold": 3},
+            {"step": {"values": [-20, 30]}, "for": 400},
+            {"step": -100, "for": 0.5},
+            {"hold": 20},
+        ],
+    ),
+}
+
+
+def held(name: str) -> Problem:
+    """Held voltages only: weights that differ and vanish, steps off the samples, single samples."""
+    kinds = ("plain", "changing", "masked")
+    return Problem(
+        model_named(name),
+        tuple(
+            Experiment(p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.5 * k)
+            for k, p in enumerate(HELD.values())
+        ),
+    )
+
+
+WITH_MODES = [*SHIPPED, "cycle"]
+#: Modal code differs from the closed form behind the modes alone.
+CPU_MODAL = ["model_b", "k_hh_gate", "herg_markov"]
+ALIKE = ("herg_beattie", "k_hh", "na_nav15")
+ON_CPU = [(name, "closed-form") for name in WITH_MODES if name not in ALIKE]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    slow_but(
+        [*ON_CPU, *((n, "modal") for n in [*CPU_MODAL, "na_markov"])],
+        [(name, path) for name in WITH_MODES for path in ("closed-form", "modal")],
+    ),
+)
+def test_costs_equal_the_reference_over_the_full_ranges(device, name, path):
+    check_costs(name, "cuda", path)
+
+
+@pytest.mark.parametrize(("name", "path"), [*ON_CPU, *((n, "modal") for n in CPU_MODAL)])
+def test_costs_on_the_cpu_equal_the_reference_over_the_full_ranges(name, path):
+    check_costs(name, "cpu", path)
+
+
+def check_costs(name: str, backend: str, path: str) -> None:
+    problem = held(name)
+    exact, status = true_costs_held(name)
+    score = make_scorer(problem, backend, path=path).score(candidates(problem.model, N_CANDIDATES))
+    assert np.array_equal(score.status, status)
+    assert np.abs(score.cost / exact - 1).max() < 1e-9
+
+
+@shared
+def true_costs_held(name: str) -> list[np.ndarray]:
+    """Cost and status by the reference."""
+    problem = held(name)
+    score = ReferenceScorer(problem).score(candidates(problem.model, N_CANDIDATES))
+    return [score.cost, score.status]
+
+
+@pytest.mark.parametrize("name", ["model_c", "herg_markov"])
+def test_what_is_not_doubted_is_right(name):
+    """Of thousands over the full ranges, whose rates lie up to ninety decades apart."""
+    problem = held(name)
+    values = candidates(problem.model, 2000, seed=11)
+    exact = make_scorer(problem, "cpu", path="stepping").score(values).cost
+    cost = make_scorer(problem, "cpu", path="closed-form").score(values).cost
+    assert np.abs(cost / exact - 1).max() < 1e-9
+
+
+@pytest.mark.parametrize("name", ["model_b", "model_c"])
+def test_cpu_and_gpu_doubt_the_same_and_agree(name, monkeypatch):
+    use("played", monkeypatch)
+    problem = held(name)
+    values = candidates(problem.model, N_CANDIDATES, seed=5)
+    cpu, cuda = (make_scorer(problem, b, path="closed-form") for b in ("cpu", "cuda"))
+    assert np.abs(cpu.score(values).cost / cuda.score(values).cost - 1).max() < 1e-10
+    assert n_listed(cpu, values) == n_listed(cuda, values)
+
+
+@pytest.mark.parametrize("path", ["closed-form", "modal"])
+def test_order_threads_and_neighbors_do_not_change_a_bit_on_the_cpu(path):
+    problem = held("herg_markov")
+    scorer = make_scorer(problem, "cpu", path=path)
+    values = candidates(problem.model, 75, seed=3)
+    cost = scorer.score(values).cost
+    order = np.random.default_rng(0).permutation(75)
+    for scorer.n_threads in (1, 2, 5):
+        assert np.array_equal(scorer.score(values[:, order]).cost, cost[order])
+    for n in (0, 1, 16, 17):
+        score = scorer.score(values[:, :n])
+        assert score.status.shape == (n,)
+        assert np.array_equal(score.cost, cost[:n])
+    assert scorer.score(values[:, 74:]).cost[0] == cost[74]
+    values[0, 3] = np.nan
+    others = np.arange(75) != 3
+    assert np.array_equal(scorer.score(values).cost[others], cost[others])
+
+
+def test_rescoring_steps_in_double_precision():
+    problem = held("model_b")
+    values = candidates(problem.model, 3)
+    exact = make_scorer(problem, "cpu", path="stepping").score(values).cost
+    scorer = make_scorer(problem, "cpu", "float32", "modal")
+    assert np.array_equal(scorer.rescore(values).cost, exact)
+
+
+def test_the_cpu_chooses_modes_where_it_can():
+    assert make_scorer(held("model_b"), "cpu").path == "closed-form"
+    assert make_scorer(held("na_markov"), "cpu").path == "stepping"
+    bare = Problem(model_named("model_b"), tuple(Experiment(p) for p in HELD.values()))
+    assert make_scorer(bare, "cpu").path == "stepping"
+
+
+@given(st.floats(0, 1e300))
+def test_decay_keeps_its_digits(x):
+    assert decay(x) == pytest.approx(-np.expm1(-x), rel=1e-15, abs=0)
+
+
+@given(st.floats(0, 80), st.integers(0, 1300))
+def test_cells_of_bits_are_those_of_arithmetic(exponent, last):
+    y = max(1.0, 2.0**exponent)
+    octave = int(np.floor(np.log2(y)))
+    place = int((y / 2**octave - 1) * 2**CELL_BITS)
+    assert cellOf(y, last) == min(octave * 2**CELL_BITS + place, last)
+    assert offsetInCell(y) == y - 2**octave * (1 + (place + 0.5) / 2**CELL_BITS)
+
+
+@pytest.mark.parametrize("path", ["closed-form", "modal"])
+def test_any_number_of_jobs(device, path):
+    problem = held("model_c")
+    values = candidates(problem.model, N_CANDIDATES)
+    scorer = make_scorer(problem, "cuda", path=path)
+    costs = []
+    for n_jobs in (1, 2, 5, 64):
+        scorer.scoring.n_jobs = n_jobs
+        costs.append(scorer.score(values).cost)
+    assert np.abs(np.array(costs) / costs[0] - 1).max() < 1e-11
+
+
+def test_single_precision_of_the_modal_path(backend):
+    problem = held("na_hh")
+    values = candidates(problem.model, N_CANDIDATES)
+    exact = ReferenceScorer(problem).score(values)
+    score = make_scorer(problem, backend, "float32", "modal").score(values)
+    assert np.abs(score.cost / exact.cost - 1).max() < 1e-3
+
+
+def n_listed(scorer: Any, values: np.ndarray) -> int:
+    """How many candidates a scorer does not trust its modes with."""
+    if scorer.backend == "cpu":
+        return len(scorer.scoring.score(values, 1)[1])
+    listed = Listed()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scorer.scoring, "_exact", listed)
+        scorer.score(values)
+    return listed.number
+
+
+class Listed:
+    """Counts what is listed for stepping on a GPU, and scores nothing."""
+
+    number, listed = -1, types.SimpleNamespace(done=True)
+
+    def score_listed(self, parameters, cost, status, listed, n_listed, n_next) -> None:
+        self.number = int(n_listed[0])
+
+
+#: Three states whose two speeds meet, where v is high and d is 0.
+MEETING = {
+    "name": "meeting",
+    "states": ["A", "B", "C"],
+    "rates": {
+        "A -> B": "k",
+        "B -> A": "k*exp(-(v + 60)/2)",
+        "B -> C": "k*(1 + d)",
+        "C -> B": "k*exp(-(v + 60)/2)",
+    },
+    "current": {"open": ["C"], "conductance": "1 nS", "reversal": "-90 mV"},
+    "parameters": {"k": {"range": [0.1, 1], "unit": "1/ms"}, "d": {"range": [-1, 1]}},
+}
+
+
+def test_speeds_that_agree_are_stepped(backend):
+    """Three states whose two speeds meet: the formula divides by their difference."""
+    model = build_model(MEETING, None)
+    problem = Problem(model, held("model_a").experiments)
+    values = np.array([[0.3] * 5, [0.0, 1e-12, 1e-7, 1e-2, 0.5]])
+    scorer = make_scorer(problem, backend, path="closed-form")
+    exact = ReferenceScorer(problem).score(values)
+    assert np.abs(scorer.score(values).cost / exact.cost - 1).max() < 1e-9
+    assert n_listed(scorer, values) == 3
+
+
+def test_how_much_cancels_is_measured_in_the_weights_of_the_cost(backend):
+    """Speeds that nearly meet: weights of a billionth or a billion doubt the same candidates."""
+    model = build_model(MEETING, None)
+    values = np.array([[0.3] * 9, 10.0 ** -np.arange(1.0, 10.0)])
+    listed = []
+    for factor in (1.0, 1e-9, 1e9):
+        experiments = tuple(
+            replace(e, weight=factor * e.weight) for e in held("model_a").experiments
+        )
+        problem = Problem(model, experiments)
+        listed.append(n_listed(make_scorer(problem, backend, path="closed-form"), values))
+    assert listed[0] == listed[1] == listed[2]
+    assert 0 < listed[0] < 9
+
+
+def test_speeds_that_are_alike_and_gone_at_once(backend):
+    """Two pairs of states at equilibrium within a sample, and what is slow between them."""
+    model = build_model(
+        {
+            "name": "pairs",
+            "states": ["A", "B", "C", "D"],
+            "rates": {
+                "A -> B": "k*exp(v/50)",
+                "B -> A": "k",
+                "C -> D": "k*exp(v/50)",
+                "D -> C": "k",
+                "B -> C": "0.02",
+                "C -> B": "0.03*exp(-v/70)",
+            },
+            "current": {"open": {"B": 1.0, "D": 0.4}, "conductance": "1 nS", "reversal": "-90 mV"},
+            "parameters": {"k": {"range": [1, 1e12], "unit": "1/ms", "scale": "log"}},
+        },
+        None,
+    )
+    problem = Problem(model, held("model_a").experiments)
+    values = np.logspace(0, 12, 25)[None]
+    exact = ReferenceScorer(problem).score(values)
+    score = make_scorer(problem, backend, path="closed-form").score(values)
+    assert np.abs(score.cost / exact.cost - 1).max() < 1e-9
+
+
+def test_a_cost_of_nothing_is_stepped(backend):
+    """Where the model meets the data exactly, what is left of the sum is rounding."""
+    bare = held("model_b")
+    model = bare.model
+    values = model.values()[:, None]
+    currents = ReferenceScorer(bare).simulate(values)
+    experiments = [
+        Experiment(
+            e.protocol,
+            Recording(
+                e.protocol.times_ms, current[..., 0], np.isfinite(current[..., 0]).astype(float)
+            ),
+        )
+        for e, current in zip(bare.experiments, currents, strict=True)
+    ]
+    problem = Problem(model, tuple(experiments))
+    scorer = make_scorer(problem, backend, path="closed-form")
+    cost = scorer.score(np.column_stack([values, values * 1.5])).cost
+    power = np.mean([np.nanmean(c**2) for c in currents])
+    assert 0 <= cost[0] < 1e-20 * power
+    assert cost[1] > LEAST_COST * power
+
+
+def test_statuses(backend):
+    problem = held("cycle")
+    values = candidates(problem.model, 4)
+    row = list(problem.model.parameter_names).index("k4")
+    values[row, 1], values[row, 2] = np.nan, -1.0
+    for path in ("closed-form", "modal"):
+        score = make_scorer(problem, backend, path=path).score(values)
+        assert score.status.tolist() == [OK, NOT_FINITE, NEGATIVE_RATE, OK]
+        assert np.isinf(score.cost[[1, 2]]).all()
+
+
+def test_moving_voltage_and_models_without_modes_say_why(backend):
+    ramp = from_yaml(segments=[{"hold": 1}, {"ramp": [-120, 60], "for": 4}])
+    moving = Problem(model_named("model_a"), (Experiment(ramp, recording_of(ramp, 0)),))
+    with pytest.raises(InputError, match="--path closed-form: the command voltage varies"):
+        make_scorer(moving, backend, path="closed-form")
+    assert make_scorer(moving, backend).path == "stepping"
+    turning = Problem(build_model(TURNING, None), held("model_a").experiments)
+    with pytest.raises(InputError, match="do not keep detailed balance"):
+        make_scorer(turning, backend, path="modal")
+
+
+#: Four states in a circle that prefers one way round.
+TURNING = {
+    "name": "turning",
+    "states": ["A", "B", "C", "D"],
+    "rates": {
+        "A -> B": "2*k",
+        "B -> C": "2*k",
+        "C -> D": "2*k",
+        "D -> A": "2*k",
+        "B -> A": "k",
+        "C -> B": "k",
+        "D -> C": "k",
+        "A -> D": "k",
+    },
+    "current": {"open": ["D"], "conductance": "1 nS", "reversal": "-90 mV"},
+    "parameters": {"k": {"range": [0.1, 1], "unit": "1/ms", "value": 0.5}},
+}
+
+
+def test_detailed_balance():
+    for name in SHIPPED:
+        model = model_named(name)
+        assert reason_without_modes(model) is None
+    assert not keeps_detailed_balance(*_only(build_model(TURNING, None)))
+    balanced = {**TURNING, "rates": {**TURNING["rates"], "D -> A": "k/4"}}
+    assert not keeps_detailed_balance(*_only(build_model(balanced, None)))
+    balanced["rates"] = {**TURNING["rates"], "D -> A": "k/8"}
+    assert keeps_detailed_balance(*_only(build_model(balanced, None)))
+
+
+def test_a_circle_whose_rates_are_cut_at_their_bounds_is_stepped(backend):
+    """What keeps detailed balance as it is written does not where one of the rates is cut."""
+    balanced = {
+        **TURNING,
+        "rates": {
+            **TURNING["rates"],
+            "D -> A": "k/8",
+            "C -> D": "2*k*exp(v/50)",
+            "D -> C": "k*exp(v/50)",
+        },
+    }
+    problem = Problem(build_model(balanced, None), held("model_a").experiments)
+    values = np.array([[0.5, 0.7e100, 7e100, 1e-100]])
+    exact = ReferenceScorer(problem).score(values)
+    scorer = make_scorer(problem, backend, path="closed-form")
+    assert np.abs(scorer.score(values).cost / exact.cost - 1).max() < 1e-9
+    assert n_listed(scorer, values) == 3
+
+
+def _only(model):
+    return model, model.chains[0]
+
+
+@pytest.mark.parametrize(("n", "closed"), [(4, True), (6, False), (7, False), (7, True)])
+def test_schemes_whose_rates_are_all_the_same(device, n, closed):
+    """Columns as long as each other, and in a circle every speed but one or two occurs twice."""
+    states = [f"S{i}" for i in range(n)]
+    pairs = list(zip(states, [*states[1:], states[0]], strict=True))[: n if closed else n - 1]
+    model = build_model(
+        {
+            "states": states,
+            "rates": {f"{a} -> {b}": "k" for pair in pairs for a, b in (pair, pair[::-1])},
+            "current": {
+                "open": {"S1": 1.0, states[-1]: 0.4},
+                "conductance": "1 nS",
+                "reversal": "-90 mV",
+            },
+            "parameters": {"k": {"range": [0.001, 100], "scale": "log", "value": 1}},
+        },
+        None,
+    )
+    problem = Problem(model, held("model_a").experiments)
+    values = np.array([[1e-3, 0.02, 0.5, 1.0, 7.0, 100.0]])
+    exact = ReferenceScorer(problem).score(values)
+    score = make_scorer(problem, "cuda", path="closed-form").score(values)
+    assert np.array_equal(score.status, exact.status)
+    assert score.cost == pytest.approx(exact.cost, rel=1e-9)
+
+
+def test_terms_of_powers():
+    """m^3 h: two modes, eight terms, and the sums of pairs of them without doubles."""
+    spectrum = Spectrum(model_named("na_hh"))
+    assert (spectrum.n_modes, len(spectrum.terms), len(spectrum.sums)) == (2, 8, 20)
+    spectrum = Spectrum(model_named("na_markov"))
+    assert (spectrum.n_modes, len(spectrum.terms), len(spectrum.sums)) == (8, 9, 44)
+
+
+def test_walks_score_every_sample_once():
+    problem = held("model_a")
+    packed = problem.scored
+    for n_jobs in (1, 3, 64):
+        walk = spectral_walk(packed, n_jobs)
+        n, weight = walk.values[:-1, 0], walk.values[:-1, 2]
+        assert (n * weight).sum() == pytest.approx(packed.total_weight)
+        assert walk.data_squares + packed.constant == pytest.approx(
+            sum(
+                e.weight
+                * np.nansum(e.recording.weight * np.nan_to_num(e.recording.current_pA) ** 2)
+                for e in problem.experiments
+            )
+        )
+    assert not voltage_varies(packed)
+
+
+def test_the_text_compiles_for_a_device():
+    for name in ("model_b", "herg_markov", "na_hh"):
+        for sampled in (False, True):
+            source = CudaSpectralSource(model_named(name), "float64", sampled)
+            compile_with_nvrtc(source.specialized(4))
+
+
+def test_an_interrupt_between_two_launches_spoils_nothing(monkeypatch):
+    """What was listed then is forgotten; the next score is whole."""
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    problem = held("na_markov")
+    values = candidates(problem.model, 9)
+    scorer = make_scorer(problem, "cuda", path="closed-form")
+    truth = scorer.score(values).cost
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scorer.scoring._exact, "score_listed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            scorer.score(values)
+    assert np.array_equal(scorer.score(values).cost, truth)
+    assert np.array_equal(scorer.score(values).cost, truth)

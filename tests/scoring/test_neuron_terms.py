@@ -1,0 +1,101 @@
+"""Currents of any terms against NEURON: its integrator, and its own ghk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.scoring.neuron import mechanisms
+from channelfit.scoring.neuron.comparison import compare
+from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
+from channelfit.scoring.neuron.nmodl import nmodl_text
+from channelfit.scoring.neuron.oracle import CLAMP, NeuronOracle
+from channelfit.scoring.scorer import make_scorer
+from support.term_models import DOCUMENTS, candidates, model_of, moving, steps
+from support.truths import slow_but
+
+
+@pytest.fixture(scope="module")
+def neuron() -> Any:
+    """NEURON with a working compiler; tests that ask for it skip without, and say why."""
+    try:
+        compile_mechanism(CLAMP)
+    except NeuronUnavailable as error:
+        pytest.skip(str(error))
+    return mechanisms.neuron_hoc()
+
+
+@pytest.mark.parametrize("name", slow_but(["calcium", "rectified gates", "sum of all"], DOCUMENTS))
+def test_currents_agree_with_neuron(neuron: Any, name: str) -> None:
+    """Exact at held voltages; where the voltage moves, as exact as steps of order four."""
+    model = model_of(name)
+    oracle = NeuronOracle(model)
+    for protocol, tolerance in ((steps(), 5e-9), (moving(), 1e-5)):
+        scorer = make_scorer(Problem(model, (Experiment(protocol),)), "cpu")
+        (worst,) = compare(oracle, [protocol], scorer.simulate, candidates(model, 3))
+        assert worst.relative_error < tolerance
+
+
+@pytest.mark.parametrize(("name", "valence"), [("calcium", 2), ("potassium", 1), ("chloride", -1)])
+def test_the_drive_is_neurons_ghk(neuron: Any, name: str, valence: int) -> None:
+    """NEURON's, in mA/cm2 for a permeability of 1 cm/s, is as many pA for 1 um3/ms."""
+    ion = {"valence": valence, "inside": "ci", "outside": "co"}
+    model = build_model(
+        {
+            "name": name,
+            "temperature": "37 degC",
+            "states": ["O"],
+            "current": {"open": ["O"], "permeability": "p", "ion": ion},
+            "parameters": {
+                "p": {"range": [0, 10], "unit": "um3/ms", "value": 1},
+                "ci": {"range": [0, 500], "unit": "mM", "value": 140},
+                "co": {"range": [0, 500], "unit": "mM", "value": 5},
+            },
+        },
+        None,
+    )
+    before = neuron.celsius
+    neuron.celsius = 37.0
+    try:
+        for inside, outside in ((140.0, 5.0), (1e-4, 2.0), (30.0, 120.0), (10.0, 0.0)):
+            for v in (-140.0, -60.0, -0.5, 0.0, 0.5, 25.0, 80.0):
+                given = {"v": v, "p": 1.0, "ci": inside, "co": outside, "celsius": 37.0}
+                ours = float(evaluate(model.terms[0].drive, given))
+                theirs = neuron.ghk(v, inside, outside, valence)
+                # within 1e-4 of 0/0 NEURON takes the tangent, which errs by 1e-9
+                scale = 96.5 * (inside + outside)
+                assert ours == pytest.approx(theirs, rel=1e-8, abs=1e-8 * scale)
+    finally:
+        neuron.celsius = before
+
+
+def test_a_density_carries_pbar_times_neurons_ghk(neuron: Any) -> None:
+    model = model_of("calcium")
+    name = compile_mechanism(nmodl_text(model, "density"))
+    section = neuron.Section(name="s")
+    section.insert(name)
+    neuron.finitialize(-20.0)
+    inside = getattr(section(0.5), name)
+    before = neuron.celsius
+    neuron.celsius = 34.0
+    flow = neuron.ghk(-20.0, 5e-4, 2.0, 2)
+    neuron.celsius = before
+    assert inside.i == pytest.approx(inside.pbar * inside.m**3 * inside.h * flow, rel=1e-9)
+
+
+def test_densities_of_several_currents(neuron: Any) -> None:
+    model = model_of("gates and leak")
+    name = compile_mechanism(nmodl_text(model, "density"))
+    section = neuron.Section(name="s")
+    section.insert(name)
+    inside = getattr(section(0.5), name)
+    inside.gbar_current, inside.gbar_leak = 0.02, 0.003
+    neuron.finitialize(-20.0)
+    wanted = 0.02 * inside.m**3 * inside.h * (-20 + 90) + 0.003 * (-20 - inside.el)
+    assert inside.i == pytest.approx(wanted, rel=1e-12)
+    assert np.isfinite(inside.i)

@@ -1,0 +1,323 @@
+"""Currents of several terms, rectified, or after Goldman, Hodgkin and Katz, on every backend."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import mpmath  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+
+import channelfit as cf
+from channelfit.model.channel import FARADAY, GAS_CONSTANT
+from channelfit.model.evaluation import evaluate
+from channelfit.model.model_file import build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.extreme_rates import failing, voltages_of
+from channelfit.problem.protocol import build_protocol
+from channelfit.problem.rate_bounds import rate_names
+from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import OK
+from channelfit.reading.errors import InputError
+from channelfit.results.report.description import describe
+from channelfit.results.report.terminal import PlainConsole
+from channelfit.scoring.cpu_tangents import Linearizer
+from channelfit.scoring.reference import ReferenceScorer
+from channelfit.scoring.scorer import make_scorer
+from channelfit.scoring.tangent_walks import UNRESOLVED
+from support.term_models import DOCUMENTS, candidates, document, model_of, moving, problem_of, steps
+from support.truths import slow_but
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
+
+
+EVERY = [
+    (name, kind, dtype)
+    for name in DOCUMENTS
+    for kind in ("steps", "moving")
+    for dtype in ("float64", "float32")
+]
+QUICK = [case for case in EVERY if case[1:] == ("moving", "float64")]
+QUICK += [("sum of all", "steps", "float64"), ("sum of all", "moving", "float32")]
+#: A rectification that changes tenfold within 1 mV.
+STEEP = "low + 1/(1 + exp(-50*(v + 10)/slope))"
+SLOPES = ["rectified gates", "calcium scheme", "scheme times gate", "sum of all"]
+
+
+@pytest.mark.parametrize(("name", "kind", "dtype"), slow_but(QUICK, EVERY))
+def test_the_cpu_agrees_with_the_reference(name: str, kind: str, dtype: str) -> None:
+    problem = problem_of(name, steps() if kind == "steps" else moving())
+    parameters = candidates(problem.model, 5)
+    reference = ReferenceScorer(problem)
+    scorer = make_scorer(problem, "cpu", dtype, path="stepping")
+    truth, current = reference.simulate(parameters)[0], scorer.simulate(parameters)[0]
+    assert np.isfinite(truth).all()
+    assert np.abs(current - truth).max() < TOLERANCE[dtype] * np.abs(truth).max()
+    cost, wanted = scorer.score(parameters), reference.score(parameters)
+    assert (cost.status == wanted.status).all()
+    np.testing.assert_allclose(cost.cost, wanted.cost, rtol=10 * TOLERANCE[dtype])
+
+
+# --- formulas ------------------------------------------------------------------------------------
+
+
+def test_goldman_hodgkin_and_katz_is_the_closed_formula() -> None:
+    """Permeability 0.2 um3/ms of the whole cell, at 34 degC; at 0 mV the limit."""
+    model = model_of("calcium")
+    drive = model.terms[0].drive
+    v = np.array([-120.0, -40.0, -1e-7, 0.0, 1e-7, 0.01, 60.0, 140.0])
+    ours = evaluate(drive, {"v": v, "p": 0.2, "ci": 5e-4, "celsius": 34.0})
+    for volt, pA in zip(v, ours, strict=True):
+        with mpmath.workdps(40):
+            u = mpmath.mpf(2 * volt) * 1e-3 * FARADAY / (GAS_CONSTANT * mpmath.mpf("307.15"))
+            bent = u / (1 - mpmath.exp(-u)) if volt else 1
+            per_mM = 2 * FARADAY * bent * (mpmath.mpf(5e-4) - 2 * mpmath.exp(-u))
+            wanted = float(per_mM * 0.2 * 1e-15 * 1e12)  # um3/ms and mM; A to pA
+        assert pA == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_permeability_per_area_is_that_of_the_whole_membrane() -> None:
+    """1e-4 cm/s times 1000 um2 is 1e-6 m/s times 1e-9 m2, 1e-15 m3/s: 1 um3/ms."""
+    whole = document("calcium")
+    whole["current"] |= {"permeability": "1 um3/ms"}
+    del whole["parameters"]["p"]
+    per_area = copy.deepcopy(whole)
+    per_area["current"] |= {"permeability": "1e-4 cm/s", "area": "1000 um2"}
+    one, other = (build_model(d, None).terms[0].permeability for d in (whole, per_area))
+    assert float(one) == 1
+    assert float(other) == pytest.approx(1, rel=1e-12)
+    per_area["current"].pop("area")
+    with pytest.raises(InputError, match="is a permeability per area and needs an area"):
+        build_model(per_area, None)
+
+
+def test_a_rectified_current_is_the_formula() -> None:
+    model = model_of("rectified gates")
+    v = np.array([-120.0, -10.0, 35.0])
+    given = {"v": v, "g": 8.0, "low": 0.2, "slope": 15.0}
+    given["bend"] = evaluate(dict(model.definitions)["bend"], given)
+    wanted = 8 * (0.2 + 1 / (1 + np.exp(-(v + 10) / 15))) * (v + 90)
+    np.testing.assert_allclose(evaluate(model.terms[0].drive, given), wanted, rtol=1e-14)
+
+
+def test_the_sum_is_the_sum_of_its_terms() -> None:
+    model = model_of("sum of all")
+    parameters = candidates(model, 2)
+    problem = problem_of("sum of all", moving())
+    total = ReferenceScorer(problem).simulate(parameters)[0]
+    assert [term.name for term in model.terms] == ["kur", "to", "k", "leak"]
+    parts = []
+    for term in model.terms[:3]:
+        alone = Problem(model.alone(term), (Experiment(moving()),))
+        parts.append(ReferenceScorer(alone).simulate(parameters)[0])
+    gl, el = (parameters[model.parameter_names.index(name)] for name in ("gl", "el"))
+    parts.append(gl * (moving().command()[..., None] - el))
+    np.testing.assert_allclose(sum(parts), total, atol=1e-11 * np.abs(total).max())
+
+
+def test_a_scheme_times_a_gate_equals_the_scheme_of_all_pairs() -> None:
+    model = model_of("scheme times gate")
+    parameters = candidates(model, 3)
+    ours = ReferenceScorer(problem_of("scheme times gate", steps())).simulate(parameters)[0]
+    pairs = Problem(model.expanded(), (Experiment(steps()),))
+    wanted = ReferenceScorer(pairs).simulate(parameters)[0]
+    assert len(pairs.model.states) == 6
+    np.testing.assert_allclose(ours, wanted, atol=1e-11 * np.abs(wanted).max())
+
+
+# --- paths ---------------------------------------------------------------------------------------
+
+
+ONE_PRODUCT = [name for name in DOCUMENTS if not name.startswith("sum")]
+
+
+@pytest.mark.parametrize("path", ["modal", "closed-form"])
+@pytest.mark.parametrize("name", slow_but(["scheme and leak", "gates and leak"], ONE_PRODUCT))
+def test_one_current_keeps_the_paths_of_modes(name: str, path: str) -> None:
+    problem = problem_of(name, steps())
+    parameters = candidates(problem.model, 20)
+    wanted = make_scorer(problem, "cpu", path="stepping").score(parameters)
+    found = make_scorer(problem, "cpu", path=path).score(parameters)
+    np.testing.assert_allclose(found.cost, wanted.cost, rtol=1e-8)
+
+
+def test_several_currents_step() -> None:
+    problem = problem_of("sum of gates", steps())
+    assert make_scorer(problem, "cpu").path == "stepping"
+    with pytest.raises(InputError, match=r"sum of several that open .*\(kv, cav\)"):
+        make_scorer(problem, "cpu", path="modal")
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+REFUSED = {
+    "calcium": [
+        ({"temperature": ...}, "current.permeability: .* depends on the temperature"),
+        ({"current/ion": ...}, 'current: "ion" is missing'),
+        ({"current/conductance": 2}, "current.conductance: has no meaning beside a permeability"),
+        ({"current/ion/valence": 0}, "current.ion.valence: a whole number of charges"),
+        ({"current/ion/valence": 1.5}, "current.ion.valence: a whole number of charges"),
+        ({"current/ion/inside": "-1 mM"}, "current.ion.inside: -1 mM is below 0"),
+        ({"current/ion/inside": "1 mV"}, 'current.ion.inside: unit "mV" is a voltage'),
+        ({"current/ion/inside": "ci*v"}, "current.ion.inside: .* depends on v"),
+        ({"current/permeability": "p + ci"}, "current.permeability: .* in one sum stand"),
+        ({"current/permeability": "3 nS"}, 'current.permeability: unit "nS" is a conductance'),
+    ],
+    "rectified gates": [
+        ({"current/conductance": "g*bend"}, "depends on v through bend; .* as `rectification`"),
+        (
+            {"current/rectification": "g*exp(v/slope)", "parameters/low/fixed": True},
+            "current.rectification: .* a pure number .*conductance",
+        ),
+        ({"current/ion": {}}, "current.ion: an ion belongs to a permeability"),
+        ({"leak": {"conductance": "g*v", "reversal": 0}}, "leak.conductance: .* depends on v"),
+        ({"leak": {"conductance": "g", "erev": 0}}, 'leak: unknown key "erev"'),
+        ({"leak": {"conductance": "vh", "reversal": 0}}, "leak.conductance: .*a conductance .nS."),
+    ],
+    "scheme times gate": [
+        ({"gates/h/tau": 0}, "gates.h.tau: a gate beside a scheme needs a time constant"),
+        ({"gates/O": {"inf": "0.5", "tau": 1}}, "gates.O: a state has this name"),
+    ],
+    "sum of all": [
+        ({"states": ["C"]}, "states: each of `currents` has its own"),
+        ({"current": {"open": ["O"]}}, "current.open: each of `currents` has its own"),
+        ({"currents": {}}, "currents: at least one current is needed"),
+        ({"currents/k/open": ["m"]}, "currents.k.open: gates conduct when all are open"),
+        (
+            {"currents/k/gates/m/alpha": "gl"},
+            "currents.k.gates.m.alpha: .* a rate .1/ms.",
+        ),
+        ({"currents/kur/rates/O -> C2": "d + el"}, "currents.kur.rates.O -> C2: .* a rate"),
+        ({"currents/leak": {"gates": {"m": {}}}}, "currents.leak"),
+        ({"currents/to/states": ["C", "O", "I", "X"]}, "currents.to.rates: state X cannot be"),
+        ({"currents/k2": {}}, "currents.k2"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [(name, *case) for name, cases in REFUSED.items() for case in cases],
+)
+def test_what_cannot_be_used_is_told_with_its_place(
+    name: str, changes: dict[str, object], said: str
+) -> None:
+    wrong = document(name)
+    for path, value in changes.items():
+        *way, last = path.split("/")
+        place = wrong
+        for part in way:
+            place = place[part]
+        if value is ...:
+            del place[last]
+        else:
+            place[last] = value
+    with pytest.raises(InputError, match=said):
+        build_model(wrong, None)
+
+
+def test_parameters_in_which_a_sum_is_linear() -> None:
+    assert model_of("gates and leak").linear_parameters() == {"g": False, "gl": False, "el": False}
+    assert model_of("calcium").linear_parameters() == {"p": True, "ci": False}
+    # what acts through a definition is not seen, and so not claimed
+    assert model_of("rectified scheme").linear_parameters() == {"g": True}
+    unleaked = document("gates and leak")
+    unleaked["leak"]["conductance"] = "0.1*g"
+    del unleaked["parameters"]["gl"]
+    assert build_model(unleaked, None).linear_parameters() == {"g": True, "el": False}
+
+
+def test_a_drive_that_is_not_finite_fails_and_is_told() -> None:
+    wild = document("rectified gates")
+    wild["definitions"]["bend"] = "low + exp(exp(-v/10)) + exp(-v/slope)"
+    model = build_model(wild, None)
+    problem = Problem(model, (Experiment(steps()),))
+    values = model.values()
+    for backend in ("reference", "cpu"):
+        current = make_scorer(problem, backend).simulate(values[:, None])[0]
+        assert np.isnan(current).all()
+    said = failing(model, values, voltages_of([steps()])) or ""
+    assert said.startswith("the drive of an open channel is not a number at -90 mV")
+
+
+# --- derivatives ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["steps", "moving"])
+@pytest.mark.parametrize("name", slow_but(SLOPES, DOCUMENTS))
+def test_derivatives_on_the_cpu_agree_with_differences_of_the_reference(
+    name: str, kind: str
+) -> None:
+    problem = problem_of(name, steps() if kind == "steps" else moving())
+    parameters = candidates(problem.model, 2)
+    wanted = ReferenceScorer(problem).linearize(parameters)
+    found = make_scorer(problem, "cpu").linearize(parameters)
+    assert (found.status == wanted.status).all()
+    np.testing.assert_allclose(found.cost, wanted.cost, rtol=1e-6)
+    size = np.sqrt(np.einsum("iic->ic", wanted.curvature))
+    scaled = size[:, None] * size[None]
+    assert np.abs((found.curvature - wanted.curvature) / scaled).max() < 1e-6
+    # a gradient is at most the root of the cost times that of the curvature
+    slope = (found.gradient - wanted.gradient) / (size * np.sqrt(wanted.cost))
+    assert np.abs(slope).max() < 1e-6
+
+
+@pytest.mark.parametrize("bend", ["low + 1/(1 + exp(-(v + 10)/slope))", STEEP])
+def test_smooth_ramps_are_linearized_in_pieces(bend: str) -> None:
+    """A drive that a piece cannot follow is seen, and takes every sample."""
+    bent = document("rectified scheme")
+    bent["definitions"]["bend"] = bend
+    bent |= {"leak": {"conductance": "1 nS", "reversal": "-30 mV"}}
+    model = build_model(bent, None)
+    slow = {"holding": -80, "sampling": 0.5, "segments": [{"ramp": [-80, 40], "for": 300}]}
+    protocol = build_protocol(slow, None)
+    parameters = candidates(model, 2)
+    data = np.random.default_rng(1).normal(0, 100, (1, protocol.n_times_max))
+    recording = Recording(protocol.times_ms, data, np.ones_like(data), "noise")
+    problem = Problem(model, (Experiment(protocol, recording),))
+    linearizer = Linearizer(problem)
+    assert linearizer.has_pieces
+    walk = linearizer._new_walk(next(linearizer.plans()))
+    status, _ = walk.normals(np.ascontiguousarray(parameters.T))
+    assert (status == (OK if bend != STEEP else UNRESOLVED)).all()
+    found, wanted = (
+        make_scorer(problem, "cpu").linearize(parameters),
+        ReferenceScorer(problem).linearize(parameters),
+    )
+    np.testing.assert_allclose(found.cost, wanted.cost, rtol=1e-6)
+    size = np.sqrt(np.einsum("iic->ic", wanted.curvature))
+    slope = (found.gradient - wanted.gradient) / (size * np.sqrt(wanted.cost))
+    assert np.abs(slope).max() < 1e-6
+
+
+# --- the front door ------------------------------------------------------------------------------
+
+
+def test_a_model_of_several_currents_in_python() -> None:
+    given = document("sum of all")
+    model = cf.Model(**{key: value for key, value in given.items() if key != "name"})
+    assert repr(model) == (
+        "<Model model: states kur_C1, kur_C2, kur_O, to_C, to_O, to_I; gates to_h, k_m^3, k_r; "
+        "14 parameters>"
+    )
+    assert cf.Model.from_yaml(model.to_yaml()) == model
+    names = list(rate_names(model.channel))
+    assert names[:2] == ["kur_C1 -> kur_C2", "kur_C2 -> kur_C1"]
+    assert names[-2:] == ["k_m.alpha", "k_m.beta"]
+
+
+def test_what_is_shown_of_currents() -> None:
+    written = io.StringIO()
+    for name in ("sum of all", "calcium scheme"):
+        describe(model_of(name), PlainConsole(file=written, width=100))
+    shown = written.getvalue()
+    for line in (
+        "I = I_kur + I_to + I_k + I_leak",
+        "I_kur = g kur_O bend (v + 90)",
+        "I_to = 0.5*g to_O to_h (v + 80)",
+        "I_k = 2 k_m^3 k_r (v + 85)",
+        "I_leak = gl (v - el)",
+        "I = p O (1 - low) GHK(v, z = 2, ci mM inside, 2 mM outside)",
+    ):
+        assert f"  {line}\n" in shown

@@ -1,0 +1,222 @@
+"""When a search may end: at rounding, at its target, where starts agree; and what it then says."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from channelfit.front.kinds import load_plan
+from channelfit.front.main import main
+from channelfit.problem.experiment import mean_square, rounding_floor
+from channelfit.reading.documents import dump_yaml
+from channelfit.results.uncertainty.assessment import assess
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.agreement import agreement, in_words
+from channelfit.search.loop import FitResult, optimize
+from support.little import LITTLE, THREE_STEPS
+from support.places import ROOT
+from support.truths import slow_but
+
+_LOG = {"g": LITTLE["parameters"]["g"] | {"scale": "log"}}
+MODEL = LITTLE | {"parameters": LITTLE["parameters"] | _LOG}
+WIDE = "parameters.g.range=[1.0e-3, 1.0e+9]"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "steps.yaml").write_text(THREE_STEPS)
+    path = tmp_path / "little.yaml"
+    path.write_text(dump_yaml(MODEL | {"fit": {"protocols": ["steps.yaml"]}}))
+    return path
+
+
+def searched(file: Path, *changes: str, dtype: str = "float64") -> tuple[FitResult, float]:
+    """A search, and the mean square of its data."""
+    fit = load_plan(file, changes, "cpu")
+    scorer = make_scorer(fit.problem, "cpu", dtype)
+    result = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
+    return result, mean_square(fit.problem)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("change", [WIDE, "parameters.g.range=[5, 20]"])
+def test_a_perfect_fit_is_one_to_rounding_whatever_the_ranges(file, change, seed):
+    result, square = searched(file, change, f"fit.seed={seed}")
+    assert result.stop_reason == "the fit is perfect: what is left of the cost is rounding"
+    assert result.cost < 1e-21 * square
+    np.testing.assert_allclose(result.values, [0.1, 0.02, 0.05, 10], rtol=1e-9)
+
+
+def test_what_is_perfect_depends_on_the_data_and_the_precision_alone(file):
+    fits = [load_plan(file, [change], "cpu") for change in (WIDE, "parameters.g.value=20")]
+    wide, twice = fits
+    plain = load_plan(file, (), "cpu").problem
+    assert rounding_floor(wide.problem, "float64") == rounding_floor(plain, "float64")
+    assert rounding_floor(twice.problem, "float64") == pytest.approx(
+        4 * rounding_floor(plain, "float64"), rel=1e-9
+    )
+    assert rounding_floor(plain, "float32") > 1e6 * rounding_floor(plain, "float64")
+
+
+def test_a_little_noise_is_not_taken_for_rounding(file):
+    """A thousandth of a pA against 500: the cost still falls far below what ranges suggest."""
+    result, square = searched(file, WIDE, "fit.surrogate={noise: 1e-6 pA, seed: 1}")
+    assert "agree" in result.stop_reason
+    assert result.cost == pytest.approx(1e-12, rel=0.3)
+    assert result.cost > 1e-18 * square
+
+
+def test_single_precision_ends_where_its_own_rounding_is(file):
+    result, square = searched(file, dtype="float32")
+    assert "rounding" in result.stop_reason
+    assert result.cost < 1e-10 * square
+
+
+@pytest.mark.parametrize("target", ["1.0e-9", "1.0e-15", "1.0e-18"])
+def test_a_target_ends_the_search_and_nothing_does_before_it(file, target):
+    result, _ = searched(file, WIDE, f"fit.stop.cost={target}")
+    assert result.cost <= float(target)
+    assert result.stop_reason.endswith(f"reached the target {float(target):g}")
+    assert not (result.history["best_cost"][:-1] <= 1e-3 * float(target)).any()
+
+
+@pytest.mark.parametrize("noise", ["0", "5"])
+def test_a_target_that_cannot_be_met_is_said_not_to_have_been(file, noise):
+    result, _ = searched(file, f"fit.surrogate={{noise: {noise}, seed: 1}}", "fit.stop.cost=1e-40")
+    assert result.stop_reason.endswith("the target of 1e-40 was not reached")
+    assert "perfect" not in result.stop_reason
+
+
+# --- arriving ------------------------------------------------------------------------------------
+
+CELL = """
+model: {model}
+parameters: {{gmax: {{range: [5, 1000]}}}}
+fit:
+  experiments:
+    - protocol: {protocol}
+      recording:
+        file: ${{CHANNELFIT_DATA}}/herg_sine_wave/sine_wave_16715049.mat
+        current: {{column: T, unit: nA}}
+        sampling: 0.1 ms
+      mask: [{{after_steps: 5 ms}}, {{from: 3000 ms}}]
+      every: 5
+"""
+
+
+@pytest.mark.skipif("CHANNELFIT_DATA" not in os.environ, reason="needs CHANNELFIT_DATA")
+@pytest.mark.parametrize("seed", slow_but([0], [0, 2]))
+def test_seeds_arrive_at_the_same_fit_of_a_cell_that_leaves_much_open(tmp_path, seed):
+    """Five states on the steps before the sine wave, 15 parameters of which 8 combinations count;
+    b1 ends at its bound. The lowest known is 106.629 pA^2, beside 106.71, 107.97 and 108.01."""
+    root = ROOT
+    path = tmp_path / "cell.yaml"
+    path.write_text(
+        CELL.format(
+            model=root / "models" / "herg_markov.yaml",
+            protocol=root / "protocols" / "herg_sine_wave.yaml",
+        )
+    )
+    changes = [f"fit.seed={seed}", "current.reversal=-88.4 mV"]
+    fit = load_plan(path, changes, "cpu")
+    scorer = make_scorer(fit.problem, "cpu")
+    result = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
+    assert result.cost == pytest.approx(106.62909, rel=2e-6)
+    judged = assess(fit, scorer, result.values)
+    assert judged.estimate.distance < 0.1
+
+
+# --- agreement ---------------------------------------------------------------------------------
+
+
+def words(best: float, *costs: float, wanted: int = 3, unit: str | None = None) -> str:
+    return in_words(agreement(best, np.array(costs), wanted).as_plain(), unit)
+
+
+def test_a_perfect_fit_waits_for_no_other_start():
+    found = agreement(1e-24, np.array([1e-24, 0.3, 5.0]), 3, floor=1e-23).as_plain()
+    said = in_words(found)
+    assert said == (
+        "1 of 3 independent starts had arrived at the lowest cost when the search ended, since the "
+        "fit was perfect"
+    )
+    assert "elsewhere" in in_words({**found, "perfect": False})
+
+
+def test_words_for_starts_that_agree():
+    assert words(4.0, 4.0, 4.001, 4.003, 9.0) == "3 of 4 independent starts came to the lowest cost"
+
+
+def test_words_for_starts_that_do_not():
+    said = words(790.7, 790.7, 809.8, 813.9, 2000.0, np.inf, unit="pA")
+    assert said.startswith("they do not agree: only 1 of 4 independent starts came to the lowest")
+    assert (
+        "(28.119 pA; the next ended, or were given up, at 28.457 and 28.529 pA, 1.2 % above" in said
+    )
+    assert said.endswith("another seed may end elsewhere")
+
+
+def test_words_where_the_lowest_came_from_what_was_known():
+    said = words(1.0, 4.0, 9.0)
+    assert "none of 2 independent starts came to the lowest cost" in said
+    assert "(1; the next ended, or were given up, at 4 and 9, 3e+02 % above)" in said
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ((), "no independent start came to an end"),
+        ((2.0,), "a single independent start: there is nothing to compare it with"),
+        ((2.0, 2.0), "all of 2 independent starts came to the lowest cost, but 3 were wanted"),
+        ((3.0,), "none of 1 independent start came to the lowest cost"),
+        ((2.0, 3.0), "only 1 of 2 independent starts came"),
+    ],
+)
+def test_words_where_starts_are_few(costs, said):
+    assert said in words(2.0, *costs)
+    assert words(2.0, *costs).endswith("another seed may end elsewhere")
+
+
+def test_costs_that_only_rounding_tells_apart_are_the_same():
+    found = agreement(1e-25, np.array([1e-25, 5e-25, 8e-24]), 3, floor=1e-23)
+    assert found.arrived == 3
+    assert found.lowest == (1e-25,)
+
+
+def test_the_command_says_whether_starts_agree(file, tmp_path):
+    """Two starts a round can never be the three that are wanted in the first."""
+    runner, told = CliRunner(), []
+    for name, search in (("few", "{starts: 2, patience: 1, agree: 30}"), ("many", "{}")):
+        done = runner.invoke(
+            main,
+            [
+                "optimize",
+                str(file),
+                "--out",
+                str(tmp_path / name),
+                "--backend",
+                "cpu",
+                "--set",
+                "fit.surrogate={noise: 5, seed: 1}",
+                "--set",
+                f"fit.optimizer={search}",
+            ],
+        )
+        assert done.exit_code == 0, done.output
+        found = json.loads((tmp_path / name / "summary.json").read_text())
+        told.append((found["stop_reason"], found["agreement"], done.output))
+    reason, few, output = told[0]
+    assert reason.endswith("without a gain, though independent starts do not agree")
+    assert not few["agree"]
+    assert few["wanted"] == 30
+    assert "starts     all of " in output or "starts     they do not agree" in output
+    reason, many, output = told[1]
+    assert "independent starts agree" in reason
+    assert many["agree"]
+    assert many["arrived"] >= 3
+    assert f"starts     {many['arrived']} of {many['independent_starts']}" in output

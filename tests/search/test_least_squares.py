@@ -1,0 +1,360 @@
+"""Levenberg-Marquardt side by side and the hybrid search: against SciPy, and what always holds."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import least_squares, lsq_linear
+
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.machine_code import Kernel
+from channelfit.scoring.scorer import Linearization
+from channelfit.search import least_squares as module
+from channelfit.search.choose import make_optimizer
+from channelfit.search.damped import steps_of, to_the_lowest
+from channelfit.search.hybrid import _explored, _finished, _Found, _UnderWay
+from channelfit.search.least_squares import TRIALS, Starts, begin, damped_steps, improve, refine
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.objective import Local, Objective
+from channelfit.search.projection import eliminated
+from support.decays import Residuals, decays, space
+
+
+def test_a_linear_problem_needs_three_iterations():
+    random = np.random.default_rng(1)
+    a, b = random.normal(size=(40, 6)), random.normal(size=40)
+    objective = Objective(space(6, -5.0, 5.0), Residuals(lambda x: a @ x - b))
+    starts = refine(objective, random.random((6, 9)), iterations=3)
+    exact = np.linalg.lstsq(a, b)[0]
+    np.testing.assert_allclose(objective.physical(starts.unit).T, [exact] * 9, atol=1e-6)
+
+
+def test_every_corner_of_the_cube_can_be_left():
+    """A face holds only what the gradient pushes outward."""
+    random = np.random.default_rng(3)
+    a, b = random.normal(size=(20, 3)), 0.2 * random.normal(size=20)
+    objective = Objective(space(3, -1.0, 1.0), Residuals(lambda x: a @ x - b))
+    corners = np.stack(np.meshgrid(*[[0.0, 1.0]] * 3), axis=0).reshape(3, 8)
+    starts = refine(objective, corners)
+    exact = np.linalg.lstsq(a, b)[0]
+    assert np.abs(exact).max() < 1
+    np.testing.assert_allclose(objective.physical(starts.unit).T, [exact] * 8, atol=1e-6)
+
+
+def test_what_a_step_promises_of_a_linear_problem_is_what_it_brings():
+    random = np.random.default_rng(4)
+    a, b = random.normal(size=(20, 3)), random.normal(size=20)
+    objective = Objective(space(3, -5.0, 5.0), Residuals(lambda x: a @ x - b))
+    starts = begin(objective, random.random((3, 4)))
+    steps, promise = damped_steps(starts)
+    for trial in range(len(TRIALS)):
+        there = objective.score(starts.unit + steps[:, trial]).cost
+        np.testing.assert_allclose(promise[trial], starts.cost - there, rtol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_bounds_of_a_linear_problem_are_those_of_scipy(seed):
+    random = np.random.default_rng(seed)
+    a, b = random.normal(size=(12, 4)), 2 * random.normal(size=12)
+    objective = Objective(space(4, -0.3, 0.2), Residuals(lambda x: a @ x - b))
+    starts = refine(objective, random.random((4, 3)), 200, 1e-13)
+    exact = lsq_linear(a, b, (-0.3, 0.2), tol=1e-14)
+    np.testing.assert_allclose(starts.cost, 2 * exact.cost / 12, rtol=1e-8)
+    assert starts.unit.min() >= 0
+    assert starts.unit.max() <= 1
+
+
+def narrow(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A linear problem of ten unknowns whose curvature spans twelve decades."""
+    random = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(random.normal(size=(n, 10)))[0] for n in (30, 10))
+    a = left * np.logspace(0, -6, 10) @ right.T
+    return a, a @ random.uniform(-0.6, 0.6, 10) + 1e-3 * random.normal(size=30)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_narrow_valley_beside_faces_of_the_cube_is_followed_to_its_end(seed):
+    """Steps that are cut short at a face, and no more, leave a start where it is."""
+    a, b = narrow(seed)
+    objective = Objective(space(10, -0.3, 0.3), Residuals(lambda x: a @ x - b))
+    starts = refine(objective, np.random.default_rng(seed).random((10, 4)), 60, 1e-14)
+    exact = lsq_linear(a, b, (-0.3, 0.3), method="bvls", tol=1e-15)
+    assert (starts.cost <= 2 * exact.cost / 30 * (1 + 1e-7)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_a_bounded_step_is_the_lowest_point_of_its_parabola_in_the_box(seed):
+    random, n = np.random.default_rng(seed), 8
+    root = np.linalg.qr(random.normal(size=(n, n)))[0] * 10.0 ** random.uniform(-2, 0, n)
+    h = root @ root.T
+    h /= np.sqrt(np.outer(np.diag(h), np.diag(h)))
+    g, lower, upper = random.normal(size=n), -random.random(n), random.random(n) + 1e-3
+    step = np.empty(n)
+    scratch = np.empty((4, n))
+    to_the_lowest(h, g, lower, upper, np.zeros(n), step, *scratch[:2], root.copy(), *scratch[2:])
+    upright = np.linalg.cholesky(h)
+    exact = lsq_linear(
+        upright.T, -np.linalg.solve(upright, g), (lower, upper), method="bvls", tol=1e-15
+    )
+    assert ((step >= lower - 1e-12) & (step <= upper + 1e-12)).all()
+    lowest = g @ exact.x + 0.5 * exact.x @ h @ exact.x
+    assert g @ step + 0.5 * step @ h @ step <= lowest + 1e-8 * abs(lowest)
+
+
+def starts_on_faces(n_free: int, n: int) -> Starts:
+    """Starts of which some coordinates are on faces of the cube, with curvatures of any shape."""
+    random = np.random.default_rng(6)
+    roots = random.normal(size=(n, n_free, n_free)) * 10.0 ** random.uniform(-2, 0, (n, 1, n_free))
+    curvature = np.ascontiguousarray(np.moveaxis(roots @ np.swapaxes(roots, 1, 2), 0, -1))
+    unit = np.round(1.4 * random.random((n_free, n)) - 0.2, 2).clip(0, 1)
+    local = Local(np.ones(n), np.zeros(n, np.int8), random.normal(size=(n_free, n)), curvature)
+    return Starts(unit, local, 10.0 ** random.uniform(-9, 1, n), np.zeros(n, bool))
+
+
+def test_damped_steps_are_those_of_plain_python():
+    """Whose indices are checked; machine code may leave out a rounding."""
+    starts = starts_on_faces(4, 9)
+    steps, promise = damped_steps(starts)
+    given = starts.unit, starts.local.gradient, starts.local.curvature, starts.damping, TRIALS
+    for way in (steps_of.python, Kernel(steps_of.source, "steps_of", checked=True)):
+        theirs, told = np.full_like(steps, np.nan), np.full_like(promise, np.nan)
+        way(*given, 0, 5, theirs, told)
+        assert np.isnan(theirs[..., 5:]).all()
+        way(*given, 5, 9, theirs, told)
+        np.testing.assert_allclose(theirs, steps, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(told, promise, rtol=1e-9)
+
+
+def test_damped_steps_depend_neither_on_company_nor_on_threads(monkeypatch):
+    starts = starts_on_faces(7, 50)
+    unit, local = starts.unit, starts.local
+    found = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
+        found.append(damped_steps(starts))
+    steps, promise = found[0]
+    assert all(np.array_equal(s, steps) and np.array_equal(p, promise) for s, p in found)
+    for k in range(50):
+        alone = damped_steps(starts.take(np.array([k])))
+        assert np.array_equal(alone[0][..., 0], steps[..., k])
+        assert np.array_equal(alone[1][:, 0], promise[:, k])
+    there = unit[:, None] + steps
+    assert np.all((there > -1e-15) & (there < 1 + 1e-15))
+    bent = np.einsum("ijn,jtn->itn", local.curvature, steps)
+    promised = -(local.gradient[:, None] * steps).sum(axis=0) - 0.5 * (steps * bent).sum(axis=0)
+    np.testing.assert_allclose(promise, promised, rtol=1e-9)
+
+
+def test_decays_end_where_scipy_ends():
+    objective = Objective(space(4, -4.0, 4.0), Residuals(decays))
+    start = np.array([[0.6, 0.55, 0.6, 0.3], [0.7, 0.6, 0.55, 0.45]]).T
+    starts = refine(objective, start, tolerance=1e-14)
+    for k in range(2):
+        theirs = least_squares(
+            decays,
+            objective.physical(start)[:, k],
+            bounds=(-4, 4),
+            xtol=1e-15,
+            ftol=1e-15,
+            gtol=1e-15,
+        )
+        assert starts.cost[k] == pytest.approx(2 * theirs.cost / 60, rel=1e-9)
+        ours = objective.physical(starts.unit)[:, k]
+        np.testing.assert_allclose(np.sort(ours), np.sort(theirs.x), rtol=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 7))
+def test_no_iteration_makes_a_start_worse_or_leaves_the_cube(seed, n):
+    unit = np.random.default_rng(seed).random((4, n))
+    objective = Objective(space(4, -6.0, 6.0), Residuals(decays, lambda x: x[0] + x[2] > 5))
+    starts = begin(objective, unit)
+    for _ in range(8):
+        before = starts.cost.copy()
+        starts = improve(objective, starts)
+        assert (starts.cost <= before).all()
+        assert ((starts.unit >= 0) & (starts.unit <= 1)).all()
+        inside = starts.cost < np.inf
+        values = objective.physical(starts.unit)
+        assert (values[0, inside] + values[2, inside] <= 5).all()
+
+
+def test_neighbors_do_not_change_a_start():
+    objective = Objective(space(4, -4.0, 4.0), Residuals(decays))
+    unit = np.random.default_rng(3).random((4, 6))
+    together = refine(objective, unit, 12)
+    for k in range(6):
+        alone = refine(objective, unit[:, [k]], 12)
+        np.testing.assert_allclose(alone.cost, together.cost[[k]], rtol=1e-12)
+
+
+def test_a_start_that_fails_is_done_at_once():
+    objective = Objective(space(4, -4.0, 4.0), Residuals(decays, lambda x: x[0] > 0))
+    starts = refine(objective, np.array([[0.9, 0.5, 0.5, 0.5], [0.2, 0.5, 0.5, 0.5]]).T)
+    assert starts.cost[0] == np.inf
+    assert np.isfinite(starts.cost[1])
+
+
+@dataclass
+class TwoWays(Residuals):
+    """Costs that come with derivatives have a rounding of their own, another at every point."""
+
+    rounding: float = 1e-9
+
+    def linearize(self, parameters: np.ndarray) -> Linearization:
+        found = super().linearize(parameters)
+        for k, x in enumerate(parameters.T):
+            r, jacobian = np.asarray(self.residuals(x)), self.jacobian(x)
+            off = self.rounding * np.sin(1e14 * x.sum() + 7.0 * np.arange(len(r)))
+            found.cost[k] = np.mean((r + off) ** 2)
+            found.gradient[:, k] = 2 * jacobian.T @ (r + off) / len(r)
+        return found
+
+
+def perfect(x: np.ndarray) -> np.ndarray:
+    """Of a decay without noise."""
+    t = np.linspace(0, 5, 60)
+    return (1 + x[0]) * np.exp(-np.exp(x[1]) * t) - 1.3 * np.exp(-0.5 * t)
+
+
+def test_a_start_at_the_rounding_of_two_ways_to_its_cost_is_done():
+    objective = Objective(space(2, -2.0, 2.0), TwoWays(perfect), floor=1e-16)
+    starts = refine(objective, np.array([[0.6], [0.4]]), iterations=30)
+    assert starts.done.all()
+    np.testing.assert_allclose(objective.physical(starts.unit)[:, 0], [0.3, np.log(0.5)], atol=1e-8)
+
+
+def test_derivatives_are_counted_as_the_columns_they_cost():
+    objective = Objective(space(4, -4.0, 4.0), Residuals(decays))
+    begin(objective, np.full((4, 3), 0.5))
+    assert objective.evaluations == 3 * (4 + 1)
+
+
+# --- hybrid ------------------------------------------------------------------------------------
+
+
+def valleys(x: np.ndarray) -> np.ndarray:
+    """Five thousand local minima and one at 0.3 that counts."""
+    return np.concatenate([x - 0.3, 1.5 * np.sin(9 * (x - 0.3))])
+
+
+def hybrid(scorer: Residuals, n: int, seed: int = 0, stop: StopRules | None = None, **more: int):
+    objective = Objective(space(n, -3.0, 3.0), scorer)
+    optimizer = make_optimizer("hybrid", more, n, seed)
+    return optimize(optimizer, objective, stop or StopRules())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_it_arrives_from_every_seed(seed):
+    result = hybrid(Residuals(valleys), 4, seed)
+    np.testing.assert_allclose(result.values, 0.3, atol=1e-6)
+
+
+def test_the_same_seed_gives_the_same_search():
+    one, two = (hybrid(Residuals(decays), 4, 7) for _ in range(2))
+    assert one.values.tobytes() == two.values.tobytes()
+    assert one.evaluations == two.evaluations
+    other = hybrid(Residuals(decays), 4, 8)
+    assert other.history["best_cost"][0] != one.history["best_cost"][0]
+
+
+def returned(stages: Generator[Any, None, Any]) -> Any:
+    """What a generator returns when it has ended."""
+    while True:
+        try:
+            next(stages)
+        except StopIteration as end:
+            return end.value
+
+
+def test_a_start_still_under_way_that_is_the_lowest_is_followed_to_its_end():
+    objective = Objective(space(1, -3.0, 3.0), Residuals(valleys))
+    starts = begin(objective, (np.array([[0.35, 2.5]]) + 3.0) / 6.0)
+    between = np.array([starts.cost.mean()])
+    under_way = _UnderWay(starts, np.ones(2, bool), np.full((3, 2), np.inf))
+    worse = _Found(np.ones((1, 1)), between, np.ones(1, bool))
+    found = returned(_finished(objective, worse, under_way))
+    np.testing.assert_allclose(objective.physical(found.best()[:, None]), 0.3, atol=1e-6)
+
+
+def test_stop_rules_hold_within_a_round():
+    result = hybrid(Residuals(valleys), 4, stop=StopRules(generations=3))
+    assert result.generations == 3
+    assert "3 generations" in result.stop_reason
+    result = hybrid(Residuals(valleys), 4, stop=StopRules(evaluations=100))
+    assert result.generations == 1
+
+
+def test_it_says_why_it_ended():
+    assert "agree" in hybrid(Residuals(decays), 4).stop_reason
+
+
+def test_nowhere_to_go():
+    with pytest.raises(InputError, match="no candidate could be scored"):
+        hybrid(Residuals(decays, lambda x: True), 4, scan=20, starts=4)
+
+
+@dataclass(frozen=True)
+class Below:
+    """The sum of all coordinates is at most this."""
+
+    most: float
+    name: str = "sum"
+    places: frozenset[int] = frozenset((0, 1))
+
+    def allowed(self, physical: np.ndarray, xp: object = np) -> np.ndarray:
+        return physical.sum(axis=0) <= self.most
+
+
+def test_stages_that_try_only_what_is_not_allowed():
+    """The lowest point lies beyond the bound: the last starts' steps all lead there, and nothing
+    is scored in such a stage."""
+    objective = Objective(space(2, -3.0, 3.0), Residuals(lambda x: x - 2.0), (Below(1.0),))
+    result = optimize(make_optimizer("hybrid", {"patience": 2}, 2, 0), objective, StopRules())
+    assert (np.diff(result.history["evaluations"]) == 0).any()
+    assert result.values.sum() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_settings_are_checked():
+    for settings_, message in (({"scan": 0}, "1 or more"), ({"strats": 4}, "did you mean starts")):
+        with pytest.raises(InputError, match=message):
+            make_optimizer("hybrid", settings_, 4, 0)
+
+
+@pytest.mark.parametrize(("minima", "enough"), [(1, 8), (2, 17), (3, 30)])
+def test_as_many_starts_as_say_that_no_rival_is_unseen(minima, enough):
+    """w (n - 1)/(n - w - 2) minima are expected of w that n starts have seen."""
+    for n in (enough - 1, enough):
+        cost = np.concatenate([np.ones(n - minima + 1), 2.0 + np.arange(1, minima) / 4])
+        found = _Found(np.zeros((2, n)), cost, np.ones(n, bool))
+        assert _explored(found, 3) == (n == enough)
+        expected = minima * (n - 1) / (n - minima - 2)
+        assert (expected < minima + 0.5) == (n == enough)
+
+
+def test_derivatives_with_one_parameter_solved_are_those_of_its_best_value():
+    """By the normal equations, and without it where it has come to a bound."""
+    random = np.random.default_rng(5)
+    a, b = random.normal(size=(9, 3)), random.normal(size=9)
+    here = np.array([0.3, -0.2, 0.0])
+    here[2] = a[:, 2] @ (b - a[:, :2] @ here[:2]) / (a[:, 2] @ a[:, 2])
+    gradient, curvature = 2 * a.T @ (a @ here - b), 2 * a.T @ a
+    slope, bend = eliminated(
+        np.tile(gradient[:, None], 2),
+        np.tile(curvature[:, :, None], 2),
+        [(2, np.array([True, False]))],
+        [0, 1],
+    )
+    apart = np.eye(9) - np.outer(a[:, 2], a[:, 2]) / (a[:, 2] @ a[:, 2])
+    np.testing.assert_allclose(slope[:, 0], 2 * a[:, :2].T @ apart @ (a[:, :2] @ here[:2] - b))
+    np.testing.assert_allclose(bend[..., 0], 2 * a[:, :2].T @ apart @ a[:, :2])
+    np.testing.assert_allclose(slope[:, 1], gradient[:2])
+    np.testing.assert_allclose(bend[..., 1], curvature[:2, :2])

@@ -1,0 +1,698 @@
+"""What optimizers minimize: constraints kept before anything is scored, points drawn evenly."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import types
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from channelfit.model.channel import ChannelModel, Parameter, Prior
+from channelfit.model.model_file import build_model, load_model
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.rate_bounds import Bounded, bounded_expression, rate_names, read_rate_bounds
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.scoring.scorer import Linearization, Score
+from channelfit.search.choose import make_optimizer
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.optimizer import ResidentOptimizer
+from channelfit.search.projection import Linear
+from channelfit.search.sampling import allowed, sample_allowed
+from channelfit.search.space import SearchSpace
+from support.places import MODELS
+
+SCHEME: dict[str, Any] = {
+    "states": ["C", "O", "I"],
+    "definitions": {"k": "b*exp(-y*v)"},
+    "rates": {
+        "C -> O": "a*exp(z*v)",
+        "O -> C": "k",
+        "O -> I": "a*(v + 40)/(1 - exp(-(v + 40)/9))",
+        "I -> O": "b",
+    },
+    "current": {"open": ["O"], "conductance": "g", "reversal": "-90 mV"},
+    "parameters": {
+        "a": {"range": [1.0e-5, 10], "scale": "log", "value": 0.1},
+        "z": {"range": [0, 0.2], "value": 0.02},
+        "b": {"range": [1.0e-5, 10], "scale": "log", "value": 0.05},
+        "y": {"range": [0, 0.2], "value": 0.02},
+        "g": {"range": [0, 100], "value": 10},
+    },
+}
+STEPS = "name: s\nholding: -80 mV\nsampling: 1 ms\nsegments:\n"
+LADDER = STEPS + "  - {step: {values: [-120 mV, 40 mV]}, for: 20 ms}\n"
+
+
+class Recorded:
+    """A scorer whose cost is a quadratic of the parameters, and that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def score(self, parameters: Any) -> Score:
+        self.seen.append(parameters)
+        return Score((parameters**2).sum(axis=0), np.zeros(parameters.shape[1], dtype=np.int8))
+
+    def linearize(self, parameters: Any) -> Linearization:
+        score = self.score(parameters)
+        n = len(parameters)
+        curvature = np.repeat(2 * np.eye(n)[:, :, None], parameters.shape[1], axis=2)
+        return Linearization(score.cost, score.status, 2 * parameters, curvature)
+
+
+def protocol_of(tmp_path, text: str = LADDER) -> Protocol:
+    (tmp_path / "p.yaml").write_text(text)
+    return load_protocol(tmp_path / "p.yaml")
+
+
+def bounds_of(tmp_path, rates_within: Any, model: ChannelModel | None = None, text: str = LADDER):
+    section = Section({"rates_within": rates_within}, "m.yaml", "fit")
+    section.expect(KEYS["fit"])
+    model = model or build_model(SCHEME, None)
+    return read_rate_bounds(section, model, [protocol_of(tmp_path, text)])
+
+
+def by_hand(p: np.ndarray, lower: float, upper: float, v: np.ndarray, largest: bool) -> np.ndarray:
+    """SCHEME's condition, written out."""
+    a, z, b, y, _ = (row[:, None] for row in p)
+    with np.errstate(invalid="ignore"):
+        gate = np.where(v == -40, 9.0, (v + 40) / (1 - np.exp(-(v + 40) / 9)))
+    inside = np.ones(p.shape[1], dtype=bool)
+    for rate in (a * np.exp(z * v), b * np.exp(-y * v), a * gate, b + 0 * v):
+        most, least = rate.max(axis=1), rate.min(axis=1)
+        inside &= (most >= lower) & (most <= upper) & (largest | (least >= lower))
+    return inside
+
+
+def test_rates_are_looked_at_over_the_whole_protocol(tmp_path):
+    found = bounds_of(tmp_path, ["1.0e-4 /ms", "50 /ms"])
+    assert [b.name for b in found] == ["C -> O", "O -> C", "O -> I", "I -> O"]
+    assert [len(b.voltages_mV) for b in found] == [2, 2, 49, 0]
+    assert found[0].voltages_mV == (-120, 40)
+    p = SearchSpace(build_model(SCHEME, None).parameters).to_physical(
+        np.random.default_rng(0).random((5, 4000))
+    )
+    expected = by_hand(p, 1e-4, 50, np.linspace(-120, 40, 49), largest=False)
+    assert 30 < expected.sum() < 3900
+    np.testing.assert_array_equal(allowed(found, p), expected)
+
+
+def test_only_the_largest_or_at_given_voltages(tmp_path):
+    p = SearchSpace(build_model(SCHEME, None).parameters).to_physical(
+        np.random.default_rng(1).random((5, 4000))
+    )
+    found = bounds_of(tmp_path, {"range": ["1e-4 /ms", "50 /ms"], "of": "largest"})
+    expected = by_hand(p, 1e-4, 50, np.linspace(-120, 40, 49), largest=True)
+    np.testing.assert_array_equal(allowed(found, p), expected)
+    found = bounds_of(
+        tmp_path, {"range": ["0.1 /s", "50 kHz"], "voltages": ["-100 mV", "60 mV", -40]}
+    )
+    expected = by_hand(p, 1e-4, 50, np.array([-100.0, 60.0, -40.0]), largest=False)
+    np.testing.assert_array_equal(allowed(found, p), expected)
+
+
+def test_a_list_gives_each_rate_bounds_of_its_own(tmp_path):
+    rows = [
+        {"range": [1e-5, 10], "rates": ["C -> O", "O -> C"]},
+        {"range": [1e-3, 1], "rates": "I -> O"},
+    ]
+    found = bounds_of(tmp_path, rows)
+    assert [(b.name, b.lower, b.upper) for b in found] == [
+        ("C -> O", 1e-5, 10),
+        ("O -> C", 1e-5, 10),
+        ("I -> O", 1e-3, 1),
+    ]
+    gates = bounds_of(tmp_path, [1e-5, 10], load_model(MODELS / "herg_beattie.yaml"))
+    assert [b.name for b in gates] == ["a.alpha", "a.beta", "r.alpha", "r.beta"]
+    assert {len(b.places) for b in gates} == {2}
+    assert list(rate_names(load_model(MODELS / "k_hh_gate.yaml"))) == ["n.alpha", "n.beta"]
+
+
+def test_a_ramp_and_a_sine_are_part_of_the_range(tmp_path):
+    text = STEPS + (
+        "  - {hold: 5 ms}\n  - {ramp: [-80 mV, 55 mV], for: 7.3 ms}\n"
+        "  - {sines: {offset: -30 mV, terms: [{amplitude: 80 mV, omega: 0.4 1/ms}]}, for: 60 ms}\n"
+    )
+    found = bounds_of(tmp_path, [1e-4, 50], text=text)
+    low, high = found[0].voltages_mV
+    assert high == 55
+    assert low == pytest.approx(-110, abs=0.7)
+
+
+@pytest.mark.parametrize(
+    ("rates_within", "message"),
+    [
+        ([1], "rates_within.range: a range is"),
+        ([3, 2], "0 or more below something larger"),
+        ([-1, 2], "0 or more below something larger"),
+        (["1 mV", "2 mV"], "unit"),
+        ({"range": [1, 2], "of": "some"}, "rates_within.of"),
+        ({"range": [1, 2], "at": 3}, 'unknown key "at"'),
+        ({"range": [1, 2], "rates": ["C -> I"]}, 'no rate "C -> I". Known: C -> O'),
+        ({"range": [1, 2], "voltages": []}, "at least one voltage"),
+        ([{"range": [1, 2]}, 3], "rates_within[2]"),
+        ("fast", "rates_within.range"),
+    ],
+)
+def test_what_is_no_bound_on_rates_is_told_with_its_place(tmp_path, rates_within, message):
+    with pytest.raises(InputError) as error:
+        bounds_of(tmp_path, rates_within)
+    assert message in str(error.value)
+    assert str(error.value).startswith("m.yaml: fit.rates_within")
+
+
+@pytest.mark.parametrize("name", ["herg_markov", "na_markov", "na_nav15", "k_hh", "herg_beattie"])
+def test_two_ends_are_as_good_as_a_grid_where_they_are_taken(tmp_path, name):
+    """A rate that is looked at twice must be monotonic."""
+    model = load_model(MODELS / f"{name}.yaml")
+    p = SearchSpace(model.parameters).to_physical(
+        np.random.default_rng(2).random((sum(not q.fixed for q in model.parameters), 50))
+    )
+    found = bounds_of(tmp_path, [1e-4, 10], model)
+    assert found
+    for few in found:
+        if len(few.voltages_mV) > 2:
+            continue
+        many = bounded_expression(
+            few.name, few.expression, model, 1e-4, 10, tuple(np.linspace(-120, 40, 301))
+        )
+        np.testing.assert_array_equal(few.allowed(p), many.allowed(p))
+
+
+def test_a_rate_that_is_not_finite_is_not_allowed(tmp_path):
+    found = bounds_of(tmp_path, [0, 1e300])
+    p = np.array([[1.0, np.nan, 1.0], [0.1, 0.1, 1e9], [1, 1, 1], [0.1, 0.1, 0.1], [1, 1, 1]])
+    assert allowed(found, p).tolist() == [True, False, False]
+
+
+# --- only what is allowed is scored --------------------------------------------------------------
+
+
+def objective_of(tmp_path, rates_within: Any = (1e-4, 50)) -> Objective:
+    model = build_model(SCHEME, None)
+    found = bounds_of(tmp_path, list(rates_within))
+    return Objective(SearchSpace(model.parameters), Recorded(), found)
+
+
+def test_what_is_not_allowed_is_not_scored(tmp_path):
+    objective = objective_of(tmp_path)
+    unit = np.random.default_rng(3).random((5, 300))
+    physical = objective.space.to_physical(unit)
+    inside = by_hand(physical, 1e-4, 50, np.linspace(-120, 40, 49), largest=False)
+    score = objective.score(unit)
+    assert objective.evaluations == inside.sum() == objective.scorer.seen[0].shape[1]
+    np.testing.assert_array_equal(score.status, np.where(inside, 0, 3))
+    np.testing.assert_array_equal(score.cost[inside], (physical[:, inside] ** 2).sum(axis=0))
+    assert np.isinf(score.cost[~inside]).all()
+
+    local = objective.linearize(unit)
+    plain = Objective(objective.space, Recorded()).linearize(unit)
+    np.testing.assert_array_equal(local.status, score.status)
+    np.testing.assert_array_equal(local.cost, score.cost)
+    for found, everywhere in ((local.gradient, plain.gradient), (local.curvature, plain.curvature)):
+        np.testing.assert_array_equal(found[..., inside], everywhere[..., inside])
+        assert (found[..., ~inside] == 0).all()
+
+
+def test_nothing_allowed_and_everything_allowed(tmp_path):
+    objective = objective_of(tmp_path, (1e-30, 1e-29))
+    unit = np.random.default_rng(3).random((5, 7))
+    assert (objective.score(unit).status == 3).all()
+    assert np.isinf(objective.linearize(unit).cost).all()
+    assert objective.scorer.seen == []
+    assert objective.evaluations == 0
+    objective = objective_of(tmp_path, (0, 1e30))
+    assert (objective.score(unit).status == 0).all()
+    assert objective.linearize(unit).curvature.shape == (5, 5, 7)
+
+
+class Disguised(np.ndarray):
+    """A NumPy array that passes for CuPy's and, like those, refuses NumPy's functions."""
+
+    def __array_function__(self, func, kinds, args, kwargs):
+        if not _through_cupy:
+            raise TypeError(f"numpy.{func.__name__} was given an array of the device")
+        return super().__array_function__(func, kinds, args, kwargs)
+
+    def get(self) -> np.ndarray:
+        return self.view(np.ndarray)
+
+
+Disguised.__module__ = "cupy"
+_through_cupy: list[bool] = []
+
+
+class FakeCuPy(types.ModuleType):
+    """Every function of NumPy, giving disguised arrays."""
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(np, name)
+        if not callable(attribute) or isinstance(attribute, type):
+            return attribute
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            _through_cupy.append(True)
+            try:
+                result = attribute(*args, **kwargs)
+            finally:
+                _through_cupy.pop()
+            return result.view(Disguised) if isinstance(result, np.ndarray) else result
+
+        return call
+
+
+@pytest.fixture
+def cupy(monkeypatch) -> FakeCuPy:
+    module = FakeCuPy("cupy")
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return module
+
+
+def test_arrays_of_a_device_stay_there(tmp_path, cupy):
+    objective, host = objective_of(tmp_path), objective_of(tmp_path)
+    unit = np.random.default_rng(4).random((5, 200))
+    score, expected = objective.score(cupy.array(unit)), host.score(unit)
+    assert isinstance(score.cost, Disguised)
+    assert isinstance(objective.scorer.seen[0], Disguised)
+    np.testing.assert_array_equal(score.cost.get(), expected.cost)
+    np.testing.assert_array_equal(score.status.get(), expected.status)
+
+
+class Resident(ResidentOptimizer):
+    """An optimizer that lives on a device; the loop must not let it pass by the constraints."""
+
+    name, seed = "resident", 0
+    settings: ClassVar = {"population": 50}
+
+    def __init__(self) -> None:
+        self.told: list[np.ndarray] = []
+
+    def ask(self) -> np.ndarray:
+        return np.random.default_rng(len(self.told)).random((5, 50))
+
+    def tell(self, candidates: np.ndarray, cost: np.ndarray) -> None:
+        self.told.append(cost)
+
+    def breed(self, space: SearchSpace) -> np.ndarray:
+        raise AssertionError("scored without the constraints")
+
+    def learn(self, score: Any) -> Any:
+        raise AssertionError("scored without the constraints")
+
+    def generation_of(self, record: Any, n_candidates: int) -> Any:
+        raise AssertionError("scored without the constraints")
+
+
+def test_a_search_on_a_device_keeps_to_the_constraints(tmp_path):
+    resident, objective = Resident(), objective_of(tmp_path)
+    result = optimize(resident, objective, StopRules(generations=3))
+    assert len(resident.told) == 3
+    assert result.failures["outside bounds"] == sum(np.isinf(cost).sum() for cost in resident.told)
+    assert allowed(objective.constraints, result.values[:, None]).all()
+
+
+# --- points drawn evenly -------------------------------------------------------------------------
+
+
+def test_points_are_allowed_and_as_even_as_by_rejection(tmp_path):
+    objective = objective_of(tmp_path)
+    random = np.random.default_rng(5)
+    points = objective.sample(4000, random)
+    assert points.shape == (5, 4000)
+    assert allowed(objective.constraints, objective.space.to_physical(points)).all()
+    rejected = random.random((5, 200_000))
+    rejected = rejected[:, allowed(objective.constraints, objective.space.to_physical(rejected))]
+    for found, expected in zip(points, rejected, strict=True):
+        assert stats.ks_2samp(found, expected).pvalue > 1e-3
+    # along a direction in which the constraint couples two parameters too
+    assert stats.ks_2samp(points[0] - points[1], rejected[0] - rejected[1]).pvalue > 1e-3
+
+
+class Below:
+    """Allows points whose coordinates add up to little: a corner of volume total**n/n!."""
+
+    def __init__(self, places: tuple[int, ...], total: float) -> None:
+        self.name, self.places, self.total = "corner", frozenset(places), total
+
+    def allowed(self, physical: Any, xp: Any = np) -> Any:
+        return physical[sorted(self.places)].sum(axis=0) <= self.total
+
+
+def unit_space(n: int) -> SearchSpace:
+    return SearchSpace(tuple(Parameter(f"p{k}", "", 0.0, 1.0) for k in range(n)))
+
+
+def test_a_group_that_allows_next_to_nothing_is_walked():
+    """Evenly over a simplex, the largest share of coordinate 1 of k is Beta(1, k)."""
+    corner = Below((0, 1, 2, 3, 4), 0.5)  # 2.6e-4 of the cube
+    points = sample_allowed(unit_space(6), [corner], 3000, np.random.default_rng(6))
+    assert (points[:5].sum(axis=0) <= 0.5).all()
+    for row in points[:5]:
+        assert stats.kstest(row / 0.5, stats.beta(1, 5).cdf).pvalue > 1e-3
+    assert stats.kstest(points[5], "uniform").pvalue > 1e-3
+
+
+def test_groups_are_drawn_one_by_one():
+    """Jointly, eight corners of 1/200 would let one of 10**18 points pass."""
+    corners = [Below((2 * k, 2 * k + 1), 0.1) for k in range(8)]
+    points = sample_allowed(unit_space(17), corners, 200, np.random.default_rng(7))
+    assert all(corner.allowed(points).all() for corner in corners)
+
+
+def test_constraints_that_share_a_parameter_are_drawn_together():
+    chain = [Below((0, 1), 0.3), Below((3, 4), 0.3), Below((1, 2, 3), 0.6)]
+    points = sample_allowed(unit_space(6), chain, 500, np.random.default_rng(8))
+    assert all(corner.allowed(points).all() for corner in chain)
+
+
+@given(st.integers(1, 40), st.integers(0, 5))
+@settings(max_examples=20, deadline=None)
+def test_every_number_of_points_and_the_same_seed(n, seed):
+    corner = Below((0, 2), 0.7)
+    first, second = (
+        sample_allowed(unit_space(3), [corner], n, np.random.default_rng(seed)) for _ in range(2)
+    )
+    assert first.shape == (3, n)
+    assert corner.allowed(first).all()
+    np.testing.assert_array_equal(first, second)
+
+
+def test_no_point_at_all_is_told():
+    with pytest.raises(InputError, match="keeps to the bounds of corner; widen"):
+        sample_allowed(unit_space(2), [Below((0, 1), -1)], 10, np.random.default_rng(0))
+    fixed = SearchSpace((Parameter("f", "", 0, 1, value=0.9, fixed=True), Parameter("p", "", 0, 1)))
+    with pytest.raises(InputError, match="corner"):
+        sample_allowed(fixed, [Below((0,), 0.5)], 10, np.random.default_rng(0))
+    assert sample_allowed(fixed, [Below((0,), 1)], 10, np.random.default_rng(0)).shape == (1, 10)
+
+
+def test_without_constraints_the_cube_itself():
+    objective = Objective(unit_space(3), Recorded())
+    expected = np.random.default_rng(1).random((3, 9))
+    np.testing.assert_array_equal(objective.sample(9, np.random.default_rng(1)), expected)
+
+
+def test_the_first_generation_can_be_what_is_allowed(tmp_path):
+    objective = objective_of(tmp_path)
+    initial = objective.sample(60, np.random.default_rng(2))
+    optimizer = make_optimizer("genetic", {"population": 60}, 5, 0, initial=initial)
+    assert (objective.score(optimizer.ask()).status == 0).all()
+
+
+def test_bounded_needs_only_its_own_definitions():
+    model = load_model(MODELS / "na_markov.yaml")
+    bound = bounded_expression("x", rate_names(model)["O -> IF"], model, 0, 1, (0.0,))
+    assert isinstance(bound, Bounded)
+    assert [name for name, _ in bound.definitions] == ["a2"]
+    assert set(bound.rows) == {"k2", "s2"}
+
+
+# --- one parameter solved ------------------------------------------------------------------------
+
+TIMES = np.linspace(0, 5, 200)
+DATA = 7 * np.exp(-1.3 * TIMES) * np.cos(2 * TIMES) + 0.1 * np.sin(37 * TIMES)
+
+
+class Line:
+    """Current offset + c exp(-a t) cos(b t), c the first row: a straight line in c."""
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self.offset = offset
+
+    def currents(self, p: np.ndarray) -> np.ndarray:
+        c, a, b = p[:, None, :]
+        t = TIMES[:, None]
+        return self.offset + c * np.exp(-a * t) * np.cos(b * t)
+
+    def score(self, p: np.ndarray) -> Score:
+        cost = ((self.currents(p) - DATA[:, None]) ** 2).mean(axis=0)
+        bad = p[1] > 2.9
+        return Score(np.where(bad, np.inf, cost), np.where(bad, 2, 0).astype(np.int8))
+
+    def linearize(self, p: np.ndarray) -> Linearization:
+        c, a, b = p[:, None, :]
+        t = TIMES[:, None]
+        wave, turned = np.exp(-a * t) * np.cos(b * t), -np.exp(-a * t) * np.sin(b * t)
+        slopes = np.stack([wave, -c * t * wave, c * t * turned])
+        residual = self.currents(p) - DATA[:, None]
+        score = self.score(p)
+        gradient = 2 * (slopes * residual).mean(axis=1)
+        curvature = 2 * np.einsum("itn,jtn->ijn", slopes, slopes) / len(TIMES)
+        return Linearization(score.cost, score.status, gradient, curvature)
+
+
+def line_space(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> SearchSpace:
+    rows = (
+        Parameter("c", "nS", *c, scale=scale),
+        Parameter("a", "", 0.1, 3.0, scale="log"),
+        Parameter("b", "", 0.5, 4.0),
+    )
+    return SearchSpace(rows, ("c",))
+
+
+def solving(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> Objective:
+    middle = 10.0 if scale == "linear" else 1.4
+    linear = Linear(0, *c, middle, float((DATA**2).mean()))
+    return Objective(line_space(scale, c), Line(), linear=(linear,))
+
+
+def best_by_hand(objective: Objective, unit: np.ndarray) -> np.ndarray:
+    """c (n,) by linear least squares, cut at its range; unit (2, n)."""
+    p = objective.space.to_physical(unit)
+    p[0] = 1.0
+    wave = objective.scorer.currents(p) - objective.scorer.offset
+    target = DATA[:, None] - objective.scorer.offset
+    best = (wave * target).sum(axis=0) / (wave**2).sum(axis=0)
+    return np.clip(best, objective.linear[0].lower, objective.linear[0].upper)
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_the_solved_value_is_that_of_linear_least_squares(scale):
+    objective = solving(scale, (0.1, 6.0))
+    assert objective.n_free == 2
+    unit = np.random.default_rng(9).random((2, 300)) * 0.95
+    score = objective.score(unit)
+    assert 600 <= objective.evaluations <= 900
+    best = best_by_hand(objective, unit)
+    assert 0 < (best == 6).sum() < 300
+    physical = objective.physical(unit)
+    np.testing.assert_allclose(physical[0], best, rtol=1e-12)
+    np.testing.assert_allclose(score.cost, objective.scorer.score(physical).cost, rtol=1e-12)
+
+
+def test_a_line_that_does_not_begin_at_zero_takes_a_score_more():
+    objective = Objective(line_space(), Line(-0.7), linear=(Linear(0, 0.1, 20.0, 10.0),))
+    unit = np.random.default_rng(10).random((2, 100)) * 0.95
+    score = objective.score(unit)
+    assert objective.evaluations >= 300
+    physical = objective.physical(unit)
+    np.testing.assert_allclose(physical[0], best_by_hand(objective, unit), rtol=1e-11)
+    np.testing.assert_allclose(score.cost, objective.scorer.score(physical).cost, rtol=1e-12)
+
+
+def test_a_perfect_fit_keeps_its_digits():
+    """Data of the model itself: the parabola's lowest value is all rounding, the score is not."""
+
+    class Exact(Line):
+        def score(self, p: np.ndarray) -> Score:
+            target = 7 * np.exp(-1.3 * TIMES) * np.cos(2 * TIMES)
+            cost = ((self.currents(p) - target[:, None]) ** 2).mean(axis=0)
+            return Score(cost, np.zeros(p.shape[1], dtype=np.int8))
+
+    target = 7 * np.exp(-1.3 * TIMES) * np.cos(2 * TIMES)
+    linear = Linear(0, 0.1, 20.0, 10.0, float((target**2).mean()))
+    objective = Objective(line_space(), Exact(), linear=(linear,))
+    truth = objective.space.to_unit(np.array([[7.0], [1.3], [2.0]]))
+    assert objective.score(truth).cost[0] < 1e-28
+    near = truth + 1e-9 * np.array([[1.0], [1.0]])
+    cost = objective.score(near).cost[0]
+    np.testing.assert_allclose(
+        cost, objective.scorer.score(objective.physical(near)).cost[0], rtol=1e-6
+    )
+    assert 1e-22 < cost < 1e-16
+
+
+def test_solved_on_a_bound_and_without_any_current():
+    objective = solving(c=(0.1, 3.0))
+    best = objective.space.to_unit(np.array([[1.0], [1.3], [2.0]]))
+    assert objective.physical(best)[0, 0] == 3.0
+
+    class Silent(Line):
+        def currents(self, p: np.ndarray) -> np.ndarray:
+            return np.zeros((len(TIMES), p.shape[1]))
+
+    silent = Objective(objective.space, Silent(), linear=objective.linear)
+    score = silent.score(best)
+    assert score.cost[0] == pytest.approx((DATA**2).mean(), rel=1e-15)
+    assert 0.1 <= silent.physical(best)[0, 0] <= 3.0
+
+
+def test_failures_pass_through_and_spoil_no_neighbor():
+    objective = solving()
+    a = np.array([0.5, 2.95, 0.7])
+    unit = np.stack([np.log(a / 0.1) / np.log(30), np.full(3, 0.4)])
+    score = objective.score(unit)
+    assert score.status.tolist() == [0, 2, 0]
+    assert np.isinf(score.cost[1])
+    alone = solving().score(unit[:, [0, 2]])
+    np.testing.assert_array_equal(score.cost[[0, 2]], alone.cost)
+    local = objective.linearize(unit)
+    assert local.status.tolist() == [0, 2, 0]
+
+
+@given(st.floats(0.05, 0.9), st.floats(0.05, 0.9))
+@settings(max_examples=40, deadline=None)
+def test_derivatives_are_those_of_the_cost_of_the_best_value(x, y):
+    """The gradient against central differences; the curvature against its closed form."""
+    objective, unit, h = solving(), np.array([[x], [y]]), 1e-5
+    local = objective.linearize(unit)
+    ahead = objective.score(unit + h * np.eye(2)).cost
+    behind = objective.score(unit - h * np.eye(2)).cost
+    np.testing.assert_allclose(
+        local.gradient[:, 0], (ahead - behind) / (2 * h), rtol=1e-6, atol=1e-6 * (DATA**2).mean()
+    )
+    assert local.cost[0] == pytest.approx(objective.score(unit).cost[0], rel=1e-11)
+    whole = objective.scorer.linearize(objective.physical(unit)).curvature[..., 0]
+    if 0.1 < objective.physical(unit)[0, 0] < 20:
+        reduced = np.linalg.inv(np.linalg.inv(whole)[1:, 1:])
+    else:
+        reduced = whole[1:, 1:]
+    slope = objective.space.slope(objective.physical(unit))[:, 0]
+    expected = reduced * slope[:, None] * slope[None, :]
+    np.testing.assert_allclose(local.curvature[..., 0], expected, rtol=1e-7, atol=1e-9)
+
+
+def test_solving_on_a_device_gives_the_same(cupy):
+    unit = np.random.default_rng(12).random((2, 50)) * 0.95
+    device, host = solving(), solving().score(unit)
+
+    class OnDevice(Line):
+        def score(self, p: Any) -> Score:
+            found = Line().score(p.get())
+            return Score(cupy.array(found.cost), cupy.array(found.status))
+
+    device.scorer = OnDevice()
+    score = device.score(cupy.array(unit))
+    assert isinstance(score.cost, Disguised)
+    np.testing.assert_allclose(score.cost.get(), host.cost, rtol=1e-13)
+    np.testing.assert_array_equal(score.status.get(), host.status)
+
+
+# --- priors --------------------------------------------------------------------------------------
+
+PRIORS = (
+    Parameter("c", "nS", 0.1, 20.0, prior=Prior("normal", 5.0, 0.5)),
+    Parameter("a", "", 0.1, 3.0, scale="log", prior=Prior("lognormal", 1.0, 1.5)),
+    Parameter("b", "", 0.5, 4.0),
+)
+
+
+def posterior(p: np.ndarray, noise: float) -> float:
+    """The negative logarithm of the posterior of (3,) parameters, up to a constant."""
+    squares = ((Line().currents(p[:, None])[:, 0] - DATA) ** 2).sum() / (2 * noise**2)
+    of_c = stats.norm(5.0, 0.5).logpdf(p[0])
+    of_log_a = stats.norm(0.0, np.log(1.5)).logpdf(np.log(p[1]))
+    return float(squares - of_c - of_log_a)
+
+
+def test_priors_add_what_the_posterior_says():
+    noise, n = 0.3, len(TIMES)
+    objective = Objective(SearchSpace(PRIORS), Line(), prior_weight=noise**2 / n)
+    unit = np.random.default_rng(13).random((3, 20)) * 0.9
+    cost, physical = objective.score(unit).cost, objective.physical(unit)
+    expected = np.array([posterior(p, noise) for p in physical.T])
+    np.testing.assert_allclose(
+        (cost - cost[0]) * n / (2 * noise**2), expected - expected[0], rtol=1e-10, atol=1e-8
+    )
+
+
+def test_priors_have_exact_derivatives():
+    objective = Objective(SearchSpace(PRIORS), Line(), prior_weight=0.4)
+    plain, unit, h = Objective(SearchSpace(PRIORS), Line()), np.array([[0.4], [0.6], [0.3]]), 1e-5
+    local = objective.linearize(unit)
+    difference = (
+        objective.score(unit + h * np.eye(3)).cost - objective.score(unit - h * np.eye(3)).cost
+    ) / (2 * h)
+    np.testing.assert_allclose(local.gradient[:, 0], difference, rtol=1e-7)
+    assert local.cost[0] == objective.score(unit).cost[0]
+    added = (local.curvature - plain.linearize(unit).curvature)[..., 0]
+    per_unit = np.array([19.9 / 0.5, np.log(30) / np.log(1.5), 0])
+    np.testing.assert_allclose(added, np.diag(0.8 * per_unit**2), rtol=1e-9, atol=1e-7)
+
+
+def test_a_solved_parameter_keeps_its_normal_prior():
+    weight = 0.05
+    linear = Linear(0, 0.1, 20.0, 10.0, float((DATA**2).mean() + weight * (5.0 / 0.5) ** 2))
+    solved = Objective(SearchSpace(PRIORS, ("c",)), Line(), linear=(linear,), prior_weight=weight)
+    unit = np.array([[0.7], [0.5]])
+    best = solved.physical(unit)
+    around = best + np.array([[0.0, 1e-3, -1e-3], [0, 0, 0], [0, 0, 0]])
+    every = Objective(SearchSpace(PRIORS), Line(), prior_weight=weight)
+    costs = every.score(every.space.to_unit(around)).cost
+    assert costs.argmin() == 0
+    assert solved.score(unit).cost[0] == pytest.approx(costs[0], rel=1e-12)
+
+
+def test_a_rescored_winner_keeps_its_priors():
+    class Rescoring(Line):
+        def rescore(self, p: np.ndarray) -> Score:
+            return self.score(p)
+
+    objective = Objective(SearchSpace(PRIORS), Rescoring(), prior_weight=0.4)
+    unit = np.array([[0.4], [0.6], [0.3]])
+    again = objective.rescore(objective.physical(unit)[:, 0])
+    assert again == pytest.approx(objective.score(unit).cost[0], rel=1e-14)
+    assert Objective(SearchSpace(PRIORS), Line()).rescore(np.ones(3)) is None
+
+
+def chained(first: str, step: str, levels: int) -> ChannelModel:
+    """A model whose forward rate is the exponential of the last of many definitions."""
+    document = copy.deepcopy(SCHEME)
+    document["definitions"] = {"d0": first} | {
+        f"d{k}": step.format(f"d{k - 1}") for k in range(1, levels)
+    }
+    document["states"] = ["C", "O"]
+    document["rates"] = {"C -> O": f"a*exp(z*d{levels - 1})", "O -> C": "b*exp(-y*v)"}
+    return build_model(document, None)
+
+
+@pytest.mark.parametrize("levels", [60, 900])
+@pytest.mark.parametrize(
+    ("first", "step", "ends_only"),
+    [
+        ("v", "({0} + 0.5*{0}*z)/2 + 0.001", True),
+        ("v", "abs({0})", False),
+        ("g", "{0} + 1", True),
+    ],
+)
+def test_definitions_upon_definitions_are_each_looked_at_once(
+    tmp_path, first, step, levels, ends_only
+):
+    """Followed down every way, sixty levels would take ages; by recursion, 900 are too deep."""
+    model = chained(first, step, levels)
+    bounds = bounds_of(tmp_path, {"range": [0, 10], "rates": ["C -> O"]}, model)
+    assert len(bounds) == 1
+    expected = 0 if first == "g" else 2 if ends_only else 49
+    assert len(bounds[0].voltages_mV) == expected
+
+
+def test_two_definitions_a_level_are_each_looked_at_once(tmp_path):
+    document = copy.deepcopy(SCHEME)
+    document["definitions"] = {"d0": "v", "e0": "2*v"}
+    for k in range(1, 60):
+        document["definitions"][f"d{k}"] = f"(d{k - 1} + e{k - 1})/2"
+        document["definitions"][f"e{k}"] = f"(d{k - 1} - e{k - 1})/2"
+    document["states"] = ["C", "O"]
+    document["rates"] = {"C -> O": "a*exp(z*d59)", "O -> C": "b*exp(-y*v)"}
+    model = build_model(document, None)
+    (bound,) = bounds_of(tmp_path, {"range": [0, 10], "rates": ["C -> O"]}, model)
+    assert len(bound.voltages_mV) == 2

@@ -1,0 +1,512 @@
+"""The loop: what stops it, what it records, and what it makes of settings and failures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from channelfit.front.kinds import load_plan
+from channelfit.model.channel import Parameter
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.choose import make_optimizer
+from channelfit.search.genetic import Genetic
+from channelfit.search.loop import StopRules, make_stop_rules, optimize
+from channelfit.search.objective import Objective
+from channelfit.search.space import SearchSpace
+from support.places import MODELS
+
+SPACE = SearchSpace(
+    (
+        Parameter("a", "1/ms", 0.0, 10.0),
+        Parameter("e", "mV", -100.0, 0.0, value=-85.0, fixed=True),
+        Parameter("k", "", 1e-3, 1e3, scale="log"),
+    )
+)
+
+
+@dataclass
+class Scored:
+    cost: np.ndarray
+    status: np.ndarray
+
+
+class Bowl:
+    """A closed function with its minimum at a = 2, k = 1; no candidate fails."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.seen = 0
+
+    def cost(self, parameters: np.ndarray) -> np.ndarray:
+        a, e, k = parameters
+        assert (e == -85).all()
+        return (a - 2) ** 2 + np.log10(k) ** 2
+
+    def score(self, parameters: np.ndarray) -> Scored:
+        self.calls += 1
+        self.seen += parameters.shape[1]
+        cost = self.cost(parameters)
+        return Scored(cost, np.zeros(cost.size, dtype=np.int8))
+
+
+class Failing(Bowl):
+    """As the bowl, but candidates with a > 5 fail: k < 1 lose occupancy, the rest give NaN."""
+
+    def score(self, parameters: np.ndarray) -> Scored:
+        score = super().score(parameters)
+        a, _, k = parameters
+        score.cost[a > 5] = np.nan
+        score.status[(a > 5) & (k < 1)] = 2
+        score.cost[(a > 5) & (k < 1)] = np.inf
+        return score
+
+
+class Hopeless(Bowl):
+    def score(self, parameters: np.ndarray) -> Scored:
+        self.calls += 1
+        n = parameters.shape[1]
+        status = np.array([1, 2, 2, 0, 4] * n, dtype=np.int8)[:n]
+        return Scored(np.full(n, np.inf), status)
+
+
+class Interrupted(Bowl):
+    """Ctrl-C comes while a given generation is being scored."""
+
+    def __init__(self, generation: int) -> None:
+        super().__init__()
+        self.generation = generation
+
+    def score(self, parameters: np.ndarray) -> Scored:
+        score = super().score(parameters)
+        if self.calls == self.generation:
+            raise KeyboardInterrupt
+        return score
+
+
+def genetic(population: int = 50, seed: int = 1) -> Genetic:
+    return Genetic(2, population, seed)
+
+
+def fit(stop: StopRules, scorer=None, on_generation=None, **more):
+    return optimize(genetic(**more), Objective(SPACE, scorer or Bowl()), stop, on_generation)
+
+
+def test_the_minimum_is_found_and_told_in_physical_units():
+    result = fit(StopRules(generations=200), population=500)
+    assert result.cost < 1e-4
+    assert result.parameters["a"] == pytest.approx(2, abs=0.01)
+    assert result.parameters["k"] == pytest.approx(1, rel=0.03)
+    assert result.parameters["e"] == -85
+    assert result.names == ("a", "e", "k")
+    assert result.units == ("1/ms", "mV", "")
+    assert result.cost == Bowl().cost(result.values[:, None])[0]
+
+
+def test_a_run_repeats_bit_for_bit_from_its_seed():
+    first, again, other = (fit(StopRules(generations=20), seed=s) for s in (4, 4, 5))
+    assert first.values.tobytes() == again.values.tobytes()
+    assert first.history["best_cost"].tobytes() == again.history["best_cost"].tobytes()
+    assert first.values.tobytes() != other.values.tobytes()
+    assert (first.seed, other.seed) == (4, 5)
+
+
+@pytest.mark.parametrize("name", ["hybrid", "genetic"])
+def test_a_search_is_the_same_on_any_number_of_cores(name: str) -> None:
+    fit = load_plan(
+        MODELS / "model_a.yaml",
+        [f"fit.optimizer={{name: {name}}}", "fit.stop={evaluations: 3000}"],
+    )
+    runs = []
+    for threads in (1, 2, 5):
+        scorer = make_scorer(fit.problem, "cpu")
+        scorer.n_threads = threads  # type: ignore[attr-defined]
+        runs.append(optimize(fit.make_optimizer(np), fit.objective(scorer), fit.stop_rules))
+    first, *others = runs
+    for other in others:
+        assert other.values.tobytes() == first.values.tobytes()
+        assert other.history["best_cost"].tobytes() == first.history["best_cost"].tobytes()
+
+
+# Stopping
+
+
+def test_stop_after_generations():
+    scorer = Bowl()
+    result = fit(StopRules(generations=7), scorer)
+    assert result.stop_reason == "7 generations done"
+    assert (result.generations, scorer.calls) == (7, 7)
+    assert result.evaluations == scorer.seen == 350
+    assert fit(StopRules(generations=1)).stop_reason == "1 generation done"
+
+
+def test_stop_at_a_cost():
+    result = fit(StopRules(generations=500, cost=0.05))
+    assert result.cost <= 0.05
+    assert result.generations < 500
+    assert (result.history["best_cost"][:-1] > 0.05).all()
+    assert result.stop_reason == f"cost {result.cost:.6g} reached the target 0.05"
+
+
+def test_stop_after_evaluations_at_the_end_of_a_generation():
+    result = fit(StopRules(evaluations=120))
+    assert result.evaluations == 150
+    assert result.stop_reason == "150 candidates scored of 120 allowed"
+    assert fit(StopRules(evaluations=150)).evaluations == 150
+
+
+def test_stop_after_seconds(monkeypatch):
+    clock = iter(np.arange(0, 1000, 0.5))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+    result = fit(StopRules(seconds=3))
+    assert result.generations == 6
+    assert result.stop_reason == "3 s passed of 3 s allowed"
+    assert result.history["seconds"].tolist() == [0.5, 1, 1.5, 2, 2.5, 3]
+
+
+class Scripted(Bowl):
+    """The best cost of each generation is given; a step of the script is one generation."""
+
+    def __init__(self, costs: list[float]) -> None:
+        super().__init__()
+        self.costs = costs
+
+    def score(self, parameters: np.ndarray) -> Scored:
+        cost = np.full(parameters.shape[1], self.costs[min(self.calls, len(self.costs) - 1)])
+        self.calls += 1
+        return Scored(cost, np.zeros(cost.size, dtype=np.int8))
+
+
+@pytest.mark.parametrize(
+    ("costs", "tolerance", "generations"),
+    [
+        ([10, 9, 8, 8, 8, 8, 1], 1e-6, 6),  # no gain in 3 after the third
+        ([10, 9.99, 9.98, 9.97, 1], 0.01, 4),  # gains below 1 % do not count
+        ([10, 9.96, 9.92, 9.88, 9.84, 9.8], 0.01, 7),  # but small ones add up, to 9.88
+        ([math.inf, math.inf, 10, 10, 10, 10], 0.0, 6),  # the first finite cost is a gain
+        ([-1, -2, -2, -2, -2], 0.1, 5),  # costs may be negative
+        ([0, 0, 0, 0, 0], 1e-6, 4),
+    ],
+)
+def test_stop_at_stagnation(costs, tolerance, generations):
+    rules = StopRules(stagnation=3, tolerance=tolerance, generations=20)
+    result = fit(rules, Scripted([float(c) for c in costs]))
+    assert result.generations == generations
+    assert result.stop_reason == f"no relative gain above {tolerance:g} in 3 generations"
+
+
+def test_the_first_rule_that_holds_is_the_one_told():
+    rules = StopRules(generations=5, evaluations=10**6, stagnation=50, seconds=3600)
+    assert fit(rules).stop_reason == "5 generations done"
+    rules = StopRules(generations=5, evaluations=100, stagnation=50, seconds=3600)
+    assert fit(rules).stop_reason == "100 candidates scored of 100 allowed"
+
+
+def test_a_search_without_a_rule_is_refused():
+    with pytest.raises(InputError, match="stop: at least one rule"):
+        fit(StopRules())
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ("generations", 0),
+        ("generations", 2.5),
+        ("generations", True),
+        ("generations", "ten"),
+        ("evaluations", -1),
+        ("stagnation", 0),
+        ("seconds", 0),
+        ("seconds", "60 s"),
+        ("cost", math.nan),
+        ("cost", "low"),
+        ("tolerance", -1e-3),
+    ],
+)
+def test_bad_rules_are_refused_by_key(rule, value):
+    with pytest.raises(InputError) as caught:
+        StopRules(**{rule: value})
+    assert caught.value.key == f"stop.{rule}"
+    assert str(value).lstrip("-") in str(caught.value) or repr(value) in str(caught.value)
+
+
+# Ctrl-C
+
+
+def test_an_interrupt_ends_with_the_best_so_far():
+    result = fit(StopRules(generations=100), Interrupted(4))
+    whole = fit(StopRules(generations=3))
+    assert result.stop_reason == "interrupted"
+    assert (result.generations, result.evaluations) == (3, 150)
+    assert result.cost == whole.cost
+    assert result.values.tobytes() == whole.values.tobytes()
+
+
+def test_an_interrupt_before_the_first_score_passes_on():
+    with pytest.raises(KeyboardInterrupt):
+        fit(StopRules(generations=100), Interrupted(1))
+
+
+def test_an_interrupt_in_the_callback_keeps_the_generation():
+    def stop_at_five(progress):
+        if progress.generation == 5:
+            raise KeyboardInterrupt
+
+    result = fit(StopRules(generations=100), on_generation=stop_at_five)
+    assert (result.generations, result.stop_reason) == (5, "interrupted")
+
+
+def test_other_errors_of_a_scorer_pass_on():
+    class Broken(Bowl):
+        def score(self, parameters):
+            raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        fit(StopRules(generations=3), Broken())
+
+
+# Failed candidates
+
+
+def test_failures_are_counted_and_never_win():
+    result = fit(StopRules(generations=10), Failing(), population=200)
+    assert math.isfinite(result.cost)
+    assert result.parameters["a"] <= 5
+    assert set(result.failures) == {"not finite", "occupancy lost"}
+    share = result.history["failed"]
+    assert 0.35 < share[0] < 0.65  # half of the range of a fails in a uniform draw
+    assert sum(result.failures.values()) == round(share.sum() * 200)
+    assert np.isfinite(result.history["median_cost"]).all()
+
+
+def test_minus_infinity_is_no_best():
+    class Abyss(Bowl):
+        def score(self, parameters):
+            score = super().score(parameters)
+            score.cost[::2] = -np.inf
+            return score
+
+    result = fit(StopRules(generations=5), Abyss())
+    assert result.cost >= 0
+    assert (result.history["failed"] == 0.5).all()
+
+
+def test_a_search_in_which_everything_fails_says_how():
+    scorer = Hopeless()
+    message = (
+        "no candidate could be scored; of 100 candidates, "
+        "40 not finite, 40 occupancy lost, 20 negative rate"
+    )
+    with pytest.raises(InputError, match=message):
+        fit(StopRules(generations=2), scorer)
+    assert scorer.calls == 2
+
+
+# What is told on the way and in the end
+
+
+def test_progress_tells_each_generation():
+    told = []
+    result = fit(StopRules(generations=12, seconds=1e6), on_generation=told.append)
+    assert [progress.generation for progress in told] == list(range(1, 13))
+    assert [progress.evaluations for progress in told] == list(range(50, 601, 50))
+    assert [progress.best_cost for progress in told] == result.history["best_cost"].tolist()
+    first = SPACE.to_physical(genetic().ask())
+    assert told[0].mean_cost == pytest.approx(Bowl().cost(first).mean())
+    assert told[-1].parameters.tobytes() == result.values.tobytes()
+    for progress in told:
+        assert progress.best_cost == Bowl().cost(progress.parameters[:, None])[0]
+        rate = progress.evaluations / progress.seconds
+        assert progress.candidates_per_second == pytest.approx(rate)
+        pace = progress.seconds / progress.generation
+        assert progress.seconds_left == pytest.approx((12 - progress.generation) * pace)
+
+
+def test_progress_knows_the_time_left_only_from_rules_that_tell():
+    left = []
+    fit(StopRules(cost=0.5), on_generation=lambda progress: left.append(progress.seconds_left))
+    assert left
+    assert set(left) == {None}
+
+
+def test_progress_before_any_candidate_could_be_scored():
+    told = []
+    with pytest.raises(InputError):
+        fit(StopRules(generations=1), Hopeless(), on_generation=told.append)
+    assert told[0].parameters is None
+    assert told[0].best_cost == math.inf
+    assert math.isnan(told[0].mean_cost)
+
+
+def test_history_has_a_row_a_generation():
+    history = fit(StopRules(generations=15)).history
+    assert history.dtype.names == (
+        "generation",
+        "evaluations",
+        "seconds",
+        "best_cost",
+        "median_cost",
+        "failed",
+    )
+    assert history["generation"].tolist() == list(range(1, 16))
+    assert (np.diff(history["best_cost"]) <= 0).all()
+    assert (np.diff(history["seconds"]) >= 0).all()
+    assert (history["best_cost"] <= history["median_cost"]).all()
+    assert (history["failed"] == 0).all()
+    first = Bowl().cost(SPACE.to_physical(genetic().ask()))
+    assert history["median_cost"][0] == np.median(first)
+    assert history["best_cost"][0] == first.min()
+
+
+def test_the_result_carries_the_scorer_and_the_optimizer():
+    class Labelled(Bowl):
+        backend = "cpu"
+        dtype = np.float32
+        source_hash = "abc123"
+
+    result = fit(StopRules(generations=2), Labelled())
+    assert (result.backend, result.dtype, result.source_hash) == ("cpu", "float32", "abc123")
+    assert result.optimizer == "genetic"
+    assert result.settings == {"population": 50, "crossover_rate": 0.1, "mutation_rate": 0.01}
+    bare = fit(StopRules(generations=2))
+    assert (bare.backend, bare.dtype, bare.source_hash) == (None, None, None)
+
+
+def test_the_result_prints_itself():
+    class AtTheEdge(Bowl):
+        backend = "cpu"
+        dtype = "float64"
+
+        def cost(self, parameters):
+            return parameters[0] + np.log10(parameters[2]) ** 2
+
+    optimizer = Genetic(2, 50, 1, initial=np.array([0.0, 0.5]))
+    lines = str(
+        optimize(optimizer, Objective(SPACE, AtTheEdge()), StopRules(generations=3))
+    ).splitlines()
+    assert lines[0] == "stopped:     3 generations done"
+    assert "evaluations: 150 candidates" in lines
+    assert (
+        "optimizer:   genetic (population 50, crossover_rate 0.1, mutation_rate 0.01), seed 1"
+        in lines
+    )
+    assert "backend:     cpu float64" in lines
+    assert lines[-3].split() == ["a", "0", "1/ms", "at", "lower", "bound"]
+    assert lines[-2].split() == ["e", "-85", "mV", "fixed"]
+    assert lines[-1].split() == ["k", "1"]
+    assert not any(line.startswith("failed") for line in lines)
+    assert "failed:" in str(fit(StopRules(generations=3), Failing()))
+
+
+# Settings
+
+
+def test_defaults_follow_the_paper():
+    small = make_optimizer("genetic", {}, n_parameters=3, seed=5)
+    assert small.settings == {"population": 1120, "crossover_rate": 0.1, "mutation_rate": 0.01}
+    assert (small.n_parameters, small.seed) == (3, 5)
+    large = make_optimizer("genetic", {"population": 11_200}, n_parameters=3, seed=5)
+    assert large.crossover_rate == 0.8
+    assert make_stop_rules() == StopRules(generations=300)
+
+
+def test_settings_are_used():
+    settings = {
+        "name": "genetic",
+        "population": 99,
+        "generations": 5,
+        "crossover_rate": 1,
+        "mutation_rate": 0,
+    }
+    optimizer = make_optimizer(
+        "genetic", settings, n_parameters=2, seed=1, initial=np.array([0.25, 0.75])
+    )
+    assert optimizer.settings == {"population": 99, "crossover_rate": 1.0, "mutation_rate": 0.0}
+    assert optimizer.ask()[:, 0].tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("swarm", {"inertia": 0.6, "cognitive": 1, "social": 2, "speed_limit": 0.2}),
+        ("ring", {"neighbors": 2, "batch": 7}),
+        ("groups", {"group": 4, "exchange": 3}),
+        ("differential", {"elite": 0.2}),
+        ("cma", {"step": 0.2}),
+    ],
+)
+def test_every_optimizer_searches_with_its_settings(name, settings):
+    settings = {"population": 14, **settings}
+    optimizer = make_optimizer(name, {"generations": 3, **settings}, 2, seed=1)
+    assert optimizer.name == name
+    assert settings.items() <= optimizer.settings.items()
+    result = optimize(optimizer, Objective(SPACE, Bowl()), StopRules(generations=80))
+    assert result.optimizer == name
+    assert result.cost < 1e-3
+    assert result.history["best_cost"][0] > 1e-2
+
+
+def test_without_settings_each_has_its_own_population():
+    sizes = {"swarm": 256, "ring": 256, "groups": 256, "differential": 64, "cma": 32}
+    for name, population in sizes.items():
+        assert make_optimizer(name, {}, 3, seed=1).ask().shape == (3, population)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "key", "message"),
+    [
+        ("genetics", {}, "optimizer.name", 'unknown optimizer "genetics"; did you mean genetic?'),
+        ("xyz", {}, "optimizer.name", 'unknown optimizer "xyz". Known: genetic'),
+        ("genetic", {"popluation": 9}, "optimizer.popluation", "did you mean population?"),
+        ("genetic", {"q": 9}, "optimizer.q", "Known: population, generations, crossover_rate"),
+        ("genetic", {"population": 2.5}, "optimizer.population", "whole number, 1 or more"),
+        ("genetic", {"population": 0}, "optimizer.population", "1 or more, not 0"),
+        ("genetic", {"population": "many"}, "optimizer.population", "not 'many'"),
+        ("genetic", {"population": True}, "optimizer.population", "not True"),
+        ("genetic", {"generations": 0}, "optimizer.generations", "1 or more, not 0"),
+        ("genetic", {"crossover_rate": "0.8"}, "optimizer.crossover_rate", "must be a number"),
+        ("genetic", {"crossover_rate": 80}, "optimizer.crossover_rate", "between 0 and 1, not 80"),
+        ("genetic", {"mutation_rate": math.nan}, "optimizer.mutation_rate", "finite"),
+        ("swarms", {}, "optimizer.name", "did you mean swarm?"),
+        ("ring", {"neighbours": 2}, "optimizer.neighbours", "did you mean neighbors?"),
+        ("swarm", {"neighbours": 2}, "optimizer.neighbours", "Known: population, generations"),
+        ("ring", {"neighbors": 0}, "optimizer.neighbors", "1 or more, not 0"),
+        ("ring", {"population": 8, "batch": 9}, "optimizer.batch", "population of 8: 9"),
+        ("groups", {"group": 2.5}, "optimizer.group", "whole number"),
+        ("groups", {"exchange": 0}, "optimizer.exchange", "1 or more"),
+        ("swarm", {"inertia": 1.5}, "optimizer.inertia", "between 0 and 1"),
+        ("swarm", {"social": -1}, "optimizer.social", "between 0 and 10, not -1"),
+        ("swarm", {"cognitive": "a"}, "optimizer.cognitive", "must be a number"),
+        ("swarm", {"speed_limit": 2}, "optimizer.speed_limit", "between 0 and 1"),
+        ("differential", {"population": 3}, "optimizer.population", "4 or more"),
+        ("differential", {"weight": 0.5}, "optimizer.weight", "Known: population"),
+        ("differential", {"elite": 2}, "optimizer.elite", "between 0 and 1"),
+        ("cma", {"population": 3}, "optimizer.population", "4 or more"),
+        ("cma", {"sigma": 0.5}, "optimizer.sigma", "Known: population, generations, step"),
+        ("cma", {"step": "wide"}, "optimizer.step", "must be a number"),
+    ],
+)
+def test_bad_settings_are_refused_with_what_is_known(name, settings, key, message):
+    with pytest.raises(InputError) as caught:
+        make_optimizer(name, settings, n_parameters=2, seed=1)
+    assert caught.value.key == key
+    assert message in str(caught.value)
+
+
+def test_generations_may_stand_with_the_optimizer_or_with_the_rules():
+    assert make_stop_rules({}, {"generations": 50}) == StopRules(generations=50)
+    assert make_stop_rules({"generations": 50}, {"generations": 50}) == StopRules(generations=50)
+    rules = make_stop_rules({"cost": 0.1, "seconds": 60}, {"population": 9})
+    assert rules == StopRules(generations=300, cost=0.1, seconds=60)
+    with pytest.raises(
+        InputError, match=r"stop\.generations: 40, but optimizer.generations says 50"
+    ):
+        make_stop_rules({"generations": 40}, {"generations": 50})
+
+
+def test_unknown_stop_rules_are_refused():
+    with pytest.raises(InputError, match=r"stop\.second: .*did you mean seconds"):
+        make_stop_rules({"second": 60})

@@ -1,0 +1,235 @@
+"""Several searches of one fit: here, in pieces, cut off and resumed; and what is told of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import channelfit as cf
+from channelfit.front import fitting, kinds
+from channelfit.front.main import main
+from channelfit.front.progress import PythonScreen
+from channelfit.pieces.kept import Arrays, Kept, Key
+from channelfit.pieces.work import Here, Work
+from channelfit.reading.errors import InputError
+from channelfit.results.report.result_tables import searched_seeds
+from channelfit.results.resuming import identity
+from channelfit.results.run_folder import Claim
+from channelfit.scoring.cpu import CpuScorer
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.loop import FitResult, optimize
+from channelfit.search.plan import FitPlan
+from channelfit.search.plan_work import PlanWork
+from channelfit.search.seeds import search_seeds, search_seeds_by
+from support.places import MODELS
+
+MODEL = MODELS / "k_hh_gate.yaml"
+SEARCH = {"optimizer": "genetic", "settings": {"population": 20}, "stop": {"generations": 6}}
+
+
+@pytest.fixture(scope="module")
+def plan() -> FitPlan:
+    return replace(kinds.load_plan(MODEL, backend="cpu"), seed=3, seeds=4, **SEARCH)
+
+
+class Backwards:
+    """Does the pieces from the last to the first, until it is cut off."""
+
+    def __init__(self, most: int = 99) -> None:
+        self.done: list[Key] = []
+        self.most = most
+
+    def __call__(self, work: Work, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
+        for key in list(keys)[::-1]:
+            if len(self.done) == self.most:
+                raise KeyboardInterrupt
+            self.done.append(key)
+            yield key, work.do(key)
+
+
+def here(plan: FitPlan, **more: Any) -> FitResult:
+    scorer = make_scorer(plan.problem, "cpu")
+    return search_seeds(plan, plan.objective(scorer), scorer.xp, **more)
+
+
+def elsewhere(plan: FitPlan, doer: Backwards, kept: Kept | None = None) -> FitResult:
+    scorer = make_scorer(plan.problem, "cpu")
+    work = PlanWork(plan, "cpu", "float64", "auto", identity(plan, scorer))
+    return search_seeds_by(doer, work, kept, floor=plan.objective(scorer).floor)
+
+
+def told(found: FitResult) -> tuple[Any, ...]:
+    names = [name for name in found.history.dtype.names or () if name != "seconds"]
+    plain = {k: v for k, v in vars(found).items() if k not in ("seconds", "history", "values")}
+    return plain, found.values.tolist(), found.history[names].tolist()
+
+
+def test_the_best_of_searches_that_are_those_of_single_seeds(plan: FitPlan) -> None:
+    alone = []
+    for seed in (3, 4, 5, 6):
+        one = replace(plan, seed=seed, seeds=1)
+        scorer = make_scorer(one.problem, "cpu")
+        alone.append(optimize(one.make_optimizer(), one.objective(scorer), one.stop_rules))
+    found = here(plan)
+    best = min(alone, key=lambda one: one.cost)
+    assert found.cost == best.cost
+    assert found.values.tolist() == best.values.tolist()
+    assert f"the best of 4 searches has seed {best.seed}: 6 generations done" == found.stop_reason
+    assert (found.generations, found.evaluations) == (24, 480)
+    assert found.history["generation"].tolist() == list(range(1, 25))
+    assert found.history["evaluations"].tolist() == list(range(20, 481, 20))
+    assert found.history["best_cost"][-1] == best.history["best_cost"][-1]
+    assert (found.history["best_cost"][1:] <= found.history["best_cost"][:-1]).all()
+    assert found.agreement is not None
+    assert found.agreement["independent_starts"] == 4
+    assert found.agreement["lowest_costs"][0] == best.cost
+    assert found.settings["seeds"] == 4
+
+
+def test_who_searches_does_not_matter(plan: FitPlan) -> None:
+    assert told(here(plan)) == told(elsewhere(plan, Backwards()))
+
+
+def test_every_generation_is_told_as_one_of_all(plan: FitPlan) -> None:
+    seen: list[Any] = []
+    found = here(plan, on_generation=seen.append)
+    assert [p.generation for p in seen] == list(range(1, 25))
+    assert [p.evaluations for p in seen] == found.history["evaluations"].tolist()
+    assert [p.best_cost for p in seen] == found.history["best_cost"].tolist()
+    assert [p.stage for p in seen[::6]] == [f"seed {k} of 4" for k in (1, 2, 3, 4)]
+
+
+def test_a_target_that_is_reached_ends_them_all(plan: FitPlan) -> None:
+    first = here(replace(plan, seeds=1)).cost
+    easy = replace(plan, stop={"generations": 6, "cost": first * 1.0001})
+    found = here(easy)
+    assert "best of 1 searches has seed 3" in found.stop_reason
+    assert told(found) == told(elsewhere(easy, Backwards()))
+
+
+def test_searches_that_were_kept_are_not_repeated(plan: FitPlan, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "pieces.bin")
+    partial = elsewhere(plan, Backwards(most=2), kept)
+    assert partial.stop_reason == "interrupted"
+    assert partial.agreement["independent_starts"] == 2  # type: ignore[index]
+    kept.close(keep=True)
+    kept, rest = Kept(tmp_path / "pieces.bin"), Backwards()
+    assert told(elsewhere(plan, rest, kept)) == told(here(plan))
+    assert rest.done == [("seed", 4), ("seed", 3)]
+    kept.close(keep=False)
+
+
+def test_half_a_search_is_not_kept(
+    plan: FitPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = make_scorer(plan.problem, "cpu")
+    work = PlanWork(plan, "cpu", "float64", "auto", identity(plan, scorer))
+    kept, count = Kept(tmp_path / "pieces.bin"), []
+    real = CpuScorer.score
+
+    def score(self: CpuScorer, parameters: Any) -> Any:
+        count.append(1)
+        if len(count) == 9:  # in the midst of the second search
+            raise KeyboardInterrupt
+        return real(self, parameters)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CpuScorer, "score", score)
+        assert search_seeds_by(Here(), work, kept).stop_reason == "interrupted"
+    assert kept.keys == {("seed", 3)}
+    assert told(search_seeds_by(Here(), work, kept)) == told(here(plan))
+    kept.close(keep=False)
+
+
+def test_searches_that_score_nothing_count_only_if_all_do(
+    plan: FitPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import channelfit.search.seeds as seeds
+
+    def failing(optimizer: Any, *more: Any) -> FitResult:
+        if optimizer.seed in bad:
+            raise InputError("no candidate could be scored")
+        return optimize(optimizer, *more)
+
+    monkeypatch.setattr(seeds, "optimize", failing)
+    bad = {4}
+    assert here(plan).agreement["independent_starts"] == 3  # type: ignore[index]
+    assert told(here(plan)) == told(elsewhere(plan, Backwards()))
+    bad = {3, 4, 5, 6}
+    for search in (here, lambda plan: elsewhere(plan, Backwards())):
+        with pytest.raises(InputError, match="no candidate could be scored"):
+            search(plan)
+
+
+def run(plan: FitPlan, folder: Path, doer: Any, resume: bool = False) -> dict[str, Any]:
+    claim = Claim.resumed(folder) if resume else Claim(folder)
+    scorer = make_scorer(plan.problem, "cpu")
+    try:
+        made = kinds.open_folder(claim, plan)
+        return fitting.run(plan, scorer, made, PythonScreen("test"), doer=doer).summary
+    finally:
+        claim.release()
+
+
+def lasting(summary: dict[str, Any]) -> dict[str, Any]:
+    left = ("seconds", "candidates_per_second", "finished", "file", "command")
+    return {key: value for key, value in summary.items() if key not in left}
+
+
+def test_a_folder_of_pieces_goes_on_with_others_or_alone(plan: FitPlan, tmp_path: Path) -> None:
+    whole = lasting(run(plan, tmp_path / "whole", None))
+    for name, again in (("others", Backwards()), ("alone", None)):
+        folder = tmp_path / name
+        partial = run(plan, folder, Backwards(most=1))
+        assert partial["stop_reason"] == "interrupted"
+        state = json.loads((folder / "state.json").read_text())
+        assert state["state"] == "interrupted"
+        assert (folder / "pieces.bin").exists()
+        assert lasting(run(plan, folder, again, resume=True)) == whole
+        assert not (folder / "pieces.bin").exists()
+        assert not (folder / "resume.json").exists()
+
+
+def test_a_run_that_began_alone_goes_on_with_others(
+    plan: FitPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, count, real = lasting(run(plan, tmp_path / "whole", None)), [], CpuScorer.score
+
+    def score(self: CpuScorer, parameters: Any) -> Any:
+        count.append(1)
+        if len(count) == 9:
+            raise KeyboardInterrupt
+        return real(self, parameters)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CpuScorer, "score", score)
+        run(plan, tmp_path / "run", None)
+    assert (tmp_path / "run" / "journal.bin").exists()
+    assert lasting(run(plan, tmp_path / "run", Backwards(), resume=True)) == whole
+    left = {p.name for p in (tmp_path / "run").iterdir()}
+    assert left == {p.name for p in (tmp_path / "whole").iterdir()}
+
+
+def test_a_single_search_is_not_spread(plan: FitPlan, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a single search is not spread over workers"):
+        run(replace(plan, seeds=1), tmp_path / "run", Backwards())
+
+
+def test_the_command_and_python_agree(tmp_path: Path) -> None:
+    told = ["--optimizer", "genetic", "--population", "20", "--generations", "4", "--seed", "1"]
+    words = ["optimize", str(MODEL), *told, "--seeds", "3", "--backend", "cpu"]
+    out = CliRunner().invoke(main, [*words, "--json", "--out", str(tmp_path / "run")])
+    assert out.exit_code == 0, out.output
+    summary = json.loads(out.stdout.splitlines()[-1])["summary"]
+    assert summary["agreement"]["independent_starts"] == 3
+    assert summary["settings"]["seeds"] == 3
+    assert searched_seeds(summary) == "seeds 1 to 3"
+    assert (tmp_path / "run" / "history.csv").read_text().count("\n") == 1 + 12
+    again = cf.fit(tmp_path / "run" / "fit.yaml", backend="cpu", start="none", progress=False)
+    assert again.summary["cost"] == summary["cost"]

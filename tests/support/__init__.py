@@ -1,0 +1,1 @@
+"""What several tests use: truths, files, commands, and machines that are played."""

@@ -1,0 +1,98 @@
+"""A plate of wells on the disk: its fit file, its recordings, and how a batch of it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+import channelfit as cf
+from channelfit.front.main import main
+
+MODEL: dict[str, Any] = {
+    "name": "kv",
+    "states": ["C", "O"],
+    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b"},
+    "current": {"open": ["O"], "conductance": "g", "reversal": "-85 mV"},
+    "parameters": {
+        "a": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.2},
+        "z": {"range": [0.01, 0.1], "unit": "1/mV", "value": 0.03},
+        "b": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
+        "g": {"range": [0.1, 100], "unit": "nS", "scale": "log", "value": 8},
+    },
+}
+
+
+FIT: dict[str, Any] = {
+    "model": "kv.yaml",
+    "name": "plate",
+    "fit": {
+        "experiments": [
+            {
+                "protocol": "steps.yaml",
+                "recording": {
+                    "file": "any.csv",
+                    "sampling": "0.2 ms",
+                    "current": {"columns": "all", "unit": "pA"},
+                },
+                "mask": {"after_steps": "0.5 ms"},
+            }
+        ]
+    },
+}
+
+
+WELLS = [f"{row}{column:02}" for row in "AB" for column in range(1, 7)]
+
+
+NOISE = 5.0
+
+
+def truth() -> dict[str, dict[str, float]]:
+    random = np.random.default_rng(1)
+    return {
+        well: {"g": float(random.lognormal(2, 0.4)), "b": 0.1 * float(random.lognormal(0, 0.1))}
+        for well in WELLS
+    }
+
+
+@pytest.fixture(scope="module")
+def currents() -> dict[str, np.ndarray]:
+    """By well the currents (5 sweeps, 200 samples), pA, with noise."""
+    steps = cf.Protocol.steps([-40, -20, 0, 20, 40], duration=40, holding=-80, sampling=0.2)
+    model, random = cf.Model(**MODEL), np.random.default_rng(2)
+    found = {}
+    for well, values in truth().items():
+        clean = cf.simulate(model, steps, values=values).current
+        found[well] = np.asarray(clean) + random.normal(0, NOISE, clean.shape)
+    return found
+
+
+def save(file: Path, current: np.ndarray, names: list[str] | None = None) -> None:
+    header = ",".join(names or [f"sweep {k + 1}" for k in range(len(current))])
+    np.savetxt(file, current.T, delimiter=",", header=header, comments="", fmt="%.4f")
+
+
+@pytest.fixture
+def plate(tmp_path: Path, currents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a fit file and the recordings of 12 wells."""
+    cf.Protocol.steps([-40, -20, 0, 20, 40], duration=40, holding=-80, sampling=0.2).save(
+        tmp_path / "steps.yaml"
+    )
+    (tmp_path / "kv.yaml").write_text(yaml.safe_dump(MODEL))
+    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(FIT))
+    (tmp_path / "plate").mkdir()
+    for well, current in currents.items():
+        save(tmp_path / "plate" / f"cells-{well}.csv", current)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def called(*words: str, code: int = 0) -> Result:
+    found = CliRunner().invoke(main, ["batch", *words])
+    assert found.exit_code == code, found.output + repr(found.exception)
+    return found
