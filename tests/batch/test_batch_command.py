@@ -34,6 +34,8 @@ from channelfit.results import resuming
 from channelfit.results.run_state import STATE
 from support.plate_folder import FIT, MODEL, NOISE, WELLS, called, save, truth
 
+pytestmark = pytest.mark.integration
+
 
 def rows_of(run: str | Path) -> dict[str, dict[str, str]]:
     with (Path(run) / "wells.csv").open(newline="") as file:

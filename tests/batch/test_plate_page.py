@@ -33,6 +33,9 @@ from support.browser import WIDE
 from support.hostile import HOSTILE
 from support.plates import PARAMETERS, Table, plate, texts
 
+pytestmark = pytest.mark.integration
+
+
 PHONE = 390
 
 

@@ -31,6 +31,9 @@ from channelfit.reading.errors import InputError
 from channelfit.results.runs import KILLED, find_run
 from support import json_told
 
+pytestmark = pytest.mark.integration
+
+
 #: Pieces of so many data sets, so that a few data sets are many pieces.
 SMALL = {"least-squares": (16, 1_000_000), "swarm": (16, 1_000_000)}
 #: The same in a process of its own, each piece of which takes a while.

@@ -43,6 +43,9 @@ from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.reading.errors import InputError
 from channelfit.results.runs import INTERRUPTED, KILLED, find_run
 
+pytestmark = pytest.mark.integration
+
+
 CABLE = Cable(121, 0.5, stimulus=(Pulse(0.4, x_from=0, x_to=4, start=3.3, end=5.1),))
 SWEEP = Equation(a=np.array([0.05, 0.15]), epsilon=np.array([0.01, 0.005]))
 TIMES = [0.0, 2.0, 2.5, 9.0, 12.0]

@@ -18,6 +18,9 @@ from channelfit.fitzhugh_nagumo import (
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
 
+pytestmark = pytest.mark.integration
+
+
 LENGTH, TIMES = 60.0, np.arange(0, 70.5, 0.5)
 
 

@@ -15,6 +15,9 @@ from channelfit.front.main import main
 from channelfit.search.plan_work import _scorers
 from support.places import MODELS
 
+pytestmark = pytest.mark.integration
+
+
 pytest.importorskip("distributed")
 
 MODEL = MODELS / "k_hh_gate.yaml"

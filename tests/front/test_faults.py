@@ -18,6 +18,8 @@ from faults import run_case as run
 from support import faults_fits
 from support.faults_fits import Finding, Known, Place
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:

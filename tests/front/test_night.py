@@ -47,6 +47,9 @@ from support.places import ROOT
 from support.plate_folder import FIT as BATCH_FIT
 from support.plate_folder import MODEL as BATCH_MODEL
 
+pytestmark = pytest.mark.integration
+
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="signals and cores as on Linux")
 
 #: What a job does in place of `channelfit fhn --seed=N`.

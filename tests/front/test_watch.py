@@ -24,6 +24,9 @@ from channelfit.results.runs import find_run, history_of
 from support.places import MODELS
 from support.watched import TOLD, asked, asked_raw, made_batch, made_run, serving
 
+pytestmark = pytest.mark.integration
+
+
 MODEL = MODELS / "model_b.yaml"
 HOSTILE = "<script>alert(1)</script>\"'&$(touch x)`\u202e\u2066\x1b[31m\n$$\\frac{1}{2}$$"
 ON_POSIX = pytest.mark.skipif(sys.platform == "win32", reason="in the way of POSIX")

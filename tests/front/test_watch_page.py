@@ -20,6 +20,9 @@ from support.places import MODELS
 from support.plates import plate
 from support.watched import made_batch, made_run, serving
 
+pytestmark = pytest.mark.integration
+
+
 MODEL = MODELS / "model_b.yaml"
 HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>\u202e$$\\frac{1}{2}$$'
 LOOKS = [(WIDE, False), (WIDE, True), (NARROW, False), (NARROW, True)]

@@ -21,6 +21,9 @@ from support.exports import of, simulated, steps
 from support.exports_neuron import BAR, exports
 from support.mod_files import of_text
 
+pytestmark = pytest.mark.integration
+
+
 DENSITY = Settings()
 #: A calcium current: how its file writes the constant field, and which constants of nature it has.
 CALCIUM = """NEURON {{ SUFFIX cal USEION ca READ cai, cao WRITE ica RANGE p }}

@@ -35,6 +35,9 @@ from channelfit.scoring.neuron.nmodl import nmodl_text
 from support.mod_files import MOD, few, of_text
 from support.places import ROOT
 
+pytestmark = pytest.mark.integration
+
+
 FIXTURES = sorted(MOD.glob("import_*.mod"))
 SHIPPED = sorted((*ROOT.glob("models/*.yaml"), *ROOT.glob("models/published/*.yaml")))
 VOLTAGES = np.array([-113.0, -61.3, -40.0, -35.0, 0.0, 27.7, 60.0])

@@ -22,6 +22,9 @@ from support.mod_files import few, of_text
 from support.places import MODELS
 from support.term_models import DOCUMENTS
 
+pytestmark = pytest.mark.integration
+
+
 FEW = replace(steps(), sweeps=steps().sweeps[::3])
 WHOLE = Settings(capacitance_pF=20.0)
 #: A file, how it is exported, the reversal potential or concentrations that the cell then decides

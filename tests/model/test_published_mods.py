@@ -27,6 +27,9 @@ from support.differences import by_differences, errors
 from support.places import ROOT
 from support.schemes import recording_of
 
+pytestmark = pytest.mark.integration
+
+
 published: Any = importlib.import_module("published_mods")
 
 CASES = {f"{case.model}-{case.kind}": case for case in published.CASES}

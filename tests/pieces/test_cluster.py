@@ -36,6 +36,9 @@ from channelfit.scoring.machine.threads import keep_to, usable_cores
 from support.places import TESTS
 from support.toy_work import Toy, keys, table
 
+pytestmark = pytest.mark.integration
+
+
 ROOT = Path(channelfit.__file__).parents[1]
 
 pytest.importorskip("distributed")

@@ -25,6 +25,9 @@ from scoring import candidates, problem
 from support.cuda_host import HostCupy
 from support.places import ROOT
 
+pytestmark = pytest.mark.integration
+
+
 baseline_2012: Any = importlib.import_module("baseline_2012")
 gpu_scoring: Any = importlib.import_module("gpu_scoring")
 paper_figures: Any = importlib.import_module("paper_figures")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.browser import NARROW
+
+pytestmark = pytest.mark.integration
+
 
 BAD = """<!DOCTYPE html><html><head><title>bad</title></head><body>
 <main><img src="http://127.0.0.1:9/x.png"><button id="a">a</button>

@@ -40,6 +40,9 @@ from support.pages import (
 )
 from support.places import ROOT
 
+pytestmark = pytest.mark.integration
+
+
 PAGES = [ROOT / "README.md", ROOT / "models" / "README.md", *sorted(DOCS.glob("*.md"))]
 GUIDE = ROOT / "models" / "guide"
 README_BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGES[0].read_text("utf-8"), re.DOTALL)

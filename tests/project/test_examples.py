@@ -14,6 +14,9 @@ import pytest
 import channelfit
 from support.places import ROOT
 
+pytestmark = pytest.mark.integration
+
+
 #: Public names of which every public method and property has an example of its own.
 WITH_EXAMPLES = ("Model", "Protocol", "Recording")
 #: Attributes whose one sentence says all.

@@ -12,6 +12,9 @@ import pytest
 
 from support.places import ROOT
 
+pytestmark = pytest.mark.integration
+
+
 NOTEBOOKS = ROOT / "notebooks"
 FILES = sorted(NOTEBOOKS.glob("*.ipynb"))
 #: Bytes of a notebook with its pictures.

@@ -27,6 +27,9 @@ from channelfit.results.export.provenance import CITATION
 from support import json_told
 from support.installed import ROOT, Environment, build, environment
 
+pytestmark = pytest.mark.integration
+
+
 VERBS = sorted(main.commands)
 
 

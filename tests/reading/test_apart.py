@@ -15,6 +15,9 @@ from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
 from channelfit.reading.tables import read_columns
 
+pytestmark = pytest.mark.integration
+
+
 HERE = f"{__name__}:"
 
 

@@ -22,9 +22,12 @@ from channelfit.front.main import main
 from support.places import ROOT
 
 SERVER = os.environ.get("CHANNELFIT_YAML_LANGUAGE_SERVER") or shutil.which("yaml-language-server")
-pytestmark = pytest.mark.skipif(
-    not SERVER or not shutil.which("node"), reason="needs Node and yaml-language-server"
-)
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        not SERVER or not shutil.which("node"), reason="needs Node and yaml-language-server"
+    ),
+]
 
 
 class Editor:

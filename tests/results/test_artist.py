@@ -20,6 +20,8 @@ from channelfit.results.report.scheme_words import scheme_of
 from channelfit.results.report.traces import Page, Traces
 from support.places import ROOT
 
+pytestmark = pytest.mark.integration
+
 
 def page(title: str = "a fit") -> Page:
     """Of two experiments, one with data that do not all count."""

@@ -18,6 +18,9 @@ from support.exports import MODELS, of, simulated, steps, subject
 from support.term_models import DOCUMENTS, document
 from support.truths import slow_but
 
+pytestmark = pytest.mark.integration
+
+
 exports: Any = importlib.import_module("exports")
 myokit = pytest.importorskip("myokit")
 

@@ -27,6 +27,9 @@ from support.places import ROOT
 from support.term_models import DOCUMENTS, document
 from support.truths import slow_but
 
+pytestmark = pytest.mark.integration
+
+
 TERMS = [name for name in DOCUMENTS if name != "background alone"]
 
 

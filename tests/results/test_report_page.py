@@ -29,6 +29,8 @@ from support.hostile import HOSTILE
 from support.little import LITTLE
 from support.places import ROOT
 
+pytestmark = pytest.mark.integration
+
 
 def run(fit: cf.Fit, label: str = "one"):
     """What a report tells of a fit."""

@@ -46,6 +46,9 @@ from channelfit.search.loop import optimize as search
 from support.cuda_host import HostCupy
 from support.places import ROOT
 
+pytestmark = pytest.mark.integration
+
+
 MODEL, STEPS = ROOT / "models" / "model_b.yaml", ROOT / "protocols" / "activation.yaml"
 #: Of each optimizer, what makes a fit of model B short.
 SHORT: dict[str, dict[str, Any]] = {

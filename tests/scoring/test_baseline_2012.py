@@ -31,6 +31,8 @@ from support.cuda_host import HostCupy, compile_with_nvrtc, host_program
 from support.places import ROOT
 from support.truths import slow_but
 
+pytestmark = pytest.mark.integration
+
 
 class OnHost:
     """The kernel on this machine's processor, in place of a device."""

@@ -38,6 +38,9 @@ from channelfit.scoring.scorer import make_scorer
 from support.kschan import KSChanOracle
 from support.places import MECHANISMS, ROOT
 
+pytestmark = pytest.mark.integration
+
+
 MOD = MECHANISMS
 #: Measured: 1e-10 over 200 random candidates of each model.
 CLOSE = 2e-9

@@ -19,6 +19,8 @@ from channelfit.scoring.scorer import make_scorer
 from support.term_models import DOCUMENTS, candidates, model_of, moving, steps
 from support.truths import slow_but
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def neuron() -> Any:

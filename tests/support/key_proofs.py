@@ -532,9 +532,7 @@ def proofs() -> dict[tuple[str, str], Proof]:
         rates_within=(["1e-9 /ms", "1000 /ms"], ["1e-9 /ms", "0.2 /ms"]),
         solve=("none", "g"),
     )
-    judges = (
-        "judges the wells of `channelfit batch`"  # see test_batch_checks.py
-    )
+    judges = "judges the wells of `channelfit batch`"  # see test_batch_checks.py
     show("fit", "model", "fit", (), judges, require=({}, {"seal": "> 500 MOhm"}))
     show("fit", "model", "fit", (("parameters/g/prior", {"normal": [9, 2]}),), noise=(5, 6))
     show(
