@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from channelfit.problem.jumps import other_order
 from channelfit.problem.measures import noise_pA
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Samples
@@ -158,7 +159,7 @@ def recording_cautions(seen: Seen, counts: bool, raw: Seen | None = None) -> tup
             nothing was done to it.
     """
     found = list[Caution]()
-    for check in (_swapped, _constant, _levels, _clipped, _stuck):
+    for check in (_swapped, _constant, _levels, _clipped, _stuck, _disordered):
         said = list(check(seen))
         found += said if said or raw is None else check(raw)
     found += _apart(seen)
@@ -263,6 +264,20 @@ def _stuck(seen: Seen) -> Iterator[Caution]:
             f"{length + 1} samples in a row are exactly {value:g} pA, from "
             f"{seen.at((sweep, start))} on",
             "nothing was recorded there; mask these samples",
+        )
+
+
+def _disordered(seen: Seen) -> Iterator[Caution]:
+    """A caution where the current jumps as the voltages of a staircase in another order do."""
+    found = other_order(seen.protocol, np.where(seen.known, seen.current_pA, np.nan))
+    if found is not None:
+        index = found.sweep, round(found.time_ms / seen.protocol.sampling_ms)
+        yield seen.tell(
+            f"the current jumps with the command at {found.steps - found.astray} of {found.steps} "
+            f"steps, and at {found.steps - found.still_astray} with the voltages in another order: "
+            f"at {seen.at(index)} as if by {found.like_mV:+.4g} mV, where the command jumps by "
+            f"{found.jump_mV:+.4g} mV",
+            "was it recorded under this protocol, and are its voltages in this order?",
         )
 
 

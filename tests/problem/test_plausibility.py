@@ -17,6 +17,7 @@ from channelfit.front.kinds import load_plan
 from channelfit.model.model_file import load_model
 from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.jumps import other_order
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.problem.recording import Recording, masks
@@ -608,6 +609,65 @@ def test_a_recording_of_another_length(tmp_path: Path, currents: Any) -> None:
 def test_advice_names_the_interval() -> None:
     t = np.array([0.0, 0.1, 0.2, 0.4, 0.5])
     assert advice_on_times(t, 2).startswith("1 sample is missing there")
+
+
+# --- a staircase in another order ----------------------------------------------------------------
+
+
+def _reordered(protocol: Protocol, seed: int) -> Protocol:
+    """A staircase of one sweep with the voltages of its stairs, of 500 ms each, shuffled."""
+    (sweep,) = protocol.sweeps
+    stairs = [k for k, s in enumerate(sweep) if s.is_constant and 3400 <= s.start_ms < 12900]
+    waves = [sweep[k].wave for k in np.random.default_rng(seed).permutation(stairs)]
+    made = list(sweep)
+    for k, wave in zip(stairs, waves, strict=True):
+        made[k] = replace(sweep[k], wave=wave)
+    return replace(protocol, sweeps=(tuple(made),))
+
+
+@pytest.mark.parametrize(
+    ("spike", "fast_ms"),
+    [(0.0, 1.0), (60.0, 0.3), (-120.0, 0.6)],
+    ids=["none", "spikes", "inverse"],
+)
+def test_a_staircase_in_another_order_is_told(
+    tmp_path: Path, currents: Any, spike: float, fast_ms: float
+) -> None:
+    """pA per mV; without spikes nothing tells, and nothing is said of the order that is right."""
+    right = _protocol("staircase")
+    charging = np.zeros((1, right.n_times_max))
+    command = right.command()[0]
+    for time in right.step_times_ms(0):
+        k = round(time / right.sampling_ms)
+        after = np.arange(charging.size - k) * right.sampling_ms
+        charging[0, k:] += spike * (command[k] - command[k - 1]) * np.exp(-after / fast_ms)
+    current = currents["herg_beattie"] + charging
+    mask = [{"after_steps": "5 ms"}]
+    assert cautions(tmp_path, "herg_beattie", current, mask=mask) == ""
+    wrong = _reordered(right, 1).save(tmp_path / "wrong.yaml")
+    told = cautions(tmp_path, "herg_beattie", current, str(wrong), mask=mask)
+    assert ("voltages in another order" in told) == (spike != 0), told
+    if spike:
+        steps, at, like, jump = re.search(
+            r"at (\d+) of 31 .* at ([\d.]+) ms as if by (\S+) mV, .* jumps by (\S+) mV", told
+        ).groups()
+        assert int(steps) < 25
+        k = round(float(at) / right.sampling_ms)
+        true = command[k] - command[k - 1]
+        assert abs(float(like) - true) <= 20 < abs(float(jump) - true)
+
+
+@real
+@pytest.mark.parametrize("seed", range(4))
+def test_a_real_staircase_in_another_order_is_told(seed: int) -> None:
+    """By the spikes in what a blocker takes away."""
+    (experiment,) = load_plan(ROOT / "models/fits/herg_syncropatch_a13.yaml").problem.experiments
+    recording = experiment.recording
+    assert recording is not None
+    assert other_order(experiment.protocol, recording.current_pA) is None
+    found = other_order(_reordered(experiment.protocol, seed), recording.current_pA)
+    assert found is not None
+    assert found.still_astray <= 1 < 6 < found.astray
 
 
 # --- real recordings -----------------------------------------------------------------------------
