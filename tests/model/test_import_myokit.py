@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from channelfit.front.exchange import _simulated
 from channelfit.front.main import main
+from channelfit.model.imports.trial import jumps
 from channelfit.model.model_file import load_model
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.importing_myokit import MyokitModel, prove_myokit, read_myokit_model
@@ -74,6 +75,16 @@ def test_a_scheme_of_derivatives_with_a_state_that_is_the_rest(tmp_path: Path) -
     (chain,) = model.imported.model.chains
     assert chain.states == ("c", "o", "i")
     assert chain.conductances == (0, 1, 0.5)
+    assert_proven(model)
+
+
+def test_the_ramp_is_cut_on_both_sides_of_a_window_of_the_voltage(tmp_path: Path) -> None:
+    """As a file may fill it around the 0/0 of a rate; a step across it is not exact."""
+    path = tmp_path / "window.mmt"
+    rate = "k1 = if(abs(V + 47.13 [mV]) > 0.5 [mV], 0.1 [1/ms] * exp(V / 25 [mV]), 0.02 [1/ms])"
+    path.write_text(SCHEME.replace("k1 = 0.1 [1/ms] * exp(V / 25 [mV])", rate), encoding="utf-8")
+    model = read_myokit_model(path, "window", None)
+    assert jumps(model.found) == [-47.63, -46.63]
     assert_proven(model)
 
 

@@ -19,6 +19,8 @@ from channelfit.reading.errors import InputError
 Array = npt.NDArray[np.float64]
 #: Voltages, mV, at which expressions are compared: none of them is a number that a file would name.
 VOLTAGES = np.linspace(-137.231, 97.417, 401)
+#: Voltages, mV, far below and far above those at which conditions of files change.
+_FAR_MV = np.array([-201.0, -200.0, 200.0, 201.0])
 
 
 def values_of(found: Equations, at: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,22 +69,27 @@ def same_values(found: Equations, left: Node, right: Node) -> bool:
 
 
 def jumps(found: Equations) -> list[float]:
-    """Voltages, mV, at which a condition of some expression changes, in their order."""
+    """Voltages, mV, at which a condition of some expression changes, in their order.
+
+    Both sides of a condition are continued as straight lines from far below and from far above, so
+    that of ``abs(v + 47) > 0.001`` both ends are found.
+    """
     nodes = [*found.definitions.values(), *found.rhs.values(), *found.currents.values()]
     nodes += [rate for r in found.reactions for rate in (r.forth, r.back)]
     asked = dict.fromkeys(part for node in nodes for part in parts(node) if part.op in COMPARISONS)
     result: set[float] = set()
     for condition in asked:
-        left, right = (_at_two(found, arg) for arg in condition.args)
-        if left is not None and right is not None and (left - right)[0] != (left - right)[1]:
-            zero, one = (left - right).tolist()
-            result.add(round(zero / (zero - one), 9))
+        left, right = (_far_off(found, arg) for arg in condition.args)
+        if left is not None and right is not None:
+            for v, (here, next_to) in zip(_FAR_MV[::2], (left - right).reshape(2, 2), strict=True):
+                if here != next_to:
+                    result.add(round(float(v + here / (here - next_to)), 9))
     return sorted(v for v in result if math.isfinite(v))
 
 
-def _at_two(found: Equations, node: Node) -> Array | None:
-    """An expression at 0 and 1 mV; None where it depends on more than v and parameters."""
-    values = values_of(found, {"v": np.array([0.0, 1.0])})
+def _far_off(found: Equations, node: Node) -> Array | None:
+    """An expression at far voltages; None where it depends on more than v and parameters."""
+    values = values_of(found, {"v": _FAR_MV})
     if not node.names <= values.keys():
         return None
-    return np.broadcast_to(np.asarray(computed(node, values), dtype=float), 2)
+    return np.broadcast_to(np.asarray(computed(node, values), dtype=float), _FAR_MV.size)
