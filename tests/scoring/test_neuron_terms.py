@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.neuron.comparison import compare
-from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
+from channelfit.scoring.neuron.mechanisms import compile_mechanism
 from channelfit.scoring.neuron.nmodl import nmodl_text
-from channelfit.scoring.neuron.oracle import CLAMP, NeuronOracle
+from channelfit.scoring.neuron.oracle import NeuronOracle
 from channelfit.scoring.scorer import make_scorer
 from support.term_models import DOCUMENTS, candidates, model_of, moving, steps
 from support.truths import slow_but
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def neuron() -> Any:
-    """NEURON with a working compiler; tests that ask for it skip without, and say why."""
-    try:
-        compile_mechanism(CLAMP)
-    except NeuronUnavailable as error:
-        pytest.skip(str(error))
-    return mechanisms.neuron_hoc()
 
 
 @pytest.mark.parametrize("name", slow_but(["calcium", "rectified gates", "sum of all"], DOCUMENTS))
@@ -76,28 +64,20 @@ def test_the_drive_is_neurons_ghk(neuron: Any, name: str, valence: int) -> None:
         neuron.celsius = before
 
 
-def test_a_density_carries_pbar_times_neurons_ghk(neuron: Any) -> None:
-    model = model_of("calcium")
-    name = compile_mechanism(nmodl_text(model, "density"))
+@pytest.mark.parametrize("name", ["calcium", "gates and leak"])
+def test_densities_carry_neurons_ghk_and_ohms_law(neuron: Any, name: str) -> None:
+    mechanism = compile_mechanism(nmodl_text(model_of(name), "density"))
     section = neuron.Section(name="s")
-    section.insert(name)
+    section.insert(mechanism)
+    inside, before = getattr(section(0.5), mechanism), neuron.celsius
     neuron.finitialize(-20.0)
-    inside = getattr(section(0.5), name)
-    before = neuron.celsius
-    neuron.celsius = 34.0
-    flow = neuron.ghk(-20.0, 5e-4, 2.0, 2)
-    neuron.celsius = before
-    assert inside.i == pytest.approx(inside.pbar * inside.m**3 * inside.h * flow, rel=1e-9)
-
-
-def test_densities_of_several_currents(neuron: Any) -> None:
-    model = model_of("gates and leak")
-    name = compile_mechanism(nmodl_text(model, "density"))
-    section = neuron.Section(name="s")
-    section.insert(name)
-    inside = getattr(section(0.5), name)
-    inside.gbar_current, inside.gbar_leak = 0.02, 0.003
-    neuron.finitialize(-20.0)
-    wanted = 0.02 * inside.m**3 * inside.h * (-20 + 90) + 0.003 * (-20 - inside.el)
-    assert inside.i == pytest.approx(wanted, rel=1e-12)
-    assert np.isfinite(inside.i)
+    is_open = inside.m**3 * inside.h
+    if name == "calcium":
+        neuron.celsius = 34.0
+        wanted = inside.pbar * is_open * neuron.ghk(-20.0, 5e-4, 2.0, 2)
+        neuron.celsius = before
+    else:
+        inside.gbar_current, inside.gbar_leak = 0.02, 0.003
+        neuron.finitialize(-20.0)
+        wanted = 0.02 * is_open * (-20 + 90) + 0.003 * (-20 - inside.el)
+    assert inside.i == pytest.approx(wanted, rel=1e-9)
