@@ -132,8 +132,12 @@ def test_costs_and_derivatives_are_those_of_each_well_alone(plan, request):
         assert found.cost[k] == pytest.approx(whole, rel=1e-6)
 
 
-def test_data_of_wells_lie_as_a_tree_of_runs_lays_them_out(little):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_data_of_wells_lie_as_a_tree_of_runs_lays_them_out(little, weighted):
     problems, _ = wells_of(little, 2)
+    if weighted:
+        weight = np.random.default_rng(3).choice([0.5, 1.0, 3.0], current_of(problems[0]).shape)
+        problems = [with_currents(p, [current_of(p)], weight) for p in problems]
     (family,) = families(problems)
     for problem, (data, constant) in zip(problems, family.data(), strict=True):
         e = problem.experiments[0]

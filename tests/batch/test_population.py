@@ -405,6 +405,12 @@ def test_an_outlier_is_named_with_what_it_does() -> None:
     assert any("would be: z 0.29 times as large, a 0.9 times" in note for note in found.notes)
 
 
+def test_an_outlier_may_lie_below_the_others() -> None:
+    fits, _ = plate(40)
+    fits.unit[7, 0] -= 1.2
+    assert set(found_of(fits).outliers) == {"8"}
+
+
 def test_a_parameter_at_a_bound_says_nothing_and_that_is_said() -> None:
     fits, _ = plate(30)
     fits.at_bound[5, 1] = 1

@@ -17,6 +17,7 @@ from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.fitting import DataSets, Flight, Task
+from channelfit.curves.lane_math import poissonCost, poissonPull
 from channelfit.curves.source import LANES, cpu_text, n_sums
 from channelfit.curves.stages import staged
 from channelfit.reading.errors import InputError
@@ -78,6 +79,16 @@ def test_exact_data_give_the_parameters_back(name: str) -> None:
     curve, data = noisy(name, 3, noise=0.0)
     found = on_cpu(curve, data)
     np.testing.assert_allclose(found.values, np.tile(ONE_INPUT[name][1], (3, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("expected", [-0.004, 0.002, 0.009, 0.0101, 2.0])
+@pytest.mark.parametrize("count", [0.0, 1.0, 5.0])
+def test_the_pull_of_a_count_is_the_derivative_of_its_cost(count: float, expected: float) -> None:
+    """Also where so few are expected that the cost goes on as a parabola."""
+    h = 1e-4 * abs(expected)
+    low, high = (poissonCost(count, expected + k * h) for k in (-1, 1))
+    pull = poissonPull(count, expected)
+    assert (low - high) / (4 * h) == pytest.approx(pull, rel=1e-5, abs=1e-7)
 
 
 def test_counts_meet_the_likelihood_of_poisson() -> None:

@@ -51,6 +51,22 @@ def test_kernels_choose_the_steps_that_python_chooses(name: str, monkeypatch: An
     )
 
 
+def test_the_first_steps_see_errors_of_both_signs(monkeypatch: Any) -> None:
+    """Below rest the greatest error is on the other side than above it."""
+    cable = Cable(83, 0.5)
+    run = lambda: (
+        simulate(
+            scheme_of(cable, 1), -gaussian(cable.x, 12), 0, [0.002, 0.01], tolerance=1e-8
+        ).facts
+    )
+    ours = run()
+    monkeypatch.setattr(CrankNicolson, "n_controls", lambda *_: 0)
+    theirs = run()
+    for fact in ("steps", "steps_refused"):
+        assert ours[fact] == theirs[fact] > 0
+    assert ours["shortest_step"] == pytest.approx(theirs["shortest_step"], rel=1e-4)
+
+
 def test_python_is_asked_once_a_frame_and_not_once_a_step(monkeypatch: Any) -> None:
     calls = []
     controlled = CrankNicolson.controlled
