@@ -348,6 +348,15 @@ def test_noise_at_an_end_without_flux_is_that_of_half_a_ring(held: bool):
     np.testing.assert_allclose(np.var(v, axis=0), expected, rtol=0.08, atol=1e-20)
 
 
+@pytest.mark.parametrize("kinds", [(0, 1), (1, 0), (0, 0)])
+def test_noise_is_greater_at_the_ends_of_half_a_length(kinds: tuple[int, int]):
+    inside, here = np.zeros(9), np.zeros(9)
+    add_noise(inside, 0, 9, np.array([2, 2]), 1.0, 5, 2, 3)
+    add_noise(here, 0, 9, np.array(kinds), 1.0, 5, 2, 3)
+    found = here / inside
+    assert found == pytest.approx([2 ** (0.5 - kinds[0] / 2), *[1] * 7, 2 ** (0.5 - kinds[1] / 2)])
+
+
 def test_noise_does_not_depend_on_tiles():
     ring = np.array([2, 2])
     whole = np.zeros(1000)

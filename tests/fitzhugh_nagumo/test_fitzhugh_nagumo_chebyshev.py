@@ -90,6 +90,16 @@ def test_steps_lead_to_the_truth(ends, n_nodes):
     np.testing.assert_allclose(run.w[-1, 0], exact[1], 0, 2e-8)
 
 
+def test_recovery_goes_through_more_than_two_stages():
+    """With two stages the first is a whole step; where w hardly moves, more are not seen."""
+    cable, equation = Cable(51, 0.2), Equation(epsilon=0.5)
+    v = np.exp(-((cable.x - 5) ** 2) / 4)
+    exact = truth(equation, cable, v, 0 * v, 2.0)
+    run = simulate(Chebyshev(equation, cable), v, 0, [2.0], dt=0.1)
+    assert run.facts["mean_stages"] > 2.5
+    np.testing.assert_allclose([run.v[0, 0], run.w[0, 0]], exact, 0, 2e-5)
+
+
 def test_order_in_time():
     cable = Cable(101, 0.5)
     v = np.exp(-((cable.x - 25) ** 2) / 10)
