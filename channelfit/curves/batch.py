@@ -11,6 +11,7 @@ from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda import Gpus
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import TOLERANCE, DataSets, Fits, Flight, Task, edges
+from channelfit.curves.weights import check_weighted
 from channelfit.pieces.work import made_ahead
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
@@ -88,7 +89,7 @@ def fit_pieces(
     Raises: InputError where ranges do not suit the inputs, or no GPU can be used.
     """
     backend = settings.chosen_backend()
-    pieces = _pieces(curve, groups, fitter(settings))
+    pieces = _pieces(curve, groups, settings)
     count = 0
     for piece in made_ahead(pieces) if backend == "cuda" else pieces:
         yield piece
@@ -96,10 +97,10 @@ def fit_pieces(
         done(count)
 
 
-def _pieces(
-    curve: Curve, groups: Sequence[DataSets], fit: Callable[[Task, int, int], Fits]
-) -> Iterator[Piece]:
+def _pieces(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> Iterator[Piece]:
+    fit = fitter(settings)
     for data in groups:
+        check_weighted(curve, data, settings.method)
         task = Task.of(curve, data)
         n_sets, n_points = data.values.shape
         step = max(1, min(_SETS, _NUMBERS // n_points))

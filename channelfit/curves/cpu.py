@@ -7,10 +7,11 @@ from functools import cache
 
 import numpy as np
 
-from channelfit.curves.fitting import MOST_STEPS, TOLERANCE, Fits, Flight, Task, edges
-from channelfit.curves.lanes import EVALUATE, LANES, ROWS, fit
-from channelfit.curves.source import cpu_text
+from channelfit.curves.fitting import MOST_STEPS, Fits, Flight, Task, edges
+from channelfit.curves.lanes import EVALUATE, LANES, ROWS, SQUARES, fit
+from channelfit.curves.source import cpu_text, kind_of
 from channelfit.curves.swarm_lanes import fly
+from channelfit.curves.weights import rescaled, weights_of
 from channelfit.scoring.machine.machine_code import Callback, generated
 from channelfit.scoring.machine.threads import Team, usable_cores
 from channelfit.search.philox import split_seed
@@ -27,25 +28,26 @@ def fit_on_cpu(
     curve, data, scan = task.curve, task.data, task.scan
     out = _Results(n_sets, len(task.lower), covariances)
     text = cpu_text(curve, data.axes)
-    first_of = "approach" if curve.likelihood == "poisson" else "evaluate"
+    kind = kind_of(curve)
+    first_of = "evaluate" if kind == SQUARES else "approach"
     kernels = [Callback(generated(text, name), EVALUATE) for name in ("evaluate", first_of)]
     shared = (
         scan.points, scan.side_by_side(ROWS), scan.norms.astype(np.float32), scan.ones,
         scan.offset, scan.centered, scan.back, scan.linear,
-        scan.starts, scan.places, task.lower, task.upper, task.width, task.below, curve.starts,
-        MOST_STEPS, TOLERANCE["float64"], int(curve.likelihood == "poisson"),
+        scan.starts, scan.places, task.lower, task.upper, task.width, task.below, curve.refined,
+        MOST_STEPS, task.tolerance("float64"), kind,
     )  # fmt: skip
 
     def some(a: int, b: int) -> None:
         block = np.ascontiguousarray(data.values[first + a : first + b], np.float64)
-        n_blocks = -(-(b - a) // LANES)
-        fit(*kernels, block, 0, n_blocks, data.flat, data.lengths, *shared, *out.part(a, b))
+        given = block, weights_of(curve, data, first + a, first + b), 0, -(-(b - a) // LANES)
+        fit(*kernels, *given, data.flat, data.lengths, *shared, *out.part(a, b))
 
     cores = n_threads or usable_cores()
     step = max(LANES, min(_SETS, _NUMBERS // data.values.shape[1], -(-n_sets // cores)))
     some(0, min(n_sets, 1))  # compiles, before the threads start
     _share(some, n_sets, -(-step // LANES) * LANES, n_threads)
-    return out.fits()
+    return rescaled(task, first, out.fits())
 
 
 def fly_on_cpu(
@@ -64,14 +66,15 @@ def fly_on_cpu(
     kernels = [Callback(generated(text, name), EVALUATE) for name in ("value", "evaluate")]
     shared = (
         data.flat, data.lengths, task.lower, task.upper, task.width, task.below,
-        len(curve.linear), int(curve.likelihood == "poisson"), flight.particles,
+        len(curve.linear), kind_of(curve), flight.particles,
         flight.iterations, *split_seed(flight.seed),
     )  # fmt: skip
 
     def some(a: int, b: int) -> None:
         block = np.ascontiguousarray(data.values[first + a : first + b], np.float64)
         results = (*out.part(a, b), spread[a:b])
-        fly(*kernels, block, 0, -(-(b - a) // LANES), first + a, *shared, *results)
+        weights = np.empty((0, 0))
+        fly(*kernels, block, weights, 0, -(-(b - a) // LANES), first + a, *shared, *results)
 
     some(0, min(last - first, 1))  # compiles, before the threads start
     _share(some, last - first, LANES, n_threads)

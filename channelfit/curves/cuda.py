@@ -16,8 +16,9 @@ import numpy as np
 
 from channelfit.curves.cuda_source import RAW, cuda_text
 from channelfit.curves.cuda_text import FIT, ROWS
-from channelfit.curves.fitting import MOST_STEPS, TOLERANCE, Fits, Flight, Task, edges
+from channelfit.curves.fitting import MOST_STEPS, DataSets, Fits, Flight, Task, edges
 from channelfit.curves.swarm_text import swarm_text
+from channelfit.curves.weights import is_weighted, rescaled, weights_of
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import Team, usable_cores
@@ -52,6 +53,7 @@ class CudaFits:
         self.task, self.dtype, self.covariances = task, np.dtype(dtype), covariances
         raw = task.data.values.dtype
         self.raw = raw if raw.name in RAW and raw.isnative else np.dtype(np.float64)
+        self.weighted = is_weighted(task.curve, task.data)
         n_points = task.data.values.shape[1]
         most = _CHUNK_BYTES // (n_points * max(self.raw.itemsize, self.dtype.itemsize))
         self.chunk = max(_BLOCK, min(_CHUNK, most) // _BLOCK * _BLOCK)
@@ -75,10 +77,10 @@ class CudaFits:
             for k, (a, b) in enumerate(edges(n_sets, lanes[0].size)):
                 lane = lanes[k % len(lanes)]
                 lane.finish()
-                lane.begin(self.task.data.values[first + a : first + b], out, first, a, b)
+                lane.begin(self.task.data, out, first, a, b)
             for lane in lanes:
                 lane.finish()
-        return out.fits()
+        return rescaled(self.task, first, out.fits())
 
     def _ready(self, n_sets: int) -> list[_Lane]:
         """Lanes for so many data sets; their buffers are kept, since pinning memory takes long."""
@@ -91,10 +93,12 @@ class CudaFits:
 
     def launch(self, lane: _Lane, first: int, n_sets: int) -> None:
         """Ask for the kernels of a chunk that begins with a data set, on the present stream."""
-        spread, fit = self._kernels
+        spread, spread_weights, fit = self._kernels
         n_points, scan, tables = self.task.data.values.shape[1], self.task.scan, self._tables
         blocks = -(-n_points // 32), -(-n_sets // 32)
         spread(blocks, (32, 8), (lane.raw, np.int32(n_sets), lane.z))
+        if self.weighted:
+            spread_weights(blocks, (32, 8), (lane.raw_w, np.int32(n_sets), lane.w))
         if self.flight is not None:
             arguments: tuple[Any, ...] = (
                 lane.z, np.int32(n_sets), np.uint64(first), tables["inputs"], tables["bounds"],
@@ -105,11 +109,11 @@ class CudaFits:
             return
         every = int(scan.points[1] - scan.points[0]) if len(scan.points) > 1 else 1
         arguments = (
-            lane.z, np.int32(n_sets), tables["inputs"], np.int32(every),
+            lane.z, lane.w, np.int32(n_sets), tables["inputs"], np.int32(every),
             np.int32(len(scan.points)), tables["rows"], tables["norms"], tables["ones"],
             tables["back"], tables["starts"], tables["places"], np.int32(len(scan.starts)),
             tables["bounds"], tables["below"], np.int32(MOST_STEPS),
-            np.float64(TOLERANCE[self.dtype.name]),
+            np.float64(self.task.tolerance(self.dtype.name)),
             *lane.on_device[:-1],
         )  # fmt: skip
         fit((-(-n_sets // _BLOCK),), (_BLOCK,), arguments)
@@ -135,7 +139,7 @@ class CudaFits:
         }
 
     @cached_property
-    def _kernels(self) -> tuple[Any, Any]:
+    def _kernels(self) -> tuple[Any, Any, Any]:
         task = self.task
         lengths = tuple(task.data.lengths.tolist())
         text = cuda_text(
@@ -147,10 +151,12 @@ class CudaFits:
             task.scan.offset,
             task.scan.centered,
             FIT if self.flight is None else swarm_text(self.flight.particles),
+            self.weighted,
         )
         module = gpu.compile_cuda(text, (), f"{task.curve.name}.cu")
         name = "fitSets" if self.flight is None else "flySwarms"
-        return module.kernel("spread"), module.kernel(name)
+        weights = module.kernel("spreadWeights") if self.weighted else None
+        return module.kernel("spread"), weights, module.kernel(name)
 
 
 class _Results:
@@ -206,6 +212,11 @@ class _Lane:
         self.host_raw = _pinned(cp, (chunk, n_points), fits.raw)
         self.raw = cp.empty((chunk, n_points), fits.raw)
         self.z = cp.empty((n_points, chunk), fits.dtype)
+        self.w: Any = gpu.NULL
+        if fits.weighted:
+            self.host_w = _pinned(cp, (chunk, n_points), fits.dtype)
+            self.raw_w = cp.empty((chunk, n_points), fits.dtype)
+            self.w = cp.empty((n_points, chunk), fits.dtype)
         n, swarms = len(fits.task.lower), fits.flight is not None
         shapes = _shapes(chunk, n, fits.dtype, fits.covariances, swarms)
         self.host = [_pinned(cp, shape, dtype) for shape, dtype in shapes]
@@ -213,15 +224,19 @@ class _Lane:
         self.on_device = tuple(a if a.size else gpu.NULL for a in self.device)
         self.where: tuple[_Results, int, int] | None = None
 
-    def begin(self, values: np.ndarray, out: _Results, before: int, first: int, last: int) -> None:
+    def begin(self, data: DataSets, out: _Results, before: int, first: int, last: int) -> None:
         """Send data sets, ask for their fits, and ask for the results; do not wait.
 
         before: data sets before those of `out`, whose rows `first` to before `last` these are.
         """
-        n = len(values)
-        _copied(values, self.host_raw[:n])
+        n, places = last - first, (before + first, before + last)
+        _copied(data.values[slice(*places)], self.host_raw[:n])
+        if self.owner.weighted:
+            _copied(weights_of(self.owner.task.curve, data, *places), self.host_w[:n])
         with self.stream:
             self.raw[:n].set(self.host_raw[:n], stream=self.stream)
+            if self.owner.weighted:
+                self.raw_w[:n].set(self.host_w[:n], stream=self.stream)
             self.owner.launch(self, before + first, n)
             for device, host in zip(self.device, self.host, strict=True):
                 if device.size:

@@ -11,9 +11,10 @@ from functools import cache
 
 import sympy
 
-from channelfit.curves.cuda_text import FIT, SHARED
+from channelfit.curves.cuda_text import FIT, SHARED, SPREAD_WEIGHTS
 from channelfit.curves.curve import Curve
-from channelfit.curves.source import n_sums
+from channelfit.curves.lanes import COUNTS, N_ROBUST, ROBUST
+from channelfit.curves.source import kind_of, n_sums
 from channelfit.curves.stages import Staged, staged
 from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, harmless
@@ -51,6 +52,7 @@ def cuda_text(
     offset: int,
     centered: int,
     kernels: str = FIT,
+    weighted: bool = False,
 ) -> str:
     """The text of all kernels of a curve.
 
@@ -60,19 +62,23 @@ def cuda_text(
         raw: NumPy's name of the type of the data.
         offset, centered: of the scan; see `starts.Scan`.
         kernels: those behind what all share.
+        weighted: whether points have weights of their own.
     """
     n = len(curve.free)
     sizes = {
         "N": n,
-        "N_SUMS": n_sums(n),
+        "N_SUMS": n_sums(curve),
         "N_LINEAR": len(curve.linear),
         "N_NONLINEAR": n - len(curve.linear),
         "N_ROWS": len(curve.linear) + offset,
         "OFFSET": offset,
         "CENTERED": centered,
-        "N_STARTS": curve.starts,
+        "N_STARTS": curve.refined,
         "MIN_BLOCKS": 3 if dtype == "float32" else 2,  # more registers, or more threads
-        "COUNTS": int(curve.likelihood == "poisson"),
+        "COUNTS": int(kind_of(curve) == COUNTS),
+        "ROBUST": int(kind_of(curve) == ROBUST),
+        "N_ROBUST": N_ROBUST,
+        "WEIGHTED": int(weighted),
         "LENGTH_0": lengths[0],
         "LENGTH_1": lengths[1] if len(lengths) > 1 else 1,
     }
@@ -90,28 +96,29 @@ def cuda_text(
     w = Writer()
     for name, slopes in (("evaluate", True), ("value", False)):
         w("", "template<class T, class Seen>", f"__device__ __forceinline__ void {name}(")
-        with w.block("    const Seen* z, size_t stride, const double* __restrict__ inputs,"):
-            w("const T* p, T* sums, bool near)")
+        with w.block("    const Seen* z, const Seen* w, size_t stride,"):
+            w("const double* __restrict__ inputs, const T* p, T* sums, bool near)")
         w("{")
         with w:
-            _Printer(curve, staged(curve, axes, slopes), w).body(slopes)
+            _Printer(curve, staged(curve, axes, slopes), w, weighted).body(slopes)
         w("}")
-    return "\n".join([*head, *w.lines]) + "\n" + kernels
+    return "\n".join([*head, *w.lines]) + "\n" + kernels + (SPREAD_WEIGHTS if weighted else "")
 
 
 class _Printer(ScalarPrinter):
     """Writes the body of one function; T is the type of numbers that it computes with."""
 
-    def __init__(self, curve: Curve, stages: Staged, w: Writer) -> None:
+    def __init__(self, curve: Curve, stages: Staged, w: Writer, weighted: bool) -> None:
         super().__init__(_CUDA, {})
         self.curve, self.stages, self.w = curve, stages, w
+        self.kind, self.weighted = kind_of(curve), weighted
         self.called = {p.name: f"p[{k}]" for k, p in enumerate(curve.free)}
         self.names = self.called
 
     def body(self, slopes: bool) -> None:
         w, stages = self.w, self.stages
         two = len(stages.axes) == 2
-        n = n_sums(len(self.curve.free)) if slopes else 1
+        n = n_sums(self.curve) if slopes else 1
         w(f"#pragma unroll\nfor (int k = 0; k < {n}; k++) sums[k] = T(0);")
         self.assign(stages.steps.get(frozenset(), []))
         if two:
@@ -156,15 +163,23 @@ class _Printer(ScalarPrinter):
         w(f"const T seen = T(z[(size_t)({at})*stride]);", "if (!(fabs(seen) < INFINITE)) continue;")
         self.assign(stages.steps.get(frozenset(range(len(stages.axes))), []))
         w(f"const T f = {self.text(stages.value)};")
-        poisson = self.curve.likelihood == "poisson"
-        if poisson:
+        if self.weighted:
+            w(f"const T m = T(w[(size_t)({at})*stride]);")
+        if self.kind == COUNTS:
             w("T u, h;", "sums[0] += near ? squares(seen, f, u, h) : poisson(seen, f, u, h);")
+        elif self.kind == ROBUST:
+            w("const T r = seen - f, q = m*r*r, root = sqrt(T(1) + q);")
+            w("sums[0] += T(2)*q/(T(1) + root);")
+            if slopes:
+                w("const T u = m*r/root, bend = T(1)/(root*root*root), h = near ? m/root : m*bend;")
+                last = n_sums(self.curve) - N_ROBUST
+                w(f"sums[{last}] += q/(root*root);", f"sums[{last + 1}] += bend;")
+                w(f"sums[{last + 2}] += bend*bend;")
         else:
-            w("const T r = seen - f;", "sums[0] += r*r;")
-        if slopes and not poisson:
-            w("const T u = r;")
+            w("const T r = seen - f;", f"const T u = {'m*r' if self.weighted else 'r'};")
+            w("sums[0] += u*r;", *(["const T h = m;"] if self.weighted else []))
         if slopes:
-            self.products(poisson)
+            self.products(self.weighted or self.kind == COUNTS)
 
     def products(self, weighted: bool) -> None:
         """Gradient and curvature; nothing is multiplied with 1."""

@@ -98,8 +98,8 @@ COMMON = """
 #define SINGLE (sizeof(real) == 4)
 
 // (n_sets, N_POINTS) as (N_POINTS, n_sets).
-extern "C" __global__ void __launch_bounds__(256) spread(
-    const Raw* __restrict__ raw, int n_sets, real* __restrict__ z)
+template<class From> __device__ __forceinline__ void transpose(
+    const From* __restrict__ raw, int n_sets, real* __restrict__ z)
 {
     __shared__ real tile[32][33];
     const int point = blockIdx.x*32, set = blockIdx.y*32;
@@ -110,6 +110,12 @@ extern "C" __global__ void __launch_bounds__(256) spread(
     for (int k = threadIdx.y; k < 32; k += 8)
         if (point + k < N_POINTS && set + threadIdx.x < n_sets)
             z[(size_t)(point + k)*n_sets + set + threadIdx.x] = tile[threadIdx.x][k];
+}
+
+extern "C" __global__ void __launch_bounds__(256) spread(
+    const Raw* __restrict__ raw, int n_sets, real* __restrict__ z)
+{
+    transpose(raw, n_sets, z);
 }
 
 // m = L D L', over itself; m: the lower triangle. Returns whether it is not singular.
@@ -144,14 +150,15 @@ template<class T> __device__ __forceinline__ void solve(const T* m, T* d)
 
 // What a data set says by itself.
 struct Facts {
-    double count, squares, total, moved, around, extent;
-    real start, shift, shrink;
+    double count, squares, total, moved, around, extent, whole;
+    real start, shift, shrink, usual;
     int flags;
 };
 
-__device__ __forceinline__ Facts look(const real* z, size_t stride)
+__device__ __forceinline__ Facts look(const real* z, const real* w, size_t stride)
 {
-    Facts facts = {0, 0, 0, 0, 0, 0, real(0), real(0), real(1), 0};
+    Facts facts = {0, 0, 0, 0, 0, 0, 0, real(0), real(0), real(1), real(1), 0};
+    double logs = 0;
     real low = real(INFINITE), high = real(-INFINITE);
     for (int i = 0; i < N_POINTS; i++) {
         const real x = z[(size_t)i*stride];
@@ -161,11 +168,15 @@ __device__ __forceinline__ Facts look(const real* z, size_t stride)
         high = fmax(high, x);
         facts.count += 1;
         facts.total += x;
-        facts.squares += (double)x*x;
+        const double own = WEIGHTED ? (double)w[(size_t)i*stride] : 1.0;
+        if (WEIGHTED) logs += log(own);
+        facts.whole += own;
+        facts.squares += own*x*x;
         const double off = (double)x - facts.start;
-        facts.moved += off;
-        facts.around += off*off;
+        facts.moved += own*off;
+        facts.around += own*off*off;
     }
+    facts.usual = real(exp(-logs/fmax(facts.count, 1.0)));
     facts.extent = (double)high - low;
     if (CENTERED) facts.shift = facts.start;  // what the curve's linear part can follow
     const real most = fmax(high - facts.shift, facts.shift - low);
@@ -201,9 +212,15 @@ __device__ __forceinline__ void judge(
     const bool none = flags & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE);
     const double spare = facts.count - n_free;
     double scale = COUNTS ? 1.0 : spare > 0 ? cost/spare : NOT_A_NUMBER;
+    if (ROBUST && spare > 0) {
+        const real* pulls = found + N_SUMS - N_ROBUST;
+        const double share = (double)pulls[1]/count;
+        const double varied = (double)pulls[2]/count - share*share;
+        scale = (1.0 + n_free/count*varied/(share*share))*(double)pulls[0]/spare/share;
+    }
     if (none || flags & UNDETERMINED) scale = NOT_A_NUMBER;
     // See lanes.judge.
-    const double most = count*facts.extent*facts.extent/(COUNTS ? facts.total/count : 1.0);
+    const double most = facts.whole*facts.extent*facts.extent/(COUNTS ? facts.total/count : 1.0);
     double distance = 0, d[N];
     EACH(j, N) d[j] = held[j] ? 0.0 : (double)found[1 + j];
     solve(m, d);
@@ -241,18 +258,39 @@ __device__ __forceinline__ void judge(
     numbers[4*s] = real(none ? NOT_A_NUMBER : cost);
     numbers[4*s + 1] = real(facts.count);
     numbers[4*s + 2] = real(steps);
-    numbers[4*s + 3] = real(fmax(facts.around - facts.moved*facts.moved/count, 0.0));
+    const double off = facts.moved*facts.moved/(facts.whole > 0 ? facts.whole : 1.0);
+    numbers[4*s + 3] = real(fmax(facts.around - off, 0.0));
     told[s] = flags;
+}
+"""
+
+#: Stands behind the others where points have weights of their own.
+SPREAD_WEIGHTS = """
+extern "C" __global__ void __launch_bounds__(256) spreadWeights(
+    const real* __restrict__ raw, int n_sets, real* __restrict__ w)
+{
+    transpose(raw, n_sets, w);
 }
 """
 
 FIT = (
     COMMON
     + """
+// The point behind `last`, as a scan takes it: see lanes.scan.
+__device__ __forceinline__ float taken(
+    const real* z, const real* w, size_t at, const Facts& facts, float last)
+{
+    const real seen = z[at];
+    if (!(fabs(seen) < INFINITE)) return last;
+    const float own = float((seen - facts.shift)*facts.shrink);
+    const real share = WEIGHTED ? w[at]*facts.usual : real(1);
+    return share >= real(1) ? own : last + float(share)*(own - last);
+}
+
 // The best point of the scan that is no neighbor of those chosen before; see lanes.scan. It is done
 // in float32, since a start need not be exact; data are shrunk to 1, so that no square overflows.
 __device__ __forceinline__ int scan(
-    const real* z, size_t stride, const Facts& facts, int every, int n_scanned,
+    const real* z, const real* w, size_t stride, const Facts& facts, int every, int n_scanned,
     const float* __restrict__ rows, const float* __restrict__ norms,
     const int* __restrict__ places, int n_scan, const int* chosen, int n_chosen)
 {
@@ -264,8 +302,7 @@ __device__ __forceinline__ int scan(
         const float* row = rows + (size_t)g*n_scanned*ROWS;
         #pragma unroll 4
         for (int k = 0; k < n_scanned; k++) {
-            const real seen = z[(size_t)(k*every)*stride];
-            last = fabs(seen) < INFINITE ? float((seen - facts.shift)*facts.shrink) : last;
+            last = taken(z, w, (size_t)(k*every)*stride, facts, last);
             EACH(r, ROWS) dots[r] += row[k*ROWS + r]*last;
         }
         EACH(r, ROWS) if (c < n_scan) {
@@ -319,12 +356,13 @@ __device__ __forceinline__ real step(
     return good && fabs(gain) < INFINITE ? gain : real(-1);
 }
 
-// One data set a thread. z (N_POINTS, n_sets); rows .. places: of the scan, see starts.Scan;
-// bounds: lower, upper, width, N each; values, errors (n_sets, N), covariances (n_sets, N, N) or
-// null, numbers (n_sets, 4), told (n_sets).
+// One data set a thread. z (N_POINTS, n_sets), w the same, or null where all are 1; rows .. places:
+// of the scan, see starts.Scan; bounds: lower, upper, width, N each; values, errors (n_sets, N),
+// covariances (n_sets, N, N) or null, numbers (n_sets, 4), told (n_sets).
 extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
-    const real* __restrict__ z, int n_sets, const double* __restrict__ inputs, int every,
-    int n_scanned, const float* __restrict__ rows, const float* __restrict__ norms,
+    const real* __restrict__ z, const real* __restrict__ w, int n_sets,
+    const double* __restrict__ inputs, int every, int n_scanned, const float* __restrict__ rows,
+    const float* __restrict__ norms,
     const real* __restrict__ ones, const float* __restrict__ back, const real* __restrict__ starts,
     const int* __restrict__ places, int n_scan, const double* __restrict__ bounds,
     const int* __restrict__ below, int most, double tolerance, real* values, real* errors,
@@ -333,8 +371,9 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
     const int s = blockIdx.x*128 + threadIdx.x;
     if (s >= n_sets) return;
     z += s;
+    if (WEIGHTED) w += s;
     const size_t stride = n_sets;
-    const Facts facts = look(z, stride);
+    const Facts facts = look(z, w, stride);
     const real noise = real(COUNTS ? facts.count : (SINGLE ? 1e-9 : 1e-16)*facts.squares);
     const real small = real(tolerance);
     real lower[N], upper[N], kept[N], kept_sums[N_SUMS];
@@ -349,8 +388,8 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
             EACH(j, N) again = again || kept[j] <= lower[j] || kept[j] >= upper[j];
             if (!again) break;
         }
-        const int c = scan(z, stride, facts, every, n_scanned, rows, norms, places, n_scan, chosen,
-                           start);
+        const int c = scan(z, w, stride, facts, every, n_scanned, rows, norms, places, n_scan,
+                           chosen, start);
         chosen[start] = c;
         real p[N], trial[N], sums[N_SUMS], trial_sums[N_SUMS];
         EACH(j, N) trial[j] = starts[c*N + j];
@@ -358,8 +397,7 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
             const int row = c*N_ROWS + q + OFFSET;
             float dot = -norms[row], last = float((facts.start - facts.shift)*facts.shrink);
             for (int k = 0; k < n_scanned; k++) {
-                const real seen = z[(size_t)(k*every)*stride];
-                last = fabs(seen) < INFINITE ? float((seen - facts.shift)*facts.shrink) : last;
+                last = taken(z, w, (size_t)(k*every)*stride, facts, last);
                 dot += rows[((size_t)(row/ROWS)*n_scanned + k)*ROWS + row%ROWS]*last;
             }
             const real whole = real(dot)/facts.shrink + facts.shift*ones[c*N_LINEAR + q];
@@ -370,13 +408,13 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
 
         int running = 1;
         real gain = 0;
-        for (int phase = COUNTS ? 0 : 1; phase < 2; phase++) {
+        for (int phase = COUNTS || ROBUST ? 0 : 1; phase < 2; phase++) {
             const int last = phase ? most : MOST_NEAR;
             const real enough = phase ? small : real(NEAR);
             real damping = real(1e-3), growth = 4;
             running = 1;
             for (int k = 0; k <= last; k++) {
-                evaluate(z, stride, inputs, trial, trial_sums, phase == 0);
+                evaluate(z, w, stride, inputs, trial, trial_sums, phase == 0);
                 if (k == 0 && !(fabs(trial_sums[0]) < INFINITE)) { running = 2; break; }
                 if (k == 0 || (gain > real(0) && trial_sums[0] < sums[0])) {
                     if (k > 0) {

@@ -38,7 +38,7 @@ from channelfit.model.terms import V, symbol
 from channelfit.reading.documents import Section, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.keys.curves import MAX_INPUTS, MAX_PARAMETERS
+from channelfit.reading.keys.curves import LIKELIHOODS, LOSSES, MAX_INPUTS, MAX_PARAMETERS
 from channelfit.reading.units import shown
 from channelfit.scoring.kernels.derivatives import derivative
 
@@ -80,6 +80,9 @@ class Curve:
         inputs: their names; of a grid the first runs along the last axis of the array.
         formula: of inputs and all parameters.
         likelihood: "gaussian", which is least squares, or "poisson" for counts.
+        loss: "linear", or "soft_l1", under which points far off pull little.
+        f_scale: residual, in standard errors where points have them, beyond which that loss grows
+            like the residual; None for 1 of these.
         starts: minima of the scan that are refined; the best of them is kept.
         ordered: names of parameters, each of which stays below the next one.
     """
@@ -93,6 +96,8 @@ class Curve:
     ordered: tuple[str, ...] = ()
     description: str = ""
     source: str = ""
+    loss: str = "linear"
+    f_scale: float | None = None
 
     @cached_property
     def free(self) -> tuple[CurveParameter, ...]:
@@ -171,6 +176,11 @@ class Curve:
         usual = _POINTS.get(len(nonlinear), 2)
         return [self.free[k].scan or usual for k in nonlinear]
 
+    @property
+    def refined(self) -> int:
+        """Minima of the scan that are refined: several for a loss, as outliers mislead a scan."""
+        return max(self.starts, 3) if self.loss != "linear" else self.starts
+
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Free parameters, by index, that are linear and the size of a term with an ordered one."""
@@ -195,6 +205,39 @@ class Curve:
         left = replace(self, parameters=fixed, ordered=self.ordered[:-1])
         return left if left.free else None
 
+    def fitted_by(
+        self, likelihood: str | None = None, loss: str | None = None, f_scale: float | None = None
+    ) -> Curve:
+        """The same curve, fitted in another way; None leaves what it says itself.
+
+        Raises: InputError for what is not known, or does not go together.
+        """
+        curve = replace(
+            self,
+            likelihood=likelihood or self.likelihood,
+            loss=loss or self.loss,
+            f_scale=self.f_scale if f_scale is None else f_scale,
+        )
+        for key, given, known in (
+            ("likelihood", curve.likelihood, LIKELIHOODS),
+            ("loss", curve.loss, LOSSES),
+        ):
+            if given not in known:
+                raise InputError(f"{shown(given)} is not one of {', '.join(known)}", key=key)
+        if curve.loss != "linear" and curve.likelihood != "gaussian":
+            raise InputError(
+                f"a loss belongs to least squares; leave it out, or likelihood {curve.likelihood}",
+                key="loss",
+            )
+        if curve.f_scale is not None and curve.loss == "linear":
+            raise InputError("it is the scale of a loss; add loss soft_l1", key="f_scale")
+        scale = curve.f_scale
+        if scale is not None and not (_is_number(scale) and 0 < scale < math.inf):
+            raise InputError(
+                f"a finite number above 0 was expected, not {shown(scale)}", key="f_scale"
+            )
+        return curve
+
     def with_fixed(self, values: Mapping[str, float]) -> Curve:
         """The same curve with some parameters fixed. Raises: InputError for a name it has not."""
         names = [p.name for p in self.parameters]
@@ -208,6 +251,10 @@ class Curve:
             for p in self.parameters
         )
         return checked(replace(self, parameters=fixed))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def _held(name: str, value: Any) -> float:
@@ -306,10 +353,12 @@ def build_curve(document: Mapping[str, Any], file: str | os.PathLike[str] | None
         ordered,
         root.text("description"),
         root.text("source"),
+        root.choice("loss"),
+        root.number("f_scale"),
     )
     root.finish()
     try:
-        checked(curve)
+        checked(curve.fitted_by())
     except InputError as error:
         raise error.at(file) from None
     for parameter in (curve.free[k] for k in curve.linear):

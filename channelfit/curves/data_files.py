@@ -3,6 +3,9 @@
 A wide table has a column for every input and one for each data set. A long one has a column named
 ``set``, one for every input, and one of values. An array (``.npy``) has shape (n_sets, n) or, on a
 grid of two inputs x and y, (n_sets, n_y, n_x); it is mapped into memory, not read.
+
+Standard errors of the values stand in a column, which a wide table may have for each data set, or
+in an array of the same shape or of that of one data set.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets
+from channelfit.curves.weights import bad_sigma
 from channelfit.reading.errors import InputError
 from channelfit.reading.tables import is_missing, read_columns
 from channelfit.reading.texts import decoded, file_size
@@ -26,11 +31,14 @@ _SET = "set"
 _MAX_TEXT = 1_000_000_000
 
 
-def read_data(path: Path, curve: Curve, inputs: Mapping[str, Path] | None = None) -> list[DataSets]:
+def read_data(
+    path: Path, curve: Curve, inputs: Mapping[str, Path] | None = None, sigma: str | None = None
+) -> list[DataSets]:
     """The data sets in a file, those with the same inputs together.
 
     Arguments:
         inputs: for an array, files of the values of inputs; 0, 1, 2 .. for others.
+        sigma: the column of standard errors; for an array, their file.
 
     Raises: InputError for a file that cannot be used, with what would be right.
     """
@@ -40,28 +48,67 @@ def read_data(path: Path, curve: Curve, inputs: Mapping[str, Path] | None = None
                 f"the curve {curve.name} has no input {shown(name)}, only {', '.join(curve.inputs)}"
             )
     if path.suffix.lower() == ".npy":
-        return [_read_array(path, curve, inputs or {})]
+        return [_with_sigma(_read_array(path, curve, inputs or {}), sigma)]
     if inputs:
         raise InputError("a table holds its inputs; leave --input out", path)
     head = _first_cells(path)
     if any(cell.strip().lower() == _SET for cell in head):
-        return _read_long(path, curve)
-    return [_read_wide(path, curve)]
+        return _read_long(path, curve, sigma)
+    return [_read_wide(path, curve, sigma)]
 
 
 # --- arrays --------------------------------------------------------------------------------------
 
 
-def _read_array(path: Path, curve: Curve, inputs: Mapping[str, Path]) -> DataSets:
+def _mapped(path: Path) -> np.ndarray:
+    """An array of plain numbers in a file, mapped into memory."""
     file_size(path)
     try:
-        values = np.load(path, mmap_mode="r", allow_pickle=False)
+        values: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, SyntaxError) as error:
         raise InputError(
             f"not an array of NumPy: {' '.join(str(error).split())[:200]}", path
         ) from None
     if values.dtype.kind not in "fiub" or values.dtype.itemsize > 8:
         raise InputError(f"holds {values.dtype}; plain numbers were expected", path)
+    if not values.flags.c_contiguous:
+        raise InputError("is stored column by column; save it with order C", path)
+    return values
+
+
+def _with_sigma(data: DataSets, sigma: str | None) -> DataSets:
+    """The same, with standard errors from the file of an array."""
+    if sigma is None:
+        return data
+    path = Path(sigma)
+    if path.suffix.lower() != ".npy":
+        raise InputError(
+            f"standard errors of an array are an array (.npy) as well, not {shown(sigma)}"
+        )
+    return with_sigma(data, _mapped(path), path)
+
+
+def with_sigma(data: DataSets, sigma: np.ndarray, file: Path | None = None) -> DataSets:
+    """Data sets with standard errors of all of their values, or the same for each data set.
+
+    Raises: InputError for another shape, and for one that is no finite number above 0.
+    """
+    whole = (len(data.values), *data.shape)
+    if sigma.dtype.kind not in "fiu" or sigma.shape not in (whole, data.shape):
+        raise InputError(
+            f"sigma: numbers of shape {whole} or {data.shape} were expected, not {sigma.dtype} of "
+            f"shape {sigma.shape}",
+            file,
+        )
+    flat = sigma.reshape(-1, data.values.shape[1])
+    if bad := bad_sigma(flat, data.values):
+        s, i, told = bad
+        raise InputError(told, file, f"data set {s + 1}, point {i + 1}")
+    return replace(data, sigma=flat)
+
+
+def _read_array(path: Path, curve: Curve, inputs: Mapping[str, Path]) -> DataSets:
+    values = _mapped(path)
     n_inputs = len(curve.inputs)
     if values.ndim != 1 + n_inputs:
         grid = ", ".join(f"n_{name}" for name in reversed(curve.inputs))
@@ -70,8 +117,6 @@ def _read_array(path: Path, curve: Curve, inputs: Mapping[str, Path]) -> DataSet
         )
     if 0 in values.shape:
         raise InputError(f"has the shape {values.shape}: there is nothing to fit", path)
-    if not values.flags.c_contiguous:
-        raise InputError("is stored column by column; save it with order C", path)
     coordinates = {}
     for k, name in enumerate(curve.inputs):
         length = values.shape[-1 - k]
@@ -116,7 +161,7 @@ def _read_input(path: Path, name: str, length: int) -> np.ndarray:
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _read_wide(path: Path, curve: Curve) -> DataSets:
+def _read_wide(path: Path, curve: Curve, sigma: str | None) -> DataSets:
     table = read_columns(path)
     names = [name for name, values in table.items() if values.ndim == 1]
     if any(name.strip().lower() == _SET for name in names):
@@ -125,6 +170,8 @@ def _read_wide(path: Path, curve: Curve) -> DataSets:
             "unpack it, or write it as one of these",
             path,
         )
+    of_sigma = [name for name in names if sigma and (name == sigma or name.endswith(f"_{sigma}"))]
+    names = [name for name in names if name not in of_sigma]
     known = _has_inputs(names, curve, path)
     of_inputs = list(curve.inputs) if known else names[: len(curve.inputs)]
     labels = [name for name in names if name not in of_inputs]
@@ -139,8 +186,30 @@ def _read_wide(path: Path, curve: Curve) -> DataSets:
         for name, column in zip(curve.inputs, of_inputs, strict=True)
     }
     values = np.array([table[name] for name in labels])
+    errors = None
+    if sigma is not None:
+        sources = [sigma if sigma in of_sigma else f"{name}_{sigma}" for name in labels]
+        for column in [*sources, *of_sigma]:
+            if column not in of_sigma or column not in sources:
+                raise InputError(
+                    f"standard errors stand in one column {shown(sigma)}, or in one behind each "
+                    f"data set, such as {shown(f'{labels[0]}_{sigma}')}; "
+                    + ("there is no " if column not in of_sigma else "there is also ")
+                    + shown(column),
+                    path,
+                )
+        errors = np.array([table[name] for name in dict.fromkeys(sources)])
+        if bad := bad_sigma(errors, values):
+            s, i, told = bad
+            raise InputError(told, path, f"{table.place(i)}: column {sources[s]}")
     return DataSets(
-        (curve.inputs,), coordinates, values, values.shape[1:], labels, columns=tuple(of_inputs)
+        (curve.inputs,),
+        coordinates,
+        values,
+        values.shape[1:],
+        labels,
+        columns=tuple(of_inputs),
+        sigma=errors,
     )
 
 
@@ -159,10 +228,13 @@ def _has_inputs(columns: Sequence[str], curve: Curve, path: Path) -> bool:
     return not missing
 
 
-def _read_long(path: Path, curve: Curve) -> list[DataSets]:
+def _read_long(path: Path, curve: Curve, sigma: str | None) -> list[DataSets]:
     head, rows, lines = _long_rows(path)
     which = next(k for k, cell in enumerate(head) if cell.lower() == _SET)
-    others = [k for k in range(len(head)) if k != which]
+    if sigma is not None and sigma not in head:
+        raise InputError(f"there is no column {shown(sigma)}; there are {', '.join(head)}", path)
+    of_sigma = [head.index(sigma)] if sigma is not None else []
+    others = [k for k in range(len(head)) if k not in (which, *of_sigma)]
     known = _has_inputs(head, curve, path)
     of_inputs = [head.index(name) for name in curve.inputs] if known else others[:-1]
     of_values = [k for k in others if k not in of_inputs]
@@ -176,22 +248,28 @@ def _read_long(path: Path, curve: Curve) -> list[DataSets]:
         sets.setdefault(row[which], []).append(k)
     numbers = np.array(
         [
-            [_number(row[k], path, line, head[k]) for k in (*of_inputs, *of_values)]
+            [_number(row[k], path, line, head[k]) for k in (*of_inputs, *of_values, *of_sigma)]
             for row, line in zip(rows, lines, strict=True)
         ]
     )
+    n = len(of_inputs)
+    if of_sigma and (bad := bad_sigma(numbers[:, n + 1 :], numbers[:, n : n + 1])):
+        raise InputError(bad[2], path, f"line {lines[bad[0]]}: column {sigma}")
     groups: dict[bytes, list[int]] = {}
     labels = list(sets)
     for place, label in enumerate(labels):
-        at = np.ascontiguousarray(numbers[sets[label], :-1])
+        at = np.ascontiguousarray(numbers[sets[label], :n])
         groups.setdefault(at.tobytes(), []).append(place)
     out = []
     for places in groups.values():
-        at = numbers[sets[labels[places[0]]], :-1]
+        at = numbers[sets[labels[places[0]]], :n]
         coordinates = {
             name: _finite(at[:, k].copy(), path, name) for k, name in enumerate(curve.inputs)
         }
-        values = np.array([numbers[sets[labels[p]], -1] for p in places])
+        values, errors = (
+            np.array([numbers[sets[labels[p]], k] for p in places])
+            for k in (n, numbers.shape[1] - 1)
+        )
         own = [labels[p] for p in places]
         out.append(
             DataSets(
@@ -202,6 +280,7 @@ def _read_long(path: Path, curve: Curve) -> list[DataSets]:
                 own,
                 np.array(places),
                 tuple(head[k] for k in of_inputs),
+                errors if of_sigma else None,
             )
         )
     return out

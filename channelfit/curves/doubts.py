@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from channelfit.curves.weights import sigma_of
+
 if TYPE_CHECKING:
     from channelfit.curves.fitting import Fits, Task
 
@@ -49,7 +51,8 @@ def with_outliers(task: Task, fits: Fits, first: int, at_once: int) -> np.ndarra
     """(n_sets,) whether one point lies farther off the curve than the others explain.
 
     It is compared with the scatter of the others (its externally studentized residual, of the mean
-    leverage), with a limit for the largest of so many points. Least squares only.
+    leverage), with a limit for the largest of so many points. Least squares only: under a robust
+    loss an outlier does not matter.
 
     Arguments:
         first: place of the first data set. at_once: points that are looked at together.
@@ -58,7 +61,7 @@ def with_outliers(task: Task, fits: Fits, first: int, at_once: int) -> np.ndarra
 
     n_sets, n = len(fits.flags), len(task.lower)
     found = np.zeros(n_sets, bool)
-    if task.curve.likelihood == "poisson":
+    if task.curve.likelihood == "poisson" or task.curve.loss != "linear":
         return found
     at = {name: values[None] for name, values in task.data.at_points.items()}
     step = max(1, at_once // task.data.values.shape[1])
@@ -69,6 +72,9 @@ def with_outliers(task: Task, fits: Fits, first: int, at_once: int) -> np.ndarra
         free = fits.counted[a:b] - n - 1
         with np.errstate(all="ignore"):
             f = task.curve.values(at, np.asarray(fits.values[a:b], float).T[:, :, None])
+            if task.data.sigma is not None:
+                sigma = sigma_of(task.data, first + a, first + b)
+                f, z = f / sigma, z / sigma
             far = np.max((f - z) ** 2, axis=1, where=seen, initial=0.0)
             far = far / (1 - n / fits.counted[a:b])
             others = (fits.cost[a:b] - far) / free

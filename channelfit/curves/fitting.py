@@ -30,6 +30,7 @@ from channelfit.curves.flags import (
 )
 from channelfit.curves.lane_math import LEAST_COUNT
 from channelfit.curves.starts import Scan, make_scan
+from channelfit.curves.weights import parts_of_cost, sigma_of
 from channelfit.pieces.records import DAMAGED
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
@@ -56,6 +57,9 @@ class DataSets:
         shape: of one data set, such as (11, 11).
         places: where each stands among all data sets that are fitted together.
         columns: of a table, that of each input.
+        sigma: (n_sets, n_points) standard errors of the values, of any type of numbers, or (1,
+            n_points) for all data sets; None where all are alike. Finite and above 0 wherever there
+            is a value.
     """
 
     axes: tuple[tuple[str, ...], ...]
@@ -65,6 +69,7 @@ class DataSets:
     labels: Sequence[str] | None = None
     places: np.ndarray | None = None
     columns: Sequence[str] = ()
+    sigma: np.ndarray | None = None
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -94,10 +99,11 @@ class Fits:
 
     Attributes:
         values, errors: (n_sets, n_free) parameters and their standard errors.
-        cost: (n_sets,) sum of squares, or Poisson's deviance.
+        cost: (n_sets,) sum of squares of residuals, by standard errors where these are given;
+            twice the robust loss of SciPy's least_squares; or Poisson's deviance.
         counted: (n_sets,) points that were numbers.
         steps: (n_sets,) of all descents.
-        squares: (n_sets,) sum of squares of the data around their mean.
+        squares: (n_sets,) the same sum for a constant, that is around the mean; also for counts.
         flags: (n_sets,) int64, see `flags`.
         covariances: (n_sets, n_free, n_free), or None where they were not asked for.
         spread: (n_sets, n_free) the paper's estimate of errors of a swarm, else None.
@@ -188,6 +194,14 @@ class Task:
             below = np.full(n, -1, np.int64)
             return cls(curve, data, -unbounded, unbounded, unbounded, below, str(error))
 
+    def tolerance(self, dtype: str) -> float:
+        """Share of the cost below which a gain ends a descent: less under a robust loss.
+
+        It is that of all points, of which outliers can make up nearly all.
+        """
+        robust = self.curve.loss != "linear" and dtype == "float64"
+        return TOLERANCE[dtype] * (1e-3 if robust else 1.0)
+
     def failures(self, first: int, last: int, covariances: bool, swarm: bool) -> Fits:
         """The fits of a task that is impossible: there are none."""
         n_sets, n = last - first, len(self.lower)
@@ -225,9 +239,10 @@ class Task:
             with np.errstate(all="ignore"):
                 free = np.asarray(fits.values[a:b], float).T[:, :, None]
                 f = np.broadcast_to(self.curve.values(at, free), z.shape)
-                parts = _deviance(f, z) if poisson else (f - z) ** 2
+                sigma = sigma_of(self.data, first + a, first + b)
+                parts = _deviance(f, z) if poisson else parts_of_cost(self.curve, f, z, sigma)
                 cost = parts.sum(axis=1, where=seen)
-                size = (z if poisson else z**2).sum(axis=1, where=seen)
+                size = (z if poisson else (z / sigma) ** 2).sum(axis=1, where=seen)
                 apart = np.abs(cost - fits.cost[a:b]) > 1e3 * rounding * cost + rounding * size
                 if poisson:
                     apart &= (f >= LEAST_COUNT).all(axis=1, where=seen)

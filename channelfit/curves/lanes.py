@@ -24,6 +24,8 @@ from channelfit.curves.flags import (
     UNDETERMINED,
     UNSETTLED,
 )
+from channelfit.curves.lane_math import log
+from channelfit.scoring.machine.kernel_math import exp
 from channelfit.scoring.machine.kernel_text import Type
 from channelfit.scoring.machine.machine_code import kernel
 
@@ -39,7 +41,10 @@ EVALUATE = (_TABLE, _TABLE, _ROW, _LENGTHS, _TABLE, _TABLE)
 MORE_STARTS = 2
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 1e-12, 1e12
 _INFINITE = float("inf")
-#: Steps and tolerance of the least squares that counts begin with.
+#: What is summed: squares, the deviance of counts, or a robust loss, which has further sums.
+SQUARES, COUNTS, ROBUST = 0, 1, 2
+N_ROBUST = 3
+#: Steps and tolerance of what counts and a robust loss begin with.
 MOST_NEAR, NEAR = 40, 1e-4
 #: A descent that was stopped is at rest nevertheless where a step would gain so many tolerances.
 _AT_REST = 1e4
@@ -47,36 +52,47 @@ _AT_REST = 1e4
 _SINGULAR = 1e-13
 
 
-def load(data: Array, first: int, z: Array, w: Array, facts: Array, flags: Array) -> None:
+def load(
+    data: Array, weights: Array, first: int, z: Array, w: Array, facts: Array, flags: Array
+) -> None:
     """Spread `LANES` data sets from row `first` on over lanes; beyond the end the last is repeated.
 
-    data: (n_sets, n_points). z, w: (n_points, LANES); a point that is no number is 0 of weight 0.
-    facts: (8, LANES): points that count, sum of squares, first point that counts, sum, least and
-    greatest point; sum and sum of squares of what is left when the first is taken away.
+    data: (n_sets, n_points). weights: the same, or (0, 0) where all are 1. z, w: (n_points,
+    LANES); a point that is no number is 0 of weight 0.
+    facts: (10, LANES): points that count, weighted sum of squares, first point that counts, sum,
+    least and greatest point; weighted sum and sum of squares of what is left when the first is
+    taken away; sum of weights, and their geometric mean's reciprocal.
     """
     n = z.shape[0]
     for lane in range(LANES):
         s = min(first + lane, data.shape[0] - 1)
         low, high, start, missing = _INFINITE, -_INFINITE, 0.0, 0
         count, total, squares, moved, around = 0.0, 0.0, 0.0, 0.0, 0.0
+        whole, logs = 0.0, 0.0
         for i in range(n):
             x = data[s, i]
             good = abs(x) < _INFINITE
+            own = 1.0
+            if weights.shape[0] > 0:
+                own = weights[s, i]
+                logs += log(own) if good else 0.0
             z[i, lane] = x if good else 0.0
-            w[i, lane] = 1.0 if good else 0.0
+            w[i, lane] = own if good else 0.0
             if good:
                 start = x if count == 0.0 else start
                 low, high = min(low, x), max(high, x)
                 count += 1.0
                 total += x
-                squares += x * x
-                moved += x - start
-                around += (x - start) * (x - start)
+                whole += own
+                squares += (own * x) * x
+                moved += own * (x - start)
+                around += (own * (x - start)) * (x - start)
             else:
                 missing = MISSING
         facts[0, lane], facts[1, lane], facts[2, lane] = count, squares, start
         facts[3, lane], facts[4, lane], facts[5, lane] = total, low, high
-        facts[6, lane], facts[7, lane] = moved, around
+        facts[6, lane], facts[7, lane], facts[8, lane] = moved, around, whole
+        facts[9, lane] = exp(-logs / max(count, 1.0))
         flags[lane] = missing + (CONSTANT if low >= high else 0) + (NEGATIVE if low < 0.0 else 0)
 
 
@@ -95,8 +111,9 @@ def scan(
 ) -> None:
     """Score every point of the scan by the squares that are left after a linear fit.
 
-    This is a start only: a point that is no number has the value of the one before it here, and
-    float32 suffices for data that are shrunk to 1 and, where the curve can follow, moved to 0.
+    This is a start only: a point that is no number has the value of the one before it here, one of
+    less than the usual weight comes so much nearer to it, and float32 suffices for data that are
+    shrunk to 1 and, where the curve can follow, moved to 0.
 
     points: (n_scan,) which points of a data set take part. rows: see `starts.Scan`, `ROWS` of them
     side by side. norms: (n_scan, n_rows). scale: (2, LANES) by how much data are moved, and
@@ -113,7 +130,8 @@ def scan(
         for lane in range(LANES):
             last = filled[max(k - 1, 0), lane]
             seen = (z[points[k], lane] - scale[0, lane]) * scale[1, lane]
-            filled[k, lane] = seen if w[points[k], lane] > 0.0 else last
+            share = w[points[k], lane] * facts[9, lane]
+            filled[k, lane] = seen if share >= 1.0 else last + share * (seen - last)
     dots = np.empty((ROWS, LANES), np.float32)
     n_rows = norms.shape[1]
     for g in range(rows.shape[0]):
@@ -398,7 +416,7 @@ def invert(
 def judge(
     first: int,
     n_sets: int,
-    counts: int,
+    kind: int,
     all_linear: bool,
     found: Array,
     ended: Array,
@@ -422,6 +440,10 @@ def judge(
     found: (LANES,) flags of `load`. ended: (LANES,) see `running` of `descend`. m, held, gain: of
     `invert`. The others are those of `fit`.
 
+    The variance of a residual is the cost by the points that are left; that of counts is known.
+    Under a robust loss it is the mean square of what a point pulls, by the mean of its derivative
+    (Huber 1973, with his correction for few points); the curvature is that of the loss itself.
+
     A linear parameter beside others is not determined where its error alone would move the curve by
     more than the range of the data, as a root mean square. The distance from the minimum is what a
     step of Newton would take from the cost.
@@ -431,7 +453,7 @@ def judge(
         s = first + lane
         if s < n_sets:
             flag = found[lane]
-            flag &= 511 if counts == 1 else 511 - NEGATIVE
+            flag &= 511 if kind == COUNTS else 511 - NEGATIVE
             flag &= 511 - CONSTANT if all_linear else 511
             flag |= NOT_FINITE if ended[lane] == 2 else 0
             flag |= NOT_CONVERGED if ended[lane] == 1 else 0
@@ -444,11 +466,18 @@ def judge(
             none = flag & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE) != 0
             cost = sums[0, lane]
             spare = facts[0, lane] - n_free
-            scale = 1.0 if counts == 1 else (cost / spare if spare > 0.0 else float("nan"))
+            scale = cost / spare if spare > 0.0 else float("nan")
+            scale = 1.0 if kind == COUNTS else scale
+            if kind == ROBUST and spare > 0.0:
+                pulls = sums.shape[0] - N_ROBUST
+                share = sums[pulls + 1, lane] / facts[0, lane]
+                varied = sums[pulls + 2, lane] / facts[0, lane] - share * share
+                more = 1.0 + n_free / facts[0, lane] * varied / (share * share)
+                scale = more * sums[pulls, lane] / spare / share
             scale = float("nan") if flag & UNDETERMINED != 0 or none else scale
-            count = max(facts[0, lane], 1.0)
+            count, whole = max(facts[0, lane], 1.0), facts[8, lane]
             extent = facts[5, lane] - facts[4, lane]
-            most = count * extent * extent / (facts[3, lane] / count if counts == 1 else 1.0)
+            most = whole * extent * extent / (facts[3, lane] / count if kind == COUNTS else 1.0)
             distance = 0.0
             for j in range(n):
                 for k in range(n):
@@ -472,7 +501,8 @@ def judge(
                 covariances[s, j] = scale * m[j, lane]
             numbers[s, 0] = float("nan") if none else cost
             numbers[s, 1], numbers[s, 2] = facts[0, lane], float(steps[lane])
-            numbers[s, 3] = max(facts[7, lane] - facts[6, lane] * facts[6, lane] / count, 0.0)
+            off = facts[6, lane] * facts[6, lane] / (whole if whole > 0.0 else 1.0)
+            numbers[s, 3] = max(facts[7, lane] - off, 0.0)
             flags[s] = flag
 
 
@@ -481,6 +511,7 @@ def fit(
     evaluate: Any,
     approach: Any,
     data: Array,
+    weights: Array,
     first: int,
     last: int,
     inputs: Array,
@@ -502,7 +533,7 @@ def fit(
     n_starts: int,
     most: int,
     tolerance: float,
-    counts: int,
+    kind: int,
     values: Array,
     errors: Array,
     covariances: Array,
@@ -512,21 +543,22 @@ def fit(
     """Fit the data sets of some blocks of lanes.
 
     Arguments:
-        evaluate, approach: of `source`. data: (n_sets, n_points). first, last: blocks.
+        evaluate, approach: of `source`. data: (n_sets, n_points). weights: see `load`.
+        first, last: blocks.
         inputs, lengths: the values of all inputs, one after the other, and the length of each axis.
         points .. places: of the scan, see `scan`, `choose` and `begin`.
         lower, upper: (n,) bounds. width: (n,) the largest error of a parameter that counts as
         determined. below: (n,) another parameter that has to be smaller, -1 where none has.
         n_starts: minima of the scan that are refined.
-        most: steps of a descent. tolerance: of its end. counts: 1 for Poisson's likelihood.
+        most: steps of a descent. tolerance: of its end. kind: SQUARES, COUNTS or ROBUST.
         values, errors: (n_sets, n). covariances: (n_sets, n*n), or (0, 0) where not wanted.
         numbers: (n_sets, 4): cost, points that count, steps, squares around the mean.
         flags: (n_sets,).
     """
     n_points, n = data.shape[1], lower.shape[0]
-    n_sums = 1 + n + n * (n + 1) // 2
+    n_sums = 1 + n + n * (n + 1) // 2 + (N_ROBUST if kind == ROBUST else 0)
     z, w = np.empty((n_points, LANES)), np.empty((n_points, LANES))
-    facts, noise, scale = np.empty((8, LANES)), np.empty(LANES), np.empty((2, LANES))
+    facts, noise, scale = np.empty((10, LANES)), np.empty(LANES), np.empty((2, LANES))
     filled = np.empty((points.shape[0], LANES), np.float32)
     score = np.empty((norms.shape[0], LANES), np.float32)
     p, trial, kept = np.empty((n, LANES)), np.empty((n, LANES)), np.empty((n, LANES))
@@ -540,9 +572,9 @@ def fit(
     again, before = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     n_sets = data.shape[0]
     for block in range(first, last):
-        load(data, block * LANES, z, w, facts, found)
+        load(data, weights, block * LANES, z, w, facts, found)
         for lane in range(LANES):
-            noise[lane] = facts[0, lane] if counts == 1 else 1e-16 * facts[1, lane]
+            noise[lane] = facts[0, lane] if kind == COUNTS else 1e-16 * facts[1, lane]
         scan(z, w, facts, points, rows, norms, offset, centered, scale, filled, score)
         for s in range(n_starts + MORE_STARTS):
             if s >= n_starts:
@@ -562,7 +594,7 @@ def fit(
             )  # fmt: skip
             for lane in range(LANES):
                 before[lane] = 0
-            if counts == 1:  # least squares first: they have no wall where a count is not expected
+            if kind != SQUARES:  # see `source.cpu_text`
                 descend(
                     approach, z, w, inputs, lengths, noise, lower, upper, MOST_NEAR, NEAR,
                     p, sums, trial, trial_sums, m, d, held, damping, growth, gain, running, before,
@@ -593,6 +625,6 @@ def fit(
                 p[j, lane] = kept[j, lane]
         invert(p, kept_sums, lower, upper, m, d, held, gain)
         judge(
-            block * LANES, n_sets, counts, linear.shape[0] == n, found, ended, steps, facts,
+            block * LANES, n_sets, kind, linear.shape[0] == n, found, ended, steps, facts,
             kept_sums, p, width, below, m, held, gain, values, errors, covariances, numbers, flags,
         )  # fmt: skip

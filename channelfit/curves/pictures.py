@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from channelfit.curves.data_files import labels_of
 from channelfit.curves.table import FitTable, Shown
+from channelfit.curves.weights import sigma_of
 from channelfit.results.report.plots import DPI, INK, MUTED, SINGLE, styled
 from channelfit.results.report.texts import brief, one_line, settle
 
@@ -51,6 +53,9 @@ def fits_figure(table: FitTable, title: str) -> Figure | None:
 def _draw(axes: Axes, shown: Shown, k: int, name: str) -> None:
     data, curve = shown.task.data, shown.task.curve
     z = np.asarray(data.values[shown.first + k], float)
+    sigma = None
+    if data.sigma is not None:
+        sigma = sigma_of(data, shown.first + k, shown.first + k + 1)[0]
     free = shown.values[k].astype(float)
     label = brief(labels_of(data, shown.first + k, shown.first + k + 1)[0])
     axes.set_title(f"{name}: {label}", fontsize=8, color=INK, parse_math=False)
@@ -60,15 +65,23 @@ def _draw(axes: Axes, shown: Shown, k: int, name: str) -> None:
     if len(curve.inputs) == 1:
         x = data.coordinates[curve.inputs[0]]
         fine = np.linspace(x.min(), x.max(), _POINTS)
-        axes.plot(x, z, "o", ms=2.6, color=MUTED)
+        _points(axes, x, z, sigma, MUTED)
         axes.plot(fine, curve.values({curve.inputs[0]: fine}, free), color=SINGLE, lw=1.3)
         axes.set_xlabel(curve.inputs[0])
         return
     fitted = curve.values(data.at_points, free)
-    axes.plot(fitted, z, "o", ms=2.6, color=SINGLE)
+    _points(axes, fitted, z, sigma, SINGLE)
     ends = [np.nanmin([fitted, z]), np.nanmax([fitted, z])]
     axes.plot(ends, ends, color=MUTED, lw=0.7)
     axes.set(xlabel="fit", ylabel="data")
+
+
+def _points(axes: Axes, x: np.ndarray, z: np.ndarray, sigma: np.ndarray | None, color: str) -> None:
+    """Data, with bars of their standard errors, which leave the scale to the data."""
+    axes.plot(x, z, "o", ms=2.6, color=color)
+    if sigma is not None:
+        ends = np.stack([np.stack([x, z - sigma], 1), np.stack([x, z + sigma], 1)], 1)
+        axes.add_collection(LineCollection(ends, colors=color, linewidths=0.7), autolim=False)
 
 
 def _image(axes: Axes, shown: Shown, z: np.ndarray, free: np.ndarray) -> None:

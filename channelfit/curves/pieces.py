@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from channelfit.curves.batch import Fitter, Piece, Settings, fitter
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets, Fits, Task, edges
 from channelfit.curves.source import cpu_text
+from channelfit.curves.weights import check_weighted
 from channelfit.pieces.kept import Arrays, Kept, Key, expect
 from channelfit.pieces.records import DAMAGED
 from channelfit.reading.errors import InputError
@@ -59,6 +60,7 @@ class CurvesWork:
     def __post_init__(self) -> None:
         self._fit: Fitter | None = None
         self._tasks: dict[int, Task] = {}
+        check_weighted(self.curve, self.groups[0], self.settings.method)
         self._refuse_impossible()
         self.identity = dict(_identity(self.curve, self.groups, self.settings))
 
@@ -152,8 +154,12 @@ class CurvesWork:
 
     def _checksum(self, key: Key) -> np.ndarray:
         k, first, last = _place(key)
-        data = np.ascontiguousarray(self.groups[k].values[first:last])
-        return np.array([zlib.crc32(data.data.cast("B"))], np.int64)
+        group, found = self.groups[k], 0
+        for array in (group.values, group.sigma):
+            if array is not None and len(array) == len(group.values):
+                data = np.ascontiguousarray(array[first:last])
+                found = zlib.crc32(data.data.cast("B"), found)
+        return np.array([found], np.int64)
 
 
 class KeptFits(Kept):
@@ -196,27 +202,31 @@ class _Mapped:
 
 
 def _unmapped(group: DataSets) -> DataSets:
-    values = group.values
-    file = getattr(values, "filename", None)
-    if file is None or not isinstance(values, np.memmap):
-        return group
-    where = _Mapped(str(Path(file).absolute()), values.dtype.str, values.shape, values.offset)
-    return _with_values(group, where)
+    return _with_arrays(group, _place_of)
+
+
+def _place_of(array: Any) -> Any:
+    file = getattr(array, "filename", None)
+    if file is None or not isinstance(array, np.memmap) or not array.flags.c_contiguous:
+        return array
+    return _Mapped(str(Path(file).absolute()), array.dtype.str, array.shape, array.offset)
 
 
 def _mapped_again(group: DataSets) -> DataSets:
-    where: Any = group.values
+    return _with_arrays(group, _array_at)
+
+
+def _array_at(where: Any) -> Any:
     if not isinstance(where, _Mapped):
-        return group
+        return where
     try:
-        values = np.memmap(where.file, where.dtype, "r", where.offset, where.shape)
+        return np.memmap(where.file, where.dtype, "r", where.offset, where.shape)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read by this process: {error}", where.file) from None
-    return _with_values(group, values)
 
 
-def _with_values(group: DataSets, values: Any) -> DataSets:
-    return replace(group, values=values)
+def _with_arrays(group: DataSets, change: Callable[[Any], Any]) -> DataSets:
+    return replace(group, values=change(group.values), sigma=change(group.sigma))
 
 
 def _identity(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> dict[str, Any]:
@@ -225,6 +235,8 @@ def _identity(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> d
         "curve": curve.name,
         "formula": str(curve.formula),
         "likelihood": curve.likelihood,
+        "loss": curve.loss,
+        "f_scale": curve.f_scale,
         "starts": curve.starts,
         "ordered": ", ".join(curve.ordered),
     }
@@ -262,8 +274,10 @@ def _hash(group: DataSets) -> str:
         parts += [repr(list(group.labels)).encode()]
     if group.places is not None:
         parts += [np.ascontiguousarray(group.places).tobytes()]
-    if not isinstance(group.values, np.memmap):
-        parts += [np.ascontiguousarray(group.values).tobytes()]
+    for array in (group.values, group.sigma):
+        mapped = isinstance(array, np.memmap) and len(array) == len(group.values)
+        if array is not None and not mapped:
+            parts += [np.ascontiguousarray(array).tobytes()]
     return _digest(*parts)
 
 

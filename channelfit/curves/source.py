@@ -2,12 +2,18 @@
 
 `evaluate` sums over the points of `LANES` data sets side by side (see `lanes`):
 
-    sums[0]       twice the negative logarithm of the likelihood, up to a constant: the sum of
-                  squares, or Poisson's deviance
+    sums[0]       twice the negative logarithm of the likelihood, up to a constant: the weighted sum
+                  of squares, or Poisson's deviance
     sums[1 + j]   half its negative derivative with respect to free parameter j
     sums[..]      half its expected second derivative (Fisher's), rows of the lower triangle
 
-`value` gives sums[0] alone. `approach` is `evaluate` for least squares, whatever the likelihood.
+Under the loss "soft_l1" a residual r of weight w costs 2(sqrt(1 + q) - 1), where q = w r**2; w
+holds its scale. The curvature is then that of the loss at these residuals, and three more sums say
+what errors need: squares of the pulls of all points, derivatives of these pulls, and their squares.
+
+`value` gives sums[0] alone. `approach` is what a descent begins with: `evaluate` for least squares
+in the place of Poisson's likelihood, which has a wall where a count is not expected; for a robust
+loss least squares reweighted (Holland and Welsch 1977), whose steps never go too far.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from functools import cache
 import sympy
 
 from channelfit.curves.curve import Curve
+from channelfit.curves.lanes import COUNTS, N_ROBUST, ROBUST, SQUARES
 from channelfit.curves.stages import Staged, staged
 from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.printer import PYTHON, Dialect, ScalarPrinter, harmless
@@ -44,9 +51,17 @@ from channelfit.scoring.machine.kernel_math import exp, exprel, exprel_slope, ta
 '''
 
 
-def n_sums(n_free: int) -> int:
-    """Sums that `evaluate` makes for so many free parameters."""
-    return 1 + n_free + n_free * (n_free + 1) // 2
+def kind_of(curve: Curve) -> int:
+    """What is summed: `lanes.SQUARES`, `lanes.COUNTS` or `lanes.ROBUST`."""
+    if curve.likelihood == "poisson":
+        return COUNTS
+    return SQUARES if curve.loss == "linear" else ROBUST
+
+
+def n_sums(curve: Curve) -> int:
+    """Sums that `evaluate` makes."""
+    n = len(curve.free)
+    return 1 + n + n * (n + 1) // 2 + (N_ROBUST if kind_of(curve) == ROBUST else 0)
 
 
 @cache
@@ -58,24 +73,25 @@ def cpu_text(curve: Curve, axes: tuple[tuple[str, ...], ...]) -> str:
     """
     w = Writer()
     w(*_HEAD.format(name=harmless(curve.name), lanes=LANES).splitlines())
-    squares = replace(curve, likelihood="gaussian")
+    first = replace(curve, likelihood="gaussian")
     for name, of, slopes in (
         ("evaluate", curve, True),
         ("value", curve, False),
-        ("approach", squares, True),
+        ("approach", first, True),
     ):
         w("", f"def {name}(z, w, inputs, lengths, p, sums):")
         with w:
-            _CpuPrinter(of, staged(of, axes, slopes), w).body(slopes)
+            _CpuPrinter(of, staged(of, axes, slopes), w, name == "approach").body(slopes)
     return "\n".join(w.lines) + "\n"
 
 
 class _CpuPrinter(ScalarPrinter):
     """Writes the body of one function; `names` says where a value lies at present."""
 
-    def __init__(self, curve: Curve, stages: Staged, w: Writer) -> None:
+    def __init__(self, curve: Curve, stages: Staged, w: Writer, near: bool) -> None:
         super().__init__(_CPU, {})
         self.curve, self.stages, self.w = curve, stages, w
+        self.kind, self.near = kind_of(curve), near
         self.called: dict[str, str] = {p.name: f"p[{k}, l]" for k, p in enumerate(curve.free)}
         self.names = self.called
 
@@ -84,7 +100,7 @@ class _CpuPrinter(ScalarPrinter):
         w, stages = self.w, self.stages
         inner = frozenset({0})
         two = len(stages.axes) == 2
-        n = n_sums(len(self.curve.free)) if slopes else 1
+        n = n_sums(self.curve) if slopes else 1
         w(f"acc = np.zeros(({n}, {LANES}))")
         w("n = lengths[0]")
         once = stages.kept(frozenset())
@@ -142,9 +158,18 @@ class _CpuPrinter(ScalarPrinter):
         with w.block(f"for l in range({LANES}):"):
             self.assign(stages.steps.get(whole, []))
             w(f"f = {self.text(stages.value)}", "m = w[at, l]")
-            if self.curve.likelihood == "poisson":
+            if self.kind == COUNTS:
                 w("acc[0, l] += m*poissonCost(z[at, l], f)")
                 pull, weight = "m*poissonPull(z[at, l], f)", "m*poissonWeight(z[at, l], f)"
+            elif self.kind == ROBUST:
+                w("r = z[at, l] - f", "q = m*r*r", "root = sqrt(1.0 + q)")
+                w("acc[0, l] += 2.0*q/(1.0 + root)")
+                pull, weight = "m*r/root", "m/root" if self.near else "m*bend"
+                if slopes:
+                    last = n_sums(self.curve) - N_ROBUST
+                    w("bend = 1.0/(root*root*root)", f"acc[{last}, l] += q/(root*root)")
+                    w("seen = bend if m > 0.0 else 0.0", f"acc[{last + 1}, l] += seen")
+                    w(f"acc[{last + 2}, l] += seen*seen")
             else:
                 w("r = z[at, l] - f", "u = m*r", "acc[0, l] += u*r")
                 pull, weight = "u", "m"

@@ -83,6 +83,7 @@ def fly(
     value: Any,
     evaluate: Any,
     data: Array,
+    weights: Array,
     first: int,
     last_block: int,
     first_set: int,
@@ -93,7 +94,7 @@ def fly(
     width: Array,
     below: Array,
     n_linear: int,
-    counts: int,
+    kind: int,
     n_particles: int,
     n_iterations: int,
     key0: int,
@@ -115,7 +116,7 @@ def fly(
     n_points, n = data.shape[1], lower.shape[0]
     n_sums, n_sets = 1 + n + n * (n + 1) // 2, data.shape[0]
     z, w = np.empty((n_points, LANES)), np.empty((n_points, LANES))
-    facts, gain = np.empty((8, LANES)), np.empty(LANES)
+    facts, gain = np.empty((10, LANES)), np.empty(LANES)
     low, high = np.empty((n, LANES)), np.empty((n, LANES))
     here, fast = np.empty((n_particles * n, LANES)), np.empty((n_particles * n, LANES))
     bests, costs = np.empty((n_particles * n, LANES)), np.empty((n_particles, LANES))
@@ -126,7 +127,7 @@ def fly(
     found, ended = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     kept, steps = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     for block in range(first, last_block):
-        load(data, block * LANES, z, w, facts, found)
+        load(data, weights, block * LANES, z, w, facts, found)
         for lane in range(LANES):
             least, greatest = _INFINITE, -_INFINITE
             for i in range(n_points):
@@ -175,7 +176,7 @@ def fly(
             ended[lane] = 0 if abs(sums[0, lane]) < _INFINITE else 2
         invert(best, sums, lower, upper, m, d, held, gain)
         judge(
-            block * LANES, n_sets, counts, n_linear == n, found, ended, steps, facts, sums, best,
+            block * LANES, n_sets, kind, n_linear == n, found, ended, steps, facts, sums, best,
             width, below, m, held, gain, values, errors, covariances, numbers, flags,
         )  # fmt: skip
         for lane in range(LANES):

@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
     for (int i = k; i < N_POINTS; i += n) seen[i] = z[(size_t)i*n_sets + s];
     __syncthreads();
     if (k == 0) {
-        facts = look(seen, 1);
+        facts = look(seen, nullptr, 1);
         real least = real(INFINITE), greatest = real(-INFINITE);
         for (int i = 0; i < N_POINTS; i++) if (fabs(seen[i]) < INFINITE) {
             least = fmin(least, seen[i]);
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
             }
         }
         real found;
-        value(seen, 1, inputs, here, &found, false);
+        value(seen, (const real*)nullptr, 1, inputs, here, &found, false);
         if (t == 0 || found < ownCost) {
             ownCost = fabs(found) < INFINITE ? found : real(INFINITE);
             EACH(j, N) own[j] = here[j];
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
     if (k > 0) return;
     real p[N], sums[N_SUMS];
     EACH(j, N) p[j] = best[j];
-    evaluate(seen, 1, inputs, p, sums, false);
+    evaluate(seen, (const real*)nullptr, 1, inputs, p, sums, false);
     judge(p, sums, facts, fabs(sums[0]) < INFINITE ? 0 : NOT_FINITE, iterations, bounds, bounds + N,
           bounds + 2*N, below, s, values, errors, covariances, numbers, told);
     const int count = min(kept, LAST);

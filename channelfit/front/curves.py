@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from channelfit.curves.batch import Settings, fit_curve
 from channelfit.curves.curve import build_curve, load_curve
+from channelfit.curves.data_files import with_sigma
 from channelfit.curves.doubts import intervals
 from channelfit.curves.fitting import DataSets, Task, cautions
 from channelfit.front.progress import PythonScreen
@@ -26,7 +27,8 @@ class CurveFits:
         names, units: of the free parameters.
         intervals: (n_sets, n_free, 2) both ends of 95 % intervals, of Student's t.
         values, errors: (n_sets, n_free) parameters and their standard errors, NaN where none are.
-        cost: (n_sets,) sum of squares, or Poisson's deviance.
+        cost: (n_sets,) sum of squares of residuals, by `sigma` where that is given; twice the loss
+            of SciPy's least_squares; or Poisson's deviance.
         quality, reason: of each data set "ok", "check" or "failed", and why.
         covariances: (n_sets, n_free, n_free), or None where they were not asked for.
 
@@ -65,6 +67,9 @@ def fit_curves(
     *inputs: Any,
     fix: Mapping[str, float] | None = None,
     likelihood: str | None = None,
+    sigma: Any = None,
+    loss: str | None = None,
+    f_scale: float | None = None,
     method: str = "least-squares",
     covariances: bool = False,
     seed: int = 0,
@@ -81,6 +86,11 @@ def fit_curves(
             0, 1, 2 ..
         fix: values at which parameters are held.
         likelihood: "gaussian" or "poisson"; by default the curve's.
+        sigma: standard errors of the values, of the shape of `data` or of one data set. Only their
+            ratios count for errors and intervals, as in SciPy's curve_fit.
+        loss: "linear" or "soft_l1", under which outliers pull little; by default the curve's.
+        f_scale: residual beyond which a point is far off for that loss, in the unit of the data,
+            or in standard errors where `sigma` is given; by default the curve's, or 1 of these.
         method: "least-squares", or "swarm" for a particle swarm for each data set.
         covariances: whether these are wanted beside the standard errors.
         seed: of swarms. backend: "auto", "cpu" or "cuda". dtype: "float64", or "float32" on a GPU.
@@ -102,9 +112,7 @@ def fit_curves(
     formula = (
         build_curve(curve, None) if isinstance(curve, Mapping) else load_curve(os.fspath(curve))
     )
-    formula = replace(formula, likelihood=likelihood or formula.likelihood)
-    if formula.likelihood not in ("gaussian", "poisson"):
-        raise InputError(f'"{formula.likelihood}" is neither gaussian nor poisson')
+    formula = formula.fitted_by(likelihood, loss, f_scale)
     formula = formula.with_fixed(dict(fix or {}))
     values = _array(data)
     n_inputs = len(formula.inputs)
@@ -132,6 +140,8 @@ def fit_curves(
     )
     if n_inputs > 2:
         whole = DataSets((formula.inputs,), whole.at_points, whole.values, whole.shape)
+    if sigma is not None:
+        whole = with_sigma(whole, _array(sigma))
     if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
         raise InputError(f"a seed is a whole number from 0 to 2**63 - 1, not {shown(seed)}")
     PythonScreen("").warn(cautions(formula, [whole], "data"))

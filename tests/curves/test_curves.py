@@ -159,7 +159,7 @@ def test_gradient_and_curvature_meet_mpmath(name: str, likelihood: str) -> None:
     w = np.ones((n_points, LANES))
     w[1] = 0.0
     p = np.array(truth)[:, None] * random.uniform(0.9, 1.1, (n, LANES)) + 1e-3
-    sums = np.empty((n_sums(n), LANES))
+    sums = np.empty((n_sums(curve), LANES))
     generated(cpu_text(curve, axes), "evaluate")(z, w, inputs, lengths, p, sums)
     alone = np.empty((1, LANES))
     generated(cpu_text(curve, axes), "value")(z, w, inputs, lengths, p, alone)
@@ -209,8 +209,8 @@ def test_the_text_runs_as_plain_python_too() -> None:
     flags = np.empty(3, np.int64)
     with np.errstate(all="ignore"):
         lanes.fit.python(
-            scope["evaluate"], scope["approach"], data.values, 0, 1, data.flat, data.lengths,
-            scan.points,
+            scope["evaluate"], scope["approach"], data.values, np.empty((0, 0)), 0, 1, data.flat,
+            data.lengths, scan.points,
             scan.side_by_side(lanes.ROWS), scan.norms.astype(np.float32), scan.ones, scan.offset,
             scan.centered, scan.back, scan.linear,
             scan.starts, scan.places, task.lower, task.upper, task.width, task.below, 1, 100,

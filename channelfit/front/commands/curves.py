@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +63,9 @@ def _fit(
     backend: str,
     dtype: str,
     likelihood: str | None,
+    sigma: str | None,
+    loss: str | None,
+    f_scale: float | None,
     fixed: tuple[str, ...],
     inputs: tuple[str, ...],
     method: str,
@@ -77,9 +79,11 @@ def _fit(
 ) -> str:
     """Does the work; returns why too few fits are ok, where they are."""
     formula = load_curve(curve)
-    formula = replace(formula, likelihood=likelihood or formula.likelihood)
+    formula = formula.fitted_by(likelihood, loss, f_scale)
     formula = formula.with_fixed({name: _number(name, v) for name, v in _pairs(fixed, "--fix")})
     files = {name: Path(file) for name, file in _pairs(inputs, "--input")}
+    if sigma is not None and data.suffix.lower() == ".npy":
+        sigma = str(Path(sigma).absolute())
     settings = Settings(backend, dtype, method, covariance, seed, particles, iterations)
     chosen = settings.chosen_backend()
     folder = unfinished(resume or _prefix(out, data, formula))
@@ -88,6 +92,9 @@ def _fit(
         "curve": str(Path(curve).absolute()) if Path(curve).is_file() else curve,
         "data": str(data.absolute()),
         "likelihood": likelihood,
+        "sigma": sigma,
+        "loss": loss,
+        "f_scale": f_scale,
         "fixed": list(fixed),
         "inputs": [f"{name}={file.absolute()}" for name, file in files.items()],
         "backend": chosen,
@@ -99,13 +106,14 @@ def _fit(
         "covariance": covariance,
         "min_ok": min_ok,
     }
-    _refuse_to_replace(prefix, [Path(curve), data, *files.values()])
+    read = [Path(curve), data, *files.values(), *([Path(sigma)] if sigma else [])]
+    _refuse_to_replace(prefix, read)
     began = time.perf_counter()
     with lines.screen(formula.name, quiet) as screen, compilations_shown(screen), writing(prefix):
         lines.folder(folder)
         with Unfinished(folder, "curves", resume is not None, screen.say) as run:
             run.tell(name=formula.name, file=str(data))
-            groups = read_data(data, formula, files)
+            groups = read_data(data, formula, files, sigma)
             screen.warn(cautions(formula, groups, str(data)))
             screen.begin(f"fitting on {chosen}")
             work = CurvesWork(formula, groups, settings)

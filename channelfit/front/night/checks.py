@@ -20,6 +20,7 @@ import numpy as np
 from channelfit.batch.run import Listener, ready
 from channelfit.curves.curve import load_curve
 from channelfit.curves.data_files import read_data
+from channelfit.curves.weights import check_weighted
 from channelfit.fitzhugh_nagumo import inputs as cables
 from channelfit.front import kinds
 from channelfit.front.commands import doctor
@@ -216,7 +217,9 @@ def _curves(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str
         name.strip(): Path(file.strip())
         for name, _, file in (i.partition("=") for i in given.inputs)
     }
-    read_data(given.data, formula, files)
+    formula = formula.fitted_by(given.likelihood, given.loss, given.f_scale)
+    for data in read_data(given.data, formula, files, given.sigma):
+        check_weighted(formula, data, given.method)
     yield from ()
 
 

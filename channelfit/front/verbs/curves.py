@@ -60,6 +60,24 @@ def unfinished(prefix: Path) -> Path:
     help="Least squares, or maximum likelihood of counts. [default: the curve's]",
 )
 @click.option(
+    "--sigma",
+    metavar="COLUMN",
+    help="Standard errors of the values: a column, in a wide table also one a data set "
+    "(cell_sigma for the column cell and --sigma sigma); of an array a file (.npy).",
+)
+@click.option(
+    "--loss",
+    type=click.Choice(["linear", "soft_l1"]),
+    help="Least squares, or a loss under which outliers pull little. [default: the curve's]",
+)
+@click.option(
+    "--f-scale",
+    type=float,
+    metavar="NUMBER",
+    help="The residual beyond which a point counts as far off for soft_l1: about the noise of the "
+    "data, in their unit. [default: the curve's; with --sigma 1 standard error]",
+)
+@click.option(
     "--fix",
     "fixed",
     metavar="NAME=VALUE",
@@ -133,6 +151,7 @@ def curves(context: click.Context, /, **given: Any) -> None:
       channelfit curves double_exponential tails.csv --out fits/tails
       channelfit curves gaussian_2d spots.npy --likelihood poisson
       channelfit curves my_curve.yaml plate.csv --covariance
+      channelfit curves boltzmann activation.csv --sigma sem --loss soft_l1
       channelfit curves --resume fits/tails
       channelfit curves gaussian_2d spots.npy --cluster local
     """

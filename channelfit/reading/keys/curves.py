@@ -21,6 +21,7 @@ from channelfit.reading.keys.shapes import (
 
 #: The most inputs and the most parameters of a curve.
 MAX_INPUTS, MAX_PARAMETERS = 4, 16
+LIKELIHOODS, LOSSES = ("gaussian", "poisson"), ("linear", "soft_l1")
 
 CURVE = Keys(
     "curve",
@@ -52,10 +53,24 @@ CURVE = Keys(
         {"open": "1/(1 + exp((half - v)/slope))"},
     ),
     likelihood=Key(
-        Choice(("gaussian", "poisson")),
+        Choice(LIKELIHOODS),
         "How data scatter about the curve: all alike, or as counts do.",
         "poisson",
         "gaussian",
+    ),
+    loss=Key(
+        Choice(LOSSES),
+        "What a residual costs: its square, or under `soft_l1` less than that far off the curve, "
+        "so that outliers pull little.",
+        "soft_l1",
+        "linear",
+    ),
+    f_scale=Key(
+        Quantity("none"),
+        "The residual beyond which `soft_l1` grows like the residual and no longer like its "
+        "square: in the unit of the data, or in standard errors where points have them.",
+        0.05,
+        otherwise="1 with standard errors; needed without them",
     ),
     starts=Key(
         Whole(1),
