@@ -24,7 +24,10 @@ another result of this script, of other code, to stand beside it.
 Of curves: sums of two exponentials whose time constants differ by ratios from 1.2 to 8, 200 points
 with noise of 2 % of a term's size, 1,500 for each range of ratios. What share is `ok`, and how many
 intervals of these hold the truth; how many outliers of 15 standard deviations are
-told in one exponential; and intervals of a straight line through six points.
+told in one exponential; intervals of a straight line through six points; and those of exponentials
+whose points have standard errors of their own, which differ by factors of two (lognormal): by these
+weights without outliers, and with one point in ten at ten times its standard error by least squares
+and under the loss soft_l1 of scales around the noise.
 """
 
 from __future__ import annotations
@@ -260,6 +263,33 @@ def of_curves(n: int) -> list[Row]:
     fits = fit_curves(line, 2 + 0.5 * x + random.normal(size=(n, 6)), x)
     held = held_by(fits, np.array([2, 0.5]))
     rows.append(Row("a line through six points: intervals that hold", 100 * held.mean(), "%"))
+    return rows + of_weights(n)
+
+
+def of_weights(n: int) -> list[Row]:
+    """The rows of weighted and of robust fits: n data sets of each kind."""
+    rows = []
+    for n_points in (15, 40, 120):
+        random = np.random.default_rng([SEED, 300 + n_points])
+        x = np.linspace(0, 30, n_points)
+        sigma = NOISE * np.exp(random.normal(0, np.log(2), (n, n_points)))
+        noise, far = random.normal(size=sigma.shape) * sigma, random.random(sigma.shape) < 0.1
+        for name, by, loss, f_scale in (
+            ("weights", 1.0, "linear", None),
+            ("weights, outliers", 10.0, "linear", None),
+            ("soft_l1 of 0.3 standard errors, outliers", 10.0, "soft_l1", 0.3),
+            ("soft_l1 of 1 standard error, outliers", 10.0, "soft_l1", 1.0),
+            ("soft_l1 of 3 standard errors, outliers", 10.0, "soft_l1", 3.0),
+        ):
+            data = 0.2 + np.exp(-x / 6) + np.where(far, by, 1.0) * noise
+            fits = fit_curves("exponential", data, x, sigma=sigma, loss=loss, f_scale=f_scale)
+            held = held_by(fits, np.array([0.2, 1.0, 6.0]))
+            name = f"one exponential, {n_points} points, {name}"
+            rows.append(Row(f"{name}: intervals that hold", 100 * float(held.mean()), "%"))
+            ends = fits.intervals
+            assert ends is not None
+            width = float(np.nanmedian(ends[:, 2, 1] - ends[:, 2, 0]))
+            rows.append(Row(f"{name}: width of those of tau", width / 6, "tau"))
     return rows
 
 

@@ -210,13 +210,15 @@ class Curve:
     ) -> Curve:
         """The same curve, fitted in another way; None leaves what it says itself.
 
+        Without its loss it needs no scale of it.
+
         Raises: InputError for what is not known, or does not go together.
         """
         curve = replace(
             self,
             likelihood=likelihood or self.likelihood,
             loss=loss or self.loss,
-            f_scale=self.f_scale if f_scale is None else f_scale,
+            f_scale=self.f_scale if f_scale is None and loss != "linear" else f_scale,
         )
         for key, given, known in (
             ("likelihood", curve.likelihood, LIKELIHOODS),

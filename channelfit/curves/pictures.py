@@ -81,7 +81,7 @@ def _points(axes: Axes, x: np.ndarray, z: np.ndarray, sigma: np.ndarray | None, 
     axes.plot(x, z, "o", ms=2.6, color=color)
     if sigma is not None:
         ends = np.stack([np.stack([x, z - sigma], 1), np.stack([x, z + sigma], 1)], 1)
-        axes.add_collection(LineCollection(ends, colors=color, linewidths=0.7), autolim=False)
+        axes.add_collection(LineCollection(list(ends), colors=color, linewidths=0.7), autolim=False)
 
 
 def _image(axes: Axes, shown: Shown, z: np.ndarray, free: np.ndarray) -> None:

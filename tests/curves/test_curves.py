@@ -13,11 +13,13 @@ from scipy.optimize import least_squares, minimize
 
 from channelfit.curves import flags as bits
 from channelfit.curves import lanes, swarm_lanes
+from channelfit.curves.batch import Settings
 from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.fitting import DataSets, Flight, Task
 from channelfit.curves.lane_math import poissonCost, poissonPull
+from channelfit.curves.pieces import CurvesWork
 from channelfit.curves.source import LANES, cpu_text, n_sums
 from channelfit.curves.stages import staged
 from channelfit.reading.errors import InputError
@@ -72,6 +74,68 @@ def test_least_squares_meet_scipy(name: str) -> None:
         np.testing.assert_allclose(
             found.covariances[k] / scale, covariance / scale, rtol=1e-3, atol=1e-3
         )
+
+
+@pytest.mark.parametrize("name", ["exponential", "double_exponential", "gaussian"])
+@pytest.mark.parametrize("loss", ["linear", "soft_l1"])
+def test_weights_and_a_robust_loss_meet_scipy(name: str, loss: str) -> None:
+    """With an outlier in each data set; errors against Huber's formula, written out here."""
+    curve, data = noisy(name, 8)
+    x, truth = ONE_INPUT[name]
+    random = np.random.default_rng(5)
+    sigma = 0.02 * np.exp(random.normal(0, 0.7, data.values.shape))
+    clean = curve.values({curve.inputs[0]: x}, np.array(truth))
+    values = clean + sigma * random.normal(size=sigma.shape)
+    values[:, 7] += 15 * sigma[:, 7]
+    curve = curve.fitted_by(loss=loss, f_scale=None if loss == "linear" else 0.7)
+    c, n, p = curve.f_scale or 1.0, len(x), len(truth)
+    data = replace(data, values=values, sigma=sigma)
+    found = on_cpu(curve, data)
+    assert not found.flags.any()
+    work = CurvesWork(curve, [data], Settings(backend="cpu"))
+    (key,) = work.keys
+    work.check_kept(key, work.do(key))  # the costs are those of values and data
+    lower, upper = curve.bounds(data.coordinates)
+    for k, (z, s) in enumerate(zip(values, sigma, strict=True)):
+
+        def residuals(p: np.ndarray, z: np.ndarray = z, s: np.ndarray = s) -> Any:
+            return (curve.values({curve.inputs[0]: x}, p) - z) / s
+
+        best = least_squares(
+            residuals, truth, bounds=(lower, upper), x_scale=np.abs(truth), xtol=1e-15,
+            ftol=1e-15, gtol=1e-15, jac="3-point", loss=loss, f_scale=c,
+        )  # fmt: skip
+        assert found.cost[k] == pytest.approx(2 * best.cost, rel=1e-9)
+        off = np.abs(found.values[k] - best.x)
+        assert np.all(
+            off < (1e-6 * np.abs(best.x) if loss == "soft_l1" else 1e-4 * found.errors[k])
+        )
+        u = residuals(best.x) / c
+        steps = 1e-6 * np.abs(best.x) * np.eye(p)
+        j = np.array(
+            [(residuals(best.x + h) - residuals(best.x - h)) / (2 * h.sum()) for h in steps]
+        )
+        pull, slope = c * u, np.ones(n)
+        if loss == "soft_l1":
+            pull, slope = c * u / np.sqrt(1 + u**2), (1 + u**2) ** -1.5
+        more = 1 + p / n * slope.var() / slope.mean() ** 2
+        variance = more * (pull @ pull) / (n - p) / slope.mean() * np.linalg.inv(j * slope @ j.T)
+        np.testing.assert_allclose(found.errors[k], np.sqrt(np.diag(variance)), rtol=1e-4)
+
+
+def test_equal_weights_change_no_bit_and_tiny_ones_leave_points_out() -> None:
+    curve, data = noisy("boltzmann", 9)
+    plain = on_cpu(curve, data, covariances=True)
+    alike = on_cpu(curve, replace(data, sigma=np.full((9, 15), 0.037)), covariances=True)
+    for field in ("values", "errors", "covariances", "flags", "steps"):
+        assert getattr(plain, field).tobytes() == getattr(alike, field).tobytes(), field
+    np.testing.assert_allclose(alike.cost * 0.037**2, plain.cost, rtol=1e-14)
+    spoilt, sigma = data.values.copy(), np.ones((1, 15))
+    spoilt[:, 4], sigma[0, 4] = 100.0, 1e9
+    held_off = on_cpu(curve, replace(data, values=spoilt, sigma=sigma))
+    spoilt[:, 4] = np.nan
+    without = on_cpu(curve, replace(data, values=spoilt))
+    assert np.max(np.abs(held_off.values - without.values) / without.errors) < 1e-4
 
 
 @pytest.mark.parametrize("name", ONE_INPUT)

@@ -226,6 +226,8 @@ ACTING: dict[tuple[str, str], tuple[tuple[str, ...], Any, Any]] = {
     ("curve", "curve"): (("curve",), BASE["curve"], "a*exp(-k*x) + b*late/2"),
     ("curve", "definitions"): (("definitions",), BASE["definitions"], {"late": "exp(-2*m*x)"}),
     ("curve", "likelihood"): (("likelihood",), "gaussian", "poisson"),
+    ("curve", "loss"): (("loss",), "linear", "soft_l1"),
+    ("curve", "f_scale"): (("f_scale",), 2.0, 9.0),
     ("curve", "starts"): (("starts",), 1, 4),
     ("curve", "ordered"): (("ordered",), ["k", "m"], ["m", "k"]),
     ("curve parameter", "range"): (("parameters", "k", "range"), [0.5, 5], [0.5, 0.6]),
@@ -265,6 +267,10 @@ def test_a_key_of_a_curve_acts(tmp_path: Path, section: str, key: str) -> None:
         for word in path[:-1]:
             place = place[word]
         place[path[-1]] = value
+        if value == "soft_l1":
+            document["f_scale"] = 2.0
+        if key == "f_scale":
+            document["loss"] = "soft_l1"
         if value == "q":
             document["curve"] = document["curve"].replace("x)", "q)")
             document["definitions"] = {"late": "exp(-m*q)"}
@@ -345,6 +351,10 @@ def with_definitions(**definitions: Any) -> dict[str, Any]:
         ({"parameters": {"a": {"guess": 1}, "k": {"range": [1, 2]}}}, 'unknown key "guess"'),
         ({"parameters": {"a": {}, "k": {"range": [1, 2], "scan": 50_000}}}, "more than 20,000"),
         ({"likelihood": "cauchy"}, "likelihood: .*not one of gaussian, poisson"),
+        ({"loss": "huber"}, "loss: .*not one of linear, soft_l1"),
+        ({"loss": "soft_l1", "likelihood": "poisson"}, "loss: a loss belongs to least squares"),
+        ({"loss": "soft_l1", "f_scale": -1}, "f_scale: a finite number above 0 was expected, not"),
+        ({"f_scale": 1}, "f_scale: it is the scale of a loss; add loss soft_l1"),
         ({"starts": 0}, "starts: a whole number, 1 or more"),
         ({"ordered": ["b"]}, 'ordered: "b" is not a parameter'),
         ({"ordered": ["a", "k"]}, "ordered: only parameters"),
@@ -553,6 +563,85 @@ def test_an_input_of_an_array_is_the_column_of_its_name(tmp_path: Path) -> None:
     assert float(rows_of(tmp_path / "o.csv")[0]["half"]) == pytest.approx(-32, abs=3)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_standard_errors_come_from_columns_and_arrays(tmp_path: Path, shared: bool) -> None:
+    """All ways to give the same ones come to the same table, which is that of Python."""
+    table = activation(2)
+    v, z = table[:, 0], table[:, 1:].T.copy()
+    sem = np.exp(np.random.default_rng(4).normal(-3, 0.7, z.shape))
+    sem[1] = sem[0] if shared else sem[1]
+    z[0, 4] = np.nan
+    sem[:, 4] = sem[0, 4], np.where(shared, sem[0, 4], 0.02)
+    columns = {"v": v, "a": z[0], "b": z[1]}
+    columns |= {"sem": sem[0]} if shared else {"b_sem": sem[1], "a_sem": sem[0]}
+    rows = np.column_stack(list(columns.values())).tolist()
+    lines = [",".join(columns), *(",".join(map(repr, row)) for row in rows)]
+    (tmp_path / "wide.csv").write_text("\n".join(lines).replace("nan", ""))
+    lines = [
+        ",".join([s, *map(str, (sem[k, i], v[i], z[k, i]))])
+        for k, s in enumerate("ab")
+        for i in range(15)
+    ]
+    (tmp_path / "long.csv").write_text("\n".join(["set,sem,v,g", *lines]))
+    np.save(tmp_path / "z.npy", z)
+    np.save(tmp_path / "v.npy", v)
+    np.save(tmp_path / "sem.npy", sem[0] if shared else sem)
+    array = ("--sigma", tmp_path / "sem.npy", "--input", f"v={tmp_path / 'v.npy'}")
+    ways = (("wide.csv", "--sigma", "sem"), ("long.csv", "--sigma", "sem"), ("z.npy", *array))
+    for data, *given in ways:
+        loss = ("--loss", "soft_l1") if shared else ()
+        done = run(
+            "boltzmann",
+            tmp_path / data,
+            *given,
+            *loss,
+            "--out",
+            tmp_path / data,
+            "--backend",
+            "cpu",
+        )
+        assert done.exit_code == 0, done.output
+    read = [
+        [line.split(",", 1)[1] for line in (tmp_path / f"{w[0]}.csv").read_text().splitlines()]
+        for w in ways
+    ]
+    assert read[0] == read[1] == read[2]
+    fits = cf.fit_curves(
+        "boltzmann", z, v, sigma=sem, loss="soft_l1" if shared else None, backend="cpu"
+    )
+    rows = rows_of(tmp_path / "wide.csv.csv")
+    assert [float(row["half"]) for row in rows] == pytest.approx(fits["half"], rel=1e-9)
+    assert [float(row["cost"]) for row in rows] == pytest.approx(fits.cost, rel=1e-9)
+    assert rows[0]["reason"] == "1 of 15 points are not numbers and were left out"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("wide.csv", "v,a,sem\n1,2,0.1\n2,3,0\n", "line 3: column sem: a standard .* not 0"),
+        ("wide.csv", "v,a,a_sem\n1,2,0.1\n\n2,3,-1\n", "line 4: column a_sem: .* not -1"),
+        ("wide.csv", "v,a,b,a_sem\n1,2,3,0.1\n", 'such as "a_sem"; there is no "b_sem"'),
+        ("wide.csv", "v,a,sem,c_sem\n1,2,3,0.1\n", 'there is also "c_sem"'),
+        ("long.csv", "set,v,g,sem\na,1,2,1\na,2,,\na,2,1,\n", "line 4: column sem: .* not nan"),
+        ("long.csv", "set,v,g\na,1,2\n", 'there is no column "sem"; there are set, v, g'),
+        ("a.npy", np.full((3, 4), np.inf), "sem.npy: data set 1, point 1: .* not inf"),
+        ("a.npy", np.ones((4, 3)), r"shape \(3, 4\) or \(4,\) were expected"),
+    ],
+)
+def test_standard_errors_that_cannot_be_used(
+    tmp_path: Path, name: str, text: Any, message: str
+) -> None:
+    sigma: Any = "sem"
+    if name == "a.npy":
+        np.save(tmp_path / name, np.ones((3, 4)))
+        np.save(sigma := tmp_path / "sem.npy", text)
+    else:
+        (tmp_path / name).write_text(text)
+    done = run("boltzmann", tmp_path / name, "--sigma", sigma, "--out", tmp_path / "o")
+    assert done.exit_code == 2
+    assert re.search(message, " ".join(done.output.split())), done.output
+
+
 def test_names_and_options_that_cannot_be_used(tmp_path: Path) -> None:
     data = write_wide(tmp_path / "activation.csv", activation(1))
     for arguments, message in (
@@ -564,6 +653,13 @@ def test_names_and_options_that_cannot_be_used(tmp_path: Path) -> None:
         (("boltzmann", data, "--input", "v=v.npy"), "leave --input out"),
         (("boltzmann", data, "--input", "x=v.npy"), 'no input "x"'),
         (("boltzmann", data, "--dtype", "float32", "--backend", "cpu"), "leave --dtype out"),
+        (("boltzmann", data, "--loss", "soft_l1"), "f_scale: from which residual on does a point"),
+        (("boltzmann", data, "--f-scale", 1), "f_scale: it is the scale of a loss"),
+        (
+            ("boltzmann", data, "--loss", "soft_l1", "--f-scale", 1, "--method", "swarm"),
+            "swarms take neither sigma nor a loss",
+        ),
+        (("boltzmann", data, "--sigma", "sem"), 'there is no "cell 1_sem"'),
         (("boltzmann", tmp_path / "none.csv"), "no such file"),
     ):
         done = run(*arguments, "--out", tmp_path / "out")

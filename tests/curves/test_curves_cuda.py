@@ -57,6 +57,24 @@ def test_both_backends_find_the_same(name: str, likelihood: str) -> None:
     np.testing.assert_allclose(found.covariances, ours.covariances, rtol=1e-3, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("loss", ["linear", "soft_l1"])
+def test_weights_and_losses_are_alike_on_both_backends(
+    loss: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "_CHUNK", 128)
+    curve, data = noisy("gaussian", 200)
+    random = np.random.default_rng(5)
+    sigma = 0.02 * np.exp(random.normal(0, 0.7, data.values.shape))
+    values = data.values + sigma * random.normal(size=sigma.shape)
+    values[:, 20] += 1.0
+    values[3, 5] = np.nan
+    task = Task.of(curve.fitted_by(loss=loss), replace(data, values=values, sigma=sigma))
+    ours = fit_on_cpu(task, 2, 200)
+    found = cuda.fit_on_gpu(task, 2, 200, dtype)
+    same(found, ours, 1e-6 if dtype == "float64" else 1e-3)
+
+
 @pytest.mark.parametrize("name", ["boltzmann", "hill"])
 def test_definitions_change_no_bit_on_a_gpu(name: str) -> None:
     """The kernels have the same text, and so give what they give without definitions."""
@@ -235,6 +253,9 @@ def test_nvrtc_compiles_every_built_in_curve(name: str) -> None:
     text = cuda_text(curve, axes, (11,) * len(axes), "float32", "uint16", 0, 1)
     log = compile_with_nvrtc(text, options=("-std=c++17", "--ptxas-options=-v"))
     assert "error" not in log
+    curve = curve.fitted_by(loss="soft_l1")
+    text = cuda_text(curve, axes, (11,) * len(axes), "float32", "uint16", 0, 1, weighted=True)
+    assert "error" not in compile_with_nvrtc(text)
 
 
 def test_swarms_fly_alike_on_both_backends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,57 @@ def test_an_outlier_is_told_and_noise_is_none(place: int) -> None:
     assert all("an outlier: one point" in text for text in fits.reason)
 
 
+def test_a_robust_loss_keeps_parameters_where_they_are() -> None:
+    """An outlier of 15 deviations moves none by a standard error, as it does least squares."""
+    t = np.linspace(0, 50, 200)
+    clean = 0.2 + np.exp(-t / 10)
+    data = clean + 0.02 * np.random.default_rng(2).standard_normal((200, len(t)))
+    spoilt = data.copy()
+    spoilt[np.arange(200), np.arange(200)] += 0.3
+    moved = {}
+    for loss, f_scale in (("linear", None), ("soft_l1", 0.01)):
+        one, other = (
+            cf.fit_curves("exponential", z, t, loss=loss, f_scale=f_scale) for z in (data, spoilt)
+        )
+        assert np.mean([quality == "ok" for quality in one.quality]) > 0.99
+        moved[loss] = np.abs(other.values - one.values) / one.errors
+    assert moved["soft_l1"].max() < 1 < 3 < moved["linear"].max()
+    assert other.quality.count("ok") == 200
+
+
+def test_doubts_know_of_weights() -> None:
+    """What is far off, and how well a constant does, is counted in standard errors."""
+    t = np.linspace(0, 50, 60)
+    sigma = np.where(np.arange(60) % 20 == 7, 0.5, 0.02)
+    random = np.random.default_rng(3)
+    flat = random.standard_normal((100, 60)) * sigma
+    plain = cf.fit_curves("exponential", flat + np.exp(-t / 10), t)
+    assert sum("an outlier" in reason for reason in plain.reason) > 20
+    fits = cf.fit_curves("exponential", flat + np.exp(-t / 10), t, sigma=sigma)
+    assert fits.quality.count("ok") >= 99
+    for loss in ("linear", "soft_l1"):
+        dead = cf.fit_curves("exponential", flat, t, sigma=sigma, loss=loss)
+        assert sum("no better than a constant" in reason for reason in dead.reason) > 80
+
+
+@pytest.mark.parametrize("loss", ["linear", "soft_l1"])
+def test_intervals_of_weighted_and_of_robust_fits_hold_the_truth(loss: str) -> None:
+    """Ratios of standard errors count; with the loss one point in ten has ten times its own."""
+    x = np.linspace(0, 30, 60)
+    random = np.random.default_rng(8)
+    sigma = 0.03 * np.exp(random.normal(0, 0.7, (1500, 60)))
+    noise = sigma * random.standard_normal(sigma.shape)
+    if loss == "soft_l1":
+        noise *= np.where(random.random(noise.shape) < 0.1, 10.0, 1.0)
+    data = 0.2 + np.exp(-x / 6) + noise
+    f_scale = 1 / 7 if loss == "soft_l1" else None
+    fits = cf.fit_curves("exponential", data, x, sigma=7 * sigma, loss=loss, f_scale=f_scale)
+    assert fits.intervals is not None
+    truth = np.array([0.2, 1.0, 6.0])
+    held = ((fits.intervals[:, :, 0] < truth) & (fits.intervals[:, :, 1] > truth)).mean(axis=0)
+    assert held == pytest.approx(0.95, abs=0.02 if loss == "linear" else 0.03)
+
+
 def test_intervals_of_few_points_hold_the_truth() -> None:
     """Of six points and two parameters: 1.96 standard errors would hold 88 %."""
     x = np.arange(6.0)
