@@ -9,8 +9,10 @@ names and descriptions it is what `show` prints and the summary of a run tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pytest
 from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.functions import swarm_cuda
 from channelfit.functions.fit_file import FunctionPlan
+from channelfit.problem.protocol import load_protocol
 from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.keys import KEYS, SETTINGS, STOP
@@ -29,25 +32,7 @@ from channelfit.search.loop import StopRules, make_stop_rules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.saved_fit import fit_document
 from support.decays import Residuals, decays, space
-from support.key_proofs import (
-    FIT_FILE,
-    FUNCTION,
-    MODEL,
-    PROOFS,
-    RECORDING,
-    STEPS,
-    Proof,
-    write_tables,
-)
-
-# --- what the proofs start from ------------------------------------------------------------------
-
-
-# --- what is seen --------------------------------------------------------------------------------
-
-
-# --- proofs --------------------------------------------------------------------------------------
-
+from support.key_proofs import BASES, PROOFS, Proof, changed, prepare, seen
 
 #: Whole sections inside these keys, each setting of which is proven further down.
 SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("optimizer", "stop")}
@@ -76,13 +61,19 @@ def test_every_key_has_a_proof_and_every_proof_a_key() -> None:
     assert {rule.name for rule in fields(StopRules)} == set(STOP) == set(STOPS)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare(tmp_path_factory.mktemp("proofs"))
+
+
 #: Shapes that a reader takes from the table by asking for them (`Section.shape`).
 ASKED_FOR = (Quantity, Whole, Flag, Choice, Unit)
 #: Sections of which some keys are read where they are passed on to.
 PASSED_ON = {"condition subtract": "recording", "fit file": "model"}
 
 
-def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str, str]]:
+@pytest.fixture(scope="module")
+def asked() -> Iterator[set[tuple[str, str, str]]]:
     """What the readers ask the table for from now on: section, key, and the shape's name."""
     asked = set()
     ask = Section.shape
@@ -92,47 +83,50 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str, str]]:
         asked.add((getattr(self._keys, "name", ""), key, type(found).__name__))
         return found
 
-    monkeypatch.setattr(Section, "shape", shape)
-    return asked
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Section, "shape", shape)
+        yield asked
 
 
-@pytest.mark.parametrize(("section", "key"), sorted(PROOFS))
-def test_a_key_acts_or_is_refused(
-    tmp_path: Path, section: str, key: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("section", sorted({section for section, _ in PROOFS}))
+def test_keys_act_or_are_refused(
+    folder: Path, section: str, asked: set[tuple[str, str, str]]
 ) -> None:
-    proof, asked = PROOFS[section, key], reads(monkeypatch)
-    one, two = proof.seen(tmp_path)
-    shape = KEYS[section][key].shape
-    if isinstance(shape, ASKED_FOR) and not KEYS[section][key].elsewhere:
-        places = [s for s in (section, PASSED_ON.get(section, section)) if key in KEYS[s]]
-        assert any((place, key, type(shape).__name__) in asked for place in places)
-        assert {KEYS[place][key].shape for place in places} == {shape}
-    if (section, key) in {("recording", "capacitance"), ("recording", "series_resistance")}:
-        assert proof.refused in one
-    else:
-        assert not one.startswith("refused"), one
-    assert two.startswith("refused") == bool(proof.refused), two[:300]
-    assert proof.refused in two
-    assert one != two or proof.refused
+    proofs = {key: proof for (place, key), proof in PROOFS.items() if place == section}
+    for key, proof in proofs.items():
+        one, two = proof.seen(folder)
+        shape = KEYS[section][key].shape
+        if isinstance(shape, ASKED_FOR) and not KEYS[section][key].elsewhere:
+            places = [s for s in (section, PASSED_ON.get(section, section)) if key in KEYS[s]]
+            assert any((place, key, type(shape).__name__) in asked for place in places), key
+            assert {KEYS[place][key].shape for place in places} == {shape}, key
+        if (section, key) in {("recording", "capacitance"), ("recording", "series_resistance")}:
+            assert proof.refused in one, key
+        else:
+            assert not one.startswith("refused"), (key, one)
+        assert two.startswith("refused") == bool(proof.refused), (key, two[:300])
+        assert proof.refused in two, key
+        assert one != two or proof.refused, key
 
 
-def test_nothing_of_this_is_seen_where_nothing_differs(tmp_path: Path) -> None:
-    for base, value in (("model", "little"), ("fit", "x"), ("function", "x")):
-        one, two = Proof(base, "name", (value, value)).seen(tmp_path)
-        assert one == two
+def test_nothing_of_this_is_seen_where_nothing_differs(folder: Path) -> None:
+    for base in ("model", "fit", "function"):
+        proof = Proof(base, "name", ("x", "x"))
+        one, _ = proof.seen(folder)
+        seen.cache_clear()
+        assert proof.seen(folder)[1] == one
 
 
 def test_a_reader_cannot_ask_for_a_key_that_is_not_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that `KEYS` holds all of them: the recording's reader without one of its keys."""
-    write_tables(tmp_path)
-    (tmp_path / "steps.yaml").write_text(dump_yaml(STEPS))
+    prepare(tmp_path)
     fewer = {key: told for key, told in KEYS["recording"].items() if key != "missing"}
     monkeypatch.setitem(KEYS, "recording", fewer)
-    from channelfit.problem.protocol import load_protocol
-
-    section = Section(RECORDING, tmp_path / "fit.yaml", "recording")
+    section = Section(
+        BASES["fit"]["fit"]["experiments"][0]["recording"], tmp_path / "fit.yaml", "recording"
+    )
     with pytest.raises(LookupError, match="recording.missing is read, but not announced"):
         load_recording(section, load_protocol(tmp_path / "steps.yaml"))
 
@@ -200,23 +194,16 @@ SEARCHES: dict[str, tuple[dict[str, tuple[object, object]], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "setting"),
-    [(name, setting) for name, (own, _) in SEARCHES.items() for setting in own],
-)
-def test_a_setting_of_an_optimizer_acts(
-    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", SEARCHES)
+def test_settings_and_generations_of_an_optimizer_act(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, beside = SEARCHES[name]
-    one, two = (searched(name, beside | {setting: value}, monkeypatch) for value in own[setting])
-    assert one != two
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_generations_of_an_optimizer_are_a_rule_to_stop(name: str) -> None:
-    settings = SEARCHES[name][1] | {"generations": 3}
-    make_optimizer(name, settings, 4, 3, makers=FunctionPlan.optimizers)
-    assert make_stop_rules({}, settings).generations == 3
+    ended = cache(lambda text: searched(name, json.loads(text), monkeypatch))
+    for setting, values in own.items():
+        one, two = (ended(json.dumps(beside | {setting: value})) for value in values)
+        assert one != two, setting
+    assert make_stop_rules({}, beside | {"generations": 3}).generations == 3
 
 
 def stopped(name: str, rules: dict[str, Any]) -> tuple[int, str]:
@@ -239,34 +226,30 @@ STOPS: dict[str, Callable[[str], tuple[dict[str, Any], str]]] = {
 
 
 @pytest.mark.parametrize("name", ["genetic", "hybrid"])
-@pytest.mark.parametrize("rule", STOPS)
-def test_a_rule_to_stop_acts(name: str, rule: str) -> None:
-    rules, why = STOPS[rule](name)
-    generations, reason = stopped(name, rules)
-    assert why in reason
-    without = {"generations": 30} | rules
-    del without[rule]
-    without = without or {"generations": 30}
-    assert stopped(name, without) != (generations, reason)
+def test_rules_to_stop_act(name: str) -> None:
+    for rule, told in STOPS.items():
+        rules, why = told(name)
+        generations, reason = stopped(name, rules)
+        assert why in reason
+        without = {"generations": 30} | rules
+        del without[rule]
+        assert stopped(name, without or {"generations": 30}) != (generations, reason), rule
 
 
 def test_the_search_of_a_file_is_the_one_that_runs(tmp_path: Path) -> None:
-    (tmp_path / "steps.yaml").write_text(dump_yaml(STEPS))
-    write_tables(tmp_path)
+    prepare(tmp_path)
     search = {"optimizer": {"name": "genetic", "population": 7}, "stop": {"generations": 3}}
-    for file, document in (("model.yaml", MODEL), ("function.yaml", FUNCTION)):
-        fit = document["fit"] | search
-        (tmp_path / file).write_text(dump_yaml(document | {"fit": fit}))
-        loaded = load_plan(tmp_path / file, (), "reference")
+    for name in ("model", "function"):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(dump_yaml(changed(BASES[name], "fit", BASES[name]["fit"] | search)))
+        loaded = load_plan(file, (), "reference")
         scorer = make_scorer(loaded, "reference")
         result = optimize(loaded.make_optimizer(), loaded.objective(scorer), loaded.stop_rules)
         assert (result.optimizer, result.evaluations, result.generations) == ("genetic", 21, 3)
 
 
 def test_names_of_a_fit_are_kept_when_it_is_saved(tmp_path: Path) -> None:
-    write_tables(tmp_path)
-    for name, document in (("model", MODEL), ("steps", STEPS), ("fit", FIT_FILE)):
-        (tmp_path / f"{name}.yaml").write_text(dump_yaml(document))
+    (prepare(tmp_path) / "fit.yaml").write_text(dump_yaml(BASES["fit"]))
     fit = load_plan(tmp_path / "fit.yaml", (), "reference")
     document = fit_document(fit, fit.problem.model.values(), tmp_path)
     (tmp_path / "saved.yaml").write_text(dump_yaml(document))
