@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channelfit.batch.page_figures import _usual
 from channelfit.batch.recordings import (
     Expected,
     Recorded,
@@ -27,6 +28,12 @@ from channelfit.batch.where import chosen
 from channelfit.reading.errors import InputError
 
 ONE = Expected(1)
+
+
+def test_the_axis_of_a_distribution_ends_before_outliers() -> None:
+    for sign in (1.0, -1.0):
+        low, high = _usual(np.sort(sign * np.array([*np.linspace(1.0, 2.0, 99), 1e6])))
+        assert -1.5 < low < high < 6 if sign > 0 else -6 < low < high < 1.5
 
 
 def some_table() -> WellTable:

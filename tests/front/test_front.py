@@ -16,6 +16,8 @@ from channelfit.front import table as tables
 from channelfit.front.main import main
 from channelfit.front.progress import NotebookScreen, screen_for
 from channelfit.front.table import Table, table_of
+from channelfit.front.watching.traces import _sweeps
+from channelfit.problem.experiment import Experiment
 from channelfit.results.report.terminal import SearchScreen
 from support.places import ROOT
 
@@ -46,6 +48,15 @@ def fitted(model, protocol, recorded) -> cf.Fit:
 
 
 # --- fit ------------------------------------------------------------------------------------------
+
+
+def test_a_page_that_watches_shows_what_counts_as_data(protocol, recorded):
+    weight = np.ones(recorded.shape)
+    weight[1, 7] = 0
+    recording = cf.Recording.from_arrays(protocol, recorded, weight=weight)
+    sweeps = list(_sweeps(Experiment(protocol, recording), recorded))
+    shown = np.stack([data for _, data, _ in sweeps])
+    assert np.argwhere(np.isnan(shown)).tolist() == [[1, 7]]
 
 
 def test_arrays_come_to_a_fit(fitted, model, recorded):

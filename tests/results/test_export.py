@@ -430,6 +430,28 @@ def test_the_json_holds_everything_and_says_it_in_the_language_of_models(
             )
 
 
+@pytest.mark.parametrize("v_mV", [-31.0, -5e-4, 12.0, 45.0])
+def test_myokit_has_every_function_of_a_model(v_mV: float) -> None:
+    myokit = pytest.importorskip("myokit")
+    rate = "0.3 + tanh(v/17) + exprel(v/9) + abs(v)/40 + sqrt(v*v)/50 + log(2 + v*v/900)"
+    rate += " + min(v, 10)/70 + max(v/60, 0) + (0.1 if v < 0 else 0.2)"
+    gate = {"alpha": rate, "beta": "exp(-v/80)"}
+    current = {"conductance": "10 nS", "reversal": "-80 mV"}
+    text = exported(
+        of({"name": "all", "gates": {"m": gate}, "current": current}), "myokit", Settings()
+    )
+    model = myokit.parse_model(text[: text.index("[[protocol]]")])
+    model.get("membrane.pace").set_rhs(v_mV)
+    expected = float(evaluate(parse_expression(rate, ()), {"v": v_mV}))
+    assert model.evaluate_derivatives([0.0]) == pytest.approx([expected], rel=1e-9)
+
+
+def test_exprel_is_explained_beside_the_formulas_that_use_it() -> None:
+    text = exported(subject("cav31_anwar"), "latex", Settings())
+    assert r"\operatorname{exprel}(x) &= \frac{e^{x} - 1}{x}" in text
+    assert "exprel" not in exported(subject("herg_markov"), "latex", Settings())
+
+
 def test_names_in_formulas() -> None:
     from channelfit.results.export.latex import escaped, named, quantity
 

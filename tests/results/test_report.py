@@ -48,6 +48,11 @@ LEVELS = np.arange(-80.0, 41.0, 10.0)
 STEPS = Protocol.steps(LEVELS, 40, before=5, after=20, holding=-100, sampling=0.1)
 
 
+def test_shares_are_of_the_largest_current_whatever_its_sign() -> None:
+    shares = step_families._share(np.array([-2.0, -10.0, math.nan, 1.0]))
+    np.testing.assert_array_equal(shares, [0.2, 1.0, math.nan, -0.1])
+
+
 def values(family: Family, name: str) -> np.ndarray:
     """The fit's values of the first curve of a family that is called so."""
     return next(c.results[0] for c in family.curves if c.name.startswith(name))

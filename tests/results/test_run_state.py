@@ -19,6 +19,7 @@ from channelfit.front.result import read_fit
 from channelfit.reading.errors import InputError
 from channelfit.results import processes, run_folder
 from channelfit.results.processes import still_runs, this_process
+from channelfit.results.resuming import cut_off_early
 from channelfit.results.run_folder import Claim
 from channelfit.search.loop import Progress
 from support.places import MODELS
@@ -54,6 +55,19 @@ def until(holds, seconds: float = 120.0) -> None:
 
 def generation(folder: Path) -> int:
     return state_of(folder).get("generation", 0) if (folder / "state.json").exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("process", "early"),
+    [({"pid": 2**22 + 1, "started": "x"}, True), ({"host": "another"}, False), ({}, False)],
+)
+def test_only_a_run_that_is_known_to_have_ended_was_cut_off_early(
+    process: dict[str, object], early: bool, tmp_path: Path
+) -> None:
+    """On another computer it may still go on, which cannot be seen from here."""
+    known = {**this_process(), **process}
+    (tmp_path / "state.json").write_text(json.dumps({"process": known}))
+    assert cut_off_early(tmp_path) is early
 
 
 # --- what a run says ----------------------------------------------------------------------------
