@@ -99,6 +99,7 @@ class Groups:
             "compared": self.choice.sentence(),
             "bic": plain(self.choice.bic.tolist()),
             "bic_of_heavy_tails": plain([self.choice.heavy])[0],
+            "bic_of_skew": plain([self.choice.skewed])[0],
             "centers_apart": self.choice.apart,
             "way": self.way,
         }

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from channelfit.batch.groups import groups
 from channelfit.model.channel import Parameter
@@ -499,7 +500,7 @@ def test_wild_type_and_mutant_are_two_groups(n: int, other: int, d: int) -> None
     assert "normal populations were compared with one population" in choice.sentence()
 
 
-@pytest.mark.parametrize("kind", ["normal", "correlated", "heavy tails"])
+@pytest.mark.parametrize("kind", ["normal", "correlated", "heavy tails", "skew"])
 def test_one_population_is_one_group(kind: str) -> None:
     """How often over 200 populations of each kind: `benchmarks/kmeans.py --parts groups`."""
     wrong = 0
@@ -510,12 +511,23 @@ def test_one_population_is_one_group(kind: str) -> None:
             points /= np.sqrt(random.chisquare(4, size=(96, 1)) / 4)
         if kind == "correlated":
             points = points @ random.normal(size=(4, 4))
+        if kind == "skew":  # up in two parameters, and down in the others
+            points = np.exp(0.5 * points) * [1, 1, -1, -1]
         wrong += how_many(points).k > 1
     assert wrong == 0
 
 
+def test_the_likelihood_of_a_skewed_population_is_that_of_scipy() -> None:
+    """Of one coordinate, up to how finely powers are tried."""
+    values = np.random.default_rng(1).gamma(2.0, size=300)
+    scaled = ((values - values.mean()) / values.std())[:, None]
+    _, power = stats.yeojohnson(scaled[:, 0])
+    best = stats.yeojohnson_llf(power, scaled[:, 0]) - 150 * (1 + np.log(2 * np.pi))
+    assert how_many(values[:, None]).skewed == pytest.approx(-2 * best + 3 * np.log(300), abs=1)
+
+
 def test_an_ambiguous_choice_is_said_to_be_one() -> None:
-    choice = Choice(1, np.zeros(3), 5.0, 6.0, 2.5, None)
+    choice = Choice(1, np.zeros(3), 5.0, 5.0, 6.0, 2.5, None)
     assert choice.is_ambiguous
     assert "ambiguous, several groups are better by 6" in choice.sentence()
     assert "2.5 standard deviations apart" in choice.sentence()

@@ -2,10 +2,11 @@
 
 A mixture of k normal populations of one covariance, which is that within the groups, is fitted by
 expectation and maximization (Dempster, Laird and Rubin 1977, J R Stat Soc B 39:1) and compared by
-BIC (Schwarz 1978) with one normal population and with one of heavy tails, Student's t in as many
-dimensions (Lange, Little and Taylor 1989, J Am Stat Assoc 84:881). So neither a few outliers nor
-parameters that are correlated make two groups. That the scatter within groups counts, not that over
-all points, is what finds few wells of another kind.
+BIC (Schwarz 1978) with one population: normal; of heavy tails, Student's t in as many dimensions
+(Lange, Little and Taylor 1989, J Am Stat Assoc 84:881); or skewed, normal after a power
+transformation of each coordinate (Yeo and Johnson 2000, Biometrika 87:954). So neither a few
+outliers nor parameters that are correlated or skewed make two groups. That the scatter within
+groups counts, not that over all points, is what finds few wells of another kind.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _ITERATIONS, _STILL = 300, 1e-6
 _TRIED, _GO_ON = 6, 4
 #: Degrees of freedom that are tried for heavy tails.
 _TAILS = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0)
+#: Powers of transformations that are tried, 1 for none, and how often round the coordinates.
+_POWERS, _ROUNDS = np.linspace(-2.0, 4.0, 25), 3
 #: Eigenvalues of a covariance count down to this share of the largest.
 _FLOOR = 1e-9
 
@@ -41,7 +44,8 @@ class Choice:
     Attributes:
         k: the number of groups.
         bic: (n,) of mixtures of 1, 2, .. groups, as far as was looked.
-        heavy: BIC of one population with heavy tails; inf where it was not tried.
+        heavy, skewed: BIC of one population with heavy tails, and of one that is skewed; inf where
+            they were not tried.
         gain: by how much BIC of the best mixture of several groups is below that of the better
             single population; -inf where none was tried.
         apart: the distance of the two nearest centers of that mixture, in standard deviations
@@ -52,6 +56,7 @@ class Choice:
     k: int
     bic: np.ndarray
     heavy: float
+    skewed: float
     gain: float
     apart: float
     labels: np.ndarray | None
@@ -66,7 +71,9 @@ class Choice:
         if math.isinf(self.gain):
             return "there are too few different wells to look for groups"
         tried = f"mixtures of up to {len(self.bic)} normal populations"
-        what = f"{tried} were compared with one population, normal or with heavy tails, by BIC"
+        what = (
+            f"{tried} were compared with one population by BIC, normal, skewed or with heavy tails"
+        )
         if self.k > 1:
             return f"{what}: {self.k} groups are better by {self.gain:.0f}"
         if self.is_ambiguous:
@@ -89,11 +96,12 @@ def how_many(points: np.ndarray, seed: int = 0) -> Choice:
     if n_all > _LOOKED_AT:
         random = np.random.Generator(np.random.Philox([seed, 1]))
         points = points[random.choice(n_all, _LOOKED_AT, replace=False)]
-    white = _whitened(points)
+    scaled = _scaled(points)
+    white = _whitened(scaled)
     n, d = white.shape
     most = min(_MOST_GROUPS, n // _POINTS_A_GROUP)
     if d == 0 or most < 2:
-        return Choice(1, np.zeros(1), math.inf, -math.inf, 0.0, None)
+        return Choice(1, np.zeros(1), math.inf, math.inf, -math.inf, 0.0, None)
     one = _normal(white, np.ones((n, 1)), 2)
     assert one is not None
     found, bic = [one], [_bic(one.likelihood, n, d, 1)]
@@ -106,15 +114,16 @@ def how_many(points: np.ndarray, seed: int = 0) -> Choice:
         if bic[-1] > min(bic) + SURE and k > 2:
             break
     heavy = _heavy_tailed(white) + math.log(n)
+    skewed = _skewed(scaled if scaled.shape == white.shape else white)
     if len(bic) == 1:
-        return Choice(1, np.array(bic), heavy, -math.inf, 0.0, None)
+        return Choice(1, np.array(bic), heavy, skewed, -math.inf, 0.0, None)
     several = np.array(bic[1:])
     place = 1 + int(np.flatnonzero(several <= several.min() + SURE)[0])
-    gain = min(bic[0], heavy) - bic[place]
+    gain = min(bic[0], heavy, skewed) - bic[place]
     apart = found[place].apart
     k = place + 1 if gain > SURE and apart > _APART else 1
     labels = found[place].share.argmax(axis=1) if len(white) == n_all else None
-    return Choice(k, np.array(bic), heavy, gain, apart, labels)
+    return Choice(k, np.array(bic), heavy, skewed, gain, apart, labels)
 
 
 def _bic(likelihood: float, n: int, d: int, k: int) -> float:
@@ -122,13 +131,17 @@ def _bic(likelihood: float, n: int, d: int, k: int) -> float:
     return float(-2 * likelihood + (k * d + d * (d + 1) / 2 + k - 1) * math.log(n))
 
 
-def _whitened(points: np.ndarray) -> np.ndarray:
-    """Points (n, d') in principal directions, of variance 1: as many as there are points for."""
+def _scaled(points: np.ndarray) -> np.ndarray:
+    """Points (n, d') about their mean, of variance 1 in each coordinate that varies."""
     apart = points - points.mean(axis=0)
     scale = apart.std(axis=0)
-    apart = np.asarray(apart[:, scale > 0] / scale[scale > 0])
+    return np.asarray(apart[:, scale > 0] / scale[scale > 0])
+
+
+def _whitened(apart: np.ndarray) -> np.ndarray:
+    """Points (n, d') in principal directions, of variance 1: as many as there are points for."""
     if not apart.shape[1]:
-        return np.zeros((len(points), 0))
+        return apart
     values, vectors = np.linalg.eigh(apart.T @ apart / len(apart))
     order = np.argsort(-values)[: max(1, len(apart) // _POINTS_A_DIMENSION)]
     keep = order[values[order] > _FLOOR * values.max()]
@@ -239,3 +252,47 @@ def _heavy_tailed(points: np.ndarray) -> float:
             weight = (freedom + d) / (freedom + squares)
         best = max(best, likelihood)
     return _bic(best, n, d, 1)
+
+
+# --- one population that is skewed ----------------------------------------------------------------
+
+
+def _skewed(points: np.ndarray) -> float:
+    """BIC of one population that is normal after transformations of points (n, d) about 0.
+
+    The likelihood is that of the whitened points, as for all others.
+    """
+    n, d = points.shape
+    courses, slopes = zip(*map(_transformed, points.T), strict=True)
+    powers = [int(np.argmin(np.abs(_POWERS - 1.0)))] * d
+    seen, best = points.copy(), -math.inf
+    for _ in range(_ROUNDS):
+        before = best
+        for j in range(d):
+            others = sum(slopes[k][powers[k]] for k in range(d) if k != j)
+            likelihoods = []
+            for course, slope in zip(courses[j], slopes[j], strict=True):
+                seen[:, j] = course
+                likelihoods.append(slope + others - 0.5 * n * _log_volume(seen))
+            powers[j] = int(np.argmax(likelihoods))
+            seen[:, j], best = courses[j][powers[j]], max(likelihoods)
+        if best - before < _STILL * n:
+            break
+    best += 0.5 * n * (_log_volume(points) - d * (1 + math.log(2 * math.pi)))
+    return _bic(best, n, d, 1) + d * math.log(n)
+
+
+def _log_volume(points: np.ndarray) -> float:
+    """The logarithm of the determinant of the covariance of points (n, d)."""
+    covariance = np.cov(points, rowvar=False, bias=True).reshape(points.shape[1], -1)
+    return float(np.linalg.slogdet(covariance)[1])
+
+
+def _transformed(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values (n,) transformed by each power, (n_powers, n), and summed logarithms of the slopes."""
+    size, above = np.log1p(np.abs(values)), values >= 0
+    # below 0 it is the mirror image with 2 less the power
+    powers = np.where(above, _POWERS[:, None], 2.0 - _POWERS[:, None])
+    straight = np.where(powers == 0, 1.0, powers)
+    course = np.where(powers == 0, size, np.expm1(straight * size) / straight)
+    return np.where(above, course, -course), ((powers - 1.0) * size).sum(axis=1)
