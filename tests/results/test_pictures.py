@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -245,11 +246,31 @@ def test_no_scheme_hides_another_in_a_comparison():
     assert shown < 0.7 * float(np.nanstd(plain.result - plain.data))
 
 
-@pytest.mark.parametrize(("count", "above", "said"), [(1, 0.0, "the best fit"), (3, 4.2, "3 fits")])
-def test_families_are_named_by_what_parts_them_from_the_best(count, above, said):
-    family = Family(np.zeros((4, count)), np.full(count, above), 0, 0)
+@pytest.mark.parametrize(
+    ("count", "wide", "above", "said"),
+    [
+        (1, 0.0, 0.0, "the best fit"),
+        (3, 0.2, 4.2, "3 fits, χ²"),
+        (3, 0.001, 0.0, "3 fits in one place, the best among them"),
+    ],
+)
+def test_families_are_named_by_what_parts_them_from_the_best(count, wide, above, said):
+    family = Family(np.linspace(0, wide, count) * np.ones((4, 1)), np.full(count, above), 0, 0)
     assert pictures._family_label(family).startswith(said)
     assert ("χ² 4.2 above the best" in pictures._family_label(family)) == (above > 0)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_lines_are_followed_only_where_there_are_several_families(several):
+    parameters = tuple(Parameter(name, "1/ms", 0.1, 10.0, "log") for name in "abc")
+    space = SimpleNamespace(parameters=parameters, free=range(3))
+    found = SimpleNamespace(names=tuple("abc"), objective=SimpleNamespace(space=space))
+    units = np.random.default_rng(0).uniform(size=(2, 3, 5))
+    families = [Family(unit, np.zeros(5), 0, 0) for unit in units][: 1 + several]
+    (axis,) = pictures.families_figure(found, families, "x").axes
+    drawn = [line for line in axis.get_lines() if len(line.get_ydata()) == 3]
+    assert len(drawn) == 6 * len(families)
+    assert all((line.get_linestyle() == "-") == several for line in drawn)
 
 
 def test_data_that_are_a_band_of_noise_are_beneath_the_line():

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = 4
 _UPRIGHT = 8  # characters of a name that stand beside each other where there are 0.75 inches
+_ONE_PLACE = 0.01  # of the range: points that can hardly be told apart
 _WRITTEN = 12  # parameters up to which a matrix has its numbers written into it
 
 
@@ -83,8 +84,8 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
 def families_figure(found: Estimate, families: Sequence[Family], title: str) -> Figure:
     """Draw where all good fits lie in the ranges of the parameters, one color for each family.
 
-    The fits of a family are lines across the parameters and its medoid a bold one; where there is
-    one fit alone, it is points, since there is nothing to follow.
+    The fits of a family are lines across the parameters and its medoid a bold one. Where there is
+    one family alone they are points, since there is nothing to tell apart by following lines.
     """
     n = len(found.names)
     space = found.objective.space
@@ -93,17 +94,19 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
         axis = figure.subplots()
         for place in range(n):
             axis.axvline(place, color=DATA, linewidth=0.7, zorder=1)
-        alone = len(families) == 1 and families[0].unit.shape[1] == 1
+        alone = len(families) == 1
         for k, family in reversed(list(enumerate(families))):
             color = COLORS[k % len(COLORS)]
-            if not alone:
-                axis.plot(family.unit, color=color, linewidth=0.7, alpha=0.4, zorder=2)
+            fits = (
+                {"marker": "o", "markersize": 3, "linestyle": ""} if alone else {"linewidth": 0.7}
+            )
+            axis.plot(family.unit, color=color, alpha=0.4, zorder=2, **fits)
             axis.plot(
                 family.unit[:, family.medoid],
                 "o" if alone else "o-",
                 color=color,
                 linewidth=1.8,
-                markersize=4,
+                markersize=6 if alone else 4,
                 zorder=3,
                 label=_family_label(family),
             )
@@ -115,11 +118,10 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
         axis.set_ylabel("position within the range")
         free = [space.parameters[i] for i in space.free]
         if any(p.scale == "log" for p in free):
-            axis.set_xlabel("log scale: position of the logarithm")
+            axis.set_xlabel("in a range of log scale, the position of the logarithm")
         handles, labels = axis.get_legend_handles_labels()
-        axis.legend(
-            handles[::-1][:8], labels[::-1][:8], loc="upper left", bbox_to_anchor=(1, 1), fontsize=8
-        )
+        corner = {"loc": "lower right" if alone else "upper left", "bbox_to_anchor": (1, 1)}
+        axis.legend(handles[::-1][:8], labels[::-1][:8], fontsize=8, **corner)
         settle(figure)
     return figure
 
@@ -128,6 +130,8 @@ def _family_label(family: Family) -> str:
     """How many fits are in a family, and how much worse its best one is than the best of all."""
     count, above = family.unit.shape[1], float(family.chi_square[family.best])
     fits = f"{count} fit{'s' * (count > 1)}"
+    if count > 1 and np.ptp(family.unit, axis=1).max() < _ONE_PLACE:
+        fits += " in one place"
     if above <= 0:
         return f"{fits}, the best among them" if count > 1 else "the best fit"
     return f"{fits}, χ² {above:.2g} above the best"
