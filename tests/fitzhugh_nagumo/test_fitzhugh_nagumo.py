@@ -10,11 +10,13 @@ from scipy.linalg import solve_banded
 
 from channelfit.fitzhugh_nagumo import (
     Cable,
+    Chebyshev,
     CrankNicolson,
     Equation,
     Explicit,
     Pulse,
     Run,
+    RungeKutta,
     arrival_times,
     simulate,
     wave_speed,
@@ -25,7 +27,7 @@ from channelfit.fitzhugh_nagumo.control import pulse_edges
 from channelfit.fitzhugh_nagumo.noise import add_noise
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.reading.errors import InputError
-from support.cable_truth import ENDS, order, pulsed, rates, some_state, truth
+from support.cable_truth import ENDS, in_turns, order, pulsed, rates, some_state, truth
 
 SOLVERS = ["lanes", "thomas", "cyclic_reduction"]
 
@@ -36,7 +38,7 @@ SOLVERS = ["lanes", "thomas", "cyclic_reduction"]
 @pytest.mark.parametrize("solve", [thomas, cyclic_reduction])
 def test_solvers_agree_with_a_dense_solve_at_every_size(solve):
     rng = np.random.default_rng(1)
-    for n in [*range(1, 70), 127, 128, 129, 255, 256, 257, 511, 512, 513, 1000, 1023, 1024, 1025]:
+    for n in [*range(1, 40), 63, 64, 65, 127, 128, 129, 511, 512, 513]:
         lower, upper = rng.uniform(-1, 1, (2, n))
         diagonal = (np.abs(lower) + np.abs(upper) + rng.uniform(0.01, 1, n)) * rng.choice(
             [-1, 1], n
@@ -47,25 +49,9 @@ def test_solvers_agree_with_a_dense_solve_at_every_size(solve):
         np.testing.assert_allclose(solve(lower, diagonal, upper, right), x, 0, 1e-12 * abs(x).max())
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(2, 200), st.integers(0, 2**32 - 1), st.floats(1e-6, 1e3))
-def test_solvers_leave_no_residual(n, seed, dominance):
-    rng = np.random.default_rng(seed)
-    lower, upper = rng.normal(size=(2, n))
-    diagonal = np.abs(lower) + np.abs(upper) + dominance
-    right = rng.normal(size=n)
-    for solve in (thomas, cyclic_reduction):
-        x = solve(lower, diagonal, upper, right)
-        back = diagonal * x
-        back[1:] += lower[1:] * x[:-1]
-        back[:-1] += upper[:-1] * x[1:]
-        scale = np.abs(diagonal * x).max() + 1
-        np.testing.assert_allclose(back, right, 0, 1e-13 * scale)
-
-
 @pytest.mark.parametrize("solve", [thomas, cyclic_reduction])
-def test_a_million_unknowns_agree_with_scipy(solve):
-    n, rng = 10**6, np.random.default_rng(2)
+def test_many_unknowns_agree_with_scipy(solve):
+    n, rng = 10**5, np.random.default_rng(2)
     lower, upper = rng.uniform(-1, 1, (2, n))
     diagonal, right = np.abs(lower) + np.abs(upper) + 0.05, rng.normal(size=n)
     bands = np.array([np.append(0, upper[:-1]), diagonal, np.append(lower[1:], 0)])
@@ -76,8 +62,7 @@ def test_a_million_unknowns_agree_with_scipy(solve):
 # --- one step and many, against equations written down independently
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("n_nodes", [3, 4, 401, 8193, 20003])
+@pytest.mark.parametrize(("ends", "n_nodes"), in_turns(8, ENDS, [3, 4, 401, 8193, 20003]))
 def test_explicit_is_forward_euler(ends, n_nodes):
     equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
     cable = Cable(n_nodes, 0.5, *ends, stimulus=(Pulse(0.3, 0.4, 20),))
@@ -91,13 +76,13 @@ def test_explicit_is_forward_euler(ends, n_nodes):
     np.testing.assert_allclose(ours[1][0], w, 0, 1e-14)
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
-    ("n_nodes", "dt"), [(3, 0.1), (64, 0.5), (79, 4.0), (401, 0.1), (9001, 1.0)]
+    ("ends", "solver", "size"),
+    in_turns(15, ENDS, SOLVERS, [(3, 0.1), (64, 0.5), (79, 4.0), (401, 0.1), (9001, 1.0)]),
 )
-def test_crank_nicolson_fulfills_its_equations(ends, solver, n_nodes, dt):
+def test_crank_nicolson_fulfills_its_equations(ends, solver, size):
     """The trapezoidal rule holds for v and w together, to Newton's tolerance."""
+    n_nodes, dt = size
     equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
     cable = Cable(n_nodes, 0.5, *ends, stimulus=(Pulse(0.3, 0.4, 20),))
     v, w = some_state(cable)
@@ -109,9 +94,10 @@ def test_crank_nicolson_fulfills_its_equations(ends, solver, n_nodes, dt):
     np.testing.assert_allclose(w1, w + dt / 2 * (old[1] + new[1]), 0, 1e-14)
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("n_nodes", [64, 65, 79, 401, 8192, 20003])
-@pytest.mark.parametrize("dt", [0.05, 0.8, 4.0])
+@pytest.mark.parametrize(
+    ("ends", "n_nodes", "dt"),
+    in_turns(20, ENDS, [64, 79, 8192, 65, 20003], [0.05, 0.8, 4.0]),
+)
 def test_lanes_and_tiles_change_nothing(ends, n_nodes, dt):
     equation = Equation()
     cable = Cable(n_nodes, 0.5, *ends)
@@ -131,7 +117,7 @@ def test_a_spacing_without_decay_is_solved_exactly():
     np.testing.assert_allclose(lanes[0], other[0], 0, 1e-11)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12)
 @given(st.floats(0.02, 0.97), st.integers(1, 8))
 def test_reach_bounds_what_is_felt_from_afar(decay, n_steps):
     """Against the convolution itself: of the implicit kernel and its explicit neighbor."""
@@ -144,108 +130,133 @@ def test_reach_bounds_what_is_felt_from_afar(decay, n_steps):
     assert tail < 1e-14  # what the transform itself can tell; the bound asks for 1e-18
 
 
-@pytest.mark.parametrize("scheme", [Explicit, CrankNicolson])
-def test_many_cables_are_many_runs(scheme):
-    rng = np.random.default_rng(3)
-    n = 37
-    values = {"a": rng.uniform(0, 0.3, n), "epsilon": rng.uniform(0, 0.1, n)}
-    cable = Cable(101, 0.5, "no_flux", 0.2, (Pulse(0.2, 5, 9, 0, 3),))
-    v = np.tile(some_state(cable)[0], (n, 1))
-    together = simulate(scheme(Equation(**values), cable, n_threads=2), v, 0, [5], dt=0.1)
-    for k in range(0, n, 6):
-        one = Equation(**{name: row[k] for name, row in values.items()})
-        alone = simulate(scheme(one, cable), v[k], 0, [5], dt=0.1)
-        np.testing.assert_allclose(together.v[0, k], alone.v[0, 0], 0, 1e-11)
-        np.testing.assert_allclose(together.w[0, k], alone.w[0, 0], 0, 1e-11)
+# --- what every scheme keeps: its order, the exact front, its limits, runs side by side
+
+SCHEMES = {
+    "explicit": Explicit,
+    "Runge-Kutta": RungeKutta,
+    "Chebyshev": Chebyshev,
+    "lanes": CrankNicolson,
+    "thomas": lambda e, c: CrankNicolson(e, c, "thomas"),
+    "cyclic reduction": lambda e, c: CrankNicolson(e, c, "cyclic_reduction"),
+}
 
 
-# --- orders
+@pytest.mark.parametrize(
+    ("name", "dx", "steps", "expected"),
+    [
+        ("explicit", 0.5, [0.1, 0.05, 0.025], 1),
+        ("lanes", 0.5, [0.8, 0.4, 0.2, 0.1], 2),
+        ("thomas", 0.5, [0.8, 0.4, 0.2, 0.1], 2),
+        ("cyclic reduction", 0.5, [0.8, 0.4, 0.2, 0.1], 2),
+        ("Chebyshev", 0.5, [0.05, 0.025, 0.0125], 3),  # the same stages in all of them
+        ("Runge-Kutta", 2.0, [0.4, 0.2, 0.1, 0.05], 4),
+    ],
+)
+def test_order_in_time(name, dx, steps, expected):
+    for ends in ENDS if name == "Runge-Kutta" else ENDS[:1]:
+        cable = Cable(101, dx, *ends)
+        v, w = some_state(cable)
+        exact, errors = np.concatenate(truth(Equation(), cable, v, w, 8.0)), []
+        for h in steps:
+            run = simulate(SCHEMES[name](Equation(), cable), v, w, [8.0], dt=h)
+            errors.append(np.abs(np.concatenate([run.v[0, 0], run.w[0, 0]]) - exact).max())
+        assert order(steps, errors) == pytest.approx(expected, abs=0.2)
 
 
-def reference(cable, v, w, t):
-    return truth(Equation(), cable, v, w, t)[0]
+@pytest.fixture(scope="module")
+def pulse():
+    return pulsed()
 
 
-@pytest.mark.parametrize("solver", ["explicit", *SOLVERS])
-def test_order_in_time(solver):
-    cable = Cable(101, 0.5)
-    v, w = np.exp(-((cable.x - 25) ** 2) / 10), np.zeros(101)
-    exact = reference(cable, v, w, 8.0)
-    steps = [0.1, 0.05, 0.025] if solver == "explicit" else [0.8, 0.4, 0.2, 0.1]
-    scheme = Explicit if solver == "explicit" else lambda e, c: CrankNicolson(e, c, solver)
-    errors = [
-        np.sqrt(
-            np.mean((simulate(scheme(Equation(), cable), v, w, [8.0], dt=h).v[0, 0] - exact) ** 2)
-        )
-        for h in steps
-    ]
-    assert abs(order(steps, errors) - (1 if solver == "explicit" else 2)) < 0.2
+@pytest.mark.parametrize(
+    ("name", "expected", "bound"), [("lanes", 2, 2e-4), ("Runge-Kutta", 4, 1e-6)]
+)
+def test_edges_of_a_stimulus_between_steps_keep_the_order(pulse, name, expected, bound):
+    (cable, exact), steps, errors = pulse, [0.16, 0.08, 0.04], []
+    for h in steps:
+        run = simulate(SCHEMES[name](Equation(), cable), 0, 0, [6.1, 30], dt=h)
+        errors.append(np.abs(run.v[-1, 0] - exact).max())
+    assert order(steps, errors) == pytest.approx(expected, abs=0.3)
+    assert errors[-1] < bound
 
 
-@pytest.mark.parametrize("solver", ["explicit", *SOLVERS])
-def test_order_in_space(solver):
-    """On a cable whose ends matter: the impulse begins at an end without flux."""
-    length, t, dt = 20.0, 2.0, 5e-4
-
-    def solved(n):
-        cable = Cable(n + 1, length / n)
-        v = np.exp(-(cable.x**2) / 10)
-        if solver == "explicit":
-            return simulate(Explicit(Equation(), cable), v, 0, [t], dt=dt).v[0, 0]
-        return simulate(CrankNicolson(Equation(), cable, solver), v, 0, [t], dt=0.02).v[0, 0]
-
-    fine = solved(512)
-    intervals = [16, 32, 64]
-    errors = [np.sqrt(np.mean((solved(n) - fine[:: 512 // n]) ** 2)) for n in intervals]
-    assert abs(order(1 / np.array(intervals), errors) - 2) < 0.2
+@pytest.mark.parametrize(
+    ("name", "rate", "bound", "ratio"), [("lanes", 2 / 3, 2e-4, 4), ("Chebyshev", 1, 1e-5, 4)]
+)
+def test_controlled_steps_meet_their_tolerance(pulse, name, rate, bound, ratio):
+    """And are long where little happens."""
+    (cable, exact), tolerances, errors = pulse, [1e-4, 1e-5, 1e-6], []
+    for tolerance in tolerances:
+        run = simulate(SCHEMES[name](Equation(), cable), 0, 0, [3, 30], tolerance=tolerance)
+        errors.append(np.abs(run.v[-1, 0] - exact).max())
+    assert errors[2] < bound
+    assert order(tolerances, errors) == pytest.approx(rate, abs=0.25)
+    assert run.facts["longest_step"] > ratio * run.facts["shortest_step"]
 
 
-def test_stimulus_edges_between_steps_keep_order_two():
-    """The pulse ends inside a step; its mean over the step is what counts."""
-    cable = Cable(101, 0.5, stimulus=(Pulse(0.5, 20, 30, 0.33, 2.71),))
-    v = w = np.zeros(101)
-    profile = next(Cable(101, 0.5, stimulus=(Pulse(0.5, 20, 30),)).spans(0, 1, 1))[1]
-    for start, end, drive in ((0, 0.33, 0.0), (0.33, 2.71, profile), (2.71, 6.0, 0.0)):
-        v, w = truth(Equation(), cable, v, w, end - start, drive)
-    scheme = CrankNicolson(Equation(), cable)
-    steps = [0.4, 0.2, 0.1, 0.05]
-    errors = [abs(simulate(scheme, 0, 0, [6.0], dt=h).v[0, 0] - v).max() for h in steps]
-    assert errors[-1] < 1e-4
-    assert order(steps, errors) > 1.5
-
-
-# --- the exact front
-
-
-@pytest.mark.parametrize("scheme", [CrankNicolson, Explicit])
+@pytest.mark.parametrize(("name", "dx"), [("explicit", 0.05), ("lanes", 0.02), ("Chebyshev", 0.02)])
 @pytest.mark.parametrize(("a", "diffusion"), [(0.01, 1.0), (0.25, 0.5)])
-def test_front_keeps_its_shape_and_speed(scheme, a, diffusion):
-    dx = 0.02 if scheme is CrankNicolson else 0.05
-    cable = Cable(round(50 / dx) + 1, dx)
-    equation = Equation(a=a, epsilon=0.0, diffusion=diffusion)
-    v = eq.front(cable.x, 18, diffusion)
-    dt = 0.01 if scheme is CrankNicolson else 2e-4
-    run = simulate(scheme(equation, cable), v, 0, np.arange(0, 10.1, 0.5), dt=dt)
+def test_front_keeps_its_shape_and_speed(name, dx, a, diffusion):
+    cable, equation = Cable(round(50 / dx) + 1, dx), Equation(a=a, epsilon=0.0, diffusion=diffusion)
+    control = {"explicit": {"dt": 2e-4}, "lanes": {"dt": 0.01}, "Chebyshev": {"tolerance": 1e-6}}
+    v, times = eq.front(cable.x, 18, diffusion), np.arange(0, 10.1, 0.5)
+    run = simulate(SCHEMES[name](equation, cable), v, 0, times, **control[name])
     speed = eq.front_speed(a, diffusion)
     assert wave_speed(run, 20, 21) == pytest.approx(speed, rel=1e-4)
     exact = eq.front(cable.x, 18 + speed * 10, diffusion)
     inner = (cable.x > 8) & (cable.x < 42)  # beyond, the ends' mirror images are felt
     np.testing.assert_allclose(run.v[-1, 0][inner], exact[inner], 0, 1e-4)
+    if name == "Chebyshev":
+        assert run.facts["steps"] < 500
+        assert run.facts["mean_stages"] > 20
 
 
-# --- stability
-
-
+@pytest.mark.parametrize("name", ["explicit", "Runge-Kutta"])
 @pytest.mark.parametrize("dimensionless", [0.3, 0.5, 2.0])
-def test_the_largest_explicit_step_is_the_edge_of_stability(dimensionless):
+def test_the_largest_step_is_the_edge_of_stability(name, dimensionless):
     """A little below, a perturbed plateau comes back; a little above, it alternates and grows."""
-    cable = Cable(64, dimensionless)
-    equation = Equation(epsilon=0.0)
-    limit = eq.largest_explicit_step(equation, cable.dx)
+    cable, equation = Cable(64, dimensionless), Equation(epsilon=0.0)
+    scheme = SCHEMES[name](equation, cable)
+    if name == "explicit":
+        limit = eq.largest_explicit_step(equation, cable.dx)
+    else:
+        limit = scheme.largest_step(np.ones((1, 64)))
     v = 1 + 1e-6 * (-1.0) ** np.arange(64)
     for factor, grows in ((0.995, False), (1.005, True)):
-        ours = Explicit(equation, cable).advance(v[None], np.zeros((1, 64)), factor * limit, 400)
+        ours = scheme.advance(v[None], np.zeros((1, 64)), factor * limit, 400)
         assert (np.abs(ours[0] - 1).max() > 1e-6) == grows
+    with pytest.raises(InputError, match="largest allowed"):
+        simulate(scheme, 0, 0, [1], dt=1.01 * limit)
+
+
+@pytest.mark.parametrize("name", ["lanes", "Chebyshev"])
+def test_long_steps_stay_bounded(name):
+    """dt/dx^2 = 400 from a step function, where the paper's became unstable at 1."""
+    cable = Cable(401, 0.05)
+    v = eq.step(cable.x, 10)
+    run = simulate(SCHEMES[name](Equation(), cable), v, 0, [20, 40], dt=1.0)
+    assert np.abs(run.v).max() < 1.5
+
+
+@pytest.mark.parametrize("name", ["explicit", "Runge-Kutta", "Chebyshev", "lanes"])
+def test_many_cables_are_many_runs(name):
+    rng, n = np.random.default_rng(3), 37 if name == "lanes" else 9
+    values = {"a": rng.uniform(0, 0.3, n), "epsilon": rng.uniform(1e-3, 0.5, n)}
+    control = {"tolerance": 1e-5} if name == "Chebyshev" else {"dt": 0.1}
+    cable = Cable(101, 0.5, "no_flux", 0.2, (Pulse(0.2, 5, 9, 0, 3),))
+    v = np.tile(some_state(cable)[0], (n, 1))
+    make = CrankNicolson if name == "lanes" else SCHEMES[name]
+    together = simulate(make(Equation(**values), cable, n_threads=2), v, 0, [5], **control)
+    for k in range(0, n, 6 if n > 9 else 1):
+        one = Equation(**{key: float(row[k]) for key, row in values.items()})
+        alone = simulate(make(one, cable), v[k], 0, [5], **control)
+        bound = 1e-11 if name == "lanes" else 0
+        np.testing.assert_allclose(together.v[0, k], alone.v[0, 0], 0, bound)
+        np.testing.assert_allclose(together.w[0, k], alone.w[0, 0], 0, bound)
+
+
+# --- steps that are too long
 
 
 def test_a_step_too_large_is_refused_with_the_largest():
@@ -254,13 +265,6 @@ def test_a_step_too_large_is_refused_with_the_largest():
     with pytest.raises(InputError, match=r"largest allowed is 6\.0"):
         simulate(CrankNicolson(Equation(), Cable()), 0, 0, [1], dt=7)
     assert np.isfinite(simulate(Explicit(Equation(), Cable()), 0.5, 0, [50], dt=0.117).v).all()
-
-
-def test_crank_nicolson_is_stable_far_beyond_the_papers_limit():
-    """dt/dx^2 = 400 from a step function: bounded, where the paper's became unstable at 1."""
-    cable = Cable(401, 0.05)
-    run = simulate(CrankNicolson(Equation(), cable), eq.step(cable.x, 10), 0, [20, 40], dt=1.0)
-    assert np.abs(run.v).max() < 1.5
 
 
 def test_a_blown_up_solution_is_said_to_be():
@@ -280,21 +284,6 @@ def test_newtons_bound_holds():
     for tolerance in (1e-3, 1e-6, 1e-9):
         scheme = CrankNicolson(Equation(), cable, tolerance=tolerance)
         assert np.abs(scheme.advance(v, 0 * v, 1.0, 1)[0] - exact).max() < tolerance
-
-
-# --- control of the step
-
-
-def test_controlled_steps_meet_their_tolerance():
-    cable, v = pulsed()
-    errors, steps = [], []
-    for tolerance in (1e-4, 1e-5, 1e-6):
-        run = simulate(CrankNicolson(Equation(), cable), 0, 0, [3, 30], tolerance=tolerance)
-        errors.append(np.abs(run.v[-1, 0] - v).max())
-        steps.append(run.facts["steps"])
-    assert errors[2] < 2e-4
-    assert order([1e-4, 1e-5, 1e-6], errors) == pytest.approx(2 / 3, abs=0.25)
-    assert steps[2] < 30 / run.facts["shortest_step"] / 4  # long steps where little happens
 
 
 def test_a_step_that_newton_refuses_is_taken_shorter():

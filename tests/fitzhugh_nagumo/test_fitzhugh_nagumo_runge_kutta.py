@@ -6,18 +6,14 @@ import numpy as np
 import pytest
 
 from channelfit.fitzhugh_nagumo import Cable, Equation, Pulse, RungeKutta, simulate
-from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.cuda.explicit import RungeKuttaCuda, explicit_text
-from channelfit.reading.errors import InputError
 from support.cable_device import assert_same
-from support.cable_truth import ENDS, order, pulsed, some_state, truth
+from support.cable_truth import ENDS, in_turns, order, pulsed, rates, some_state
 from support.cuda_host import compile_with_nvrtc
 
 
 def by_the_book(equation, cable, v, w, dt, n_steps, drive=0.0):
     """The scheme once more, from its tableau and the independent rates of the other tests."""
-    from test_fitzhugh_nagumo import rates
-
     for _ in range(n_steps):
         ks, state = [], (v, w)
         for ahead in (0.5, 0.5, 1.0, 0.0):
@@ -28,8 +24,7 @@ def by_the_book(equation, cable, v, w, dt, n_steps, drive=0.0):
     return v, w
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("n_nodes", [3, 5, 401, 8192, 8193, 20003])
+@pytest.mark.parametrize(("ends", "n_nodes"), in_turns(10, ENDS, [3, 5, 401, 8193, 20003]))
 def test_steps_are_those_of_the_tableau(ends, n_nodes):
     """Whole cables and tiles, with and without a stimulus; 37 steps are two passes."""
     equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
@@ -45,72 +40,12 @@ def test_steps_are_those_of_the_tableau(ends, n_nodes):
                 np.testing.assert_allclose(a[0], b, 0, 2e-14)
 
 
-@pytest.mark.parametrize("ends", ENDS)
-def test_order_four_in_time(ends):
-    cable = Cable(101, 2.0, *ends)
-    v, w = some_state(cable)
-    exact = np.concatenate(truth(Equation(), cable, v, w, 8.0))
-    steps = [0.4, 0.2, 0.1, 0.05]
-    errors = []
-    for h in steps:
-        run = simulate(RungeKutta(Equation(), cable), v, w, [8.0], dt=h)
-        errors.append(np.abs(np.concatenate([run.v[0, 0], run.w[0, 0]]) - exact).max())
-    assert abs(order(steps, errors) - 4) < 0.2
-    assert errors[-1] < 1e-8
-
-
-def test_order_four_across_the_edges_of_a_stimulus():
-    """The pulse begins and ends where steps, laid from frame to frame, would not."""
-    cable, exact = pulsed()
-    steps = [0.16, 0.08, 0.04]
-    errors = [
-        np.abs(
-            simulate(RungeKutta(Equation(), cable), 0, 0, [6.1, 30], dt=h).v[-1, 0] - exact
-        ).max()
-        for h in steps
-    ]
-    assert abs(order(steps, errors) - 4) < 0.2
-    assert errors[0] < 1e-4
-
-
-@pytest.mark.parametrize("dimensionless", [0.3, 0.5, 2.0])
-def test_the_largest_step_is_the_edge_of_stability(dimensionless):
-    cable, equation = Cable(64, dimensionless), Equation(epsilon=0.0)
-    v = 1 + 1e-6 * (-1.0) ** np.arange(64)
-    scheme = RungeKutta(equation, cable)
-    limit = scheme.largest_step(np.ones((1, 64)))
-    for factor, grows in ((0.995, False), (1.005, True)):
-        ours = scheme.advance(v[None], np.zeros((1, 64)), factor * limit, 400)[0]
-        assert (np.abs(ours - 1).max() > 1e-6) == grows
-    with pytest.raises(InputError, match="Runge-Kutta"):
-        simulate(scheme, 0, 0, [1], dt=1.01 * limit)
-
-
-def test_many_cables_are_many_runs():
-    rng = np.random.default_rng(3)
-    values = {"a": rng.uniform(0, 0.3, 9), "epsilon": rng.uniform(0, 0.1, 9)}
-    cable = Cable(101, 0.5, "no_flux", 0.2, (Pulse(0.2, 5, 9, 0, 3),))
-    v = np.tile(some_state(cable)[0], (9, 1))
-    together = simulate(RungeKutta(Equation(**values), cable, n_threads=2), v, 0, [5], dt=0.1)
-    for k in range(9):
-        one = Equation(**{name: row[k] for name, row in values.items()})
-        alone = simulate(RungeKutta(one, cable), v[k], 0, [5], dt=0.1)
-        np.testing.assert_array_equal(together.v[0, k], alone.v[0, 0])
-
-
-def test_the_exact_front():
-    cable, equation = Cable(1001, 0.05), Equation(a=0.25, epsilon=0.0, diffusion=0.5)
-    run = simulate(RungeKutta(equation, cable), eq.front(cable.x, 18, 0.5), 0, [10.0])
-    exact = eq.front(cable.x, 18 + eq.front_speed(0.25, 0.5) * 10, 0.5)
-    inner = (cable.x > 8) & (cable.x < 42)
-    np.testing.assert_allclose(run.v[-1, 0][inner], exact[inner], 0, 1e-4)
-
-
 # --- on a device
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("ends", "dtype"), [*((ends, "float64") for ends in ENDS), (ENDS[3], "float32")]
+)
 def test_tiles_on_the_device(device, ends, dtype):
     """Small tiles, so that the cable has many: 5 nodes a thread, 7 steps a pass."""
     equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
@@ -121,9 +56,10 @@ def test_tiles_on_the_device(device, ends, dtype):
         assert_same(scheme, RungeKutta(equation, cable), 0.15, 38, driven=driven)
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("n_nodes", [3, 33, 64, 101, 401])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("ends", "n_nodes", "dtype"),
+    in_turns(7, ENDS, [3, 33, 64, 101, 401], ["float64", "float64", "float32"]),
+)
 def test_whole_cables_on_the_device(device, ends, n_nodes, dtype):
     rng = np.random.default_rng(n_nodes)
     equation = Equation(a=rng.uniform(0, 0.3, 7), epsilon=rng.uniform(0, 0.1, 7))
