@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -317,22 +316,6 @@ def test_what_differs_is_refused_and_a_full_disk_is_told(
         refused("processor was")
     assert run("--resume", folder).exit_code == 0
     assert results(folder) == results(tmp_path / "whole")
-
-
-def test_a_mistake_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    wild = ("--scheme", "explicit", "--end", 50, "--frames", 51, "--dt", 0.1)
-    push = ("--stimulus", "1e6,x=0:5,t=2:5")
-    assert run(*wild, *push).exit_code == 2
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
-def test_a_read_only_folder_is_told(tmp_path: Path) -> None:
-    (tmp_path / "locked").mkdir(mode=0o500)
-    result = run(*RUN, "--out", tmp_path / "locked" / "run")
-    assert result.exit_code == 2
-    assert "cannot be written to" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 
-from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, RungeKutta
-from channelfit.fitzhugh_nagumo import crank_nicolson as cn
+from channelfit.fitzhugh_nagumo import Cable, Equation, RungeKutta
 from support.cable_truth import rates as independent
 from support.cable_truth import truth
 
@@ -41,6 +38,7 @@ def test_the_peers_jacobian_is_the_derivative_of_their_rates(mirror: int) -> Non
     np.testing.assert_allclose(dense, np.array(columns).T, 0, 1e-8)
 
 
+@pytest.mark.slow
 def test_the_plain_lines_make_our_steps() -> None:
     fhn = importlib.import_module("fhn")
     cable = Cable(201, fhn.DX)
@@ -49,6 +47,7 @@ def test_the_plain_lines_make_our_steps() -> None:
     np.testing.assert_allclose(fhn.plain(v.copy(), 40, 0.15, 1), ours, 0, 1e-13)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("peer", ["CVODE", "VODE", "LSODA"])
 def test_the_peers_converge_to_the_truth(peer: str) -> None:
     fhn = importlib.import_module("fhn")
@@ -69,23 +68,10 @@ def test_the_peers_converge_to_the_truth(peer: str) -> None:
     np.testing.assert_allclose(found, exact, 0, 1e-6)
 
 
+@pytest.mark.slow
 def test_thomas_and_cyclic_reduction_do_not_differ_on_the_printed_scheme() -> None:
     """The paper's difference between them is not reproduced: what it saw lies elsewhere."""
     figures = importlib.import_module("fhn_figures")
     for row in figures.thomas_and_cyclic_reduction((1.05,)):
         assert row.value < 1e-12
         assert "at most 0" in row.note or "at most 1" in row.note
-
-
-@pytest.mark.parametrize("solver", ["thomas", "cyclic_reduction"])
-def test_newton_converges_quadratically(solver: Any) -> None:
-    figures = importlib.import_module("fhn_figures")
-    cable = Cable(401, 0.5)
-    scheme = CrankNicolson(Equation(), cable, solver, tolerance=1e-30)
-    v = np.exp(-((cable.x - 100) ** 2) / 10)
-    q = np.repeat(cn.Coefficients.of(Equation(), 1, 0.5, 2.0).rows()[:, 0], cn.LANES)
-    iterates = figures.newton_iterates(scheme, v, q)  # corrections of zero end it
-    moved = [np.abs(b - a).max() for a, b in itertools.pairwise(iterates)]
-    squares = [b / a**2 for a, b in itertools.pairwise(moved) if b > 1e-13]
-    assert len(squares) >= 2
-    assert max(squares) < q[80]

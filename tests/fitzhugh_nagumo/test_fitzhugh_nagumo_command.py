@@ -1,7 +1,6 @@
-"""`channelfit fhn` as a user meets it."""
+"""`channelfit fhn` as a user meets it: its results, repeated from its summary, and its mistakes."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,8 +11,26 @@ from PIL import Image
 
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
+from channelfit.scoring.machine import gpu
 from support import json_told
 from support.cable_command import run
+from support.cuda_host import HostCupy
+
+SHORT = ("--nodes", 61, "--end", 4, "--frames", 5, "--initial", "gaussian:15")
+
+
+def results(folder: Path) -> dict[str, np.ndarray]:
+    with np.load(folder / "results.npz") as archive:
+        return dict(archive)
+
+
+def cables(out: Path, *arguments: object) -> list[dict]:
+    """What the summary of a run tells of its cables."""
+    result = run(*arguments, "--json", "--out", out)
+    assert result.exit_code == 0, result.output
+    summary = json_told.summary(result.stdout)
+    assert json.loads((out / "summary.json").read_text()) == summary
+    return summary["cables"]
 
 
 def test_a_run_writes_what_it_promises(tmp_path: Path):
@@ -22,14 +39,13 @@ def test_a_run_writes_what_it_promises(tmp_path: Path):
     assert result.exit_code == 0, result.output
     names = {"results.npz", "frames.png", "space_time.png", "arrival.csv", "summary.json"}
     assert {p.name for p in out.iterdir()} == names | {"animation.gif"}
-    with np.load(out / "results.npz") as results:
-        assert results["v"].shape == (5, 401)
-        cable = Cable()
-        ours = simulate(
-            CrankNicolson(Equation(), cable), eq.gaussian(cable.x, 100), 0, [5, 10, 15, 20], dt=0.1
-        )
-        np.testing.assert_allclose(results["v"][-1], ours.v[-1, 0], 0, 1e-13)
-        np.testing.assert_array_equal(results["times"], [0, 5, 10, 15, 20])
+    found, cable = results(out), Cable()
+    ours = simulate(
+        CrankNicolson(Equation(), cable), eq.gaussian(cable.x, 100), 0, [5, 10, 15, 20], dt=0.1
+    )
+    assert found["v"].shape == (5, 401)
+    np.testing.assert_allclose(found["v"][-1], ours.v[-1, 0], 0, 1e-13)
+    np.testing.assert_array_equal(found["times"], [0, 5, 10, 15, 20])
     for name in ("frames.png", "space_time.png"):
         assert imread(out / name)[..., :3].std() > 0.05
     with Image.open(out / "animation.gif") as picture:
@@ -39,78 +55,129 @@ def test_a_run_writes_what_it_promises(tmp_path: Path):
     assert len(rows) == 402
 
 
-def test_json_is_all_there_is_on_standard_output(tmp_path: Path):
-    result = run("--end", 100, "--frames", 101, "--json", "--out", tmp_path / "a")
-    summary = json_told.summary(result.stdout)
-    (cable,) = summary["cables"]
-    assert 0.6 < cable["speed"] < 0.65
-    assert summary["steps"] > 100
-    assert json.loads((tmp_path / "a" / "summary.json").read_text()) == summary
-
-
 def test_a_sweep_solves_every_combination(tmp_path: Path):
-    result = run(
-        "--a",
-        "0.05:0.25:3",
-        "--epsilon",
-        "0.005,0.01",
-        "--end",
-        60,
-        "--frames",
-        61,
-        "--dt",
-        0.2,
-        "--json",
-        "--out",
-        tmp_path / "a",
-    )
-    cables = json_told.summary(result.stdout)["cables"]
-    pairs = [(c["a"], c["epsilon"]) for c in cables]
+    sweep = ("--a", "0.05:0.25:3", "--epsilon", "0.005,0.01", "--end", 60, "--frames", 61)
+    found = cables(tmp_path / "a", *sweep, "--dt", 0.2)
     grid = [(a, epsilon) for a in (0.05, 0.15, 0.25) for epsilon in (0.005, 0.01)]
-    np.testing.assert_allclose(pairs, grid)
-    assert cables[0]["speed"] > cables[2]["speed"]
-    with np.load(tmp_path / "a" / "results.npz") as results:
-        assert results["v"].shape == (61, 6, 401)
+    np.testing.assert_allclose([(c["a"], c["epsilon"]) for c in found], grid)
+    assert found[0]["speed"] > found[2]["speed"]
+    assert results(tmp_path / "a")["v"].shape == (61, 6, 401)
 
 
-def test_the_held_end_sends_waves_to_the_left(tmp_path: Path):
-    result = run("--initial", "rest", "--right", 1, "--end", 100, "--json", "--out", tmp_path / "a")
-    (cable,) = json_told.summary(result.stdout)["cables"]
-    assert cable["v_max"] > 0.9
-    assert 0.3 < cable["reached"] < 0.5
-
-
-def test_stimuli_and_schemes(tmp_path: Path):
+def test_ends_stimuli_and_schemes(tmp_path: Path):
+    (held,) = cables(tmp_path / "held", "--initial", "rest", "--right", 1, "--end", 100)
+    assert held["v_max"] > 0.9
+    assert 0.3 < held["reached"] < 0.5
     arguments = ("--initial", "rest", "--stimulus", "0.5,x=0:5,t=2:5", "--end", 30, "--frames", 31)
-    speeds = []
-    for scheme in ("explicit", "crank-nicolson", "adaptive", "chebyshev"):
-        result = run(*arguments, "--scheme", scheme, "--json", "--out", tmp_path / scheme)
-        speeds.append(json_told.summary(result.stdout)["cables"][0]["reached"])
-    assert speeds[0] == pytest.approx(speeds[1], abs=0.01)
-    assert speeds[0] == pytest.approx(speeds[2], abs=0.01)
-    assert speeds[0] == pytest.approx(speeds[3], abs=0.01)
-    assert speeds[0] > 0.05
+    reached = [
+        cables(tmp_path / scheme, *arguments, "--scheme", scheme)[0]["reached"]
+        for scheme in ("explicit", "crank-nicolson", "adaptive", "chebyshev")
+    ]
+    np.testing.assert_allclose(reached, reached[0], atol=0.01)
+    assert reached[0] > 0.05
 
 
 def test_a_run_continues_from_its_results(tmp_path: Path):
-    run("--end", 10, "--frames", 2, "--dt", 0.1, "--out", tmp_path / "a")
-    state = tmp_path / "a" / "results.npz"
-    run("--end", 10, "--frames", 2, "--dt", 0.1, "--initial", state, "--out", tmp_path / "b")
+    half, state = ("--end", 10, "--frames", 2, "--dt", 0.1), tmp_path / "a" / "results.npz"
+    run(*half, "--out", tmp_path / "a")
+    run(*half, "--initial", state, "--out", tmp_path / "b")
     run("--end", 20, "--frames", 2, "--dt", 0.1, "--out", tmp_path / "c")
-    with np.load(tmp_path / "b" / "results.npz") as b, np.load(tmp_path / "c" / "results.npz") as c:
-        np.testing.assert_allclose(b["v"][-1], c["v"][-1], 0, 1e-10)
+    b, c = (results(tmp_path / name)["v"][-1] for name in "bc")
+    np.testing.assert_allclose(b, c, 0, 1e-10)
+
+
+# --- repeated from its summary
+
+
+def assert_repeats(folder: Path, again: Path) -> dict:
+    """`again`: where the run of this folder is repeated."""
+    result = run(folder / "summary.json", "--out", again)
+    assert result.exit_code == 0, result.output
+    one, other = results(folder), results(again)
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+    summaries = [json.loads((f / "summary.json").read_text()) for f in (folder, again)]
+    for summary in summaries:
+        del summary["seconds"]
+    assert summaries[0] == summaries[1]
+    return summaries[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--scheme", "explicit", "--noise", 0.1, "--seed", 77),
+        ("--dt", 0.3, "--stimulus", "0.5,x=0:5.3,t=1:2,every=1.7", "--stimulus", "0.1,x=9:12"),
+        ("--scheme", "adaptive", "--right", 0.7, "--dx", 0.37, "--threshold", 0.4),
+        ("--scheme", "chebyshev", "--left", "periodic", "--right", "periodic", "--gamma", 1.7),
+        ("--a", "0.01:0.2:3", "--epsilon", "0.005,0.01", "--tolerance", 1e-5),
+        ("--backend", "cuda", "--dtype", "float32", "--scheme", "explicit"),
+    ],
+)
+def test_a_run_repeats_bit_for_bit_from_its_summary(monkeypatch, tmp_path: Path, arguments):
+    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    monkeypatch.setattr(gpu, "_working", None)
+    first = run(*SHORT, *arguments, "--out", tmp_path / "a")
+    assert first.exit_code == 0, first.output
+    summary = assert_repeats(tmp_path / "a", tmp_path / "b")
+    for name, value in zip(arguments[::2], arguments[1::2], strict=True):
+        kept = summary["settings"][name.lstrip("-")]
+        assert value in kept if isinstance(kept, list) else kept == type(kept)(value)
+
+
+def test_a_state_from_a_file_is_kept(tmp_path: Path):
+    """On the nodes it was used on; the file itself may be gone."""
+    state, x = tmp_path / "state.csv", np.linspace(-1, 33, 60)
+    table = np.array([x, np.exp(-((x - 15) ** 2) / 9), 0.1 * np.sin(x)]).T
+    rows = [",".join(map(repr, row)) for row in table.tolist()]
+    state.write_text("\n".join(["x,v,w", *rows, ""]))
+    assert run(*SHORT[:6], "--initial", state, "--out", tmp_path / "a").exit_code == 0
+    state.unlink()
+    for before, after in ("ab", "bc"):
+        again = run(tmp_path / before / "summary.json", "--out", tmp_path / after)
+        assert again.exit_code == 0, again.output
+        one, other = results(tmp_path / before), results(tmp_path / after)
+        np.testing.assert_array_equal([one["v"], one["w"]], [other["v"], other["w"]])
+    finer = ("--dx", 0.25, "--nodes", 121, "--out", tmp_path / "d")
+    assert run(tmp_path / "a" / "summary.json", *finer).exit_code == 0
+    a, d = (results(tmp_path / name)["v"] for name in "ad")
+    np.testing.assert_allclose(d[0, ::2], a[0], 0, 1e-12)
+
+
+def test_options_given_besides_prevail_and_another_version_is_told(tmp_path: Path):
+    stimulus, file = ("--stimulus", "0.5,x=0:5,t=1:2"), tmp_path / "a" / "summary.json"
+    assert run(*SHORT, *stimulus, "--dt", 0.1, "--out", tmp_path / "a").exit_code == 0
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"channelfit": "0.0.7"}))
+    changed = {"end": 2, "stimulus": ["0.3,t=0:1"], "scheme": "explicit", "dt": 0.05}
+    words = [w for k, v in changed.items() for w in (f"--{k}", v[0] if k == "stimulus" else v)]
+    result = run(file, *words, "--json", "--out", tmp_path / "b")
+    assert "written by channelfit 0.0.7" in result.stderr
+    kept = json_told.summary(result.stdout)["settings"]
+    assert changed.items() <= kept.items()
+    assert (kept["nodes"], kept["initial"]) == (61, "gaussian:15")
+
+
+# --- mistakes
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--scheme", "explicit", "--dt", 0.2], ["dt", "0.117"]),
+        (["--scheme", "runge-kutta", "--dt", 0.2], ["Runge-Kutta", "0.163"]),
         (["--left", "foo"], ["--left", "foo"]),
         (["--left", "periodic"], ["both ends"]),
         (["--initial", "bump"], ["bump"]),
         (["--initial", "gaussian:x"], ["--initial"]),
         (["--stimulus", "1,y=2:3"], ["--stimulus"]),
         (["--stimulus", "1,x=3:2"], ["--stimulus", "stretch"]),
+        (["--stimulus", "1,x=205:210"], ["stimulus", "205:210", "off the cable", "0 to 200"]),
+        (["--stimulus", "1,x=-7:-1,t=2:3"], ["stimulus", "-7:-1", "off the cable"]),
+        (["--end", 20, "--stimulus", "1,t=30:40"], ["30:40", "never comes", "0 to 20"]),
+        (["--stimulus", "1,t=-9:-1"], ["stimulus", "-9:-1", "never comes"]),
+        (["--nodes", 10**13], ["memory", "10,000,000,000,000 nodes", "TB", "--nodes"]),
+        (["--frames", 10**12], ["memory", "1000000000000 frames", "--frames"]),
         (["--a", "1:2"], ["--a", "1:2"]),
         (["--a", "0:1:1000", "--epsilon", "0:1:1001"], ["1001000"]),
         (["--a", "nan"], ["a: "]),
@@ -121,21 +188,76 @@ def test_a_run_continues_from_its_results(tmp_path: Path):
         (["--scheme", "chebyshev", "--backend", "cuda"], ["--scheme", "processor"]),
         (["--scheme", "explicit", "--tolerance", 1e-3], ["explicit", "no step control"]),
         (["--dt", 0.1, "--tolerance", 1e-3], ["not both"]),
+        (["--scheme", "auto", "--dt", 0.1], ["--dt", "--error"]),
+        (["--scheme", "auto", "--tolerance", 1e-3], ["--tolerance", "--error"]),
+        (["--scheme", "explicit", "--error", 1e-3], ["--error", "--scheme auto"]),
+        (["--scheme", "auto", "--error", -1], ["error", "positive"]),
+        (["--scheme", "auto", "--noise", 1], ["--noise"]),
         (["--out", Path(__file__).parent], ["not empty"]),
     ],
 )
-def test_mistakes_cost_one_line_and_exit_code_2(arguments, words):
+def test_mistakes_cost_one_line_and_exit_code_2(monkeypatch, tmp_path, arguments, words):
+    monkeypatch.chdir(tmp_path)
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     for word in words:
         assert word in result.stderr
 
 
-def test_help_imports_nothing_heavy():
-    code = (
-        "import sys; from channelfit.front.main import main\n"
-        "heavy = {'numpy', 'numba', 'scipy', 'matplotlib', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+def with_settings(**changed: object) -> str:
+    return json.dumps({"settings": {"nodes": 61, "end": 4.0, **changed}})
+
+
+def with_state(**changed: object) -> str:
+    state = {"x": [0.0, 1.0, 2.0], "v": [0.0, 1.0, 0.0]} | changed
+    return json.dumps({"settings": {}, "initial_state": state})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (bytes(range(256)), ["summary.json"]),
+        ('{\n"settings": {"nodes": 61,\n', ["not valid JSON", "line"]),
+        ("[1, 2]", ["an object"]),
+        ('{"settings": 3}', ["settings"]),
+        ("[" * 100_000, ["nested"]),
+        ('{"settings": {"nodes": ' + "9" * 5000 + "}}", ["not valid JSON"]),
+        ('{"settings": {"end": NaN}}', ["NaN"]),
+        ('{"settings": {"end": 1e999}}', ["--end", "inf"]),
+        ('{"settings": {"dt": 1e999}}', ["dt", "inf"]),
+        (with_settings(nodes=61.5), ["settings.nodes", "whole number", "61.5"]),
+        (with_settings(nodes=10**400), ["nodes"]),
+        (with_settings(nodes=True), ["settings.nodes", "true"]),
+        (with_settings(dx={"a": 1}), ["settings.dx"]),
+        (with_settings(a=0.01), ["settings.a", "text", "0.01"]),
+        (with_settings(a="__import__('os')"), ["--a", "__import__"]),
+        (with_settings(scheme="magic"), ["settings.scheme", "magic"]),
+        (with_settings(stimulus="0.5"), ["settings.stimulus", "list"]),
+        (with_settings(stimulus=[0.5]), ["settings.stimulus", "text"]),
+        (with_settings(animation="yes"), ["settings.animation", "true or false"]),
+        (with_settings(seed=-1), ["settings.seed", "-1"]),
+        (with_settings(sead=1), ["settings.sead", "Known", "seed"]),
+        (with_settings(out="/tmp/elsewhere"), ["settings.out"]),
+        (with_settings(initial="/etc/passwd"), ["settings.initial", "initial_state"]),
+        (json.dumps({"settings": {}, "initial_state": 7}), ["state"]),
+        (json.dumps({"settings": {}, "initial_state": {"x": [0, 1]}}), ["column v"]),
+        (with_state(x=[0, 2, 1]), ["increase"]),
+        (with_state(v=[0, {}, 1]), ["table"]),
+    ],
+)
+def test_a_summary_that_is_none_costs_one_message(tmp_path: Path, text, words):
+    file = tmp_path / "summary.json"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    result = run(file, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert not (tmp_path / "out").exists()
+    for word in words:
+        assert word in result.stderr
+    settled = [w for w in words if w.startswith("--") or w in ("dt", "nodes")]
+    assert settled or "summary.json" in result.stderr
+    missing = run(tmp_path / "none.json")
+    assert missing.exit_code == 2
+    assert "none.json" in missing.stderr

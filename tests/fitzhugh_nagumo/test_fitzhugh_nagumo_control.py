@@ -67,21 +67,6 @@ def test_the_first_steps_see_errors_of_both_signs(monkeypatch: Any) -> None:
     assert ours["shortest_step"] == pytest.approx(theirs["shortest_step"], rel=1e-4)
 
 
-def test_python_is_asked_once_a_frame_and_not_once_a_step(monkeypatch: Any) -> None:
-    calls = []
-    controlled = CrankNicolson.controlled
-
-    def counted(self: CrankNicolson, *arguments: Any) -> bool:
-        calls.append(0)
-        return controlled(self, *arguments)
-
-    monkeypatch.setattr(CrankNicolson, "controlled", counted)
-    monkeypatch.setattr(CrankNicolson, "advance", None)
-    run = simulate(CrankNicolson(Equation(), Cable()), 0.3, 0, [1, 5, 40])
-    assert run.facts["steps"] > 100
-    assert len(calls) == 3
-
-
 @pytest.mark.parametrize("name", ["one cable", "cables side by side"])
 def test_calls_may_end_between_frames(name: str, monkeypatch: Any) -> None:
     """Whatever is done in one call, the bits are the same; so a run can go on from any call."""

@@ -24,13 +24,11 @@ from channelfit.fitzhugh_nagumo.cuda.crank_nicolson_source import crank_nicolson
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, explicit_text
 from channelfit.reading.errors import InputError
 from support.cable_device import assert_same
+from support.cable_truth import ENDS, in_turns
 from support.cuda_host import compile_with_nvrtc
 
-ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic", "periodic")]
 
-
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("ends", "dtype"), in_turns(5, ENDS, ["float64"] * 4 + ["float32"]))
 def test_explicit_tiles(device, ends, dtype):
     """Small tiles, so that the cable has many: 5 nodes a thread, 11 steps a pass."""
     equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
@@ -40,8 +38,7 @@ def test_explicit_tiles(device, ends, dtype):
         assert_same(scheme, Explicit(equation, cable), 0.1, 38, driven=driven)
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("n_nodes", [3, 33, 64, 101, 401])
+@pytest.mark.parametrize(("ends", "n_nodes"), in_turns(6, ENDS, [3, 33, 64, 101, 401]))
 def test_explicit_whole_cables(device, ends, n_nodes):
     rng = np.random.default_rng(n_nodes)
     equation = Equation(a=rng.uniform(0, 0.3, 7), epsilon=rng.uniform(0, 0.1, 7))
@@ -50,8 +47,10 @@ def test_explicit_whole_cables(device, ends, n_nodes):
     assert_same(scheme, Explicit(equation, cable), 0.1, 45, 7)
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize(("n_nodes", "dt"), [(3, 0.3), (31, 4.0), (100, 0.1), (128, 1.0)])
+@pytest.mark.parametrize(
+    ("ends", "n_nodes", "dt"),
+    in_turns(9, ENDS, [3, 31, 100, 128, 3], [0.3, 4.0, 0.1]),
+)
 def test_crank_nicolson_whole_cables(device, ends, n_nodes, dt):
     """In one block of 32 threads with 4 nodes; a short ring goes around several times in a tile."""
     rng = np.random.default_rng(n_nodes)
@@ -65,9 +64,10 @@ def test_crank_nicolson_whole_cables(device, ends, n_nodes, dt):
         assert_same(scheme, reference, dt, 5, 3, driven, bound=1e-13)
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("n_nodes", [3, 63, 64, 65, 128, 129, 131, 1000])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("ends", "n_nodes", "dtype"),
+    in_turns(14, ENDS, [3, 63, 64, 65, 129, 131, 1000], ["float64", "float64", "float32"]),
+)
 def test_crank_nicolson_in_parts(device, monkeypatch, ends, n_nodes, dtype):
     """Parts of 64 nodes, of which the last may be one node; dt/dx^2 = 400: all feel each other."""
     monkeypatch.setattr(cuda_crank_nicolson, "_JOINERS", 4)
@@ -91,9 +91,11 @@ def test_crank_nicolson_in_parts(device, monkeypatch, ends, n_nodes, dtype):
         )
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize(("nodes", "threads", "dt"), [(8, 64, 0.1), (4, 128, 0.5), (8, 64, 0.02)])
-def test_crank_nicolson_tiles(device, ends, nodes, threads, dt):
+@pytest.mark.parametrize(
+    ("ends", "shape"), in_turns(5, ENDS, [(8, 64, 0.1), (4, 128, 0.5), (8, 64, 0.02)])
+)
+def test_crank_nicolson_tiles(device, ends, shape):
+    nodes, threads, dt = shape
     equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
     cable = Cable(1300, 0.5, *ends, stimulus=(Pulse(0.3, 3, 20),))
     scheme = CrankNicolsonCuda(
@@ -112,8 +114,7 @@ def test_crank_nicolson_tiles(device, ends, nodes, threads, dt):
         assert_same(scheme, reference, dt, 8, driven=driven, bound=2e-13)
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("solver", ["parts", "auto"])
+@pytest.mark.parametrize(("ends", "solver"), in_turns(5, ENDS, ["parts", "auto"] * 2 + ["auto"]))
 def test_crank_nicolson_of_ends_felt_from_afar(device, monkeypatch, ends, solver):
     """dt/dx^2 = 100: the usual tile is too short; wider ones, or one system over memory."""
     monkeypatch.setattr(cuda_crank_nicolson, "_WIDE", (8, 128, 1))
@@ -146,8 +147,9 @@ def test_wide_tiles_are_taken_where_they_must_be(device):
     assert chosen[2] is None
 
 
-@pytest.mark.parametrize("coupling", [1e3, 1e5])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("coupling", "dtype"), [(1e3, "float32"), (1e5, "float64"), (1e5, "float32")]
+)
 def test_strong_coupling_as_it_is_shipped(device, coupling, dtype):
     """Wide tiles and parts of the real sizes; float32 loses digits as dt/dx^2 grows."""
     cable = Cable(9001, (0.1 / coupling) ** 0.5, "no_flux", 0.3)
@@ -160,12 +162,6 @@ def test_strong_coupling_as_it_is_shipped(device, coupling, dtype):
     bound = 1e-10 if dtype == "float64" else min(1e-6 * coupling, 1e-2)
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(scheme.take(a), b, 0, bound)
-
-
-def test_crank_nicolson_in_single_precision(device):
-    cable = Cable(1300, 0.5)
-    scheme = CrankNicolsonCuda(Equation(), cable, "float32", nodes=8, threads=64, device=device)
-    assert_same(scheme, CrankNicolson(Equation(), cable), 0.1, 20)
 
 
 @pytest.mark.parametrize("make", [ExplicitCuda, CrankNicolsonCuda])
@@ -191,7 +187,7 @@ def test_a_newton_that_fails_is_told(device):
             scheme.take(out[0])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_the_text_compiles_for_a_device_without_spilling_much(dtype):
     """A kernel that spills its state to memory would be right, and slow."""
     texts = [
@@ -215,6 +211,7 @@ def test_levels_leave_nothing_that_is_felt():
     assert cyclic_levels(1e-20, 256) == 0
 
 
+@pytest.mark.integration
 def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
     """At sizes that mean nothing, with cuSPARSE left out."""
     benchmark = importlib.import_module("fhn_gpu")
@@ -229,7 +226,9 @@ def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
     for name, value in {**small, "CHECKED": 801, "CHECKED_STEPS": 3}.items():
         monkeypatch.setattr(benchmark, name, value)
     monkeypatch.setattr(benchmark, "cusparse", lambda *_: 1.0)
-    monkeypatch.setattr(benchmark, "rate", lambda scheme, v, w, *_: once(scheme, v, w))
+    monkeypatch.setattr(
+        benchmark, "rate", lambda scheme, v, w, *_: float(scheme.advance(v, w, 0.1, 2)[0].size)
+    )
     kept = []
     monkeypatch.setattr(benchmark, "finish", lambda *arguments: kept.extend(arguments[2]))
     monkeypatch.setattr(sys, "argv", ["fhn_gpu.py", "--quick"])
@@ -242,11 +241,7 @@ def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
     assert len([name for name in rows if "against one cuSPARSE solve" in name]) == 6
 
 
-def once(scheme, v, w):
-    out = scheme.advance(v, w, 0.1, 2)
-    return float(scheme.take(out[0]).size)
-
-
+@pytest.mark.integration
 def test_wall_times_are_drawn(device, monkeypatch, tmp_path):
     """Figures 5, 6, 13 and 14 at sizes that mean nothing, with cuSPARSE left out."""
     benchmark = importlib.import_module("fhn_wall_times")

@@ -8,11 +8,10 @@ from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _place, _step, _weights
 from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
 from channelfit.reading.errors import InputError
+from support.cable_truth import ENDS, in_turns
 
-# --- adaptive
 
-
-@pytest.mark.parametrize("ends", [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0)])
+@pytest.mark.parametrize("ends", ENDS[:3])
 def test_a_tolerance_of_nothing_is_the_uniform_grid(ends):
     cable = Cable(301, 0.5, *ends, stimulus=(Pulse(0.2, 5, 20, 1, 3),))
     v = eq.gaussian(cable.x, 60)
@@ -64,8 +63,7 @@ def test_curvature_needs_fewer_nodes_for_the_same_wave():
     assert np.abs(published.v[0, 0] - uniform).max() < 0.2
 
 
-@pytest.mark.parametrize("monitor", ["curvature", "indicators"])
-@pytest.mark.parametrize("ends", [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0)])
+@pytest.mark.parametrize(("ends", "monitor"), in_turns(4, ENDS[:3], ["curvature", "indicators"]))
 def test_adaptive_on_the_device(device, monitor, ends):
     """The same grids, the same values, for cables that differ."""
     equation = Equation(a=np.array([0.01, 0.1, 0.2]), epsilon=np.array([0.01, 0.02, 0.005]))

@@ -176,17 +176,6 @@ def test_noise_far_along_a_long_run() -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-14)
 
 
-def test_a_whole_number_for_a_float_is_not_compiled_anew() -> None:
-    limit = Explicit(Equation(), Cable(64, 1))  # a spacing that is a whole number
-    v, w = np.full((1, 64), 0.3), np.zeros((1, 64))
-    ours = limit.advance(v, w, 0.05, 3)
-    module = import_module(NAME + "explicit")
-    before = {made.own for made in module._tiles._made.values()}
-    theirs = Explicit(Equation(), Cable(64, 1.0)).advance(v, w, 0.05, 3)
-    assert {made.own for made in module._tiles._made.values()} == before
-    np.testing.assert_array_equal(ours, theirs)
-
-
 @pytest.mark.parametrize("asked", ["len(x)", "x.size > 0", "x.shape[0] > 0"])
 def test_no_element_is_read_of_an_array_that_has_none(asked: str) -> None:
     text = f"def pick(x, i):\n    return x[i] if {asked} else 0.5\n"

@@ -87,7 +87,7 @@ def test_runs_of_both_backends_agree(device):
     assert abs(order(steps, errors) - 4) < 0.2
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_the_text_compiles_without_spilling(dtype):
     """At the sizes that are shipped, and at the largest that a thread takes."""
     most = RungeKuttaCuda.most_nodes[dtype]

@@ -23,7 +23,7 @@ from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda
 from channelfit.reading.errors import InputError
-from support.cable_truth import order, truth
+from support.cable_truth import in_turns, order, truth
 
 SCHEMES = {
     "explicit": lambda e, c, d: Explicit(e, c),
@@ -46,8 +46,10 @@ EXACT_GRIDS = {
 # --- where and when
 
 
-@pytest.mark.parametrize("monitor", ["curvature", "indicators"])
-@pytest.mark.parametrize("place", [(101, 103), (0, 2), (77.3, 77.4)])
+@pytest.mark.parametrize(
+    ("place", "monitor"),
+    in_turns(3, [(101, 103), (0, 2), (77.3, 77.4)], ["curvature", "indicators"]),
+)
 def test_a_resting_grid_has_nodes_where_a_stimulus_begins(device, monitor, place):
     """Long after the grid has coarsened; the uniform grid is the truth."""
     cable = Cable(stimulus=(Pulse(2.0 / min(1, place[1] - place[0]), *place, 20, 25),))
@@ -120,7 +122,7 @@ def test_pulses_denser_than_steps_act_by_their_mean():
 # --- how much
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(3, 60), st.floats(0.01, 3), st.floats(-9, 40), st.floats(1e-3, 90), st.floats(-5, 5)
 )
@@ -154,8 +156,7 @@ def test_the_rings_last_stretch_counts():
     assert drive[21] == 0
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize("place", [(0, 5), (17, 25), (3.3, 3.4)])
+@pytest.mark.parametrize(("name", "place"), in_turns(9, [*SCHEMES], [(0, 5), (17, 25), (3.3, 3.4)]))
 def test_every_scheme_delivers_the_charge(device, name, place):
     """Of a stimulus so weak that nothing but diffusion acts on it, and diffusion conserves."""
     ends = ("periodic", "periodic")
@@ -168,8 +169,9 @@ def test_every_scheme_delivers_the_charge(device, name, place):
         assert np.sum(v * cable.cells) == pytest.approx(2.5e-12 * (end - place[0]), rel=bound)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize("place", [(0, 5), (15, 20), (-3, 4.1), (7.1, 9.63)])
+@pytest.mark.parametrize(
+    ("name", "place"), in_turns(9, [*SCHEMES], [(0, 5), (15, 20), (-3, 4.1), (7.1, 9.63)])
+)
 def test_order_in_space_under_a_stimulus(device, name, place):
     """At an end, past one, and with edges between nodes; the same steps on every grid."""
     length, t = 20.0, 0.5 if "CUDA" in name else 2.0
