@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from channelfit.pieces.kept import Kept
+from channelfit.pieces.kept import Kept, expect
 from channelfit.pieces.work import Here, pieces_done, seconds_left
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Score
@@ -299,3 +299,14 @@ def test_a_journal_whose_answers_are_cut_with_their_checksums_is_refused(tmp_pat
         journal.close(True)
     file.write_bytes(whole)
     assert Journaled(scorer, Journal(file)).score(parameters).cost.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros((3, 2)), np.zeros((4, 3)), np.zeros(4), np.zeros((4, 2), int), None]
+)
+def test_a_kept_result_of_another_shape_or_kind_is_refused(array: np.ndarray | None) -> None:
+    shapes = {"x": ("f", (4, 2)), "y": ("iu", (None,))}
+    good = {"x": np.zeros((4, 2)), "y": np.zeros(7, int)}
+    expect(good, shapes)
+    with pytest.raises(InputError, match="x"):
+        expect({"y": good["y"]} if array is None else {**good, "x": array}, shapes)
