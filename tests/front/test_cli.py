@@ -167,6 +167,7 @@ def test_float32_is_scored_again_in_float64(tmp_path):
     assert "float32 was off by at most" in result.stdout
 
 
+@pytest.mark.integration
 def test_reference_backend_agrees_with_cpu(finished, tmp_path):
     result = fit_small(tmp_path / "x", "--json", backend="reference")
     assert result.exit_code == 0, result.output
@@ -312,6 +313,7 @@ def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
     assert best == pytest.approx(float(history[-1].split(",")[3]), rel=1e-6)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to a single child there")
 def test_interrupt_saves_the_best_so_far(tmp_path):
     out = tmp_path / "x"
@@ -462,6 +464,7 @@ def test_text_of_every_function_can_be_read_back():
     np.testing.assert_allclose(evaluate(again, values), evaluate(expression, values), rtol=1e-12)
 
 
+@pytest.mark.integration
 def test_validate_without_neuron_says_how_to_get_it(tmp_path):
     (tmp_path / "neuron.py").write_text("raise ImportError('not here')", encoding="utf-8")
     done = subprocess.run(
@@ -541,6 +544,7 @@ def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_p
     assert "2.0 MB" in doctor.cache().state
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "command",
     [
@@ -666,6 +670,7 @@ def channelfit(*arguments, **settings):
     )
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
 @pytest.mark.parametrize(
     "call", [["--help"], ["show", MODEL_B], ["show", MODEL_B, "--source", "cpu"]]
@@ -678,6 +683,7 @@ def test_standard_output_on_a_full_device(call: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.integration
 def test_a_terminal_without_the_characters_of_a_file(tmp_path: Path) -> None:
     text = MODEL_B.read_text(encoding="utf-8")
     (tmp_path / "m.yaml").write_text(text.replace("Potassium", "漢字 µ"), encoding="utf-8")

@@ -111,6 +111,7 @@ def test_two_experiments_and_weights(model, protocol, recorded):
     assert other.shape == second.shape
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["frame", "mapping", "recording"])
 def test_currents_of_every_kind(kind, model, protocol, recorded, fitted, tmp_path):
     names = [f"sweep {k}" for k in range(len(recorded))]

@@ -34,6 +34,7 @@ def test_the_package_loads_nothing():
     assert not loaded("import channelfit") & (HEAVY | {"click"})
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command) or "channelfit")
 def test_help_loads_nothing(command):
     code = (
@@ -51,6 +52,7 @@ def test_help_is_there():
         assert ended.value.code == 0
 
 
+@pytest.mark.integration
 def test_a_fit_is_read_without_libraries_of_pictures_and_of_numerics():
     assert not loaded("import channelfit.search.fit_file") & {
         "scipy",
@@ -60,6 +62,7 @@ def test_a_fit_is_read_without_libraries_of_pictures_and_of_numerics():
     }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("model", ["model_b", "herg_markov"])
 def test_a_score_loads_what_it_uses(model):
     code = """
@@ -74,6 +77,7 @@ make_scorer(fit.problem, "cpu").score(fit.problem.model.values()[:, None])
     assert not loaded(code, ROOT / "models" / f"{model}.yaml") & unused
 
 
+@pytest.mark.integration
 def test_what_draws_loads_nothing_that_computes():
     """It gets ready while another process computes, and should be the first to be."""
     found = loaded("import channelfit.results.report.plots")

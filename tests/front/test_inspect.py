@@ -448,6 +448,7 @@ def test_shipped_models_are_found_by_name(name: str) -> None:
 # --- real recordings -----------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @needs_data
 def test_an_unknown_abf_whose_steps_are_a_list_leads_to_a_fitted_channel(tmp_path: Path) -> None:
     """By the commands of docs/recordings.md, on a file that does not come with the program."""
@@ -476,6 +477,7 @@ LISTED = [
 ]
 
 
+@pytest.mark.integration
 @needs_data
 @pytest.mark.parametrize("file", LISTED, ids=lambda file: file.name)
 def test_every_real_file_is_inspected(file: Path, here: Path) -> None:

@@ -59,6 +59,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     return folder, run("optimize", MODEL, *SMALL, "--out", folder, "--json")
 
 
+@pytest.mark.integration
 def test_a_fit_is_told_line_by_line(fitted: tuple[Path, Result]) -> None:
     folder, result = fitted
     lines = check(result.stdout, "optimize")
@@ -145,6 +146,7 @@ def test_a_mistake_is_the_last_line(tmp_path: Path) -> None:
         assert end["reason"] in " ".join(result.stderr.split("Error: ")[1].splitlines())
 
 
+@pytest.mark.integration
 def test_what_is_cut_off_says_so(tmp_path: Path) -> None:
     """And keeps its best so far, which the last line shows."""
     words = [
@@ -281,6 +283,7 @@ def test_the_guide_shows_the_table_of_the_program() -> None:
     assert shown == markdown()
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
 def test_a_closed_standard_output_is_told(tmp_path: Path) -> None:
     """As some services begin a command, or `>&-`."""
@@ -298,6 +301,7 @@ def test_a_closed_standard_output_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
 @pytest.mark.parametrize(
     "words",

@@ -169,6 +169,7 @@ def test_the_clamp_of_a_file_is_in_its_starter_fit_and_is_read_back(here: Path) 
     assert done.stdout.split() == ["cell-protocol.yaml", "cell-model.yaml", "cell-fit.yaml"]
 
 
+@pytest.mark.integration
 def test_a_fit_with_the_clamp_of_the_file_finds_the_channel_and_one_without_does_not(
     here: Path,
 ) -> None:
