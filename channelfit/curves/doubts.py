@@ -85,20 +85,23 @@ def with_outliers(task: Task, fits: Fits, first: int, at_once: int) -> np.ndarra
     return found
 
 
+def reach_of(task: Task, fits: Fits) -> np.ndarray:
+    """(n_sets,) standard errors from a value to an end of its interval."""
+    from scipy import special  # loaded only where it is needed
+
+    tail = 0.5 + LEVEL / 2
+    if task.curve.likelihood == "poisson":
+        return np.full(len(fits.flags), special.ndtri(tail))
+    return np.asarray(special.stdtrit(np.maximum(fits.counted - len(task.lower), 1), tail))
+
+
 def intervals(task: Task, fits: Fits) -> np.ndarray:
     """(n_sets, n_free, 2) both ends of 95 % intervals; NaN where there is no error.
 
     They use Student's t with the degrees of freedom that are left, for counts the normal
     distribution, and are even in the logarithm of a parameter of that scale.
     """
-    from scipy import special  # loaded only where it is needed
-
-    tail = 0.5 + LEVEL / 2
-    if task.curve.likelihood == "poisson":
-        reach = np.full(len(fits.flags), special.ndtri(tail))
-    else:
-        reach = special.stdtrit(np.maximum(fits.counted - len(task.lower), 1), tail)
-    values, wide = fits.values, reach[:, None] * fits.errors
+    values, wide = fits.values, reach_of(task, fits)[:, None] * fits.errors
     logarithmic = np.array([p.scale == "log" for p in task.curve.free], bool)
     with np.errstate(all="ignore"):
         factor = np.exp(np.minimum(wide / np.abs(values), 700.0))

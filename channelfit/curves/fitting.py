@@ -240,7 +240,7 @@ class Task:
                 free = np.asarray(fits.values[a:b], float).T[:, :, None]
                 f = np.broadcast_to(self.curve.values(at, free), z.shape)
                 sigma = sigma_of(self.data, first + a, first + b)
-                parts = _deviance(f, z) if poisson else parts_of_cost(self.curve, f, z, sigma)
+                parts = costs_of_points(self.curve, f, z, sigma)
                 cost = parts.sum(axis=1, where=seen)
                 size = (z if poisson else (z / sigma) ** 2).sum(axis=1, where=seen)
                 apart = np.abs(cost - fits.cost[a:b]) > 1e3 * rounding * cost + rounding * size
@@ -383,6 +383,11 @@ def cautions(curve: Curve, groups: Iterable[DataSets], place: str) -> Iterator[C
             "not all values are whole numbers",
             "Poisson's likelihood is one of counts; in other units all errors are wrong",
         )
+
+
+def costs_of_points(curve: Curve, f: np.ndarray, z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+    """What each point adds to the cost of a curve f."""
+    return _deviance(f, z) if curve.likelihood == "poisson" else parts_of_cost(curve, f, z, sigma)
 
 
 def _deviance(f: np.ndarray, z: np.ndarray) -> np.ndarray:

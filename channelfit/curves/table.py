@@ -12,8 +12,8 @@ import numpy as np
 from channelfit.curves.batch import Piece
 from channelfit.curves.curve import Curve
 from channelfit.curves.data_files import labels_of
-from channelfit.curves.doubts import intervals
 from channelfit.curves.fitting import DataSets, Task
+from channelfit.curves.profiles import chosen_intervals
 from channelfit.reading.csv_tables import cell, csv_rows
 
 #: Values of a piece that are kept for the summary, at most.
@@ -34,14 +34,17 @@ class FitTable:
 
     Arguments:
         file: takes the table, UTF-8. grouped: whether rows come out of order and are sorted by
-            `finish`.
+            `finish`. profiles: whether data sets to be checked have profile intervals.
 
     Attributes:
         counts: data sets by quality. reasons: data sets by reason.
         shown: what a picture needs of all of them.
     """
 
-    def __init__(self, file: IO[bytes], curve: Curve, swarm: bool, grouped: bool) -> None:
+    def __init__(
+        self, file: IO[bytes], curve: Curve, swarm: bool, grouped: bool, profiles: bool = False
+    ) -> None:
+        self.profiles = profiles
         self._file, self.curve, self.grouped = file, curve, grouped
         self.counts: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
@@ -56,6 +59,7 @@ class FitTable:
         both = [x for pair in zip(names, errors, strict=True) for x in pair]
         more += [f"{name}_{end}" for name in names for end in ("lower", "upper")]
         self.columns = ["set", *both, *more, "cost", "points", "steps", "quality", "reason"]
+        self.columns += ["intervals"] if profiles else []
         self._file.write(csv_rows([self.columns]).encode())
 
     def finish(self) -> None:
@@ -68,7 +72,8 @@ class FitTable:
         told = task.reasons(fits, piece.first)
         n = fits.values.shape[1]
         both = np.stack([fits.values, fits.errors], axis=2).reshape(-1, 2 * n)
-        ends = intervals(task, fits).reshape(-1, 2 * n)
+        ends, kinds = chosen_intervals(task, fits, told, self.profiles, piece.first)
+        ends = ends.reshape(-1, 2 * n)
         spread = [fits.spread] if fits.spread is not None else []
         parts = [both, *spread, ends, fits.cost[:, None]]
         numbers = np.concatenate(parts, axis=1)
@@ -78,7 +83,8 @@ class FitTable:
         counted, steps = fits.counted.astype(int).tolist(), fits.steps.astype(int).tolist()
         for k, (values, (quality, reason)) in enumerate(zip(numbers.tolist(), told, strict=True)):
             text = (row % tuple(values)).replace("nan", "")
-            line = f"{cell(labels[k])},{text},{counted[k]},{steps[k]},{quality},{cell(reason)}\n"
+            line = f"{cell(labels[k])},{text},{counted[k]},{steps[k]},{quality},{cell(reason)}"
+            line += f",{kinds[k]}\n" if self.profiles else "\n"
             lines.append(line.encode())
         if self.grouped:
             assert task.data.places is not None

@@ -12,8 +12,8 @@ import numpy as np
 from channelfit.curves.batch import Settings, fit_curve
 from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.data_files import with_sigma
-from channelfit.curves.doubts import intervals
 from channelfit.curves.fitting import DataSets, Task, cautions
+from channelfit.curves.profiles import INTERVALS, chosen_intervals
 from channelfit.front.progress import PythonScreen
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
@@ -25,7 +25,7 @@ class CurveFits:
 
     Attributes:
         names, units: of the free parameters.
-        intervals: (n_sets, n_free, 2) both ends of 95 % intervals, of Student's t.
+        intervals: (n_sets, n_free, 2) both ends of 95 % intervals.
         values, errors: (n_sets, n_free) parameters and their standard errors, NaN where none are.
         cost: (n_sets,) sum of squares of residuals, by `sigma` where that is given; twice the loss
             of SciPy's least_squares; or Poisson's deviance.
@@ -72,6 +72,7 @@ def fit_curves(
     f_scale: float | None = None,
     method: str = "least-squares",
     covariances: bool = False,
+    intervals: str = "t",
     seed: int = 0,
     backend: str = "auto",
     dtype: str = "float64",
@@ -93,6 +94,8 @@ def fit_curves(
             or in standard errors where `sigma` is given; by default the curve's, or 1 of these.
         method: "least-squares", or "swarm" for a particle swarm for each data set.
         covariances: whether these are wanted beside the standard errors.
+        intervals: "t" by Student's t, or "profile" for data sets to be checked by the profile
+            likelihood; infinite where the data set no end.
         seed: of swarms. backend: "auto", "cpu" or "cuda". dtype: "float64", or "float32" on a GPU.
 
     Raises:
@@ -144,11 +147,14 @@ def fit_curves(
         whole = with_sigma(whole, _array(sigma))
     if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
         raise InputError(f"a seed is a whole number from 0 to 2**63 - 1, not {shown(seed)}")
+    if intervals not in INTERVALS:
+        raise InputError(f"intervals: {shown(intervals)} is not one of {', '.join(INTERVALS)}")
     PythonScreen("").warn(cautions(formula, [whole], "data"))
     settings = Settings(backend, dtype, method, covariances, int(seed))
     fits = fit_curve(formula, whole, settings)
     task = Task.of(formula, whole)
     told = task.reasons(fits)
+    ends, _ = chosen_intervals(task, fits, told, intervals == "profile")
     return CurveFits(
         tuple(p.name for p in formula.free),
         tuple(p.unit for p in formula.free),
@@ -158,7 +164,7 @@ def fit_curves(
         tuple(quality for quality, _ in told),
         tuple(reason for _, reason in told),
         fits.covariances,
-        intervals(task, fits),
+        ends,
     )
 
 

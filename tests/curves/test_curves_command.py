@@ -613,6 +613,13 @@ def test_standard_errors_come_from_columns_and_arrays(tmp_path: Path, shared: bo
     assert [float(row["half"]) for row in rows] == pytest.approx(fits["half"], rel=1e-9)
     assert [float(row["cost"]) for row in rows] == pytest.approx(fits.cost, rel=1e-9)
     assert rows[0]["reason"] == "1 of 15 points are not numbers and were left out"
+    given = ("--out", tmp_path / "p", "--intervals", "profile", "--backend", "cpu")
+    done = run("boltzmann", tmp_path / "wide.csv", "--sigma", "sem", *given)
+    profiled = rows_of(tmp_path / "p.csv")
+    assert [row["intervals"] for row in profiled] == ["profile", "t"]
+    if not shared:
+        assert profiled[0]["half_upper"] != rows[0]["half_upper"]
+        assert profiled[1]["half_upper"] == rows[1]["half_upper"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
+from scipy.optimize import least_squares
 
 import channelfit as cf
 from channelfit.curves.cpu import fit_on_cpu
@@ -227,6 +229,75 @@ def test_intervals_of_weighted_and_of_robust_fits_hold_the_truth(loss: str) -> N
     truth = np.array([0.2, 1.0, 6.0])
     held = ((fits.intervals[:, :, 0] < truth) & (fits.intervals[:, :, 1] > truth)).mean(axis=0)
     assert held == pytest.approx(0.95, abs=0.02 if loss == "linear" else 0.03)
+
+
+def test_profile_intervals_hold_the_truth_and_meet_scipy() -> None:
+    """Two exponentials that are hard to part; at an end the least cost has grown as it may."""
+    random, n = np.random.default_rng(3), 80
+    t, fast, ratio = np.linspace(0, 100, 120), random.uniform(5, 15, n), random.uniform(1.8, 3, n)
+    truth = np.stack([np.zeros(n), np.full(n, 0.6), fast, np.full(n, 0.5), fast * ratio], axis=1)
+    at = truth.T[:, :, None]
+    clean = at[1] * np.exp(-t / at[2]) + at[3] * np.exp(-t / at[4])
+    data = clean + 0.02 * random.standard_normal(clean.shape)
+    held = {}
+    for kind in ("t", "profile"):
+        fits = cf.fit_curves("double_exponential", data, t, intervals=kind)
+        assert fits.intervals is not None
+        check = np.array(fits.quality) == "check"
+        held[kind] = (fits.intervals[:, :, 0] <= truth) & (truth <= fits.intervals[:, :, 1])
+    assert check.sum() > 50
+    assert held["t"][check].mean() < 0.9 < held["profile"][check].mean()
+    curve = load_curve("double_exponential")
+    lower, upper = curve.bounds({curve.inputs[0]: t})
+    allowed, compared = stats.t.ppf(0.975, 115) ** 2 / 115, 0
+    for s in np.flatnonzero(check)[:3]:
+        for j, side in ((1, 0), (2, 1), (4, 1)):
+            end = fits.intervals[s, j, side]
+            if end in (lower[j], upper[j]) or not np.isfinite(end):
+                continue
+            others = [k for k in range(5) if k != j]
+
+            def residuals(q: np.ndarray, s: int = s, j: int = j, end: float = end) -> Any:
+                return curve.values({curve.inputs[0]: t}, np.insert(q, j, end)) - data[s]
+
+            low, high = lower[others], upper[others]
+            if j in (2, 4):  # the other time constant stays on its side
+                ends = high if j == 4 else low
+                ends[others.index(6 - j)] = end
+            starts = np.random.default_rng(s).uniform(0.7, 1.4, (8, 4)) * fits.values[s][others]
+            least = min(
+                least_squares(residuals, np.clip(q, low, high), bounds=(low, high)).cost
+                for q in starts
+            )
+            assert 2 * least == pytest.approx(fits.cost[s] * (1 + allowed), rel=3e-4)
+            compared += 1
+    assert compared >= 6
+
+
+@pytest.mark.parametrize("kind", ["linear", "soft_l1", "poisson"])
+def test_profiles_of_a_parabola_are_intervals_by_t(kind: str) -> None:
+    """Of a straight line under all costs; a bound ends an interval, and so does no data."""
+    x = np.arange(40.0)
+    line = {"inputs": "x", "parameters": {"a": {"range": [0, 900]}, "b": {}}, "curve": "a + b*x"}
+    random = np.random.default_rng(4)
+    data = random.poisson(400 + 20 * x, (6, 40)).astype(float)
+    given = {"poisson": {"likelihood": "poisson"}, "soft_l1": {"loss": "soft_l1", "f_scale": 60}}
+    data[:, 5] = np.nan  # which makes them sets to be checked
+    fits, other = (
+        cf.fit_curves(line, data, x, intervals=kind_of, **given.get(kind, {}))
+        for kind_of in ("t", "profile")
+    )
+    assert fits.intervals is not None
+    assert other.intervals is not None
+    np.testing.assert_allclose(
+        (other.intervals - fits.values[:, :, None]) / (fits.intervals - fits.values[:, :, None]),
+        1.0,
+        rtol={"linear": 3e-3, "poisson": 0.02, "soft_l1": 0.12}[kind],
+    )
+    bounded = line | {"parameters": {"a": {"range": [0, 400.5]}, "b": {}}}
+    fits = cf.fit_curves(bounded, data + 30, x, intervals="profile")
+    assert fits.intervals is not None
+    assert np.all(fits.intervals[:, 0, 1] == 400.5)
 
 
 def test_intervals_of_few_points_hold_the_truth() -> None:

@@ -73,6 +73,7 @@ def _fit(
     iterations: int,
     seed: int,
     covariance: bool,
+    intervals: str,
     quiet: bool,
     min_ok: int | None = None,
     cluster: str | None = None,
@@ -104,6 +105,7 @@ def _fit(
         "iterations": iterations,
         "seed": seed,
         "covariance": covariance,
+        "intervals": intervals,
         "min_ok": min_ok,
     }
     read = [Path(curve), data, *files.values(), *([Path(sigma)] if sigma else [])]
@@ -121,7 +123,8 @@ def _fit(
             with open_cluster(cluster, screen.say) as doer:
                 if cluster is None:  # a GPU leaves the processor free to write
                     doer = Here(ahead=chosen == "cuda")
-                table = _tabled(work, doer, kept, run, screen, prefix, data)
+                profiles = intervals == "profile"
+                table = _tabled(work, doer, kept, run, screen, prefix, data, profiles)
             seconds = time.perf_counter() - began
             n_sets = sum(len(group.values) for group in groups)
             written = [_beside(prefix, ".csv")]
@@ -171,6 +174,7 @@ def _tabled(
     screen: SearchScreen,
     prefix: Path,
     data: Path,
+    profiles: bool,
 ) -> FitTable:
     """The table of all fits, and the covariances where they are wanted, written in order."""
     groups, settings, earlier = work.groups, work.settings, kept.keys
@@ -178,7 +182,7 @@ def _tabled(
     swarm, several = settings.method == "swarm", len(groups) > 1
     with ExitStack() as files:
         file = files.enter_context(whole(_beside(prefix, ".csv"), run.folder))
-        table = FitTable(file, work.curve, swarm, several)
+        table = FitTable(file, work.curve, swarm, several, profiles)
         covariances = None
         if settings.covariances:
             file = files.enter_context(whole(_beside(prefix, "-covariance.npy"), run.folder))

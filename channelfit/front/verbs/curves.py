@@ -115,6 +115,14 @@ def unfinished(prefix: Path) -> Path:
     is_flag=True,
     help="Also write PREFIX-covariance.npy (n_sets, n, n), parameters in the table's order.",
 )
+@click.option(
+    "--intervals",
+    type=click.Choice(["t", "profile"]),
+    default="t",
+    show_default=True,
+    help="95 % intervals by Student's t, or for data sets to be checked by the profile likelihood, "
+    "which takes longer (some tenths of a second each).",
+)
 @min_ok_option
 @cluster_option
 @click.option("--quiet", is_flag=True, help="Print the table's path and nothing else.")
@@ -148,7 +156,7 @@ def curves(context: click.Context, /, **given: Any) -> None:
     \b
     Examples
       channelfit curves boltzmann activation.csv --fix low=0
-      channelfit curves double_exponential tails.csv --out fits/tails
+      channelfit curves double_exponential tails.csv --intervals profile --out fits/tails
       channelfit curves gaussian_2d spots.npy --likelihood poisson
       channelfit curves my_curve.yaml plate.csv --covariance
       channelfit curves boltzmann activation.csv --sigma sem --loss soft_l1
