@@ -618,8 +618,8 @@ def test_standard_errors_come_from_columns_and_arrays(tmp_path: Path, shared: bo
     profiled = rows_of(tmp_path / "p.csv")
     assert [row["intervals"] for row in profiled] == ["profile", "t"]
     if not shared:
-        assert profiled[0]["half_upper"] != rows[0]["half_upper"]
-        assert profiled[1]["half_upper"] == rows[1]["half_upper"]
+        assert profiled[0]["slope_upper"] != rows[0]["slope_upper"]
+        assert profiled[1]["slope_upper"] == rows[1]["slope_upper"]
 
 
 @pytest.mark.parametrize(
