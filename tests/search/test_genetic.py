@@ -57,32 +57,6 @@ def test_philox_gives_the_published_words(counter, key, expected):
     assert philox((np.array([first], dtype=np.uint64), *rest), key).tolist() == [list(expected)]
 
 
-def python_philox(counter, key):
-    """The cipher once more in whole numbers of Python, straight from the paper."""
-    x0, x1, x2, x3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        p0, p1 = 0xD2511F53 * x0, 0xCD9E8D57 * x2
-        x0, x1, x2, x3 = (
-            (p1 >> 32) ^ x1 ^ k0,
-            p1 & 0xFFFFFFFF,
-            (p0 >> 32) ^ x3 ^ k1,
-            p0 & 0xFFFFFFFF,
-        )
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return [x0, x1, x2, x3]
-
-
-WORD = st.integers(0, 2**32 - 1)
-
-
-@given(st.lists(st.tuples(WORD, WORD, WORD, WORD), min_size=1, max_size=5), WORD, WORD)
-def test_philox_agrees_with_whole_number_arithmetic(counters, k0, k1):
-    columns = [np.array(column, dtype=np.uint64) for column in zip(*counters, strict=True)]
-    expected = [python_philox(counter, (k0, k1)) for counter in counters]
-    assert philox(columns, (k0, k1)).tolist() == expected
-
-
 def test_uniform_draws_stay_below_one():
     last = np.array([0, 0xFFFFFFFF], dtype=np.uint32)
     assert uniform(last, last).tolist() == [0.0, 1 - 2.0**-53]

@@ -3,6 +3,7 @@ NumPy version, bit for bit, and the loop that does not wait for them."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 
 from channelfit.model.channel import Parameter
 from channelfit.problem.statuses import N_STATUSES
-from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.choose import make_optimizer
@@ -23,6 +23,7 @@ from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.space import SearchSpace
 from support.cuda_host import compile_with_nvrtc, host_program
+from support.landscapes import NumpyInDisguise
 from support.truths import slow_but
 
 
@@ -139,8 +140,9 @@ SIZES = [1, 2, 3, 4, 15, 16, 17, 255, 256, 257, 258, 511, 512, 513, 1023, 1025, 
 KINDS = ["none fails", "some fail", "all fail", "all fail at first"]
 
 
-@pytest.mark.parametrize("population", SIZES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("population", "kind"), [*zip(SIZES, itertools.cycle(KINDS), strict=False)]
+)
 def test_a_run_has_the_same_bits_as_on_the_host(population, kind):
     settings = {"crossover_rate": 0.6, "mutation_rate": 0.05}
     seed = 2**63 + population
@@ -148,7 +150,7 @@ def test_a_run_has_the_same_bits_as_on_the_host(population, kind):
     assert_same_run(host, on_host(9, population, seed, **settings), kind)
 
 
-@pytest.mark.parametrize("n_parameters", [1, 2, 7, 8, 15, 16, 17, 31, 33])
+@pytest.mark.parametrize("n_parameters", [1, 7, 16, 17, 33])
 def test_any_number_of_parameters(n_parameters):
     initial = np.random.default_rng(1).random((n_parameters, 5))
     initial[0, :2] = [0.0, 1.0]
@@ -157,7 +159,7 @@ def test_any_number_of_parameters(n_parameters):
     assert_same_run(host, on_host(n_parameters, 300, 7, 0.8, 0.02, initial=initial), "none fails")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25)
 @given(
     population=st.integers(1, 700),
     seed=st.integers(0, 2**64 - 1),
@@ -186,20 +188,6 @@ def test_many_blocks_reduce_to_one_elite():
     assert device.best.tolist() == [200_000 / n]
 
 
-def test_ask_and_tell_alone_serve_as_well():
-    host, device = Genetic(4, 101, 5), on_host(4, 101, 5)
-    for generation in range(4):
-        expected = host.ask()
-        np.testing.assert_array_equal(device.ask(), expected)
-        np.testing.assert_array_equal(device.ask(), expected)
-        cost = costs(101, generation, "some fail")
-        host.tell(expected, cost)
-        device.tell(device.ask() if generation % 2 else expected, cost.astype(np.float64))
-    assert device.best_cost == host.best_cost
-    with pytest.raises(ValueError, match="do not fit together"):
-        device.tell(np.zeros((4, 5)), np.zeros(4))
-
-
 def test_fewer_or_more_candidates_than_the_population_may_be_told():
     host, device = Genetic(4, 50, 5, 0.5, 0.1), on_host(4, 50, 5, 0.5, 0.1)
     for n in (20, 90, 50):
@@ -209,20 +197,10 @@ def test_fewer_or_more_candidates_than_the_population_may_be_told():
         np.testing.assert_array_equal(device.ask(), host.ask())
 
 
-def test_what_was_told_is_not_written_over():
-    device = on_host(2, 3, 1)
-    own = np.random.default_rng(0).random((3, 2))
-    before = own.copy()
-    for _ in range(4):
-        device.tell(own.T, np.arange(3.0))
-        device.ask()
-    np.testing.assert_array_equal(own, before)
-
-
 @pytest.mark.parametrize(
     ("architecture", "n_free"),
     slow_but(
-        [("sm_75", 40), ("sm_90", 9), ("sm_120", 16)],
+        [("sm_90", 9)],
         [(a, n) for a in ("sm_75", "sm_90", "sm_120") for n in (1, 9, 16, 40)],
     ),
 )
@@ -300,24 +278,19 @@ def same_results(stop: StopRules, population: int = 60, seed: int = 1):
 
 
 @pytest.mark.parametrize(
-    ("stop", "reason"),
+    ("readbacks", "stop", "reason"),
     [
-        (StopRules(generations=1), "1 generation done"),
-        (StopRules(generations=30), "30 generations done"),
-        (StopRules(evaluations=250), "300 candidates scored of 250 allowed"),
-        (StopRules(cost=0.01, generations=500), "reached the target 0.01"),
-        (StopRules(stagnation=4, generations=500), "no relative gain above 1e-06 in 4"),
-        (StopRules(stagnation=2, tolerance=0.5), "no relative gain above 0.5 in 2"),
+        ("late", StopRules(generations=1), "1 generation done"),
+        ("by chance", StopRules(generations=12), "12 generations done"),
+        ("at once", StopRules(evaluations=250), "300 candidates scored of 250 allowed"),
+        ("late", StopRules(evaluations=250), "300 candidates scored of 250 allowed"),
+        ("by chance", StopRules(cost=0.05, generations=500), "reached the target 0.05"),
+        ("late", StopRules(stagnation=2, tolerance=0.5), "no relative gain above 0.5 in 2"),
     ],
+    indirect=["readbacks"],
 )
 def test_a_search_ends_where_it_ends_on_the_host(readbacks, stop, reason):
     assert reason in same_results(stop).stop_reason
-
-
-def test_the_device_never_scores_more_than_the_rules_allow(readbacks):
-    scorer = Bowl()
-    optimize(on_host(2, 60, 1), Objective(LINEAR, scorer), StopRules(generations=12))
-    assert scorer.calls == 12
 
 
 def test_the_device_is_ahead_of_what_is_read_but_not_far(readbacks):
@@ -326,56 +299,28 @@ def test_the_device_is_ahead_of_what_is_read_but_not_far(readbacks):
     def note(progress):
         leads.append(scorer.calls - progress.generation)
 
-    optimize(on_host(2, 60, 1), Objective(LINEAR, scorer), StopRules(generations=60), note)
+    optimize(on_host(2, 60, 1), Objective(LINEAR, scorer), StopRules(generations=30), note)
     assert max(leads) <= 17
     if readbacks != "at once":
         assert max(leads) >= 1
         assert leads[0] >= 1
 
 
-def test_seconds_stop_a_search_on_the_device():
-    result = optimize(on_host(2, 60, 1), Objective(LINEAR, Bowl()), StopRules(seconds=0.2))
-    assert "s passed of 0.2 s allowed" in result.stop_reason
-    assert result.seconds >= 0.2
-
-
 def test_an_interrupt_keeps_what_has_arrived(readbacks):
     result = optimize(
-        on_host(2, 60, 1), Objective(LINEAR, Bowl(interrupt=40)), StopRules(generations=90)
+        on_host(2, 60, 1), Objective(LINEAR, Bowl(interrupt=12)), StopRules(generations=90)
     )
     assert result.stop_reason == "interrupted"
-    assert 1 <= result.generations <= 39
+    assert 1 <= result.generations <= 11
     whole = optimize(
         on_host(2, 60, 1), Objective(LINEAR, Bowl()), StopRules(generations=result.generations)
     )
     assert result.values.tobytes() == whole.values.tobytes()
     assert result.history["best_cost"].tobytes() == whole.history["best_cost"].tobytes()
     if readbacks == "at once":
-        assert result.generations == 39
+        assert result.generations == 11
     with pytest.raises(KeyboardInterrupt):
         optimize(on_host(2, 60, 1), Objective(LINEAR, Bowl(interrupt=1)), StopRules(generations=90))
-
-
-def test_an_interrupt_in_the_callback_keeps_the_generation(readbacks):
-    def stop_at_five(progress):
-        if progress.generation == 5:
-            raise KeyboardInterrupt
-
-    stop = StopRules(generations=100)
-    result = optimize(on_host(2, 60, 1), Objective(LINEAR, Bowl()), stop, stop_at_five)
-    assert (result.generations, result.stop_reason) == (5, "interrupted")
-
-
-def test_a_search_on_the_device_in_which_everything_fails_says_how():
-    class Hopeless(Bowl):
-        def score(self, parameters):
-            n = parameters.shape[1]
-            status = np.array([1, 2, 2, 0, 4] * n, dtype=np.int8)[:n]
-            return Scored(np.full(n, np.inf), status)
-
-    message = "of 120 candidates, 48 not finite, 48 occupancy lost, 24 negative rate"
-    with pytest.raises(InputError, match=message):
-        optimize(on_host(2, 60, 1), Objective(LINEAR, Hopeless()), StopRules(generations=2))
 
 
 def test_the_result_has_the_cost_of_the_exact_score():
@@ -399,13 +344,6 @@ def test_the_optimizer_of_a_device_is_made_by_its_array_module(monkeypatch):
     optimizer = make_optimizer("genetic", settings, 2, 1, xp=NumpyInDisguise())
     assert isinstance(optimizer, DeviceGenetic)
     assert optimizer.settings == {"population": 60, "crossover_rate": 0.3, "mutation_rate": 0.01}
-
-
-class NumpyInDisguise:
-    """Not NumPy, as CuPy is not."""
-
-    def __getattr__(self, name: str):
-        return getattr(np, name)
 
 
 # On a real device

@@ -60,9 +60,8 @@ def told(result: FitResult) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("order", [1, -1])
-def test_who_computes_the_epochs_does_not_matter(name: str, order: int) -> None:
-    here, there = run(islands(name)), run(apart(islands(name), name, order))
+def test_who_computes_the_epochs_does_not_matter(name: str) -> None:
+    here, there = run(islands(name)), run(apart(islands(name), name, -1))
     assert told(here) == told(there)
     assert here.failures  # the corner was visited, so that failures are compared as well
 
@@ -119,10 +118,6 @@ def test_starting_points_are_dealt_out_in_blocks() -> None:
     np.testing.assert_array_equal(asked[:, :40], points)
 
 
-def test_one_island_is_the_search_without_islands() -> None:
-    assert type(islands("genetic", islands=1)).__name__ == "Genetic"
-
-
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -137,12 +132,6 @@ def test_what_islands_cannot_be_is_refused(more: dict[str, Any], words: str) -> 
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["differential", "cma", "hybrid"])
-def test_other_searches_have_no_islands(name: str) -> None:
-    with pytest.raises(InputError, match="unknown setting"):
-        make_optimizer(name, {"islands": 2}, 3, seed=1)
-
-
 def test_migration_helps_where_single_islands_are_stuck() -> None:
     """Over many seeds, so that it does not hang on one."""
 
@@ -150,5 +139,5 @@ def test_migration_helps_where_single_islands_are_stuck() -> None:
         settings = {"population": 20, "islands": 4, "migrate_every": every, "mutation_rate": 0.1}
         return run(make_optimizer("genetic", settings, 3, seed=seed), 40).cost
 
-    together, alone = (np.mean([best(seed, every) for seed in range(12)]) for every in (4, 1000))
+    together, alone = (np.mean([best(seed, every) for seed in range(8)]) for every in (4, 1000))
     assert together < alone

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import types
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,18 +15,18 @@ from scipy import stats
 from channelfit.model.channel import ChannelModel, Parameter, Prior
 from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import Protocol, load_protocol
-from channelfit.problem.rate_bounds import Bounded, bounded_expression, rate_names, read_rate_bounds
+from channelfit.problem.rate_bounds import bounded_expression, rate_names, read_rate_bounds
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.scoring.scorer import Linearization, Score
-from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.optimizer import ResidentOptimizer
 from channelfit.search.projection import Linear
 from channelfit.search.sampling import allowed, sample_allowed
 from channelfit.search.space import SearchSpace
+from support.cuda_host import DeviceArray, HostCupy
 from support.places import MODELS
 
 SCHEME: dict[str, Any] = {
@@ -235,44 +234,9 @@ def test_nothing_allowed_and_everything_allowed(tmp_path):
     assert objective.linearize(unit).curvature.shape == (5, 5, 7)
 
 
-class Disguised(np.ndarray):
-    """A NumPy array that passes for CuPy's and, like those, refuses NumPy's functions."""
-
-    def __array_function__(self, func, kinds, args, kwargs):
-        if not _through_cupy:
-            raise TypeError(f"numpy.{func.__name__} was given an array of the device")
-        return super().__array_function__(func, kinds, args, kwargs)
-
-    def get(self) -> np.ndarray:
-        return self.view(np.ndarray)
-
-
-Disguised.__module__ = "cupy"
-_through_cupy: list[bool] = []
-
-
-class FakeCuPy(types.ModuleType):
-    """Every function of NumPy, giving disguised arrays."""
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(np, name)
-        if not callable(attribute) or isinstance(attribute, type):
-            return attribute
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            _through_cupy.append(True)
-            try:
-                result = attribute(*args, **kwargs)
-            finally:
-                _through_cupy.pop()
-            return result.view(Disguised) if isinstance(result, np.ndarray) else result
-
-        return call
-
-
 @pytest.fixture
-def cupy(monkeypatch) -> FakeCuPy:
-    module = FakeCuPy("cupy")
+def cupy(monkeypatch) -> HostCupy:
+    module = HostCupy()
     monkeypatch.setitem(sys.modules, "cupy", module)
     return module
 
@@ -281,8 +245,8 @@ def test_arrays_of_a_device_stay_there(tmp_path, cupy):
     objective, host = objective_of(tmp_path), objective_of(tmp_path)
     unit = np.random.default_rng(4).random((5, 200))
     score, expected = objective.score(cupy.array(unit)), host.score(unit)
-    assert isinstance(score.cost, Disguised)
-    assert isinstance(objective.scorer.seen[0], Disguised)
+    assert isinstance(score.cost, DeviceArray)
+    assert isinstance(objective.scorer.seen[0], DeviceArray)
     np.testing.assert_array_equal(score.cost.get(), expected.cost)
     np.testing.assert_array_equal(score.status.get(), expected.status)
 
@@ -361,29 +325,16 @@ def test_a_group_that_allows_next_to_nothing_is_walked():
     assert stats.kstest(points[5], "uniform").pvalue > 1e-3
 
 
-def test_groups_are_drawn_one_by_one():
-    """Jointly, eight corners of 1/200 would let one of 10**18 points pass."""
-    corners = [Below((2 * k, 2 * k + 1), 0.1) for k in range(8)]
-    points = sample_allowed(unit_space(17), corners, 200, np.random.default_rng(7))
-    assert all(corner.allowed(points).all() for corner in corners)
-
-
 def test_constraints_that_share_a_parameter_are_drawn_together():
     chain = [Below((0, 1), 0.3), Below((3, 4), 0.3), Below((1, 2, 3), 0.6)]
     points = sample_allowed(unit_space(6), chain, 500, np.random.default_rng(8))
     assert all(corner.allowed(points).all() for corner in chain)
-
-
-@given(st.integers(1, 40), st.integers(0, 5))
-@settings(max_examples=20, deadline=None)
-def test_every_number_of_points_and_the_same_seed(n, seed):
-    corner = Below((0, 2), 0.7)
-    first, second = (
-        sample_allowed(unit_space(3), [corner], n, np.random.default_rng(seed)) for _ in range(2)
-    )
-    assert first.shape == (3, n)
-    assert corner.allowed(first).all()
-    np.testing.assert_array_equal(first, second)
+    again = sample_allowed(unit_space(6), chain, 500, np.random.default_rng(8))
+    np.testing.assert_array_equal(points, again)
+    # of groups each is drawn by itself: jointly, one of 10**18 points would pass
+    corners = [Below((2 * k, 2 * k + 1), 0.1) for k in range(8)]
+    points = sample_allowed(unit_space(17), corners, 200, np.random.default_rng(7))
+    assert all(corner.allowed(points).all() for corner in corners)
 
 
 def test_no_point_at_all_is_told():
@@ -393,27 +344,6 @@ def test_no_point_at_all_is_told():
     with pytest.raises(InputError, match="corner"):
         sample_allowed(fixed, [Below((0,), 0.5)], 10, np.random.default_rng(0))
     assert sample_allowed(fixed, [Below((0,), 1)], 10, np.random.default_rng(0)).shape == (1, 10)
-
-
-def test_without_constraints_the_cube_itself():
-    objective = Objective(unit_space(3), Recorded())
-    expected = np.random.default_rng(1).random((3, 9))
-    np.testing.assert_array_equal(objective.sample(9, np.random.default_rng(1)), expected)
-
-
-def test_the_first_generation_can_be_what_is_allowed(tmp_path):
-    objective = objective_of(tmp_path)
-    initial = objective.sample(60, np.random.default_rng(2))
-    optimizer = make_optimizer("genetic", {"population": 60}, 5, 0, initial=initial)
-    assert (objective.score(optimizer.ask()).status == 0).all()
-
-
-def test_bounded_needs_only_its_own_definitions():
-    model = load_model(MODELS / "na_markov.yaml")
-    bound = bounded_expression("x", rate_names(model)["O -> IF"], model, 0, 1, (0.0,))
-    assert isinstance(bound, Bounded)
-    assert [name for name, _ in bound.definitions] == ["a2"]
-    assert set(bound.rows) == {"k2", "s2"}
 
 
 # --- one parameter solved ------------------------------------------------------------------------
@@ -475,27 +405,21 @@ def best_by_hand(objective: Objective, unit: np.ndarray) -> np.ndarray:
     return np.clip(best, objective.linear[0].lower, objective.linear[0].upper)
 
 
-@pytest.mark.parametrize("scale", ["linear", "log"])
-def test_the_solved_value_is_that_of_linear_least_squares(scale):
+@pytest.mark.parametrize(("scale", "offset"), [("linear", 0.0), ("log", 0.0), ("linear", -0.7)])
+def test_the_solved_value_is_that_of_linear_least_squares(scale, offset):
+    """A line that does not begin at zero takes a score more."""
     objective = solving(scale, (0.1, 6.0))
+    if offset:
+        linear = (Linear(0, 0.1, 6.0, 10.0),)
+        objective = Objective(line_space(c=(0.1, 6.0)), Line(offset), linear=linear)
     assert objective.n_free == 2
     unit = np.random.default_rng(9).random((2, 300)) * 0.95
     score = objective.score(unit)
-    assert 600 <= objective.evaluations <= 900
+    assert objective.evaluations >= (900 if offset else 600)
     best = best_by_hand(objective, unit)
     assert 0 < (best == 6).sum() < 300
     physical = objective.physical(unit)
-    np.testing.assert_allclose(physical[0], best, rtol=1e-12)
-    np.testing.assert_allclose(score.cost, objective.scorer.score(physical).cost, rtol=1e-12)
-
-
-def test_a_line_that_does_not_begin_at_zero_takes_a_score_more():
-    objective = Objective(line_space(), Line(-0.7), linear=(Linear(0, 0.1, 20.0, 10.0),))
-    unit = np.random.default_rng(10).random((2, 100)) * 0.95
-    score = objective.score(unit)
-    assert objective.evaluations >= 300
-    physical = objective.physical(unit)
-    np.testing.assert_allclose(physical[0], best_by_hand(objective, unit), rtol=1e-11)
+    np.testing.assert_allclose(physical[0], best, rtol=1e-11)
     np.testing.assert_allclose(score.cost, objective.scorer.score(physical).cost, rtol=1e-12)
 
 
@@ -519,21 +443,6 @@ def test_a_perfect_fit_keeps_its_digits():
         cost, objective.scorer.score(objective.physical(near)).cost[0], rtol=1e-6
     )
     assert 1e-22 < cost < 1e-16
-
-
-def test_solved_on_a_bound_and_without_any_current():
-    objective = solving(c=(0.1, 3.0))
-    best = objective.space.to_unit(np.array([[1.0], [1.3], [2.0]]))
-    assert objective.physical(best)[0, 0] == 3.0
-
-    class Silent(Line):
-        def currents(self, p: np.ndarray) -> np.ndarray:
-            return np.zeros((len(TIMES), p.shape[1]))
-
-    silent = Objective(objective.space, Silent(), linear=objective.linear)
-    score = silent.score(best)
-    assert score.cost[0] == pytest.approx((DATA**2).mean(), rel=1e-15)
-    assert 0.1 <= silent.physical(best)[0, 0] <= 3.0
 
 
 def test_failures_pass_through_and_spoil_no_neighbor():
@@ -582,7 +491,7 @@ def test_solving_on_a_device_gives_the_same(cupy):
 
     device.scorer = OnDevice()
     score = device.score(cupy.array(unit))
-    assert isinstance(score.cost, Disguised)
+    assert isinstance(score.cost, DeviceArray)
     np.testing.assert_allclose(score.cost.get(), host.cost, rtol=1e-13)
     np.testing.assert_array_equal(score.status.get(), host.status)
 
@@ -665,7 +574,6 @@ def chained(first: str, step: str, levels: int) -> ChannelModel:
     return build_model(document, None)
 
 
-@pytest.mark.parametrize("levels", [60, 900])
 @pytest.mark.parametrize(
     ("first", "step", "ends_only"),
     [
@@ -674,25 +582,10 @@ def chained(first: str, step: str, levels: int) -> ChannelModel:
         ("g", "{0} + 1", True),
     ],
 )
-def test_definitions_upon_definitions_are_each_looked_at_once(
-    tmp_path, first, step, levels, ends_only
-):
+def test_definitions_upon_definitions_are_each_looked_at_once(tmp_path, first, step, ends_only):
     """Followed down every way, sixty levels would take ages; by recursion, 900 are too deep."""
-    model = chained(first, step, levels)
+    model = chained(first, step, 900)
     bounds = bounds_of(tmp_path, {"range": [0, 10], "rates": ["C -> O"]}, model)
     assert len(bounds) == 1
     expected = 0 if first == "g" else 2 if ends_only else 49
     assert len(bounds[0].voltages_mV) == expected
-
-
-def test_two_definitions_a_level_are_each_looked_at_once(tmp_path):
-    document = copy.deepcopy(SCHEME)
-    document["definitions"] = {"d0": "v", "e0": "2*v"}
-    for k in range(1, 60):
-        document["definitions"][f"d{k}"] = f"(d{k - 1} + e{k - 1})/2"
-        document["definitions"][f"e{k}"] = f"(d{k - 1} - e{k - 1})/2"
-    document["states"] = ["C", "O"]
-    document["rates"] = {"C -> O": "a*exp(z*d59)", "O -> C": "b*exp(-y*v)"}
-    model = build_model(document, None)
-    (bound,) = bounds_of(tmp_path, {"range": [0, 10], "rates": ["C -> O"]}, model)
-    assert len(bound.voltages_mV) == 2

@@ -132,6 +132,7 @@ def test_a_study_elsewhere_is_that_of_this_process(studied: dict[bool, dict]) ->
     assert studied[True]["posterior"]["walkers"] == 2 * 36
 
 
+@pytest.mark.slow
 def test_a_better_fit_found_by_a_profile_begins_all_profiles_again(plan: FitPlan) -> None:
     """The estimate is moved off its minimum, so that a profile finds something better."""
     scorer = make_scorer(plan.problem, "cpu")

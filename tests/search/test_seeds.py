@@ -16,7 +16,7 @@ from channelfit.front import fitting, kinds
 from channelfit.front.main import main
 from channelfit.front.progress import PythonScreen
 from channelfit.pieces.kept import Arrays, Kept, Key
-from channelfit.pieces.work import Here, Work
+from channelfit.pieces.work import Work
 from channelfit.reading.errors import InputError
 from channelfit.results.report.result_tables import searched_seeds
 from channelfit.results.resuming import identity
@@ -125,28 +125,6 @@ def test_searches_that_were_kept_are_not_repeated(plan: FitPlan, tmp_path: Path)
     kept.close(keep=False)
 
 
-def test_half_a_search_is_not_kept(
-    plan: FitPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scorer = make_scorer(plan.problem, "cpu")
-    work = PlanWork(plan, "cpu", "float64", "auto", identity(plan, scorer))
-    kept, count = Kept(tmp_path / "pieces.bin"), []
-    real = CpuScorer.score
-
-    def score(self: CpuScorer, parameters: Any) -> Any:
-        count.append(1)
-        if len(count) == 9:  # in the midst of the second search
-            raise KeyboardInterrupt
-        return real(self, parameters)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CpuScorer, "score", score)
-        assert search_seeds_by(Here(), work, kept).stop_reason == "interrupted"
-    assert kept.keys == {("seed", 3)}
-    assert told(search_seeds_by(Here(), work, kept)) == told(here(plan))
-    kept.close(keep=False)
-
-
 def test_searches_that_score_nothing_count_only_if_all_do(
     plan: FitPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +160,7 @@ def lasting(summary: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if key not in left}
 
 
+@pytest.mark.integration
 def test_a_folder_of_pieces_goes_on_with_others_or_alone(plan: FitPlan, tmp_path: Path) -> None:
     whole = lasting(run(plan, tmp_path / "whole", None))
     for name, again in (("others", Backwards()), ("alone", None)):
@@ -196,6 +175,7 @@ def test_a_folder_of_pieces_goes_on_with_others_or_alone(plan: FitPlan, tmp_path
         assert not (folder / "resume.json").exists()
 
 
+@pytest.mark.integration
 def test_a_run_that_began_alone_goes_on_with_others(
     plan: FitPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,11 +196,7 @@ def test_a_run_that_began_alone_goes_on_with_others(
     assert left == {p.name for p in (tmp_path / "whole").iterdir()}
 
 
-def test_a_single_search_is_not_spread(plan: FitPlan, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a single search is not spread over workers"):
-        run(replace(plan, seeds=1), tmp_path / "run", Backwards())
-
-
+@pytest.mark.integration
 def test_the_command_and_python_agree(tmp_path: Path) -> None:
     told = ["--optimizer", "genetic", "--population", "20", "--generations", "4", "--seed", "1"]
     words = ["optimize", str(MODEL), *told, "--seeds", "3", "--backend", "cpu"]

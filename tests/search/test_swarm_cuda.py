@@ -17,15 +17,16 @@ from channelfit.search.objective import Objective
 from channelfit.search.space import SearchSpace
 from channelfit.search.swarm import Groups, Ring, Swarm
 from support import cuda_host
+from support.truths import slow_but
 
 COSTS = {
     "sphere": ("sum(x[i]**2, i, 1, n)", [-100, 100]),
     "rosenbrock": ("sum(100*(x[i + 1] - x[i]**2)**2 + (x[i] - 1)**2, i, 1, n - 1)", [-30, 30]),
     "griewank": ("1 + sum(x[i]**2, i, 1, n)/4000 - prod(cos(x[i]/sqrt(i)), i, 1, n)", [-600, 600]),
 }
+DTYPES = ("float64", "float32")
 #: Not a number where x[1] lies in the upper half of its range, or anywhere.
 HALF = ("sum(x[i]**2, i, 1, n) + log(-x[1])", [-2, 2])
-NOWHERE = ("sum(x[i]**2, i, 1, n) + log(-1 - x[1]**2)", [-2, 2])
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +54,9 @@ def bests_by_numpy(problem, population, seed, topology, iterations):
     return swarm._own_cost, space.to_physical(swarm._own)
 
 
-@pytest.mark.parametrize(("name", "n"), [("sphere", 1), ("rosenbrock", 5), ("griewank", 33)])
-@pytest.mark.parametrize("population", [1, 2, 7])
+@pytest.mark.parametrize(
+    ("name", "n", "population"), [("sphere", 1, 2), ("rosenbrock", 5, 7), ("griewank", 33, 1)]
+)
 def test_the_synchronous_ring_flies_as_the_swarm_on_the_host(name, n, population):
     on = scorer(name, n)
     ring = SynchronousRing(on, population, seed=3)
@@ -65,7 +67,7 @@ def test_the_synchronous_ring_flies_as_the_swarm_on_the_host(name, n, population
     np.testing.assert_allclose(ring.bests[0].T, best, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("group", "lanes"), [(4, 32), (4, 8), (3, 1), (12, 2), (1, 32)])
+@pytest.mark.parametrize(("group", "lanes"), [(4, 8), (3, 1), (12, 2)])
 def test_groups_fly_as_the_swarm_on_the_host(group, lanes):
     on = scorer("rosenbrock", 5)
     swarm = LocalGroups(on, 12, seed=9, group=group, exchange=3, lanes=lanes)
@@ -75,23 +77,13 @@ def test_groups_fly_as_the_swarm_on_the_host(group, lanes):
     np.testing.assert_allclose(swarm.bests[0].T, best, rtol=1e-8, atol=1e-8)
 
 
-def test_the_best_of_any_number_of_particles_is_found():
-    for population in (1, 3, 5, 299):
-        swarm = LocalGroups(scorer("sphere", 2), population, seed=1, group=1, exchange=1)
-        swarm.fly(1)
-        found = np.array(swarm._global)
-        place = int(swarm.costs[0].argmin())
-        assert found[0] == swarm.costs[0, place]
-        np.testing.assert_array_equal(found[1:], swarm.bests[0, place])
-
-
 def all_swarms(on, population=6, seed=5):
     yield AsynchronousRing(on, population, seed)
     yield SynchronousRing(on, population, seed)
     yield LocalGroups(on, population, seed, group=3, exchange=4, lanes=4)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_best_is_what_its_position_costs(dtype):
     on = scorer("griewank", 40, dtype)
     for swarm in all_swarms(on):
@@ -108,17 +100,6 @@ def test_the_first_population_gives_the_first_bests():
         np.testing.assert_allclose(swarm.costs[0], on.problem.cost(swarm.positions[0].T))
 
 
-def test_own_bests_never_get_worse_and_a_swarm_gets_better():
-    for swarm in all_swarms(scorer("sphere", 4), population=12):
-        swarm.fly(1)
-        first = before = swarm.costs
-        for _ in range(10):
-            swarm.fly(8)
-            assert (swarm.costs <= before).all()
-            before = swarm.costs
-        assert before.min() < 1e-2 * first.min()
-
-
 def test_what_is_not_a_number_never_becomes_a_best():
     on = FunctionCuda(function(HALF[0], 3, HALF[1]))
     for swarm in all_swarms(on, population=9):
@@ -131,34 +112,22 @@ def test_what_is_not_a_number_never_becomes_a_best():
         assert found.all()
 
 
-def test_where_nothing_is_a_number_every_particle_is_drawn_afresh():
-    on = FunctionCuda(function(NOWHERE[0], 3, NOWHERE[1]))
-    for swarm in all_swarms(on):
-        swarm.fly(4)
-        before = swarm.positions
-        swarm.fly(1)
-        assert np.isinf(swarm.costs).all()
-        assert (swarm.positions != before).all()
-        assert (np.abs(swarm.positions) <= 2).all()
-
-
 def test_a_swarm_recovers_from_a_population_without_a_number():
     """A twentieth of the square is good, so the first draws are bad for many seeds."""
     problem = function("sum(x[i]**2, i, 1, n) + log(-1.6 - x[1])", 2, [-2, 2])
     on = FunctionCuda(problem)
     recovered = 0
-    for seed in range(12):
+    for seed in range(6):
         for swarm in all_swarms(on, population=3, seed=seed):
             swarm.fly(1)
             bad = np.isinf(swarm.costs).all()
             swarm.fly(60)
             assert np.isfinite(swarm.costs).any()
             recovered += bool(bad)
-    assert recovered > 6
+    assert recovered > 2
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("scale", ["linear", "log"])
+@pytest.mark.parametrize(("dtype", "scale"), [("float64", "log"), ("float32", "linear")])
 def test_bounds_hold(dtype, scale):
     """A cost that pulls every particle out of its range, bounds that float32 cannot hold."""
     lower, upper = 0.1, 0.7
@@ -223,8 +192,13 @@ def test_a_torn_record_is_not_followed():
         assert (moved > velocity) == followed
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("kind", [AsynchronousRing, SynchronousRing, LocalGroups])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    slow_but(
+        [(AsynchronousRing, "float64")],
+        [(k, d) for k in (AsynchronousRing, SynchronousRing, LocalGroups) for d in DTYPES],
+    ),
+)
 def test_the_text_compiles_for_a_device(kind, dtype):
     group, lanes = (32, 4) if kind is LocalGroups else (1, 32)
     on = scorer("griewank", 128, dtype)
