@@ -26,13 +26,12 @@ import channelfit
 from channelfit.pieces import cluster as clusters
 from channelfit.pieces import cluster_start
 from channelfit.pieces.cluster import Cluster, open_cluster
-from channelfit.pieces.cluster_file import ClusterPlan, read_cluster
+from channelfit.pieces.cluster_file import ClusterPlan
 from channelfit.pieces.kept import Arrays, Key
 from channelfit.pieces.work import Here, pieces_done
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.keys import KEYS
-from channelfit.scoring.machine.threads import keep_to, usable_cores
+from channelfit.scoring.machine.threads import usable_cores
 from support.places import TESTS
 from support.toy_work import Toy, keys, table
 
@@ -123,14 +122,6 @@ def test_cores_are_shared_out(two: Cluster) -> None:
     assert {int(a["where"][1]) for a in found.values()} == {max(1, usable_cores() // 2)}
 
 
-def test_cores_that_are_left_to_others_are_not_used() -> None:
-    try:
-        keep_to(1)
-        assert usable_cores() == 1
-    finally:
-        keep_to(0)
-
-
 def test_pieces_come_in_the_order_of_their_keys(two: Cluster) -> None:
     wanted = keys(12)[::-1]
     assert [key for key, _ in pieces_done(Toy(seconds=0.01), wanted, two)] == wanted
@@ -192,20 +183,6 @@ def test_what_is_told_with_pieces_changes_and_the_work_travels_once(
     assert sorted(arrived) == sorted(processes(two))
 
 
-def test_a_work_that_others_have_pushed_out_is_sent_once_more(two: Cluster, tmp_path: Path) -> None:
-    works = [Counted(seconds=seconds, folder=tmp_path) for seconds in np.arange(6) / 1e4]
-    for work in (*works, *works):
-        assert len(done(two, work, 6)) == 6
-    arrived = (tmp_path / "arrived").read_text().split()
-    assert len(arrived) == 2 * len(works) * len(processes(two))
-
-
-def test_two_works_at_a_time_do_not_meet(two: Cluster) -> None:
-    one, other = two(Toy(), keys(6)), two(Toy(seconds=0.01), keys(6))
-    found = [next(one), next(other), *one, *other]
-    assert len(found) == 12
-
-
 def test_a_fault_of_the_input_comes_back_as_it_is(two: Cluster) -> None:
     with pytest.raises(InputError) as caught:
         done(two, Toy(faults={3: "refused"}), 6)
@@ -219,10 +196,6 @@ def test_another_error_says_where_it_was(two: Cluster) -> None:
         done(two, Toy(faults={3: "broken"}), 6)
     assert "on worker tls://127.0.0.1" in caught.value.__notes__[0]
     assert "toy_work.py" in caught.value.__notes__[0]
-
-
-def test_no_pieces_are_done_at_once(two: Cluster) -> None:
-    assert list(two(Toy(), [])) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
@@ -293,20 +266,6 @@ def test_a_process_that_dask_gives_up_is_started_again() -> None:
 async def given_up(cluster: Cluster, name: int, nanny: Any) -> None:
     await nanny.close()
     del cluster.jobs.workers[name]
-
-
-@pytest.mark.slow
-def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path: Path) -> None:
-    with Cluster(ClusterPlan(local=2)) as cluster:
-        done(cluster, Toy(), 4)
-        nannies = list(cluster.jobs.workers.values())
-        for nanny in nannies:
-            before = nanny.pid
-            os.kill(before, signal.SIGKILL)
-            wait_until(lambda n=nanny, b=before: n.pid not in (None, b))  # type: ignore[misc]
-            os.kill(nanny.pid, signal.SIGKILL)
-        found = done(cluster, Toy(seconds=0.1), 20)
-    assert table(found) == table(done(Here(), Toy(), 20))
 
 
 def test_a_worker_that_is_killed_before_it_is_there_costs_a_start() -> None:
@@ -593,23 +552,6 @@ def test_a_program_that_is_no_scheduler_is_an_error(
                 pass
 
 
-@pytest.mark.slow
-def test_a_program_in_the_place_of_a_lost_scheduler_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(clusters, "_ANSWERING", 0.5)
-    port, said = free_port(), list[str]()
-    with open_cluster_after(scheduler(port), port, said, wait=3) as (cluster, first):
-        with worker(port):
-            coming = cluster(Toy(seconds=0.05), keys(100))
-            next(coming)
-            os.killpg(first.pid, signal.SIGKILL)
-            first.wait()
-            with no_scheduler(port, b"HTTP/1.0 400 Bad Request\r\n\r\n"):
-                with pytest.raises(InputError, match=r"gone and was not back within 3 s"):
-                    list(coming)
-
-
 async def nthreads(cluster: Cluster) -> dict[str, int]:
     return dict(await cluster.client.nthreads())
 
@@ -658,16 +600,15 @@ def test_where_all_workers_have_other_code_it_is_an_error(tmp_path: Path, older:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
 def test_pieces_of_a_worker_that_ends_do_not_end_those_that_are_not_used(
-    tmp_path: Path, nanny: str
+    tmp_path: Path,
 ) -> None:
     """A worker of Dask ends where it is sent a function that it does not have."""
     port, said = free_port(), list[str]()
     other = other_code(tmp_path / "other")
     (other / "channelfit" / "pieces" / "on_worker.py").unlink()
     plan, work = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}"), Toy(seconds=0.2, folder=tmp_path)
-    with scheduler(port), worker(port) as good, worker(port, nanny, path=other) as strange:
+    with scheduler(port), worker(port) as good, worker(port, "--nanny", path=other) as strange:
         with Cluster(plan, said.append) as cluster:
             wait_until(lambda: len(cluster._call(nthreads(cluster))) == 2)
             coming = cluster(work, keys(20))
@@ -722,22 +663,6 @@ def test_connections_by_tls(tmp_path: Path) -> None:
                 pass
 
 
-@pytest.mark.slow
-def test_jobs_of_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    local = pytest.importorskip("dask_jobqueue.local").LocalCluster  # jobs on this computer
-    monkeypatch.setattr("dask_jobqueue.SLURMCluster", local)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{TESTS}")
-    file = tmp_path / "queue.yaml"
-    job = {"cores": 1, "memory": "1 GB"}
-    adaptive = {"minimum": 1, "maximum": 2}
-    file.write_text(dump_yaml({"class": "SLURMCluster", "job": job, "adaptive": adaptive}))
-    with open_cluster(str(file)) as cluster:
-        found = done(cluster, Toy(seconds=0.2), 30)
-    assert table(found) == table(done(Here(), Toy(), 30))
-    assert len({int(a["where"][0]) for a in found.values()}) == 2
-
-
 SLURM = """
 import signal
 from channelfit.pieces.cluster import open_cluster
@@ -764,7 +689,9 @@ def test_jobs_of_slurm(tmp_path: Path) -> None:
     for name, text in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    (tmp_path / "slurm.yaml").write_text(dump_yaml(QUEUE | {"job": {"cores": 1, "memory": "1 GB"}}))
+    (tmp_path / "slurm.yaml").write_text(
+        dump_yaml({"class": "SLURMCluster", "job": {"cores": 1, "memory": "1 GB"}})
+    )
     (tmp_path / "client.py").write_text(SLURM)
     found = subprocess.run(
         [sys.executable, "client.py"],
@@ -836,238 +763,7 @@ def descendants(process: int) -> set[int]:
     return found
 
 
-# --- what is given to --cluster ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "plan"),
-    [
-        ("local", ClusterPlan(local=0)),
-        ("local:12", ClusterPlan(local=12)),
-        ("tcp://head:8786", ClusterPlan(scheduler="tcp://head:8786")),
-        ("tls://10.0.0.1:8786", ClusterPlan(scheduler="tls://10.0.0.1:8786")),
-    ],
-)
-def test_what_can_be_given(text: str, plan: ClusterPlan) -> None:
-    assert read_cluster(text) == plan
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "local:0", "local:two", "tcp://head", "http://head:80", "head:8786", "tcp:// :1"),
-        *("tcp://head:0", "tls://head:65536", "tcp://head:99999"),
-    ],
-)
-def test_what_cannot_be_given(text: str) -> None:
-    with pytest.raises(InputError, match="tcp://HOST:PORT"):
-        read_cluster(text)
-
-
-def test_without_the_option_work_is_done_here() -> None:
-    with open_cluster(None) as doer:
-        assert isinstance(doer, Here)
-
-
-def test_without_dask_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match=r"needs distributed: pip install .channelfit\[cluster\]"):
-        with open_cluster("local"):
-            pass
-
-
-QUEUE: dict[str, Any] = {"class": "SLURMCluster", "job": {"cores": 8, "memory": "16 GB"}}
-#: By section and key, a document in which the key acts, and what it makes of the plan.
-SEEN: dict[tuple[str, str], tuple[dict[str, Any], Callable[[ClusterPlan], Any], Any]] = {
-    ("cluster", "local"): ({"local": 3}, lambda p: p.local, 3),
-    ("cluster", "scheduler"): ({"scheduler": "tcp://a:1"}, lambda p: p.scheduler, "tcp://a:1"),
-    ("cluster", "class"): (QUEUE, lambda p: p.job_class, "SLURMCluster"),
-    ("cluster", "job"): (QUEUE, lambda p: p.job["cores"], 8),
-    ("cluster", "jobs"): ({**QUEUE, "jobs": 5}, lambda p: (p.least, p.most), (5, 5)),
-    ("cluster", "adaptive"): ({**QUEUE, "adaptive": {"maximum": 5}}, lambda p: p.most, 5),
-    ("cluster", "tls"): (
-        {"scheduler": "tls://a:1", "tls": {"ca": "f", "certificate": "f", "key": "f"}},
-        lambda p: p.ca.name,  # type: ignore[union-attr]
-        "f",
-    ),
-    ("cluster", "worker_ttl"): ({"local": 1, "worker_ttl": "5 s"}, lambda p: p.worker_ttl, 5.0),
-    ("cluster", "wait"): ({"local": 1, "wait": "2 min"}, lambda p: p.wait, 120.0),
-    ("cluster adaptive", "minimum"): (
-        {**QUEUE, "adaptive": {"minimum": 2, "maximum": 5}},
-        lambda p: p.least,
-        2,
-    ),
-    ("cluster adaptive", "maximum"): (
-        {**QUEUE, "adaptive": {"minimum": 2, "maximum": 5}},
-        lambda p: p.most,
-        5,
-    ),
-}
-for _key, _value in {
-    "cores": 4,
-    "memory": "2 GB",
-    "processes": 4,
-    "queue": "gpu",
-    "account": "lab",
-    "walltime": "01:00:00",
-    "interface": "lo",
-    "local_directory": "/scratch",
-    "log_directory": "logs",
-    "python": "/bin/python",
-    "job_extra_directives": ["--gres=gpu:1"],
-    "job_script_prologue": ["module load cuda"],
-    "worker_extra_args": ["--lifetime", "1h"],
-}.items():
-    SEEN["cluster job", _key] = (
-        {**QUEUE, "job": {**QUEUE["job"], _key: _value}},
-        lambda p, key=_key: p.job[key],  # type: ignore[misc]
-        _value,
-    )
-for _key in ("ca", "certificate", "key"):
-    SEEN["cluster tls", _key] = (
-        SEEN["cluster", "tls"][0],
-        lambda p, key=_key: getattr(p, key).name,  # type: ignore[misc]
-        "f",
-    )
-
-
-def written(folder: Path, document: dict[str, Any]) -> str:
-    (folder / "f").write_text("")
-    file = folder / "cluster.yaml"
-    file.write_text(dump_yaml(document))
-    return str(file)
-
-
-def test_every_key_is_looked_at() -> None:
-    sections = [name for name in KEYS if name.partition(" ")[0] == "cluster"]
-    assert set(SEEN) == {(name, key) for name in sections for key in KEYS[name]}
-
-
-@pytest.mark.parametrize(("section", "key"), SEEN)
-def test_a_key_acts(tmp_path: Path, section: str, key: str) -> None:
-    document, seen, wanted = SEEN[section, key]
-    assert seen(read_cluster(written(tmp_path, document))) == wanted
-
-
-@pytest.mark.parametrize(
-    ("document", "told"),
-    [
-        ({}, "one of local, scheduler and class was expected, not none"),
-        ({"local": 1, "scheduler": "tcp://a:1"}, "not local and scheduler"),
-        ({"local": 1, "jobs": 2}, '"jobs" has no meaning beside local'),
-        ({"local": 1, "job": {}}, '"job" has no meaning'),
-        ({"local": 1, "adaptive": {"maximum": 2}}, '"adaptive" has no meaning'),
-        ({"local": 1, "tls": {"ca": "f", "certificate": "f", "key": "f"}}, "of their own"),
-        ({"local": -1}, "a whole number, 0 or more"),
-        ({"locale": 1}, "did you mean local"),
-        ({"scheduler": "a:1"}, "the address of a scheduler is tcp"),
-        ({"scheduler": "tcp://a:1", "worker_ttl": "5 s"}, '"worker_ttl" has no meaning'),
-        (
-            {"scheduler": "tcp://a:1", "tls": {"ca": "f", "certificate": "f", "key": "f"}},
-            "tls goes with an address tls",
-        ),
-        ({"scheduler": "tls://a:1", "tls": {"ca": "f"}}, '"certificate" is missing'),
-        (
-            {"scheduler": "tls://a:1", "tls": {"ca": "no", "certificate": "f", "key": "f"}},
-            "no such file",
-        ),
-        ({"class": "SLURMCluster"}, "job: a mapping (key: value) was expected"),
-        ({**QUEUE, "class": "Popen"}, "is not one of SLURMCluster"),
-        ({**QUEUE, "jobs": 2, "adaptive": {"maximum": 2}}, "either jobs or adaptive"),
-        ({**QUEUE, "adaptive": {"minimum": 3, "maximum": 2}}, "the least is above the most"),
-        ({**QUEUE, "job": {"cores": 4, "memory": "1 GB", "processes": 3}}, "shared out evenly"),
-        ({**QUEUE, "job": {"cores": 4, "memory": "1\nGB"}}, "one line of text"),
-        ({**QUEUE, "job": {**QUEUE["job"], "worker_extra_args": [["a"]]}}, "text was expected"),
-        ({"local": 1, "wait": "5 ms"}, "at least 1 s"),
-    ],
-)
-def test_what_a_file_may_not_say(tmp_path: Path, document: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError) as caught:
-        read_cluster(written(tmp_path, document))
-    assert told in str(caught.value)
-    assert "cluster.yaml" in str(caught.value)
-
-
-def test_the_arguments_of_a_queue_are_those_of_its_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And its keys lie where only their user reads them, as long as there are jobs."""
-    pytest.importorskip("dask_jobqueue")
-    monkeypatch.chdir(tmp_path)
-    document = {
-        **QUEUE,
-        "job": {key: SEEN["cluster job", key][0]["job"][key] for key in KEYS["cluster job"]},
-        "worker_ttl": "90 s",
-    }
-    document["job"]["cores"] = 8
-
-    plan = read_cluster(written(tmp_path, document))
-
-    async def script() -> tuple[str, float]:
-        async with await cluster_start.queue_cluster(plan, cluster_start.security_of(plan)) as jobs:
-            assert jobs.scheduler_address.startswith("tls://")
-            keys = set(tmp_path.glob(".dask-jobqueue.*"))
-            assert len(keys) == 3
-            if sys.platform != "win32":
-                assert {file.stat().st_mode & 0o777 for file in keys} == {0o600}
-            return jobs.job_script(), jobs.scheduler.worker_ttl
-
-    text, ttl = asyncio.run(script())
-    assert ttl == 90
-    assert f"--tls-key {tmp_path}" in text
-    assert "PRIVATE" not in text
-    (tmp_path / "a folder").mkdir()
-    monkeypatch.chdir(tmp_path / "a folder")
-    with pytest.raises(InputError, match="call the command in another folder"):
-        asyncio.run(script())
-    for line in ("#SBATCH -p gpu", "#SBATCH -A lab", "#SBATCH --gres=gpu:1", "#SBATCH -t 01:00:00"):
-        assert line in text
-    for words in ("module load cuda", "--nworkers 4", "--nthreads 2", "--lifetime 1h", "/scratch"):
-        assert words in text
-
-
-def test_a_queue_that_does_not_take_an_argument_says_so(tmp_path: Path) -> None:
-    pytest.importorskip("dask_jobqueue")
-    document = {"class": "HTCondorCluster", "job": {**QUEUE["job"], "account": "lab"}}
-    with pytest.raises(InputError, match="HTCondorCluster cannot be used: .*account"):
-        with open_cluster(written(tmp_path, document)):
-            pass
-
-
-def test_encryption_without_certificates_says_what_is_missing() -> None:
-    with pytest.raises(InputError, match=r"give --cluster a FILE\.yaml with scheduler and tls"):
-        with open_cluster("tls://127.0.0.1:1"):
-            pass
-
-
 def test_dask_itself_says_nothing(two: Cluster) -> None:
     """What matters is told by the command, in its own words."""
     for name in ("distributed", "distributed.client", "distributed.scheduler"):
         assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
-
-
-def test_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_start, "gpus", lambda: ["3", "5"])
-    security = cluster_start.security_of(ClusterPlan(scheduler="tcp://a:1"))
-    told = cluster_start.local_cluster(ClusterPlan(local=0), security)
-    seen = [w["options"]["env"]["CUDA_VISIBLE_DEVICES"] for w in told["workers"].values()]
-    assert seen == ["3", "5"]
-    assert told["scheduler"]["options"]["host"] == "127.0.0.1"
-
-
-def test_gpus_are_those_that_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Runtime:
-        @staticmethod
-        def getDeviceCount() -> int:
-            return 2
-
-    class Played:
-        class cuda:
-            runtime = Runtime
-
-    monkeypatch.setattr(cluster_start.gpu, "is_available", lambda: True)
-    monkeypatch.setattr(cluster_start.gpu, "cupy", lambda: Played)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert cluster_start.gpus() == ["0", "1"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, GPU-7")
-    assert cluster_start.gpus() == ["4", "GPU-7"]
