@@ -751,7 +751,7 @@ FAULTS = [
         "pieces/cluster.py",
         "max(self._cluster.patience, 4",
         "min(self._cluster.patience, 4",
-        "cluster",
+        "pieces cluster",
     ),
     Fault(
         "pieces: one length that is right is enough",
@@ -787,7 +787,7 @@ FAULTS = [
         "front/resumed.py",
         "{**again.params, **{name: given[name] for name in beside}}",
         "{**{name: given[name] for name in beside}, **again.params}",
-        "resume cli",
+        "resume curves_resume",
     ),
 ]
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
+from channelfit.pieces.cluster import _Attempt, _Errand
 from channelfit.pieces.kept import Kept, expect
 from channelfit.pieces.work import Here, pieces_done, seconds_left
 from channelfit.reading.errors import InputError
@@ -310,3 +312,18 @@ def test_a_kept_result_of_another_shape_or_kind_is_refused(array: np.ndarray | N
     expect(good, shapes)
     with pytest.raises(InputError, match="x"):
         expect({"y": good["y"]} if array is None else {**good, "x": array}, shapes)
+
+
+@pytest.mark.parametrize(
+    ("out_s", "usual_s", "again"), [(5.0, 0.01, []), (40.0, 0.01, ["b"]), (40.0, 20.0, [])]
+)
+def test_a_piece_is_given_once_more_when_patience_and_usual_times_have_passed(
+    out_s: float, usual_s: float, again: list[str]
+) -> None:
+    errand, given = _Errand.__new__(_Errand), []
+    errand._cluster, errand._seconds = SimpleNamespace(patience=30.0), deque([usual_s] * 5)
+    errand._undone, errand._late, errand._workers = {KEYS[0]}, set(), {"a": None, "b": None}
+    errand._out = {None: _Attempt(KEYS[0], "a", time.monotonic() - out_s, None)}
+    errand._tell, errand._give = lambda text: None, lambda key, worker: given.append(worker)
+    errand._send_again()
+    assert given == again
