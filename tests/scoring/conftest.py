@@ -22,7 +22,7 @@ def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setitem(sys.modules, "cupy", HostCupy())
     elif kind == "real" and not gpu.is_available():
         pytest.skip("needs an NVIDIA GPU and CuPy")
-    return "cpu" if kind == "cpu" else "cuda"
+    return kind if kind in ("cpu", "reference") else "cuda"
 
 
 @pytest.fixture(params=[PLAYED, REAL])

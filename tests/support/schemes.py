@@ -19,7 +19,7 @@ from support.truths import shared
 SHIPPED = sorted(path.stem for path in MODELS.glob("*.yaml"))
 
 
-N_CANDIDATES = 37  # never a multiple of the lanes
+N_CANDIDATES = 21  # never a multiple of the lanes
 
 
 #: Three states in a circle, both ways round; k3 below 0 makes a NaN, k4 below 0 a negative rate.
@@ -216,24 +216,18 @@ def largest_error(test: np.ndarray, truth: np.ndarray, least: float = 1e-6) -> f
 
 
 @shared
-def true_currents(name: str) -> list[np.ndarray]:
-    """By the reference, of every protocol: (n_sweeps, n_times_max, N_CANDIDATES)."""
-    problem = simulated(name, *PROTOCOLS.values())
-    return ReferenceScorer(problem).simulate(candidates(problem.model, N_CANDIDATES))
-
-
-@shared
-def true_costs(name: str) -> list[np.ndarray]:
-    """Cost and status by the reference, and the cost from its currents and the weights."""
+def truth_of(name: str) -> list[np.ndarray]:
+    """Of `scored` by the reference: cost, status, the cost from its currents and the weights, and
+    the currents of every protocol, (n_sweeps, n_times_max, N_CANDIDATES)."""
     problem = scored(name)
     parameters = candidates(problem.model, N_CANDIDATES, seed=1)
     reference = ReferenceScorer(problem)
-    score = reference.score(parameters)
+    score, currents = reference.score(parameters), reference.simulate(parameters)
     total = weight = 0.0
-    for e, current in zip(problem.experiments, reference.simulate(parameters), strict=True):
+    for e, current in zip(problem.experiments, currents, strict=True):
         if e.recording is not None:
             w = e.weight * e.recording.weight
             r = current - e.recording.current_pA[..., None]
             total = total + np.nansum(w[..., None] * r**2, axis=(0, 1))
             weight += w.sum()
-    return [score.cost, score.status, np.asarray(total / weight)]
+    return [score.cost, score.status, np.asarray(total / weight), *currents]
