@@ -152,8 +152,8 @@ class _Steps:
             return None
         courses[~known] = np.nan
         usual = float(np.median(np.array(noise)[known]))
-        found = np.array(rows).T
-        steps = cls(*found[:4], found[4] > 0, courses, usual)
+        sweep_of, start, first, last, held = np.array(rows).T
+        steps = cls(sweep_of, start, first, last, held > 0, courses, usual)
         return steps if 2 < len(steps.levels) <= _MOST_LEVELS else None
 
     @cached_property

@@ -120,8 +120,13 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
         if any(p.scale == "log" for p in free):
             axis.set_xlabel("in a range of log scale, the position of the logarithm")
         handles, labels = axis.get_legend_handles_labels()
-        corner = {"loc": "lower right" if alone else "upper left", "bbox_to_anchor": (1, 1)}
-        axis.legend(handles[::-1][:8], labels[::-1][:8], fontsize=8, **corner)
+        axis.legend(
+            handles[::-1][:8],
+            labels[::-1][:8],
+            loc="lower right" if alone else "upper left",
+            bbox_to_anchor=(1, 1),
+            fontsize=8,
+        )
         settle(figure)
     return figure
 
