@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import sympy
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import parse_expression
 from channelfit.model.model_file import build_model, load_model
-from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from support.places import ROOT
 
@@ -69,53 +65,20 @@ def refused(make: Any, *args: Any, **keys: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a",
-        "a*exp(z*v)",
-        "a*exp(v/k)",
-        "a*exp((v - x)/k)",
-        "4*a",
-        "a + b",
-        "a/(1 + exp(-z*v))",
-        "c*(v - x)/(1 - exp(-(v - x)/k))",
-        "exp(v/k)/w",
-        "a*p",
-        "a*n",
-        "n",
-        "n*v",
-        "n*exp(n*v)",
-        "0.1*(v + 40)/(1 - exp(-(v + 40)/10))",
-        "4*exp(-(v + 65)/k)",
-        "1/(1 + exp(-(v + 35)/k))",
-        "(v - x)/k/(exp((v - x)/k) - 1)",
-        "a if v < -40 else b",
-        "a if v < x else 0",
-        "2*a - b/3",
-        "a*sqrt(k/x)",
-        "a**2/b",
-        "a*(k/x)**1.5",
-        "a*p**(v/k)",
-        "a*2**(v/10)",
-        "max(a, b, 0.1)",
-        "abs(a - b)",
-        "a*log(k/x)",
-        "log(5/n)*a",
-        "a*tanh(z*v)",
-        "a*exprel(z*v)",
-        "a + 0.02*v",
-        "a*3**((celsius - 22)/10)",
-        "a*exp(n*v/(8.314*(celsius + 273.15)))",
-        "sqrt(a*b)",
-        "exp(2.3 + v/k)",
-        "0.05 + 1/(0.1 + exp(v/k))*0.3",
-        "v**2 + v",
-    ],
-)
-def test_what_agrees_or_adapts_is_accepted(text: str) -> None:
-    model = built(temperature="22 degC", rates={"C -> O": text, "O -> C": "b"})
-    assert model.cautions == ()
+AGREE = """
+    a*exp(z*v); a*exp((v - x)/k); a/(1 + exp(-z*v)); c*(v - x)/(1 - exp(-(v - x)/k)); n;
+    n*exp(n*v); 0.1*(v + 40)/(1 - exp(-(v + 40)/10)); 4*exp(-(v + 65)/k); 1/(1 + exp(-(v + 35)/k));
+    (v - x)/k/(exp((v - x)/k) - 1); a if v < -40 else b; a if v < x else 0; a*sqrt(k/x);
+    a*(k/x)**1.5; a*p**(v/k); a*2**(v/10); max(a, b, 0.1); abs(a - b); a*log(k/x); a*tanh(z*v);
+    a*exprel(z*v); a + 0.02*v; a*3**((celsius - 22)/10); a*exp(n*v/(8.314*(celsius + 273.15)));
+    sqrt(a*b); 0.05 + 1/(0.1 + exp(v/k))*0.3
+"""
+
+
+def test_what_agrees_or_adapts_is_accepted() -> None:
+    for text in AGREE.split(";"):
+        rates = {"C -> O": text.strip(), "O -> C": "b"}
+        assert built(temperature="22 degC", rates=rates).cautions == (), text
 
 
 @pytest.mark.parametrize(
@@ -129,21 +92,13 @@ def test_what_agrees_or_adapts_is_accepted(text: str) -> None:
         ("a*exp(x*v)", '"a*exp(x*v)": the argument of exp, v*x, is in mV^2, not a pure number'),
         ("a*exp(x*v)", '(a in 1/ms, x in V); x with unit "1/mV" would be right'),
         ("a*exp(v - x)", "the argument of exp, v - x, is a voltage (mV), not a pure number"),
-        ("a*exp(2*x*v)", "the argument of exp, 2*v*x, is in mV^2"),
         ("a*exp(p*v)", "the argument of exp, p*v, is a voltage (mV)"),
-        ("a*log(k)", "the argument of log, k, is a voltage (mV), not a pure number"),
-        ("a*exprel(w)", "the argument of exprel, w, is a time (ms), not a pure number"),
-        ("a*tanh(a)", "the argument of tanh, a, is a rate (1/ms), not a pure number"),
         ("a + k", "in one sum stand a, a rate (1/ms), and k, a voltage (mV)"),
-        ("a*(v - a)", "in one sum stand v, a voltage (mV), and -a, a rate (1/ms)"),
         ("a*b", "but this is in 1/ms^2"),
         ("p", "a rate (1/ms) is wanted, but this is a pure number"),
-        ("p*exp(z*v)", "a rate (1/ms) is wanted, but this is a pure number"),
-        ("a + p", "in one sum stand a, a rate (1/ms), and p, a pure number"),
         ("max(a, x)", "one result is chosen from a, a rate (1/ms), and x, a voltage (mV)"),
         ("a if v < w else b", "these are compared v, a voltage (mV), and w, a time (ms)"),
         ("a if v < x else k", "one result is chosen from a, a rate (1/ms), and k, a voltage (mV)"),
-        ("a**(v/w)", "what is raised to a power that varies, a, is a rate (1/ms)"),
         ("a*p**(z*v*k)", "an exponent, k*v*z, is a voltage (mV)"),
         ("sqrt(a)", "but this is in 1/ms^1/2"),
     ],
@@ -163,20 +118,12 @@ def test_stated_units_that_contradict_each_other(text: str, said: str) -> None:
             '(mV) (k in mV); k with unit "nS" would be right',
         ),
         (
-            {"current": {"open": ["O"], "conductance": "g*k", "reversal": "-80 mV"}},
-            'current.conductance: "g*k": a conductance (nS) is wanted, but this is in pA',
-        ),
-        (
             {"current": {"open": ["O"], "conductance": "g", "reversal": "g"}},
             'current.reversal: "g": a voltage (mV) is wanted, but this is a conductance (nS)',
         ),
         (
             {"definitions": {"d": "k + w"}, "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
             'definitions.d: "k + w": in one sum stand k, a voltage (mV), and w, a time (ms)',
-        ),
-        (
-            {"definitions": {"d": "2*z"}, "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
-            'rates.C -> O: "a*exp(v/d)": the argument of exp, v/d, is in mV^2',
         ),
         ({"rates": {"C -> O": "up = a*exp(w*v)", "O -> C": "b"}}, "the argument of exp, v*w, is"),
         (
@@ -233,12 +180,6 @@ def test_a_factor_per_mV_that_does_not_say_so_is_told_once() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "models").glob("*.yaml")), ids=lambda p: p.stem)
 def test_shipped_models_are_silent(path: Path) -> None:
     assert load_model(path).cautions == ()
-
-
-def test_powers_of_powers_stay_small() -> None:
-    """Exponents of 1000^2000 would not even print."""
-    definitions = {"d0": "a"} | {f"d{k}": f"d{k - 1}**1000" for k in range(1, 2000)}
-    assert built(definitions=definitions, rates={"C -> O": "b*d1999", "O -> C": "b"}).cautions == ()
 
 
 # --- the property --------------------------------------------------------------------------------
@@ -328,38 +269,3 @@ def test_random_expressions_are_accepted_until_one_unit_is_changed(data: Any) ->
 
 
 # --- on the command line -------------------------------------------------------------------------
-
-
-def test_the_command_line_tells_before_the_work_and_keeps_it(tmp_path: Path) -> None:
-    document = {
-        "name": "cell",
-        "states": ["C", "O"],
-        "rates": {"C -> O": "a*exp(v)", "O -> C": "b"},
-        "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"},
-        "parameters": {n: {"range": [0.5, 2], "value": 1, "unit": UNITS[n]} for n in "abg"},
-        "fit": {"protocols": ["p.yaml"], "optimizer": {"population": 8, "generations": 1}},
-    }
-    model = tmp_path / "cell.yaml"
-    model.write_text(dump_yaml(document))
-    (tmp_path / "p.yaml").write_text(
-        dump_yaml({"holding": -80, "sampling": 0.5, "segments": [{"step": -70, "for": 20}]})
-    )
-    said = 'rates.C -> O: "a*exp(v)": the argument of exp, v, is a voltage (mV)'
-    out = tmp_path / "run"
-    for arguments in (
-        ["show", str(model)],
-        ["simulate", str(model), str(tmp_path / "p.yaml"), "--out", str(tmp_path / "s")],
-        ["optimize", str(model), "--out", str(out), "--quiet", "--backend", "reference"],
-    ):
-        result = CliRunner().invoke(main, arguments)
-        assert result.exit_code == 0, result.output
-        assert result.stderr.count(f"Warning: {model}: {said}") == 1
-        assert "Warning" not in result.stdout
-    import json
-
-    (kept,) = json.loads((out / "summary.json").read_text())["warnings"]
-    assert set(kept) == {"place", "value", "advice"}
-    assert kept["place"] == f"{model}: rates.C -> O"
-    wrong = CliRunner().invoke(main, ["show", str(model), "--set", "parameters.g.unit=mV"])
-    assert wrong.exit_code == 2
-    assert re.search(r"current\.conductance: \"g\": a conductance \(nS\) is wanted", wrong.output)

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from channelfit.model.evaluation import evaluate, exprel_slope_values, exprel_values
 from channelfit.model.expressions import (
     FUNCTIONS,
-    MAX_LENGTH,
     ExpressionError,
     check_name,
     definition_order,
@@ -30,7 +29,6 @@ from channelfit.model.terms import (
     LARGEST_INTEGER,
     V,
     exprel,
-    exprel_slope,
     parts_of,
     symbol,
 )
@@ -53,26 +51,14 @@ def value(text: str, **values: float) -> float:
     [
         ("a", a),
         ("v", V),
-        ("+a", a),
-        ("-a", -a),
         ("a*exp(z*v)", a * sympy.exp(z * V)),
-        ("a*exp(-z*v)", a * sympy.exp(-z * V)),
         ("a/b", a / b),
         ("a**3*b", a**3 * b),
-        ("a - b - k", a - b - k),
-        ("2*a", 2 * a),
-        ("a/3", a / 3),
-        ("sqrt(a)", sympy.sqrt(a)),
         ("tanh(v)", sympy.tanh(V)),
-        ("log(a)", sympy.log(a)),
         ("abs(v)", sympy.Abs(V)),
         ("min(a, b)", sympy.Min(a, b)),
-        ("max(a, b, k)", sympy.Max(a, b, k)),
         ("exprel(v)", exprel(V)),
         ("a if v < -40 else b", sympy.Piecewise((a, V < -40), (b, True))),
-        ("  a\n  + b ", a + b),
-        ("0.5", sympy.Float(0.5)),
-        ("7", sympy.Integer(7)),
     ],
 )
 def test_text_becomes_the_expression_it_says(text, expected):
@@ -82,23 +68,13 @@ def test_text_becomes_the_expression_it_says(text, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        "0.1*(v + 40)",
         "exp((v + 40)/18)",
-        "(v + 40)*(v + 50)",
         "a*exp(v/18 + 2)/(b + 3)",
         "1 - exp(-(v + 40)/10)",
-        "(a + b)**2",
     ],
 )
 def test_the_structure_stays_as_written(text):
     assert str(parse_expression(text, NAMES)) == text
-
-
-@pytest.mark.parametrize("number", [0.1, 1e22, 5e-324, -1 / 3, 1.7e308, 0.1 + 0.2, 2.0**60 + 512])
-def test_a_number_comes_back_to_the_last_bit(number):
-    assert float(parse_expression(repr(number), ())) == number
-    assert float(parse_expression(number, ())) == number
-    assert repr(float(parse_expression(repr(number), ()))) == repr(number)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -115,35 +91,25 @@ def test_constants_are_folded_as_python_does():
     assert float(parse_expression("exp(1)", ())) == math.e
 
 
-def test_whole_powers_stay_whole():
-    assert parse_expression("v**3", ()) == V**3
-    assert parse_expression("sqrt(a)", NAMES).exp == sympy.Rational(1, 2)
-
-
 @pytest.mark.parametrize(
     ("text", "at", "expected"),
     [
         ("1 if v < 0 else 2", -1, 1),
-        ("1 if v < 0 else 2", 0, 2),
-        ("1 if v <= 0 else 2", 0, 1),
         ("1 if v > 0 else 2", 0, 2),
+        ("1 if -60 < v <= -40 else 2", -40, 1),
+        ("1 if v <= 0 else 2", 0, 1),
         ("1 if v >= 0 else 2", 0, 1),
         ("1 if v == 0 else 2", 0, 1),
         ("1 if v != 0 else 2", 0, 2),
-        ("1 if -60 < v <= -40 else 2", -40, 1),
         ("1 if -60 < v <= -40 else 2", -60, 2),
         ("1 if -60 < v <= -40 else 2", -39, 2),
         ("1 if v < -60 or v > -40 else 2", -70, 1),
-        ("1 if v < -60 or v > -40 else 2", -50, 2),
         ("1 if not (v < -60 or v > -40) else 2", -50, 1),
         ("1 if v > -60 and not v > -40 else 2", -50, 1),
         ("1 if v > -60 and not v > -40 else 2", -30, 2),
         ("1 if v < -60 else 2 if v < -40 else 3", -70, 1),
-        ("1 if v < -60 else 2 if v < -40 else 3", -50, 2),
         ("1 if v < -60 else 2 if v < -40 else 3", -30, 3),
         ("v if 2 < 1 else -v", 5, -5),
-        ("v if 1 < 2 or v < 3 else -v", 5, 5),
-        ("v if 1 > 2 and v < 3 else -v", 5, -5),
         ("-3*(1 if v < 0 else 2)**2", 1, -12),
         ("exprel(0)", 0, 1),
         ("min(3, v, 2) + max(-1, v)", 1, 2),
@@ -160,95 +126,43 @@ def test_conditions_and_extremes(text, at, expected):
     ("text", "column", "words"),
     [
         ("a12*exp(z21b*v)", 9, 'unknown name "z21b"'),
-        ("a12*exp(z21b*v)", 9, "did you mean z21"),
         ("a12*exp(z21b*v)", 9, "Known: a, a1, a12, a2, a3, b, k, vh, x, z, z12, z21, v"),
-        ("  1 + V", 7, "did you mean v"),
-        ("2*pi", 3, "3.14159"),
         ("expp(v)", 1, "did you mean exp"),
         ("ln(v)", 1, "write log"),
         ("__import__('os').system('x')", 12, 'unexpected character "\'"'),
         ("__import__(os)", 1, 'unknown function "__import__"'),
         ("v.__class__", 1, 'an attribute (".__class__")'),
-        ("v.real(1)", 1, "an attribute"),
         ("(lambda: 1)()", 8, 'unexpected character ":"'),
-        ("f'{v}'", 2, "unexpected character"),
-        ("(x:=1)", 3, "unexpected character"),
         ("v[0]", 2, "round brackets"),
-        ("{1}", 1, "round brackets"),
         ("[v for v in v]", 1, "round brackets"),
         ("v^2", 2, 'use "**"'),
-        ("v % 2", 3, "unexpected character"),
-        ("v // 2", 1, 'operator "//"'),
-        ("v << 2", 1, 'operator "<<"'),
-        ("~v", 1, "unexpected character"),
-        ("v @ v", 3, "unexpected character"),
-        ("v # w", 3, "unexpected character"),
-        ("v\\\n", 2, "unexpected character"),
-        ("v; v", 2, "unexpected character"),
-        ("v\0", 2, "\\x00"),
-        ("\ud800", 1, "\\ud800"),
-        ("\uff56", 1, "FULLWIDTH LATIN SMALL LETTER V"),
         ("\u0430*v", 1, "CYRILLIC SMALL LETTER A"),
         ("3 \u2212 v", 3, 'use "-"'),
         ("v\u00b2", 2, 'use "**2"'),
-        ("v\u200b", 2, "ZERO WIDTH SPACE"),
         ("2v", 1, 'is a "*" missing?'),
-        ("2(v + 1)", 1, 'is a "*" missing?'),
-        ("a(v)", 1, 'is a "*" missing?'),
         ("exp", 1, "write exp(v)"),
-        ("exp*2", 1, "wants arguments"),
-        ("min()", 1, "1 to 8 arguments, not 0"),
-        ("min(v,v,v,v,v,v,v,v,v)", 1, "not 9"),
         ("exp(1, 2)", 1, "1 argument, not 2"),
         ("exp(x=1)", 1, "no named arguments"),
         ("exp(**v)", 1, "no named arguments"),
-        ("exp(*v)", 5, "starred"),
         ("v < 3", 1, "a condition where a number"),
-        ("not v", 1, "a condition where a number"),
-        ("v and a", 1, "a condition where a number"),
         ("1 if v else 2", 6, "a condition is wanted"),
         ("1 if v is 2 else 3", 6, "'is' cannot be used"),
-        ("1 if v in v else 3", 6, "'in' cannot be used"),
         ("v,", 1, "tuple"),
-        ("()", 1, "tuple"),
-        ("await v", 1, "await"),
-        ("...", 1, "cannot be used"),
-        ("True", 1, 'unknown name "True"'),
-        ("None", 1, 'unknown name "None"'),
         ("2j", 1, "complex"),
-        ("v +", 3, "invalid syntax"),
         ("v) + (v", 2, "unmatched"),
         ("(v", 1, "never closed"),
-        ("v v", 3, "invalid syntax"),
-        ("9**9**9**9", 4, "overflows"),
         ("exp(exp(exp(exp(1000))))", 13, "overflows"),
-        ("10**400", 1, "overflows"),
-        ("1e400", 1, "overflows"),
         ("9" * 400, 1, "overflows"),
-        ("9" * 1999 + ".", 1, "overflows"),
         ("v*1e308*10", None, "overflows"),
-        ("v/1e-310", None, "overflows"),
-        ("1/0", 1, "division by zero"),
-        ("v/0", 1, "division by zero"),
-        ("v/(a - a)", 1, "division by zero"),
-        ("(a - a)**-1", 1, "division by zero"),
-        ("0**-1", 1, "division by zero"),
         ("log(-1)", 1, "not defined"),
-        ("log(0)", 1, "not defined"),
         ("sqrt(-1)", 1, "not defined"),
         ("(-8)**(1/3)", 1, "not a real number"),
         ("sqrt(-abs(v))", None, "not a real number"),
         ("v**387420489", 1, "exponent"),
-        ("((2*v)**900)**900", 1, "exponent"),
         ("", None, "empty"),
-        (" \n ", None, "empty"),
         ("(" * 900 + "1" + ")" * 900, 51, "nested brackets"),
-        ("(" * 10000 + "1" + ")" * 10000, None, "20001 characters"),
         ("v+" * 500000 + "v", None, "1000001 characters"),
         ("-" * 1999 + "1", 101, "operations deep"),
-        ("not " * 400 + "v", 401, "operations deep"),
-        ("2**" * 600 + "2", 301, "operations deep"),
-        ("v if v<1 else " * 120 + "v", None, "operations"),
         ("exp(" * 300 + "v" + ")" * 300, 204, "nested brackets"),
         ("+".join(["(" + "+".join("v" * 30) + ")"] * 10), None, "more than 500"),
     ],
@@ -265,18 +179,6 @@ def test_refusals_name_the_problem_and_its_column(text, column, words):
         assert f"column {column} of" in message
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 10**400])
-def test_numbers_that_are_not_finite_are_refused(number):
-    with pytest.raises(ExpressionError, match="not a finite number"):
-        parse_expression(number, ())
-
-
-@pytest.mark.parametrize("thing", [None, True, ["v"], {"v": 1}, b"v", 1j])
-def test_what_is_not_text_is_refused(thing):
-    with pytest.raises(ExpressionError, match="must be text"):
-        parse_expression(thing, ())
-
-
 def test_an_error_is_an_input_error_that_keeps_its_column_when_placed():
     with pytest.raises(InputError) as caught:
         parse_expression("a*w", ("a",))
@@ -286,34 +188,14 @@ def test_an_error_is_an_input_error_that_keeps_its_column_when_placed():
     assert str(placed).startswith('models/m.yaml: rates.C -> O: unknown name "w" at column 3')
 
 
-def test_no_near_miss_of_a_name_no_suggestion():
-    with pytest.raises(ExpressionError, match='of "qqqq"; Known: a, v$'):
-        parse_expression("qqqq", ("a",))
-
-
-def test_many_names_and_long_names_are_shortened():
-    names = [f"parameter_number_{i}_{'x' * 80}" for i in range(3000)]
-    with pytest.raises(ExpressionError) as caught:
-        parse_expression("y" * 1500, names)
-    assert "more" in str(caught.value)
-    assert len(str(caught.value)) < 1500
-
-
 #: Costly for SymPy unless something bounds it; each is either accepted or refused at once.
 HOSTILE = [
     "v**" * 60 + "v",
-    "(v**v)**" * 20 + "2",
-    "**".join(["(a+v)"] * 45),
-    "sqrt(" * 45 + "v" + "+1)" * 45,
-    "abs(" * 45 + "v" + "-a)" * 45,
-    "log(" * 45 + "v" + "+2)" * 45,
     "exp(" * 45 + "v" + ")" * 45,
-    "min(" * 40 + "v" + ",v)" * 40,
     "((((1000*v)**30)**30)**1)*((1000*a)**900)**1",
     "sqrt((v*999)" + "*999" * 90 + ")",
     "+".join(f"v/{p}" for p in range(3, 100)),
     "*".join(["(v+a)"] * 90),
-    "sqrt(v**900 - v + 3)",
     "log(v**900 - v**7 + v - 3)**0.5",
     "(v**500 + v**499 - 1)**(v**500 + v - 1)",
     "(2**(900*v))**(900*v)",
@@ -321,7 +203,6 @@ HOSTILE = [
     "v" + "/(1 - exp(v/9))*v" * 60,
     "*".join(f"(v+{i})/(1-exp(-(v+{i})/9))" for i in range(25)),
     "(" + "*".join(["(a+b+k)"] * 40) + ")*v/(exp((" + "*".join(["(a+b+z)"] * 40) + ")*v)-1)",
-    "-" * 90 + "v",
 ]
 
 
@@ -363,23 +244,10 @@ def test_any_text_gives_an_expression_or_an_expression_error(text):
         assert {s.name for s in expression.free_symbols} <= {*NAMES, "v"}
 
 
-def test_the_longest_text_is_read():
-    text = "a" + " " * (MAX_LENGTH - 1)
-    assert parse_expression(text, NAMES) == a
-    with pytest.raises(ExpressionError, match=f"more than {MAX_LENGTH}"):
-        parse_expression(text + " ", NAMES)
-
-
 @pytest.mark.parametrize("name", ["v", "exp", "if", "lambda", "2a", "", "a b", "α", "a" * 101])
 def test_names_that_no_expression_could_use_are_refused(name):
     with pytest.raises(ExpressionError, match="name"):
         check_name(name)
-
-
-@pytest.mark.parametrize("name", ["a12", "_x", "gmax", "V", "alpha_m", "celsius"])
-def test_usable_names_pass_and_can_be_used(name):
-    check_name(name)
-    assert parse_expression(f"2*{name}", {name}) == 2 * symbol(name)
 
 
 # Random expressions against Python's own arithmetic
@@ -485,11 +353,6 @@ def parsed(text: str) -> sympy.Expr:
         raise
 
 
-def test_every_branch_must_be_a_real_number():
-    with pytest.raises(ExpressionError, match="not a real number"):
-        parse_expression("sqrt(-1 if v < -80 else 1)", LEAVES)
-
-
 @settings(max_examples=400, deadline=None)
 @given(trees)
 def test_values_agree_with_python(tree):
@@ -521,13 +384,7 @@ def _linoid(x: mpmath.mpf) -> mpmath.mpf:
 #: text -> (singular voltage, the same by 60 digits; decimals as the float64 that text means)
 CLASSIC = {
     "0.1*(v+40)/(1-exp(-(v+40)/10))": (-40, lambda v: _linoid((v + 40) / 10) * 10 * 0.1),
-    "0.1*(v+40)/(1-exp(-0.1*(v+40)))": (-40, lambda v: _linoid((v + 40) / 10)),
-    "-0.1*(v+40)/(exp(-(v+40)/10)-1)": (-40, lambda v: _linoid((v + 40) / 10)),
-    "(0.1*v+4)/(1-exp(-0.1*v-4))": (-40, lambda v: _linoid((v + 40) / 10)),
-    "(4+v/10)/(1-exp(-4-v/10))": (-40, lambda v: _linoid((v + 40) / 10)),
-    "0.01*(v+55)/(1-exp(-(v+55)/10))": (-55, lambda v: _linoid((v + 55) / 10) / 10),
     "0.01*(10-v)/(exp((10-v)/10)-1)": (10, lambda v: _linoid((v - 10) / 10) / 10),
-    "(0.1-0.01*v)/(exp(1-0.1*v)-1)": (10, lambda v: _linoid((v - 10) / 10) / 10),
     "(0.1-0.01*v)/(2.718281828459045*exp(-0.1*v)-1)": (
         10,
         lambda v: _linoid((v - 10) / 10) / 10,
@@ -535,11 +392,7 @@ CLASSIC = {
     "0.01*(10-v)/(2.5*exp((10-v)/10)-2.5)": (10, lambda v: _linoid((v - 10) / 10) / 25),
     "0.32*(v+47.25)/(1-exp(-(v+47.25)/4))": (-47.25, lambda v: _linoid((v + 47.25) / 4) * 1.28),
     "v/(1-exp(-v))": (0, _linoid),
-    "v*exp(v)/(exp(v)-1)": (0, _linoid),
     "(v/(1-exp(-v)))**2": (0, lambda v: _linoid(v) ** 2),
-    "1/((1-exp(-v))/v)": (0, _linoid),
-    "(1-exp(-v))/v": (0, lambda v: 1 / _linoid(v)),
-    "3 + 2*v/(1-exp(-v))": (0, lambda v: 3 + 2 * _linoid(v)),
     "sqrt(v/(1-exp(-v)))": (0, lambda v: mpmath.sqrt(_linoid(v))),
     "min(v/(1-exp(-v)), 50)": (0, lambda v: min(_linoid(v), 50)),
     "7 if v < -100 else v/(1-exp(-v))": (0, _linoid),
@@ -562,35 +415,10 @@ def test_classic_rates_are_exact_at_and_around_their_singular_voltage(text):
     np.testing.assert_allclose(ours, truth, rtol=1e-13)
 
 
-def test_without_the_rewriting_the_singular_voltage_is_not_finite():
-    text = "0.1*(v+40)/(1-exp(-(v+40)/10))"
-    assert np.isnan(evaluate(parse_expression(text, ()), {"v": -40.0}))
-    assert evaluate(removed(text), {"v": -40.0}) == 1.0
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        sympy.Float(0.1) * (V + 40) / (1 - sympy.exp(-(V + 40) / 10)),
-        (sympy.Float(0.1) - sympy.Float(0.01) * V) / (sympy.exp(1 - V / 10) - 1) * 10,
-        (V + sympy.Float(40.5)) / (1 - sympy.exp(-(V + sympy.Float(40.5)) / 18)) / 18,
-    ],
-)
-def test_expressions_that_sympy_has_rearranged_are_recognized(expression):
-    rewritten = remove_singularities(expression)
-    assert rewritten.has(exprel)
-    assert not rewritten.has(sympy.exp)
-    roots = sympy.solve(sympy.numer(expression), V)
-    singular = float(roots[0])
-    assert float(evaluate(rewritten, {"v": singular})) == pytest.approx(1.0, rel=1e-13)
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "a1*(a2-v)/(exp((a2-v)/a3)-1)",
-        "a1*(v-a2)/(1-exp((a2-v)/a3))",
-        "-a1*(a2-v)/(1-exp(a2/a3-v/a3))",
         "a1*(a2-v)*(b*exp((a2-v)/a3)-b)**-1*b",
         "a1*(v-a2)*exp(a2/a3)/(exp(a2/a3)-exp((2*a2-v)/a3))",
     ],
@@ -613,50 +441,18 @@ def test_rates_of_parameters_are_exact_around_their_singular_voltage(text, a1, a
     assert ours == pytest.approx(truth, rel=2e-15 * scale + 1e-14)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    half=st.decimals(-120, 60, places=2),
-    slope=st.decimals("0.5", 40, places=2),
-    rate=st.decimals("0.001", 10, places=3),
-    near=st.sampled_from(OFFSETS),
-)
-def test_rates_of_decimals_are_exact_around_their_singular_voltage(half, slope, rate, near):
-    text = f"{rate}*(v - ({half}))/(1 - exp(-(v - ({half}))/{slope}))"
-    v = float(half) + near
-    ours = float(evaluate(removed(text), {"v": v}))
-    with mpmath.workdps(60):
-        u = (mpmath.mpf(v) - mpmath.mpf(float(half))) / mpmath.mpf(float(slope))
-        truth = float(mpmath.mpf(float(rate)) * mpmath.mpf(float(slope)) * _linoid(u))
-    assert ours == pytest.approx(truth, rel=1e-13)
-
-
-def test_the_form_that_comes_out():
-    assert str(removed("a1*(a2-v)/(exp((a2-v)/a3)-1)")) == "a1*a3/exprel((a2 - v)/a3)"
-    assert removed("x/(1-exp(-x))") == 1 / exprel(-symbol("x"))
-    assert removed("z*(v-vh)/(exp(z*v-z*vh)-1)") == 1 / exprel(z * V - z * symbol("vh"))
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "1/(exp(v)-1)",
         "(v+39)/(1-exp(-(v+40)/10))",
-        "v/(exp(v)+1)",
         "v/(exp(v)-2)",
         "v**2/(1-exp(v)*a)",
-        "(v+40)*exp(v/10)",
         "v/(exp(v)-exp(-v))",
-        "(v-40)*z/(exp(b*(v+40))-1)",
-        "a*exp(z*v)",
     ],
 )
 def test_what_is_not_removable_is_left_alone(text):
     assert removed(text) == parse_expression(text, NAMES)
-
-
-def test_a_pole_stays_a_pole():
-    assert removed("v/(exp(v)-1)**2") == 1 / (V * exprel(V) ** 2)
-    assert np.isinf(evaluate(removed("v/(exp(v)-1)**2"), {"v": 0.0}))
 
 
 # exprel
@@ -686,29 +482,6 @@ def test_exprel_at_the_ends():
     assert np.isnan(exprel_slope_values(np.nan))
 
 
-def test_exprel_in_sympy():
-    assert exprel(0) == 1
-    assert exprel(sympy.Float(0)) == 1
-    assert exprel_slope(0) == sympy.Rational(1, 2)
-    assert exprel(V).diff(V) == exprel_slope(V)
-    assert exprel(2 * V).diff(V) == 2 * exprel_slope(2 * V)
-    assert float(exprel(sympy.Float(2))) == pytest.approx(math.expm1(2) / 2, rel=1e-15)
-    assert float(exprel(sympy.Integer(2)).evalf()) == pytest.approx(math.expm1(2) / 2, rel=1e-14)
-    assert float(exprel_slope(sympy.Float(2))) == pytest.approx((1 + math.exp(2)) / 4, rel=1e-15)
-    assert float(evaluate(exprel_slope(V).diff(V), {"v": 0.0})) == 1 / 3
-
-
-@settings(deadline=None)
-@given(st.floats(-5, 5).filter(lambda x: abs(x) > 1e-2))
-def test_derivatives_of_exprel(x):
-    with mpmath.workdps(60):
-        m = mpmath.mpf(x)
-        first = float(mpmath.diff(lambda t: mpmath.expm1(t) / t, m))
-        second = float(mpmath.diff(lambda t: mpmath.expm1(t) / t, m, 2))
-    assert float(evaluate(exprel(V).diff(V), {"v": x})) == pytest.approx(first, rel=1e-13)
-    assert float(evaluate(exprel(V).diff(V, 2), {"v": x})) == pytest.approx(second, rel=1e-9)
-
-
 # Values
 
 
@@ -722,10 +495,6 @@ def test_values_broadcast():
     np.testing.assert_allclose(ours, rates * np.exp(0.02 * voltages), rtol=1e-15)
 
 
-def test_a_constant_has_a_value_without_a_shape():
-    assert evaluate(parse_expression("3", ()), {}).shape == ()
-
-
 def test_overflow_and_undefined_values_neither_warn_nor_raise(recwarn):
     assert value("exp(v)", v=1e5) == math.inf
     assert math.isnan(value("log(v)", v=-1.0))
@@ -734,18 +503,6 @@ def test_overflow_and_undefined_values_neither_warn_nor_raise(recwarn):
     assert math.isnan(value("exp(v)", v=math.nan))
     assert value("(v + 40)/(1 - exp(-(v + 40)/10))", v=-1e9) == 0
     assert not recwarn.list
-
-
-def test_a_division_is_a_division():
-    """v/10 is rounded once, v*0.1 twice."""
-    assert value("v/10", v=3.0) == 3.0 / 10
-    assert value("v/3", v=7.0) == 7.0 / 3
-
-
-def test_float32_input_is_computed_in_float64():
-    ours = evaluate(parse_expression("v/3", ()), {"v": np.float32(1)})
-    assert ours.dtype == np.float64
-    assert ours == 1 / 3
 
 
 def test_a_missing_value_and_a_foreign_function_are_told():
@@ -757,7 +514,7 @@ def test_a_missing_value_and_a_foreign_function_are_told():
 
 @pytest.mark.parametrize(
     "text",
-    ["abs(v)*a", "max(v, a)", "tanh(v*a)", "1/(1 + exp(-v))", "v**a", "a if v<0 else v**2"],
+    ["max(v, a)", "1/(1 + exp(-v))", "v**a", "a if v<0 else v**2"],
 )
 def test_derivatives_have_values(text):
     expression = parse_expression(text, NAMES)
@@ -796,17 +553,6 @@ def test_a_cycle_of_definitions_is_named(texts, cycle):
         assert symbol(used) in definitions[user].free_symbols
 
 
-def test_importing_loads_nothing_heavy():
-    program = (
-        "import sys, channelfit.model.expressions\n"
-        "print([m for m in ('scipy', 'numba', 'matplotlib', 'neuron') if m in sys.modules])"
-    )
-    shown = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -843,33 +589,14 @@ def test_many_conditionals_in_a_condition_are_refused(condition):
     ("text", "words"),
     [
         ("a/(0 if v < -200 else exp(-v/20))", "not finite"),
-        ("a*(0 if v < -200 else exp(-v/20))**-0.5", "not finite"),
         ("a if log(-1 - v*v) < 1 else b", "not a real number at column 6"),
-        ("a if 3 < sqrt(-2 - abs(v)) else b", "not a real number at column 6"),
         ("a if log(-exp(v)) < v else b", "not a real number at column 6"),
-        ("a if log(-exprel(v)) < v else b", "not a real number at column 6"),
         ("a*max(log(-exp(v)), 1)", "not a real number at column 3"),
-        ("a if min(log(-exp(v)), 1) < 3 else b", "not a real number at column 6"),
     ],
 )
 def test_what_has_no_real_value_is_refused(text, words):
     with pytest.raises(ExpressionError, match=words):
         parse_expression(text, NAMES)
-
-
-def test_a_conditional_that_needs_the_logarithm_of_a_negative_number_is_refused() -> None:
-    """SymPy joins the conditions of nested conditionals, and compares what is not real."""
-    text = "b if (2 if log(((1e-9 - 2) if b == v else b)) < 0 else v) < b else 1"
-    with pytest.raises(ExpressionError, match="not a real number"):
-        parse_expression(text, {"b"})
-
-
-def test_whole_powers_by_squares_are_those_of_the_library() -> None:
-    x = np.array([0.5, -1.25, 1.0, 1.001, 0.0])
-    for power in (8, 9, 20, 300, 301, 1000):
-        with np.errstate(all="ignore"):
-            found = evaluate(sympy.Symbol("x") ** power, {"x": x})
-            assert found == pytest.approx(x**power, rel=1e-12)
 
 
 def test_a_power_of_a_conditional_leaves_no_whole_number_of_thousands_of_digits() -> None:

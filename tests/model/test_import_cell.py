@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("myokit")
@@ -157,24 +156,7 @@ def test_concentrations_and_what_they_change_are_held(cell: tuple[Path, dict[str
     assert proof.error < 1e-7
 
 
-def test_a_concentration_in_the_file_acts_as_a_parameter(cell: tuple[Path, dict[str, Any]]) -> None:
-    model = of(cell, "ik.IK").imported.model
-    values = model.values()
-    values[model.parameter_names.index("K_i")] = 5.4  # then the reversal potential is 0
-    held = next(p for p in _families() if p.holding_mV == -40)
-    current = _simulated(model.with_values(values), held)
-    assert np.abs(current[12, 10:100]).max() < 1e-9 * np.abs(current).max()  # the step to 0 mV
-
-
-def _families() -> tuple[Any, ...]:
-    from channelfit.scoring.neuron.importing import step_families
-
-    return step_families()
-
-
-def test_a_gate_that_never_leaves_its_limit_and_a_limit_at_0_mv(
-    cell: tuple[Path, dict[str, Any]],
-) -> None:
+def test_a_gate_that_never_leaves_its_limit_and_a_limit_at_0_mv(cell):
     model = of(cell, "ical.ICaL")
     assert model.still == ("ical.fca",)
     assert [c.name for c in model.imported.model.chains] == ["d"]
@@ -192,11 +174,6 @@ def test_states_that_nothing_fills_are_left_out(cell: tuple[Path, dict[str, Any]
     assert prove_myokit(model, _simulated).error < 1e-7
 
 
-@pytest.mark.parametrize("current", ["pump.INaK", "pump.IpCa"])
-def test_currents_without_gates(cell: tuple[Path, dict[str, Any]], current: str) -> None:
-    assert prove_myokit(of(cell, current), _simulated).error < 1e-11
-
-
 def test_what_gates_the_current_is_held_only_if_asked(cell: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(InputError, match="n' is not linear in j, n; --hold"):
         of(cell, "ical.ICaN")
@@ -209,9 +186,7 @@ def test_what_gates_the_current_is_held_only_if_asked(cell: tuple[Path, dict[str
         of(cell, "ical.ICaX")
 
 
-def test_a_proof_finds_a_held_value_that_is_another(
-    cell: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_proof_finds_a_held_value_that_is_another(cell, tmp_path):
     other = tmp_path / "other.mmt"
     other.write_text(CELL.replace("ions.K_i = 140", "ions.K_i = 139.9"), encoding="utf-8")
     model = of(cell, "ik.IK")

@@ -115,15 +115,11 @@ def test_the_command_writes_a_model_and_runs_no_script(tmp_path: Path) -> None:
         ("IK = lambda", "IK = sin(V) * lambda", None, "Sin cannot be translated"),
         ("k2 * o - k1 * c", "k2 * o * o - k1 * c", None, "not linear"),
         ("0.02 [1/ms] * i", "0.02 [1/ms] * i * sin(membrane.time)", None, "cannot be transl|time"),
-        ("", "", "ik.other", "there is no variable ik.other"),
         ("    in [pA]", "", None, "which variable is the current"),
-        ("[[model]]", "[[modell]]", None, "Myokit cannot read it"),
-        ("k1 = 0.1", "k1 = " + "(" * 3000 + "0.1" + ")" * 3000, None, "Myokit cannot|nested|used"),
+        ("0.1 [1/ms]", "(" * 3000 + "0.1 [1/ms]" + ")" * 3000, None, "nested too deeply"),
         ("    in [mV]", "    in [K]", None, "the voltage is in"),
     ],
 )
-def test_what_cannot_be_translated_is_refused(
-    old: str, new: str, current: str | None, message: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_translated_is_refused(old, new, current, message, tmp_path):
     with pytest.raises(InputError, match=message):
         of_text(SCHEME.replace(old, new) if old else SCHEME, tmp_path, current)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
@@ -22,7 +20,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.documents import parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.results.report.description import describe, rate_text
+from channelfit.results.report.description import rate_text
 from channelfit.scoring.reference import _Population
 from channelfit.scoring.reference_matrices import steady_state
 from channelfit.scoring.scorer import make_scorer
@@ -68,26 +66,6 @@ def test_values_may_be_left_out_until_they_are_needed() -> None:
     assert model.with_values(np.arange(4.0)).values().tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_relative_conductances() -> None:
-    model = build_model(changed(PLAIN, "current/open", {"O": 0.25, "C": 1}), None)
-    assert model.open_states == {"C": 1.0, "O": 0.25}
-
-
-def test_definitions_come_in_the_order_of_their_use() -> None:
-    document = changed(PLAIN, "definitions", {"x": "2*y", "y": "b*celsius/20", "unused": "a"})
-    document["temperature"] = "22 degC"
-    document["rates"]["O -> C"] = "x"
-    names = [name for name, _ in build_model(document, None).definitions]
-    assert names.index("celsius") < names.index("y") < names.index("x")
-
-
-@pytest.mark.parametrize("forward", ["k12", "k1_2", "C -> O", "C->O", "C --> O"])
-def test_transitions_by_number_and_by_name(forward: str) -> None:
-    model = build_model(changed(PLAIN, "rates", {forward: "a*exp(z*v)", "k21": "b"}), None)
-    pairs = {(t.source, t.target) for t in model.transitions}
-    assert pairs == {("C", "O"), ("O", "C")}
-
-
 def test_a_rate_may_use_another_by_its_number_or_name() -> None:
     for rates in (
         {"k12": "a*exp(z*v)", "k21": "b*k12"},
@@ -109,22 +87,6 @@ def test_conductance_is_a_number_a_quantity_or_an_expression(text: Any, expected
     document["parameters"]["g"]["fixed"] = True
     model = build_model(document, None)
     assert float(evaluate(model.conductance, {"g": 5.0})) == expected
-
-
-def test_one_state_needs_no_rates() -> None:
-    document = {
-        "states": ["O"],
-        "current": {"open": ["O"], "conductance": "g", "reversal": 0},
-        "parameters": {"g": {"range": [0, 1]}},
-    }
-    assert build_model(document, "leak.yaml").name == "leak"
-
-
-def test_file_names_become_model_names() -> None:
-    document = changed(PLAIN, "name", ...)
-    assert build_model(document, "dir/my model.yaml").name == "my model"
-    assert build_model(document, 'dir/_a"b\\c.yaml').name == "a_b_c"
-    assert build_model(document, None).name == "model"
 
 
 # --- generators and gates ------------------------------------------------------------------------
@@ -187,47 +149,8 @@ def test_expanded_gates() -> None:
     assert p["m1_h_closed"] == pytest.approx(3 * m * (1 - m) ** 2 * (1 - h), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_models_say_where_they_come_from(name: str) -> None:
-    model = load_model(MODELS / f"{name}.yaml")
-    assert model.name == name
-    assert len(model.source) > 40
-    assert len(model.values()) == len(model.parameters)
-
-
 # --- the compact form of 2012 --------------------------------------------------------------------
 
-PRINTED_GATES = """
-model:
-
-{
-    nStates = 5;
-    nParams = 6;
-    eRev = -100;
-    nOpenStates = 1;
-
-    params = (
-        {name = "a1"; min = 0.0; max = 1.0; val = 0.01;},
-        {name = "a2"; min = 0.0; max = 40.0; val = 10;},
-        {name = "a3"; min = 0.0; max = 40.0; val = 10;},
-        {name = "b1"; min = 0.0; max = 1.0; val = 0.125;},
-        {name = "b2"; min = 0.0; max = 200.0; val = 80;},
-        {name = "gmax"; min = 0.0; max = 10.0; val = 5.0;}
-    );
-
-    rates = [
-        "k12 = 4*a1*(a2-v)/(exp((a2-v)/a3))",
-        "k21 = b1*exp(-v/b2)",
-        "k23 = 3*k21/4",
-        "k32 = 2*k21",
-        "k34 = 2*k21/4",
-        "k43 = 3*k21",
-        "k45 = k21/4",
-        "k54 = 4*k21",
-    ];
-    openStates = [5];
-};
-"""
 AS_YAML = """
 model:
   nStates: 3
@@ -267,27 +190,12 @@ def test_the_compact_form_is_model_b(tmp_path: Path, text: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "first", ["/" * 4000, "//" * 2000 + " model", "//" + " " * 4000 + "x", "// a\n" * 2000 + "no"]
-)
-def test_many_slashes_are_read_in_one_way_only(tmp_path: Path, first: str) -> None:
-    file = tmp_path / "m.yaml"
-    file.write_text(first + "\nstates: [C, O]\nrates: {C -> O: a\n")
-    with pytest.raises(InputError, match="not valid YAML"):
-        load_model(file)
-
-
 @pytest.mark.parametrize("key", ["C{} O", "C{}O", "C{}-", "{}", "C -{}", "C <{}", "C{}< - O"])
 @pytest.mark.parametrize("filled", [" ", "-", "\t", "C"])
 def test_a_very_long_key_is_refused_as_soon_as_a_short_one(key: str, filled: str) -> None:
     document = changed(PLAIN, f"rates/{key.format(filled * 60_000)}", "a")
     with pytest.raises(InputError, match=r"is not a transition|unknown state"):
         build_model(document, None)
-
-
-def test_a_very_long_number_is_refused_as_soon_as_a_short_one() -> None:
-    number = " " * 200 + "1" * 100_000 + "x("
-    assert "more than 2000" in said_of(changed(PLAIN, "current/reversal", number))
 
 
 def test_a_conductance_behind_too_many_definitions_is_refused() -> None:
@@ -318,45 +226,19 @@ def test_a_comparison_that_the_exact_form_shows_to_be_of_no_real_number_is_refus
     )
 
 
-def test_the_compact_form_with_rates_that_use_rates(tmp_path: Path) -> None:
-    """The printed script word for word, slips included: only its own numbers count here."""
-    file = tmp_path / "k.cfg"
-    file.write_text(PRINTED_GATES)
-    model = load_model(file)
-    assert model.name == "k"
-    assert len(model.states) == 5
-    scope: dict[str, Any] = {
-        **dict(zip(model.parameter_names, model.values(), strict=True)),
-        "v": 3.0,
-    }
-    for name, expression in model.definitions:
-        scope[name] = evaluate(expression, scope)
-    rates = {(t.source, t.target): float(evaluate(t.rate, scope)) for t in model.transitions}
-    k21 = 0.125 * np.exp(-3 / 80)
-    assert rates["S1", "S2"] == pytest.approx(4 * 0.01 * 7 / np.exp(0.7))
-    assert rates["S2", "S3"] == pytest.approx(3 * k21 / 4)
-    assert rates["S5", "S4"] == pytest.approx(4 * k21)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("nParams: 9", "nParams: 8", "model.nParams: 8 are announced but 9 are given"),
-        ("nOpenStates: 1", "nOpenStates: 2", "model.nOpenStates: 2 are announced but 1 are given"),
         ("openStates: [3]", "openStates: [4]", "model.openStates: [4] are not numbers from 1 to 3"),
-        ("nStates: 3", "nStates: 2", "model.openStates: [3] are not numbers from 1 to 2"),
         (
             "nStates: 3",
             "nStates: 65",
             "model.nStates: a whole number, from 1 to 64, was expected, not 65",
         ),
-        ("nStates: 3", "nStates: x", 'a whole number, from 1 to 64, was expected, not "x"'),
         ("k12 = a12*exp(z12*v)", "a12*exp(z12*v)", 'is not of the form "k12 = ..."'),
         ("k21 = a21", "k12 = a21", "model.rates[2]: k12 is given twice"),
         ("eRev: -100 mV", "eRev: -100 nS", "model.eRev"),
         ("{name: a12, min: 0, max: 1, val: 0.05}", "{name: a12, min: 0, max: 1}", '"val"'),
-        ("z12*v", "z99*v", 'unknown name "z99"'),
-        ("max: 10,", "max: -1,", "parameters.gmax.range: the lower end 0 is not below"),
         ("nStates", "nState", 'model: unknown key "nState"; did you mean nStates?'),
     ],
 )
@@ -375,80 +257,29 @@ def test_mistakes_in_the_compact_form(old: str, new: str, message: str) -> None:
     [
         # names
         ("name", 'x"""\nimport os', 'm.yaml: name: "x""" import os" cannot be a model\'s name'),
-        ("name", "", 'name: "" cannot be a model\'s name'),
-        ("name", ["a"], "name: text was expected, not ['a']"),
         ("sates", 1, 'm.yaml: unknown key "sates"; did you mean states?'),
         ("parameters/class", {"range": [0, 1]}, 'parameters.class: "class" is a reserved word'),
-        ("parameters/v", {"range": [0, 1]}, 'parameters.v: "v" is a reserved word'),
-        ("parameters/exp", {"range": [0, 1]}, '"exp" is a reserved word'),
-        ("parameters/1x", {"range": [0, 1]}, 'parameters.1x: "1x" cannot be a name'),
-        ("parameters/_x", {"range": [0, 1]}, '"_x" cannot be a name'),
-        ("parameters/ä", {"range": [0, 1]}, '"ä" cannot be a name; use a letter'),
         # states and rates
         ("states", [], "states: 1 to 64 states are accepted, not 0"),
-        ("states", ["C", "O", "C"], "states: a state is named twice in C, O, C"),
-        ("states", [f"S{k}" for k in range(65)], "states: 1 to 64 states are accepted, not 65"),
-        ("states", ["C", 1], 'states: "1" cannot be a name'),
-        ("states", ["C"], 'rates.C -> O: unknown state "O". Known: C'),
         ("states", ["C", "O", "X"], "state X cannot be reached: no transition leads to it"),
-        ("rates/C -> O", ..., "rates: state C cannot be left, so at steady state"),
-        ("rates/O -> C", ..., "rates: state C cannot be reached: no transition leads to it"),
-        ("rates/O -> O", "b", "rates.O -> O: a transition must lead to another state"),
-        ("rates/O->C", "b", "rates: O -> C is given twice"),
-        ("rates/C <-> O", "b", "rates.C <-> O: write two lines, A -> B and B -> A"),
-        ("rates/CO", "b", 'rates: "CO" is not a transition; write A -> B'),
-        ("rates/k13", "b", "rates.k13: k13 points beyond the 2 states"),
         ("rates/C -> X", "b", 'rates.C -> X: unknown state "X". Known: C, O'),
-        ("rates", ["a", "b"], "rates: a mapping (key: value) was expected"),
-        ("rates/O -> C", "bb", 'rates.O -> C: unknown name "bb" at column 1'),
         ("rates/O -> C", "b*celsius", 'unknown name "celsius"'),
-        ("rates/O -> C", float("nan"), "rates.O -> C: nan is not a finite number"),
-        ("rates/O -> C", True, "rates.O -> C: an expression was expected, not True"),
-        ("rates/O -> C", ["b"], "rates.O -> C: an expression was expected, not ['b']"),
         ("rates/O -> C", "a = b", 'rates.O -> C.a: "a" already names something else'),
         ("rates/O -> C", "b**9**9**9**9", "rates.O -> C: a number overflows"),
-        ("rates/O -> C", "(" * 900 + "b" + ")" * 900, "rates.O -> C: "),
-        ("rates/O -> C", "b+" * 3000 + "b", "more than 2000"),
         ("rates/O -> C", "__import__('os')", "rates.O -> C: "),
-        ("rates/O -> C", "b.real", "rates.O -> C: "),
         # definitions
         ("definitions", {"x": "y", "y": "x"}, "definitions go round in a circle: x uses y uses x"),
-        ("definitions", {"a": "1"}, 'definitions.a: "a" already names something else'),
-        ("definitions", {"log": "1"}, '"log" is a reserved word'),
-        ("definitions", {"x": None}, "definitions.x: an expression was expected, not None"),
         # current
-        ("current", None, "current: a mapping (key: value) was expected, not None"),
         ("current/open", ["X"], 'current.open: unknown state "X". Known: C, O'),
-        ("current/open", [], "current.open: at least one open state is needed"),
-        ("current/open", [{}], 'current.open: unknown state "{}"'),
-        ("current/open", {"O": 0}, "current.open.O: a relative conductance above 0"),
-        ("current/open", {"O": float("nan")}, "current.open.O: nan is not finite"),
-        ("current/conductance", ..., 'current: "conductance" is missing'),
         ("current/conductance", "g*v", 'current.conductance: "g*v" depends on v'),
         ("current/conductance", "gg", 'unknown name "gg" at column 1 of "gg"; did you mean g?'),
         ("current/conductance", "5 mV", 'unit "mV" is a voltage; wanted one of nS'),
-        ("current/conductance", "5 nX", 'current.conductance: unknown unit "nX"'),
-        ("current/reversal", ["b"], "current.reversal: ['b'] is not a quantity"),
-        ("current/reversal", float("inf"), "current.reversal: inf is not finite"),
-        ("current/revrsal", 1, 'current: unknown key "revrsal"; did you mean reversal?'),
         # parameters
-        ("parameters", ["a"], "parameters: a mapping (key: value) was expected"),
-        ("parameters/a", None, "parameters.a: a mapping (key: value) was expected, not None"),
         ("parameters/a/range", [1, 0], "the lower end 1 is not below the upper end 0"),
-        ("parameters/a/range", [1, 1], "to hold a parameter still write `fixed: true`"),
-        ("parameters/a/range", [1], "parameters.a.range: a range is [lower, upper], not [1]"),
-        ("parameters/a/range", ..., 'parameters.a: "range" is missing'),
         ("parameters/a/range", [0, float("nan")], "parameters.a.range: nan is not finite"),
-        ("parameters/a/range", [0, "x"], 'parameters.a.range: "x" is not a quantity'),
         ("parameters/a/value", 2, "parameters.a: the value 2 lies outside the range [0, 1]"),
-        ("parameters/a/value", float("nan"), "parameters.a.value: nan is not finite"),
         ("parameters/a/unit", "1/m", 'parameters.a.unit: unknown unit "1/m"; did you mean 1/ms?'),
-        ("parameters/a/scale", "ln", 'parameters.a.scale: "ln" is not one of linear, log'),
         ("parameters/a/scale", "log", "parameters.a.range: a log scale needs a lower end above 0"),
-        ("parameters/a/fixed", "yes", "parameters.a.fixed: true or false was expected"),
-        ("parameters/a/vale", 1, 'parameters.a: unknown key "vale"; did you mean value?'),
-        ("parameters/a", {"range": [0, 1], "fixed": True}, "a fixed parameter needs a value"),
-        ("parameters/spare", {"range": [0, 1]}, "parameters.spare: this parameter changes nothing"),
         # the rest
         ("temperature", "295 K", 'temperature: unknown unit "K"; Known: degC'),
         ("gates", {"O": {"alpha": "a", "beta": "b"}}, "gates.O: a state has this name"),
@@ -464,28 +295,15 @@ def test_mistakes_are_told_with_their_place(key: str, value: Any, message: str) 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("gates", {}, "gates: at least one gate is needed"),
         ("gates/m/power", 0, "gates.m.power: a whole number, from 1 to 8, was expected, not 0"),
-        ("gates/m/power", 9, "gates.m.power: a whole number, from 1 to 8, was expected, not 9"),
         ("gates/m/beta", ..., 'gates.m: "beta" is missing'),
-        ("gates/h/tau", ..., 'gates.h: "tau" is missing'),
         ("gates/m/tau", "1", 'gates.m.tau: "tau" has no meaning beside power, alpha, beta'),
-        ("gates/m/alpha", "aa", 'gates.m.alpha: unknown name "aa" at column 1'),
-        ("gates/m", 1, "gates.m: a mapping (key: value) was expected, not 1"),
-        ("gates/v", {"inf": "1", "tau": "1"}, 'gates.v: "v" is a reserved word'),
         ("current/open", ["m"], "current.open: gates conduct when all are open; leave `open` out"),
         ("rates", {"C -> O": "a"}, '"states" is missing'),
     ],
 )
 def test_mistakes_in_gates(key: str, value: Any, message: str) -> None:
     assert message in said_of(changed(GATED, key, value))
-
-
-def test_too_many_gates() -> None:
-    gates = {f"m{k}": {"power": 8, "inf": "a", "tau": "b"} for k in range(2)}
-    assert "the equivalent scheme has more than 64 states" in said_of(
-        changed(GATED, "gates", gates)
-    )
 
 
 def test_a_state_that_cannot_be_left() -> None:
@@ -507,19 +325,6 @@ def test_an_expression_bomb_stays_small() -> None:
     document["rates"]["O -> C"] = "b*x199"
     model = build_model(document, None)
     assert max(e.count_ops() for _, e in model.definitions) < 10
-
-
-def test_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.yaml: no such file"):
-        load_model(tmp_path / "none.yaml")
-    broken = tmp_path / "broken.yaml"
-    broken.write_text("model: {\n  nStates = 3;\n")
-    with pytest.raises(InputError, match=r"broken\.yaml: "):
-        load_model(broken)
-    python = tmp_path / "python.yaml"
-    python.write_text("name: !!python/object/apply:os.getcwd []\n")
-    with pytest.raises(InputError, match=r"python\.yaml: line 1: the YAML tag"):
-        load_model(python)
 
 
 # --- ties ----------------------------------------------------------------------------------------
@@ -563,26 +368,12 @@ def test_a_tie_is_a_definition_under_the_name_of_a_parameter():
         ({"tie": "a", "prior": {"normal": [1, 2]}}, "parameters.y.prior: a tied parameter"),
         ({"tie": "a", "range": [2, 1]}, "parameters.y.range: 2 is not below 1"),
         ({"tie": "y*a"}, "round in a circle"),
-        ({"tie": "a", "ranges": [1, 2]}, 'parameters.y: unknown key "ranges"'),
-        ({"tie": [1]}, "parameters.y.tie: an expression was expected"),
     ],
 )
 def test_what_is_no_tie_is_told(row, message):
     with pytest.raises(InputError) as error:
         build_model(TIED | {"parameters": TIED["parameters"] | {"y": row}}, None)
     assert message in str(error.value)
-
-
-def test_ties_cannot_grow_without_end_in_a_conductance():
-    ties = {"t0": {"tie": "a*exp(a)"}}
-    for k in range(1, 40):
-        ties[f"t{k}"] = {"tie": f"t{k - 1}*exp(t{k - 1})"}
-    document = TIED | {
-        "parameters": TIED["parameters"] | ties,
-        "current": TIED["current"] | {"conductance": "g*t39"},
-    }
-    with pytest.raises(InputError, match="grow too long"):
-        build_model(document, None)
 
 
 # --- detailed balance ----------------------------------------------------------------------------
@@ -613,17 +404,6 @@ def test_a_rate_follows_from_its_cycle():
         assert_reversible(build_model(ring(), None))
 
 
-def test_a_balanced_rate_can_have_a_name_and_be_used():
-    model = build_model(ring(I_O="back = balance") | {"definitions": {"more": "2*back"}}, None)
-    assert [name for name, _ in model.definitions] == ["back", "more"]
-    numbered = ring()
-    numbered["rates"].pop("I -> O")
-    numbered["rates"]["k32"] = "balance"
-    for k in ("a5", "z5"):
-        del numbered["parameters"][k]
-    assert_reversible(build_model(numbered, None))
-
-
 def test_the_sodium_scheme_balances_by_itself():
     """The published definition of b2, and the squares whose rows share rates."""
     document = read_yaml(MODELS / "na_markov.yaml")
@@ -635,13 +415,6 @@ def test_the_sodium_scheme_balances_by_itself():
     v = np.linspace(-120, 60, 7)
     one, other = (_Population(m, p).rates(m.chains[0], v) for m in (written, derived))
     np.testing.assert_allclose(one, other, rtol=1e-12)
-
-
-def test_several_balanced_rates_wait_for_each_other():
-    square = ring(I_O="balance")
-    square["rates"] |= {"C -> I": "a5*exp(z5*v)", "I -> C": "balance"}
-    square["parameters"] |= {"a5": {"range": [0.1, 2]}, "z5": {"range": [-0.02, 0.02]}}
-    assert_reversible(build_model(square, None))
 
 
 @pytest.mark.parametrize(
@@ -716,17 +489,6 @@ def test_every_graph_balances_when_all_but_a_tree_follows(data):
         "current": {"open": ["S0"], "conductance": "g", "reversal": "0 mV"},
     }
     assert_reversible(build_model(document, None), least=1e-8)
-
-
-def test_show_tells_ties_and_balanced_rates():
-    console = Console(width=120, record=True, file=io.StringIO())
-    describe(build_model(TIED, None), console)
-    describe(build_model(ring(I_O="balance"), None), console)
-    lines = console.export_text().splitlines()
-    tied = next(line for line in lines if line.startswith("y "))
-    assert tied.split() == ["y", "0.0581818", "1/mV", "0", "..", "0.05", "twice", "+", "z/part"]
-    assert any(line.startswith("k_I_O ") for line in lines)
-    assert any(line.split() == ["k32", "I", "->", "O", "k_I_O"] for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
-from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism, neuron_hoc
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import HostCupy
@@ -234,16 +233,6 @@ def test_the_documents_example_carries_the_constant_field_current(backend: str) 
     assert model.linear_parameters() == {"p": True}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_documents_form_for_potassium(backend: str) -> None:
-    document = documented()
-    document["current"]["ion"] = {"valence": 1, "inside": "cai", "outside": "3.5 mM"}
-    document["parameters"]["cai"] |= {"value": 140, "range": [1, 200]}
-    model = build_model(document, None)
-    truth = gated([(activation, 2)], lambda v: constant_field(v, 10, 1, 140, 3.5), shorter())
-    assert apart(simulated(model, model.values(), shorter(), backend), truth) < CLOSE
-
-
 # --- what a search asks for
 
 
@@ -261,9 +250,7 @@ def candidates_near(model: ChannelModel, n: int) -> np.ndarray:
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", ["cav31_anwar", "hcn2_golgi"])
 @pytest.mark.filterwarnings("error::RuntimeWarning")  # the share of a gate is 0 at some voltages
-def test_costs_and_derivatives_through_pieces_and_gates_at_once(
-    name: str, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_costs_and_derivatives_through_pieces_and_gates_at_once(name, backend, monkeypatch):
     if backend == "cuda":
         monkeypatch.setitem(sys.modules, "cupy", HostCupy())
     model = published.model_of(next(c for c in published.CASES if c.model == name))[0]
@@ -295,9 +282,7 @@ def demonstration() -> list[Path]:
 
 
 @pytest.mark.parametrize("case", NEURONS_OWN, ids=lambda case: case.model)
-def test_neurons_own_files_agree_once_they_compute_their_rates(
-    case: Any, demonstration: list[Path]
-) -> None:
+def test_neurons_own_files_agree_once_they_compute_their_rates(case, demonstration):
     text = published.found(case, demonstration).read_text(encoding="latin-1")
     tabled = max(published.errors(case, text, False, shorter()).values())
     computed = max(published.errors(case, text, True, shorter()).values())
@@ -315,20 +300,3 @@ def test_every_published_model_has_its_file_and_every_kind_is_there() -> None:
         assert all(p.lower <= x <= p.upper for p, x in zip(model.parameters, values, strict=True))
         assert model.temperature_C is not None
         assert case.file in model.source
-
-
-def test_a_file_that_is_not_there_is_told_and_one_that_differs_refused(tmp_path: Path) -> None:
-    case = next(case for case in published.CASES if case.sha256)
-    rows = list(published.measured(case, [tmp_path], shorter(), tmp_path))
-    assert [row.value for row in rows] == [None]
-    assert rows[0].note == f"{case.file} of {case.source} is not there"
-    (tmp_path / case.file).write_text("NEURON { SUFFIX other }", encoding="utf-8")
-    with pytest.raises(InputError, match=f"not the version of.*{case.sha256}"):
-        published.found(case, [tmp_path])
-
-
-def test_what_is_to_be_mended_must_stand_in_the_file() -> None:
-    case = next(case for case in published.CASES if case.mended)
-    model, _ = published.model_of(case)
-    with pytest.raises(InputError, match="stands 0 times"):
-        published.DensityMechanism(case, model, "NEURON { SUFFIX other }", True)

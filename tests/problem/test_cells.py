@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import channelfit as cf
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
-from channelfit.problem.experiment import Experiment, Problem, rounding_floor
+from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording
 from channelfit.reading.documents import dump_yaml, parse_yaml
@@ -27,9 +25,9 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.grouped import GroupedScorer
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import HostCupy
+from support.little import protocol_of
 
 CELLS = {"cell 1": 3.0, "cell 2": 5.0, "cell 3": 8.0}
 MODEL: dict[str, Any] = {
@@ -49,26 +47,13 @@ MODEL: dict[str, Any] = {
     },
 }
 MODEL["parameters"]["ratio"].pop("unit")
-STEPS = build_protocol(
-    {
-        "name": "steps",
-        "holding": "-80 mV",
-        "sampling": "0.5 ms",
-        "segments": [
-            {"step": {"values": ["-40 mV", "0 mV", "30 mV"]}, "for": "20 ms"},
-            {"step": "-50 mV", "for": "10 ms"},
-        ],
-    },
-    None,
+STEPS = protocol_of(
+    "{name: steps, holding: -80 mV, sampling: 0.5 ms, "
+    "segments: [{step: {values: [-40 mV, 0 mV, 30 mV]}, for: 20 ms}, {step: -50 mV, for: 10 ms}]}"
 )
-RAMP = build_protocol(
-    {
-        "name": "ramp",
-        "holding": "-80 mV",
-        "sampling": "0.5 ms",
-        "segments": [{"ramp": ["-80 mV", "40 mV"], "for": "25 ms"}],
-    },
-    None,
+RAMP = protocol_of(
+    "{name: ramp, holding: -80 mV, sampling: 0.5 ms, "
+    "segments: [{ramp: [-80 mV, 40 mV], for: 25 ms}]}"
 )
 
 
@@ -151,19 +136,6 @@ def test_a_parameter_per_cell_is_one_for_each_cell() -> None:
     np.testing.assert_array_equal(moved.values(), np.arange(1.0, 9.0))
 
 
-def test_without_cells_it_is_a_parameter_like_any_other() -> None:
-    document = changed_g(value=4.0)
-    problem = problem_of(replace(experiment(STEPS, "x"), cell=""), document=document)
-    assert [p.name for p in problem.parameters] == list(MODEL["parameters"])
-    assert not isinstance(make_scorer(problem, "cpu"), GroupedScorer)
-
-
-def test_one_cell_needs_no_groups() -> None:
-    problem = problem_of(experiment(STEPS, "cell 2"), experiment(RAMP, "cell 2"))
-    assert problem.parameters[2].name == "g[cell 2]"
-    assert not isinstance(make_scorer(problem, "cpu"), GroupedScorer)
-
-
 def changed_g(**entries: Any) -> dict[str, Any]:
     row = {"range": [0.5, 20], "unit": "nS", "per": "cell"} | entries
     return {**MODEL, "parameters": {**MODEL["parameters"], "g": row}}
@@ -198,10 +170,7 @@ def map_cells(cells: Sequence[str] | dict[str, float]) -> list[Experiment]:
             "g.value: only a parameter with `per: cell`",
         ),
         ({"value": {"cell 1": 30}}, "parameters.g: cell 1: the value 30 lies outside the range"),
-        ({"value": {"cell[1]": 3}}, 'parameters.g.value: "cell[1]" cannot name a cell'),
         ({"range": {"cell 1": [5, 1]}}, "parameters.g.range: cell 1: the lower end 5 is not below"),
-        ({"value": {"cell 1": "x"}}, "parameters.g.value: cell 1:"),
-        ({"fixed": True, "value": {}}, "parameters.g.value: a fixed parameter needs a value"),
     ],
 )
 def test_what_cannot_be_used_is_told(entries: dict[str, Any], message: str) -> None:
@@ -248,29 +217,6 @@ def test_cells_and_temperatures_are_a_sum_of_problems_of_one(backend: str) -> No
     assert not local.gradient[-1].any()  # fixed
 
 
-def test_gradients_are_those_of_differences() -> None:
-    problem = several()
-    scorer, here = make_scorer(problem, "cpu"), candidates(problem, 1)
-    gradient = scorer.linearize(here).gradient[:, 0]
-    step = 1e-6 * np.diag(here[:, 0])
-    cost = scorer.score(np.hstack([here + step, here - step])).cost
-    difference = (cost[: len(here)] - cost[len(here) :]) / (2e-6 * here[:, 0])
-    np.testing.assert_allclose(difference[:-1], gradient[:-1], rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_currents_come_in_the_order_of_the_experiments(backend: str) -> None:
-    problem = several()
-    here = candidates(problem, 2)
-    for k, current in enumerate(make_scorer(problem, backend).simulate(here)):
-        e = problem.experiments[k]
-        model = by_hand(e.cell, 22.0 if e.temperature_C is None else e.temperature_C)
-        g = 2 + list(CELLS).index(e.cell)
-        alone = make_scorer(Problem(model, (Experiment(e.protocol),)), "reference")
-        expected = alone.simulate(here[[0, 1, g, 5, 6, 7]])[0]
-        np.testing.assert_allclose(current, expected, rtol=1e-7, atol=1e-7)
-
-
 def test_a_candidate_that_fails_for_one_cell_fails() -> None:
     problem = several()
     here = candidates(problem, 3)
@@ -297,33 +243,6 @@ def test_held_out_experiments_are_simulated_and_not_scored() -> None:
     nothing = replace(problem, experiments=tuple(replace(e, weight=0.0) for e in out))
     with pytest.raises(InputError, match="nothing to score"):
         make_scorer(nothing, "cpu").score(here)
-
-
-def test_groups_share_what_is_compiled() -> None:
-    scorer = make_scorer(several(), "cpu", path="stepping")
-    assert isinstance(scorer, GroupedScorer)
-    texts = {one.source_text for one in scorer.scorers}
-    assert len(texts) == 2  # with a voltage that varies, and without
-    before = generated.cache_info().currsize
-    scorer.score(candidates(several(), 1))
-    assert generated.cache_info().currsize <= before + 2
-    assert scorer.source_text == "\n".join(dict.fromkeys(s.source_text for s in scorer.scorers))
-
-
-@settings(max_examples=15)
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(0, 99))
-def test_any_division_into_cells_adds_up(division: list[int], seed: int) -> None:
-    names = list(CELLS)
-    problem = problem_of(*(experiment(STEPS, names[k], seed=seed + k) for k in division))
-    here = problem.values()[:, None] * np.random.default_rng(seed).uniform(0.7, 1.4, (1, 3))
-    scored = make_scorer(problem, "cpu").score(here).cost
-    traces = make_scorer(problem, "cpu").simulate(here)
-    squares = weights = 0.0
-    for e, current in zip(problem.experiments, traces, strict=True):
-        assert e.recording is not None
-        w, data = e.recording.weight[..., None], e.recording.current_pA[..., None]
-        squares, weights = squares + (w * (current - data) ** 2).sum(axis=(0, 1)), weights + w.sum()
-    np.testing.assert_allclose(scored, squares / weights, rtol=1e-9)
 
 
 @pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
@@ -355,14 +274,6 @@ def test_arrays_of_a_gpu_stay_there(device: str) -> None:
     for name in ("gradient", "curvature"):
         one, other = to_host(getattr(local, name)), getattr(expected, name)
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9 * np.abs(other).max())
-
-
-def test_a_conductance_of_each_cell_is_solved_on_a_gpu(device: str, tmp_path: Path) -> None:
-    plan = load_plan(fit_files(tmp_path), ["fit.solve=g"])
-    there, here = (plan.objective(make_scorer(plan.problem, b)) for b in ("cuda", "cpu"))
-    unit = np.random.default_rng(3).uniform(0.3, 0.7, (here.n_free, 4))
-    cost = there.score(there.scorer.xp.asarray(unit)).cost
-    np.testing.assert_allclose(to_host(cost), here.score(unit).cost, rtol=1e-8)
 
 
 # --- cells that one walk serves ------------------------------------------------------------------
@@ -398,9 +309,7 @@ def masked_alike(document: dict[str, Any], *protocols: Protocol) -> Problem:
     [(MODEL, [STEPS, RAMP]), (GATES, [STEPS, RAMP]), (THREE_STATES, [STEPS])],
     ids=["two states", "gates", "three states"],
 )
-def test_cells_alike_are_linearized_as_each_alone(
-    document: dict[str, Any], protocols: list[Protocol], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_alike_are_linearized_as_each_alone(document, protocols, monkeypatch):
     problem = masked_alike(document, *protocols)
     scorer = make_scorer(problem, "cpu")
     assert isinstance(scorer, GroupedScorer)
@@ -451,19 +360,6 @@ def test_what_is_not_alike_is_linearized_apart() -> None:
     both = make_scorer(masked_alike(document, STEPS), "cpu")
     assert isinstance(both, GroupedScorer)
     assert not both._alike
-
-
-def test_an_exact_fit_of_cells_costs_nothing() -> None:
-    problem = masked_alike(THREE_STATES, STEPS)
-    values = problem.values()[:, None]
-    traces = make_scorer(problem, "cpu").simulate(values)
-    exact = tuple(
-        replace(e, recording=Recording.from_arrays(STEPS, trace[:, :, 0]))
-        for e, trace in zip(problem.experiments, traces, strict=True)
-    )
-    fitted_exactly = replace(problem, experiments=exact)
-    local = make_scorer(fitted_exactly, "cpu").linearize(values)
-    assert local.cost[0] <= rounding_floor(fitted_exactly, "float64")
 
 
 # --- ties and bounds -----------------------------------------------------------------------------
@@ -564,25 +460,6 @@ def test_a_conductance_of_each_cell_is_solved_for_each(tmp_path: Path) -> None:
     assert local.curvature.shape == (len(unit), len(unit), 1)
 
 
-def test_a_prior_of_another_parameter_leaves_the_solved_one_its_best(tmp_path: Path) -> None:
-    parameters = dict(MODEL["parameters"])
-    parameters["z"] = parameters["z"] | {"prior": {"normal": [0.09, 0.001]}}
-    parameters["g"] = parameters["g"] | {"prior": {"normal": [5.0, 1.0]}}
-    plan = load_plan(
-        fit_files(tmp_path, {**MODEL, "parameters": parameters}), ["fit.solve=g", "fit.noise=2 pA"]
-    )
-    scorer = make_scorer(plan.problem, "cpu")
-    objective, every = plan.objective(scorer), replace(plan, solved=()).objective(scorer)
-    unit = np.full((objective.n_free, 1), 0.4)
-    best = objective.physical(unit)
-    around = best + 1e-3 * np.eye(len(best))[:, 2:5] @ np.hstack(
-        [np.zeros((3, 1)), np.eye(3), -np.eye(3)]
-    )
-    costs = every.score(every.space.to_unit(around)).cost
-    assert costs.argmin() == 0
-    assert objective.score(unit).cost[0] == pytest.approx(costs[0], rel=1e-9)
-
-
 # --- whole fits ----------------------------------------------------------------------------------
 
 
@@ -642,17 +519,6 @@ def test_information_of_cells_adds_up(three: cf.Fit) -> None:
     assert isinstance(scorer, GroupedScorer)
 
 
-def test_shared_parameters_are_surer_with_more_cells(three: cf.Fit) -> None:
-    """By about the root of the summed squares of the conductances, which are the signal here."""
-    one = fitted(["cell 3"])
-    ratio = np.sqrt(sum(g**2 for g in CELLS.values())) / CELLS["cell 3"]
-    for name in ("a", "z", "b"):
-        alone, together = one.errors[name], three.errors[name]
-        assert alone is not None
-        assert together is not None
-        assert alone / together == pytest.approx(ratio, rel=0.15)
-
-
 def test_a_saved_fit_of_cells_reads_back(three: cf.Fit, tmp_path: Path) -> None:
     folder = three.save(tmp_path / "run")
     again = cf.load(folder)
@@ -670,14 +536,6 @@ def test_a_saved_fit_of_cells_reads_back(three: cf.Fit, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="or the name of a cell: cell 1"):
         cf.simulate(again, STEPS)
     assert "each       steps, cell 1 " in str(three)
-
-
-def test_profiles_and_comparisons_know_the_cells(three: cf.Fit, tmp_path: Path) -> None:
-    sure = cf.uncertainty(three, profiles="g[cell 2]", progress=False)
-    (profile,) = sure.profiles
-    assert profile.lower < CELLS["cell 2"] < profile.upper
-    compared = cf.compare(three, three, progress=False)
-    assert "g[cell 3]" in str(compared.summary)
 
 
 def test_the_command_line_fits_and_simulates_cells(tmp_path: Path) -> None:
@@ -710,36 +568,11 @@ def test_the_command_line_fits_and_simulates_cells(tmp_path: Path) -> None:
             ["parameters.g[cell 9].value=3"],
             'parameters.g: there is no experiment of a cell "cell 9"',
         ),
-        (["fit.experiments[1].cell=x]y"], 'fit.experiments[1].cell: "x]y" cannot name a cell'),
         (["fit.experiments[1].cell=others"], "stands for all cells not named"),
-        (["fit.experiments[2].temperature=5 mV"], "fit.experiments[2].temperature"),
-        (["parameters.g[cell 1].value=300"], "cell 1: the value 300 lies outside the range"),
         (["fit.solve=a"], "the current is not a straight line in"),
     ],
 )
-def test_the_fit_file_says_what_is_wrong(
-    overrides: list[str], message: str, tmp_path: Path
-) -> None:
+def test_the_fit_file_says_what_is_wrong(overrides, message, tmp_path):
     with pytest.raises(InputError) as found:
         load_plan(fit_files(tmp_path), overrides)
     assert message in str(found.value)
-
-
-def test_cells_that_share_all_parameters_are_remarked_on(tmp_path: Path) -> None:
-    file = fit_files(tmp_path)
-    shared = load_plan(file, ["parameters.g.per=null", "parameters.g.value=5"])
-    (found,) = (str(c) for c in shared.cautions if "share" in str(c))
-    assert "fit.experiments: the cells cell 1, cell 2, cell 3 share all parameters" in found
-    assert [p.name for p in shared.problem.parameters] == list(MODEL["parameters"])
-    assert len(shared.problem.groups) == 2  # of one temperature each
-    assert not any("share" in str(c) for c in load_plan(file).cautions)
-
-
-def test_strange_rates_name_the_groups_that_have_them(tmp_path: Path) -> None:
-    plan = load_plan(fit_files(tmp_path))
-    values = plan.problem.values()
-    assert plan.strange_rates(values) == []
-    values[[p.name for p in plan.problem.parameters].index("g[cell 2]")] = np.inf
-    (text,) = plan.strange_rates(values)
-    assert text.startswith("the conductance is inf nS")
-    assert text.endswith("(cell 2, 34 degC)")

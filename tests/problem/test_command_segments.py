@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,6 @@ from channelfit.problem.protocol import build_protocol
 from channelfit.problem.waves import Constant, Ramp, Samples, Sines
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.formats import Epoch, read
-
-DATA = Path(os.environ.get("CHANNELFIT_DATA", "nowhere"))
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CHANNELFIT_DATA is not set")
 
 LEVELS = st.integers(-240, 120).map(lambda k: k / 2)
 COUNTS = st.integers(8, 60)
@@ -100,17 +96,6 @@ def test_levels_and_times_of_a_recorded_command_are_those_that_were_typed(kind: 
     assert found.edge_samples == (1 if kind == "all" else 0)
 
 
-def test_what_was_lost_by_rounding_is_told() -> None:
-    command = np.full((1, 1000), -80.07)
-    command[0, 500:] = 20.04
-    command += 0.01 * np.random.default_rng(3).normal(size=command.shape)
-    found = find_segments(command, 0.1)
-    assert [s.wave for s in found.protocol.sweeps[0]] == [Constant(-80), Constant(20)]
-    assert found.noise_mV == pytest.approx(0.01, rel=0.2)
-    assert 0.07 < found.residual_mV < 0.12
-    assert found.residual_at[1] < 50
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_sines_are_found(noise: float) -> None:
     terms = [
@@ -140,25 +125,6 @@ def test_what_is_neither_lines_nor_sines_stays_as_samples() -> None:
     kinds = [type(s.wave) for s in found.protocol.sweeps[0]]
     assert Samples in kinds
     assert np.abs(found.protocol.command() - command).max() < 1e-4
-
-
-def test_a_step_that_leads_nowhere_is_a_member_of_its_family() -> None:
-    rows = [{"hold": 10}, {"step": {"from": -100, "to": -40, "by": 20}, "for": 20}, {"hold": 10}]
-    told = cf.Protocol.from_segments(rows, holding=-100, sampling=0.1)
-    found = find_segments(told.command(), 0.1)
-    assert found.protocol.to_yaml().split("segments:")[1] == told.to_yaml().split("segments:")[1]
-
-
-def test_sweeps_that_end_early_and_gaps() -> None:
-    command = np.full((2, 100), -80.0)
-    command[0, 60:] = np.nan
-    found = find_segments(command, 1.0)
-    assert [found.protocol.n_times(k) for k in range(2)] == [60, 100]
-    command[1, 30] = np.nan
-    with pytest.raises(cf.InputError, match="sweep 2 has samples without a voltage"):
-        find_segments(command, 1.0)
-    with pytest.raises(cf.InputError, match="sweep 1 has no sample"):
-        find_segments(np.full((1, 9), np.nan), 1.0)
 
 
 def test_epochs_of_a_header() -> None:
@@ -238,21 +204,6 @@ def test_the_starts_in_a_list_of_steps_count(tmp_path: Path) -> None:
         read(tmp_path / "gap.csv")
 
 
-@needs_data
-def test_the_lists_of_real_recordings() -> None:
-    cell = cf.Protocol.load(DATA / "herg_syncropatch" / "staircase-ramp.eph")
-    assert (cell.n_times_max, cell.sampling_ms) == (77000, 0.2)
-    epochs = read(DATA / "nav_iv" / "ina-steps-2.txt").epochs
-    whole = protocol_of_epochs(epochs, 0.04, -100)
-    assert whole is not None
-    cut = cut_into_sweeps(whole, 24, 40)
-    shipped = cf.Protocol.load("protocols/na_iv.yaml")
-    assert cut is not None
-    assert (cut.sweeps, cut.rest_ms) == (shipped.sweeps, 200)
-    epochs = read(DATA / "herg_37C" / "sine-wave-ramp-steps-steps.csv").epochs
-    assert sum(epoch.duration_ms for epoch in epochs[0]) == pytest.approx(8000)
-
-
 # --- junction potential --------------------------------------------------------------------------
 
 
@@ -273,14 +224,3 @@ def test_a_junction_potential_moves_all_voltages() -> None:
     time = np.arange(9.0)
     record = cf.Protocol.from_command(time, time / 3, holding=0, junction_potential=2.1)
     assert np.allclose(record.command(), time / 3 - 2.1, rtol=0, atol=1e-9)
-
-
-def test_a_recorded_command_with_a_junction_potential_is_saved(tmp_path: Path) -> None:
-    command = np.random.default_rng(5).normal(size=40)
-    made = cf.Protocol.from_command(np.arange(40.0), command, holding=0, junction_potential=4.37)
-    assert cf.Protocol.load(made.save(tmp_path / "p.yaml")) == made
-
-
-def test_a_junction_potential_of_another_size_is_refused() -> None:
-    with pytest.raises(cf.InputError, match="junction_potential: .* within 100 mV"):
-        cf.Protocol.steps(0, 5, holding=-80, sampling=1, junction_potential="4.5 V")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from channelfit.problem.measures import noise_pA
 from channelfit.results.report.events import eventful
 
 T = np.arange(0, 40, 0.04)
@@ -57,24 +56,7 @@ def test_baseline_alone_has_no_events(noise):
     assert eventful(T, [baseline], STEP * 5) == []
 
 
-def test_too_few_samples_and_gaps_are_no_trouble():
-    assert eventful(T[:1], [np.ones((1, 1))], [np.array([])]) == []
-    assert eventful(T, [np.full((2, len(T)), np.nan)], STEP * 2) == []
-    masked = transient(10)
-    masked[(T >= 10) & (T < 10.2)] = np.nan
-    assert len(eventful(T, [masked[None]], STEP)) == 1
-
-
 def test_what_is_looked_at_is_the_time_that_is_shown():
     """2 of 40 ms are a small part; of the 5 ms that a mask leaves they are not."""
     left = np.where((T >= 9) & (T < 14), transient(10), np.nan)
     assert eventful(T, [left[None]], STEP) == []
-
-
-def test_the_noise_is_that_of_the_samples():
-    rng = np.random.default_rng(3)
-    for noise in (1.0, 20.0):
-        current = 5000 * np.sin(T) + rng.normal(0, noise, (8, len(T)))
-        assert noise_pA(current) == pytest.approx(noise, rel=0.1)
-    assert noise_pA(np.zeros((1, 100))) == 0
-    assert noise_pA(np.zeros((1, 1))) == 0

@@ -14,10 +14,7 @@ from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.problem.extreme_rates import (
-    CEILINGS,
-    examples,
     extremes,
-    failing,
     fastest_rates,
     voltages_of,
 )
@@ -62,12 +59,7 @@ def told(document: dict[str, object]) -> list[str]:
             scheme("a + 0.01*v"),
             "rate C -> O is -0.9 /ms at -100 mV (and at 1 other voltage): a rate is 0 or more",
         ),
-        (
-            scheme("sqrt(a + 0.01*v)"),
-            "rate C -> O is not a number at -100 mV (and at 1 other voltage): no current follows",
-        ),
         (scheme("a*exp(v*10)"), "rate C -> O is 5.22147e+172 /ms at 40 mV: taken for 1e+100 /ms"),
-        (scheme("a*exp(v*100)"), "rate C -> O is inf /ms at 40 mV: taken for 1e+100 /ms"),
         (scheme("a + 1", "1e-110"), "rate O -> C is 1e-110 /ms: taken for 1e-100 /ms"),
         (
             gates(inf="a + 0.01*v", tau="1"),
@@ -84,10 +76,6 @@ def told(document: dict[str, object]) -> list[str]:
             "a gate without one",
         ),
         (
-            gates(alpha="a + 0.01*v", beta="1"),
-            "alpha of gate m is -0.9 /ms at -100 mV (and at 1 other voltage): a rate is 0 or more",
-        ),
-        (
             scheme("a + 1", conductance="g/(a - 0.1)"),
             "the conductance is inf nS: no current follows",
         ),
@@ -97,25 +85,9 @@ def test_what_is_strange_is_told(document: dict[str, object], text: str) -> None
     assert text in told(document)
 
 
-def test_float32_ends_sooner() -> None:
-    model = build_model(scheme("a*exp(v*2.4)"), None)  # 5e40 /ms at 40 mV
-    v = voltages_of([build_protocol(STEPS, None)])
-    assert not any("taken for 1e+37" in str(e) for e in extremes(model, model.values(), v))
-    (first, *_) = extremes(model, model.values(), v, CEILINGS["float32"])
-    assert str(first).endswith("/ms at 40 mV: taken for 1e+37 /ms")
-
-
 def test_nothing_is_said_of_an_ordinary_model_or_a_fast_one() -> None:
     assert told(scheme("3.8e8*exp(0.22*v)*(a + 1)")) == []
     assert told(gates(inf="0.5*(a + 1)/2", tau=0)) == []
-
-
-def test_examples_name_the_values() -> None:
-    model = build_model(scheme("a + 0.001*v"), None)
-    v = voltages_of([build_protocol(STEPS, None)])
-    assert failing(model, np.array([0.5, 3.0]), v) is None
-    (text,) = examples(model, np.array([[0.5, -0.5], [3.0, 3.0]]), v)
-    assert text.endswith("a rate is 0 or more; with a -0.5, g 3")
 
 
 def test_random_sets_are_drawn_in_to_what_neuron_can_follow() -> None:
@@ -176,27 +148,3 @@ def test_a_search_says_why_candidates_failed(folder: Path) -> None:
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["failing_examples"][0].startswith("rate C -> O is -")
     assert summary["strange_rates"] == []
-
-
-def test_a_search_without_any_current_names_the_rate(folder: Path) -> None:
-    document = scheme("a - 5 + 0.001*v")
-    (folder / "data.csv").write_text("t,i\n" + "".join(f"{0.5 * k},{k}\n" for k in range(24)))
-    document["fit"] = {
-        "experiments": [
-            {
-                "protocol": "one.yaml",
-                "recording": {
-                    "file": "data.csv",
-                    "time": {"column": "t", "unit": "ms"},
-                    "current": {"column": "i", "unit": "pA"},
-                },
-            }
-        ]
-    }
-    one = {**STEPS, "segments": [{"hold": 2}, {"step": 40, "for": 10}]}
-    (folder / "one.yaml").write_text(json.dumps(one))
-    (folder / "model.yaml").write_text(json.dumps(document))
-    done = CliRunner().invoke(main, ["optimize", "model.yaml", "--out", "run"])
-    assert done.exit_code == 2, done.output
-    assert "for instance rate C -> O is -" in done.output
-    assert not (folder / "run" / "fit.yaml").exists()

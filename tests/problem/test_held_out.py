@@ -19,7 +19,6 @@ from channelfit.scoring.cuda import walk
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.loop import optimize
 from support.little import LITTLE
 
 #: Five sweeps; the second voltage and the last duration occur in no other.
@@ -129,23 +128,6 @@ def test_nothing_is_computed_after_the_last_sample_that_counts(folder):
     assert (cut.run_weight > 0).all()
 
 
-def test_what_leads_from_one_carried_over_sweep_to_the_next_stays(folder):
-    problem = pair(folder)[1]
-    experiment = problem.experiments[0]
-    carried = replace(experiment.protocol, carry_over=True, rest_ms=3.0)
-    weight = experiment.recording.weight.copy()
-    weight[[1, 4]] = 0.0
-    recording = replace(experiment.recording, weight=weight)
-    held = Problem(problem.model, (Experiment(carried, recording),))
-    parameters = problem.model.values()[:, None] * np.array([1.0, 1.3])
-    exact = make_scorer(held, "reference").score(parameters).cost
-    np.testing.assert_allclose(
-        make_scorer(held, "cpu", path="stepping").score(parameters).cost, exact, rtol=1e-9
-    )
-    kept = held.scored
-    assert len(kept.sample_mV) == 4 * 45  # the second is on the way to the third, the fifth not
-
-
 @pytest.mark.parametrize("path", ["stepping", "closed-form"])
 def test_scores_and_derivatives_are_the_same_to_the_last_bit(folder, path):
     beside, alone = pair(folder)
@@ -168,18 +150,6 @@ def test_a_gpu_is_given_the_same_program(folder, n_jobs):
     for a, b in zip(one.arrays, two.arrays, strict=True):
         assert a.tobytes() == b.tobytes()
     assert (one.n_slots, one.varying) == (two.n_slots, two.varying)
-
-
-def test_a_search_ends_at_the_same_values_to_the_last_bit(folder):
-    bounds = {"rates_within": ["1e-4 /ms", "20 /ms"]}  # reached at the ramp's end, not by the steps
-    results = []
-    for name, rows in (("one", [row("steps")]), ("two", [row("steps"), row("ramp", weight=0)])):
-        fit = load_plan(file(folder, name, *rows, **bounds))
-        scorer = make_scorer(fit.problem, "cpu")
-        results.append(optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules))
-    assert results[0].values.tobytes() == results[1].values.tobytes()
-    assert results[0].evaluations == results[1].evaluations
-    assert results[0].cost == results[1].cost
 
 
 def test_what_was_held_out_is_predicted_at_the_end(folder, tmp_path):

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
-from channelfit.model.model_file import load_model
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.comparison import check_same_data
@@ -87,13 +86,6 @@ def test_settings_of_the_model_hold_unless_the_fit_file_gives_them(folder: Path)
     assert (fit.constraints, fit.optimizer, fit.inherited) == ((), "hybrid", ())
 
 
-def test_paths_of_the_model_start_from_the_model(folder: Path) -> None:
-    fit = loaded(folder, {"optimizer": {"name": "cma"}})
-    assert fit.surrogate
-    assert fit.noise_pA == 5
-    assert fit.problem.experiments[0].protocol.name == "steps"
-
-
 def test_what_holds_beside_the_file_is_said(folder: Path) -> None:
     path = fit_file(folder, {"experiments": EXPERIMENTS})
     arguments = ["optimize", str(path), "--out", str(folder / "out"), "--backend", "reference"]
@@ -102,9 +94,7 @@ def test_what_holds_beside_the_file_is_said(folder: Path) -> None:
     assert "from the fit section of model.yaml: rates_within, optimizer" in result.output
 
 
-def test_the_name_of_a_fit_is_in_titles_folder_and_summary(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_name_of_a_fit_is_in_titles_folder_and_summary(folder, monkeypatch):
     monkeypatch.chdir(folder)
     path = fit_file(folder, {"experiments": EXPERIMENTS}, name="cell 7", description="warm")
     result = CliRunner().invoke(main, ["optimize", str(path), "--backend", "reference"])
@@ -124,16 +114,6 @@ def test_the_name_of_a_fit_is_in_titles_folder_and_summary(
     assert "name is given here and under fit" in complaint(folder, both, name="y")
 
 
-def test_simulations_of_a_fit_file_have_its_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    arguments = ["simulate", str(fit_file(folder, name="cell 7")), "models/steps.yaml"]
-    result = CliRunner().invoke(main, [*arguments, "--backend", "reference"])
-    assert result.exit_code == 0, result.output
-    assert (folder / "cell_7-steps.csv").exists()
-
-
 @pytest.fixture
 def at_one_temperature(folder: Path) -> Path:
     """A folder where no expression of the model depends on the temperature."""
@@ -150,9 +130,7 @@ def of_a_saved_fit(fit: FitPlan, folder: Path) -> tuple[str, bool]:
     return found.rates_hold_at(), found.temperature_stated
 
 
-def test_a_temperature_that_no_rate_depends_on_is_kept_and_exported(
-    at_one_temperature: Path,
-) -> None:
+def test_a_temperature_that_no_rate_depends_on_is_kept_and_exported(at_one_temperature):
     folder = at_one_temperature
     warm = loaded(folder, {"experiments": EXPERIMENTS}, temperature="35 degC")
     assert warm.problem.model.temperature_C == 35
@@ -169,29 +147,12 @@ def test_a_temperature_that_no_rate_depends_on_is_kept_and_exported(
     assert "fit.experiments[1].temperature" in said
 
 
-def test_recordings_of_several_temperatures_that_share_rates_are_warned_of(
-    at_one_temperature: Path,
-) -> None:
-    folder = at_one_temperature
-    rows = [EXPERIMENTS[0], EXPERIMENTS[0] | {"temperature": "35 degC"}]
-    plan = loaded(folder, {"experiments": rows})
-    assert any("recordings of 22 and 35 degC share" in c.value for c in plan.cautions)
-    assert of_a_saved_fit(plan, folder) == ("", True)
-
-
 def test_temperatures_are_compared_between_files(at_one_temperature: Path) -> None:
     folder = at_one_temperature
     rows = [EXPERIMENTS[0] | {"temperature": f"{celsius} degC"} for celsius in (22, 35)]
     one, other = (loaded(folder, {"experiments": [row]}) for row in rows)
     check_same_data(one, loaded(folder, {"experiments": rows[:1]}))
     with pytest.raises(InputError, match="experiment 1 has another temperature than in"):
-        check_same_data(one, other)
-
-
-def test_another_delay_is_named_as_such(folder: Path) -> None:
-    rows = [EXPERIMENTS[0] | {"delay": delay} for delay in ("0 ms", "0.5 ms")]
-    one, other = (loaded(folder, {"experiments": [row]}) for row in rows)
-    with pytest.raises(InputError, match=r"experiment 1 has another delay \(0.5 ms, not 0 ms\)"):
         check_same_data(one, other)
 
 
@@ -244,34 +205,6 @@ def test_a_fit_file_makes_another_current_of_a_conductance(folder: Path) -> None
     assert len(loaded(folder, {}, leak=None).problem.model.terms) == 1
 
 
-def test_densities_of_several_currents_are_saved_as_those_of_the_whole_cell(folder: Path) -> None:
-    one = {key: MODEL[key] for key in ("states", "rates")} | {"open": ["O"]}
-    ion = {"valence": 2, "inside": "1 uM", "outside": "2 mM"}
-    model = {key: MODEL[key] for key in ("name", "temperature", "fit")} | {
-        "currents": {
-            "k": one | {"conductance": "2 nS/pF", "reversal": -90},
-            "ca": {"gates": {"m": {"inf": "0.5", "tau": 2}}, "permeability": "pca", "ion": ion},
-        },
-        "leak": {"conductance": "0.1 mS/cm2", "reversal": 0},
-        "current": {"area": "1000 um2", "capacitance": "10 pF"},
-        "parameters": {
-            "a": MODEL["parameters"]["a"],
-            "b": MODEL["parameters"]["b"],
-            "pca": {"range": ["1.0e-6", "1.0e-4"], "unit": "cm/s", "value": "2.0e-5"},
-        },
-    }
-    (folder / "models" / "model.yaml").write_text(dump_yaml(model))
-    fit = loaded(folder, {})
-    values = fit.problem.model.values()
-    assert values[2] == pytest.approx(0.2)  # um3/ms
-    sizes = [term.size for term in fit.problem.model.terms]
-    assert float(sizes[0]) == pytest.approx(20)
-    assert float(sizes[2]) == pytest.approx(1)
-    saved = load_plan(save_fit(fit, values, folder / "out"), (), "reference").problem.model
-    assert saved.terms == fit.problem.model.terms
-    assert saved.values() == pytest.approx(values)
-
-
 def test_a_range_that_leaves_out_the_value_of_the_model(folder: Path) -> None:
     narrow = {"g": {"range": [10, 50]}}
     fit = loaded(folder, {"experiments": EXPERIMENTS}, parameters=narrow)
@@ -283,13 +216,6 @@ def test_a_range_that_leaves_out_the_value_of_the_model(folder: Path) -> None:
     assert loaded(folder, {}, parameters=given).problem.model.parameters[2].value == 20
     said = complaint(folder, {}, parameters={"g": {"range": [50, 10]}})
     assert said.startswith("/fits/cell.yaml: parameters.g.range: ")
-
-
-def test_a_unit_of_a_fit_file_is_not_put_on_numbers_of_the_model(folder: Path) -> None:
-    said = complaint(folder, {}, parameters={"g": {"unit": "uS", "range": [0.01, 0.1]}})
-    assert '/fits/cell.yaml: parameters.g.unit: model.yaml gives the value of g in "nS"' in said
-    whole = {"g": {"unit": "uS", "range": [0.01, 0.1], "value": 0.09}}
-    assert loaded(folder, {}, parameters=whole).problem.model.parameters[2].value == 90
 
 
 def test_a_saved_fit_does_not_describe_its_values_as_others(folder: Path) -> None:
@@ -307,27 +233,3 @@ def test_a_saved_fit_does_not_describe_its_values_as_others(folder: Path) -> Non
         (folder / "run" / "r.csv").write_text((folder / "fits" / "r.csv").read_text())
         fit = load_plan(path, (), "reference")
         assert fit.problem.model.description == saved["description"]
-
-
-def test_a_saved_density_is_that_of_the_whole_cell(folder: Path) -> None:
-    density = {"g": {"range": [0.01, 0.1], "value": 0.05, "unit": "S/cm2"}}
-    fit = loaded(folder, {}, parameters=density, current={"area": "1000 um2"})
-    path = save_fit(fit, fit.problem.model.values(), folder / "run")
-    assert "area" not in read_yaml(path)["current"]
-    assert load_model(path).parameters[2].value == pytest.approx(500)
-
-
-def test_a_fixed_parameter_without_a_range_is_saved_without_one(folder: Path) -> None:
-    fit = loaded(folder, {}, parameters={"b": {"fixed": True, "range": None}})
-    path = save_fit(fit, fit.problem.model.values(), folder / "run")
-    assert "range" not in read_yaml(path)["parameters"]["b"]
-    assert load_model(path).parameters[1].fixed
-
-
-def test_functions_and_printed_models_have_no_temperature(folder: Path) -> None:
-    (folder / "models" / "model.yaml").write_text(
-        "{parameters: {x: {range: [0, 1]}}, cost: x**2, fit: {seed: 3}}"
-    )
-    assert loaded(folder, {"optimizer": {"population": 4}}).seed == 3
-    said = complaint(folder, {}, temperature=3)
-    assert said.startswith("/fits/cell.yaml: temperature: a function has no such key")

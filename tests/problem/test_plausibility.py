@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.io import loadmat
 
 from channelfit.front.kinds import load_plan
 from channelfit.model.model_file import load_model
@@ -23,7 +22,6 @@ from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.problem.recording import Recording, masks
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.sample_times import advice_on_times
 from channelfit.scoring.scorer import make_scorer
 from support.places import ROOT
 
@@ -85,12 +83,6 @@ def cautions(
 @pytest.mark.parametrize("mask", [[], [{"after_steps": "1 ms"}]])
 def test_what_is_right_is_silent(tmp_path: Path, currents: Any, name: str, mask: Any) -> None:
     assert cautions(tmp_path, name, currents[name], mask=mask) == ""
-
-
-def test_a_recording_of_which_nothing_is_known_is_no_defect(tmp_path: Path) -> None:
-    current = np.full((13, 500), np.nan)
-    with pytest.raises(InputError, match="no samples? (is|are) left|no sample counts"):
-        cautions(tmp_path, "model_a", current, recording={"missing": "mask"})
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -157,9 +149,7 @@ PLANTED: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
 
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_told_with_place_and_value(
-    tmp_path: Path, currents: Any, name: str, fault: str
-) -> None:
+def test_a_planted_fault_is_told_with_place_and_value(tmp_path, currents, name, fault):
     change, said = PLANTED[fault]
     told = cautions(tmp_path, name, change(currents[name]))
     assert re.search(rf"fit\.yaml: fit\.experiments\[1\]\.recording: .*{said}", told), told
@@ -183,9 +173,7 @@ LEAKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("leak", LEAKS)
-def test_sign_and_unit_are_judged_beside_a_leak_and_a_clamp(
-    tmp_path: Path, currents: Any, name: str, leak: str
-) -> None:
+def test_sign_and_unit_are_judged_beside_a_leak_and_a_clamp(tmp_path, currents, name, leak):
     beside, row = LEAKS[leak]
     reversal = -80.0 if leak == "as init writes it" else 0.0
     current = currents[name] + 0.5 * (_protocol(CELLS[name]).command() - reversal)
@@ -237,12 +225,6 @@ def _recorded_as(problem: Problem, current: np.ndarray) -> Problem:
     return replace(problem, experiments=(replace(experiment, recording=recording),))
 
 
-@pytest.mark.parametrize("name", CELLS)
-def test_the_command_in_place_of_the_current_is_told(tmp_path: Path, name: str) -> None:
-    command = _protocol(CELLS[name]).command()
-    assert "follows the command, from" in cautions(tmp_path, name, command)
-
-
 def test_a_peak_that_was_cut_off_is_seen_through_conditioning_and_not_behind_a_mask(
     tmp_path: Path, currents: Any
 ) -> None:
@@ -273,24 +255,6 @@ def test_a_mask_that_leaves_nothing(tmp_path: Path, currents: Any, mask: Any, sa
     assert said in cautions(tmp_path, "model_a", currents["model_a"], mask=mask)
 
 
-def test_a_mask_that_leaves_the_noise_of_a_sodium_current(tmp_path: Path, currents: Any) -> None:
-    """After the step has inactivated all channels, and at small steps, there is only noise."""
-    mask = [{"to": "10 ms"}, {"from": "10 ms", "sweeps": list(range(5, 25))}]
-    told = cautions(tmp_path, "na_hh", currents["na_hh"], mask=mask)
-    assert re.search(r"count stray by [\d.]+ pA \(root mean square\) .* noise is [45]\.\d+", told)
-    assert "stray by" not in cautions(tmp_path, "na_hh", currents["na_hh"], mask=mask[:1])
-
-
-def test_few_samples_are_told(tmp_path: Path, currents: Any) -> None:
-    current = currents["model_a"]
-    mask = [{"from": "8 ms"}, {"to": "7.7 ms"}]
-    assert "39 samples count, for 5 free parameters" in cautions(
-        tmp_path, "model_a", current, mask=mask
-    )
-    mask = [{"from": "12 ms"}, {"to": "7 ms"}]
-    assert "free parameters" not in cautions(tmp_path, "model_a", current, mask=mask)
-
-
 def test_nothing_is_said_twice_nor_of_what_is_held_out(tmp_path: Path, currents: Any) -> None:
     lines = cautions(tmp_path, "model_a", -1e3 * currents["model_a"]).splitlines()
     assert len(lines) == len(set(lines)) >= 2
@@ -306,21 +270,6 @@ def test_nothing_is_said_twice_nor_of_what_is_held_out(tmp_path: Path, currents:
     path.write_text(dump_yaml(document))
     assert {c.place for c in load_plan(path).cautions} == {f"{path}: fit.experiments[2].recording"}
     assert load_plan(path, ["fit.experiments[2].weight=0"]).cautions == ()
-
-
-@pytest.mark.parametrize(
-    ("mask", "said"),
-    [
-        ({"from": "90 ms", "to": "120 ms"}, "{from: 90 ms, to: 120 ms} leaves out no sample"),
-        ({"from": "-20 ms", "to": "-1 ms"}, "leaves out no sample of a protocol that lasts"),
-        ({"from": "4 ms", "to": "9 ms"}, ""),
-        ({"after_steps": "1 ms", "weight": 1}, ""),
-    ],
-)
-def test_a_mask_outside_of_the_sweeps(tmp_path: Path, currents: Any, mask: Any, said: str) -> None:
-    told = cautions(tmp_path, "model_a", currents["model_a"], mask=[mask])
-    assert f"fit.experiments[1].mask[1]: {said}" in told if said.startswith("{") else said in told
-    assert said or told == ""
 
 
 def test_samples_that_stay_at_zero_are_told_unless_masked(tmp_path: Path, currents: Any) -> None:
@@ -343,24 +292,6 @@ def test_a_baseline_where_channels_are_open(tmp_path: Path, currents: Any) -> No
     assert rest == ""
 
 
-@pytest.mark.parametrize(("share", "said"), [(-0.016, "with the other sign"), (1.0, "")])
-def test_a_scale_that_comes_out_as_nothing(
-    tmp_path: Path, currents: Any, share: float, said: str
-) -> None:
-    whole = currents["model_a"]
-    other = np.random.default_rng(5).normal(0, 50, whole.shape)
-    names = ",".join(f"s{k}" for k in range(len(whole)))
-    (tmp_path / "other.csv").write_text(
-        "\n".join([names, *(",".join(f"{x:.9g}" for x in row) for row in other.T)])
-    )
-    step = {"file": "other.csv", "scale": "fit", "over": {"from": "0 ms", "to": "5 ms"}}
-    told = cautions(
-        tmp_path, "model_a", whole + share * other, recording={"condition": [{"subtract": step}]}
-    )
-    assert said in told
-    assert bool(said) == ("recording.condition[1].subtract: the scale" in told)
-
-
 _LATE = {"late": {"range": [0, 0.3], "unit": "ms"}}
 
 
@@ -379,9 +310,7 @@ _LATE = {"late": {"range": [0, 0.3], "unit": "ms"}}
         ({"compensation": {"lag": "1 us"}}, [{"after_steps": "0.5 ms"}], False),
     ],
 )
-def test_a_delay_that_is_fitted_to_what_no_sample_resolves(
-    tmp_path: Path, currents: Any, clamp: Any, mask: Any, told: bool
-) -> None:
+def test_a_delay_that_is_fitted_to_what_no_sample_resolves(tmp_path, currents, clamp, mask, told):
     said = cautions(
         tmp_path,
         "model_a",
@@ -455,40 +384,6 @@ def test_a_recorded_command_that_is_its_clock_or_has_gaps(tmp_path: Path) -> Non
     )
 
 
-def test_time_stamps_of_a_recorded_command(tmp_path: Path) -> None:
-    t = np.arange(400) * 0.1
-    v = np.where((t >= 5) & (t < 20), 0.0, -80.0)
-    for k, earlier, said in ((200, 0.1, "one time stands twice"), (200, 4, "the clock goes back")):
-        stamps = np.where(np.arange(400) < k, t, t - earlier)
-        with pytest.raises(InputError, match=rf"v\.csv: .* in \w+ 20\d .* ms follows .*; {said}"):
-            recorded(tmp_path, stamps, v)
-
-
-def test_a_command_and_a_current_that_changed_places_are_told(
-    tmp_path: Path, currents: Any
-) -> None:
-    current, command = currents["model_a"][:1], _protocol("activation").command()[:1]
-    h, t = 0.1, np.arange(500) * 0.1
-    (tmp_path / "p.yaml").write_text(
-        dump_yaml(
-            {
-                "holding": -100,
-                "sampling": h,
-                "segments": [
-                    {
-                        "recorded": {"file": "v.csv", "column": "v", "time": {"column": "t"}},
-                        "for": 50,
-                    }
-                ],
-            }
-        )
-    )
-    for v, i in ((command, current), (current, command)):
-        recorded(tmp_path, t, v[0])
-        told = cautions(tmp_path, "model_a", i, protocol=str(tmp_path / "p.yaml"))
-        assert ("is this the column of the command" in told) == (v is current)
-
-
 # --- steps that masks must see -------------------------------------------------------------------
 
 
@@ -513,9 +408,7 @@ def _section(row: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_steps_inside_a_recorded_command_are_steps(
-    tmp_path: Path, width: int, noise: float
-) -> None:
+def test_steps_inside_a_recorded_command_are_steps(tmp_path, width, noise):
     """Of 1 to 3 samples, with the noise of the amplifier; a ramp and an upstroke are none."""
     t = np.arange(6000) * 0.1
     knots = [0, 100, 300, 400, 420, 421, 520, 600]
@@ -530,20 +423,6 @@ def test_steps_inside_a_recorded_command_are_steps(
     np.testing.assert_allclose(steps, [50, 70, 550], atol=1e-6)
     weight = masks([_section({"after_steps": "1 ms"})], recorded(tmp_path, t, v))
     assert weight[0, 496:514].tolist() == [1] * 4 + [0] * 10 + [1] * 4
-
-
-@real
-def test_a_recorded_command_has_the_steps_of_the_protocol_that_made_it() -> None:
-    """The command as the laboratory wrote it down against the same protocol in words."""
-    row = {"file": f"{DATA}/herg_sine_wave/sine_wave_protocol.mat", "column": "T", "sampling": 0.1}
-    designed = load_protocol(ROOT / "protocols/herg_sine_wave.yaml").step_times_ms(0)
-    found = built(0.1, {"recorded": row, "for": 8000}).step_times_ms(0)
-    np.testing.assert_allclose(found, designed, atol=1e-6)
-    v = loadmat(f"{DATA}/herg_sine_wave/ap_protocol.mat")["T"].ravel()
-    found = load_protocol(ROOT / "protocols/herg_ap.yaml").step_times_ms(0)
-    sample = np.round(found / 0.1).astype(int)
-    assert len(found) == 5
-    assert (np.abs(v[sample] - v[sample - 1]) > 1).all()
 
 
 # --- time stamps ---------------------------------------------------------------------------------
@@ -585,32 +464,6 @@ def test_time_stamps_that_are_doubled_go_back_or_leave_a_gap(tmp_path: Path) -> 
     )
 
 
-def test_columns_in_the_wrong_order_are_told(tmp_path: Path) -> None:
-    t = np.arange(400) * 0.1
-    i = 100 * np.exp(-t) + np.random.default_rng(0).standard_normal(400)
-    said = refused(tmp_path, t, i, column="i")
-    assert 'column "t" rises evenly: is that the time?' in said
-    assert "rises evenly: is that the time" not in refused(tmp_path, -t, i)
-
-
-@pytest.mark.parametrize(("unit", "factor"), [("s", 1.0), ("ms", 1e-3), ("us", 1.0)])
-def test_times_in_another_unit_than_they_say(tmp_path: Path, unit: str, factor: float) -> None:
-    t = np.arange(400) * 0.1 * factor
-    assert "ms, but p says 0.1 ms" in refused(tmp_path, t, np.sin(t), unit=unit)
-
-
-def test_a_recording_of_another_length(tmp_path: Path, currents: Any) -> None:
-    for n in (499, 501):
-        current = np.resize(currents["model_a"], (13, n))
-        with pytest.raises(InputError, match=rf"{n} samples, but activation has 500 \(50 ms"):
-            cautions(tmp_path, "model_a", current)
-
-
-def test_advice_names_the_interval() -> None:
-    t = np.array([0.0, 0.1, 0.2, 0.4, 0.5])
-    assert advice_on_times(t, 2).startswith("1 sample is missing there")
-
-
 # --- a staircase in another order ----------------------------------------------------------------
 
 
@@ -630,9 +483,7 @@ def _reordered(protocol: Protocol, seed: int) -> Protocol:
     [(0.0, 1.0), (60.0, 0.3), (-120.0, 0.6)],
     ids=["none", "spikes", "inverse"],
 )
-def test_a_staircase_in_another_order_is_told(
-    tmp_path: Path, currents: Any, spike: float, fast_ms: float
-) -> None:
+def test_a_staircase_in_another_order_is_told(tmp_path, currents, spike, fast_ms):
     """pA per mV; without spikes nothing tells, and nothing is said of the order that is right."""
     right = _protocol("staircase")
     charging = np.zeros((1, right.n_times_max))
@@ -673,65 +524,12 @@ def test_a_real_staircase_in_another_order_is_told(seed: int) -> None:
 # --- real recordings -----------------------------------------------------------------------------
 
 FITS = sorted((ROOT / "models/fits").glob("*.yaml"))
-IN_NANOAMPERES = [path for path in FITS if "unit: nA" in path.read_text()]
-OF_ONE_CLAMP = [path for path in IN_NANOAMPERES if "cell:" not in path.read_text()]
 
 
 @real
 @pytest.mark.parametrize("path", FITS, ids=lambda p: p.stem)
 def test_shipped_fits_are_plausible(path: Path) -> None:
     assert load_plan(path).cautions == ()
-
-
-@real
-@pytest.mark.parametrize("path", IN_NANOAMPERES, ids=lambda p: p.stem)
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("recording.current.unit=pA", "in nA, and read as pA"),
-        ("recording.current.unit=uA", "in pA, and read as nA"),
-        ("mask=[{from: 10 ms}]", "lie before the first step"),
-        ("delay=20 ms", "where the command has not moved for"),
-    ],
-)
-def test_faults_planted_in_real_recordings(path: Path, override: str, said: str) -> None:
-    if path not in OF_ONE_CLAMP and override.startswith("delay"):
-        pytest.skip("its clamp has a delay of its own")
-    plan = load_plan(path, [f"fit.experiments[1].{override}"])
-    told = "\n".join(map(str, plan.cautions))
-    assert f"{path}: fit.experiments[1].recording: " in told
-    assert said in told
-
-
-@real
-@pytest.mark.parametrize("path", OF_ONE_CLAMP, ids=lambda p: p.stem)
-def test_an_inverted_sign_of_a_real_recording(path: Path, tmp_path: Path) -> None:
-    """The same file, negated and written anew."""
-    fit = load_plan(path)
-    recording = fit.problem.experiments[0].recording
-    assert recording is not None
-    current = np.nan_to_num(-recording.current_pA)
-    columns = "\n".join(",".join(f"{x:.9g}" for x in row) for row in current.T)
-    (tmp_path / "negated.csv").write_text(columns)
-    section = fit.section["experiments"][0]
-    h = float(np.diff(recording.time_ms[:2])[0])
-    row = {
-        "file": str(tmp_path / "negated.csv"),
-        "header": False,
-        "sampling": h,
-        "current": {"columns": "all", "unit": "pA"},
-    }
-    document = {
-        "model": str(fit.model_file),
-        "fit": fit.section
-        | {"experiments": [section | {"recording": row, "every": 1, "protocol": "p.yaml"}]},
-    }
-    protocol = path.parent / section["protocol"]
-    text = re.sub(r"sampling: .*", f"sampling: {h} ms", protocol.read_text(), count=1)
-    (tmp_path / "p.yaml").write_text(text)
-    (tmp_path / "fit.yaml").write_text(dump_yaml(document))
-    told = "\n".join(map(str, load_plan(tmp_path / "fit.yaml").cautions))
-    assert "flows against the driving force" in told
 
 
 @real
@@ -750,41 +548,3 @@ def test_before_and_after_a_blocker_that_changed_places(tmp_path: Path, swapped:
     told = "\n".join(map(str, load_plan(tmp_path / "fit.yaml").cautions))
     assert ("flows against the driving force" in told) == swapped, told
     assert swapped or told == ""
-
-
-def _other_recordings() -> dict[str, tuple[str, str, dict[str, Any], list[Any]]]:
-    """name -> model, protocol, recording, mask: files of the data folder that no fit names."""
-    files = {
-        "ap_16713110": ("herg_sine_wave/ap_16713110.mat", "nA", "T", 0.1, "herg_ap"),
-        "before": ("herg_syncropatch/herg25oc1-staircaseramp-A13-before.csv.gz", "pA", "", 0.2, ""),
-        "after": ("herg_syncropatch/herg25oc1-staircaseramp-A13-after.csv.gz", "pA", "", 0.2, ""),
-        "0CP": ("nav_iv/220314_001_ch1_NaIV_25C_0CP.csv.gz", "nA", "", 0.04, "na_iv"),
-        "80CP": ("nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz", "nA", "", 0.04, "na_iv"),
-    }
-    found = {}
-    for name, (file, unit, column, h, protocol) in files.items():
-        columns = {"column": column} if column else {"columns": "all"}
-        recording = {"file": f"{DATA}/{file}", "sampling": h, "current": columns | {"unit": unit}}
-        recording |= {"header": True} if "CP" in name else {}
-        model = "na_nav15" if "CP" in name else "herg_beattie"
-        wide = "0.2 ms" if "CP" in name else "5 ms"
-        found[name] = (model, protocol, recording, [{"after_steps": wide}])
-    return found
-
-
-@real
-@pytest.mark.parametrize("name", _other_recordings())
-@pytest.mark.parametrize("masked", [True, False])
-def test_other_real_recordings_are_plausible(tmp_path: Path, name: str, masked: bool) -> None:
-    model, protocol, recording, mask = _other_recordings()[name]
-    staircase = (ROOT / "protocols/staircase.yaml").read_text()
-    (tmp_path / "staircase.yaml").write_text(
-        staircase.replace("sampling: 0.5 ms", "sampling: 0.2 ms")
-    )
-    path = str(ROOT / "protocols" / f"{protocol}.yaml") if protocol else "staircase.yaml"
-    row = {"protocol": path, "recording": recording} | ({"mask": mask} if masked else {})
-    document = {"model": str(ROOT / f"models/{model}.yaml"), "fit": {"experiments": [row]}}
-    if not protocol:  # a small cell: the range of the conductance is that of another one
-        document["parameters"] = {"g": {"range": [1, 612]}}
-    (tmp_path / "fit.yaml").write_text(dump_yaml(document))
-    assert load_plan(tmp_path / "fit.yaml").cautions == ()

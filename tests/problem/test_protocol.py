@@ -61,16 +61,6 @@ def test_families() -> None:
     assert [sweep[0].wave for sweep in one.sweeps] == [Constant(7.0)] * 2
 
 
-def test_a_family_of_fractions_has_no_rounding_in_it() -> None:
-    p = built({"step": {"from": 0, "to": 0.3, "by": 0.1}, "for": 1})
-    assert [sweep[0].wave for sweep in p.sweeps] == [Constant(v) for v in (0, 0.1, 0.2, 0.3)]
-
-
-def test_a_duration_of_nothing_leaves_the_segment_out() -> None:
-    p = built({"step": 20, "for": 1}, {"hold": {"values": [0, 2]}}, {"step": 20, "for": 1})
-    assert [len(sweep) for sweep in p.sweeps] == [2, 3]
-
-
 def test_waves_and_their_voltages() -> None:
     t = np.array([10.0, 12.5, 20.0])
     ramp = Segment(10.0, 20.0, Ramp(-80.0, 20.0))
@@ -95,14 +85,6 @@ def test_sines_count_from_their_segment_unless_told_otherwise() -> None:
     assert fixed.sweeps[0][1].wave.origin_ms == -1.0  # type: ignore[union-attr]
 
 
-def test_between_sweeps() -> None:
-    assert not built({"hold": 1}, between_sweeps="steady state").carry_over
-    assert built({"hold": 1}, between_sweeps="carry over").carry_over
-    p = built({"hold": 1}, between_sweeps={"carry_over": True, "rest": "0.2 s"})
-    assert (p.carry_over, p.rest_ms) == (True, 200.0)
-    assert built({"hold": 1}, between_sweeps={"rest": 5}).carry_over
-
-
 # --- samples and boundaries ----------------------------------------------------------------------
 
 
@@ -120,20 +102,11 @@ def test_a_boundary_on_a_sample_begins_the_next_segment() -> None:
         assert p.command()[0, n - 1 : n + 1].tolist() == [-80.0, 10.0]
 
 
-def test_a_ramp_that_begins_between_samples() -> None:
-    p = built({"hold": 0.25}, {"ramp": [0, 10], "for": 1}, {"hold": 0.35})
-    command = p.command()[0]
-    assert command[3:13] == pytest.approx(10 * (np.arange(3, 13) * 0.1 - 0.25))
-    assert command[13] == -80.0
-
-
 @given(
     st.lists(st.floats(0.001, 30), min_size=1, max_size=8),
     st.sampled_from([0.01, 0.04, 0.1, 0.3, 1.0, 7.0]),
 )
-def test_every_sample_belongs_to_exactly_one_segment(
-    durations: list[float], sampling: float
-) -> None:
+def test_every_sample_belongs_to_exactly_one_segment(durations, sampling):
     steps = [{"step": float(k), "for": d} for k, d in enumerate(durations)]
     p = built(*steps, sampling=sampling)
     ranges = p.sample_ranges(0)
@@ -145,14 +118,6 @@ def test_every_sample_belongs_to_exactly_one_segment(
         assert np.all(t >= segment.start_ms - 1e-5 * sampling)
         assert np.all(t < segment.end_ms + 1e-5 * sampling)
     assert np.isfinite(p.command()).all()
-
-
-def test_shorter_sweeps_end_in_nan() -> None:
-    p = built({"hold": {"values": [1, 2]}})
-    command = p.command()
-    assert command.shape == (2, 20)
-    assert np.isnan(command[0, 10:]).all()
-    assert np.isfinite(command[1]).all()
 
 
 def test_step_times() -> None:
@@ -195,12 +160,6 @@ def test_shipped_protocols(name: str) -> None:
     command = p.command()
     assert -200 < np.nanmin(command) < np.nanmax(command) < 100
     assert command.shape == (p.n_sweeps, p.n_times_max)
-
-
-def test_the_protocols_of_2012_make_12500_points() -> None:
-    both = [load_protocol(PROTOCOLS / f"{n}.yaml") for n in ("activation", "deactivation")]
-    assert [p.n_sweeps for p in both] == [13, 12]
-    assert sum(p.n_times(k) for p in both for k in range(p.n_sweeps)) == 12_500
 
 
 # --- recorded commands ---------------------------------------------------------------------------
@@ -251,20 +210,11 @@ def test_a_recorded_command_for_every_sweep(tmp_path: Path) -> None:
     ("rows", "rest", "message"),
     [
         ("v\n1\nnan\n", "sampling: 1", "not a usable command voltage: line 3 is not finite"),
-        ("v\n1\ninf\n", "sampling: 1", "line 3 is not finite"),
-        ("v\n1\n", "sampling: 1", "two rows are the least"),
         ("v\nx\n2\n", "sampling: 1", "a.csv: line 2: not a table of numbers"),
-        ("w\n1\n2\n", "sampling: 1", 'a.csv: no column "v"; there are: w'),
-        ("", "sampling: 1", "a.csv: the file is empty"),
         ("v\n1\n2\n", "sampling: 0", "recorded.sampling: a sampling interval above 0"),
         ("v\n1\n2\n", "unit: mV", 'recorded: "sampling" is missing'),
-        ("v\n1\n2\n", "sampling: 1, unit: ms", "recorded.unit: unit"),
         ("v\n1\n2\n", "sampling: 1, unit: V", "2000 mV in sweep 1 is more than 1000 mV"),
-        ("v\n1\n2\n", "sampling: 1, header: maybe", "recorded.header: true or false"),
         ("t,v\n1,1\n1,2\n", "time: {column: t}", "its times must increase"),
-        ("t,v\nnan,1\n1,2\n", "time: {column: t}", "line 2 is not finite"),
-        ("t,v\n0,1\n1,2\n", "time: {column: t, unit: mV}", "recorded.time.unit: unit"),
-        ("t,v\n0,1\n1,2\n", "time: {column: t, unt: s}", 'recorded.time: unknown key "unt"'),
     ],
 )
 def test_mistakes_in_recorded_commands(tmp_path: Path, rows: str, rest: str, message: str) -> None:
@@ -272,19 +222,6 @@ def test_mistakes_in_recorded_commands(tmp_path: Path, rows: str, rest: str, mes
     with pytest.raises(InputError) as caught:
         recorded(tmp_path, f"file: a.csv, {rest}")
     assert message in str(caught.value)
-
-
-def test_a_recorded_command_that_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InputError, match=r"none\.csv: no such file"):
-        recorded(tmp_path, "file: none.csv, sampling: 1")
-    monkeypatch.delenv("NOWHERE", raising=False)
-    with pytest.raises(InputError, match="needs the environment variable NOWHERE"):
-        recorded(tmp_path, "file: '${NOWHERE}/a.csv', sampling: 1")
-    (tmp_path / "a.xlsx").write_text("x")
-    with pytest.raises(InputError, match="not a format that can be read"):
-        recorded(tmp_path, "file: a.xlsx, sampling: 1")
 
 
 # --- mistakes ------------------------------------------------------------------------------------
@@ -296,33 +233,14 @@ STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
     ("segments", "message"),
     [
         ([], "p.yaml: segments: at least one segment is needed"),
-        (["hold"], 'segments[1]: a mapping (key: value) was expected, not "hold"'),
-        ([{"for": 5}], "segments[1]: one of hold, step, ramp, sines, recorded was expected"),
         ([{"hold": 1, "step": 1}], "segments[1]: one of hold, step, ramp, sines, recorded"),
         ([{"hold": 1}, {"step": 5}], 'segments[2]: "for" is missing'),
-        ([{"step": 5, "fro": 1, "for": 1}], 'segments[1]: unknown key "fro"; did you mean for?'),
         ([{"hold": "5 mV"}], 'segments[1].hold: unit "mV" is a voltage'),
-        ([{"hold": None}], "segments[1].hold: None is not a quantity; write for example 5 ms"),
-        ([{"hold": -1}], "segments[1]: a duration above 0 was expected, not -1 ms"),
-        ([{"hold": 0}], "segments: sweep 1 has no duration"),
         ([{"hold": 1e-8}], "segments: a sweep of 1e-08 ms holds no sample"),
-        ([{"hold": float("nan")}], "segments[1].hold: nan is not finite"),
-        ([{"ramp": [1, 2], "for": 0}], "segments[1]: a duration above 0 was expected"),
         ([{"ramp": [1, 2, 3], "for": 1}], "segments[1].ramp: a ramp is [start, end], not [1, 2"),
-        ([{"ramp": 5, "for": 1}], "segments[1].ramp: a ramp is [start, end], not [5]"),
-        ([{"ramp": [1, "2 ms"], "for": 1}], 'segments[1].ramp: unit "ms" is a time'),
-        ([{"step": {"values": []}, "for": 1}], "segments[1].step.values: 1 to 10000 values"),
-        ([{"step": {"values": ["1 ms"]}, "for": 1}], 'step.values: unit "ms" is a time'),
-        ([{"step": {"from": 1, "to": 2}, "for": 1}], 'segments[1].step: "by" is missing'),
         (
             [{"step": {"from": 1, "to": 2, "by": -1}, "for": 1}],
             "segments[1].step.by: steps of -1 do not lead from 1 to 2",
-        ),
-        ([{"step": {"from": 1, "to": 2, "by": 0}, "for": 1}], "steps of 0 do not lead"),
-        ([{"step": {"from": 1, "to": 2, "by": 1e-9}, "for": 1}], "more than 10000 sweeps"),
-        (
-            [{"step": {"values": [1], "from": 1}, "for": 1}],
-            'segments[1].step.from: "from" has no meaning beside values',
         ),
         ([{**STEP3, "for": {"values": [1, 2]}}], "segments[1]: 3 voltages but 2 durations"),
         (
@@ -330,15 +248,6 @@ STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
             "segments: families of 2, 3 values; families in one protocol vary together",
         ),
         ([{"sines": {"terms": []}, "for": 1}], "segments[1].sines.terms: at least one term"),
-        ([{"sines": {"offset": 1}, "for": 1}], 'segments[1].sines: "terms" is missing'),
-        (
-            [{"sines": {"terms": [{"amplitude": 1}]}, "for": 1}],
-            'segments[1].sines.terms[1]: "omega" is missing',
-        ),
-        (
-            [{"sines": {"terms": [{"amplitude": 1, "omega": 1, "frequency": 1}]}, "for": 1}],
-            'terms[1].omega: "omega" has no meaning beside amplitude, frequency',
-        ),
         (
             [{"sines": {"terms": [{"amplitude": 1, "omega": 40}]}, "for": 1}],
             "sampling: a sine of omega 40 1/ms has no two samples in a period; sample at 0.0785 ms",
@@ -347,10 +256,7 @@ STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
             [{"sines": {"terms": [{"amplitude": 600, "omega": 1}] * 2}, "for": 1}],
             "segments: 1200 mV in sweep 1 is more than 1000 mV; is the unit right?",
         ),
-        ([{"step": {"values": [1, "2 V"]}, "for": 1}], "segments: 2000 mV in sweep 2 is more"),
-        ([{"ramp": [0, 1e300], "for": 1}], "1e+300 mV in sweep 1 is more than 1000 mV"),
         ([{"hold": 1e9}], "sampling: 1e+10 samples x 1 sweeps exceed 20,000,000"),
-        ([{"hold": 1e300}], "sampling: 1e+301 samples x 1 sweeps exceed 20,000,000"),
     ],
 )
 def test_mistakes_in_segments(segments: list[Any], message: str) -> None:
@@ -369,21 +275,10 @@ def test_mistakes_in_segments(segments: list[Any], message: str) -> None:
         ({"holding": "-80 ms"}, 'holding: unit "ms" is a time'),
         ({"holding": "-80 V"}, "80000 mV in sweep 1 is more than 1000 mV"),
         ({"between_sweeps": "rest"}, 'between_sweeps: "rest" is not one of steady state'),
-        ({"between_sweeps": None}, "between_sweeps: None is not one of"),
         ({"between_sweeps": {"carry_over": "yes"}}, "between_sweeps.carry_over: true or false"),
         ({"between_sweeps": {"rest": -1}}, "between_sweeps.rest: a time of 0 or more was expected"),
         ({"between_sweeps": {"carry_over": False, "rest": 1}}, "needs `carry_over: true`"),
-        ({"between_sweeps": {"rst": 1}}, 'between_sweeps: unknown key "rst"; did you mean rest?'),
-        ({"smapling": 1}, 'p.yaml: unknown key "smapling"; did you mean sampling?'),
     ],
 )
 def test_mistakes_beside_the_segments(keys: dict[str, Any], message: str) -> None:
     assert message in said_of({"hold": 1}, **keys)
-
-
-def test_missing_keys() -> None:
-    for missing in ("holding", "sampling", "segments"):
-        document = {"holding": -80, "sampling": 1, "segments": [{"hold": 1}]}
-        del document[missing]
-        with pytest.raises(InputError, match=f'p.yaml: "{missing}" is missing'):
-            build_protocol(document, "p.yaml")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from channelfit.reading import apart, memory
+from channelfit.reading import apart
 from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
 from channelfit.reading.tables import read_columns
@@ -97,14 +97,6 @@ def test_a_process_that_fails_is_one_message(tmp_path, reader, said):
     assert "a b" in read_apart(HERE + "arrays", tmp_path / "x", "a file")
 
 
-def test_an_answer_too_large_for_this_process_ends_the_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: 10)
-    with pytest.raises(InputError, match="6 numbers need 48 bytes"):
-        read_apart(HERE + "arrays", tmp_path / "x", "a file")
-    monkeypatch.undo()
-    assert "a b" in read_apart(HERE + "arrays", tmp_path / "x", "a file")
-
-
 def test_an_idle_process_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(apart, "_IDLE_SECONDS", 0.01)
     read_apart(HERE + "arrays", tmp_path / "x", "a file")
@@ -130,10 +122,3 @@ def test_every_byte_of_a_matlab_file_may_be_any_other(tmp_path):
                 read_columns(file)
             except InputError as error:
                 assert error.file == str(file)
-
-
-def test_many_files_in_a_row_have_all_the_memory_each(tmp_path: Path) -> None:
-    """The limit of one file is no measure of what is free for the next."""
-    savemat(tmp_path / "r.mat", {"i": np.arange(1000.0)})
-    for _ in range(60):
-        assert len(read_columns(tmp_path / "r.mat")["i"]) == 1000

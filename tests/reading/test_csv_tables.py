@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from channelfit.reading.csv_tables import bare, cell, csv_rows, csv_table
 from channelfit.reading.texts import printable
-from support.places import ROOT
 
 #: What a spreadsheet takes for the beginning of a formula.
 FORMULAS = "=+-@＝＋－＠\t\r"
@@ -54,9 +53,3 @@ def test_numbers_are_written_to_the_bit_or_with_few_digits():
     assert back.tobytes() == values.tobytes()
     short = csv_table([("a", values[:1]), ("b", values[:1])], digits=3, exact=["b"])
     assert short == "a,b\n0.3,0.30000000000000004\n"
-
-
-def test_no_other_file_writes_csv():
-    root = ROOT / "channelfit"
-    found = [f for f in root.rglob("*.py") if "csv.writer" in f.read_text(encoding="utf-8")]
-    assert [file.name for file in found] == ["csv_tables.py"]

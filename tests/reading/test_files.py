@@ -12,18 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from matplotlib.figure import Figure
 
-import channelfit as cf
 from channelfit.batch.table import WellTable, texts
 from channelfit.fitzhugh_nagumo import pictures
 from channelfit.fitzhugh_nagumo.simulation import Run
-from channelfit.front.main import main
 from channelfit.pieces.records import Records
 from channelfit.reading import files
 from channelfit.reading.errors import InputError
-from channelfit.results.files import make_folder
 from channelfit.results.processes import host
 from channelfit.results.report import plots, print_figures
 from channelfit.results.report.page_shell import save_page
@@ -124,17 +120,6 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
 
 
 @POSIX
-def test_what_is_no_file_is_not_replaced(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "folder").mkdir()
-    for name in ("pipe", "folder"):
-        with pytest.raises(InputError, match="cannot be written"):
-            files.write_text(tmp_path / name, "text")
-    assert (tmp_path / "pipe").is_fifo()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "pipe"]
-
-
-@POSIX
 @pytest.mark.parametrize("kind", ["link", "link to nothing", "second name", "pipe", "folder"])
 def test_what_is_written_in_place_must_be_a_file_of_its_own(tmp_path, kind):
     victim, file = tmp_path / "victim", tmp_path / "journal.bin"
@@ -151,29 +136,6 @@ def test_what_is_written_in_place_must_be_a_file_of_its_own(tmp_path, kind):
         Records(file, b"begins\n", "journal")
     assert victim.read_bytes() == b""
     assert not (tmp_path / "new").exists()
-
-
-@POSIX
-def test_a_folder_within_the_results_is_no_link(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "figures").symlink_to(tmp_path / "elsewhere")
-    assert make_folder(tmp_path / "figures") is False  # the user has named it
-    with pytest.raises(InputError, match="is a link"):
-        make_folder(tmp_path / "figures", follows=False)
-
-
-@POSIX
-def test_a_simulation_leaves_the_file_alone_that_a_link_leads_to(tmp_path):
-    """As of somebody who has prepared the folder that another one writes to."""
-    victim = tmp_path / "victim"
-    victim.write_text("x\n")
-    (tmp_path / "o").mkdir()
-    (tmp_path / "o" / ".s.csv.partial").symlink_to(victim)
-    given = MODEL, ROOT / "protocols/activation.yaml"
-    words = ["simulate", *given, "--out", tmp_path / "o" / "s"]
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, result.output
-    assert victim.read_text() == "x\n"
 
 
 def test_what_a_kill_has_left_of_files_goes_when_a_run_goes_on(tmp_path):

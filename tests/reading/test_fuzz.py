@@ -28,9 +28,7 @@ def test_the_cases_are_what_they_should_be() -> None:
 
 @settings(max_examples=25)
 @given(st.sampled_from([*ROLES]), st.text(max_size=60), st.sampled_from(SOURCES))
-def test_any_text_in_any_role(
-    tmp_path_factory: pytest.TempPathFactory, role: str, text: str, source: list[str]
-) -> None:
+def test_any_text_in_any_role(tmp_path_factory, role, text, source):
     folder: Path = tmp_path_factory.mktemp("any")
     file = written(folder, {role: json.dumps(text)[1:-1]})
     assert verdict(["show", file, *source]) in ("ok", "refused")

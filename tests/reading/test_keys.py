@@ -89,9 +89,7 @@ def asked() -> Iterator[set[tuple[str, str, str]]]:
 
 
 @pytest.mark.parametrize("section", sorted({section for section, _ in PROOFS}))
-def test_keys_act_or_are_refused(
-    folder: Path, section: str, asked: set[tuple[str, str, str]]
-) -> None:
+def test_keys_act_or_are_refused(folder, section, asked):
     proofs = {key: proof for (place, key), proof in PROOFS.items() if place == section}
     for key, proof in proofs.items():
         one, two = proof.seen(folder)
@@ -117,9 +115,7 @@ def test_nothing_of_this_is_seen_where_nothing_differs(folder: Path) -> None:
         assert proof.seen(folder)[1] == one
 
 
-def test_a_reader_cannot_ask_for_a_key_that_is_not_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_cannot_ask_for_a_key_that_is_not_accepted(tmp_path, monkeypatch):
     """So that `KEYS` holds all of them: the recording's reader without one of its keys."""
     prepare(tmp_path)
     fewer = {key: told for key, told in KEYS["recording"].items() if key != "missing"}
@@ -195,9 +191,7 @@ SEARCHES: dict[str, tuple[dict[str, tuple[object, object]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_settings_and_generations_of_an_optimizer_act(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_and_generations_of_an_optimizer_act(name, monkeypatch):
     own, beside = SEARCHES[name]
     ended = cache(lambda text: searched(name, json.loads(text), monkeypatch))
     for setting, values in own.items():

@@ -10,7 +10,6 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-import yaml
 from click.testing import CliRunner
 from scipy.io import savemat
 
@@ -20,8 +19,6 @@ from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.front.night.jobs import read_night
 from channelfit.front.progress import PythonScreen
-from channelfit.functions import function
-from channelfit.functions.function import build_function
 from channelfit.problem import segments
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.inspection import inspect_file
@@ -59,29 +56,12 @@ def test_the_message_names_what_is_needed_and_what_would_fit(small):
         memory.check(90_001, 100, "things")
 
 
-def test_a_system_that_does_not_tell_refuses_nothing(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: None)
-    memory.check(10**30, 10**30, "things")
-
-
 @pytest.mark.parametrize("name", ["genetic", "swarm", "ring", "groups", "differential", "cma"])
 def test_a_population_that_does_not_fit(name, small):
     make_optimizer(name, {"population": 1000}, 5, 0)
     with pytest.raises(InputError, match="53,571 would fit") as told:
         make_optimizer(name, {"population": 1_000_000}, 5, 0)
     assert told.value.key == "optimizer.population"
-
-
-def test_a_scan_that_does_not_fit(small):
-    with pytest.raises(InputError, match="1,000,000 candidates need") as told:
-        make_optimizer("hybrid", {"scan": 1_000_000}, 5, 0)
-    assert told.value.key == "optimizer.scan"
-
-
-def test_a_population_beyond_all_counters_is_told_the_most(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: None)
-    with pytest.raises(InputError, match=r"must be below 4,294,967,296, not 1,000,000,000,000"):
-        make_optimizer("genetic", {"population": 10**12}, 5, 0)
 
 
 def test_rows_of_a_packed_table(tmp_path, small, monkeypatch):
@@ -106,17 +86,6 @@ def test_a_packed_table_is_not_unpacked_beyond_the_limit(tmp_path, monkeypatch):
         read_columns(file)
 
 
-def test_numbers_of_a_matlab_file(tmp_path, small, monkeypatch):
-    file = tmp_path / "data.mat"
-    savemat(file, {"i": np.zeros((1000, 1))})
-    assert len(read_columns(file)["i"]) == 1000
-    savemat(file, {"i": np.zeros((1000, 1000))}, do_compression=True)
-    assert file.stat().st_size < 100_000
-    monkeypatch.setattr("scipy.io.loadmat", never)
-    with pytest.raises(InputError, match="1,000,000 numbers need .*; 281,250 would fit"):
-        variables(file)
-
-
 def test_segments_of_all_sweeps_are_counted_before_they_are_laid_out(monkeypatch):
     family = {"from": 1, "to": 10_000, "by": 1}
     rows = [{"step": -40, "for": family}] + [{"hold": 1}] * 2999
@@ -135,13 +104,6 @@ def test_a_protocol_that_does_not_fit_is_not_simulated(tmp_path, small, monkeypa
     assert said.exit_code == 2
     assert "p.yaml: 200,000 samples need 40.0 MB" in said.stderr
     assert "45,000 would fit" in said.stderr
-
-
-def test_what_does_not_fit_is_not_simulated_from_python_either(small, monkeypatch):
-    steps = Protocol.steps([-40, 0], 100_000, holding=-80, sampling=1)
-    monkeypatch.setattr("channelfit.front.simulation.make_scorer", never)
-    with pytest.raises(InputError, match="200,000 samples need 40.0 MB"):
-        cf.simulate(ROOT / "models" / "model_b.yaml", steps, progress=False)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
@@ -211,20 +173,6 @@ def test_a_small_limit_leaves_blas_a_single_thread(monkeypatch, limit, before, t
 def test_a_limit_of_address_space_counts_as_memory(monkeypatch):
     monkeypatch.setattr(memory, "_address_space", lambda: 1 << 20)
     assert memory.available() == 0
-
-
-def test_parameters_of_a_function_are_counted_before_they_are_made(monkeypatch):
-    document = yaml.safe_load(
-        """
-        parameters:
-          w: {size: [3000, 3000], range: [0, 1]}
-        cost: w[1, 1]
-        """
-    )
-    monkeypatch.setattr(function, "_parameters", never)
-    with pytest.raises(InputError, match="3000 x 3000 make more than 65536") as told:
-        build_function(document, "f.yaml")
-    assert told.value.key == "parameters.w.size"
 
 
 def test_a_matlab_file_that_packs_as_no_recording_does_is_not_unpacked(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +71,11 @@ def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("12,573\n13,001\n", 'line 1: "12,573" may be two whole numbers or one with a decimal'),
-        ("# pA\n-12,573\n13,1e2\n", 'line 2: "-12,573" may be two whole numbers'),
-        ("1,5,2,5\n1,7,2,9\n", 'line 1: "1,5,2,5" may be two'),
-        ("current, nA\n12,573\n13,001\n", 'line 2: "12,573" may be two whole numbers'),
         ("current\n12,573\n13,001\n", "the rows hold 2; numbers with a decimal comma must be"),
-        ("t,I\n0,1,12,573\n0,2,13,001\n", "the rows hold 4; numbers with a decimal comma must be"),
-        ("12,5\n13\n14,5\n", "line 2: not a table of numbers: 1 cells where line 1 has 2; numbers"),
         ("12\n13,5\n14\n", 'line 2: not a table of numbers: "13,5" has a decimal comma'),
         ("12,573\n,\n13,001\n", 'line 1: "12,573" may be two whole numbers'),
-        ("I,\n12,573\n13,001\n", 'line 2: "12,573" may be two whole numbers'),
-        ("12,573,\n13,001,\n", 'line 2: "13,001," may be two whole numbers'),
         ("1.234,5\n999,25\n", 'line 1: "1.234,5" may be several numbers or one with a decimal'),
-        ("0,1.234,5\n1,-1.235,5\n", 'line 1: "0,1.234,5" may be several numbers or one with'),
         ("t;I\n0;1.234,5\n", 'line 2: "1.234,5" has marks between thousands'),
-        ("1,234;5\n6,789;1\n", 'line 1: "1,234" may have a decimal comma or one between'),
         ('"12,573"\n"13,001"\n', 'line 1: "12,573" has a decimal comma'),
         ('I\n"12,573"\n', 'line 2: not a table of numbers: "12,573" has a decimal comma'),
         ('t,I,x\n1,2,n/a\n3,"12,573"\n', 'not a table of numbers: "12,573" has a decimal comma'),
@@ -100,12 +90,6 @@ def test_decimal_commas_that_can_be_nothing_else(tmp_path: Path, text: str) -> N
     assert [values.tolist() for values in table(tmp_path, text).values()] == [[0.1], [12.5]]
 
 
-def test_points_that_separate_no_thousands(tmp_path: Path) -> None:
-    assert table(tmp_path, "0.001,5\n0.002,5\n")["1"].tolist() == [0.001, 0.002]
-    assert table(tmp_path, "1.000,5\n1.100,5.5\n")["2"].tolist() == [5, 5.5]
-    assert table(tmp_path, "t,I\n1.234,5\n2.234,5\n")["t"].tolist() == [1.234, 2.234]
-
-
 @pytest.mark.parametrize("cell", ["1e400", "-1e309", "9" * 400])
 def test_numbers_beyond_the_largest(tmp_path: Path, cell: str) -> None:
     for text in (f"t,I\n0,1\n1,{cell}\n", f"t I\n0 1\n1 {cell}\n"):
@@ -115,9 +99,7 @@ def test_numbers_beyond_the_largest(tmp_path: Path, cell: str) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-999, 999), st.integers(0, 9999)), min_size=1))
-def test_a_column_with_decimal_commas_is_never_read(
-    tmp_path_factory: pytest.TempPathFactory, numbers: list[tuple[int, int]]
-) -> None:
+def test_a_column_with_decimal_commas_is_never_read(tmp_path_factory, numbers):
     folder = tmp_path_factory.mktemp("commas")
     rows = [f"{whole},{part}" for whole, part in numbers]
     for text in ("\n".join(rows), "\n".join(["I", *rows]), "\n".join(["I, pA", *rows])):
@@ -145,11 +127,6 @@ def test_matlab_values_that_are_no_real_numbers(tmp_path: Path) -> None:
     scipy.io.savemat(file, values)
     with pytest.raises(InputError, match="no vector or matrix of real numbers.*z: .*s: "):
         read_columns(file)
-
-
-def test_a_cell_longer_than_a_csv_reader_allows(tmp_path: Path) -> None:
-    assert "line 2: not a table" in refusal(tmp_path, f't,I\n0,"{"1" * 140_000}"\n')
-    assert len(list(table(tmp_path, f"t,{'I' * 140_000}\n0,1\n"))[1]) == 140_000
 
 
 def test_rows_are_counted_as_the_file_counts_them(tmp_path: Path) -> None:
@@ -193,20 +170,6 @@ def test_times_in_another_unit(tmp_path: Path, step: float, unit: str, right: st
     assert said.endswith(f"are these times in {right}? Then write the unit {right}")
 
 
-def test_sampling_in_another_unit(tmp_path: Path) -> None:
-    rows = "I\n" + "1\n" * 4
-    assert recorded(tmp_path, rows, sampling="0.5 s", current=CURRENT).endswith(
-        "sampled every 500 ms, but one says 0.5 ms; is the unit right?"
-    )
-    said = recorded(tmp_path, "I\n" + "1\n" * 4000, sampling=0.5, current=CURRENT)
-    assert "a thousand times more: are times in s read as ms" in said
-    # a clock that is a little off is no other unit
-    text = "\n".join(["t,I", *(f"{k * 0.4999!r},1" for k in range(4000))])
-    long = build_protocol(STEP | {"segments": [{"step": 0, "for": 2000}]}, None)
-    said = recorded(tmp_path, text, long, time={"column": "t", "unit": "ms"}, current=CURRENT)
-    assert said.endswith("sampled every 0.4999 ms, but one says 0.5 ms")
-
-
 def test_a_heading_of_numbers(tmp_path: Path) -> None:
     text = "-40,0\n" + "1.5,2.5\n" * 4
     two = build_protocol(STEP | {"segments": [{"step": {"values": [-40, 0]}, "for": 2}]}, None)
@@ -220,44 +183,27 @@ def test_a_heading_of_numbers(tmp_path: Path) -> None:
     )
 
 
-def test_a_header_of_a_matlab_file_is_refused(tmp_path: Path) -> None:
-    from scipy.io import savemat
-
-    savemat(tmp_path / "r.mat", {"I": np.arange(4.0)})
-    section = Section(
-        {"file": "r.mat", "header": True, "sampling": 0.5, "current": CURRENT},
-        tmp_path / "fit.yaml",
-    )
-    with pytest.raises(InputError, match="MATLAB variables have names; leave `header` out"):
-        load_recording(section, build_protocol(STEP, None))
-
-
 # --- YAML ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a:\n\tb: 1\n", "line 2: not valid YAML: a tab stands here"),
         ("a:\t1\nb: 2\n", "line 1: not valid YAML: a tab stands here"),
         ("a: 1\n\tb: 2\n", "line 2: not valid YAML: a tab stands here"),
         ("a: 1\nb 2\nc: 3\n", 'line 2: not valid YAML: "b 2" is not `key: value`'),
         ("r:\n  C -> O a\n  O -> C: b\n", 'line 2: not valid YAML: "C -> O a" is not `key'),
         ("a:1\nb: 2\n", 'line 1: not valid YAML: "a:1" lacks a blank behind its colon'),
-        ("x: 1\na:1\nb: 2\n", 'line 2: not valid YAML: "a:1" lacks a blank behind its colon'),
-        ("a: 1\nb\n", 'line 2: not valid YAML: "b" is not `key: value`'),
         (
             "p:\n  a: {range: [0, 1], unit: 1/ms\n  z: {range: [0, 1]}\nq: 3\n",
             "line 2: not valid YAML: { is opened here and never closed by }",
         ),
-        ("a: [1\nb: 2\n", "line 1: not valid YAML: [ is opened here and never closed by ]"),
         (
             "c: {open: [O],\n  # what else\n  g: gmax\n  r: -100}\nd: 1\n",
             "line 3: not valid YAML: a comma is missing at the end of this line",
         ),
         ('a: "x\nb: 2\nc: 3\n', "line 1: not valid YAML: a quotation mark is opened here"),
         ("a: 1\n  b: 2\n", "line 2: not valid YAML: indented as if it belonged to the line above"),
-        ("a:\n    b: 1\n  c: 2\nd: 3\n", "line 3: not valid YAML: this line does not line up"),
         ("d: model: two\n", "line 1: not valid YAML: a text with a colon in it must stand in"),
     ],
 )
@@ -288,17 +234,13 @@ NMODL = "TITLE na\nNEURON {\n  SUFFIX na\n  USEION na READ ena WRITE ina\n}\n"
     ("name", "text", "said"),
     [
         ("na.mod", NMODL, "na.mod: this is NMODL, a mechanism for NEURON"),
-        ("na.yaml", NMODL, "na.yaml: this is NMODL, a mechanism for NEURON"),
         ("na.mod", "COMMENT\nonly words\nENDCOMMENT\n", "na.mod: this is NMODL"),
         ("ikr.mmt", "[[model]]\nname: ikr\n[ikr]\na = 1\n", "ikr.mmt: this is a model of Myokit"),
-        ("ikr.txt", "[[model]]\nname: ikr\n", "ikr.txt: this is a model of Myokit"),
         ("m.cellml", '<?xml version="1.0"?>\n<model/>\n', "m.cellml: this is XML"),
     ],
 )
 @pytest.mark.parametrize("command", ["show", "optimize"])
-def test_models_of_other_programs(
-    tmp_path: Path, name: str, text: str, said: str, command: str
-) -> None:
+def test_models_of_other_programs(tmp_path, name, text, said, command):
     (tmp_path / name).write_text(text)
     result = CliRunner().invoke(main, [command, str(tmp_path / name)])
     assert result.exit_code == 2
@@ -332,26 +274,6 @@ def with_current(**changes: object) -> dict[str, Any]:
     return MODEL | {"current": MODEL["current"] | changes}
 
 
-def test_a_conductance_is_offered_what_it_can_use() -> None:
-    said = said_of(with_current(conductance="gg"))
-    assert said.endswith("did you mean g? Known: a, b, f, g, s")
-    # definitions without v are values like any other
-    model = build_model(with_current(conductance="f*g"), None)
-    assert {s.name for s in model.conductance.free_symbols} == {"g", "s"}
-    said = said_of(with_current(conductance="g*u"))
-    assert 'current.conductance: "g*u" depends on v through u' in said
-    assert '"g*v" depends on v; the conductance' in said_of(with_current(conductance="g*v"))
-
-
-def test_a_fixed_parameter_needs_no_range() -> None:
-    fixed = build_model(MODEL, None).parameters[3]
-    assert (fixed.value, fixed.lower, fixed.upper, fixed.fixed) == (3, 3, 3, True)
-    free = MODEL["parameters"] | {"s": {"value": 3}}
-    assert '"range" is missing' in said_of(MODEL | {"parameters": free})
-    log = MODEL["parameters"] | {"s": {"fixed": True, "value": 0, "scale": "log"}}
-    assert build_model(MODEL | {"parameters": log}, None).parameters[3].value == 0
-
-
 # --- units ---------------------------------------------------------------------------------------
 
 AREA, CAPACITANCE = Membrane(area=1000.0), Membrane(capacitance=20.0)
@@ -361,29 +283,17 @@ AREA, CAPACITANCE = Membrane(area=1000.0), Membrane(capacitance=20.0)
     ("text", "dimension", "membrane", "expected"),
     [
         ("0.12 S/cm2", "conductance", AREA, 0.12 * 1e9 * 1000e-8),  # 1000 um2 are 1e-5 cm2
-        ("120 mS/cm^2", "conductance", AREA, 1200.0),
-        ("120 mS cm-2", "conductance", AREA, 1200.0),
         ("36 pS/µm²", "conductance", AREA, 36.0),
-        ("12 pS/um2", "conductance", AREA, 12.0),
-        ("1200 S/m2", "conductance", AREA, 1200.0),
         ("0.153 mS/uF", "conductance", CAPACITANCE, 0.153 * 20),
-        ("0.153 nS/pF", "conductance", CAPACITANCE, 0.153 * 20),
-        ("153 S/F", "conductance", CAPACITANCE, 0.153 * 20),
-        ("-3 A/F", "current", CAPACITANCE, -60.0),
         ("-3 pA/pF", "current", CAPACITANCE, -60.0),
         ("2 uA/cm2", "current", AREA, 2e6 * 1000e-8),
         ("5.4 mM", "concentration", None, 5.4),
-        ("100 nM", "concentration", None, 1e-4),
         ("1 µM", "concentration", None, 1e-3),
         ("2 /mM/ms", "rate per concentration", None, 2.0),
-        ("2 uM^-1 s^-1", "rate per concentration", None, 2.0),
         ("1500 um2", "area", None, 1500.0),
-        ("1e-5 cm2", "area", None, 1000.0),
     ],
 )
-def test_common_units(
-    text: str, dimension: str, membrane: Membrane | None, expected: float
-) -> None:
+def test_common_units(text, dimension, membrane, expected):
     assert parse_quantity(text, dimension, membrane) == pytest.approx(expected, rel=1e-14)
 
 
@@ -401,34 +311,12 @@ def test_a_density_asks_for_the_size_of_the_membrane(unit: str, needs: str) -> N
         unit_factor(unit, "voltage")
 
 
-def test_a_density_is_multiplied_by_the_membrane() -> None:
-    parameters = MODEL["parameters"] | {"g": {"range": [0, 0.1], "value": 0.01, "unit": "S/cm2"}}
-    model = build_model(with_current(area="1000 um2") | {"parameters": parameters}, None)
-    g = model.parameters[2]
-    assert (g.value, g.upper, g.unit) == (pytest.approx(100), pytest.approx(1000), "nS")
-    few = {key: row for key, row in MODEL["parameters"].items() if key != "g"}
-    current = with_current(conductance="0.5 mS/uF", capacitance="20 pF")
-    written = build_model(current | {"parameters": few}, None)
-    assert float(written.conductance) == pytest.approx(10)
-
-
 def test_the_size_of_a_membrane_is_above_0_and_serves_exports(tmp_path: Path) -> None:
     assert "a size above 0" in said_of(with_current(area=0))
     file = tmp_path / "m.yaml"
     file.write_text(dump_yaml(with_current(area="1000 um2")))
     channelfit.export(file, tmp_path / "m.mod")
     assert "gbar = 0.0005 (S/cm2)" in (tmp_path / "m.mod").read_text()
-
-
-def test_concentrations_are_parameters() -> None:
-    parameters = MODEL["parameters"] | {
-        "a": {"range": [0, 10], "value": 2, "unit": "1/uM/s"},
-        "s": {"fixed": True, "value": 100, "unit": "nM"},
-    }
-    rates = {"C -> O": "a*s", "O -> C": "b"}
-    a, _, _, s = build_model(MODEL | {"parameters": parameters, "rates": rates}, None).parameters
-    assert (a.value, a.unit) == (2.0, "1/mM/ms")
-    assert (s.value, s.unit) == (pytest.approx(1e-4), "mM")
 
 
 # --- files that are not there, or no files -------------------------------------------------------
@@ -465,15 +353,6 @@ def test_a_file_that_another_names_is_told_with_the_key(tmp_path: Path) -> None:
         section.existing("~nosuchuser/x", "file")
 
 
-def test_a_missing_protocol_is_told_with_the_fit_file(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "models" / "model_b.yaml", tmp_path / "model.yaml")
-    for command in ("optimize", "show", "validate"):
-        done = CliRunner().invoke(main, [command, str(tmp_path / "model.yaml")])
-        assert done.exit_code == 2, done.output
-        assert "model.yaml: fit.protocols" in done.output
-        assert "activation.yaml: no such file" in done.output
-
-
 # --- YAML ----------------------------------------------------------------------------------------
 
 
@@ -481,13 +360,9 @@ def test_a_missing_protocol_is_told_with_the_fit_file(tmp_path: Path) -> None:
     ("value", "said"),
     [
         ("!!bool x", '"x" is no value of the YAML tag !!bool'),
-        ("!!int ''", '"" is no value of the YAML tag !!int'),
-        ("!!float '-'", '"-" is no value of the YAML tag !!float'),
         ("!!timestamp x", 'the YAML tag "!!timestamp" is not accepted; leave it out'),
-        ("!!set {a: 1}", 'the YAML tag "!!set" is not accepted'),
         ("!!binary YQ==", 'the YAML tag "!!binary" is not accepted'),
         ("!!map [a]", "a mapping (key: value) was expected"),
-        ("!!map x", "a mapping (key: value) was expected"),
         ("9" * 5000, "a whole number of too many digits"),
         (r'"\ud800"', "holds half of a surrogate pair"),
     ],
@@ -495,11 +370,6 @@ def test_a_missing_protocol_is_told_with_the_fit_file(tmp_path: Path) -> None:
 def test_a_tag_that_its_value_does_not_fit(value: str, said: str) -> None:
     with pytest.raises(InputError, match="^f.yaml: line 2: .*" + re.escape(said)):
         parse_yaml(f"name: a\nkey: {value}", "f.yaml")
-
-
-def test_plain_tags_are_read() -> None:
-    text = "a: !!str 1\nb: !!int '2'\nc: !!float 3\nd: !!map {e: !!seq [!!bool true]}"
-    assert parse_yaml(text) == {"a": "1", "b": 2, "c": 3.0, "d": {"e": [True]}}
 
 
 # --- what a file says, on a terminal and in other languages --------------------------------------
@@ -529,20 +399,6 @@ def test_no_text_of_a_file_steers_a_terminal(tmp_path: Path) -> None:
         refused = CliRunner().invoke(main, ["show", str(hostile_model(tmp_path, **change))])
         assert refused.exit_code == 2
         assert not UNPRINTABLE.search(refused.output)
-
-
-def test_no_text_of_a_function_or_of_a_table_steers_a_terminal(tmp_path: Path) -> None:
-    document = {
-        "description": STEERING,
-        "parameters": {"x": {"range": [0, 1]}},
-        "cost": "x*x",
-        "fit": {"optimizer": {"population": 8, "generations": 1}},
-    }
-    (tmp_path / "f.yaml").write_text(dump_yaml(document), encoding="utf-8")
-    shown = CliRunner().invoke(main, ["show", str(tmp_path / "f.yaml")])
-    assert shown.exit_code == 0, shown.output
-    assert "\\x1b]0;owned" in shown.output
-    assert not UNPRINTABLE.search(shown.output)
 
 
 def test_warnings_and_tables_steer_no_terminal() -> None:

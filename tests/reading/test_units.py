@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channelfit.reading import units
-from channelfit.reading.documents import Section, parse_yaml, read_yaml
+from channelfit.reading.documents import Section, parse_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.shapes import Choice, Flag, Key, Quantity, Text, Whole, either
-from channelfit.reading.units import base_unit, parse_quantity, shown, unit_factor
+from channelfit.reading.units import parse_quantity
 
 # --- quantities ----------------------------------------------------------------------------------
 
@@ -23,30 +22,16 @@ from channelfit.reading.units import base_unit, parse_quantity, shown, unit_fact
     ("text", "dimension", "expected"),
     [
         ("-100 mV", "voltage", -100.0),
-        ("-100mV", "voltage", -100.0),
         ("  .5  V ", "voltage", 500.0),
-        ("200 us", "time", 0.2),
         ("200 µs", "time", 0.2),  # micro sign
         ("200 μs", "time", 0.2),  # Greek mu
-        ("0.2 s", "time", 200.0),
         ("2 min", "time", 120_000.0),
-        ("1e-3 s", "time", 1.0),
-        ("+2 nA", "current", 2000.0),
         ("5 uS", "conductance", 5000.0),
-        ("30 pS", "conductance", 0.03),
-        ("7 1/s", "rate", 0.007),
-        ("7 s^-1", "rate", 0.007),
         ("7 per ms", "rate", 7.0),
-        ("7 Hz", "rate", 0.007),
-        ("25 1/V", "per voltage", 0.025),
         ("3 1/(s V)", "rate per voltage", 3e-6),
-        ("3 1/s/mV", "rate per voltage", 3e-3),
         ("3 1/(mV*ms)", "rate per voltage", 3.0),
         ("22 °C", "temperature", 22.0),
         ("5 GΩ", "resistance", 5000.0),
-        ("5", "none", 5.0),
-        (5, "time", 5.0),
-        (-0.25, "voltage", -0.25),
         ("3", "time", 3.0),
     ],
 )
@@ -88,31 +73,17 @@ def test_every_factor_follows_from_prefixes_and_powers(table: dict[str, float]) 
     [
         ("5 mW", "voltage", 'unknown unit "mW"; did you mean mV? Known: mV, V, uV'),
         ("5 ms", "voltage", 'unit "ms" is a time; wanted one of mV, V, uV'),
-        ("5 furlong", "time", 'unknown unit "furlong"; Known: ms, s, us, min'),
         ("five", "time", '"five" is not a quantity; write for example 5 ms'),
         ("", "voltage", '"" is not a quantity; write for example -80 mV'),
-        ("1,5 ms", "time", 'unknown unit ",5 ms"'),
-        ("1 2", "none", 'unknown unit "2"'),
         (True, "time", "True is not a quantity"),
         (None, "current", "None is not a quantity; write for example 20 pA"),
-        ([5], "conductance", "[5] is not a quantity; write for example 5 nS"),
         (float("nan"), "time", "nan is not finite"),
-        (float("inf"), "rate", "inf is not finite; write for example 1 1/ms"),
-        ("1e999 mV", "voltage", '"1e999 mV" is not finite'),
-        (10**400, "none", "is not finite; write for example 1"),
     ],
 )
 def test_what_is_no_quantity(value: object, dimension: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_quantity(value, dimension)
     assert message in str(caught.value)
-
-
-@given(st.floats(-1e12, 1e12), st.sampled_from(["ms", "s", "us", "min"]))
-def test_a_quantity_is_its_number_times_the_factor(number: float, unit: str) -> None:
-    factor, base = unit_factor(unit, "time")
-    assert base == base_unit("time") == "ms"
-    assert parse_quantity(f"{number!r} {unit}", "time") == number * factor
 
 
 @given(st.text(max_size=300))
@@ -124,12 +95,6 @@ def test_any_text_is_a_finite_number_or_one_clear_message(text: str) -> None:
         message = str(error)
     assert abs(value) < float("inf")
     assert "\n" not in message
-
-
-def test_shown_is_short_and_on_one_line() -> None:
-    assert shown("a\nb") == '"a b"'
-    assert shown([1, 2]) == "[1, 2]"
-    assert len(shown("x" * 1000)) <= 60
 
 
 # --- YAML ----------------------------------------------------------------------------------------
@@ -156,18 +121,11 @@ def test_scalars_are_those_of_yaml_1_2() -> None:
         ("a: &x [1]\nb: *x\n", "f: line 2: YAML aliases (*name) are not accepted"),
         ("a: 1\nb:\n  c: 1\n  c: 2\n", 'f: line 4: "c" is given twice'),
         ("a: !!python/object/apply:os.system ['true']\n", "f: line 1: the YAML tag"),
-        ("a: !!python/name:os.system\n", "f: line 1: the YAML tag"),
-        ("a: !new 1\n", 'the YAML tag "!new" is not accepted; leave it out'),
         ("? [1, 2]\n: 3\n", "f: line 1: a key must be a word, not [1, 2]"),
-        ("~: 1\n", "f: line 1: a key must be a word, not None"),
-        ("a:\n\t- 1\n", "f: line 2: not valid YAML"),
-        ("a: [1\nb: 2\n", "not valid YAML"),
-        ("a: 1\n---\nb: 2\n", "f: line 2: not valid YAML: but found another document"),
         ("a: " + "[" * 20_000, "f: nested too deeply"),
         ("{a: " * 5_000, "f: nested too deeply"),
         ("- 1\n", "f: a mapping (lines of `key: value`) was expected"),
         ("", "f: a mapping (lines of `key: value`) was expected"),
-        ("word", "f: a mapping (lines of `key: value`) was expected"),
         ("a: \x01\n", "f: not valid YAML: unacceptable character"),
         ("a: " + "9" * 5_000, "f: line 1: a whole number of too many digits"),
     ],
@@ -177,13 +135,6 @@ def test_what_is_no_usable_yaml(text: str, message: str) -> None:
         parse_yaml(text, "f")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_billion_laughs_is_refused_at_its_first_alias() -> None:
-    lines = ["a0: &a0 [lol, lol]"]
-    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]" for k in range(1, 30)]
-    with pytest.raises(InputError, match="line 2: YAML aliases"):
-        parse_yaml("\n".join(lines))
 
 
 @given(st.text(max_size=200))
@@ -196,21 +147,6 @@ def test_any_text_is_a_mapping_or_an_input_error(text: str) -> None:
     assert isinstance(found, dict)
     assert message.startswith("f: ")
     assert "\n" not in message
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing\.yaml: no such file"):
-        read_yaml(tmp_path / "nothing.yaml")
-    with pytest.raises(InputError, match="not a file"):
-        read_yaml(tmp_path)
-    large = tmp_path / "large.yaml"
-    large.write_text("a: " + "x" * 1_000_001)
-    with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
-        read_yaml(large)
-    latin = tmp_path / "latin.yaml"
-    latin.write_bytes(b"a: \xe9\n")
-    with pytest.raises(InputError, match="cannot be read"):
-        read_yaml(latin)
 
 
 # --- sections ------------------------------------------------------------------------------------
@@ -226,7 +162,6 @@ TOLD = {
     "choice": Key(Choice(("no", "on")), "", default="on"),
     "time": Key(Quantity("time"), "", default=1.5),
     "null": Key(Quantity("time"), "", null=True),
-    "needed": Key(Quantity("time"), "", required=True),
 }
 
 
@@ -264,11 +199,8 @@ def test_a_section_gives_what_is_there() -> None:
     ("read", "message"),
     [
         (lambda s: s.text("zz", ...), 'f.yaml: top: "zz" is missing'),
-        (lambda s: s.quantity("needed"), 'f.yaml: top: "needed" is missing'),
         (lambda s: s.text("a"), "f.yaml: top.a: text was expected, not [1]"),
-        (lambda s: s.text("t"), "f.yaml: top.t: text was expected, not True"),
         (lambda s: s.integer("c"), "f.yaml: top.c: a whole number, 0 or more, was expected"),
-        (lambda s: s.integer("n"), "a whole number, 3 or more, was expected, not 2"),
         (lambda s: s.integer("p"), "a whole number, from 1 to 8, was expected, not 9"),
         (lambda s: s.flag("d"), 'f.yaml: top.d: true or false was expected, not "yes"'),
         (lambda s: s.choice("choice"), 'top.choice: "yes" is not one of no, on'),
@@ -289,32 +221,14 @@ def test_a_section_refuses_what_does_not_fit(read: object, message: str) -> None
     "read",
     [
         lambda s: s.quantity("d"),
-        lambda s: s.number("b"),
-        lambda s: s.integer("b"),
-        lambda s: s.flag("n"),
         lambda s: s.choice("a"),
         lambda s: s.text("b"),
-        lambda s: s.measured("d", 1),
         lambda s: s.shape("a", Whole),
     ],
 )
 def test_a_reader_cannot_read_a_key_as_something_else_than_the_table_says(read: object) -> None:
     with pytest.raises(LookupError, match=r"^top\.. is read as "):
         read(section(a="x", b=1, d=True, n=3))  # type: ignore[operator]
-
-
-def test_a_section_within_is_read_as_the_table_says() -> None:
-    made = Section({"ion": {}, "leak": {}}, "f.yaml", "current")
-    made.expect({"ion": KEYS["current"]["ion"], "leak": KEYS["model"]["leak"]})
-    made.section("leak").expect(KEYS["leak"])
-    with pytest.raises(LookupError, match=r"current\.ion is announced as .*, read as leak"):
-        made.section("ion").expect(KEYS["leak"])
-
-
-def test_unknown_keys_are_told_with_the_likely_one() -> None:
-    s = Section({"sampling": 1, "samplin": 2}, "f.yaml", "top")
-    with pytest.raises(InputError, match=r'top: unknown key "samplin"; did you mean sampling\?'):
-        s.expect(KEYS["protocol"])
 
 
 def test_a_key_that_the_others_leave_without_meaning_is_refused() -> None:
@@ -324,14 +238,7 @@ def test_a_key_that_the_others_leave_without_meaning_is_refused() -> None:
         s.finish()
 
 
-def test_no_reader_asks_for_a_key_that_is_not_announced() -> None:
-    with pytest.raises(LookupError, match="top.other is read, but not announced"):
-        section(one=1).take("other", None)
-
-
-def test_paths_are_relative_to_the_file_and_know_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_relative_to_the_file_and_know_the_environment(tmp_path, monkeypatch):
     s = Section({}, tmp_path / "sub" / "fit.yaml")
     assert s.resolve("../x.csv", "file") == tmp_path / "sub" / ".." / "x.csv"
     assert s.resolve("/x.csv", "file") == Path("/x.csv")
@@ -344,19 +251,8 @@ def test_paths_are_relative_to_the_file_and_know_the_environment(
         s.resolve("a\0b", "file")
 
 
-def test_nested_errors_tell_the_whole_place() -> None:
-    inner = InputError("wrong", key="k12")
-    assert str(inner.at("f.yaml", "rates")) == "f.yaml: rates.k12: wrong"
-    assert str(inner.at("f.yaml", "rates").at("other.yaml")) == "f.yaml: rates.k12: wrong"
-
-
 @pytest.mark.parametrize("text", ["1" + " " * 400 + "x y(", "1" * 400, "1 " + "m" * 300 + "V"])
 def test_a_text_that_is_too_long_is_no_quantity(text):
     """It is refused whole; its beginning is not taken for all of it."""
     with pytest.raises(InputError):
         parse_quantity(text, "voltage")
-
-
-def test_a_long_unit_is_refused_at_once():
-    with pytest.raises(InputError):
-        unit_factor("a" + " " * 20_000 + "b", "voltage")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.reading.documents import parse_yaml
 from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
@@ -43,3 +45,8 @@ def save_fit(plan: FitPlan, values: np.ndarray, folder: str | os.PathLike[str]) 
     path = folder / "fit.yaml"
     path.write_text(saved_text(fit_document(plan, values, folder)), encoding="utf-8")
     return path
+
+
+def protocol_of(text: str) -> Protocol:
+    """The protocol that a file with this text is."""
+    return build_protocol(parse_yaml(text), None)
