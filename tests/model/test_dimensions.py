@@ -245,7 +245,7 @@ def _follows_the_units(text: str, units: dict[str, str], seed: int) -> bool:
     return bool(use.any()) and bool(np.allclose(before[use], after[use], rtol=1e-6))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_random_expressions_are_accepted_until_one_unit_is_changed(data: Any) -> None:
     units: dict[str, str] = {}

@@ -44,7 +44,7 @@ def protocols(draw: st.DrawFn) -> cf.Protocol:
     return cf.Protocol.from_segments(rows, holding=draw(LEVELS), sampling=sampling)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(protocols())
 def test_a_computed_command_is_found_again_and_written(protocol: cf.Protocol) -> None:
     command = protocol.command()

@@ -354,7 +354,7 @@ def test_overrides_that_cannot_be_used(folder: Path, text: str, said: str) -> No
     assert said in complaint(model_with(folder, SURROGATE), text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(text=st.text(max_size=30) | st.from_regex(r"(fit|parameters)\.[a-z.\[\]0-9]{0,12}=.{0,8}"))
 def test_any_override_is_used_or_refused(tmp_path_factory: Any, text: str) -> None:
     folder = tmp_path_factory.getbasetemp() / "any_override"

@@ -102,16 +102,16 @@ def test_currents_of_other_cells_are_silent(tmp_path: Path, name: str, protocol:
     """Parameters within a factor of two of the published, any conductance of the range."""
     model, random = load_model(ROOT / "models" / f"{name}.yaml"), np.random.default_rng(11)
     lower, upper = (np.array([getattr(p, k) for p in model.parameters]) for k in ("lower", "upper"))
-    columns = model.values()[:, None] * 2 ** random.uniform(-1, 1, (len(lower), 12))
+    columns = model.values()[:, None] * 2 ** random.uniform(-1, 1, (len(lower), 6))
     place = next(str(s) for s in model.conductance.free_symbols)
     row = model.parameter_names.index(place)
-    columns[row] = random.uniform(lower[row] + 0.05 * upper[row], upper[row], 12)
+    columns[row] = random.uniform(lower[row] + 0.05 * upper[row], upper[row], 6)
     columns = np.clip(columns, np.minimum(lower, upper)[:, None], upper[:, None])
     file = str(ROOT / "protocols" / f"{protocol}.yaml")
     problem = Problem(model, (Experiment(load_protocol(file)),))
     simulated = make_scorer(problem, "cpu").simulate(columns)[0]
-    noise = random.choice([0.0, 2.0, 10.0], 12) * random.standard_normal(simulated.shape)
-    for k in range(12):
+    noise = random.choice([0.0, 2.0, 10.0], 6) * random.standard_normal(simulated.shape)
+    for k in range(6):
         current = (simulated + noise)[:, :, k]
         assert cautions(tmp_path, name, current, file) == "", columns[:, k]
 

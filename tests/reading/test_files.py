@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+import channelfit as cf
 from channelfit.batch.table import WellTable, texts
 from channelfit.fitzhugh_nagumo import pictures
 from channelfit.fitzhugh_nagumo.simulation import Run
