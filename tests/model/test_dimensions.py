@@ -266,6 +266,3 @@ def test_random_expressions_are_accepted_until_one_unit_is_changed(data: Any) ->
     assert not _follows_the_units(text, changed, 0)
     with pytest.raises(InputError, match=r"m\.yaml: rates\.C -> O: "):
         built(changed, rates=rates)
-
-
-# --- on the command line -------------------------------------------------------------------------

@@ -111,7 +111,6 @@ def subject(text: str, tmp_path: Path, **values: float) -> Subject:
 def test_a_constant_field_current_is_recognized_however_it_is_written(way, tmp_path):
     made = of_text(calcium(way), tmp_path).imported
     (term,) = made.model.terms
-    assert term.ion is not None
     assert term.ion.valence == 2
     _, faraday, gas, kind = WAYS[way]
     for cai, cao, celsius, v in ((5e-5, 2.0, 30.0, -41.0), (0.7, 1.3, 12.0, 33.0)):

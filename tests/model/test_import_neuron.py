@@ -36,8 +36,6 @@ CLOSE = 1e-8
 
 
 # --- beside NEURON
-
-
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("compiler")
 def test_each_construct_gives_the_current_that_neuron_computes(path: Path) -> None:
@@ -57,7 +55,6 @@ def test_a_guard_that_misses_its_singularity_is_told_and_left_out() -> None:
     (note,) = found.notes
     assert note.startswith("at 0 mV, and there alone, the file's current differs by 7")
     assert found.truth == EXACT
-    assert found.table is not None
     assert found.table < 1e-3  # of a process of its own: the last run was 3 degrees warmer
     made = read_mechanism(MOD / "import_trap.mod", "trap").imported
     assert "line 37: an `if` gives 1.6 at 0 mV alone, and 6.7" in made.text
@@ -167,8 +164,6 @@ def test_a_wrong_translation_does_not_pass(tmp_path: Path) -> None:
 
 
 # --- what the model file says
-
-
 def test_gates_functions_and_temperature_stay_live() -> None:
     made = read_mechanism(MOD / "import_gates.mod", "gates", ("shift", "q10")).imported
     assert made.model.temperature_C == 16
@@ -183,11 +178,7 @@ def test_gates_functions_and_temperature_stay_live() -> None:
     assert {chain.name: chain.power for chain in made.model.chains} == {"m": 3, "h": 1}
 
 
-# --- our own export back again
-
-
 # --- what is refused
-
 CHANNEL = """NEURON {{ SUFFIX x  USEION k READ ek WRITE ik  RANGE g {neuron} }}
 PARAMETER {{ g = 0.1 (S/cm2) {parameter} }}
 ASSIGNED {{ v (mV) ek (mV) ik (mA/cm2) w }}
@@ -291,8 +282,6 @@ def test_hostile_titles_come_out_inert(title: str, tmp_path: Path) -> None:
 
 
 # --- the command
-
-
 @pytest.mark.usefixtures("compiler")
 def test_the_command_proves_and_writes_a_model_that_other_commands_take(tmp_path: Path) -> None:
     file, out = MOD / "import_coupled.mod", tmp_path / "coupled.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,6 @@ def said_of(document: dict[str, Any]) -> str:
 
 
 # --- what a file becomes -------------------------------------------------------------------------
-
-
 def test_a_plain_model() -> None:
     model = build_model(PLAIN, None)
     assert model.states == ("C", "O")
@@ -90,8 +89,6 @@ def test_conductance_is_a_number_a_quantity_or_an_expression(text: Any, expected
 
 
 # --- generators and gates ------------------------------------------------------------------------
-
-
 def as_scheme(name: str) -> ChannelModel:
     return load_model(MODELS / f"{name}.yaml").expanded()
 
@@ -150,7 +147,6 @@ def test_expanded_gates() -> None:
 
 
 # --- the compact form of 2012 --------------------------------------------------------------------
-
 AS_YAML = """
 model:
   nStates: 3
@@ -250,8 +246,6 @@ def test_mistakes_in_the_compact_form(old: str, new: str, message: str) -> None:
 
 
 # --- mistakes ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -328,8 +322,6 @@ def test_an_expression_bomb_stays_small() -> None:
 
 
 # --- ties ----------------------------------------------------------------------------------------
-
-
 def test_a_tie_is_a_definition_under_the_name_of_a_parameter():
     model = build_model(TIED, None)
     assert model.parameter_names == ("a", "z", "g")
@@ -371,14 +363,11 @@ def test_a_tie_is_a_definition_under_the_name_of_a_parameter():
     ],
 )
 def test_what_is_no_tie_is_told(row, message):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=re.escape(message)):
         build_model(TIED | {"parameters": TIED["parameters"] | {"y": row}}, None)
-    assert message in str(error.value)
 
 
 # --- detailed balance ----------------------------------------------------------------------------
-
-
 def assert_reversible(model: ChannelModel, seed: int = 0, least: float = 1e-9) -> None:
     """No net flux between any two states at rest, whatever parameters and voltage."""
     random = np.random.default_rng(seed)

@@ -45,7 +45,6 @@ def test_shipped_models_survive_yaml(path: Path, tmp_path: Path) -> None:
 
 
 # --- models drawn at random ----------------------------------------------------------------------
-
 WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 UNITS = {"": 1.0, "1/ms": 1.0, "1/s": 1e3}
 
@@ -121,8 +120,6 @@ def test_models_survive_yaml(document: dict[str, Any]) -> None:
 
 
 # --- what is passed in ---------------------------------------------------------------------------
-
-
 def test_what_was_passed_in_is_neither_changed_nor_shared() -> None:
     document = copy.deepcopy(PLAIN)
     model = cf.Model(**document)
@@ -169,8 +166,6 @@ def test_what_holds_itself_is_refused() -> None:
 
 
 # --- files ---------------------------------------------------------------------------------------
-
-
 def test_a_file_is_not_replaced_in_silence(tmp_path: Path) -> None:
     model, path = cf.Model(**PLAIN), tmp_path / "m.yaml"
     path.write_text("mine")

@@ -54,8 +54,6 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
 
 
 # --- the truth, from rates written out once more
-
-
 Gate = Callable[[float], tuple[float, float]]
 
 
@@ -201,8 +199,6 @@ def test_five_open_states_and_calcium_as_a_constant(backend: str) -> None:
 
 
 # --- the current of Goldman, Hodgkin and Katz, as models/README.md writes it
-
-
 def documented() -> dict[str, Any]:
     text = (ROOT / "models" / "README.md").read_text(encoding="utf-8")
     block = text.split("<!-- ghk -->\n```yaml\n")[1].split("```")[0]
@@ -234,8 +230,6 @@ def test_the_documents_example_carries_the_constant_field_current(backend: str) 
 
 
 # --- what a search asks for
-
-
 def candidates_near(model: ChannelModel, n: int) -> np.ndarray:
     """(n_parameters, n): the published values, and others a tenth of the range about them."""
     draw = np.random.default_rng(7)
@@ -264,8 +258,6 @@ def test_costs_and_derivatives_through_pieces_and_gates_at_once(name, backend, m
 
 
 # --- against the files
-
-
 @pytest.fixture(scope="module")
 def demonstration() -> list[Path]:
     """The folder of mechanisms that came with NEURON; skips without it or without a compiler."""

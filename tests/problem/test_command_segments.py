@@ -133,7 +133,6 @@ def test_epochs_of_a_header() -> None:
         for v in (-40.0, 0.0)
     ]
     made = protocol_of_epochs(sweeps, 0.1, -80)
-    assert made is not None
     assert made.voltage([0, 10, 16]).tolist() == [[-80, -60, -40], [-80, -40, 0]]
     made.to_yaml()
     assert protocol_of_epochs([(Epoch("other", 0, 1, 5),)], 0.1, -80) is None
@@ -141,7 +140,6 @@ def test_epochs_of_a_header() -> None:
 
 
 # --- lists and .eph ------------------------------------------------------------------------------
-
 EPH = """Nanion SyncroPatch Ephys Protocol  Steps
 Vers. 1.3
 
@@ -178,7 +176,6 @@ def listed(text: str, folder: Path) -> cf.Protocol:
     file = folder / "list.csv"
     file.write_text(text)
     made = protocol_of_epochs(read(file).epochs, 0.5, -100, "list")
-    assert made is not None
     return made
 
 
@@ -187,7 +184,6 @@ def test_a_list_of_all_sweeps_is_cut(last: str, tmp_path: Path) -> None:
     rows = "".join(f"-100 10\n{v} 20\n-100 10\n-100 60\n" for v in (-40, -20))
     whole = listed(f"# Voltage (mV) Duration (ms)\n{rows}-100 10\n{last}", tmp_path)
     cut = cut_into_sweeps(whole, 3, 30)
-    assert cut is not None
     assert cut.voltage([0, 10, 29]).tolist() == [[-100, v, v] for v in (-40, -20, 0)]
     assert (cut.carry_over, cut.rest_ms, cut.n_times_max) == (True, 70, 60)
     assert cut_into_sweeps(whole, 4, 30) is None
@@ -205,8 +201,6 @@ def test_the_starts_in_a_list_of_steps_count(tmp_path: Path) -> None:
 
 
 # --- junction potential --------------------------------------------------------------------------
-
-
 def test_a_junction_potential_moves_all_voltages() -> None:
     sines = {"offset": -30, "terms": [{"amplitude": 5, "frequency": "40 Hz"}]}
     rows = [

@@ -108,8 +108,6 @@ def test_random_sets_are_drawn_in_to_what_neuron_can_follow() -> None:
 
 
 # --- the commands --------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

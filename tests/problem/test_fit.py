@@ -93,8 +93,6 @@ def cost(fit: FitPlan, values: np.ndarray | None = None) -> float:
 
 
 # --- surrogate data ------------------------------------------------------------------------------
-
-
 def test_surrogate_data_come_from_the_values(folder: Path) -> None:
     fit = loaded(model_with(folder, {"protocols": ["steps.yaml", "unequal.yaml"]}))
     assert fit.surrogate
@@ -123,8 +121,6 @@ def test_noise_is_what_is_asked_for_and_repeats(folder: Path) -> None:
 
 
 # --- recordings ----------------------------------------------------------------------------------
-
-
 def test_experiments_read_weight_and_masks(folder: Path) -> None:
     experiment = recorded(folder, weight=2, mask=[{"after_steps": "3 ms"}, {"to": "5 ms"}])
     fit = loaded(model_with(folder, {"experiments": [experiment]}))
@@ -183,8 +179,6 @@ def test_delay_moves_the_command(folder: Path, delay: float) -> None:
 
 
 # --- where things stand --------------------------------------------------------------------------
-
-
 def test_fit_file_of_its_own(folder: Path) -> None:
     (folder / "models").mkdir()
     (folder / "fits").mkdir()
@@ -287,8 +281,6 @@ def test_defaults_of_the_search(folder: Path) -> None:
 
 
 # --- overrides -----------------------------------------------------------------------------------
-
-
 def test_overrides_of_settings_values_and_lists(folder: Path) -> None:
     path = model_with(folder, {"experiments": [recorded(folder, mask=[{"to": "5 ms"}])]})
     fit = loaded(
@@ -369,8 +361,6 @@ def test_any_override_is_used_or_refused(tmp_path_factory: Any, text: str) -> No
 
 
 # --- saved fits ----------------------------------------------------------------------------------
-
-
 def test_saved_fit_keeps_the_data_it_was_fitted_to(folder: Path) -> None:
     surrogate = SURROGATE | {
         "protocols": ["steps.yaml", "unequal.yaml"],
@@ -447,8 +437,6 @@ def test_yaml_comes_back_as_it_was_written(data: object) -> None:
 
 
 # --- fits that come with the package -------------------------------------------------------------
-
-
 def test_shipped_recordings_have_their_source_and_license_and_are_small() -> None:
     folder = ROOT / "models" / "recordings"
     told = (folder / "README.md").read_text(encoding="utf-8")
@@ -476,8 +464,6 @@ def test_sine_wave_fit() -> None:
 
 
 # --- bounds on rates -----------------------------------------------------------------------------
-
-
 def test_rates_within_bounds_go_with_the_fit(folder: Path) -> None:
     within = {"range": ["1.0e-3 /ms", "20 /ms"], "of": "largest"}
     fit = load_plan(model_with(folder, SURROGATE | {"rates_within": within}), backend="reference")
@@ -492,8 +478,6 @@ def test_rates_within_bounds_go_with_the_fit(folder: Path) -> None:
 
 
 # --- a parameter solved, and priors --------------------------------------------------------------
-
-
 def test_the_conductance_is_solved_when_asked(folder: Path) -> None:
     fit = load_plan(model_with(folder, SURROGATE | {"solve": "g"}), backend="reference")
     assert fit.space.n_free == 2
@@ -563,8 +547,6 @@ def test_what_is_no_prior_is_told(folder: Path, prior: object, message: str) -> 
 
 
 # --- ties ----------------------------------------------------------------------------------------
-
-
 def test_the_range_of_a_tie_is_kept_and_its_value_told(folder: Path) -> None:
     b = {"tie": "a/2 + z", "range": [1, 100], "unit": "1/s", "value": 7}
     z = {key: value for key, value in MODEL["parameters"]["z"].items() if key != "unit"}

@@ -67,9 +67,7 @@ def cautions(
     """What is said of a fit of a shipped model to these currents, one caution a line."""
     protocol = protocol or str(ROOT / "protocols" / f"{CELLS[name]}.yaml")
     h = load_protocol(protocol).sampling_ms
-    rows = [",".join(["", *(f"{x:.{digits}g}" for x in c)])[1:] for c in current.T]
-    names = ",".join(f"s{k}" for k in range(len(current)))
-    (folder / "cell.csv").write_text("\n".join([names, *rows]))
+    _table(folder / "cell.csv", current, digits)
     recording = {"file": "cell.csv", "sampling": h, "current": {"columns": "all", "unit": "pA"}}
     recording |= row.pop("recording", {})
     fit = {"experiments": [{"protocol": protocol, "recording": recording, **row}]}
@@ -189,7 +187,6 @@ def _with_currents(problem: Problem, change: Callable[[np.ndarray], np.ndarray])
     """The problem of one experiment with its currents changed."""
     (experiment,) = problem.experiments
     recording = experiment.recording
-    assert recording is not None
     changed = replace(recording, current_pA=change(recording.current_pA))
     return replace(problem, experiments=(replace(experiment, recording=changed),))
 
@@ -225,34 +222,57 @@ def _recorded_as(problem: Problem, current: np.ndarray) -> Problem:
     return replace(problem, experiments=(replace(experiment, recording=recording),))
 
 
-def test_a_peak_that_was_cut_off_is_seen_through_conditioning_and_not_behind_a_mask(
-    tmp_path: Path, currents: Any
-) -> None:
-    """What is subtracted varies, so that no two samples of what is left are equal."""
+def _table(file: Path, sweeps: np.ndarray, digits: int = 9) -> None:
+    rows = [",".join(f"{x:.{digits}g}" for x in row) for row in sweeps.T]
+    file.write_text("\n".join([",".join(f"s{k}" for k in range(len(sweeps))), *rows]))
+
+
+def test_what_is_subtracted_hides_no_peak_that_was_cut_off_and_has_a_scale(tmp_path, currents):
+    """It varies, so that no two samples of what is left are equal."""
     whole = currents["model_a"]
     cut = np.clip(whole, None, 0.6 * whole.max())
-    names = ",".join(f"s{k}" for k in range(len(cut)))
     blocked = np.random.default_rng(5).normal(0, 2, cut.shape)
-    (tmp_path / "after.csv").write_text(
-        "\n".join([names, *(",".join(f"{x:.9g}" for x in row) for row in blocked.T)])
-    )
+    _table(tmp_path / "after.csv", blocked)
     steps = {"recording": {"condition": [{"subtract": {"file": "after.csv"}}]}}
     assert cautions(tmp_path, "model_a", whole, **steps) == ""
     assert "stays at exactly" in cautions(tmp_path, "model_a", cut, **steps)
     mask = {"mask": [{"from": "5 ms", "to": "46 ms"}]}
     assert "stays at exactly" not in cautions(tmp_path, "model_a", cut, **steps, **mask)
+    _table(tmp_path / "after.csv", 25 * blocked)
+    scale = {"file": "after.csv", "scale": "fit", "over": {"from": "0 ms", "to": "5 ms"}}
+    steps = {"recording": {"condition": [{"subtract": scale}]}}
+    told = cautions(tmp_path, "model_a", whole - 0.4 * blocked, **steps)
+    assert re.search(r"condition\[1\].subtract: the scale .*with the other sign", told)
+    assert cautions(tmp_path, "model_a", whole + 25 * blocked, **steps) == ""
+
+
+_NOISE = [{"to": "10 ms"}, {"from": "10 ms", "sweeps": list(range(5, 25))}]
 
 
 @pytest.mark.parametrize(
-    ("mask", "said"),
+    ("name", "row", "said"),
     [
-        ([{"from": "5 ms"}], "lie before the first step, at the holding potential of -100 mV"),
-        ([{"from": "0 ms", "to": "45.7 ms"}, {"from": "46 ms"}], "only 39 of 6500 samples count"),
-        ([{"from": "4 ms"}, {"sweeps": [1, 2, 3, 4], "to": "9 ms"}], "before the first step"),
+        ("model_a", {"mask": [{"from": "5 ms"}]}, "first step, at the holding potential of -100"),
+        ("model_a", {"mask": [{"to": "45.7 ms"}, {"from": "46 ms"}]}, "only 39 of 6500 samples"),
+        ("model_a", {"mask": [{"to": "7.7 ms"}, {"from": "8 ms"}]}, "for 5 free parameters"),
+        ("model_a", {"mask": [{"from": "90 ms", "to": "120 ms"}]}, "leaves out no sample"),
+        ("model_a", {"mask": [{"from": "4 ms", "to": "9 ms"}]}, ""),
+        ("na_hh", {"mask": _NOISE}, "samples that count stray by"),
+        ("na_hh", {"mask": _NOISE[:1]}, ""),
+        ("model_a", {"recording": {"baseline": {"from": 15, "to": 20}}}, "the baseline is taken"),
+        ("model_a", {"recording": {"baseline": {"from": 0, "to": 4}}}, ""),
     ],
 )
-def test_a_mask_that_leaves_nothing(tmp_path: Path, currents: Any, mask: Any, said: str) -> None:
-    assert said in cautions(tmp_path, "model_a", currents["model_a"], mask=mask)
+def test_masks_and_baselines_that_leave_the_wrong_samples(tmp_path, currents, name, row, said):
+    told = cautions(tmp_path, name, currents[name], **row)
+    assert said in told
+    assert bool(said) == bool(told), told
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_command_in_place_of_the_current_is_told(tmp_path: Path, name: str) -> None:
+    command = _protocol(CELLS[name]).command()
+    assert "follows the command, from" in cautions(tmp_path, name, command)
 
 
 def test_nothing_is_said_twice_nor_of_what_is_held_out(tmp_path: Path, currents: Any) -> None:
@@ -282,17 +302,10 @@ def test_samples_that_stay_at_zero_are_told_unless_masked(tmp_path: Path, curren
     assert cautions(tmp_path, "k_hh_gate", current, mask=mask) == ""
 
 
-def test_a_baseline_where_channels_are_open(tmp_path: Path, currents: Any) -> None:
-    rows = {"from": "15 ms", "to": "20 ms"}, {"from": "0 ms", "to": "4 ms"}
-    open_, rest = (
-        cautions(tmp_path, "model_a", currents["model_a"], recording={"baseline": row})
-        for row in rows
-    )
-    assert re.search(r"recording\.baseline: the baseline is taken at -?\d+ mV, away from", open_)
-    assert rest == ""
-
-
 _LATE = {"late": {"range": [0, 0.3], "unit": "ms"}}
+
+
+_SLOW = {"series_resistance": "10 MOhm", "membrane_capacitance": "20 pF", "cancellation": 1}
 
 
 @pytest.mark.parametrize(
@@ -302,33 +315,18 @@ _LATE = {"late": {"range": [0, 0.3], "unit": "ms"}}
         ({"compensation": {"lag": "1 us"}}, [], True),
         ({"lowpass": {"cutoff": "10 kHz"}}, [], False),
         ({"compensation": {"lag": "0.2 ms"}}, [], False),
-        (
-            {"series_resistance": "10 MOhm", "membrane_capacitance": "20 pF", "cancellation": 1},
-            [],
-            False,
-        ),
+        (_SLOW, [], False),
         ({"compensation": {"lag": "1 us"}}, [{"after_steps": "0.5 ms"}], False),
     ],
 )
-def test_a_delay_that_is_fitted_to_what_no_sample_resolves(tmp_path, currents, clamp, mask, told):
-    said = cautions(
-        tmp_path,
-        "model_a",
-        currents["model_a"],
-        beside={"parameters": _LATE},
-        clamp=clamp | {"delay": "late"},
-        mask=mask,
-    )
+def test_a_delay_fitted_to_what_no_sample_resolves(tmp_path, currents, clamp, mask, told):
+    row = {"clamp": clamp | {"delay": "late"}, "mask": mask, "beside": {"parameters": _LATE}}
+    said = cautions(tmp_path, "model_a", currents["model_a"], **row)
     assert ("fit.experiments[1]: a delay is fitted" in said) == told, said
     assert told or said == ""
-    assert "a delay is fitted" not in cautions(
-        tmp_path, "model_a", currents["model_a"], clamp=clamp
-    )
 
 
 # --- protocols -----------------------------------------------------------------------------------
-
-
 def built(sampling: float, *segments: dict[str, Any], **keys: Any) -> Protocol:
     rows = {"holding": -80, "sampling": sampling, "segments": list(segments)}
     return build_protocol(rows | keys, None)
@@ -385,8 +383,6 @@ def test_a_recorded_command_that_is_its_clock_or_has_gaps(tmp_path: Path) -> Non
 
 
 # --- steps that masks must see -------------------------------------------------------------------
-
-
 def test_the_jump_between_carried_over_sweeps_is_a_step() -> None:
     rows = ({"step": {"values": [-40, -80, -80]}, "for": 10}, {"step": 20, "for": 10})
     carried = built(0.5, *rows, between_sweeps="carry over")
@@ -426,8 +422,6 @@ def test_steps_inside_a_recorded_command_are_steps(tmp_path, width, noise):
 
 
 # --- time stamps ---------------------------------------------------------------------------------
-
-
 def refused(folder: Path, t: np.ndarray, i: np.ndarray, **time: Any) -> str:
     rows = [f"{a:.9g},{b:.9g}" for a, b in zip(t, i, strict=True)]
     (folder / "cell.csv").write_text("\n".join(["t,i", *rows]))
@@ -465,8 +459,6 @@ def test_time_stamps_that_are_doubled_go_back_or_leave_a_gap(tmp_path: Path) -> 
 
 
 # --- a staircase in another order ----------------------------------------------------------------
-
-
 def _reordered(protocol: Protocol, seed: int) -> Protocol:
     """A staircase of one sweep with the voltages of its stairs, of 500 ms each, shuffled."""
     (sweep,) = protocol.sweeps
@@ -514,15 +506,12 @@ def test_a_real_staircase_in_another_order_is_told(seed: int) -> None:
     """By the spikes in what a blocker takes away."""
     (experiment,) = load_plan(ROOT / "models/fits/herg_syncropatch_a13.yaml").problem.experiments
     recording = experiment.recording
-    assert recording is not None
     assert other_order(experiment.protocol, recording.current_pA) is None
     found = other_order(_reordered(experiment.protocol, seed), recording.current_pA)
-    assert found is not None
     assert found.still_astray <= 1 < 6 < found.astray
 
 
 # --- real recordings -----------------------------------------------------------------------------
-
 FITS = sorted((ROOT / "models/fits").glob("*.yaml"))
 
 

@@ -31,8 +31,6 @@ def refusal(make: Any, *arguments: Any, **named: Any) -> str:
 
 
 # --- steps ---------------------------------------------------------------------------------------
-
-
 def test_a_family_of_steps() -> None:
     made = cf.Protocol.steps(
         range(-60, 41, 10), 500, before=100, after=[50] * 11, after_level="-0.05 V", **COMMON
@@ -64,8 +62,6 @@ def test_mistakes_in_steps_are_told_with_the_argument(arguments, message):
 
 
 # --- segments ------------------------------------------------------------------------------------
-
-
 def test_segments_are_the_rows_of_a_file() -> None:
     document = {
         "name": "all",
@@ -104,8 +100,6 @@ def test_mistakes_in_segments_are_told_with_their_place() -> None:
 
 
 # --- recorded commands ---------------------------------------------------------------------------
-
-
 def test_a_recorded_command_has_a_sample_for_each_of_its_own() -> None:
     time = np.arange(1000) * 0.1
     voltage = np.stack([20 * np.sin(time), np.full(1000, 5.0)])
@@ -140,8 +134,6 @@ def test_mistakes_in_recorded_commands(arguments: dict[str, Any], message: str) 
 
 
 # --- voltages ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["activation", "recovery", "staircase", "ramp", "herg_sine_wave"])
 def test_voltages_at_the_samples_and_between(name: str) -> None:
     protocol = cf.Protocol.load(ROOT / "protocols" / f"{name}.yaml")
@@ -155,8 +147,6 @@ def test_voltages_at_the_samples_and_between(name: str) -> None:
 
 
 # --- files ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", sorted(ROOT.glob("protocols/*.yaml")), ids=lambda path: path.stem)
 def test_shipped_protocols_survive_yaml(path: Path) -> None:
     if path.stem != "herg_ap":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -240,8 +241,6 @@ def test_damaged_files(tmp_path: Path, name: str, content: bytes, said: str) -> 
 
 
 # --- weights -------------------------------------------------------------------------------------
-
-
 def weights(protocol: Protocol, *rows: dict[str, object]) -> np.ndarray:
     return masks([Section(row, None, f"mask[{i}]") for i, row in enumerate(rows, 1)], protocol)
 
@@ -306,14 +305,11 @@ def test_weights_are_never_negative_and_end_with_the_sweep(start, length, weight
     ],
 )
 def test_mistakes_in_a_mask(row: dict[str, object], said: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=re.escape(said)):
         weights(THREE, row)
-    assert said in str(caught.value)
 
 
 # --- tables --------------------------------------------------------------------------------------
-
-
 def test_empty_cells_are_missing_numbers(tmp_path: Path) -> None:
     for delimiter in ",;\t":
         d = delimiter
@@ -324,11 +320,7 @@ def test_empty_cells_are_missing_numbers(tmp_path: Path) -> None:
         assert np.array_equal(table["c"], [3, np.nan], equal_nan=True)
 
 
-# --- real recordings -----------------------------------------------------------------------------
-
-
 # --- arrays in memory -----------------------------------------------------------------------------
-
 FAMILY = protocol_of(
     "{holding: -80, sampling: 0.5, segments: [{hold: 1}, {step: {values: [-20, 0, 20]}, for: 4}]}"
 )

@@ -96,7 +96,6 @@ def test_starts_that_cannot_be(tmp_path: Path, starts: Any, said: str) -> None:
 
 
 # --- rests between sweeps -------------------------------------------------------------------------
-
 RESTED: dict[str, Any] = {
     "name": "rested",
     "holding": -80,

@@ -22,8 +22,6 @@ HERE = f"{__name__}:"
 
 
 # --- readers, which the second process imports from here ------------------------------------------
-
-
 def arrays(path: Path) -> dict[str, np.ndarray | str]:
     print("what a library prints is no part of the answer")
     whole = np.arange(6, dtype=np.int16).reshape(2, 3)
@@ -60,8 +58,6 @@ def _ended():
 
 
 # --- what they come to ----------------------------------------------------------------------------
-
-
 def test_arrays_and_refusals_come_back_by_name(tmp_path):
     found = read_apart(HERE + "arrays", tmp_path / "x", "a file")
     assert found["a b"].tolist() == [[0, 3], [1, 4], [2, 5]]
@@ -100,7 +96,6 @@ def test_a_process_that_fails_is_one_message(tmp_path, reader, said):
 def test_an_idle_process_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(apart, "_IDLE_SECONDS", 0.01)
     read_apart(HERE + "arrays", tmp_path / "x", "a file")
-    assert apart._idle is not None
     apart._idle.join()
     assert apart._child is None
 

@@ -50,8 +50,6 @@ def one_named(contents: Contents, name: str) -> np.ndarray:
 
 
 # --- what was written is read ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [n for n in WRITERS if not n.endswith(".eph")])
 def test_what_was_written_is_read(tmp_path: Path, name: str) -> None:
     contents = read(written(tmp_path, name))
@@ -214,8 +212,6 @@ def test_headings(text: str, name: str, unit: str, kind: str) -> None:
 
 
 # --- tables as they are ---------------------------------------------------------------------------
-
-
 def columns(path: Path, text: str, **choices: Any) -> np.ndarray:
     path.write_text(text)
     return np.vstack([s.values for s in read(path, **choices).signals])
@@ -347,8 +343,6 @@ def test_neo_reads_the_same_numbers(name: str) -> None:
 
 
 # --- what cannot be used --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [n for n in WRITERS if n[0] in "abges"])
 def test_damaged_files_end_in_one_message(tmp_path: Path, name: str) -> None:
     """Cut anywhere, empty, or with bytes changed: it is read, or one message names the file."""

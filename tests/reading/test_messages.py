@@ -31,9 +31,8 @@ from channelfit.results.report.terminal import table as terminal_table
 from channelfit.scoring.neuron.nmodl import nmodl_text
 from support.places import ROOT
 
+
 # --- tables --------------------------------------------------------------------------------------
-
-
 def table(folder: Path, data: bytes | str, header: bool | None = None) -> Any:
     (folder / "r.csv").write_bytes(data.encode() if isinstance(data, str) else data)
     return read_columns(folder / "r.csv", header)
@@ -138,7 +137,6 @@ def test_rows_are_counted_as_the_file_counts_them(tmp_path: Path) -> None:
 
 
 # --- recordings ----------------------------------------------------------------------------------
-
 STEP = {"name": "one", "holding": -80, "sampling": 0.5, "segments": [{"step": 0, "for": 2}]}
 
 
@@ -184,8 +182,6 @@ def test_a_heading_of_numbers(tmp_path: Path) -> None:
 
 
 # --- YAML ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -249,7 +245,6 @@ def test_models_of_other_programs(tmp_path, name, text, said, command):
 
 
 # --- models --------------------------------------------------------------------------------------
-
 MODEL: dict[str, Any] = {
     "states": ["C", "O"],
     "rates": {"C -> O": "a*exp(v/25)", "O -> C": "b"},
@@ -275,7 +270,6 @@ def with_current(**changes: object) -> dict[str, Any]:
 
 
 # --- units ---------------------------------------------------------------------------------------
-
 AREA, CAPACITANCE = Membrane(area=1000.0), Membrane(capacitance=20.0)
 
 
@@ -320,8 +314,6 @@ def test_the_size_of_a_membrane_is_above_0_and_serves_exports(tmp_path: Path) ->
 
 
 # --- files that are not there, or no files -------------------------------------------------------
-
-
 def test_what_is_no_file_is_called_what_it_is(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large.yaml").touch()
@@ -354,8 +346,6 @@ def test_a_file_that_another_names_is_told_with_the_key(tmp_path: Path) -> None:
 
 
 # --- YAML ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -373,7 +363,6 @@ def test_a_tag_that_its_value_does_not_fit(value: str, said: str) -> None:
 
 
 # --- what a file says, on a terminal and in other languages --------------------------------------
-
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 

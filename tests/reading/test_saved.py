@@ -117,7 +117,6 @@ def test_saved_wells_come_back_whole_or_not_at_all(tmp_path: Path) -> None:
     """Traces and fits, cut and with a byte changed anywhere: never a traceback, never others."""
     whole = plate(tmp_path)
     found = Results.read(tmp_path)
-    assert found.fits is not None
     assert np.array_equal(found.traces["data"], whole.traces["data"])
     for name in (TRACES, FITS):
         data = (tmp_path / name).read_bytes()
@@ -136,7 +135,6 @@ def test_saved_wells_come_back_whole_or_not_at_all(tmp_path: Path) -> None:
                     continue
                 for key, array in whole.traces.items():  # a date in the archive, say
                     assert np.array_equal(again.traces[key], array)
-                assert again.fits is not None
                 assert np.array_equal(again.fits.values, found.fits.values)
         assert refused > 100
         (tmp_path / name).write_bytes(data)
@@ -144,7 +142,6 @@ def test_saved_wells_come_back_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_fits_of_other_wells_than_the_table_are_refused(tmp_path: Path) -> None:
     whole = plate(tmp_path)
-    assert whole.fits is not None
     arrays = {**whole.fits.arrays(), "ranges": whole.ranges}
     for change in (
         {"values": arrays["values"] * 1.001},

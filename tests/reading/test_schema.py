@@ -67,8 +67,6 @@ def faults(document: dict[str, Any]) -> list[str]:
 
 
 # --- what is shipped -----------------------------------------------------------------------------
-
-
 def test_shipped_files_are_what_their_schemas_say() -> None:
     assert {str(path): faults(read_yaml(path)) for path in SHIPPED} == {
         str(path): [] for path in SHIPPED
@@ -123,8 +121,6 @@ def test_files_that_the_program_writes_are_what_the_schemas_say(tmp_path, monkey
 
 
 # --- the table itself ----------------------------------------------------------------------------
-
-
 def told() -> dict[str, dict[str, Key]]:
     """Every key that may be given, by section."""
     tables = {**SECTIONS, **{f"optimizer {name}": own for name, own in SETTINGS.items()}}
@@ -172,7 +168,6 @@ def test_an_unknown_key_is_seen_in_every_section() -> None:
 
 
 # --- units ---------------------------------------------------------------------------------------
-
 PIECES = ["^", "²", "2", "1", " ", "*", ".", "·", "/", "-1", "-2", "1/", "(", ")", "µ", "μ", "u"]
 UNITS = ["mV", "1/ms", "S/cm2", "uA/cm2", "pA/pF", "1/mM/ms", "um3/ms", "1/(ms mV)", "per s", "µs"]
 UNITS += ["S cm^-2", "mM-1 ms-1", "degC", "°C", "MΩ", "mmol/l", "dimensionless", "1", "", "kHz"]
@@ -313,8 +308,6 @@ def test_mutants_of_shipped_files_byte_by_byte(tmp_path: Path) -> None:
 
 
 # --- settings of searches ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_defaults_and_bounds_of_settings_are_those_of_the_optimizers(name: str) -> None:
     """Both refuse what lies beyond the bounds; a schema is no stricter than the optimizer."""
@@ -360,8 +353,6 @@ def test_an_optimizer_is_offered_its_own_settings_alone(name: str) -> None:
 
 
 # --- the command ---------------------------------------------------------------------------------
-
-
 def called(*arguments: str) -> Any:
     return CliRunner().invoke(main, ["schema", *arguments])
 
@@ -410,8 +401,6 @@ def test_bad_arguments_end_with_2(arguments: list[str], message: str) -> None:
 
 
 # --- the page ------------------------------------------------------------------------------------
-
-
 def test_the_page_names_every_key_of_every_section() -> None:
     page = reference()
     tables = dict(re.findall(r"^##+ ([^\n]*)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL))
