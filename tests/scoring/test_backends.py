@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
@@ -19,6 +20,10 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.errors import InputError
+from channelfit.scoring import cpu
+from channelfit.scoring.kernels.cpu_source import CpuSource
+from channelfit.scoring.kernels.lanes import LOOPED_STATES
+from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.reference_matrices import propagator, steady_state
 from channelfit.scoring.scorer import make_scorer
@@ -30,6 +35,7 @@ from support.schemes import (
     from_yaml,
     largest_error,
     model_named,
+    recording_of,
     scored,
     simulated,
     truth_of,
@@ -120,6 +126,73 @@ def test_a_family_alone_and_in_company_gives_the_same_currents() -> None:
             assert alone == pytest.approx(current[k, :n], rel=1e-12, abs=1e-12)
 
 
+# --- schemes of many states, whose kernels are loops ----------------------------------------------
+
+#: No multiple of what loops take at once: rows of three states, the last open, times a gate.
+MANY = 21
+
+
+def ladder(inactivates: bool, many: int = MANY) -> ChannelModel:
+    """Rows of three states; `leap` is a rate of which only its ratio to others is seen."""
+    rates = {}
+    for k in range(many - 1):
+        if k % 3 < 2:
+            rates[f"S{k} -> S{k + 1}"] = f"a*exp(z*v)*{1 + k % 5}"
+            rates[f"S{k + 1} -> S{k}"] = f"b*exp(-z*v)*{1 + k % 4}"
+        if k < many - 3:
+            rates[f"S{k} -> S{k + 3}"] = "leap" if k == 7 else f"c*{1 + k % 3}"
+            rates[f"S{k + 3} -> S{k}"] = "0.3*leap" if k == 7 else f"c*exp(-z*v/{2 + k % 3})"
+    ranges = {"a": (0.3, 3), "b": (0.1, 1), "c": (0.3, 3), "z": (0.01, 0.05), "leap": (1, 1e13)}
+    document = {
+        "name": "ladder",
+        "states": [f"S{k}" for k in range(many)],
+        "rates": rates,
+        "current": {
+            "open": {"S8": 0.25, f"S{many - 1}": 1.0},
+            "conductance": "100",
+            "reversal": "-90 mV",
+        },
+        "parameters": {
+            key: {"range": list(ends), "scale": "log", "value": ends[0]}
+            for key, ends in ranges.items()
+        },
+    }
+    gate = {"h": {"inf": "1/(1 + exp((v + 40)/7))", "tau": "20"}}
+    return build_model({**document, **({"gates": gate} if inactivates else {})}, None)
+
+
+@pytest.mark.parametrize(("inactivates", "dtype"), [(True, "float64"), (False, "float32")])
+def test_many_states_equal_the_reference(
+    inactivates: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held and moving, at rates from slow to unseen; and no index of the loops strays."""
+    protocols = [PROTOCOLS[key] for key in ("steps", "short segments")]
+    recorded = tuple(Experiment(p, recording_of(p, k)) for k, p in enumerate(protocols))
+    problem = Problem(ladder(inactivates), recorded)
+    parameters = candidates(problem.model, 5, seed=4)
+    scorer = make_scorer(problem, "cpu", dtype)
+    truth = ReferenceScorer(problem).simulate(parameters)
+    for test, true in zip(scorer.simulate(parameters), truth, strict=True):
+        assert largest_error(test, true) < TOLERANCE[dtype]
+    assert MANY >= LOOPED_STATES
+    monkeypatch.setattr(cpu, "generated", partial(generated, checked=True))
+    squares = weight = 0.0
+    for experiment, true in zip(recorded, truth, strict=True):
+        r = true - experiment.recording.current_pA[..., None]
+        squares += np.nansum(experiment.recording.weight[..., None] * r**2, axis=(0, 1))
+        weight += experiment.recording.weight.sum()
+    cost = scorer.score(parameters).cost
+    assert cost == pytest.approx(squares / weight, rel=TOLERANCE[dtype])
+
+
+def test_text_grows_with_the_transitions_alone() -> None:
+    """Rows written out for 60 states would be four times those for 30, and compile for a minute."""
+    small, large = (len(CpuSource(ladder(False, many)).text) for many in (30, 60))
+    assert large < 2.2 * small
+
+
+# --- independence of candidates ------------------------------------------------------------------
+
 #: One thing wrong with a candidate, and what it is; at the ceiling a rate is an ordinary one.
 SPOILED = {
     1: ("k3", -1.0, NOT_FINITE),  # sqrt of it is NaN
@@ -129,9 +202,6 @@ SPOILED = {
     7: ("g", np.inf, NOT_FINITE),
     9: ("k2", np.inf, OK),
 }
-
-
-# --- independence of candidates ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

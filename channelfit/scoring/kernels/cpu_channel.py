@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import sympy
 
 from channelfit.model.channel import GREATEST_GAIN, RATE_CEILING, RATE_FLOOR, ChannelModel
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OCCUPANCY_LOST
 from channelfit.scoring.kernels.channel_rows import ChannelRows
-from channelfit.scoring.kernels.lanes import UNROLLED_STATES, LaneWriter
+from channelfit.scoring.kernels.lanes import LOOPED_STATES, UNROLLED_STATES, LaneWriter, loops_of
 from channelfit.scoring.kernels.printer import PYTHON, ScalarPrinter, assignments, harmless
 
 #: Statuses as the kernels have them, in floats of which 0.0 is OK.
@@ -75,29 +76,35 @@ class LaneChannel(ChannelRows, LaneWriter):
 
     def write_rates(self) -> None:
         """createQmat: the rate of every transition at one voltage, within bounds, with a status."""
-        w, printer = self.w, ScalarPrinter(PYTHON, self.names())
-        steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
         with self.function(
             "createQmat(v, theta, q, status)",
             "Rates of all transitions at v mV: the off-diagonal elements of the generator.",
         ):
-            with self.over_lanes():
-                self.load_parameters([e for _, e in steps] + rates)
-                w(*(printer.assignment(name, expression) for name, expression in steps))
-                w("flag = status[l]")
-                for row, (t, rate) in enumerate(zip(self.transitions, rates, strict=True)):
-                    w(f"# {t.source} -> {t.target}", f"r = {printer.text(rate)}")
-                    if not t.signed:
-                        w(f"flag = {NEGATIVE} if (r < 0.0 and flag == 0.0) else flag")
-                    w(f"flag = {UNDEFINED} if r != r else flag")
-                    least = -RATE_CEILING if t.signed else RATE_FLOOR
-                    times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
-                    w(f"{self.at('q', row)} = {times}bounded(r, {least!r})")
-                for k, chain in enumerate(self.model.chains):
-                    if chain.linear:  # (1 - inf)/tau may be negative, 1/tau may not
-                        up, down = (self.at("q", self.first_rate[k] + i) for i in (0, 1))
-                        w(f"flag = {NEGATIVE} if ({up} + {down} <= 0.0 and flag == 0.0) else flag")
-                w("status[l] = flag")
+            for some in loops_of([1] * self.n_rates):
+                with self.over_lanes():
+                    self._some_rates(range(self.n_rates)[some])
+
+    def _some_rates(self, rows: range) -> None:
+        w, printer = self.w, ScalarPrinter(PYTHON, self.names())
+        some = [self.transitions[row] for row in rows]
+        steps, rates = assignments(self.model.definitions, [t.rate for t in some])
+        self.load_parameters([e for _, e in steps] + rates)
+        w(*(printer.assignment(name, expression) for name, expression in steps))
+        w("flag = status[l]")
+        for row, t, rate in zip(rows, some, rates, strict=True):
+            w(f"# {t.source} -> {t.target}", f"r = {printer.text(rate)}")
+            if not t.signed:
+                w(f"flag = {NEGATIVE} if (r < 0.0 and flag == 0.0) else flag")
+            w(f"flag = {UNDEFINED} if r != r else flag")
+            least = -RATE_CEILING if t.signed else RATE_FLOOR
+            times = f"{float(t.multiplicity)!r}*" if t.multiplicity != 1 else ""
+            w(f"{self.at('q', row)} = {times}bounded(r, {least!r})")
+        for k, chain in enumerate(self.model.chains):
+            down = self.first_rate[k] + 1
+            if chain.linear and down in rows:  # (1 - inf)/tau may be negative, 1/tau may not
+                speed = f"{self.at('q', down - 1)} + {self.at('q', down)}"
+                w(f"flag = {NEGATIVE} if ({speed} <= 0.0 and flag == 0.0) else flag")
+        w("status[l] = flag")
 
     def write_gains(self) -> None:
         """createGains: conductance and reversal potential, with a status; or createDrives."""
@@ -160,6 +167,9 @@ class LaneChannel(ChannelRows, LaneWriter):
     def write_steady_state(self, k: int) -> None:
         """initStateProbs: A p = 0 by an elimination without a subtraction anywhere."""
         w, n = self.w, len(self.model.chains[k].states)
+        if n >= LOOPED_STATES:
+            edges = tuple((source, target) for source, target, _ in self.entries(k))
+            w("", "", f"EDGES{k} = {edges}")
         with self.function(
             f"initStateProbs{k}(q, x, m, z)",
             "Steady state at the rates in q (Grassmann, Taksar and Heyman 1985).",
@@ -170,9 +180,13 @@ class LaneChannel(ChannelRows, LaneWriter):
                     w(f"{self.at('x', 0)} = {up}/({up} + {down})")
                 return
             self.zero_square("m", 0, n)
-            with self.over_lanes():
-                for i, j, rate in self.entries(k):
-                    w(f"{self.at('m', i * n + j)} = {self.at('q', rate)}")
+            if n >= LOOPED_STATES:
+                with self.over_edges(k) as rate:
+                    w(f"{self.at('m', f'source*{n} + target')} = {rate}")
+            else:
+                with self.over_lanes():
+                    for i, j, row in self.entries(k):
+                        w(f"{self.at('m', i * n + j)} = {self.at('q', row)}")
             if n > UNROLLED_STATES:
                 self._eliminate_in_loops(n)
             for last in range(n - 1, 0, -1) if n <= UNROLLED_STATES else []:
@@ -186,6 +200,9 @@ class LaneChannel(ChannelRows, LaneWriter):
                             if i != j:
                                 outflow = self.element(0, last, j, n)
                                 w(f"{self.element(0, i, j, n)} += in{i}*{outflow}")
+            if n >= LOOPED_STATES:
+                self._gather_in_loops(n)
+                return
             with self.over_lanes():
                 w("p0 = 1.0")
                 for last in range(1, n):
@@ -193,6 +210,18 @@ class LaneChannel(ChannelRows, LaneWriter):
                     w(f"p{last} = {inflow}", f"total = 1.0 + p{last}")
                     w(*(f"p{i} /= total" for i in range(last + 1)))
                 w(*(f"{self.at('x', i - 1)} = p{i}" for i in range(1, n)))
+
+    @contextmanager
+    def over_edges(self, k: int) -> Iterator[str]:
+        """A loop over all transitions of a chain of many states, source -> target, and over lanes.
+
+        Yields: the rate in this lane.
+        """
+        w = self.w
+        with w.block(f"for e in range({len(self.entries(k))}):"):
+            w(f"source, target = EDGES{k}[e]")
+            with self.over_lanes():
+                yield self.at("q", f"{self.first_rate[k]} + e")
 
     def _eliminate_in_loops(self, n: int) -> None:
         w = self.w
@@ -211,6 +240,23 @@ class LaneChannel(ChannelRows, LaneWriter):
                         self.element(0, "last", "j", n),
                     )
                     w(f"{self.element(0, 'i', 'j', n)} += {inflow}*{outflow}")
+
+    def _gather_in_loops(self, n: int) -> None:
+        """Occupancies, in z behind its first row, from what `_eliminate_in_loops` left."""
+        w, last = self.w, self.at("z", "last + 1")
+        with self.over_lanes():
+            w(f"{self.at('z', 1)} = 1.0")
+        with w.block(f"for last in range(1, {n}):"):
+            with self.over_lanes():
+                w(f"{last} = 0.0")
+            with w.block("for i in range(last):"), self.over_lanes():
+                w(f"{last} += {self.at('z', 'i + 1')}*{self.element(0, 'i', 'last', n)}")
+            with self.over_lanes():
+                w(f"z[l] = 1.0 + {last}")
+            with w.block("for i in range(last + 1):"), self.over_lanes():
+                w(f"{self.at('z', 'i + 1')} /= z[l]")
+        with w.block(f"for k in range({(n - 1) * self.lanes}):"):
+            w(f"x[k] = z[{2 * self.lanes} + k]")
 
     def up_and_down(self, k: int) -> tuple[str, str]:
         """Rates of opening and closing of a chain of two states, in this lane."""

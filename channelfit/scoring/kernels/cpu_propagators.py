@@ -5,7 +5,7 @@ from __future__ import annotations
 from channelfit.scoring.kernels.cpu_channel import LaneChannel
 from channelfit.scoring.kernels.fast_rates import GREATEST_NORM
 from channelfit.scoring.kernels.integration import TAYLOR_NORM
-from channelfit.scoring.kernels.lanes import UNROLLED_STATES
+from channelfit.scoring.kernels.lanes import LOOPED_STATES, UNROLLED_STATES
 
 
 class Propagators:
@@ -24,6 +24,26 @@ class Propagators:
             if n > UNROLLED_STATES:
                 self.text.product_function(n)
                 self.text.close_columns_function(n)
+            if n >= LOOPED_STATES:
+                self._vector_functions(n)
+
+    def _vector_functions(self, n: int) -> None:
+        """Products with one row and with one column, of too many states to be written out."""
+        t, w, size = self.text, self.text.w, n * self.text.lanes
+        with t.function(f"observe{n}(c, p)", "c <- c P."):
+            w(f"out = np.empty({size}, np.{t.real})")
+            t.multiply("c", "p", "out", (1, n, n), t.real)
+            with w.block(f"for k in range({size}):"):
+                w("c[k] = out[k]")
+        with t.function(f"advance{n}(y, step)", "y <- y + F y + b, of the columns (b, F)."):
+            w(f"whole, out = np.empty({size}, np.{t.real}), np.empty({size}, np.{t.real})")
+            with t.over_lanes():
+                w("whole[l] = 1.0")
+            with w.block(f"for k in range({size - t.lanes}):"):
+                w(f"whole[{t.lanes} + k] = y[k]")
+            t.multiply("step", "whole", "out", (n - 1, n, 1), t.real)
+            with w.block(f"for k in range({size - t.lanes}):"):
+                w("y[k] += out[k]")
 
     def write(self, k: int) -> None:
         """The propagator of chain k, and what it needs."""
@@ -60,16 +80,10 @@ class Propagators:
         ):
             self._scale(k)
             t.zero_square("m", 1, n)
-            with t.over_lanes():
-                w("scale = h*norm[l]")
-                leaving: list[list[str]] = [[] for _ in range(n)]
-                for r, (source, _, rate) in enumerate(t.entries(k)):
-                    w(f"r{r} = {t.at('q', rate)}*scale")
-                    leaving[source].append(f"r{r}")
-                for r, (source, target, _) in enumerate(t.entries(k)):
-                    w(f"{t.element(1, target, source, n)} = r{r}")
-                for j in range(n):
-                    w(f"{t.element(1, j, j, n)} = -({' + '.join(leaving[j]) or '0.0'})")
+            if n < LOOPED_STATES:
+                self._generator_written_out(k, n)
+            else:
+                self._generator_in_loops(k, n)
             with w.block("if beyond:"):
                 w(f"slowDown{k}(q, h, m, norm)")
             t.taylor(n)
@@ -80,6 +94,30 @@ class Propagators:
             w(f"more = m[{6 * t.n_square * t.lanes}:]")
             with w.block("for level in range(n_levels):"):
                 t.square_where_wanted(n)
+
+    def _generator_written_out(self, k: int, n: int) -> None:
+        """The scaled generator, into square 1 of zeros."""
+        t, w = self.text, self.text.w
+        with t.over_lanes():
+            w("scale = h*norm[l]")
+            leaving: list[list[str]] = [[] for _ in range(n)]
+            for r, (source, _, rate) in enumerate(t.entries(k)):
+                w(f"r{r} = {t.at('q', rate)}*scale")
+                leaving[source].append(f"r{r}")
+            for r, (source, target, _) in enumerate(t.entries(k)):
+                w(f"{t.element(1, target, source, n)} = r{r}")
+            for j in range(n):
+                w(f"{t.element(1, j, j, n)} = -({' + '.join(leaving[j]) or '0.0'})")
+
+    def _generator_in_loops(self, k: int, n: int) -> None:
+        """The same, of many states."""
+        t, w = self.text, self.text.w
+        w(f"leaving = np.zeros({n * t.lanes})")
+        with t.over_edges(k) as rate:
+            w(f"r = {rate}*(h*norm[l])", f"{t.at('leaving', 'source')} += r")
+            w(f"{t.element(1, 'target', 'source', n)} = r")
+        with w.block(f"for j in range({n}):"), t.over_lanes():
+            w(f"{t.element(1, 'j', 'j', n)} = -{t.at('leaving', 'j')}")
 
     def _stiffness(self, k: int) -> None:
         """The largest rate of leaving any state times h: a bound of the norm of A h, halved.
@@ -111,10 +149,14 @@ class Propagators:
             f"slowDown{k}(q, h, m, norm)", "Scaled generators of lanes at GREATEST_NORM: see there."
         ):
             w(f"b, r = np.zeros({n * n * t.lanes}), np.empty({n * n * t.lanes})")
-            with t.over_lanes():
-                w(f"scale = h*{1.0 / greatest!r}")
-                for source, target, rate in t.entries(k):
-                    w(f"{t.at('b', target * n + source)} += {t.at('q', rate)}*scale")
+            if n < LOOPED_STATES:
+                with t.over_lanes():
+                    w(f"scale = h*{1.0 / greatest!r}")
+                    for source, target, row in t.entries(k):
+                        w(f"{t.at('b', target * n + source)} += {t.at('q', row)}*scale")
+            else:
+                with t.over_edges(k) as rate:
+                    w(f"{t.at('b', f'target*{n} + source')} += {rate}*(h*{1.0 / greatest!r})")
             w(f"resolvent(b, r, {n}, {t.lanes})")
             with w.block(f"for j in range({n}):"), t.over_lanes():
                 w(f"if {t.at('norm', 2)} < {greatest!r}:", "    continue")

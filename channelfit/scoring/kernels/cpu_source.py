@@ -30,7 +30,7 @@ from channelfit.scoring.kernels.channel_rows import offsets
 from channelfit.scoring.kernels.cpu_channel import LOST, LaneChannel
 from channelfit.scoring.kernels.cpu_propagators import Propagators
 from channelfit.scoring.kernels.cpu_varying import steps_for
-from channelfit.scoring.kernels.lanes import UNROLLED_STATES
+from channelfit.scoring.kernels.lanes import LOOPED_STATES, UNROLLED_STATES
 
 STRIDE = 16  # samples advanced at once
 POWERS = (1, 2, 4, 8, 16)
@@ -113,18 +113,10 @@ class CpuSource(LaneChannel):
                     f"row = t[{self._rows_start} + j*{self._row_length}:"
                     f"{self._rows_start} + (j + 1)*{self._row_length}]"
                 )
-                with self.over_lanes():
-                    w(*(f"c{i} = {self.element(2, 0, i, n)}" for i in range(n)))
-                    w(f"{self.at('row', self.first_row[k])} = c0")
-                    w(
-                        *(
-                            f"{self.at('row', self.first_row[k] + i)} = c{i} - c0"
-                            for i in range(1, n)
-                        )
-                    )
-                    for i in range(n):
-                        terms = " + ".join(f"c{s}*{self.element(0, s, i, n)}" for s in range(n))
-                        w(f"{self.element(2, 0, i, n)} = {terms}")
+                if n >= LOOPED_STATES:
+                    self._row_in_loops(k, n)
+                else:
+                    self._row_written_out(k, n)
             size = step * self.lanes
             with w.block(f"for p in range({len(POWERS)}):"):
                 first = self.first_step[k] * self.lanes
@@ -132,6 +124,27 @@ class CpuSource(LaneChannel):
                 self._step(n)
                 with w.block(f"if p < {len(POWERS) - 1}:"):
                     self.square(n)
+
+    def _row_written_out(self, k: int, n: int) -> None:
+        """One row of createTable, c without its first element, and then c <- c P."""
+        w = self.w
+        with self.over_lanes():
+            w(*(f"c{i} = {self.element(2, 0, i, n)}" for i in range(n)))
+            w(f"{self.at('row', self.first_row[k])} = c0")
+            w(*(f"{self.at('row', self.first_row[k] + i)} = c{i} - c0" for i in range(1, n)))
+            for i in range(n):
+                terms = " + ".join(f"c{s}*{self.element(0, s, i, n)}" for s in range(n))
+                w(f"{self.element(2, 0, i, n)} = {terms}")
+
+    def _row_in_loops(self, k: int, n: int) -> None:
+        """The same, of many states."""
+        w, first = self.w, self.first_row[k]
+        base = self.element(2, 0, 0, n)
+        with self.over_lanes():
+            w(f"{self.at('row', first)} = {base}")
+        with w.block(f"for i in range(1, {n}):"), self.over_lanes():
+            w(f"{self.at('row', f'{first} + i')} = {self.element(2, 0, 'i', n)} - {base}")
+        w(f"observe{n}({self._view(2)}, {self._view(0)})")
 
     def _step(self, n: int) -> None:
         """F and b of x <- x + F x + b: b_i = P_i0 and F_ij = P_ij - P_i0 - (i == j)."""
@@ -173,9 +186,16 @@ class CpuSource(LaneChannel):
                 size = len(chain.states) * (len(chain.states) - 1) * self.lanes
                 begin = f"{self.first_step[k] * self.lanes} + p*{size}"
                 w(f"step{k} = t[{begin}:{begin} + {size}]")
+            written_out = []
+            for k, chain in enumerate(self.model.chains):
+                n, first = len(chain.states), self.first_x[k] * self.lanes
+                if n < LOOPED_STATES:
+                    written_out.append((k, chain))
+                else:
+                    w(f"advance{n}(y[{first}:{first + (n - 1) * self.lanes}], step{k})")
             with self.over_lanes():
                 self._load_x()
-                for k, chain in enumerate(self.model.chains):
+                for k, chain in written_out:
                     n, first = len(chain.states), self.first_x[k]
                     for i in range(n - 1):
                         terms = [self.at(f"step{k}", i * n)]

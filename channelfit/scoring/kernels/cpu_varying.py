@@ -11,6 +11,7 @@ from channelfit.model.channel import RATE_FLOOR
 from channelfit.problem.run_tree import END, GAUSS, MIDDLE, QUARTERS
 from channelfit.scoring.kernels.cpu_channel import LaneChannel
 from channelfit.scoring.kernels.integration import LESS, MORE, STIFF, TAYLOR, TAYLOR_NORM
+from channelfit.scoring.kernels.lanes import LOOPED_STATES
 
 
 def steps_for(text: LaneChannel) -> Steps:
@@ -244,9 +245,14 @@ class MagnusSteps:
                 w(f"createPropagator{k}(q, 1.0, m, norm)")
                 with t.over_lanes():
                     self._whole_state(n, first)
-                    for i in range(1, n):
+                    if n >= LOOPED_STATES:
+                        w(*(f"{t.at('z', i)} = x{i}" for i in range(n)))
+                    for i in range(1, n if n < LOOPED_STATES else 0):
                         terms = " + ".join(f"{t.element(0, i, j, n)}*x{j}" for j in range(n))
                         w(f"{t.at('z', 2 * n + i)} = {terms}")
+                if n >= LOOPED_STATES:
+                    w(f"moved = z[{2 * n * t.lanes}:]")
+                    t.multiply("m", "z", "moved", (n, n, 1), "float64")
             with t.over_lanes():
                 self._whole_state(n, first)
                 w(*(f"{t.at('z', i)} = x{i}" for i in range(n)))

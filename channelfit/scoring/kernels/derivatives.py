@@ -99,8 +99,11 @@ def derivatives(
     known: dict[tuple[str, str], sympy.Symbol] = {}
 
     def total(expression: sympy.Expr, parameter: str) -> sympy.Expr:
-        slope = derivative(expression, sympy.Symbol(parameter, real=True))
-        for name in sorted(s.name for s in expression.free_symbols):
+        slope = sympy.Integer(0)
+        names = sorted(s.name for s in expression.free_symbols)
+        if parameter in names:  # of hundreds of rates, most know few of hundreds of parameters
+            slope = derivative(expression, sympy.Symbol(parameter, real=True))
+        for name in names:
             if (name, parameter) in known:
                 direct = derivative(expression, sympy.Symbol(name, real=True))
                 slope += direct * known[name, parameter]

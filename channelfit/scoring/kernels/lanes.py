@@ -7,11 +7,27 @@ vector instructions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from channelfit.scoring.kernels.integration import TAYLOR
 
-UNROLLED_STATES = 4  # matrices up to this size are written out, larger ones are loops
+UNROLLED_STATES = 4  # matrices up to this size are written out, larger ones are loops over rows
+#: From so many states on a row is a loop, too: written out, it would compile for most of a minute.
+LOOPED_STATES = 15
+_ROWS, _TERMS = 4, 8  # of a product in loops: rows of it, and terms of their sums, taken at once
+#: Rows that one loop over lanes stores at most: LLVM compares each of them with each other.
+_MOST_ROWS = 128
+
+
+def loops_of(sizes: Sequence[int]) -> list[slice]:
+    """Which of some items, each of so many rows, share a loop over lanes, in order."""
+    first, begun, rows = 0, [], 0
+    for k, size in enumerate(sizes):
+        if rows and rows + size > _MOST_ROWS:
+            begun.append(slice(first, k))
+            first, rows = k, 0
+        rows += size
+    return [*begun, slice(first, len(sizes))]
 
 
 class Writer:
@@ -113,6 +129,9 @@ class LaneWriter:
         """Writes a function, of loops, that multiplies two n x n matrices in every lane."""
         w = self.w
         with self.function(f"product{n}(a, b, out)", "out = a b."):
+            if n >= LOOPED_STATES:
+                self.multiply("a", "b", "out", (n, n, n), self.real)
+                return
             row = n * self.lanes
             with w.block(f"for i in range({n}):"):
                 w(f"left = a[i*{row}:(i + 1)*{row}]", f"result = out[i*{row}:(i + 1)*{row}]")
@@ -121,6 +140,44 @@ class LaneWriter:
                     for j in range(n):
                         terms = (f"a{s}*{self.at('b', s * n + j)}" for s in range(n))
                         w(f"{self.at('result', j)} = {' + '.join(terms)}")
+
+    def multiply(
+        self, left: str, right: str, out: str, sizes: tuple[int, int, int], real: str
+    ) -> None:
+        """out = left right of flat arrays, in loops alone; `out` may be one of the others' rows.
+
+        Some rows and some terms are taken at once, so that what is loaded is used more than once.
+
+        Arguments:
+            sizes: rows of `left`, what is summed over, columns of `right`.
+            real: the type of the sums.
+        """
+        w, (n_rows, n_terms, n_columns) = self.w, sizes
+        length = n_columns * self.lanes
+        w(f"sums = np.empty({min(_ROWS, n_rows) * length}, np.{real})")
+        for rows in self._in_parts("i", n_rows, _ROWS):
+            with w.block(f"for k in range({rows * length}):"):
+                w("sums[k] = 0.0")
+            for terms in self._in_parts("s", n_terms, _TERMS):
+                with w.block(f"for j in range({n_columns}):"), self.over_lanes():
+                    at = [self.at(right, f"(s + {t})*{n_columns} + j") for t in range(terms)]
+                    w(*(f"b{t} = {element}" for t, element in enumerate(at)))
+                    for r in range(rows):
+                        at = [self.at(left, f"(i + {r})*{n_terms} + s + {t}") for t in range(terms)]
+                        total = " + ".join(f"{element}*b{t}" for t, element in enumerate(at))
+                        w(f"{self.at('sums', f'{r * n_columns} + j')} += {total}")
+            with w.block(f"for k in range({rows * length}):"):
+                w(f"{out}[i*{length} + k] = sums[k]")
+
+    def _in_parts(self, name: str, n: int, size: int) -> Iterator[int]:
+        """Opens a loop over 0 .. n - 1, `size` at a time; what is left over follows."""
+        rest = n % size
+        if n > rest:
+            with self.w.block(f"for {name} in range(0, {n - rest}, {size}):"):
+                yield size
+        if rest:
+            self.w(f"{name} = {n - rest}")
+            yield rest
 
     def combine(
         self, out: int, terms: Sequence[tuple[float, int]], identity: float, n: int
@@ -143,7 +200,21 @@ class LaneWriter:
     def close_columns_function(self, n: int) -> None:
         """Writes a function that closes the columns of one square."""
         with self.function(f"closeColumns{n}(a)", "Diagonal: one minus the rest of the column."):
-            self._close("a", 0, n)
+            if n >= LOOPED_STATES:
+                self._close_in_loops(n)
+            else:
+                self._close("a", 0, n)
+
+    def _close_in_loops(self, n: int) -> None:
+        """Row by row, as they lie in memory; each sum has its terms in the order of `_close`."""
+        w, zero, one = self.w, self.number(0.0), self.number(1.0)
+        w(f"sums = np.zeros({n * self.lanes}, np.{self.real})")
+        with w.block(f"for i in range({n}):"):
+            for some in ("range(i)", f"range(i + 1, {n})"):
+                with w.block(f"for j in {some}:"), self.over_lanes():
+                    w(f"{self.at('sums', 'j')} += {self.at('a', f'i*{n} + j')}")
+        with w.block(f"for j in range({n}):"), self.over_lanes():
+            w(f"{self.at('a', f'j*{n} + j')} = max({zero}, {one} - {self.at('sums', 'j')})")
 
     def _close(self, name: str, first: int, n: int) -> None:
         zero, one = self.number(0.0), self.number(1.0)

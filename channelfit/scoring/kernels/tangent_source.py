@@ -14,7 +14,7 @@ import sympy
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel
 from channelfit.scoring.kernels.derivatives import derivatives
-from channelfit.scoring.kernels.lanes import Writer
+from channelfit.scoring.kernels.lanes import Writer, loops_of
 from channelfit.scoring.kernels.printer import PYTHON, ScalarPrinter, assignments, harmless
 
 _DIALECT = replace(
@@ -86,14 +86,17 @@ class TangentSource:
 
     def _rates(self) -> None:
         w = self.w
-        wanted = self.rates + [s for row in self._slopes for s in row.values()]
-        steps, results = assignments(self._definitions, wanted)
-        values, slopes = results[: len(self.rates)], results[len(self.rates) :]
+        n_rates, n_rows = len(self.rates), len(self.rates) + len(self.partials)
+        loops = []
+        for some in loops_of([1 + len(row) for row in self._slopes]):
+            wanted = self.rates[some] + [s for row in self._slopes[some] for s in row.values()]
+            loops.append((some, *assignments(self._definitions, wanted)))
         w("", "", "def createRates(v, theta, rate, slope):")
         with w:
             w('"""Rates (n_rates, n_v), not clipped, d rate / d direction (n_partials, n_v)."""')
-            self._load([e for _, e in steps] + results)
-            n_rates, n_rows = len(values), len(wanted)
+            self._load(
+                [e for _, steps, results in loops for e in [*dict(steps).values(), *results]]
+            )
             w(f"some, row = np.empty({_LANES}), np.empty({n_rows * _LANES})")
             with w.block(f"for first in range(0, v.size, {_LANES}):"):
                 w(f"n = min({_LANES}, v.size - first)")
@@ -101,8 +104,9 @@ class TangentSource:
                     w("some[l] = v[first + min(l, n - 1)]")
                 # Distances between rows are literal here, so that nothing keeps the loop from
                 # being run in vectors.
-                with w.block(f"for l in range({_LANES}):"):
-                    self._one_voltage(steps, values, slopes)
+                for some, steps, results in loops:
+                    with w.block(f"for l in range({_LANES}):"):
+                        self._one_voltage(range(n_rates)[some], steps, results)
                 w(f"out = rate[:, first:first + {_LANES}]")
                 with w.block(f"for k in range({n_rates}):"), w.block("for l in range(n):"):
                     w(f"out[k, l] = row[k*{_LANES} + l]")
@@ -111,19 +115,18 @@ class TangentSource:
                     w(f"out[k, l] = row[(k + {n_rates})*{_LANES} + l]")
 
     def _one_voltage(
-        self,
-        steps: list[tuple[str, sympy.Expr]],
-        values: list[sympy.Expr],
-        slopes: list[sympy.Expr],
+        self, rates: range, steps: list[tuple[str, sympy.Expr]], results: list[sympy.Expr]
     ) -> None:
+        """Stores some rates and their derivatives; `results` has all of these behind all rates."""
         w, printer = self.w, self._printer()
         w("v_l = some[l]")
         w(*(printer.assignment(name, expression) for name, expression in steps))
-        k = len(values)
-        for u, value in enumerate(values):
+        slopes = iter(results[len(rates) :])
+        k = len(self.rates) + sum(map(len, self._slopes[: rates.start]))
+        for u, value in zip(rates, results, strict=False):
             w(f"row[{u * _LANES} + l] = {printer.text(value)}")
             for _ in self._slopes[u]:
-                w(f"row[{k * _LANES} + l] = {printer.text(slopes[k - len(values)])}")
+                w(f"row[{k * _LANES} + l] = {printer.text(next(slopes))}")
                 k += 1
 
     def _gains(self) -> None:
