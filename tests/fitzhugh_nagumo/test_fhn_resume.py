@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import resource
 import signal
@@ -142,8 +141,9 @@ def test_every_scheme_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert n_records > len(TIMES) + (0 if name == "crank-nicolson, equal steps" else 1)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", ON_GPU)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, "float64") for name in ON_GPU), ("adaptive", "float32")]
+)
 def test_every_scheme_on_a_device_goes_on(
     name: str,
     dtype: str,
@@ -174,23 +174,6 @@ def test_what_auto_had_tried_is_not_tried_again(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "kept")
     same(solve(kept), whole)
     assert kept.keys == keys
-    kept.close(keep=False)
-
-
-def test_a_fast_run_writes_less_than_it_computes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Frames wait in memory until there is time for them, and are written in order."""
-    monkeypatch.setattr(checkpoint, "_PACE", 0)
-    kept = Kept(tmp_path / "kept")
-    make, steps = ON_CPU["crank-nicolson"]
-    checkpoints = Checkpoints(kept)
-    v = eq.gaussian(CABLE.x, 20)
-    whole = simulate(make(), v, 0, TIMES, **steps, checkpoints=checkpoints)
-    assert not kept.keys
-    checkpoints.write()
-    assert kept.keys == {("run", 1, "frame", k) for k in range(len(TIMES))}
-    same(simulate(make(), v, 0, TIMES, **steps, checkpoints=Checkpoints(kept)), whole)
     kept.close(keep=False)
 
 
@@ -246,16 +229,14 @@ def begun(words: tuple[object, ...], **more: Any) -> subprocess.Popen[str]:
 @posix
 @pytest.mark.parametrize(
     ("number", "suffix"),
-    [(signal.SIGKILL, "npz"), (signal.SIGTERM, "h5"), (signal.SIGINT, "npz")],
+    [(signal.SIGKILL, "npz"), (signal.SIGTERM, "h5")],
 )
 def test_a_signal_costs_nothing(number: signal.Signals, suffix: str, tmp_path: Path) -> None:
     """The folder is there from the first second, and says that it is unfinished."""
     words = (*RUN, "--format", suffix)
     assert run(*words, "--out", tmp_path / "whole").exit_code == 0
     folder = tmp_path / "cut"
-    # as if in the foreground: what runs in the background ignores Ctrl-C
-    usual = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = begun((*words, "--out", folder), preexec_fn=usual)
+    process = begun((*words, "--out", folder))
     while process.poll() is None and len(list(folder.glob("*.bin"))) == 0:
         time.sleep(0.02)
     kept = folder / "pieces.bin"
@@ -264,8 +245,7 @@ def test_a_signal_costs_nothing(number: signal.Signals, suffix: str, tmp_path: P
     assert json.loads((folder / "state.json").read_text())["state"] == "running"
     process.send_signal(number)
     _, told = process.communicate()
-    code = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
-    assert process.returncode == code
+    assert process.returncode == (-9 if number == signal.SIGKILL else 143)
     assert find_run(folder).state == (KILLED if number == signal.SIGKILL else INTERRUPTED)
     assert not list(folder.glob("results*"))
     if number != signal.SIGKILL:
@@ -322,14 +302,11 @@ def test_what_differs_is_refused_and_a_full_disk_is_told(
     ("name", "array", "change"),
     [
         ("adaptive", "memory_scheme_places", lambda a: a + 10_000),
-        ("adaptive", "memory_scheme_places", lambda a: a[::-1]),
         ("adaptive", "memory_scheme_lengths", lambda a: a * 1000),
         ("crank-nicolson", "memory_control_past", lambda a: a[..., :3]),
-        ("crank-nicolson", "memory_control_memory", lambda a: a[:, :2]),
         ("crank-nicolson", "memory_done", None),
         ("explicit", "v", lambda a: a[:, :-1]),
         ("explicit", "w", lambda a: a.astype(int)),
-        ("explicit", "t", lambda a: a + 1),
         ("explicit", "memory_steps", lambda a: a[:0]),
     ],
 )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.linalg import solve_banded
 
 from channelfit.fitzhugh_nagumo import (
+    Adaptive,
     Cable,
     Chebyshev,
     CrankNicolson,
@@ -360,31 +361,6 @@ def test_noise_does_not_depend_on_tiles():
 # --- states, stimuli, mistakes
 
 
-def test_a_run_continues_from_its_file(tmp_path: Path):
-    cable = Cable()
-    scheme = CrankNicolson(Equation(), cable)
-    run = simulate(scheme, eq.gaussian(cable.x, 100), 0, [10, 20], dt=0.1)
-    for name in ("state.npz", "state.h5"):
-        if name.endswith("h5"):
-            h5py = pytest.importorskip("h5py")
-        run.save(tmp_path / name)
-    with h5py.File(tmp_path / "state.h5") as file:
-        np.testing.assert_array_equal(file["v"][-1], run.v[-1, 0])
-    v, w = eq.from_file(tmp_path / "state.npz", cable.x)
-    np.testing.assert_allclose(v, run.v[-1, 0], 0, 1e-15)
-    rows = [
-        "x,v,w",
-        *(
-            f"{a!r},{b!r},{c!r}"
-            for a, b, c in zip(cable.x.tolist(), v.tolist(), w.tolist(), strict=True)
-        ),
-    ]
-    (tmp_path / "state.csv").write_text("\n".join(rows))
-    np.testing.assert_allclose(eq.from_file(tmp_path / "state.csv", cable.x), [v, w], 0, 1e-15)
-    finer = eq.from_file(tmp_path / "state.npz", np.linspace(0, 200, 801))[0]
-    np.testing.assert_allclose(finer[::2], v, 0, 1e-14)
-
-
 @pytest.mark.parametrize(
     "content", ["", "x,v\n1,2\n1,3\n", "x,w\n1,2\n", "x,v\n0,nan\n1,2\n", "x,v\na,b\n"]
 )
@@ -428,6 +404,10 @@ def test_arrival_times_and_speed_of_a_known_wave():
         (lambda: Cable(dx=0), "dx"),
         (lambda: Cable(left="periodic"), "both ends"),
         (lambda: Cable(left="open"), "left"),
+        (lambda: Adaptive(Equation(), Cable(left="periodic", right="periodic")), "rings"),
+        (lambda: Adaptive(Equation(), Cable(), "gradient"), "gradient"),
+        (lambda: Adaptive(Equation(), Cable(), coarsest=6), "coarsest"),
+        (lambda: Adaptive(Equation(), Cable(), tolerance=0), "tolerance"),
         (lambda: Pulse(1, 3, 2), "cable"),
         (lambda: Pulse(1, start=0, end=5, period=2), "period"),
         (lambda: CrankNicolson(Equation(), Cable(), "cg"), "solver"),

@@ -20,7 +20,6 @@ from channelfit.fitzhugh_nagumo import (
     accuracy,
     memory,
     simulate,
-    simulation,
 )
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
@@ -82,16 +81,6 @@ def test_the_estimate_is_the_error(truths, make, control):
     assert (found.until, found.cables, found.places) == (40.0, (0,), (0.0, 50.0))
 
 
-@pytest.mark.parametrize("ends", [("no_flux", 1.0), ("periodic", "periodic")])
-def test_ends_and_stimuli_are_those_of_the_run(ends):
-    """A run that is nearly exact is found to be, so the references solve the same problem."""
-    cable = Cable(161, 0.125, *ends, stimulus=(Pulse(0.5, 3.3, 20, 1, 4),))
-    solved = simulate(Chebyshev(Equation(), cable), 0, 0, [2, 10], tolerance=1e-9)
-    found = accuracy.estimate_error(solved, Equation(), cable, lambda x: (0 * x, 0.0))
-    assert found.steps < 1e-7
-    assert 1e-6 < found.total < 2e-3
-
-
 def test_a_part_of_a_large_run_is_compared(monkeypatch):
     """What is told of a stretch of a long cable is what the whole cable tells of that stretch."""
     pulse = Pulse(0.5, 290, 302, 0, 3)
@@ -147,17 +136,6 @@ def test_what_errs_much_is_warned_of_with_what_would_do(tmp_path, arguments, wor
     assert len(result.stdout.splitlines()) == 1
     (warning,) = json.loads((tmp_path / "a" / "summary.json").read_text())["warnings"]
     assert warning in result.stderr
-
-
-def test_the_advice_holds(tmp_path: Path):
-    """Taken, it leads to a run without a warning, at about the error that it aims at."""
-    common = ("--end", 200, "--frames", 41, "--initial", "gaussian:90")
-    bad = run("--dx", 1, "--nodes", 201, "--dt", 4, *common, "--quiet", "--out", tmp_path / "a")
-    advice = re.search(r"better: --dt (\S+), .*--dx (\S+) --nodes (\d+)", bad.stderr)
-    better = ("--dt", advice[1], "--dx", advice[2], "--nodes", advice[3])
-    good = run(*better, *common, "--json", "--out", tmp_path / "b")
-    assert good.stderr == ""
-    assert 1e-3 < json_told.summary(good.stdout)["error_estimate"]["total"] < 0.04
 
 
 # --- what is doubtful
@@ -226,19 +204,6 @@ def test_frames_that_do_not_fit_are_refused(monkeypatch):
     simulate(Explicit(Equation(), Cable(200)), 0, 0, np.arange(50))
     monkeypatch.setattr(memory, "available", lambda: None)  # a system that does not tell
     simulate(Explicit(Equation(), Cable(2000)), 0, 0, np.arange(50) / 100)
-
-
-def test_memory_that_ends_during_the_work_is_told(monkeypatch, tmp_path: Path):
-    """By a limit that nothing tells of beforehand."""
-
-    def full(*_):
-        raise MemoryError("Unable to allocate 3.2 GiB")
-
-    monkeypatch.setattr(simulation, "starting_state", full)
-    result = run("--out", tmp_path / "a")
-    assert result.exit_code == 2
-    assert "memory: there is not enough of it (Unable to allocate 3.2 GiB)" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("make", [ExplicitCuda, CrankNicolsonCuda, AdaptiveCuda])

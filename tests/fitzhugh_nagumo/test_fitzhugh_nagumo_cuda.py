@@ -19,7 +19,7 @@ from channelfit.fitzhugh_nagumo import (
 from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients
 from channelfit.fitzhugh_nagumo.cuda import crank_nicolson as cuda_crank_nicolson
 from channelfit.fitzhugh_nagumo.cuda.adaptive import adaptive_text
-from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda, cyclic_levels
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson_source import crank_nicolson_text
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, explicit_text
 from channelfit.reading.errors import InputError
@@ -202,13 +202,6 @@ def test_the_text_compiles_for_a_device_without_spilling_much(dtype):
         spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
         assert spilled
         assert max(spilled) < 128
-
-
-def test_levels_leave_nothing_that_is_felt():
-    assert cyclic_levels(1.0, 1000) == 10
-    assert cyclic_levels(0.5, 2**20) == 6
-    assert 0.5 ** (2**6) < 1e-18 < 0.5 ** (2**5)
-    assert cyclic_levels(1e-20, 256) == 0
 
 
 @pytest.mark.integration

@@ -5,9 +5,8 @@ import pytest
 
 from channelfit.fitzhugh_nagumo import Cable, Equation, Explicit, Pulse, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _place, _step, _weights
+from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _step, _weights
 from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
-from channelfit.reading.errors import InputError
 from support.cable_truth import ENDS, in_turns
 
 
@@ -31,20 +30,6 @@ def test_second_derivatives_of_parabolas_are_exact_at_any_spacing():
     _step(wide, w, out, left, right, push, 7, np.array([0.1, 2, 0.01, 1.5, 0.5, 1e-3]))
     rate = (out[1:-1] - v) / 1e-3 - v * (1 - v) * (v - 0.1)
     np.testing.assert_allclose(rate[1:-1], 1.5 * 0.04, 1e-9)
-
-
-def test_grids_obey_what_is_wanted():
-    rng = np.random.default_rng(4)
-    for size in (9, 100, 401):
-        wanted = rng.choice([1.0, 1.5, 2.0, 5.0, 8.0], size)
-        at = np.empty(size, np.int64)
-        n = _place(wanted, size, 8, at)
-        gaps = np.diff(at[:n])
-        assert at[0] == 0
-        assert at[n - 1] == size - 1
-        assert set(gaps) <= {1, 2, 4, 8}
-        for i, gap in enumerate(gaps):
-            assert gap == 1 or wanted[at[i] : at[i + 1] + 1].min() >= gap
 
 
 def test_curvature_needs_fewer_nodes_for_the_same_wave():
@@ -97,17 +82,3 @@ def test_a_scheme_remembers_nothing_of_an_earlier_run(make, device):
         runs.append(simulate(scheme, eq.gaussian(cable.x, center), 0, [5], dt=0.1).v)
     np.testing.assert_array_equal(runs[0], runs[2])
     assert np.abs(runs[0] - runs[1]).max() > 0.1
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Adaptive(Equation(), Cable(left="periodic", right="periodic")),
-        lambda: Adaptive(Equation(), Cable(), "gradient"),
-        lambda: Adaptive(Equation(), Cable(), coarsest=6),
-        lambda: Adaptive(Equation(), Cable(), tolerance=0),
-    ],
-)
-def test_mistakes_are_refused(make):
-    with pytest.raises(InputError):
-        make()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -28,6 +29,7 @@ RING: dict[str, Any] = {"left": "periodic", "right": "periodic"}
 NAME = "channelfit.fitzhugh_nagumo."
 
 
+@dataclass
 class Case:
     """A scheme, and how large a cable, how long a step and how many of them it is tried with.
 
@@ -35,19 +37,14 @@ class Case:
         short: constants of the module that make a short cable go the way of a long one.
     """
 
-    def __init__(
-        self,
-        module: str,
-        make: Callable[[Cable], Any],
-        nodes: int,
-        dt: float,
-        n_steps: int,
-        ends: dict[str, Any],
-        n_cables: int = 1,
-        short: dict[str, int] | None = None,
-    ) -> None:
-        self.module, self.make, self.nodes, self.dt = module, make, nodes, dt
-        self.n_steps, self.ends, self.n_cables, self.short = n_steps, ends, n_cables, short or {}
+    module: str
+    make: Callable[[Cable], Any]
+    nodes: int
+    dt: float
+    n_steps: int
+    ends: dict[str, Any]
+    n_cables: int = 1
+    short: dict[str, int] = field(default_factory=dict)
 
     def run(self, monkeypatch: pytest.MonkeyPatch, kernels: dict[str, Any]) -> list[Any]:
         """The state after the steps, by these kernels instead of the module's own."""
@@ -68,65 +65,27 @@ class Case:
         return found
 
 
-def _many(cable: Cable) -> CrankNicolson:
-    return CrankNicolson(Equation(a=np.linspace(0.01, 0.1, 18)), cable)
+def _steps(kind: Any, *arguments: Any, **more: Any) -> Callable[[Cable], Any]:
+    return lambda cable: kind(Equation(), cable, *arguments, **more)
 
 
+_NOISY = _steps(Explicit, noise=0.05, seed=7)
+_SEVERAL = Equation(a=np.linspace(0.01, 0.1, 18))
+_CN, _LONG = "crank_nicolson", "_LONGEST_WHOLE"
 CASES = {
-    "explicit": Case("explicit", lambda c: Explicit(Equation(), c), 90, 0.05, 8, HELD),
-    "explicit in tiles": Case(
-        "explicit",
-        lambda c: Explicit(Equation(), c, noise=0.05, seed=7),
-        90,
-        0.05,
-        8,
-        RING,
-        short={"_TILE": 16},
-    ),
-    "Runge-Kutta": Case("runge_kutta", lambda c: RungeKutta(Equation(), c), 90, 0.05, 5, HELD),
-    "Runge-Kutta of a ring": Case(
-        "runge_kutta", lambda c: RungeKutta(Equation(), c), 90, 0.05, 5, RING
-    ),
-    "Chebyshev": Case("chebyshev", lambda c: Chebyshev(Equation(), c), 90, 0.3, 3, HELD, 2),
-    "Chebyshev in tiles": Case(
-        "chebyshev",
-        lambda c: Chebyshev(Equation(), c),
-        500,
-        0.3,
-        1,
-        RING,
-        short={"_LONGEST_WHOLE": 100},
-    ),
-    "Crank-Nicolson in lanes": Case(
-        "crank_nicolson", lambda c: CrankNicolson(Equation(), c), 130, 0.2, 3, HELD
-    ),
-    "Crank-Nicolson in tiles": Case(
-        "crank_nicolson",
-        lambda c: CrankNicolson(Equation(), c),
-        400,
-        0.05,
-        2,
-        RING,
-        short={"_TILE": 128},
-    ),
-    "Crank-Nicolson of cables": Case("crank_nicolson", _many, 40, 0.2, 2, HELD, 18),
-    "Thomas": Case(
-        "crank_nicolson", lambda c: CrankNicolson(Equation(), c, "thomas"), 75, 0.2, 3, HELD
-    ),
-    "cyclic reduction": Case(
-        "crank_nicolson",
-        lambda c: CrankNicolson(Equation(), c, "cyclic_reduction"),
-        75,
-        0.2,
-        3,
-        RING,
-    ),
-    "indicators": Case(
-        "adaptive", lambda c: Adaptive(Equation(), c, "indicators"), 120, 0.02, 4, HELD
-    ),
-    "curvature": Case(
-        "adaptive", lambda c: Adaptive(Equation(), c, "curvature", every=3), 120, 0.02, 7, HELD
-    ),
+    "explicit": Case("explicit", _steps(Explicit), 90, 0.05, 8, HELD),
+    "explicit in tiles": Case("explicit", _NOISY, 90, 0.05, 8, RING, short={"_TILE": 16}),
+    "Runge-Kutta": Case("runge_kutta", _steps(RungeKutta), 90, 0.05, 5, HELD),
+    "Runge-Kutta of a ring": Case("runge_kutta", _steps(RungeKutta), 90, 0.05, 5, RING),
+    "Chebyshev": Case("chebyshev", _steps(Chebyshev), 90, 0.3, 3, HELD, 2),
+    "Chebyshev in tiles": Case("chebyshev", _steps(Chebyshev), 500, 0.3, 1, RING, 1, {_LONG: 100}),
+    "lanes": Case(_CN, _steps(CrankNicolson), 130, 0.2, 3, HELD),
+    "tiles": Case(_CN, _steps(CrankNicolson), 400, 0.05, 2, RING, short={"_TILE": 128}),
+    "cables": Case(_CN, lambda c: CrankNicolson(_SEVERAL, c), 40, 0.2, 2, HELD, 18),
+    "Thomas": Case(_CN, _steps(CrankNicolson, "thomas"), 75, 0.2, 3, HELD),
+    "cyclic reduction": Case(_CN, _steps(CrankNicolson, "cyclic_reduction"), 75, 0.2, 3, RING),
+    "indicators": Case("adaptive", _steps(Adaptive, "indicators"), 120, 0.02, 4, HELD),
+    "curvature": Case("adaptive", _steps(Adaptive, "curvature", every=3), 120, 0.02, 7, HELD),
 }
 
 

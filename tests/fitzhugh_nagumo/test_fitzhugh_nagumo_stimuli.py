@@ -17,7 +17,6 @@ from channelfit.fitzhugh_nagumo import (
     Pulse,
     simulate,
 )
-from channelfit.fitzhugh_nagumo.adaptive import _in_use, _place
 from channelfit.fitzhugh_nagumo.control import pulse_edges
 from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
@@ -69,26 +68,6 @@ def test_a_resting_grid_has_nodes_where_a_stimulus_begins(device, monitor, place
         assert run.facts["mean_nodes"] < 401 / 2
     assert runs[0].facts["mean_nodes"] == runs[1].facts["mean_nodes"]
     np.testing.assert_allclose(runs[1].v, runs[0].v, 0, 1e-12)
-
-
-def test_a_stimulus_everywhere_needs_no_nodes():
-    """It bends nothing, so the resting grid may stay as coarse as it is."""
-    cable = Cable(stimulus=(Pulse(0.1, start=5, end=6),))
-    run = simulate(Adaptive(Equation(), cable), 0, 0, np.arange(0, 21.0), dt=0.1)
-    uniform = simulate(Explicit(Equation(), cable), 0, 0, np.arange(0, 21.0), dt=0.1)
-    np.testing.assert_allclose(run.v, uniform.v, 0, 1e-12)
-    assert run.facts["mean_nodes"] < 401 / 4
-
-
-def test_a_grid_in_use_is_found_again_from_its_spacing():
-    rng = np.random.default_rng(4)
-    for size in (9, 100, 401):
-        at, again = np.empty(size, np.int64), np.empty(size, np.int64)
-        n = _place(rng.choice([1.0, 2.0, 5.0, 8.0, 8.0, 8.0], size), size, 8, at)
-        wanted = np.empty(size)
-        _in_use(at, n, wanted)
-        assert _place(wanted, size, 8, again) == n
-        np.testing.assert_array_equal(again[:n], at[:n])
 
 
 @pytest.mark.parametrize("make", [Adaptive, Explicit, CrankNicolson, Chebyshev])
@@ -143,17 +122,6 @@ def test_the_charge_is_exact_wherever_the_edges_fall(n, dx, begin, width, start)
     covered = ring.covered(pulse)
     assert np.sum(covered * ring.cells) == pytest.approx(min(width, n * dx), abs=1e-10)
     assert covered.max() < 1 + 1e-12
-
-
-def test_the_rings_last_stretch_counts():
-    """From the last node to the first: 190:200 of a ring of 400 nodes got 9.75 of 10."""
-    ring = Cable(400, 0.5, "periodic", "periodic", (Pulse(1, 190, 200),))
-    assert np.sum(next(ring.spans(0, 1, 1))[1]) * 0.5 == pytest.approx(10, abs=1e-12)
-    around = Cable(400, 0.5, "periodic", "periodic", (Pulse(1, 190, 210),))
-    drive = next(around.spans(0, 1, 1))[1]
-    np.testing.assert_array_equal(drive[:20], 1.0)
-    assert drive[20] == pytest.approx(0.5)
-    assert drive[21] == 0
 
 
 @pytest.mark.parametrize(("name", "place"), in_turns(9, [*SCHEMES], [(0, 5), (17, 25), (3.3, 3.4)]))
