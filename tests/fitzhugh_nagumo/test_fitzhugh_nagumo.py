@@ -28,7 +28,8 @@ from channelfit.fitzhugh_nagumo.control import pulse_edges
 from channelfit.fitzhugh_nagumo.noise import add_noise
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.reading.errors import InputError
-from support.cable_truth import ENDS, in_turns, order, pulsed, rates, some_state, truth
+from support.cable_truth import ENDS, order, pulsed, rates, some_state, truth
+from support.truths import in_turns
 
 SOLVERS = ["lanes", "thomas", "cyclic_reduction"]
 

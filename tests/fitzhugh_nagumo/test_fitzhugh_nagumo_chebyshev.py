@@ -11,7 +11,8 @@ from numpy.polynomial import chebyshev as polynomials
 from channelfit.fitzhugh_nagumo import Cable, Chebyshev, Equation, Pulse, simulate
 from channelfit.fitzhugh_nagumo import chebyshev as ch
 from channelfit.reading.errors import InputError
-from support.cable_truth import ENDS, in_turns, some_state, truth
+from support.cable_truth import ENDS, some_state, truth
+from support.truths import in_turns
 
 
 def closed_form(z, s, damping):

@@ -24,8 +24,9 @@ from channelfit.fitzhugh_nagumo.cuda.crank_nicolson_source import crank_nicolson
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, explicit_text
 from channelfit.reading.errors import InputError
 from support.cable_device import assert_same
-from support.cable_truth import ENDS, in_turns
+from support.cable_truth import ENDS
 from support.cuda_host import compile_with_nvrtc
+from support.truths import in_turns
 
 
 @pytest.mark.parametrize(("ends", "dtype"), in_turns(5, ENDS, ["float64"] * 4 + ["float32"]))

@@ -7,7 +7,8 @@ from channelfit.fitzhugh_nagumo import Cable, Equation, Explicit, Pulse, simulat
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _step, _weights
 from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
-from support.cable_truth import ENDS, in_turns
+from support.cable_truth import ENDS
+from support.truths import in_turns
 
 
 @pytest.mark.parametrize("ends", ENDS[:3])

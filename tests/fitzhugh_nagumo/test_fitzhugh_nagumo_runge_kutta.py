@@ -8,8 +8,9 @@ import pytest
 from channelfit.fitzhugh_nagumo import Cable, Equation, Pulse, RungeKutta, simulate
 from channelfit.fitzhugh_nagumo.cuda.explicit import RungeKuttaCuda, explicit_text
 from support.cable_device import assert_same
-from support.cable_truth import ENDS, in_turns, order, pulsed, rates, some_state
+from support.cable_truth import ENDS, order, pulsed, rates, some_state
 from support.cuda_host import compile_with_nvrtc
+from support.truths import in_turns
 
 
 def by_the_book(equation, cable, v, w, dt, n_steps, drive=0.0):

@@ -22,7 +22,8 @@ from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda
 from channelfit.reading.errors import InputError
-from support.cable_truth import in_turns, order, truth
+from support.cable_truth import order, truth
+from support.truths import in_turns
 
 SCHEMES = {
     "explicit": lambda e, c, d: Explicit(e, c),

@@ -66,15 +66,6 @@ def test_settings_are_drawn_around_their_means():
     assert stats.chisquare(np.bincount(forced, minlength=4)).pvalue > LEVEL
 
 
-def test_means_move_to_what_brought_gains():
-    search = started(np.full(60, 1e3))
-    for _ in range(6):
-        weight, crossover, _ = search._settings_drawn()
-        search.tell(search.ask(), np.where(weight > 0.6, search._cost - 1, 2e3))
-        assert weight.shape == crossover.shape
-    assert (search._weights > 0.6).all()
-
-
 def test_a_mean_is_lehmers_weighted_by_the_gains():
     search = started(np.full(30, 10.0))
     weight, crossover, _ = search._settings_drawn()

@@ -87,13 +87,6 @@ def test_a_tournament_of_two_picks_ranks_with_the_published_pressure(population)
         assert stats.chisquare(counts, expected * n_pairs).pvalue > LEVEL
 
 
-def test_the_two_parents_of_a_pair_are_drawn_independently():
-    first, second = labelled(4, 1, seed=2)._select(20_000)
-    table = np.zeros((4, 4))
-    np.add.at(table, (first, second), 1)
-    assert stats.chi2_contingency(table).pvalue > LEVEL
-
-
 def test_candidates_without_a_cost_win_against_their_like_only():
     cost = np.arange(10, dtype=float)
     cost[5:] = [np.nan, np.inf, np.nan, -np.inf, np.inf]
@@ -167,22 +160,6 @@ def test_mutation_has_its_rate_in_every_row_and_replaces_uniformly(rate):
     values = children[:, 1:][mutated]
     assert values.min() >= 0
     assert stats.kstest(values, "uniform").pvalue > LEVEL
-
-
-def test_mutations_of_one_candidate_are_independent():
-    mutated = mutants(0.2, 40_001, 3)[:, 1:] < 2
-    counts = np.bincount(mutated.sum(0), minlength=4)
-    expected = stats.binom(3, 0.2).pmf(range(4)) * mutated.shape[1]
-    assert stats.chisquare(counts, expected).pvalue > LEVEL
-
-
-def test_mutation_differs_from_generation_to_generation():
-    genetic = Genetic(5, 4000, seed=6, mutation_rate=0.1)
-    masks = []
-    for _ in range(2):
-        genetic.tell(np.full((5, 4000), 2.0), np.zeros(4000))
-        masks.append(genetic.ask()[:, 1:] < 2)
-    assert binomial_is_plausible((masks[0] & masks[1]).sum(), masks[0].size, 0.01)
 
 
 def test_mutation_rates_of_zero_and_one():

@@ -66,13 +66,6 @@ def test_who_computes_the_epochs_does_not_matter(name: str) -> None:
     assert here.failures  # the corner was visited, so that failures are compared as well
 
 
-def test_particles_that_move_in_turns_are_told_apart_as_well() -> None:
-    more = {"batch": 7}
-    assert told(run(islands("ring", **more))) == told(
-        run(apart(islands("ring", **more), "ring", **more))
-    )
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_an_island_is_restored_to_the_bit(name: str) -> None:
     objective = Objective(SPACE, Hills())

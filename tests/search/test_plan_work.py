@@ -8,18 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from channelfit.front import kinds
 from channelfit.front.studies import Elsewhere, Wanted, study
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Work
-from channelfit.reading.errors import InputError
 from channelfit.results.resuming import identity
-from channelfit.results.uncertainty.assessment import assess
-from channelfit.results.uncertainty.profiles import profiles
-from channelfit.results.uncertainty.study_work import profiles_by
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.loop import FitResult, StopRules, optimize
 from channelfit.search.plan import FitPlan
@@ -83,12 +78,6 @@ def islands(plan: FitPlan) -> FitPlan:
     return replace(plan, optimizer="genetic", settings=settings)
 
 
-def test_epochs_elsewhere_are_those_of_this_process(islands: FitPlan) -> None:
-    others = Others()
-    assert told(searched(islands, others)) == told(searched(islands, None))
-    assert len(others.done) == 3 * 3
-
-
 def test_the_plan_travels_once_for_all_epochs_of_a_length(islands: FitPlan) -> None:
     """Nothing that is found on the way, in a cache or by a search, changes the pickle of a work."""
     others = Others()
@@ -105,12 +94,6 @@ def test_epochs_that_were_kept_are_not_computed_again(islands: FitPlan, tmp_path
     assert told(searched(islands, others, kept)) == whole
     assert len(others.done) == 9 - 5
     kept.close(keep=False)
-
-
-def test_a_search_without_islands_has_no_epochs(plan: FitPlan) -> None:
-    work = work_on(plan)
-    with pytest.raises(InputError, match="has no islands"):
-        epochs_by(Others(), work)(0, [{}], 1)
 
 
 @pytest.fixture(scope="module")
@@ -130,30 +113,3 @@ def studied(plan: FitPlan) -> dict[bool, dict]:
 def test_a_study_elsewhere_is_that_of_this_process(studied: dict[bool, dict]) -> None:
     assert studied[True] == studied[False]
     assert studied[True]["posterior"]["walkers"] == 2 * 36
-
-
-@pytest.mark.slow
-def test_a_better_fit_found_by_a_profile_begins_all_profiles_again(plan: FitPlan) -> None:
-    """The estimate is moved off its minimum, so that a profile finds something better."""
-    scorer = make_scorer(plan.problem, "cpu")
-    values = plan.problem.values()
-    judged = assess(plan, scorer, values, finish=True).estimate
-    unit = np.clip(judged.unit + 2e-2, 0, 1)
-    cost = float(judged.objective.score(unit[:, None]).cost[0])
-    off = replace(judged, unit=unit, cost=cost)
-    others = Others()
-    here, there = (
-        profiles(off, [0, 1]),
-        profiles(off, [0, 1], each=profiles_by(others, work_on(plan), None, lambda name: None)),
-    )
-    np.testing.assert_array_equal(here[0].unit, there[0].unit)
-    for one, other in zip(here[1], there[1], strict=True):
-        np.testing.assert_array_equal(one.chi_square, other.chi_square)
-        assert (one.name, one.lower, one.upper, one.open_below, one.open_above) == (
-            other.name,
-            other.lower,
-            other.upper,
-            other.open_below,
-            other.open_above,
-        )
-    assert {key[1] for key in others.done} > {1}

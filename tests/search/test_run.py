@@ -258,18 +258,6 @@ def test_failures_are_counted_and_never_win():
     assert np.isfinite(result.history["median_cost"]).all()
 
 
-def test_minus_infinity_is_no_best():
-    class Abyss(Bowl):
-        def score(self, parameters):
-            score = super().score(parameters)
-            score.cost[::2] = -np.inf
-            return score
-
-    result = fit(StopRules(generations=5), Abyss())
-    assert result.cost >= 0
-    assert (result.history["failed"] == 0.5).all()
-
-
 def test_a_search_in_which_everything_fails_says_how():
     scorer = Hopeless()
     message = (

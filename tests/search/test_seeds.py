@@ -92,19 +92,6 @@ def test_the_best_of_searches_that_are_those_of_single_seeds(plan: FitPlan) -> N
     assert found.settings["seeds"] == 4
 
 
-def test_who_searches_does_not_matter(plan: FitPlan) -> None:
-    assert told(here(plan)) == told(elsewhere(plan, Backwards()))
-
-
-def test_every_generation_is_told_as_one_of_all(plan: FitPlan) -> None:
-    seen: list[Any] = []
-    found = here(plan, on_generation=seen.append)
-    assert [p.generation for p in seen] == list(range(1, 25))
-    assert [p.evaluations for p in seen] == found.history["evaluations"].tolist()
-    assert [p.best_cost for p in seen] == found.history["best_cost"].tolist()
-    assert [p.stage for p in seen[::6]] == [f"seed {k} of 4" for k in (1, 2, 3, 4)]
-
-
 def test_a_target_that_is_reached_ends_them_all(plan: FitPlan) -> None:
     first = here(replace(plan, seeds=1)).cost
     easy = replace(plan, stop={"generations": 6, "cost": first * 1.0001})

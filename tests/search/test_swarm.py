@@ -55,14 +55,6 @@ def test_a_leader_is_the_best_of_those_a_particle_knows(cost, topology, iteratio
         assert cost[leader] == python_leader(topology, cost, particle, iteration)
 
 
-def test_groups_exchange_seldom():
-    cost = np.array([5.0, 4.0, 3.0, 2.0, 9.0])
-    topology = Groups(2, 4)
-    assert topology.leaders(cost, 4, np).tolist() == [3] * 5
-    for iteration in (5, 6, 7):
-        assert topology.leaders(cost, iteration, np).tolist() == [1, 1, 3, 3, 4]
-
-
 def test_news_travels_one_neighbor_a_turn_round_the_ring():
     swarm = Swarm(1, 9, seed=1, topology=Ring(), inertia=0.0, cognitive=0.0)
     swarm.tell(swarm.ask(), np.where(np.arange(9) == 4, 0.0, 1.0))
@@ -108,17 +100,6 @@ def test_the_first_swarm_is_uniform_and_its_velocities_are_half_ways_to_anywhere
         assert abs(np.corrcoef(row, row + 2 * speed)[0, 1]) < 4 / math.sqrt(20_001)
     correlation = np.corrcoef(position)[np.triu_indices(4, 1)]
     assert np.abs(correlation).max() < 4 / math.sqrt(20_001)
-
-
-def test_draws_of_different_turns_have_nothing_in_common():
-    swarm = Swarm(3, 500, seed=3)
-    seen = []
-    for turn in range(3):
-        swarm.generation = turn
-        seen += list(swarm._draw(slice(0, 3)))
-    everything = np.concatenate([draw.ravel() for draw in seen])
-    assert np.unique(everything).size == everything.size
-    assert stats.kstest(everything, "uniform").pvalue > LEVEL
 
 
 def test_faces_are_mirrors():

@@ -14,11 +14,6 @@ from channelfit.fitzhugh_nagumo import (
 ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic", "periodic")]
 
 
-def in_turns(n, *axes):
-    """So many combinations, with every value of each axis in its turn."""
-    return [tuple(axis[i % len(axis)] for axis in axes) for i in range(n)]
-
-
 def rates(equation, cable, v, w, drive):
     """The semidiscrete equation, written down once more and independently of the kernels."""
     left, right = np.roll(v, 1), np.roll(v, -1)

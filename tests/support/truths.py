@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ def slow_but(quick: Collection[Any], every: Iterable[Any]) -> list[Any]:
         else pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.slow)
         for one in every
     ]
+
+
+def in_turns(n: int, *axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """So many combinations, with every value of each axis in its turn."""
+    return [tuple(axis[i % len(axis)] for axis in axes) for i in range(n)]
 
 
 def shared(compute: Callable[..., list[np.ndarray]]) -> Callable[..., list[np.ndarray]]:
