@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import channelfit as cf
 from channelfit.model.model_file import build_model, load_model
@@ -42,81 +39,6 @@ def test_shipped_models_survive_yaml(path: Path, tmp_path: Path) -> None:
     assert cf.Model.from_yaml(model.to_yaml()) == model
     again = cf.Model.load(model.save(tmp_path / "other.yaml"))
     assert (again, again.document) == (model, model.document)
-
-
-# --- models drawn at random ----------------------------------------------------------------------
-WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
-UNITS = {"": 1.0, "1/ms": 1.0, "1/s": 1e3}
-
-
-@st.composite
-def parameter(draw: st.DrawFn, unit: str) -> dict[str, Any]:
-    """A rate whose range, in 1/ms, lies from 1e-4 to 1e3."""
-    factor = UNITS[unit]
-    lower = draw(st.floats(1e-4, 1)) * factor
-    upper = lower * draw(st.floats(1.5, 1000))
-    row: dict[str, Any] = {"range": [lower, upper]} | ({"unit": unit} if unit else {})
-    if draw(st.booleans()):
-        row["value"] = lower + (upper - lower) * draw(st.floats(0.1, 0.9))
-        row["fixed"] = draw(st.booleans())
-    if draw(st.booleans()):
-        row["scale"] = draw(st.sampled_from(["linear", "log"]))
-    if not row.get("fixed") and draw(st.booleans()):
-        row["prior"] = draw(
-            st.sampled_from([{"normal": [lower, upper]}, {"lognormal": [upper, 2.5]}])
-        )
-    return row
-
-
-@st.composite
-def documents(draw: st.DrawFn) -> dict[str, Any]:
-    n = draw(st.integers(2, 5))
-    named = draw(st.sampled_from(["S", "null", "yes", "on", "x_"]))
-    parameters: dict[str, Any] = {"g": {"range": [1, 10], "unit": "nS"}}
-    forms = ["{0}*exp(v/25)", "{0}", "{0} if v < -40 else 2*{0}", "q*{0}", "1e-3*{0}"]
-
-    def rate(k: int) -> str:
-        parameters[f"a{k}"] = draw(parameter(draw(st.sampled_from(sorted(UNITS)))))
-        return str(draw(st.sampled_from(forms))).format(f"a{k}")
-
-    document: dict[str, Any] = {
-        "definitions": {"q": draw(st.sampled_from(["1.5", "exp(-v/50)", "max(v, 1)/10"]))},
-        "parameters": parameters,
-        "current": {"conductance": "g", "reversal": draw(st.floats(-100, 100))},
-    }
-    for key in ("description", "source"):
-        if draw(st.booleans()):
-            document[key] = draw(WORDS)
-    if draw(st.booleans()):
-        document["name"] = draw(st.sampled_from(["m", "a model, v1.2", "1e3", "null", "Ärmel"]))
-    if draw(st.booleans()):
-        document["temperature"] = draw(st.sampled_from([22, 6.3, "37 degC"]))
-    if draw(st.booleans()):
-        document["gates"] = {
-            f"{named}{k}": {"power": k + 1, "alpha": rate(2 * k), "beta": rate(2 * k + 1)}
-            for k in range(min(n, 3))
-        }
-        return document
-    states = [f"{named}{k}" for k in range(n)]
-    rates: dict[str, Any] = {}
-    for k, (here, there) in enumerate(pairwise(states)):
-        arrow = draw(st.booleans())
-        rates[f"{here} -> {there}" if arrow else f"k{k + 1}{k + 2}"] = rate(2 * k)
-        rates[f"{there} -> {here}"] = rate(2 * k + 1)
-    document |= {"states": states, "rates": rates}
-    document["current"]["open"] = {states[-1]: draw(st.floats(0.1, 1)), states[0]: 1}
-    return document
-
-
-@given(documents())
-@settings(max_examples=60)
-def test_models_survive_yaml(document: dict[str, Any]) -> None:
-    before = copy.deepcopy(document)
-    model = cf.Model(**document)
-    assert document == before
-    again = cf.Model.from_yaml(model.to_yaml())
-    assert again.channel == model.channel
-    assert again.document == model.document
 
 
 # --- what is passed in ---------------------------------------------------------------------------

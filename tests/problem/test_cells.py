@@ -44,10 +44,9 @@ MODEL: dict[str, Any] = {
         "g": {"range": [0.5, 20], "unit": "nS", "per": "cell", "value": dict(CELLS)},
         "b": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
         "q10": {"range": [1, 5], "value": 2.5},
-        "ratio": {"range": [-4, -2], "unit": "mV/(mV)", "value": -3.4, "fixed": True},
+        "ratio": {"range": [-4, -2], "value": -3.4, "fixed": True},
     },
 }
-MODEL["parameters"]["ratio"].pop("unit")
 STEPS = protocol_of(
     "{name: steps, holding: -80 mV, sampling: 0.5 ms, "
     "segments: [{step: {values: [-40 mV, 0 mV, 30 mV]}, for: 20 ms}, {step: -50 mV, for: 10 ms}]}"
@@ -58,11 +57,15 @@ RAMP = protocol_of(
 )
 
 
-def by_hand(cell: str, celsius: float, **changed: float) -> ChannelModel:
+def changed(**rows: dict[str, Any]) -> dict[str, Any]:
+    """The model with other or further parameters."""
+    return {**MODEL, "parameters": {**MODEL["parameters"], **rows}}
+
+
+def by_hand(cell: str, celsius: float) -> ChannelModel:
     """The model of one cell at one temperature, as if it were the only one."""
-    document = {**MODEL, "temperature": celsius, "parameters": dict(MODEL["parameters"])}
-    document["parameters"]["g"] = {"range": [0.5, 20], "unit": "nS", "value": CELLS[cell]}
-    return build_model(document, None)
+    document = changed(g={"range": [0.5, 20], "unit": "nS", "value": CELLS[cell]})
+    return build_model({**document, "temperature": celsius}, None)
 
 
 def experiment(
@@ -135,8 +138,7 @@ def test_a_parameter_per_cell_is_one_for_each_cell() -> None:
 
 
 def changed_g(**entries: Any) -> dict[str, Any]:
-    row = {"range": [0.5, 20], "unit": "nS", "per": "cell"} | entries
-    return {**MODEL, "parameters": {**MODEL["parameters"], "g": row}}
+    return changed(g={"range": [0.5, 20], "unit": "nS", "per": "cell"} | entries)
 
 
 def test_what_cells_have_of_their_own_goes_before_what_others_have() -> None:
@@ -163,10 +165,7 @@ def map_cells(cells: Sequence[str] | dict[str, float]) -> list[Experiment]:
     ("entries", "message"),
     [
         ({"per": "sweep"}, 'parameters.g.per: "sweep" is not one of cell'),
-        (
-            {"per": None, "value": {"cell 1": 3}},
-            "g.value: only a parameter with `per: cell`",
-        ),
+        ({"per": None, "value": {"cell 1": 3}}, "g.value: only a parameter with `per: cell`"),
         ({"value": {"cell 1": 30}}, "parameters.g: cell 1: the value 30 lies outside the range"),
         ({"range": {"cell 1": [5, 1]}}, "parameters.g.range: cell 1: the lower end 5 is not below"),
     ],
@@ -333,8 +332,8 @@ def test_what_is_not_alike_is_linearized_apart() -> None:
     warm = replace(problem.experiments[2], temperature_C=30.0)
     short = experiment(RAMP, "cell 2")
     model = build_model(MODEL, None, 22.0)
-    for changed, members in (({1: other}, 2), ({1: short, 2: other}, 0), ({2: warm}, 2)):
-        three = [changed.get(k, e) for k, e in enumerate(problem.experiments)]
+    for others, members in (({1: other}, 2), ({1: short, 2: other}, 0), ({2: warm}, 2)):
+        three = [others.get(k, e) for k, e in enumerate(problem.experiments)]
         named = tuple(replace(e, cell=cell) for e, cell in zip(three, CELLS, strict=True))
         scorer = make_scorer(Problem(model, named), "cpu")
         assert isinstance(scorer, GroupedScorer)
@@ -347,34 +346,24 @@ def test_what_is_not_alike_is_linearized_apart() -> None:
     moving = make_scorer(problem_of(*rows, document=THREE_STATES), "cpu")
     assert isinstance(moving, GroupedScorer)
     assert not moving._alike
-    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
-    document["parameters"]["b"] = MODEL["parameters"]["b"] | {"per": "cell"}
-    both = make_scorer(masked_alike(document, STEPS), "cpu")
+    each = changed(b=MODEL["parameters"]["b"] | {"per": "cell"})
+    both = make_scorer(masked_alike(each, STEPS), "cpu")
     assert isinstance(both, GroupedScorer)
     assert not both._alike
 
 
 # --- ties and bounds -----------------------------------------------------------------------------
 def test_what_follows_from_a_cell_or_a_temperature_is_there_for_each() -> None:
-    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
-    document["parameters"] |= {
-        "half": {"tie": "g/2", "unit": "nS", "range": [0.1, 3]},
-        "warm": {"tie": "q*b", "unit": "1/ms"},
-        "plain": {"tie": "a + b", "unit": "1/ms"},
-    }
+    document = changed(
+        half={"tie": "g/2", "unit": "nS", "range": [0.1, 3]},
+        warm={"tie": "q*b", "unit": "1/ms"},
+        plain={"tie": "a + b", "unit": "1/ms"},
+    )
     problem = problem_of(*several().experiments, document=document)
     tied = problem.tied_values(problem.values())
-    assert tied == pytest.approx(
-        {
-            "half[cell 1]": 1.5,
-            "half[cell 2]": 2.5,
-            "half[cell 3]": 4.0,
-            "warm[22 degC]": 0.1,
-            "warm[34 degC]": 0.1 * 2.5**1.2,
-            "warm[30 degC]": 0.1 * 2.5**0.8,
-            "plain": 0.3,
-        }
-    )
+    expected = {f"half[{cell}]": g / 2 for cell, g in CELLS.items()}
+    expected |= {f"warm[{c} degC]": 0.1 * 2.5 ** ((c - 22) / 10) for c in (22, 34, 30)}
+    assert tied == pytest.approx(expected | {"plain": 0.3})
     assert [tie.name for tie in problem.ties] == list(tied)
 
 
@@ -391,11 +380,8 @@ def fit_files(folder: Path, document: dict[str, Any] = MODEL, noise: float = 2.0
         current = current + noise * np.random.default_rng(k).normal(size=current.shape)
         lines = [",".join(map(repr, row)) for row in current.T.tolist()]
         (folder / f"{k}.csv").write_text("\n".join(["x,y,z", *lines]) + "\n")
-        recording = {
-            "file": f"{k}.csv",
-            "sampling": "0.5 ms",
-            "current": {"columns": "all", "unit": "pA"},
-        }
+        current = {"columns": "all", "unit": "pA"}
+        recording = {"file": f"{k}.csv", "sampling": "0.5 ms", "current": current}
         row = {"protocol": "steps.yaml", "cell": cell, "recording": recording}
         rows.append(row | ({"temperature": "34 degC"} if k else {}))
     fit = {"model": "model.yaml", "name": "three", "fit": {"experiments": rows, "seed": 1}}
@@ -404,22 +390,15 @@ def fit_files(folder: Path, document: dict[str, Any] = MODEL, noise: float = 2.0
 
 
 def test_bounds_hold_at_each_temperature_and_for_each_cell(tmp_path: Path) -> None:
-    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
-    document["parameters"]["half"] = {"tie": "g/2", "unit": "nS", "range": [0.1, 3]}
-    file = fit_files(tmp_path, document)
+    file = fit_files(tmp_path, changed(half={"tie": "g/2", "unit": "nS", "range": [0.1, 3]}))
     within = '{range: ["1e-9 /ms", "0.25 /ms"], rates: ["O -> C"]}'
     plan = load_plan(file, [f"fit.rates_within={within}", "fit.optimizer.name=genetic"])
     names = ["O -> C (22 degC)", "O -> C (34 degC)"]
     names += [f"half ({cell})" for cell in CELLS]
     assert [c.name for c in plan.constraints] == names
     here = plan.problem.values()[:, None]
-    assert [bool(c.allowed(here)[0]) for c in plan.constraints] == [
-        True,
-        False,  # 0.1*2.5**1.2 = 0.30 /ms
-        True,
-        True,
-        False,
-    ]
+    allowed = [bool(c.allowed(here)[0]) for c in plan.constraints]
+    assert allowed == [True, False, True, True, False]  # 0.1*2.5**1.2 = 0.30 /ms
 
 
 # --- a conductance that is solved ----------------------------------------------------------------
@@ -448,26 +427,14 @@ def test_a_conductance_of_each_cell_is_solved_for_each(tmp_path: Path) -> None:
 
 
 # --- whole fits ----------------------------------------------------------------------------------
-def fitted(cells: Sequence[str], noise: float = 5.0) -> cf.Fit:
-    """A fit to simulated cells, each of its own conductance and noise, from Python."""
-    model = cf.Model.from_yaml(dump_yaml(MODEL))
-    current = []
-    for k, cell in enumerate(CELLS):
-        clean = cf.simulate(model, STEPS, cell=cell).current
-        current.append(clean + noise * np.random.default_rng(k).normal(size=clean.shape))
-    chosen = [current[list(CELLS).index(cell)] for cell in cells]
-    document = {**MODEL, "parameters": dict(MODEL["parameters"])}
-    # at one temperature nothing tells q10
-    document["parameters"]["q10"] = MODEL["parameters"]["q10"] | {"fixed": True}
-    own = {cell: CELLS[cell] for cell in cells}
-    document["parameters"]["g"] = MODEL["parameters"]["g"] | {"value": own}
-    again = cf.Model.from_yaml(dump_yaml(document))
-    return cf.fit(again, [STEPS] * len(cells), chosen, cell=list(cells), seed=1, progress=False)
-
-
 @pytest.fixture(scope="module")
 def three() -> cf.Fit:
-    return fitted(list(CELLS))
+    """A fit to simulated cells, each of its own conductance and noise, from Python."""
+    # at one temperature nothing tells q10
+    model = cf.Model(**changed(q10=MODEL["parameters"]["q10"] | {"fixed": True}))
+    clean = [cf.simulate(model, STEPS, cell=cell).current for cell in CELLS]
+    current = [x + 5 * np.random.default_rng(k).normal(size=x.shape) for k, x in enumerate(clean)]
+    return cf.fit(model, [STEPS] * 3, current, cell=list(CELLS), seed=1, progress=False)
 
 
 def test_three_cells_are_recovered_with_one_set_of_kinetics(three: cf.Fit) -> None:
@@ -544,17 +511,13 @@ def test_the_command_line_fits_and_simulates_cells(tmp_path: Path) -> None:
         assert text in str(cf.load(out))
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["parameters.g[cell 9].value=3"],
-            'parameters.g: there is no experiment of a cell "cell 9"',
-        ),
-        (["fit.experiments[1].cell=others"], "stands for all cells not named"),
-        (["fit.solve=a"], "the current is not a straight line in"),
-    ],
-)
-def test_the_fit_file_says_what_is_wrong(overrides, message, tmp_path):
-    with pytest.raises(InputError, match=re.escape(message)):
-        load_plan(fit_files(tmp_path), overrides)
+def test_the_fit_file_says_what_is_wrong(tmp_path: Path) -> None:
+    file = fit_files(tmp_path)
+    for override, said in (
+        ("parameters.g[cell 9].value=3", 'g: there is no experiment of a cell "cell 9"'),
+        ("fit.experiments[1].cell=others", "stands for all cells not named"),
+        ("fit.experiments[1].cell=x]y", 'fit.experiments[1].cell: "x]y" cannot name a cell'),
+        ("fit.solve=a", "the current is not a straight line in"),
+    ):
+        with pytest.raises(InputError, match=re.escape(said)):
+            load_plan(file, [override])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording, load_recording, masks
 from channelfit.problem.waves import Constant, Segment
 from channelfit.reading.documents import Section
@@ -19,10 +20,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.tables import read_columns
 from support.little import protocol_of
 
-ONE = build_protocol(
-    {"name": "one", "holding": -80, "sampling": "0.5 ms", "segments": [{"step": 0, "for": "5 ms"}]},
-    None,
-)
+ONE = protocol_of("{name: one, holding: -80, sampling: 0.5 ms, segments: [{step: 0, for: 5 ms}]}")
 THREE = protocol_of(
     "{name: three, holding: -80, sampling: 1 ms, "
     "segments: [{hold: 2 ms}, {step: {values: [-40, 0, 40]}, for: 4 ms}, {hold: 2 ms}]}"
@@ -71,16 +69,12 @@ def test_one_column_and_its_times(tmp_path: Path) -> None:
     assert recording.source == "r.csv"
 
 
-@pytest.mark.parametrize(("unit", "factor"), [("pA", 1), ("nA", 1e3), ("A", 1e12), ("uA", 1e6)])
-def test_units_of_current(tmp_path: Path, unit: str, factor: float) -> None:
+def test_units_of_current_and_the_start_of_the_sweep_in_the_column_of_times(tmp_path: Path) -> None:
     one_table(tmp_path)
-    recording = read(tmp_path, ONE, **SIMPLE | {"current": {"column": "current", "unit": unit}})
-    assert recording.current_pA[0, 3] == pytest.approx(3 * factor, rel=1e-15)
-
-
-def test_start_of_the_sweep_in_the_column_of_times(tmp_path: Path) -> None:
-    rows = [f"{100 + 0.5 * k},{k}" for k in range(10)]
-    write(tmp_path, "\n".join(["time,current", *rows]))
+    for unit, factor in (("pA", 1), ("nA", 1e3), ("A", 1e12), ("uA", 1e6)):
+        recording = read(tmp_path, ONE, **SIMPLE | {"current": {"column": "current", "unit": unit}})
+        assert recording.current_pA[0, 3] == pytest.approx(3 * factor, rel=1e-15)
+    write(tmp_path, "\n".join(["time,current", *(f"{100 + 0.5 * k},{k}" for k in range(10))]))
     said = message(tmp_path, ONE, **SIMPLE)
     assert "recording.time.start" in said
     assert "start: 100 ms" in said
@@ -88,47 +82,32 @@ def test_start_of_the_sweep_in_the_column_of_times(tmp_path: Path) -> None:
     assert recording.time_ms[0] == 0.0
 
 
-def three_table(folder: Path, extra: str = "") -> np.ndarray:
-    """time_ms and columns a, b, c: eight rows for THREE."""
+def three_table(
+    folder: Path, columns: Any = "all", **more: Any
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """The currents a, b, c of a table with eight rows for THREE, and a mapping that reads it."""
     data = np.arange(24.0).reshape(8, 3)
     rows = [",".join([str(k), *map(str, row)]) for k, row in enumerate(data)]
-    write(folder, "\n".join(["time_ms,a,b,c" + extra, *rows]))
-    return data.T
+    write(folder, "\n".join(["time_ms,a,b,c", *rows]))
+    time, current = {"column": "time_ms", "unit": "ms"}, {"columns": columns, "unit": "pA"}
+    return data.T, {"file": "r.csv", "time": time, "current": current, **more}
 
 
-THREE_TIME = {"column": "time_ms", "unit": "ms"}
-
-
-def test_columns_in_the_order_they_are_named(tmp_path: Path) -> None:
-    data = three_table(tmp_path)
-    current = {"columns": ["c", "a", "b"], "unit": "pA"}
-    rows = {"file": "r.csv", "time": THREE_TIME, "current": current}
+def test_columns_and_sweeps_in_the_order_they_are_named(tmp_path: Path) -> None:
+    data, rows = three_table(tmp_path, ["c", "a", "b"])
     assert np.array_equal(read(tmp_path, THREE, **rows).current_pA, data[[2, 0, 1]])
-
-
-def test_some_sweeps_only(tmp_path: Path) -> None:
-    data = three_table(tmp_path)
-    current = {"columns": ["a", "b"], "unit": "pA"}
-    rows = {"file": "r.csv", "time": THREE_TIME, "current": current, "sweeps": [3, 1]}
+    data, rows = three_table(tmp_path, ["a", "b"], sweeps=[3, 1])
     recording = read(tmp_path, THREE, **rows)
     assert np.array_equal(recording.current_pA[[2, 0]], data[:2])
     assert np.isnan(recording.current_pA[1]).all()
     assert recording.weight.tolist() == [[1] * 8, [0] * 8, [1] * 8]
-
-
-@pytest.mark.parametrize(
-    ("sweeps", "said"),
-    [
+    for sweeps, said in (
         ([1, 4], "4 is not the number of a sweep, 1 to 3"),
         ([1, 1], "each sweep once"),
         ([True, 2], "True is not"),
-    ],
-)
-def test_sweeps_that_are_none(tmp_path: Path, sweeps: object, said: str) -> None:
-    three_table(tmp_path)
-    current = {"columns": ["a", "b"], "unit": "pA"}
-    rows = {"file": "r.csv", "time": THREE_TIME, "current": current, "sweeps": sweeps}
-    assert said in message(tmp_path, THREE, **rows)
+        ([1], "1 sweeps are named, but there are 2 columns"),
+    ):
+        assert said in message(tmp_path, THREE, **rows | {"sweeps": sweeps})
 
 
 def test_unequal_sweeps_end_in_empty_cells(tmp_path: Path) -> None:
@@ -153,56 +132,41 @@ def test_missing_samples_are_refused_or_masked(tmp_path: Path) -> None:
 
 
 def test_baseline_is_taken_off_sweep_by_sweep(tmp_path: Path) -> None:
-    data = three_table(tmp_path)
-    baseline = {"from": "1 ms", "to": "3 ms"}
-    rows = {"file": "r.csv", "time": THREE_TIME, "current": {"columns": "all", "unit": "pA"}}
-    recording = read(tmp_path, THREE, **rows, baseline=baseline)
+    data, rows = three_table(tmp_path, baseline={"from": "1 ms", "to": "3 ms"})
+    recording = read(tmp_path, THREE, **rows)
     assert np.allclose(recording.current_pA, data - data[:, 1:3].mean(axis=1, keepdims=True))
-
-
-@pytest.mark.parametrize("window", [(5, 9), (-3, 0), (2, 1), (0.6, 0.9)])
-def test_baseline_without_samples(tmp_path: Path, window: tuple[float, float]) -> None:
     one_table(tmp_path)
-    baseline = {"from": window[0], "to": window[1]}
-    said = message(tmp_path, ONE, **SIMPLE, baseline=baseline)
-    told = "from 2 ms to 1 ms holds no time" if window == (2, 1) else "no sample of sweep 1 lies"
-    assert "recording.baseline" in said
-    assert told in said
+    for first, last in ((5, 9), (-3, 0), (2, 1), (0.6, 0.9)):
+        said = message(tmp_path, ONE, **SIMPLE, baseline={"from": first, "to": last})
+        told = "from 2 ms to 1 ms holds no time" if first == 2 else "no sample of sweep 1 lies"
+        assert "recording.baseline" in said
+        assert told in said
 
 
-@pytest.mark.parametrize("key", ["capacitance", "series_resistance"])
-def test_the_clamp_does_not_stand_in_the_recording(tmp_path: Path, key: str) -> None:
+def test_the_clamp_does_not_stand_in_the_recording(tmp_path: Path) -> None:
     one_table(tmp_path)
-    said = message(tmp_path, ONE, **SIMPLE | {key: 10})
-    assert f"fit.yaml: recording.{key}: what the amplifier did stands beside the recording" in said
+    said = message(tmp_path, ONE, **SIMPLE | {"capacitance": 10})
+    assert "fit.yaml: recording.capacitance: what the amplifier did stands beside the rec" in said
     assert "clamp: {series_resistance" in said
 
 
-@pytest.mark.parametrize("n", [0, 1, 9, 11, 20])
-def test_wrong_number_of_samples(tmp_path: Path, n: int) -> None:
-    one_table(tmp_path, list(range(n)))
+def test_wrong_number_of_samples(tmp_path: Path) -> None:
     rows = {"file": "r.csv", "sampling": "0.5 ms", "current": CURRENT}
-    said = message(tmp_path, ONE, **rows)
-    if n:
-        assert f"r.csv: {n} samples, but one has 10 (5 ms every 0.5 ms)" in said
-    else:
-        assert "r.csv" in said
+    for n in (1, 9, 11, 20):
+        one_table(tmp_path, list(range(n)))
+        assert f"r.csv: {n} samples, but one has 10 (5 ms every 0.5 ms)" in message(
+            tmp_path, ONE, **rows
+        )
 
 
-def test_uneven_times(tmp_path: Path) -> None:
-    times = [0, 0.5, 1, 1.5, 2.5, 3, 3.5, 4, 4.5, 5]
-    write(tmp_path, "\n".join(["time,current", *[f"{t},0" for t in times]]))
-    said = message(tmp_path, ONE, **SIMPLE)
-    assert (
-        "column time: times must be evenly spaced, but 1 ms lie before line 6 (at 2.5 ms)" in said
-    )
-    assert "0.5 ms before most;" in said or said.endswith("0.5 ms before most")
-
-
-def test_times_that_stand_still_or_go_back(tmp_path: Path) -> None:
-    write(tmp_path, "\n".join(["time,current", *[f"{t},0" for t in [0, 0.5, 1, 1, 2, 1.5]]]))
-    said = message(tmp_path, ONE, **SIMPLE)
-    assert "times must increase, but 1 ms in line 5 follows 1 ms, and so on at 1 more" in said
+def test_uneven_times_and_those_that_go_back(tmp_path: Path) -> None:
+    for times, said in (
+        ([0, 0.5, 1, 1.5, 2.5, 3, 3.5], "spaced, but 1 ms lie before line 6 (at 2.5 ms)"),
+        ([0, 0.5, 1, 1, 2, 1.5], "but 1 ms in line 5 follows 1 ms, and so on at 1 more"),
+        ([0, "nan", 1], "line 3 is nan: every sample needs a time"),
+    ):
+        write(tmp_path, "\n".join(["time,current", *[f"{t},0" for t in times]]))
+        assert said in message(tmp_path, ONE, **SIMPLE)
 
 
 @pytest.mark.parametrize(
@@ -249,16 +213,9 @@ def test_after_and_before_steps() -> None:
     # steps at 2 and 6 ms
     assert weights(THREE, {"after_steps": "2 ms"})[0].tolist() == [1, 1, 0, 0, 1, 1, 0, 0]
     assert weights(THREE, {"before_steps": "1 ms"})[0].tolist() == [1, 0, 1, 1, 1, 0, 1, 1]
-    assert weights(THREE, {"after_steps": "1.5 ms", "weight": 0.25})[2].tolist() == [
-        1,
-        1,
-        0.25,
-        0.25,
-        1,
-        1,
-        0.25,
-        0.25,
-    ]
+    assert weights(THREE, {"after_steps": "1.5 ms", "weight": 0.25})[2].tolist() == (
+        [1, 1, 0.25, 0.25] * 2
+    )
 
 
 def test_windows_are_half_open_and_may_be_open_ended() -> None:
@@ -267,9 +224,12 @@ def test_windows_are_half_open_and_may_be_open_ended() -> None:
     assert weights(THREE, {"to": "1 ms", "weight": 3})[0].tolist() == [3] + [1] * 7
 
 
-def test_overlapping_factors_multiply_in_any_order() -> None:
-    rows = [{"after_steps": "2 ms"}, {"from": "0 ms", "to": "5 ms", "weight": 2}]
-    expected = [2, 2, 0, 0, 2, 1, 0, 0]
+@pytest.mark.parametrize(
+    ("after", "within", "expected"),
+    [(0, 2, [2, 2, 0, 0, 2, 1, 0, 0]), (0.5, 3, [3, 3, 1.5, 1.5, 3, 1, 0.5, 0.5])],
+)
+def test_overlapping_factors_multiply_in_any_order(after, within, expected):
+    rows = [{"after_steps": "2 ms", "weight": after}, {"from": 0, "to": "5 ms", "weight": within}]
     assert weights(THREE, *rows)[0].tolist() == expected
     assert weights(THREE, *rows[::-1])[0].tolist() == expected
 
@@ -311,8 +271,7 @@ def test_mistakes_in_a_mask(row: dict[str, object], said: str) -> None:
 
 # --- tables --------------------------------------------------------------------------------------
 def test_empty_cells_are_missing_numbers(tmp_path: Path) -> None:
-    for delimiter in ",;\t":
-        d = delimiter
+    for d in ",;\t":
         write(tmp_path, f"a{d}b{d}c\n1{d}{d}3\n{d}2{d}\n")
         table = read_columns(tmp_path / "r.csv")
         assert np.array_equal(table["a"], [1, np.nan], equal_nan=True)
@@ -394,38 +353,18 @@ def test_masked_samples_are_missing_and_not_their_hidden_numbers():
     assert made.weight[1, 4] == 0
 
 
-class Column:
-    """What pandas offers: a column that NumPy makes an array of, of objects if one is missing."""
-
-    def __init__(self, values: list[object]) -> None:
-        self.values = values
-
-    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
-        missing = any(value is None for value in self.values)
-        return np.array(self.values, dtype=object if missing else float)
-
-    def to_numpy(self, dtype: object, na_value: float) -> np.ndarray:
-        return np.array([na_value if x is None else x for x in self.values], dtype=float)
-
-
-def test_columns_of_tables_are_arrays():
-    protocol = Protocol.steps(0, 2, holding=-80, sampling=0.5)
-    whole = Recording.from_arrays(protocol, Column([1, 2, 3, 4]), time=Column([0, 0.5, 1, 1.5]))
-    assert whole.current_pA.tolist() == [[1, 2, 3, 4]]
-    with pytest.raises(InputError, match="sample 1 of sweep 0 .* is nan"):
-        Recording.from_arrays(protocol, Column([1, None, 3, 4]))
-    part = Recording.from_arrays(protocol, Column([1, None, 3, 4]), weight=[1, 0, 1, 1])
-    assert np.array_equal(part.current_pA[0], [1, np.nan, 3, 4], equal_nan=True)
-
-
-def test_a_column_of_a_frame_is_a_sweep():
-    class Frame(Column):
-        columns = ("first", "second", "third")
-
-    made = Recording.from_arrays(FAMILY, Frame(currents().T.tolist()))
-    assert np.array_equal(made.current_pA, currents())
-    command = Protocol.from_command(FAMILY.times_ms, Frame(currents().T.tolist()), holding=0)
+def test_frames_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(currents().T, columns=["a", "b", "c"])
+    assert np.array_equal(Recording.from_arrays(FAMILY, frame).current_pA, currents())
+    command = Protocol.from_command(FAMILY.times_ms, frame, holding=0)
     assert np.array_equal(command.command(), currents())
+    nullable = frame.astype("Float64")
+    nullable.loc[4, "b"] = pandas.NA
+    with pytest.raises(InputError, match="sample 4 of sweep 1 .* is nan"):
+        Recording.from_arrays(FAMILY, nullable)
+    one = Protocol.steps(0, 5, holding=-80, sampling=0.5)
+    assert Recording.from_arrays(one, frame["b"]).current_pA.tolist() == [frame["b"].tolist()]
 
 
 def test_what_was_passed_in_stays_as_it_is_and_is_not_shared():
