@@ -18,8 +18,9 @@ from channelfit.problem.protocol import Protocol
 
 #: ms and samples after a step in which the current at once is looked for, and samples before it.
 _AT_ONCE_MS, _LEAST_SAMPLES, _MOST_SAMPLES, _BEFORE = 1.0, 4, 12, 10
-#: A sweep of fewer steps than these tells nothing, and more voltages are no staircase.
-_LEAST_STEPS, _MOST_LEVELS = 8, 40
+#: Sweeps of fewer steps than these tell nothing; more steps in all, or more voltages, are no
+#: staircase, and would take long.
+_LEAST_STEPS, _MOST_STEPS, _MOST_LEVELS = 8, 400, 40
 #: The standard deviations of the noise that a jump must exceed, and the share of steps that have
 #: one.
 _SEEN, _SHARE = 5.0, 0.7
@@ -132,6 +133,9 @@ class _Steps:
     @classmethod
     def of(cls, protocol: Protocol, current: np.ndarray) -> _Steps | None:
         """The segments of a protocol; None where it is nothing like a staircase."""
+        least = _LEAST_STEPS * protocol.n_sweeps
+        if not least < sum(map(len, protocol.sweeps)) <= _MOST_STEPS:
+            return None
         size = round(_AT_ONCE_MS / protocol.sampling_ms)
         size = min(max(size, _LEAST_SAMPLES), _MOST_SAMPLES)
         rows, jumps, noise = list[tuple[float, ...]](), [], []
@@ -148,7 +152,7 @@ class _Steps:
                 before = a
         courses = np.array(jumps)
         known = np.isfinite(courses).all(axis=1)
-        if known.sum() < _LEAST_STEPS * protocol.n_sweeps:
+        if known.sum() < least:
             return None
         courses[~known] = np.nan
         usual = float(np.median(np.array(noise)[known]))
