@@ -18,9 +18,9 @@ from channelfit.problem.protocol import Protocol
 
 #: ms and samples after a step in which the current at once is looked for, and samples before it.
 _AT_ONCE_MS, _LEAST_SAMPLES, _MOST_SAMPLES, _BEFORE = 1.0, 4, 12, 10
-#: Sweeps of fewer steps than these tell nothing; more steps in all, or more voltages, are no
-#: staircase, and would take long.
-_LEAST_STEPS, _MOST_STEPS, _MOST_LEVELS = 8, 400, 40
+#: Sweeps of fewer steps than these tell nothing. Steps, times their voltages squared, beyond which
+#: nothing is tried: it would take long.
+_LEAST_STEPS, _MOST_WORK = 8, 20_000
 #: The standard deviations of the noise that a jump must exceed, and the share of steps that have
 #: one.
 _SEEN, _SHARE = 5.0, 0.7
@@ -134,7 +134,7 @@ class _Steps:
     def of(cls, protocol: Protocol, current: np.ndarray) -> _Steps | None:
         """The segments of a protocol; None where it is nothing like a staircase."""
         least = _LEAST_STEPS * protocol.n_sweeps
-        if not least < sum(map(len, protocol.sweeps)) <= _MOST_STEPS:
+        if not least < sum(map(len, protocol.sweeps)) <= _MOST_WORK:
             return None
         size = round(_AT_ONCE_MS / protocol.sampling_ms)
         size = min(max(size, _LEAST_SAMPLES), _MOST_SAMPLES)
@@ -158,7 +158,8 @@ class _Steps:
         usual = float(np.median(np.array(noise)[known]))
         sweep_of, start, first, last, held = np.array(rows).T
         steps = cls(sweep_of, start, first, last, held > 0, courses, usual)
-        return steps if 2 < len(steps.levels) <= _MOST_LEVELS else None
+        n_levels = len(steps.levels)
+        return steps if n_levels > 2 and len(known) * n_levels**2 <= _MOST_WORK else None
 
     @cached_property
     def known(self) -> np.ndarray:

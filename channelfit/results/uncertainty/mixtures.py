@@ -279,7 +279,7 @@ def _skewed(points: np.ndarray) -> float:
         if best - before < _STILL * n:
             break
     best += 0.5 * n * (_log_volume(points) - d * (1 + math.log(2 * math.pi)))
-    return _bic(best, n, d, 1) + d * float(np.log(n))
+    return float(_bic(best, n, d, 1) + d * math.log(n))
 
 
 def _log_volume(points: np.ndarray) -> float:
