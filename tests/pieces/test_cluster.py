@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -149,13 +148,6 @@ class Counted(Toy):
             lines.write(f"{os.getpid()}\n")
 
 
-def test_a_work_travels_to_each_worker_once(two: Cluster, tmp_path: Path) -> None:
-    work = Counted(folder=tmp_path)
-    done(two, work, 20)
-    arrived = [int(line) for line in (tmp_path / "arrived").read_text().split()]
-    assert sorted(arrived) == sorted(processes(two))
-
-
 @dataclass(frozen=True)
 class Sums(Counted):
     """Adds up what is told with each piece. terms: what that is, and does not travel by itself."""
@@ -246,28 +238,6 @@ def test_a_worker_that_is_killed_costs_its_piece_alone(two: Cluster, tmp_path: P
     assert sum(work.begun(number) for number in range(20)) <= 22
 
 
-def test_a_process_that_dask_gives_up_is_started_again() -> None:
-    """Dask does so with a worker that has not come back after some seconds, on a busy machine."""
-    with Cluster(ClusterPlan(local=2)) as cluster:
-        done(cluster, Toy(), 4)
-        name, nanny = next(iter(cluster.jobs.workers.items()))
-        before = nanny.pid
-        cluster._call(given_up(cluster, name, nanny))
-        assert len(cluster.jobs.workers) == 1
-        seen: set[int] = set()
-        for _, arrays in cluster(Toy(seconds=0.1), keys(2000)):
-            seen.add(int(arrays["where"][0]))
-            if len(seen) == 2:
-                break
-    assert len(seen) == 2
-    assert before not in seen
-
-
-async def given_up(cluster: Cluster, name: int, nanny: Any) -> None:
-    await nanny.close()
-    del cluster.jobs.workers[name]
-
-
 def test_a_worker_that_is_killed_before_it_is_there_costs_a_start() -> None:
     before, killed = descendants(os.getpid()), list[int]()
 
@@ -299,20 +269,6 @@ def test_a_piece_that_ends_every_worker_is_an_error(
     assert work.begun(1) == 3
 
 
-def test_a_piece_that_cannot_come_back_is_an_error(two: Cluster) -> None:
-    class Client:
-        status = "running"
-
-    errand = clusters._Errand(two, Toy(), keys(2), SimpleQueue())
-    errand._client = Client()
-    attempt = clusters._Attempt(("piece", 1), "tcp://a:1", 0.0, None)
-    for _ in range(2):
-        errand._hear(attempt, OSError("gone"))
-    with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*OSError: gone"):
-        errand._hear(attempt, OSError("gone"))
-    assert list(errand._left)[:2] == [("piece", 1)] * 2
-
-
 def test_what_workers_have_is_forgotten_with_them(two: Cluster, tmp_path: Path) -> None:
     """Else it would grow with each work and each worker, and a new worker at an old address would
     count as one that has channelfit."""
@@ -322,19 +278,6 @@ def test_what_workers_have_is_forgotten_with_them(two: Cluster, tmp_path: Path) 
     done(two, Toy(seconds=0.1, folder=tmp_path, faults={2: "killed"}), 30)
     assert two.taken.keys() <= two._call(nthreads(two)).keys()
     assert {len(works) for works in two.taken.values()} <= set(range(1, most + 1))
-
-
-def test_the_same_work_for_other_software_is_another_one(
-    two: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker that has it from a command with other software must not do pieces of it."""
-    software = clusters.on_worker.software(False)
-    names = set()
-    for code in "1", "1", "2":
-        told = {**software, "channelfit's own code": code}
-        monkeypatch.setattr(clusters.on_worker, "software", lambda on_gpu, told=told: told)
-        names.add(clusters._Errand(two, Toy(), keys(1), SimpleQueue())._name)
-    assert len(names) == 2
 
 
 def test_another_version_is_refused_with_the_difference(two: Cluster) -> None:
@@ -597,35 +540,6 @@ def test_where_all_workers_have_other_code_it_is_an_error(tmp_path: Path, older:
         with open_cluster(f"tcp://127.0.0.1:{port}") as cluster:
             with pytest.raises(InputError, match=f"no worker can do this work: .*{why}"):
                 done(cluster, Toy(), 4)
-
-
-@pytest.mark.slow
-def test_pieces_of_a_worker_that_ends_do_not_end_those_that_are_not_used(
-    tmp_path: Path,
-) -> None:
-    """A worker of Dask ends where it is sent a function that it does not have."""
-    port, said = free_port(), list[str]()
-    other = other_code(tmp_path / "other")
-    (other / "channelfit" / "pieces" / "on_worker.py").unlink()
-    plan, work = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}"), Toy(seconds=0.2, folder=tmp_path)
-    with scheduler(port), worker(port) as good, worker(port, "--nanny", path=other) as strange:
-        with Cluster(plan, said.append) as cluster:
-            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 2)
-            coming = cluster(work, keys(20))
-            found = dict([next(coming)])
-            there = cluster._call(nthreads(cluster))
-            os.killpg(good.pid, signal.SIGKILL)
-            good.wait()
-            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 1)
-            time.sleep(1)
-            (left,) = cluster._call(nthreads(cluster))
-            assert left in there
-            with worker(port):
-                found |= dict(coming)
-            assert left in cluster._call(nthreads(cluster))
-        assert strange.poll() is None
-    assert table(found) == table(done(Here(), Toy(), 20))
-    assert not any("is out for" in text for text in said), said
 
 
 def certificates(folder: Path) -> dict[str, str]:

@@ -67,33 +67,9 @@ def test_without_dask_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 QUEUE: dict[str, Any] = {"class": "SLURMCluster", "job": {"cores": 8, "memory": "16 GB"}}
-#: By section and key, a document in which the key acts, and what it makes of the plan.
-SEEN: dict[tuple[str, str], tuple[dict[str, Any], Callable[[ClusterPlan], Any], Any]] = {
-    ("cluster", "local"): ({"local": 3}, lambda p: p.local, 3),
-    ("cluster", "scheduler"): ({"scheduler": "tcp://a:1"}, lambda p: p.scheduler, "tcp://a:1"),
-    ("cluster", "class"): (QUEUE, lambda p: p.job_class, "SLURMCluster"),
-    ("cluster", "job"): (QUEUE, lambda p: p.job["cores"], 8),
-    ("cluster", "jobs"): ({**QUEUE, "jobs": 5}, lambda p: (p.least, p.most), (5, 5)),
-    ("cluster", "adaptive"): ({**QUEUE, "adaptive": {"maximum": 5}}, lambda p: p.most, 5),
-    ("cluster", "tls"): (
-        {"scheduler": "tls://a:1", "tls": {"ca": "f", "certificate": "f", "key": "f"}},
-        lambda p: p.ca.name,  # type: ignore[union-attr]
-        "f",
-    ),
-    ("cluster", "worker_ttl"): ({"local": 1, "worker_ttl": "5 s"}, lambda p: p.worker_ttl, 5.0),
-    ("cluster", "wait"): ({"local": 1, "wait": "2 min"}, lambda p: p.wait, 120.0),
-    ("cluster adaptive", "minimum"): (
-        {**QUEUE, "adaptive": {"minimum": 2, "maximum": 5}},
-        lambda p: p.least,
-        2,
-    ),
-    ("cluster adaptive", "maximum"): (
-        {**QUEUE, "adaptive": {"minimum": 2, "maximum": 5}},
-        lambda p: p.most,
-        5,
-    ),
-}
-for _key, _value in {
+TLS = {"scheduler": "tls://a:1", "tls": {"ca": "f", "certificate": "f", "key": "f"}}
+BETWEEN = {**QUEUE, "adaptive": {"minimum": 2, "maximum": 5}}
+JOB: dict[str, Any] = {
     "cores": 4,
     "memory": "2 GB",
     "processes": 4,
@@ -107,18 +83,26 @@ for _key, _value in {
     "job_extra_directives": ["--gres=gpu:1"],
     "job_script_prologue": ["module load cuda"],
     "worker_extra_args": ["--lifetime", "1h"],
-}.items():
-    SEEN["cluster job", _key] = (
-        {**QUEUE, "job": {**QUEUE["job"], _key: _value}},
-        lambda p, key=_key: p.job[key],  # type: ignore[misc]
-        _value,
-    )
-for _key in ("ca", "certificate", "key"):
-    SEEN["cluster tls", _key] = (
-        SEEN["cluster", "tls"][0],
-        lambda p, key=_key: getattr(p, key).name,  # type: ignore[misc]
-        "f",
-    )
+}
+#: By section and key, a document in which the key acts, and what it makes of the plan.
+SEEN: dict[tuple[str, str], tuple[dict[str, Any], Callable[[ClusterPlan], Any], Any]] = {
+    ("cluster", "local"): ({"local": 3}, lambda p: p.local, 3),
+    ("cluster", "scheduler"): ({"scheduler": "tcp://a:1"}, lambda p: p.scheduler, "tcp://a:1"),
+    ("cluster", "class"): (QUEUE, lambda p: p.job_class, "SLURMCluster"),
+    ("cluster", "job"): (QUEUE, lambda p: p.job["cores"], 8),
+    ("cluster", "jobs"): ({**QUEUE, "jobs": 5}, lambda p: (p.least, p.most), (5, 5)),
+    ("cluster", "adaptive"): (BETWEEN, lambda p: (p.least, p.most), (2, 5)),
+    ("cluster adaptive", "minimum"): (BETWEEN, lambda p: p.least, 2),
+    ("cluster adaptive", "maximum"): (BETWEEN, lambda p: p.most, 5),
+    ("cluster", "tls"): (TLS, lambda p: p.ca.name, "f"),  # type: ignore[union-attr]
+    ("cluster", "worker_ttl"): ({"local": 1, "worker_ttl": "5 s"}, lambda p: p.worker_ttl, 5.0),
+    ("cluster", "wait"): ({"local": 1, "wait": "2 min"}, lambda p: p.wait, 120.0),
+}
+for _key, _value in JOB.items():
+    _document = {**QUEUE, "job": {**QUEUE["job"], _key: _value}}
+    SEEN["cluster job", _key] = _document, lambda p, key=_key: p.job[key], _value  # type: ignore[misc]
+for _key in TLS["tls"]:
+    SEEN["cluster tls", _key] = TLS, lambda p, key=_key: getattr(p, key).name, "f"  # type: ignore[misc]
 
 
 def written(folder: Path, document: dict[str, Any]) -> str:
@@ -128,15 +112,11 @@ def written(folder: Path, document: dict[str, Any]) -> str:
     return str(file)
 
 
-def test_every_key_is_looked_at() -> None:
+def test_every_key_acts(tmp_path: Path) -> None:
     sections = [name for name in KEYS if name.partition(" ")[0] == "cluster"]
     assert set(SEEN) == {(name, key) for name in sections for key in KEYS[name]}
-
-
-@pytest.mark.parametrize(("section", "key"), SEEN)
-def test_a_key_acts(tmp_path: Path, section: str, key: str) -> None:
-    document, seen, wanted = SEEN[section, key]
-    assert seen(read_cluster(written(tmp_path, document))) == wanted
+    for where, (document, seen, wanted) in SEEN.items():
+        assert seen(read_cluster(written(tmp_path, document))) == wanted, where
 
 
 @pytest.mark.parametrize(
@@ -186,11 +166,9 @@ def test_the_arguments_of_a_queue_are_those_of_its_class(
     monkeypatch.chdir(tmp_path)
     document = {
         **QUEUE,
-        "job": {key: SEEN["cluster job", key][0]["job"][key] for key in KEYS["cluster job"]},
+        "job": {**JOB, "cores": 8},
         "worker_ttl": "90 s",
     }
-    document["job"]["cores"] = 8
-
     plan = read_cluster(written(tmp_path, document))
 
     async def script() -> tuple[str, float]:
