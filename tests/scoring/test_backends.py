@@ -191,6 +191,57 @@ def test_text_grows_with_the_transitions_alone() -> None:
     assert large < 2.2 * small
 
 
+#: Rates that overflow on their way to a value that is finite, or to a slope of 0.
+SATURATED = [
+    "1/(1 + exp(u))",
+    "2 + tanh(u)",
+    "(1 + exp(u))**-0.3",
+    "0.1 + 1/exprel(abs(u))",
+    "0.1 + 1/(exp(u) + exp(-u))",
+    "0.1 + exp(-exp(u))",
+    "0.1 + 1/(1 + exp(u))**2",
+    "0.1 + 2**-abs(u)",
+    "0.1 + log(1 + exp(-abs(u)))",
+]
+
+
+@pytest.mark.parametrize("backend", KINDS, indirect=True)
+def test_what_overflows_within_a_rate_is_the_references(backend: str) -> None:
+    """Scores and gradients of a star of states; and exp(u)/(1 + exp(u)) overflows in all alike."""
+    rates = {f"C -> S{k}": text for k, text in enumerate(SATURATED)}
+    rates |= {f"S{k} -> C": "0.3" for k in range(len(SATURATED))}
+    document = {
+        "name": "star",
+        "states": ["C", *(f"S{k}" for k in range(len(SATURATED)))],
+        "rates": rates,
+        "current": {
+            "open": {f"S{k}": 1 / (2 + k) for k in range(len(SATURATED))},
+            "conductance": "100",
+            "reversal": "-90 mV",
+        },
+        "parameters": {"u": {"range": [-1e5, 1e5], "value": 1}},
+    }
+    protocol = from_yaml(segments=[{"step": 20, "for": 3}])
+    experiment = Experiment(protocol, recording_of(protocol, 0))
+    u = np.array([0.5, 20, 300, 340, 360, 700, 708.5, 709.4, 710, 745, 1e3, 1e4])
+    parameters = np.concatenate([u, -u])[None]
+    of_model = Problem(build_model(document, None), (experiment,))
+    truth, test = (make_scorer(of_model, name) for name in ("reference", backend))
+    cost = truth.score(parameters).cost
+    assert np.isfinite(cost).all()
+    assert test.score(parameters).cost == pytest.approx(cost, rel=1e-9)
+    slopes, expected = test.linearize(parameters), truth.linearize(parameters)
+    assert slopes.cost == pytest.approx(cost, rel=1e-9)
+    assert slopes.gradient[0] == pytest.approx(expected.gradient[0], rel=1e-5, abs=1e-7)
+    both = build_model({**document, "rates": {**rates, "C -> S0": "exp(u)/(1 + exp(u))"}}, None)
+    for scorer in (
+        make_scorer(Problem(both, (experiment,)), name) for name in ("reference", backend)
+    ):
+        assert (
+            scorer.score(parameters).status == np.where(parameters[0] > 709.5, NOT_FINITE, OK)
+        ).all()
+
+
 # --- independence of candidates ------------------------------------------------------------------
 
 #: One thing wrong with a candidate, and what it is; at the ceiling a rate is an ordinary one.

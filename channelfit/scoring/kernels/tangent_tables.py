@@ -14,6 +14,9 @@ from channelfit.scoring.machine.machine_code import kernel
 VOLTAGE, TABLE, N, SOURCE, TARGET, OUT, STRIDE, POINTS, N_POINTS = range(9)
 N_COLUMNS = 9
 
+#: Slopes of rates from here on, 1/ms, count as none.
+STEEPEST = 1e306
+
 #: Of what is generated for a model, as kernels that serve all of them call it.
 GAINS = (Type("f64", 1), Type("f64", 2))
 RATES = (Type("f64", 1), Type("f64", 1), Type("f64", 2), Type("f64", 2))
@@ -94,6 +97,9 @@ def squares(x, out):
 def boundRates(rate, slope, partials, least, n, flags):
     """Rates at n voltages within their bounds; d rate becomes d log rate, 0 outside of these.
 
+    A slope that is no number counts as none: of 1/(1 + exp(u)), say, where exp(u) overflows and
+    the rate no longer changes. So it does in CUDA (`cuda_dual`).
+
     rate (n_rates, at least n), slope (n_partials, ..); partials (n_partials, 2): rate, direction.
     least (n_rates,): the lower bound of each, below 0 where a rate may be negative.
     flags (2,): set to 1 where a rate is NaN, where one is negative that may not.
@@ -101,9 +107,9 @@ def boundRates(rate, slope, partials, least, n, flags):
     for k in range(partials.shape[0]):
         u = partials[k, 0]
         for v in range(n):
-            r = rate[u, v]
+            r, s = rate[u, v], slope[k, v]
             inside = abs(r) > RATE_FLOOR and abs(r) < RATE_CEILING
-            slope[k, v] = slope[k, v] / r if inside else 0.0
+            slope[k, v] = s / r if inside and abs(s) < STEEPEST else 0.0
     nan, negative = 0, 0
     for u in range(rate.shape[0]):
         for v in range(n):

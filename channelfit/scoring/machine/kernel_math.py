@@ -18,6 +18,7 @@ _LN2_LOW = 1.90821492927058770002e-10
 _EXP = tuple(1.0 / factorial(k) for k in range(14))
 _EXPREL = tuple(1.0 / factorial(k + 1) for k in range(14))
 _EXPREL_SLOPE = tuple(1.0 / (factorial(k) * (k + 2)) for k in range(20))
+_MOST = 709.782712893384  # log of the largest number
 _ROUNDED = 1.5 * 2.0**52
 _POSITIVE = 2**63 - 1
 _ALL_BITS = 2**64 - 1
@@ -76,8 +77,8 @@ def apart(function: _Function) -> _Function:
 
 @inline
 def exp(x: float) -> float:
-    """e**x: 0 below -708, inf above 709.7, NaN stays NaN (Cody and Waite's reduction)."""
-    y = min(max(x, -708.0), 709.0)
+    """e**x: 0 below -708, inf above 709.78, NaN stays NaN (Cody and Waite's reduction)."""
+    y = min(max(x, -708.0), _MOST)
     n = floor(y * _LOG2E + 0.5)
     r = (y - n * _LN2_HIGH) - n * _LN2_LOW
     p = _EXP[13]
@@ -94,9 +95,9 @@ def exp(x: float) -> float:
     p = p * r + _EXP[2]
     p = p * r + 1.0
     p = p * r + 1.0
-    e = p * power_of_two(n)
+    e = p * power_of_two(n - 1.0) * 2.0  # 2**1024 itself is no number
     e = 0.0 if x < -708.0 else e
-    e = float("inf") if x > 709.0 else e
+    e = float("inf") if x > _MOST else e
     return e if x == x else x
 
 
