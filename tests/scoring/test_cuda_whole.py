@@ -3,7 +3,6 @@ the device is real: argument types, kernels, loop and files. And the same on a r
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,22 +17,15 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.scorer import make_scorer
 from support import json_told
-from support.cuda_host import DeviceArray, HostCupy
 from support.places import ROOT
 
 MODEL_A = ROOT / "models" / "model_a.yaml"
 ACTIVATION = ROOT / "protocols" / "activation.yaml"
 
 
-@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
-def device(request, monkeypatch, tmp_path):
-    """A GPU: played by the host, or real."""
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    if request.param == "played":
-        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    elif not gpu.is_available():
-        pytest.skip("needs an NVIDIA GPU and CuPy")
-    return request.param
 
 
 def run(*arguments: object) -> Result:
@@ -41,24 +33,13 @@ def run(*arguments: object) -> Result:
 
 
 def fitted(out: Path, backend: str, *more: object) -> dict:
-    result = run(
-        "optimize",
-        MODEL_A,
-        "--backend",
-        backend,
-        "--population",
-        60,
-        "--out",
-        out,
-        "--generations",
-        5,
-        "--json",
-        *more,
-    )
+    options = ["--backend", backend, "--population", 60, "--generations", 5, "--json", *more]
+    result = run("optimize", MODEL_A, "--out", out, *options)
     assert result.exit_code == 0, result.output
     return json_told.summary(result.stdout)
 
 
+@pytest.mark.integration
 def test_a_fit_is_the_one_of_the_cpu_backend(device, tmp_path):
     cpu, cuda = (fitted(tmp_path / backend, backend) for backend in ("cpu", "cuda"))
     assert (cuda["backend"], cuda["dtype"]) == ("cuda", "float64")
@@ -70,24 +51,16 @@ def test_a_fit_is_the_one_of_the_cpu_backend(device, tmp_path):
     assert {"cupy", "cuda", "driver"} <= set(cuda["versions"])
     assert "__global__" in (tmp_path / "cuda" / "source.cu").read_text()
     assert not (tmp_path / "cuda" / "source.py").exists()
-
-
-def test_chunks_and_single_precision_change_little(device, tmp_path):
-    whole = fitted(tmp_path / "whole", "cuda")
+    rows = (tmp_path / "cuda" / "history.csv").read_text().splitlines()
+    assert len(rows) == 1 + 5
+    assert float(rows[-1].split(",")[3]) == pytest.approx(cuda["cost"], rel=1e-7)
     chunks = fitted(tmp_path / "chunks", "cuda", "--chunk", 17)
-    assert chunks["search_cost"] == whole["search_cost"]
+    assert chunks["search_cost"] == cuda["search_cost"]
     single = fitted(tmp_path / "single", "cuda", "--dtype", "float32")
     assert single["dtype"] == "float32"
     assert single["largest_deviation_from_float64_pA"] < 1e-2
     # the result's cost is of the float64 path, whatever the search's precision
     assert single["search_cost"] == pytest.approx(single["cost"], rel=1e-7)
-
-
-def test_the_best_of_the_history_is_the_result(device, tmp_path):
-    summary = fitted(tmp_path / "x", "cuda")
-    rows = (tmp_path / "x" / "history.csv").read_text().splitlines()
-    assert len(rows) == 1 + 5
-    assert float(rows[-1].split(",")[3]) == pytest.approx(summary["cost"], rel=1e-7)
 
 
 def test_simulated_currents_are_those_of_the_reference(device, tmp_path):
@@ -100,6 +73,7 @@ def test_simulated_currents_are_those_of_the_reference(device, tmp_path):
     np.testing.assert_allclose(table[:, 1::2].T, expected, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.integration
 def test_tune_remembers_what_scoring_then_uses(device, monkeypatch, tmp_path):
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "cache"))
     asked, remember = [], tuning.remember
@@ -113,23 +87,6 @@ def test_tune_remembers_what_scoring_then_uses(device, monkeypatch, tmp_path):
         assert kernel[1] == gpu.device().name
         assert tuning.remembered(*kernel) == launch
         assert launch.threads % 32 == 0
-
-
-def test_scores_of_arrays_on_the_device_stay_there(device):
-    from channelfit.front.kinds import load_plan
-
-    fit = load_plan(MODEL_A)
-    scorer = make_scorer(fit.problem, "cuda")
-    parameters = fit.space.to_physical(np.random.default_rng(0).random((fit.space.n_free, 33)))
-    here, there = scorer.score(parameters), scorer.score(gpu.cupy().asarray(parameters))
-    assert isinstance(here.cost, np.ndarray)
-    assert not isinstance(here.cost, DeviceArray)
-    assert isinstance(there.cost, gpu.cupy().ndarray)
-    np.testing.assert_array_equal(there.cost.get(), here.cost)
-    np.testing.assert_array_equal(there.status.get(), here.status)
-
-
-def test_doctor_sees_the_device(device):
     result = run("doctor")
     assert result.exit_code == 0
     assert gpu.device().name in result.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 
 import numpy as np
@@ -15,9 +14,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
-from support.cuda_host import HostCupy
 from support.differences import by_differences, errors
 from support.schemes import from_yaml, recording_of
 
@@ -64,13 +61,11 @@ def model() -> ChannelModel:
 
 
 def problem(*protocols: Protocol, of: ChannelModel | None = None) -> Problem:
-    return Problem(
-        of or model(),
-        tuple(
-            Experiment(p, recording_of(p, k, "changing" if k else "plain"), 1.0 + k)
-            for k, p in enumerate(protocols)
-        ),
+    rows = (
+        (p, recording_of(p, k, "changing" if k else "plain"), 1.0 + k)
+        for k, p in enumerate(protocols)
     )
+    return Problem(of or model(), tuple(Experiment(*row) for row in rows))
 
 
 def candidates(n: int, seed: int = 3) -> np.ndarray:
@@ -84,34 +79,25 @@ def true_current(p: Protocol, theta: np.ndarray) -> np.ndarray:
     """(n_sweeps, n_times) pA: r at its limit in each sample, the rest by SciPy's Radau."""
     vr, kr, top, tm, bh, g, erev = theta
 
-    def m_inf(v):
-        return top / (1 + np.exp(-(v + 20) / 9))
+    def limits_and_speeds(v):
+        alpha, beta = 0.07 * np.exp(-(v + 60) / 20), bh / (1 + np.exp(-(v + 30) / 10))
+        m = top / (1 + np.exp(-(v + 20) / 9))
+        speeds = np.array([1 / (tm + 0.5 * np.exp(-v / 30)), alpha + beta])
+        return np.array([m, alpha / (alpha + beta)]), speeds
 
     def slopes(t, x, command):
-        v = float(command(np.array([t]))[0])
-        alpha, beta = 0.07 * np.exp(-(v + 60) / 20), bh / (1 + np.exp(-(v + 30) / 10))
-        return [(m_inf(v) - x[0]) / (tm + 0.5 * np.exp(-v / 30)), alpha * (1 - x[1]) - beta * x[1]]
+        limits, speeds = limits_and_speeds(float(command(np.array([t]))[0]))
+        return (limits - x) * speeds
 
-    out = np.empty((p.n_sweeps, p.n_times_max))
+    out, times = np.empty((p.n_sweeps, p.n_times_max)), p.times_ms
     for k, sweep in enumerate(p.sweeps):
-        v = p.holding_mV
-        alpha, beta = 0.07 * np.exp(-(v + 60) / 20), bh / (1 + np.exp(-(v + 30) / 10))
-        x = [m_inf(v), alpha / (alpha + beta)]
-        times = p.times_ms
+        x = limits_and_speeds(p.holding_mV)[0]
         for segment in sweep:
             inside = (times > segment.start_ms - 1e-9) & (times < segment.end_ms - 1e-9)
-            found = solve_ivp(
-                slopes,
-                (segment.start_ms, segment.end_ms),
-                x,
-                "Radau",
-                args=(segment.voltage,),
-                rtol=1e-10,
-                atol=1e-12,
-                dense_output=True,
-            )
-            v = segment.voltage(times[inside])
-            m, h = found.sol(times[inside])
+            ends, voltage = (segment.start_ms, segment.end_ms), segment.voltage
+            how = {"args": (voltage,), "rtol": 1e-10, "atol": 1e-12, "dense_output": True}
+            found = solve_ivp(slopes, ends, x, "Radau", **how)
+            v, (m, h) = voltage(times[inside]), found.sol(times[inside])
             r = 1 / (1 + np.exp(-(v - vr) / kr))
             out[k, inside] = g * r**2 * m**3 * h * (v - erev)
             x = found.y[:, -1]
@@ -128,25 +114,13 @@ def test_the_reference_is_right() -> None:
             assert np.abs(found[..., c] - truth).max() < 2e-6 * np.abs(truth).max()
 
 
-@pytest.fixture(params=["cpu", "played", pytest.param("real", marks=pytest.mark.gpu)])
-def backend(request, monkeypatch):
-    if request.param == "played":
-        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    elif request.param == "real" and not gpu.is_available():
-        pytest.skip("needs an NVIDIA GPU and CuPy")
-    return "cpu" if request.param == "cpu" else "cuda"
-
-
-@pytest.mark.parametrize("path", ["stepping", "modal", "closed-form"])
-def test_costs_and_traces(backend, path) -> None:
-    posed, theta = problem(STEPS), candidates(23)
-    truth = make_scorer(posed, "reference")
-    scorer = make_scorer(posed, backend, path=path)
-    cost = scorer.score(theta)
-    assert (cost.status == OK).all()
-    assert cost.cost == pytest.approx(truth.score(theta).cost, rel=1e-9)
-    found, right = scorer.simulate(theta)[0], truth.simulate(theta)[0]
-    assert np.abs(found - right).max() < 1e-9 * np.abs(right).max()
+def test_costs_of_paths_with_modes(backend) -> None:
+    posed, theta = problem(STEPS), candidates(17)
+    truth = make_scorer(posed, "reference").score(theta).cost
+    for path in ("modal", "closed-form"):
+        cost = make_scorer(posed, backend, path=path).score(theta)
+        assert (cost.status == OK).all()
+        assert cost.cost == pytest.approx(truth, rel=1e-9)
 
 
 def test_moving_voltage(backend) -> None:
@@ -168,42 +142,43 @@ def test_derivatives(backend) -> None:
     assert max(errors(found, by_differences(posed, theta))) < 1e-6
 
 
-def gate(**keys: object) -> ChannelModel:
-    return build_model(
-        {
-            "gates": {"n": keys},
-            "current": {"conductance": 1, "reversal": 0},
-            "parameters": {"p": {"range": [-2, 2], "value": 0.5}},
-        },
-        None,
-    )
+def with_gates(**gates: dict[str, object]) -> ChannelModel:
+    document = {
+        "gates": gates,
+        "current": {"conductance": 1, "reversal": 0},
+        "parameters": {p: {"range": [-40, 2], "value": 0.5, "fixed": True} for p in "abcd"},
+    }
+    return build_model(document, None)
 
 
-@pytest.mark.parametrize("tau", ["1e-6", "1e-9", "1e-30"])
-def test_a_tiny_tau_is_a_fast_gate(tau, backend) -> None:
+def test_a_tiny_tau_is_a_fast_gate(backend) -> None:
     """Not inf = 0.5, as two rates at one ceiling would have it."""
-    posed = problem(STEPS, of=gate(inf="0.1*p + 0.2", tau=tau))
-    found = make_scorer(posed, backend).simulate(np.array([[0.5]]))[0][..., 0]
-    assert found == pytest.approx(0.25 * STEPS.command(), rel=1e-12)
+    posed = problem(STEPS, of=with_gates(n={"inf": "0.1*b + 0.2", "tau": "10**a"}))
+    theta = np.array([[-6.0, -9.0, -30.0], *[[0.5] * 3] * 3])
+    found = make_scorer(posed, backend).simulate(theta)[0]
+    assert found == pytest.approx(0.25 * STEPS.command()[..., None] * np.ones(3), rel=1e-12)
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu", "played"], indirect=True)
 def test_what_is_no_gate_is_told(backend) -> None:
     """inf below 0 and tau below 0 have a status; inf above 1 has not."""
-    theta = np.array([[0.5, -0.5, 1.7]])
-    for key, wanted in (
-        ({"inf": "p", "tau": "2"}, [OK, NEGATIVE_RATE, OK]),
-        ({"inf": "p", "tau": "0"}, [OK, NEGATIVE_RATE, OK]),
-        ({"inf": "0.5", "tau": "p"}, [OK, NEGATIVE_RATE, OK]),
-        ({"inf": "sqrt(p)", "tau": "1"}, [OK, NOT_FINITE, OK]),
-    ):
-        posed = problem(STEPS, of=gate(**key))
-        for scorer in (make_scorer(posed, "reference"), make_scorer(posed, backend)):
-            assert list(scorer.score(theta).status) == wanted, (key, scorer.backend)
-            assert list(scorer.linearize(theta).status) == wanted, (key, scorer.backend)
+    gates = {
+        "slow": {"inf": "a", "tau": 2},
+        "instant": {"inf": "b", "tau": 0},
+        "timed": {"inf": 0.5, "tau": "c"},
+        "root": {"inf": "sqrt(d)", "tau": 1},
+    }
+    theta = np.full((4, 6), 0.5)
+    theta[range(4), range(1, 5)] = -0.5
+    theta[:, 5] = 1.7
+    scorer = make_scorer(problem(STEPS, of=with_gates(**gates)), backend)
+    wanted = [OK, NEGATIVE_RATE, NEGATIVE_RATE, NEGATIVE_RATE, NOT_FINITE, OK]
+    assert list(scorer.score(theta).status) == wanted
+    assert list(scorer.linearize(theta).status) == wanted
 
 
 def test_a_negative_tau_and_the_scheme_of_an_instant_gate_are_refused() -> None:
     with pytest.raises(InputError, match=r"gates\.n\.tau: a time of 0 or more was expected, not"):
-        gate(inf="p", tau="-1")
+        with_gates(n={"inf": "a", "tau": "-1"})
     with pytest.raises(InputError, match="the gate r has no time constant"):
         model().expanded()
