@@ -297,11 +297,7 @@ def inside(settings: Settings) -> Seen:
 
 
 #: How wells of the channel `KV` are fitted.
-WELL = {
-    "file": "any.csv",
-    "sampling": "0.2 ms",
-    "current": {"columns": "all", "unit": "pA"},
-}
+WELL = {"file": "any.csv", "sampling": "0.2 ms", "current": {"columns": "all", "unit": "pA"}}
 MODEL = ROOT / "models" / "k_hh_gate.yaml"
 #: A search so long that workers are killed within it.
 SEARCH = [str(MODEL), "--optimizer", "genetic", "--population", "60", "--seed", "1"]

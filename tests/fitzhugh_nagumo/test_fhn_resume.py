@@ -145,10 +145,7 @@ def test_every_scheme_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     ("name", "dtype"), [*((name, "float64") for name in ON_GPU), ("adaptive", "float32")]
 )
 def test_every_scheme_on_a_device_goes_on(
-    name: str,
-    dtype: str,
-    device: Any,
-    tmp_path: Path,
+    name: str, dtype: str, device: Any, tmp_path: Path
 ) -> None:
     make, steps = ON_GPU[name]
     assert goes_on(lambda: make(dtype), tmp_path / "kept", **steps) >= len(TIMES)
@@ -227,10 +224,7 @@ def begun(words: tuple[object, ...], **more: Any) -> subprocess.Popen[str]:
 
 
 @posix
-@pytest.mark.parametrize(
-    ("number", "suffix"),
-    [(signal.SIGKILL, "npz"), (signal.SIGTERM, "h5")],
-)
+@pytest.mark.parametrize(("number", "suffix"), [(signal.SIGKILL, "npz"), (signal.SIGTERM, "h5")])
 def test_a_signal_costs_nothing(number: signal.Signals, suffix: str, tmp_path: Path) -> None:
     """The folder is there from the first second, and says that it is unfinished."""
     words = (*RUN, "--format", suffix)

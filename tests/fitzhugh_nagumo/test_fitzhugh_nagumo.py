@@ -97,8 +97,7 @@ def test_crank_nicolson_fulfills_its_equations(ends, solver, size):
 
 
 @pytest.mark.parametrize(
-    ("ends", "n_nodes", "dt"),
-    in_turns(20, ENDS, [64, 79, 8192, 65, 20003], [0.05, 0.8, 4.0]),
+    ("ends", "n_nodes", "dt"), in_turns(20, ENDS, [64, 79, 8192, 65, 20003], [0.05, 0.8, 4.0])
 )
 def test_lanes_and_tiles_change_nothing(ends, n_nodes, dt):
     equation = Equation()

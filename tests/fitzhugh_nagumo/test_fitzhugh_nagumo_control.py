@@ -88,10 +88,7 @@ def test_the_same_bits_as_plain_python(name: str, monkeypatch: Any) -> None:
     texts = plain(text_of("channelfit.fitzhugh_nagumo.crank_nicolson_controlled"))
     cable, n_cables = CASES[name]
     found = []
-    for ways in (
-        {k: getattr(module, k) for k in names},
-        {k: getattr(texts, k) for k in names},
-    ):
+    for ways in ({k: getattr(module, k) for k in names}, {k: getattr(texts, k) for k in names}):
         for key, way in ways.items():
             one = Kernel(way.source, way.name, contract=False) if isinstance(way, Kernel) else way
             monkeypatch.setattr(module, key, one)

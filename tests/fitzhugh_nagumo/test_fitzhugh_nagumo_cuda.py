@@ -8,14 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from channelfit.fitzhugh_nagumo import (
-    Cable,
-    CrankNicolson,
-    Equation,
-    Explicit,
-    Pulse,
-    simulate,
-)
+from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, Pulse, simulate
 from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients
 from channelfit.fitzhugh_nagumo.cuda import crank_nicolson as cuda_crank_nicolson
 from channelfit.fitzhugh_nagumo.cuda.adaptive import adaptive_text
@@ -49,8 +42,7 @@ def test_explicit_whole_cables(device, ends, n_nodes):
 
 
 @pytest.mark.parametrize(
-    ("ends", "n_nodes", "dt"),
-    in_turns(9, ENDS, [3, 31, 100, 128, 3], [0.3, 4.0, 0.1]),
+    ("ends", "n_nodes", "dt"), in_turns(9, ENDS, [3, 31, 100, 128, 3], [0.3, 4.0, 0.1])
 )
 def test_crank_nicolson_whole_cables(device, ends, n_nodes, dt):
     """In one block of 32 threads with 4 nodes; a short ring goes around several times in a tile."""

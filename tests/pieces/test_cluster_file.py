@@ -164,11 +164,7 @@ def test_the_arguments_of_a_queue_are_those_of_its_class(
     """And its keys lie where only their user reads them, as long as there are jobs."""
     pytest.importorskip("dask_jobqueue")
     monkeypatch.chdir(tmp_path)
-    document = {
-        **QUEUE,
-        "job": {**JOB, "cores": 8},
-        "worker_ttl": "90 s",
-    }
+    document = {**QUEUE, "job": {**JOB, "cores": 8}, "worker_ttl": "90 s"}
     plan = read_cluster(written(tmp_path, document))
 
     async def script() -> tuple[str, float]:

@@ -112,10 +112,7 @@ def test_seeds_arrive_at_the_same_fit_of_a_cell_that_leaves_much_open(tmp_path, 
     b1 ends at its bound. The lowest known is 106.629 pA^2, beside 106.71, 107.97 and 108.01."""
     path = tmp_path / "cell.yaml"
     path.write_text(
-        CELL.format(
-            model=MODELS / "herg_markov.yaml",
-            protocol=PROTOCOLS / "herg_sine_wave.yaml",
-        )
+        CELL.format(model=MODELS / "herg_markov.yaml", protocol=PROTOCOLS / "herg_sine_wave.yaml")
     )
     changes = [f"fit.seed={seed}", "current.reversal=-88.4 mV"]
     fit = load_plan(path, changes, "cpu")

@@ -190,8 +190,7 @@ def test_fewer_or_more_candidates_than_the_population_may_be_told():
 @pytest.mark.parametrize(
     ("architecture", "n_free"),
     slow_but(
-        [("sm_90", 9)],
-        [(a, n) for a in ("sm_75", "sm_90", "sm_120") for n in (1, 9, 16, 40)],
+        [("sm_90", 9)], [(a, n) for a in ("sm_75", "sm_90", "sm_120") for n in (1, 9, 16, 40)]
     ),
 )
 def test_the_device_compiler_spills_nothing(n_free, architecture):

@@ -576,11 +576,7 @@ def chained(first: str, step: str, levels: int) -> ChannelModel:
 
 @pytest.mark.parametrize(
     ("first", "step", "ends_only"),
-    [
-        ("v", "({0} + 0.5*{0}*z)/2 + 0.001", True),
-        ("v", "abs({0})", False),
-        ("g", "{0} + 1", True),
-    ],
+    [("v", "({0} + 0.5*{0}*z)/2 + 0.001", True), ("v", "abs({0})", False), ("g", "{0} + 1", True)],
 )
 def test_definitions_upon_definitions_are_each_looked_at_once(tmp_path, first, step, ends_only):
     """Followed down every way, sixty levels would take ages; by recursion, 900 are too deep."""

@@ -109,8 +109,7 @@ def test_the_minimum_is_found_and_told_in_physical_units():
 @pytest.mark.parametrize("name", ["hybrid", "genetic"])
 def test_a_search_is_the_same_on_any_number_of_cores(name: str) -> None:
     fit = load_plan(
-        MODELS / "model_a.yaml",
-        [f"fit.optimizer={{name: {name}}}", "fit.stop={evaluations: 3000}"],
+        MODELS / "model_a.yaml", [f"fit.optimizer={{name: {name}}}", "fit.stop={evaluations: 3000}"]
     )
     runs = []
     for threads in (1, 2, 5):

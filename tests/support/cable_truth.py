@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from channelfit.fitzhugh_nagumo import (
-    Cable,
-    Equation,
-    Pulse,
-)
+from channelfit.fitzhugh_nagumo import Cable, Equation, Pulse
 
 ENDS = [("no_flux", "no_flux"), (0.3, "no_flux"), ("no_flux", 1.0), ("periodic", "periodic")]
 

@@ -59,10 +59,7 @@ def on_cpu(curve: Curve, data: DataSets, **settings: Any) -> Fits:
 
 #: By the name of a built-in curve: definitions, and the curve in terms of them.
 DEFINED: dict[str, tuple[dict[str, Any], str]] = {
-    "boltzmann": (
-        {"open": "1/(1 + exp(u))", "u": "(half - v)/slope"},
-        "low + (high - low)*open",
-    ),
+    "boltzmann": ({"open": "1/(1 + exp(u))", "u": "(half - v)/slope"}, "low + (high - low)*open"),
     "hill": (
         {"part": "0 if x <= 0 else 1/(1 + exp(-up))", "up": "hill*(log(x) - log(half))"},
         "bottom + (top - bottom)*part",
