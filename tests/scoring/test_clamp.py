@@ -367,6 +367,27 @@ def test_a_membrane_that_nothing_holds_has_failed() -> None:
     assert (score.status[0], score.cost[0]) == (OUT_OF_CLAMP, np.inf)
 
 
+def test_a_saturated_rate_has_no_slope() -> None:
+    """Where exp((v - vh)/k) overflows 1/(1 + exp) is 0, by the membrane's potential, too."""
+    document = {
+        "name": "steep",
+        "states": ["C", "O"],
+        "rates": {"C -> O": "0.2 + 1/(1 + exp((v + 20)/k))", "O -> C": "0.3"},
+        "current": {"open": ["O"], "conductance": "100", "reversal": "-90 mV"},
+        "parameters": {"k": {"range": [-9, 9], "unit": "mV", "value": 5}},
+    }
+    problem = clamped(build_model(document, None), STEP, **PLAIN)
+    problem = simulate_surrogate(problem, ClampScorer(problem), 1.0, 1)
+    steep = np.array([[5.0, 0.05, 0.02, 1e-3, -1e-3]])
+    scorer = ClampScorer(problem)
+    slopes, score = scorer.linearize(steep), scorer.score(steep)
+    assert (score.status == OK).all()
+    assert slopes.cost == pytest.approx(score.cost, rel=1e-9)
+    assert np.isfinite(slopes.gradient).all()
+    # a jump of 1/ms, at whatever side of -20 mV
+    assert score.cost[3] == pytest.approx(score.cost[2], rel=1e-3)
+
+
 def test_candidates_without_a_current_have_failed_and_say_why() -> None:
     problem = with_all("na_hh", STEP)
     parameters = np.repeat(problem.model.values()[:, None], 4, axis=1)

@@ -18,6 +18,7 @@ from channelfit.scoring.kernels.clamp_rows import (
 )
 from channelfit.scoring.kernels.derivatives import Definitions, derivatives
 from channelfit.scoring.kernels.printer import assignments
+from channelfit.scoring.kernels.tangent_tables import STEEPEST
 
 
 class ClampRates(ClampRows):
@@ -25,6 +26,7 @@ class ClampRates(ClampRows):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._n_slopes = 0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -143,8 +145,13 @@ class ClampRates(ClampRows):
         return f"flag{row}"
 
     def _inside(self, row: int, text: str) -> str:
-        """A derivative of a rate, 0 where the rate is at a bound."""
-        return f"({text})*times{row}" if row < self.n_rates else text
+        """A derivative of a rate, 0 where the rate is at a bound or the slope is no number."""
+        if row >= self.n_rates:
+            return text
+        self._n_slopes += 1
+        self.t.let(f"slope{self._n_slopes}", text)
+        tame = f"{self._absolute()}slope{self._n_slopes}) < {STEEPEST!r}"
+        return self.t.choose(tame, f"slope{self._n_slopes}*times{row}", "0.0")
 
     def _current(self, opens: str, drive: Callable[[int], str]) -> Current:
         return Current(self.model, self.terms, opens, drive)
