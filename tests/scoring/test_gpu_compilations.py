@@ -20,6 +20,7 @@ from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import DeviceArray, HostCupy
 from support.places import ROOT
+from support.truths import slow_but
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def shipped(name: str) -> Problem:
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # kernels that do nothing
 @pytest.mark.parametrize(
     ("name", "path", "programs"),
-    [("herg_markov", "stepping", 1), ("na_markov", "stepping", 1), ("model_b", "closed-form", 3)],
+    [("herg_markov", "stepping", 1), ("model_b", "closed-form", 3)],
 )
 def test_simulations_and_scores_of_any_size_take_few_programs(
     idle: HostCupy, name: str, path: str, programs: int
@@ -88,30 +89,21 @@ def test_simulations_and_scores_of_any_size_take_few_programs(
     assert len(idle.cuda.nvrtc.texts) == programs
 
 
-@pytest.mark.parametrize("name", ["herg_markov", "model_b"])
-def test_derivatives_of_any_number_of_candidates_take_one_program(
-    idle: HostCupy, name: str
-) -> None:
-    problem = shipped(name)
-    values = problem.model.values()[:, None]
+def test_derivatives_of_any_number_of_candidates_take_one_program(idle: HostCupy) -> None:
+    problem = shipped("model_b")
     scorer = make_scorer(problem, "cuda")
     for n in (1, 5, 300):
-        scorer.linearize(np.repeat(values, n, axis=1))
+        scorer.linearize(np.repeat(problem.model.values()[:, None], n, axis=1))
     heads = [re.findall(r"#define .*", text)[:6] for text in idle.cuda.nvrtc.texts]
     assert len(heads) == 1, heads
 
 
-@pytest.fixture
-def held() -> tuple[Problem, np.ndarray]:
-    """A problem, and a candidate that meets the data but for rounding: stepping scores it."""
-    problem = shipped("model_a")
-    return problem, problem.model.values()[:, None]
-
-
 def test_only_a_doubted_candidate_waits_for_the_kernel_that_it_needs(
-    device: HostCupy, monkeypatch: pytest.MonkeyPatch, held: tuple[Problem, np.ndarray]
+    device: HostCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem, exact = held
+    """And one that meets the data but for rounding is doubted: stepping scores it."""
+    problem = shipped("model_a")
+    exact = problem.model.values()[:, None]
     asked, go_on = [], threading.Event()
     get, compiled = DeviceArray.get, device.cuda.nvrtc.compileProgram
 
@@ -144,7 +136,10 @@ def test_only_a_doubted_candidate_waits_for_the_kernel_that_it_needs(
     assert np.dtype(np.int32) not in asked
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("herg_beattie", "float32"), ("model_c", "float64")])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    slow_but([("model_a", "float64")], [("herg_beattie", "float32"), ("model_a", "float64")]),
+)
 def test_one_program_for_both_gives_the_bits_of_two(
     device: HostCupy, name: str, dtype: str
 ) -> None:
