@@ -338,9 +338,9 @@ def test_moving_voltage_and_models_without_modes_say_why(backend):
     with pytest.raises(InputError, match="--path closed-form: the command voltage varies"):
         make_scorer(moving, backend, path="closed-form")
     assert make_scorer(moving, backend).path == "stepping"
-    turning = Problem(turning(), held("model_a").experiments)
+    circle = Problem(turning(), held("model_a").experiments)
     with pytest.raises(InputError, match="do not keep detailed balance"):
-        make_scorer(turning, backend, path="modal")
+        make_scorer(circle, backend, path="modal")
 
 
 TURNING = {
