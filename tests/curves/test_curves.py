@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import least_squares, minimize
 
 from channelfit.curves import flags as bits
-from channelfit.curves import lanes, swarm_lanes
+from channelfit.curves import swarm_lanes
 from channelfit.curves.batch import Settings
 from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
@@ -248,33 +248,6 @@ def test_gradient_and_curvature_meet_mpmath(name: str, likelihood: str) -> None:
             assert sums[1 + j, 2] == pytest.approx(float(-slope / 2), rel=1e-8, abs=1e-9)
 
 
-def test_the_text_runs_as_plain_python_too() -> None:
-    """What LLVM makes of the kernels, and what Python makes of them, differ by rounding alone."""
-    curve = replace(load_curve("gaussian"), likelihood="poisson")
-    x = np.linspace(-5, 5, 9)
-    z = np.random.default_rng(5).poisson(3 + 20 * np.exp(-((x - 0.5) ** 2) / 2), (3, 9))
-    data = points(curve, x, z.astype(float))
-    task = Task.of(curve, data)
-    scope: dict[str, Any] = {}
-    exec(compile(cpu_text(curve, data.axes), "text", "exec"), scope)
-    scan = task.scan
-    out = np.empty((3, 4)), np.empty((3, 4)), np.empty((3, 16)), np.empty((3, 4))
-    flags = np.empty(3, np.int64)
-    with np.errstate(all="ignore"):
-        lanes.fit.python(
-            scope["evaluate"], scope["approach"], data.values, np.empty((0, 0)), 0, 1, data.flat,
-            data.lengths, scan.points,
-            scan.side_by_side(lanes.ROWS), scan.norms.astype(np.float32), scan.ones, scan.offset,
-            scan.centered, scan.back, scan.linear,
-            scan.starts, scan.places, task.lower, task.upper, task.width, task.below, 1, 100,
-            1e-12, 1, *out, flags,
-        )  # fmt: skip
-    found = fit_on_cpu(task, 0, 3, covariances=True)
-    assert np.all(np.abs(found.values - out[0]) < 1e-3 * out[1])
-    np.testing.assert_allclose(found.errors, out[1], rtol=1e-4)
-    np.testing.assert_array_equal(found.flags, flags)
-
-
 # --- repeatable, whatever the neighbors ----------------------------------------------------------
 
 
@@ -474,30 +447,6 @@ def test_parameters_that_data_do_not_determine_are_told() -> None:
     found = on_cpu(curve, points(curve, x, 3 * x[None] + np.random.default_rng(1).normal(size=5)))
     assert found.flags[0] & bits.UNDETERMINED
     assert np.isnan(found.errors).all()
-
-
-def test_exponentials_stay_in_their_order() -> None:
-    curve, data = noisy("double_exponential", 200, noise=0.05)
-    found = on_cpu(curve, data)
-    names = [p.name for p in curve.free]
-    fast, slow = found.values[:, names.index("tau_fast")], found.values[:, names.index("tau_slow")]
-    assert np.all((fast < slow) | (found.flags & bits.DISORDERED != 0))
-    assert np.mean(found.flags & bits.DISORDERED != 0) < 0.02
-
-
-def test_fixed_and_nonlinear_remainders_take_part_in_the_scan() -> None:
-    """A curve with a part that no linear parameter scales: its start must be found too."""
-    document = {
-        "inputs": "t",
-        "parameters": {"tau": {"range": [0.1, 100], "scale": "log"}, "a": {}},
-        "curve": "exp(-t/tau) + a*t",
-    }
-    curve = build_curve(document, None)
-    t = np.linspace(0, 20, 50)
-    truth = np.array([[4.0, 0.3], [0.5, -0.2], [30.0, 0.0]])
-    z = curve.values({"t": t[None]}, truth.T[:, :, None])
-    found = on_cpu(curve, points(curve, t, z))
-    np.testing.assert_allclose(found.values, truth, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["exponential", "gaussian", "boltzmann"])

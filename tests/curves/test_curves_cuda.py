@@ -6,12 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event
 
 import numpy as np
 import pytest
 
-from channelfit.curves import batch, cuda
+from channelfit.curves import cuda
 from channelfit.curves import flags as bits
 from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
@@ -174,28 +173,6 @@ def test_several_gpus_share_the_data_sets(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(used) == {0, 1, 2}
     assert one.values.tobytes() == three.values.tobytes()
     assert one.flags.tolist() == three.flags.tolist()
-
-
-def test_the_next_piece_is_fitted_while_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece in hand waits for the one behind it to begin; all are those of a single call."""
-    monkeypatch.setattr(batch, "_SETS", 40)
-    begun = [Event() for _ in range(3)]
-    fit = cuda.Gpus.fit
-
-    def told(self: cuda.Gpus, first: int, last: int) -> Fits:
-        begun[first // 40].set()
-        return fit(self, first, last)
-
-    curve, data = noisy("exponential", 100)
-    whole = cuda.fit_on_gpu(Task.of(curve, data), 0, 100)
-    monkeypatch.setattr(cuda.Gpus, "fit", told)
-    counts: list[int] = []
-    settings = batch.Settings(backend="cuda")
-    for k, piece in enumerate(batch.fit_pieces(curve, [data], settings, counts.append)):
-        assert (piece.first, piece.last) == (40 * k, min(40 * k + 40, 100))
-        assert begun[min(k + 1, 2)].wait(60)
-        assert piece.fits.values.tobytes() == whole.values[piece.first : piece.last].tobytes()
-    assert counts == [40, 80, 100]
 
 
 def test_swarms_fly_alike_on_both_backends(monkeypatch: pytest.MonkeyPatch) -> None:

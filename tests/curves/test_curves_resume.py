@@ -276,29 +276,6 @@ def test_a_full_disk_is_told_and_gone_on_with(small: None, tmp_path: Path) -> No
     assert results(tmp_path / "cut") == results(tmp_path / "whole")
 
 
-def test_what_was_cut_off_before_any_piece_is_begun_again(small: None, tmp_path: Path) -> None:
-    """A mistake in the data leaves nothing; nor does a run that was killed while it read them."""
-    (tmp_path / "bad.npy").write_text("no array")
-    words = ("gaussian", tmp_path / "bad.npy", "--backend", "cpu", "--out", tmp_path / "fits" / "a")
-    assert run(*words).exit_code == 2
-    assert [p.name for p in tmp_path.iterdir()] == ["bad.npy"]
-    folder = tmp_path / "b-unfinished"
-    folder.mkdir()
-    gone = {"state": "running", "process": {"pid": 2**22 - 1, "started": "x"}}
-    from channelfit.results.processes import host
-
-    gone["process"]["host"] = host()
-    (folder / "state.json").write_text(json.dumps(gone))
-    (folder / ".running").touch()
-    refused = run("--resume", tmp_path / "b")
-    assert refused.exit_code == 2
-    assert "nothing to go on with" in refused.stderr
-    assert "begin it again" in refused.stderr
-    words = ("gaussian", array(tmp_path), "--backend", "cpu", "--out", tmp_path / "b")
-    assert run(*words).exit_code == 0
-    assert not folder.exists()
-
-
 def test_a_work_travels_without_its_data(small: None, tmp_path: Path) -> None:
     """An array in a file is mapped anew by each process, which then does the same pieces."""
     data, curve = array(tmp_path, 2_000), load_curve("gaussian")

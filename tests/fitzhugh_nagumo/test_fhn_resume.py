@@ -28,7 +28,6 @@ from channelfit.fitzhugh_nagumo import (
     Run,
     RungeKutta,
     checkpoint,
-    choice,
     simulate,
 )
 from channelfit.fitzhugh_nagumo import equation as eq
@@ -149,29 +148,6 @@ def test_every_scheme_on_a_device_goes_on(
 ) -> None:
     make, steps = ON_GPU[name]
     assert goes_on(lambda: make(dtype), tmp_path / "kept", **steps) >= len(TIMES)
-
-
-def test_what_auto_had_tried_is_not_tried_again(tmp_path: Path) -> None:
-    """Each solution that it makes has its own frames."""
-    cable = Cable(81, 1.0)
-    v = eq.gaussian(cable.x, 12)
-
-    def solve(kept: Kept | None) -> Run:
-        solvers = [make(Equation(), cable) for make in (RungeKutta, Chebyshev, CrankNicolson)]
-        return choice.solve(solvers, v, 0, [0, 5.0, 9.0], 1e-4, checkpoints=Checkpoints(kept))
-
-    whole, kept = solve(None), Kept(tmp_path / "kept")
-    same(solve(kept), whole)
-    keys = kept.keys
-    runs = {key[1] for key in keys}
-    assert len(runs) > 3
-    kept.close(keep=False)
-    with pytest.raises(Cut):
-        solve(Cutting(tmp_path / "kept", len(keys) * 2 // 3))
-    kept = Kept(tmp_path / "kept")
-    same(solve(kept), whole)
-    assert kept.keys == keys
-    kept.close(keep=False)
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +21,11 @@ from channelfit.fitzhugh_nagumo import (
     simulate,
 )
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
-from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
-from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda
 from channelfit.reading import memory as free_memory
 from channelfit.reading.errors import InputError
 from support import json_told
 from support.cable_command import run
 from support.cable_truth import truth
-from support.cuda_host import HostCupy
 
 TIMES = np.linspace(0, 40, 21)
 
@@ -204,15 +199,3 @@ def test_frames_that_do_not_fit_are_refused(monkeypatch):
     simulate(Explicit(Equation(), Cable(200)), 0, 0, np.arange(50))
     monkeypatch.setattr(memory, "available", lambda: None)  # a system that does not tell
     simulate(Explicit(Equation(), Cable(2000)), 0, 0, np.arange(50) / 100)
-
-
-@pytest.mark.parametrize("make", [ExplicitCuda, CrankNicolsonCuda, AdaptiveCuda])
-def test_cables_that_do_not_fit_a_gpu_are_refused(monkeypatch, make):
-    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    scheme = make(Equation(a=np.linspace(0, 0.1, 30)), Cable(1000))
-    monkeypatch.setattr(scheme.device, "free_bytes", lambda: 1_000_000)
-    with pytest.raises(InputError, match="memory: 30 cables of 1,000 nodes need .*the GPU has 1.0"):
-        simulate(scheme, 0, 0, [1])
-    monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    assert make(Equation(), Cable()).device.free_bytes() > 10**9

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from channelfit.fitzhugh_nagumo import Cable, Equation, RungeKutta
+from channelfit.fitzhugh_nagumo import Cable, Equation
 from support.cable_truth import rates as independent
 from support.cable_truth import truth
 
@@ -20,31 +20,6 @@ def test_the_peers_rates_are_the_cables() -> None:
     ours = fhn.rates(y, 1, np.empty(42))
     np.testing.assert_allclose(ours[::2], dv, 0, 1e-13)
     np.testing.assert_allclose(ours[1::2], dw, 0, 1e-15)
-
-
-@pytest.mark.parametrize("mirror", [0, 1])
-def test_the_peers_jacobian_is_the_derivative_of_their_rates(mirror: int) -> None:
-    fhn = importlib.import_module("fhn")
-    y, h = np.random.default_rng(2).uniform(-0.2, 1.1, 20), 1e-5
-    band, dense = fhn.jacobian(y, mirror), np.zeros((20, 20))
-    for j in range(20):
-        for i in range(max(0, j - 2), min(20, j + 3)):
-            dense[i, j] = band[2 + i - j, j]
-    steps = h * np.eye(20)
-    columns = [
-        (fhn.rates(y + s, mirror, np.empty(20)) - fhn.rates(y - s, mirror, np.empty(20))) / (2 * h)
-        for s in steps
-    ]
-    np.testing.assert_allclose(dense, np.array(columns).T, 0, 1e-8)
-
-
-@pytest.mark.slow
-def test_the_plain_lines_make_our_steps() -> None:
-    fhn = importlib.import_module("fhn")
-    cable = Cable(201, fhn.DX)
-    v = fhn.impulse(cable.x)
-    ours = RungeKutta(Equation(), cable).advance(v[None], np.zeros((1, 201)), 0.15, 40)[0][0]
-    np.testing.assert_allclose(fhn.plain(v.copy(), 40, 0.15, 1), ours, 0, 1e-13)
 
 
 @pytest.mark.integration
@@ -66,12 +41,3 @@ def test_the_peers_converge_to_the_truth(peer: str) -> None:
                 fhn.by_vode(61, 5.0)(1e-9) if peer == "VODE" else fhn.by_scipy(peer, 61, 5.0)(1e-9)
             )
     np.testing.assert_allclose(found, exact, 0, 1e-6)
-
-
-@pytest.mark.slow
-def test_thomas_and_cyclic_reduction_do_not_differ_on_the_printed_scheme() -> None:
-    """The paper's difference between them is not reproduced: what it saw lies elsewhere."""
-    figures = importlib.import_module("fhn_figures")
-    for row in figures.thomas_and_cyclic_reduction((1.05,)):
-        assert row.value < 1e-12
-        assert "at most 0" in row.note or "at most 1" in row.note

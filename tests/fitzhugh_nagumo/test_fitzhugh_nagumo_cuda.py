@@ -1,7 +1,6 @@
 """The GPU's kernels, run on this machine's processor or, with `-m gpu`, on a GPU."""
 
 import importlib
-import json
 import re
 import sys
 
@@ -225,18 +224,3 @@ def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
     assert len([name for name in rows if name.startswith("Runge-Kutta")]) == 10
     assert max(apart) < 1e-4
     assert len([name for name in rows if "against one cuSPARSE solve" in name]) == 6
-
-
-@pytest.mark.integration
-def test_wall_times_are_drawn(device, monkeypatch, tmp_path):
-    """Figures 5, 6, 13 and 14 at sizes that mean nothing, with cuSPARSE left out."""
-    benchmark = importlib.import_module("fhn_wall_times")
-    monkeypatch.setattr(benchmark, "SIZES", (300, 700))
-    monkeypatch.setattr(benchmark, "steps_for", lambda n: 2)
-    monkeypatch.setattr(benchmark, "cusparse", lambda *_: 1.0)
-    monkeypatch.setattr(sys, "argv", ["fhn_wall_times.py", "--folder", str(tmp_path)])
-    benchmark.main()
-    figures = json.loads((tmp_path / "fhn_wall_times.json").read_text())["series"]["seconds"]
-    assert [len(lines) for lines in figures.values()] == [4, 4, 5, 6]
-    assert all(min(seconds) > 0 for lines in figures.values() for seconds in lines.values())
-    assert (tmp_path / "fhn_figure_5_6_13_14.png").stat().st_size > 10_000

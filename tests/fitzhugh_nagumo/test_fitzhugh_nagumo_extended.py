@@ -5,7 +5,7 @@ import pytest
 
 from channelfit.fitzhugh_nagumo import Cable, Equation, Explicit, Pulse, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.adaptive import Adaptive, _step, _weights
+from channelfit.fitzhugh_nagumo.adaptive import Adaptive
 from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
 from support.cable_truth import ENDS
 from support.truths import in_turns
@@ -19,18 +19,6 @@ def test_a_tolerance_of_nothing_is_the_uniform_grid(ends):
     uniform = simulate(Explicit(Equation(), cable), v, 0, [4, 10], dt=0.1)
     np.testing.assert_allclose(ours.v, uniform.v, 0, 1e-13)
     assert ours.facts["mean_nodes"] == 301
-
-
-def test_second_derivatives_of_parabolas_are_exact_at_any_spacing():
-    at = np.array([0, 1, 3, 7, 8, 16, 18])
-    x = 0.5 * at
-    v, out, rows = 0.1 + 0.02 * x**2, np.zeros(9), np.zeros((4, 7))
-    w, left, right, push = rows
-    _weights(at, 7, left, right, np.empty(0), push)
-    wide = np.pad(v, 1)
-    _step(wide, w, out, left, right, push, 7, np.array([0.1, 2, 0.01, 1.5, 0.5, 1e-3]))
-    rate = (out[1:-1] - v) / 1e-3 - v * (1 - v) * (v - 0.1)
-    np.testing.assert_allclose(rate[1:-1], 1.5 * 0.04, 1e-9)
 
 
 def test_curvature_needs_fewer_nodes_for_the_same_wave():

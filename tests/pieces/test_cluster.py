@@ -190,38 +190,6 @@ def test_another_error_says_where_it_was(two: Cluster) -> None:
     assert "toy_work.py" in caught.value.__notes__[0]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
-def test_a_worker_keeps_the_memory_that_it_frees() -> None:
-    """Else each array is made of pages that the system has to clear, as Dask would have it."""
-    program = """
-import resource, sys, threading
-import numpy as np
-from channelfit.pieces.on_worker import keep_freed_memory
-
-def fill():
-    for _ in range(100):
-        np.ones(2**20)  # 8 MB
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    thread = threading.Thread(target=fill)  # as workers of Dask do pieces
-    thread.start()
-    thread.join()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-at_first = faults()
-keep_freed_memory()
-print(at_first, faults())
-"""
-    for threshold, kept in (("65536", True), ("131072", False)):  # a user's own choice stays
-        told = os.environ | {"MALLOC_TRIM_THRESHOLD_": threshold, "NUMPY_MADVISE_HUGEPAGE": "0"}
-        ran = subprocess.run(
-            [sys.executable, "-c", program], env=told, check=True, capture_output=True, text=True
-        )
-        before, after = map(int, ran.stdout.split())
-        assert (after < before / 4) == kept
-
-
 # --- workers that go, hang, or differ ------------------------------------------------------------
 
 
@@ -267,17 +235,6 @@ def test_a_piece_that_ends_every_worker_is_an_error(
         with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*end of worker.*mem"):
             done(cluster, work, 40)
     assert work.begun(1) == 3
-
-
-def test_what_workers_have_is_forgotten_with_them(two: Cluster, tmp_path: Path) -> None:
-    """Else it would grow with each work and each worker, and a new worker at an old address would
-    count as one that has channelfit."""
-    most = clusters.on_worker.MOST_WORKS
-    for seconds in np.arange(most + 3) / 1e4:
-        done(two, Toy(seconds=seconds), 4)
-    done(two, Toy(seconds=0.1, folder=tmp_path, faults={2: "killed"}), 30)
-    assert two.taken.keys() <= two._call(nthreads(two)).keys()
-    assert {len(works) for works in two.taken.values()} <= set(range(1, most + 1))
 
 
 def test_another_version_is_refused_with_the_difference(two: Cluster) -> None:
@@ -397,20 +354,6 @@ def worker(port: int, *more: str, path: Path = ROOT, protocol: str = "tcp") -> A
     address = f"{protocol}://127.0.0.1:{port}"
     words = ("--nthreads", "1", "--no-dashboard", "--death-timeout", "20", *more)
     return started("worker", address, *words, path=path)
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_late_takes_part(tmp_path: Path) -> None:
-    port = free_port()
-    work = Toy(seconds=0.1, folder=tmp_path)
-    with scheduler(port), worker(port):
-        with open_cluster(f"tcp://127.0.0.1:{port}") as cluster:
-            coming = cluster(work, keys(60))
-            first = dict([next(coming)])
-            with worker(port):
-                found = first | dict(coming)
-    assert len({int(a["where"][0]) for a in found.values()}) == 2
-    assert table(found) == table(done(Here(), Toy(), 60))
 
 
 @pytest.mark.slow

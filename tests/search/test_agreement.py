@@ -160,12 +160,6 @@ def test_words_for_starts(best, costs, said):
     assert found.endswith("another seed may end elsewhere") != (best == 4.0)
 
 
-def test_costs_that_only_rounding_tells_apart_are_the_same():
-    found = agreement(1e-25, np.array([1e-25, 5e-25, 8e-24]), 3, floor=1e-23)
-    assert found.arrived == 3
-    assert found.lowest == (1e-25,)
-
-
 @pytest.mark.integration
 def test_the_command_says_whether_starts_agree(file, tmp_path):
     """Two starts a round can never be the three that are wanted in the first."""

@@ -178,15 +178,6 @@ def test_many_blocks_reduce_to_one_elite():
     assert device.best.tolist() == [200_000 / n]
 
 
-def test_fewer_or_more_candidates_than_the_population_may_be_told():
-    host, device = Genetic(4, 50, 5, 0.5, 0.1), on_host(4, 50, 5, 0.5, 0.1)
-    for n in (20, 90, 50):
-        candidates = np.random.default_rng(n).random((4, n))
-        host.tell(candidates, costs(n, 0, "some fail"))
-        device.tell(candidates, costs(n, 0, "some fail"))
-        np.testing.assert_array_equal(device.ask(), host.ask())
-
-
 @pytest.mark.parametrize(
     ("architecture", "n_free"),
     slow_but(

@@ -103,14 +103,6 @@ def test_islands_are_searches_of_their_own() -> None:
     np.testing.assert_array_equal(asked[:, 0], alone)
 
 
-def test_starting_points_are_dealt_out_in_blocks() -> None:
-    points = np.linspace(0, 1, 3 * 40).reshape(3, 40)
-    asked = make_optimizer(
-        "swarm", {"population": 30, "islands": 3}, 3, seed=1, initial=points
-    ).ask()
-    np.testing.assert_array_equal(asked[:, :40], points)
-
-
 @pytest.mark.parametrize(
     ("more", "words"),
     [

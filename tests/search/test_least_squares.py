@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares, lsq_linear
 
-from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.machine_code import Kernel
 from channelfit.scoring.scorer import Linearization
 from channelfit.search import least_squares as module
@@ -268,15 +267,6 @@ def test_stop_rules_hold_within_a_round():
     assert "3 generations" in result.stop_reason
     result = hybrid(Residuals(valleys), 4, stop=StopRules(evaluations=100))
     assert result.generations == 1
-
-
-def test_it_says_why_it_ended():
-    assert "agree" in hybrid(Residuals(decays), 4).stop_reason
-
-
-def test_nowhere_to_go():
-    with pytest.raises(InputError, match="no candidate could be scored"):
-        hybrid(Residuals(decays, lambda x: True), 4, scan=20, starts=4)
 
 
 @dataclass(frozen=True)

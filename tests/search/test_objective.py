@@ -222,18 +222,6 @@ def test_what_is_not_allowed_is_not_scored(tmp_path):
         assert (found[..., ~inside] == 0).all()
 
 
-def test_nothing_allowed_and_everything_allowed(tmp_path):
-    objective = objective_of(tmp_path, (1e-30, 1e-29))
-    unit = np.random.default_rng(3).random((5, 7))
-    assert (objective.score(unit).status == 3).all()
-    assert np.isinf(objective.linearize(unit).cost).all()
-    assert objective.scorer.seen == []
-    assert objective.evaluations == 0
-    objective = objective_of(tmp_path, (0, 1e30))
-    assert (objective.score(unit).status == 0).all()
-    assert objective.linearize(unit).curvature.shape == (5, 5, 7)
-
-
 @pytest.fixture
 def cupy(monkeypatch) -> HostCupy:
     module = HostCupy()
@@ -478,22 +466,6 @@ def test_derivatives_are_those_of_the_cost_of_the_best_value(x, y):
     slope = objective.space.slope(objective.physical(unit))[:, 0]
     expected = reduced * slope[:, None] * slope[None, :]
     np.testing.assert_allclose(local.curvature[..., 0], expected, rtol=1e-7, atol=1e-9)
-
-
-def test_solving_on_a_device_gives_the_same(cupy):
-    unit = np.random.default_rng(12).random((2, 50)) * 0.95
-    device, host = solving(), solving().score(unit)
-
-    class OnDevice(Line):
-        def score(self, p: Any) -> Score:
-            found = Line().score(p.get())
-            return Score(cupy.array(found.cost), cupy.array(found.status))
-
-    device.scorer = OnDevice()
-    score = device.score(cupy.array(unit))
-    assert isinstance(score.cost, DeviceArray)
-    np.testing.assert_allclose(score.cost.get(), host.cost, rtol=1e-13)
-    np.testing.assert_array_equal(score.status.get(), host.status)
 
 
 # --- priors --------------------------------------------------------------------------------------

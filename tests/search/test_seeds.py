@@ -21,7 +21,6 @@ from channelfit.reading.errors import InputError
 from channelfit.results.report.result_tables import searched_seeds
 from channelfit.results.resuming import identity
 from channelfit.results.run_folder import Claim
-from channelfit.scoring.cpu import CpuScorer
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.loop import FitResult, optimize
 from channelfit.search.plan import FitPlan
@@ -160,27 +159,6 @@ def test_a_folder_of_pieces_goes_on_with_others_or_alone(plan: FitPlan, tmp_path
         assert lasting(run(plan, folder, again, resume=True)) == whole
         assert not (folder / "pieces.bin").exists()
         assert not (folder / "resume.json").exists()
-
-
-@pytest.mark.integration
-def test_a_run_that_began_alone_goes_on_with_others(
-    plan: FitPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, count, real = lasting(run(plan, tmp_path / "whole", None)), [], CpuScorer.score
-
-    def score(self: CpuScorer, parameters: Any) -> Any:
-        count.append(1)
-        if len(count) == 9:
-            raise KeyboardInterrupt
-        return real(self, parameters)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CpuScorer, "score", score)
-        run(plan, tmp_path / "run", None)
-    assert (tmp_path / "run" / "journal.bin").exists()
-    assert lasting(run(plan, tmp_path / "run", Backwards(), resume=True)) == whole
-    left = {p.name for p in (tmp_path / "run").iterdir()}
-    assert left == {p.name for p in (tmp_path / "whole").iterdir()}
 
 
 @pytest.mark.integration
