@@ -64,11 +64,7 @@ def recorded(kind: str, random: np.random.Generator) -> np.ndarray:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place, random = tmp_path_factory.mktemp("faults"), np.random.default_rng(3)
     np.save(place / "wells.npy", np.array([recorded(kind, random) for kind in KINDS]))
-    segments = [
-        {"hold": 20},
-        {"step": {"values": list(STEPS)}, "for": 80},
-        {"hold": 20},
-    ]
+    segments = [{"hold": 20}, {"step": {"values": list(STEPS)}, "for": 80}, {"hold": 20}]
     protocol = {"name": "steps", "holding": -80, "sampling": H, "segments": segments}
     (place / "steps.yaml").write_text(yaml.safe_dump(protocol))
     model = {
@@ -92,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                         "current": {"columns": "all", "unit": "pA"},
                     },
                 }
-            ],
+            ]
         },
     }
     (place / "kv.yaml").write_text(yaml.safe_dump(model, sort_keys=False))
@@ -140,19 +136,12 @@ def test_noise_is_no_fault_however_many_wells_there_are() -> None:
     assert not [why for one in found for why in doubts(one, {}, ())]
     sure = [abs(one.rundown.value) / one.rundown.error for one in found]
     assert np.mean(np.square(sure)) == pytest.approx(1, abs=0.35)  # errors are as they say
-
-
-def test_what_parameters_can_do_is_no_fault() -> None:
-    made = stretches(np.random.default_rng(1))
+    made = stretches(np.random.default_rng(1))  # and what parameters can do is none
     made.left[:] += 30 * made.slopes[:, 0] - 5 * made.slopes[:, 1]
     assert not doubts(checked(made), {}, ())
-
-
-def test_few_stretches_say_nothing() -> None:
-    found = checked(stretches(np.random.default_rng(1), 60))
-    assert np.isnan(found.slow)
-    assert np.isnan(found.rundown.value)
-    assert doubts(found, {"seal": np.nan, "run_down": np.nan}, ()) == []
+    few = checked(stretches(np.random.default_rng(1), 60))
+    assert np.isnan([few.slow, few.rundown.value]).all()
+    assert doubts(few, {"seal": np.nan, "run_down": np.nan}, ()) == []
 
 
 def test_every_limit_has_its_sentence_and_can_be_replaced() -> None:
@@ -189,9 +178,6 @@ def test_a_leak_that_open_channels_carry_is_no_poor_seal(tmp_path: Path) -> None
         current = 20.0 * (problem.experiments[0].protocol.command() + 85)
         carried = carried_nS(problem, current, problem.values()[:, None])
         assert carried == pytest.approx(20.0 - own)  # the model's own leak is no channel's
-
-
-# --- what is required ----------------------------------------------------------------------------
 
 
 def required(folder: Path, entries: Any) -> Path:

@@ -18,20 +18,19 @@ from channelfit.batch.families import families
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.masks_cuda import CudaOwnMasks
 from channelfit.batch.search import Settings
-from channelfit.batch.table import WellTable
 from channelfit.batch.together import CpuTogether, together
 from channelfit.batch.together_cuda import CudaTogether
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem, square_sum, total_weight
-from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.cuda import CudaScorer
-from channelfit.scoring.cuda_tangents import Tangents, ramps_of, rows_of
+from channelfit.scoring.cuda_tangents import ramps_of
 from channelfit.scoring.kernels.cuda_pieces import MOST_STATES
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.machine import gpu
@@ -40,7 +39,6 @@ from channelfit.scoring.scorer import Linearization
 from channelfit.search.plan import FitPlan
 from support.cuda_host import HostCupy, compile_with_nvrtc
 from support.differences import errors, on_the_grid, stairs
-from support.plate_folder import called
 from support.schemes import (
     MODELS,
     PROTOCOLS,
@@ -106,6 +104,15 @@ FAMILIES: dict[str, Callable[[], Problem]] = {
     "na_hh, everything": lambda: scored("na_hh"),
 }
 QUICK = list(FAMILIES)[:2]
+#: All are compared on a real GPU; a played one takes minutes for those of everything.
+EVERYWHERE = [
+    (QUICK[1], "played"),
+    *(
+        pytest.param(name, "played", marks=pytest.mark.slow)
+        for name in (QUICK[0], "leak, everything")
+    ),
+    *(pytest.param(name, "real", marks=pytest.mark.gpu) for name in FAMILIES),
+]
 
 
 @cache
@@ -130,10 +137,7 @@ def _arrays(found: Any) -> list[np.ndarray]:
     return [getattr(found, field.name) for field in dataclasses.fields(found)]
 
 
-# --- as scorers of one well each -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", slow_but(QUICK, FAMILIES))
+@pytest.mark.parametrize(("name", "device"), EVERYWHERE, indirect=["device"])
 def test_candidates_are_compared_with_their_own_wells(name: str, device: str) -> None:
     problems, parameters, well = plate(name)
     plated = together_of(problems)
@@ -152,7 +156,7 @@ def test_candidates_are_compared_with_their_own_wells(name: str, device: str) ->
     assert values.cost == pytest.approx(truth.cost, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", slow_but(QUICK[:1], FAMILIES))
+@pytest.mark.parametrize(("name", "device"), EVERYWHERE, indirect=["device"])
 def test_every_candidate_against_every_well(name: str, device: str) -> None:
     """Products with data give the costs of all pairs, and the same as on the CPU."""
     problems, parameters, _ = plate(name)
@@ -183,8 +187,6 @@ def test_every_candidate_against_every_well(name: str, device: str) -> None:
         assert cost[ok] == pytest.approx(truth.cost[ok], rel=1e-9)
 
 
-# --- ramps in pieces -----------------------------------------------------------------------------
-
 RAMPS = from_yaml(
     segments=[
         {"hold": 1},
@@ -194,10 +196,9 @@ RAMPS = from_yaml(
         {"hold": 2},
     ]
 )
-#: Schemes of three states, one with a cycle, and of five with a leak.
+#: Schemes of three states, and of five with a leak.
 IN_PIECES = {
     "model_b": lambda: of("model_b", RAMPS),
-    "cycle": lambda: of("cycle", RAMPS),
     "herg_markov": lambda: leaking(of("herg_markov", RAMPS)),
 }
 
@@ -236,7 +237,8 @@ def by_finer_pieces(problem: Problem, parameters: np.ndarray) -> Linearization:
     return found
 
 
-@pytest.mark.parametrize("name", slow_but(["herg_markov"], IN_PIECES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_PIECES)
 def test_ramps_in_pieces(name: str, device: str) -> None:
     """The costs of the reference, which steps, the derivatives of threads that step, and closer
     those of the CPU by finer pieces."""
@@ -259,6 +261,7 @@ def test_ramps_in_pieces(name: str, device: str) -> None:
     same_bits(test, plated.linearize(parameters[:, [4]], well[[4]]), [4])
 
 
+@pytest.mark.slow
 def test_a_candidate_that_pieces_do_not_follow_is_stepped(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +285,7 @@ def test_a_candidate_that_pieces_do_not_follow_is_stepped(
     same_bits(plain, Linearization(*(a[..., [0, 3]] for a in _arrays(test))), [0, 3])
 
 
+@pytest.mark.slow
 def test_masks_of_their_own_cut_ramps_in_pieces(device: str) -> None:
     problems = with_own_masks(of("model_b", RAMPS), 4)
     plated, well = CudaOwnMasks(problems), np.arange(8) % 4
@@ -296,12 +300,13 @@ def test_masks_of_their_own_cut_ramps_in_pieces(device: str) -> None:
         assert own.cost == pytest.approx(ReferenceScorer(problem).score(parameters[:, mine]).cost)
 
 
-def test_nvrtc_accepts_pieces() -> None:
-    """Also those of the largest scheme that a block has room for."""
-    for states in (3, MOST_STATES):
-        source = CudaTangentSource(build_model(chain_of(states), None))
-        assert source.takes_pieces
-        log = compile_with_nvrtc(source.specialized(8, True, True, True), "sm_90", OPTIONS)
+@pytest.mark.parametrize("states", slow_but([3], [3, MOST_STATES]))
+def test_nvrtc_accepts_the_text(states: int) -> None:
+    """Also the pieces of the largest scheme that a block has room for."""
+    source = CudaTangentSource(build_model(chain_of(states), None))
+    assert source.takes_pieces
+    for architecture, more in (("sm_70", ()), ("sm_90", (True, True))):
+        log = compile_with_nvrtc(source.specialized(8, True, *more), architecture, OPTIONS)
         assert "error" not in log
     assert not CudaTangentSource(build_model(chain_of(MOST_STATES + 1), None)).takes_pieces
 
@@ -319,18 +324,14 @@ def test_pieces_need_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ramps_of(of("model_b", RAMPS), 0)
 
 
-# --- company does not show -----------------------------------------------------------------------
-
-
 def same_bits(one: Any, other: Any, which: Any = slice(None)) -> None:
     for a, b in zip(_arrays(one), _arrays(other), strict=True):
         assert np.array_equal(a[..., which], b, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", slow_but(QUICK[1:], QUICK))
-def test_not_a_bit_depends_on_company(name: str, device: str) -> None:
+def test_not_a_bit_depends_on_company(device: str) -> None:
     """Chunks, other candidates, other wells: a candidate's numbers stay what they are."""
-    problems, parameters, well = plate(name)
+    problems, parameters, well = plate(QUICK[1])
     whole = together_of(problems)
     truth, values = whole.linearize(parameters, well), whole.score(parameters, well)
     across = whole.across(parameters, (0,))
@@ -353,42 +354,6 @@ def test_not_a_bit_depends_on_company(name: str, device: str) -> None:
         assert alone.squares[0] == whole.squares[w]
 
 
-def test_little_memory_makes_launches_smaller(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A candidate at a time in the least of memories, all at once in a large one: the same bits."""
-    problems, parameters, well = plate(QUICK[1])
-    sizes: list[int] = []
-    trace = Tangents.trace
-
-    def seen(self: Tangents, given: Any) -> Any:
-        sizes.append(given.shape[1])
-        return trace(self, given)
-
-    monkeypatch.setattr(Tangents, "trace", seen)
-    found = []
-    for free, expected in ((1, [1] * 11), (10**9, [11])):
-        one = together_of(problems)
-        one.__dict__["_free"] = free
-        sizes.clear()
-        found.append(one.linearize(parameters, well))
-        assert sizes == expected
-    same_bits(*found)
-
-
-def test_the_memory_that_ten_thousand_wells_take(device: str) -> None:
-    """The staircase at 0.2 ms with five states: what the docstring says that a candidate takes."""
-    staircase = load_protocol(MODELS.parent / "protocols" / "staircase.yaml")
-    protocol = dataclasses.replace(staircase, sampling_ms=0.2)
-    recording = Recording(protocol.times_ms, np.zeros((1, 77_000)), np.ones((1, 77_000)))
-    problem = Problem(model_named("herg_markov"), (Experiment(protocol, recording),))
-    ramps = ramps_of(problem, 0)
-    rows, way = rows_of(problem, ramps), Tangents(problem, ramps=ramps)
-    assert (rows.n_rows, rows.n_compressed, len(way.free)) == (2527, 1810, 15)
-    assert [len(ramp.lengths) for ramp in ramps.values()] == [22, 20]
-    launch = way.bytes_a_candidate * (1 << 14)
-    targets = 10_000 * rows.n_compressed * 8
-    assert launch + 2 * targets < 0.4 * 78e9
-
-
 def test_a_plate_of_many_wells(device: str) -> None:
     """More wells than recordings are compressed at once, more than a block has threads."""
     protocol = stairs([65])
@@ -405,18 +370,15 @@ def test_a_plate_of_many_wells(device: str) -> None:
     assert across.with_data == pytest.approx(truth.with_data, rel=1e-9, abs=1e-6)
 
 
-@pytest.mark.parametrize("n", [0, 1])
-def test_few_or_no_candidates(n: int, device: str) -> None:
+def test_few_or_no_candidates(device: str) -> None:
     plated = together_of(wells_of(of("leak", stairs([65])), 3))
-    parameters, well = np.ones((2, n)), np.full(n, 2)
-    shapes = [a.shape for a in _arrays(plated.linearize(parameters, well))]
-    assert shapes == [(n,), (n,), (2, n), (2, 2, n)]
-    assert plated.score(parameters, well).cost.shape == (n,)
-    shapes = [a.shape for a in _arrays(plated.across(parameters, (0,)))]
-    assert shapes == [(n,), (n, 2, 2), (n, 2, 3)]
-
-
-# --- masks of their own --------------------------------------------------------------------------
+    for n in (0, 1):
+        parameters, well = np.ones((2, n)), np.full(n, 2)
+        shapes = [a.shape for a in _arrays(plated.linearize(parameters, well))]
+        assert shapes == [(n,), (n,), (2, n), (2, 2, n)]
+        assert plated.score(parameters, well).cost.shape == (n,)
+        shapes = [a.shape for a in _arrays(plated.across(parameters, (0,)))]
+        assert shapes == [(n,), (n, 2, 2), (n, 2, 3)]
 
 
 def with_own_masks(problem: Problem, n: int) -> list[Problem]:
@@ -442,10 +404,9 @@ def with_own_masks(problem: Problem, n: int) -> list[Problem]:
     return found
 
 
-@pytest.mark.parametrize("name", ["na_hh", pytest.param("model_b", marks=pytest.mark.slow)])
-def test_masks_of_their_own_share_launches(name: str, device: str) -> None:
+def test_masks_of_their_own_share_launches(device: str) -> None:
     """Costs and derivatives are those of one scorer for each well, with its own samples."""
-    problems = with_own_masks(of(name, PROTOCOLS["steps"], stairs([130, 77])), 4)
+    problems = with_own_masks(of("na_hh", PROTOCOLS["steps"], stairs([130, 77])), 4)
     plated, well = CudaOwnMasks(problems), np.arange(12) % 4
     parameters = candidates(problems[0].model, 12, seed=5)
     test, values = plated.linearize(parameters, well), plated.score(parameters, well)
@@ -463,9 +424,6 @@ def test_masks_of_their_own_share_launches(name: str, device: str) -> None:
     same_bits(test, CudaOwnMasks(problems, 5).linearize(parameters, well))
     with pytest.raises(ValueError, match="scanned with one that they share"):
         plated.across(parameters)
-
-
-# --- failures ------------------------------------------------------------------------------------
 
 
 def test_a_bad_candidate_leaves_its_neighbors_alone(device: str) -> None:
@@ -502,10 +460,6 @@ def test_what_is_refused(device: str) -> None:
     silent = Problem(model_named("leak"), (dataclasses.replace(experiment, weight=0.0),))
     with pytest.raises(InputError, match="nothing to score"):
         together_of([silent])
-
-
-def test_a_clamp_is_refused_with_a_way_out(device: str) -> None:
-    experiment = of("leak", stairs([65])).experiments[0]
     clamped = dataclasses.replace(experiment, clamp=Clamp())
     with pytest.raises(InputError, match="--backend cpu takes others"):
         together_of([Problem(model_named("leak"), (clamped,))])
@@ -524,17 +478,6 @@ def test_a_family_goes_to_the_gpu_where_one_walk_serves_it(device: str) -> None:
             truth = ReferenceScorer([*problems, *masked][w]).score(parameters)
             assert one.score(parameters, np.full(2, k)).cost == pytest.approx(truth.cost, rel=1e-9)
 
-
-# --- the text ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("architecture", ["sm_70", "sm_90"])
-def test_nvrtc_accepts_the_text(architecture: str) -> None:
-    source = CudaTangentSource(model_named("model_b"))
-    assert "error" not in compile_with_nvrtc(source.specialized(8, True), architecture, OPTIONS)
-
-
-# --- whole fits ----------------------------------------------------------------------------------
 
 GATE = {
     "name": "gate",
@@ -566,12 +509,17 @@ def noisy_plate(n: int) -> tuple[FitPlan, list[Problem]]:
     return FitPlan(problems[0], "least-squares", {}, {}, {}, Path()), problems
 
 
-def test_wells_with_masks_of_their_own_are_fitted_as_on_the_cpu(
-    device: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_plate_is_fitted_as_on_the_cpu(
+    masked: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All descents of all wells in the same launches."""
+    """Every well to the same values, errors and flags, from scan to intervals.
+
+    All candidates come in the same launches, also those of wells with masks of their own.
+    """
     plan, problems = noisy_plate(4)
-    for k, problem in enumerate(problems):
+    for k, problem in enumerate(problems if masked else ()):
         (experiment,) = problem.experiments
         recording = experiment.recording
         assert recording is not None
@@ -580,56 +528,18 @@ def test_wells_with_masks_of_their_own_are_fitted_as_on_the_cpu(
         own = dataclasses.replace(recording, weight=weight)
         problems[k] = Problem(problem.model, (dataclasses.replace(experiment, recording=own),))
     launches: list[int] = []
-    linearize = CudaOwnMasks.linearize
+    kind = CudaOwnMasks if masked else CudaTogether
+    linearize = kind.linearize
 
-    def seen(self: CudaOwnMasks, given: np.ndarray, well: np.ndarray) -> Linearization:
+    def seen(self: Any, given: np.ndarray, well: np.ndarray) -> Linearization:
         launches.append(len(np.unique(well)))
         return linearize(self, given, well)
 
-    monkeypatch.setattr(CudaOwnMasks, "linearize", seen)
+    monkeypatch.setattr(kind, "linearize", seen)
     found = fit_wells(plan, problems, Settings(backend="cuda", scan=64, starts=4))
     assert max(launches) == 4
     truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64, starts=4))
     assert found.cost == pytest.approx(truths.cost, rel=1e-9)
     assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
-    assert found.quality.tolist() == truths.quality.tolist()
-
-
-def test_a_plate_is_fitted_as_on_the_cpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every well to the same values, errors and flags, from scan to intervals.
-
-    All candidates come in the same launches: six wells take few more of these than one does.
-    """
-    plan, problems = noisy_plate(6)
-    launches: list[int] = []
-    trace = Tangents.trace
-
-    def seen(self: Tangents, given: Any) -> Any:
-        launches.append(given.shape[1])
-        return trace(self, given)
-
-    monkeypatch.setattr(Tangents, "trace", seen)
-    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64, starts=4))
-    assert max(launches) >= 6 * 4
-    of_six = len(launches)
-    launches.clear()
-    fit_wells(plan, problems[:1], Settings(backend="cuda", scan=64, starts=4))
-    assert of_six < 3 * len(launches)
-    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64, starts=4))
-    assert found.cost == pytest.approx(truths.cost, rel=1e-9)
-    assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
     assert found.errors == pytest.approx(truths.errors, rel=1e-4)
     assert found.quality.tolist() == truths.quality.tolist()
-
-
-@pytest.mark.usefixtures("plate")
-def test_the_command_fits_a_plate_on_a_gpu(device: str) -> None:
-    """The same table as on the CPU, to a share of the standard errors."""
-    for backend in ("cuda", "cpu"):
-        told = called("fit.yaml", "plate", "--out", backend, "--chunk", "12", "--backend", backend)
-        assert "12 wells: 12 ok" in told.stdout
-    found, truth = (WellTable.read(Path(name)) for name in ("cuda", "cpu"))
-    for name in ("a", "z", "b", "g"):
-        errors = truth[f"{name}_error"].astype(float)
-        assert np.abs((found[name] - truth[name]) / errors).max() < 1e-3
-        np.testing.assert_allclose(found[f"{name}_error"].astype(float), errors, rtol=1e-3)

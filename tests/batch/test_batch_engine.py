@@ -109,9 +109,6 @@ def from_values(plan: FitPlan, problem: Problem, rounds: int) -> tuple[np.ndarra
     return values[:, 0], float(scorer.rescore(values).cost[0])
 
 
-# --- scorers --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("plan", ["little", "leaky"])
 def test_costs_and_derivatives_are_those_of_each_well_alone(plan, request):
     plan = request.getfixturevalue(plan)
@@ -284,20 +281,6 @@ def test_across_is_what_whole_traces_say(leaky):
     assert not found.status.any()
 
 
-def test_a_mask_of_its_own_is_a_family_of_its_own(little):
-    problems, _ = wells_of(little, 3)
-    weight = np.ones_like(current_of(problems[1]))
-    weight[0, 8:15] = 0
-    spoiled = current_of(problems[1]).copy()
-    spoiled[0, 8:15] = 1e4
-    problems[1] = with_currents(problems[1], [spoiled], weight)
-    found = together(problems, "cpu")
-    assert [wells.tolist() for wells, _ in found] == [[0, 2], [1]]
-    fits = fit_wells(little, problems, SETTINGS)
-    for problem, cost in zip(problems, fits.cost, strict=True):
-        assert cost == pytest.approx(alone(little, problem)[1], rel=1e-7)
-
-
 def masked_each(problems):
     """The wells, in each of which other samples are spoiled and do not count."""
     found = []
@@ -338,15 +321,14 @@ def test_masks_with_little_in_common_are_searched_apart(little):
         assert fits.cost[w] == pytest.approx(alone(little, problem)[1], rel=1e-6)
 
 
-def test_wells_with_other_parameters_are_refused(little):
+def test_wells_with_other_parameters_and_no_wells_are_refused(little):
     problems, _ = wells_of(little, 2)
     parameters = tuple(replace(p, upper=2 * p.upper) for p in little.problem.model.parameters)
     problems[1] = replace(problems[1], model=replace(little.problem.model, parameters=parameters))
     with pytest.raises(InputError, match="recording 2 has other parameters"):
         fit_wells(little, problems, SETTINGS)
-
-
-# --- fits -----------------------------------------------------------------------------------------
+    with pytest.raises(InputError, match="no recording"):
+        fit_wells(little, [], SETTINGS)
 
 
 @pytest.mark.parametrize("plan", ["little", "leaky"])
@@ -398,25 +380,35 @@ def spoiled_among(problems) -> list[Problem]:
     nan[1, 7] = np.nan
     bad = [nan, np.zeros(shape), np.full(shape, 3.0)]
     wells = [with_currents(problems[0], [b]) for b in bad]
-    masked = with_currents(problems[0], [current_of(problems[0])], np.zeros(shape))
-    return [wells[0], problems[0], wells[1], *problems[1:], wells[2], masked]
+    one = np.zeros(shape)
+    one[0, 20] = 1
+    masked = [with_currents(problems[0], [current_of(problems[0])], w) for w in (0 * one, one)]
+    return [wells[0], problems[0], wells[1], *problems[1:], wells[2], *masked]
 
 
 def test_wells_without_a_usable_recording_fail_alone(little):
     problems, _ = wells_of(little, 3)
     good = fit_wells(little, problems, SETTINGS)
     fits = fit_wells(little, spoiled_among(problems), SETTINGS)
-    assert fits.quality.tolist() == ["failed", "ok", "failed", "ok", "ok", "failed", "failed"]
-    assert (
-        fits.reason[0] == f"1 of {current_of(problems[0]).size} samples that count are not finite"
-    )
-    assert fits.reason[2] == "every sample of the recording is 0 pA"
-    assert fits.reason[5] == "every sample of the recording is 3 pA"
-    assert fits.reason[6] == "no sample of the recording counts"
+    assert fits.quality.tolist() == ["failed", "ok", "failed", "ok", "ok", *["failed"] * 3]
+    size = current_of(problems[0]).size
+    assert fits.reason[[0, 2, 5, 6, 7]].tolist() == [
+        f"1 of {size} samples that count are not finite",
+        "every sample of the recording is 0 pA",
+        "every sample of the recording is 3 pA",
+        "no sample of the recording counts",
+        "1 samples cannot determine 4 parameters",
+    ]
     assert same_bits(fits.take(np.array([1, 3, 4])), good)
-    failed = fits.take(np.array([0, 2, 5, 6]))
+    failed = fits.take(np.array([0, 2, 5, 6, 7]))
     assert np.isnan(failed.values).all()
     assert np.isnan(failed.cost).all()
+    arrays = fits.arrays()  # as which they travel
+    assert all(a.dtype.kind in "fiu" for a in arrays.values())
+    again = WellFits.of(arrays)
+    assert same_bits(fits, again)
+    assert again.names == fits.names
+    assert same_bits(joined([again.take(np.arange(2)), again.take(np.arange(2, 8))]), fits)
 
 
 def same_bits(one: WellFits, other: WellFits) -> bool:
@@ -424,38 +416,19 @@ def same_bits(one: WellFits, other: WellFits) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def test_a_well_of_noise_alone_is_no_trouble_to_the_others(little):
-    problems, _ = wells_of(little, 2)
-    noise = 3 * np.random.default_rng(5).standard_normal(current_of(problems[0]).shape)
+def test_without_exchange_a_fit_depends_on_its_well_alone(little):
+    problems, _ = wells_of(little, 11)
     settings = replace(SETTINGS, exchange=False)
-    fits = fit_wells(little, [*problems, with_currents(problems[0], [noise])], settings)
-    assert same_bits(fits.take(np.arange(2)), fit_wells(little, problems, settings))
-    assert fits.quality[2] == "check"
-
-
-def test_without_exchange_a_fit_depends_on_its_well_alone(leaky):
-    problems, _ = wells_of(leaky, 11)
-    settings = replace(SETTINGS, exchange=False)
-    fits = fit_wells(leaky, problems, settings)
+    fits = fit_wells(little, problems, settings)
     some = np.array([10, 3])
-    again = fit_wells(leaky, [problems[k] for k in some], settings)
+    again = fit_wells(little, [problems[k] for k in some], settings)
     assert same_bits(fits.take(some), again)
     for k in (0, 10):
-        assert same_bits(fits.take(np.array([k])), fit_wells(leaky, [problems[k]], settings))
+        assert same_bits(fits.take(np.array([k])), fit_wells(little, [problems[k]], settings))
 
 
-def test_the_number_of_threads_changes_nothing(leaky, monkeypatch):
-    problems, _ = wells_of(leaky, 3)
-    fits = []
-    for cores in (1, 3):
-        for module in (together_module, fits_module, costs_module, least_squares_module):
-            monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
-        fits.append(fit_wells(leaky, problems, SETTINGS))
-    assert same_bits(*fits)
-
-
-def test_how_many_wells_are_judged_at_once_changes_nothing(leaky, monkeypatch):
-    problems, _ = wells_of(leaky, 5)
+def test_threads_and_how_many_wells_are_judged_at_once_change_nothing(little, monkeypatch):
+    problems, _ = wells_of(little, 5)
     fits, judged = [], []
     all_of = fits_module._Judge.all
     monkeypatch.setattr(
@@ -463,9 +436,11 @@ def test_how_many_wells_are_judged_at_once_changes_nothing(leaky, monkeypatch):
         "all",
         lambda self, well, *a: judged.append(len(well)) or all_of(self, well, *a),
     )
-    for held in (1, 3 * current_of(problems[0]).size, fits_module._HELD):
+    for held, cores in ((1, 1), (3 * current_of(problems[0]).size, 3), (fits_module._HELD, 2)):
         monkeypatch.setattr(fits_module, "_HELD", held)
-        fits.append(fit_wells(leaky, problems, SETTINGS))
+        for module in (together_module, fits_module, costs_module, least_squares_module):
+            monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
+        fits.append(fit_wells(little, problems, SETTINGS))
     assert judged == [1, 1, 1, 1, 1, 3, 2, 5]
     assert same_bits(fits[0], fits[1])
     assert same_bits(fits[0], fits[2])
@@ -479,22 +454,6 @@ def test_the_seed_decides_where_a_search_begins(little):
     assert same_bits(one, same)
     assert not same_bits(one, other)
     assert one.cost == pytest.approx(other.cost, rel=1e-6)
-
-
-def test_a_recording_of_one_sample_fails_with_a_reason(little):
-    problems, _ = wells_of(little, 1)
-    weight = np.zeros_like(current_of(problems[0]))
-    weight[0, 20] = 1
-    fits = fit_wells(
-        little, [with_currents(problems[0], [current_of(problems[0])], weight)], SETTINGS
-    )
-    assert fits.quality.tolist() == ["failed"]
-    assert fits.reason.tolist() == ["1 samples cannot determine 4 parameters"]
-
-
-def test_no_recording_is_refused(little):
-    with pytest.raises(InputError, match="no recording"):
-        fit_wells(little, [], SETTINGS)
 
 
 def test_a_parameter_at_a_bound_is_told(little):
@@ -552,15 +511,6 @@ def test_a_misfit_as_fast_as_the_channel_is_no_noise(tmp_path, protocol):
     assert "the misfit is large" in fits.reason[1]
 
 
-def test_a_current_of_the_wrong_sign_is_told_as_a_misfit_too(little):
-    problems, _ = wells_of(little, 2)
-    problems[1] = with_currents(problems[1], [-current_of(problems[1])])
-    fits = fit_wells(little, problems, SETTINGS)
-    assert fits.quality.tolist() == ["ok", "check"]
-    assert fits.reason[1].startswith("no current: ")
-    assert "; the misfit is large" in fits.reason[1]
-
-
 def test_rounding_is_no_misfit_of_currents_that_were_simulated(little):
     problems, _ = wells_of(little, 1, noise=0.0)
     current = current_of(problems[0]).copy()
@@ -594,7 +544,7 @@ def test_priors_fixed_parameters_and_bounds_on_rates_count(tmp_path):
         solve="auto",
         rates_within={"range": ["1e-4 1/ms", "0.2 1/ms"], "voltages": ["-80 mV", "40 mV"]},
     )
-    problems, _ = wells_of(plan, 2)
+    problems, _ = wells_of(plan, 1)
     fits = fit_wells(plan, problems, SETTINGS)
     assert fits.names == ("a", "b", "g")
     for w, problem in enumerate(problems):
@@ -630,43 +580,22 @@ def test_wells_under_a_clamp_are_fitted_one_by_one(tmp_path):
         assert fits.cost[w] == pytest.approx(alone(plan, problem)[1], rel=1e-6)
 
 
-def test_fits_travel_as_arrays(little):
-    problems, _ = wells_of(little, 2)
-    fits = fit_wells(little, spoiled_among(problems), SETTINGS)
-    arrays = fits.arrays()
-    assert all(a.dtype.kind in "fiu" for a in arrays.values())
-    again = WellFits.of(arrays)
-    assert same_bits(fits, again)
-    assert again.names == fits.names
-    assert same_bits(joined([again.take(np.arange(2)), again.take(np.arange(2, 6))]), fits)
-
-
 def test_intervals_hold_the_truth_as_often_as_they_say(little):
-    problems, truth = wells_of(little, 80, noise=8.0, seed=3)
+    problems, truth = wells_of(little, 50, noise=8.0, seed=3)
     fits = fit_wells(little, problems, SETTINGS)
     inside = (fits.lower <= truth.T) & (fits.upper >= truth.T)
-    assert 0.92 < inside.mean() < 0.98
+    assert 0.91 < inside.mean() < 0.99
     assert np.all(fits.quality == "ok")
 
 
-def test_intervals_can_be_left_out(little):
-    problems, _ = wells_of(little, 1)
-    fits = fit_wells(little, problems, replace(SETTINGS, intervals=False))
-    assert np.isfinite(fits.values).all()
-    assert np.isnan(fits.errors).all()
-    assert np.isnan(fits.lower).all()
-
-
-def test_progress_is_told_stage_by_stage(little):
+def test_progress_is_told_and_intervals_can_be_left_out(little):
     problems, _ = wells_of(little, 3)
     told = []
-    fit_wells(little, problems, SETTINGS, told.append)
-    assert list(dict.fromkeys(p.stage for p in told)) == [
-        "scanning",
-        "refining",
-        "exchanging",
-        "judging",
-    ]
+    fits = fit_wells(little, problems, replace(SETTINGS, intervals=False), told.append)
+    assert np.isfinite(fits.values).all()
+    assert np.isnan([fits.errors, fits.lower]).all()
+    stages = list(dict.fromkeys(p.stage for p in told))
+    assert stages == ["scanning", "refining", "exchanging", "judging"]
     assert all(p.done <= p.wells == 3 for p in told)
     assert told[-1].done == 3
 
@@ -703,10 +632,14 @@ def test_no_current_is_judged_beside_the_leak_and_not_where_a_misfit_is_large(le
 
 
 def test_a_well_without_a_current_is_told_in_one_sentence(little):
-    problems, _ = wells_of(little, 3)
+    problems, _ = wells_of(little, 4)
     noise = np.random.default_rng(5).normal(0, 1.0, current_of(problems[1]).shape)
     problems[1] = with_currents(problems[1], [noise])
+    problems[3] = with_currents(problems[3], [-current_of(problems[3])])
     fits = fit_wells(little, problems, SETTINGS)
+    assert fits.reason[3].startswith("no current: ")
+    assert "; the misfit is large" in fits.reason[3]
+    fits = fits.take(np.arange(3))
     told = "no current: the fit explains the recording no better than zero does"
     assert fits.reason[1] == told
     assert fits.quality[1] == "check"

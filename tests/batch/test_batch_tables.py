@@ -23,7 +23,7 @@ from channelfit.batch.recordings import (
     metadata,
 )
 from channelfit.batch.sheets import read_sheet
-from channelfit.batch.table import Column, WellTable, joined, kinds_of_reasons, texts
+from channelfit.batch.table import Column, WellTable, joined, texts
 from channelfit.batch.where import chosen
 from channelfit.reading.errors import InputError
 
@@ -57,9 +57,6 @@ def some_table() -> WellTable:
     )
 
 
-# --- where ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("condition", "wanted"),
     [
@@ -73,8 +70,6 @@ def some_table() -> WellTable:
         ("seal > '500 MOhm'", ["A02", "B01"]),
         ("500 < seal <= 900", ["A02"]),
         ("g >= 1000 pS", ["A01", "A02"]),
-        ("g < 5", ["A01", "A02"]),
-        ("g != 5", ["A01", "A02"]),
         ("not g < 5", ["B01"]),
         ("well in ['A01', 'B01']", ["A01", "B01"]),
         ("well not in ('A01', 'B01')", ["A02"]),
@@ -85,22 +80,18 @@ def some_table() -> WellTable:
         ("reason == ''", ["A01"]),
         ("`gmax[cell 1]` > 1.5 nS", ["A02", "B01"]),
         ("g == `gmax[cell 1]`", ["A01", "A02"]),
-        ("seal > -1", ["A01", "A02", "B01"]),
         ("g > -1 nS", ["A01", "A02"]),
-        ("rate > 500 1/s", ["A02"]),
         ("rate > 0.5/ms", ["A02"]),
         ("rate in [0.3 /ms, 3]", ["A01"]),
         ("quality == 'nS 5 and'", []),
         ("g/`gmax[cell 1]` == 1", ["A01", "A02"]),
         ("g - 500 pS < 1", ["A01"]),
-        ("2*g > 3 nS", ["A02"]),
         ("1/g < 0.75", ["A02"]),
         ("g/(g - g) > 0", []),
         ("abs(g - 1.5 nS) < 0.6", ["A01", "A02"]),
         ("-g < -1.5 nS", ["A02"]),
         ("well == 'a1'", ["A01"]),
         ("well in ['B1', 'a02']", ["A02", "B01"]),
-        ("well != 'A1'", ["A02", "B01"]),
     ],
 )
 def test_conditions_choose_rows(condition: str, wanted: list[str]) -> None:
@@ -113,9 +104,7 @@ def test_conditions_choose_rows(condition: str, wanted: list[str]) -> None:
     [
         ("qualty == 'ok'", 'no column "qualty"; did you mean quality? There are: well, g, seal'),
         ("quality = 'ok'", "write == to compare"),
-        ("quality", "is no comparison"),
         ("g > 'many'", "g is a number"),
-        ("quality == 3", "quality is text"),
         ("quality < 'ok'", "has no order"),
         ("g < seal", "g is in nS, seal in MOhm"),
         ("g == quality", "a number and a text"),
@@ -126,28 +115,21 @@ def test_conditions_choose_rows(condition: str, wanted: list[str]) -> None:
         ("well in 'A01'", "a list was expected after in"),
         ("3 in reason", "a text was expected before in"),
         ("'x' in g", "may be in a column of text"),
-        ("g > ", "is not a condition"),
         ("", "is not a condition"),
         ("g is 3", "can be compared with"),
         ("__import__('os').system('echo 1') == 0", "is no column, number or text"),
-        ("[x for x in ().__class__.__bases__]", "is no comparison"),
-        ("(lambda: g)() > 1", "is no column, number or text"),
         ("g.__class__ == 3", "is no column, number or text"),
         ("g + 1 mV > 2", 'g is in nS, which "mV" is not'),
         ("g + seal > 2", "g + seal adds what is in nS and MOhm"),
         ("g*seal > 2 nS", 'g * seal has no unit of one name; leave "nS" out'),
         ("g/g > 2 nS", "g / g has no unit"),
         ("g + well > 2", "well is text, with which nothing can be computed"),
-        ("abs('x') > g", "is text, with which nothing can be computed"),
         ("abs(g, g) > 1", "is no column, number or text"),
-        ("max(g) > 1", "is no column, number or text"),
         ("g**9**9**9 > 1", "are the arithmetic that there is"),
-        ("g % 2 > 1", "are the arithmetic that there is"),
         ("+".join(["g"] * 999) + " > 1", "nested more than 100 deep"),
         ("g if g > 1 else g", "is no comparison"),
         ("f'{g}' == 'x'", "is no column, number or text"),
         ("g > 1\x00", "is not a condition"),
-        ("g > True", "is no column, number or text"),
         ("(" * 3000 + "g > 1" + ")" * 3000, "longer than"),
         ("(" * 2000 + "g > 1" + ")" * 2000, "is not a condition"),
         ("not " * 1000 + "g > 1", ""),
@@ -185,19 +167,6 @@ def test_comparisons_are_those_of_numbers(values: list[float], limit: float, sig
         assert found.tolist() == wanted
     both = chosen(f"x {sign} {limit!r} or not x {sign} {limit!r}", table)
     assert both.all()
-
-
-names = st.text(st.characters(exclude_characters="'\\", exclude_categories=["Cs", "Cc"]))
-
-
-@given(st.lists(names, min_size=1, max_size=6))
-def test_any_text_of_a_table_can_be_asked_for(values: list[str]) -> None:
-    table = WellTable({"x": texts(values)})
-    found = chosen(f"x == '{values[0]}'", table)
-    assert found.tolist() == [v == values[0] for v in values]
-
-
-# --- the table -----------------------------------------------------------------------------------
 
 
 def test_a_table_comes_back_to_the_bit(tmp_path: Path) -> None:
@@ -251,10 +220,7 @@ def test_tables_are_joined_by_the_names_of_their_columns() -> None:
     second = WellTable({"well": texts(["b"]), "t": texts(["z"])})
     both = joined([first, second])
     assert list(both["well"]) == ["a", "b"]
-    assert both.rows() == [
-        {"well": "a", "x": 1.0, "t": ""},
-        {"well": "b", "x": None, "t": "z"},
-    ]
+    assert both.rows() == [{"well": "a", "x": 1.0, "t": ""}, {"well": "b", "x": None, "t": "z"}]
     with pytest.raises(InputError, match="in one table and text"):
         joined([first, WellTable({"x": texts(["y"])})])
 
@@ -273,9 +239,6 @@ def test_a_damaged_table_is_refused(text: str, told: str, tmp_path: Path) -> Non
     (tmp_path / "wells-columns.json").write_text('{"x": {"kind": "number"}}')
     with pytest.raises(InputError, match=told):
         WellTable.read(tmp_path)
-
-
-# --- recordings ----------------------------------------------------------------------------------
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -299,14 +262,17 @@ def test_a_folder_a_pattern_and_files_give_the_same_wells(tmp_path: Path) -> Non
     found = find_recordings([tmp_path / "p"], ONE)
     assert wells(found) == wanted
     assert [(r.row, r.column) for r in found[1:4]] == [("A", 2), ("A", 10), ("P", 24)]
+    assert wells(chosen_by_name(found, ["cell_7", "a2"])) == ["cell_7", "A02"]
+    with pytest.raises(InputError, match="no well .A09."):
+        chosen_by_name(found, ["A09"])
 
 
-def test_two_recordings_of_a_well_are_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "plate-A13-before.csv.gz", "plate-A13-after.csv.gz")
-    with pytest.raises(InputError, match="two recordings are of the well A13.*before"):
-        find_recordings([tmp_path], ONE)
-    (only,) = find_recordings([tmp_path / "*before*"], ONE)
-    assert only.well == "A13"
+def test_names_that_steer_a_terminal_are_shown_by_their_codes(tmp_path: Path) -> None:
+    touch(tmp_path, "\x1b[31mred.csv", "<script>alert(1)<.csv")
+    found = find_recordings([tmp_path], ONE)
+    assert wells(found) == ["\\x1b[31mred", "<script>alert(1)<"]
+    assert "\x1b" not in "".join(metadata(found)["file"])
+    assert Path(found[0].file).read_text() == "1\n2\n"
 
 
 @pytest.mark.parametrize("name", ["x-A25.csv", "x-Q01.csv", "xA01.csv", "A01-B02.csv", "A00.csv"])
@@ -325,11 +291,15 @@ def test_what_names_no_well_of_a_plate_is_called_by_its_file(name: str, tmp_path
         (["*.nothing"], "no file fits this pattern"),
         (["empty"], "no recordings in this folder"),
         (["list.csv"], "line 3: no file is named"),
+        (["p-A13-after.csv.gz", "p-A13-before.csv.gz"], "two recordings are of the well A13.*bef"),
+        (["p-A13-after.csv.gz", "one.csv"], "a table of recordings stands alone"),
     ],
 )
 def test_what_names_no_recording_is_refused(given_: list[str], told: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    touch(tmp_path, "p-A13-before.csv.gz", "p-A13-after.csv.gz")
     (tmp_path / "list.csv").write_text("file,x\na.csv,1\n,2\n")
+    (tmp_path / "one.csv").write_text("file\na.csv\n")
     with pytest.raises(InputError, match=told):
         find_recordings([tmp_path / name for name in given_], ONE)
 
@@ -464,13 +434,6 @@ def test_labels_keep_every_character_and_numbers_are_numbers(tmp_path: Path) -> 
     np.testing.assert_array_equal(table["days"], [0, np.nan])
 
 
-def test_a_table_of_recordings_is_not_taken_for_one_of_several(tmp_path: Path) -> None:
-    touch(tmp_path, "a.csv", "b.csv")
-    write_list(tmp_path / "list.csv", [["file"], ["a.csv"]])
-    with pytest.raises(InputError, match="a table of recordings stands alone"):
-        find_recordings([tmp_path / "b.csv", tmp_path / "list.csv"], ONE)
-
-
 def test_a_hostile_workbook_is_refused(tmp_path: Path) -> None:
     bomb = '<!DOCTYPE x [<!ENTITY a "aaaa">]><worksheet>&a;</worksheet>'
     workbook(tmp_path / "a.xlsx", [["file"]], bomb)
@@ -487,14 +450,6 @@ def test_a_hostile_workbook_is_refused(tmp_path: Path) -> None:
     workbook(tmp_path / "c.xlsx", [["file"]], stray)
     with pytest.raises(InputError, match="names a text that is not there"):
         read_sheet(tmp_path / "c.xlsx")
-
-
-def test_names_that_steer_a_terminal_are_shown_by_their_codes(tmp_path: Path) -> None:
-    touch(tmp_path, "\x1b[31mred.csv", "<script>alert(1)<.csv")
-    found = find_recordings([tmp_path], ONE)
-    assert wells(found) == ["\\x1b[31mred", "<script>alert(1)<"]
-    assert "\x1b" not in "".join(metadata(found)["file"])
-    assert Path(found[0].file).read_text() == "1\n2\n"
 
 
 @pytest.mark.parametrize(
@@ -543,22 +498,3 @@ def test_an_array_gives_a_well_for_each_row_or_for_each_of_its_first_axis(tmp_pa
     write_list(tmp_path / "list.csv", [["file", "signal", "well"], ["plate.npy", "2", "D4"]])
     (one,) = find_recordings([tmp_path / "list.csv"], Expected(2))
     assert (one.well, one.columns) == ("D04", ("3", "4"))
-
-
-def test_wells_are_chosen_by_name() -> None:
-    found = [Recorded(well, "f", "f") for well in ("A01", "A02", "cell 3")]
-    assert wells(chosen_by_name(found, ["cell 3", "a1"])) == ["A01", "cell 3"]
-    with pytest.raises(InputError, match="no well .A09."):
-        chosen_by_name(found, ["A09"])
-
-
-def test_reasons_are_counted_by_kind():
-    reasons = [
-        "k12 is at its lower bound; the misfit is large: 4.1 pA, with noise of 1e-1 pA",
-        "the misfit is large: 12 pA, with noise of 2 pA; "
-        "the misfit is large: 1 pA, with noise of 2 pA",
-    ]
-    misfit = "the misfit is large: … pA, with noise of … pA"
-    assert kinds_of_reasons(reasons[0]) == ["k12 is at its lower bound", misfit]
-    assert kinds_of_reasons(reasons[1]) == [misfit]
-    assert kinds_of_reasons("") == []

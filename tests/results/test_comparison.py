@@ -22,6 +22,7 @@ from channelfit.results import comparison
 from channelfit.results.comparison import Contender, file_names, weights
 from support import json_told
 from support.little import save_fit
+from support.places import ROOT
 from support.uncertain import MODEL, STEPS, loaded
 
 NAMES = ("a", "z", "b", "g")
@@ -86,27 +87,14 @@ def test_the_criteria_are_those_of_a_gaussian_likelihood(contenders):
         constant = n * (math.log(2 * math.pi) + 1)
         assert one.aic + constant == pytest.approx(2 * k - 2 * log_likelihood, rel=1e-9)
         assert one.bic + constant == pytest.approx(k * math.log(n) - 2 * log_likelihood, rel=1e-9)
-
-
-def test_a_state_too_many_fits_as_well_and_loses(contenders):
-    true, more = contenders
+        assert list(one.fitted_pA) == ["steps"]  # what was held out is the same data, predicted
+        assert one.predicted_pA == pytest.approx({"late": one.fitted_pA["steps"]})
+    true, more = contenders  # a state too many fits as well and loses
     assert [c.label for c in contenders] == ["true", "more"]
     assert (true.n_parameters, more.n_parameters) == (4, 6)
     assert more.cost <= true.cost * (1 + 1e-6)
     assert true.bic < more.bic
     assert true.cost == pytest.approx(900, rel=0.2)
-
-
-def test_what_was_held_out_is_predicted(contenders):
-    for one in contenders:
-        assert list(one.fitted_pA) == ["steps"]
-        # the same data under the same protocol
-        assert one.predicted_pA == pytest.approx({"late": one.fitted_pA["steps"]})
-
-
-def test_as_is_leaves_the_values_alone(two):
-    for one in contend(two, "cpu", as_is=True):
-        np.testing.assert_array_equal(one.values, one.fit.problem.model.values())
 
 
 def test_weights_are_shares_of_likelihood():
@@ -145,31 +133,15 @@ def test_other_data_are_refused(two, tmp_path, change, words):
         contend([two[0], other], "reference")
     assert words in str(caught.value)
     assert "other.yaml" in str(caught.value)
-
-
-def test_one_fit_is_no_comparison(two):
     with pytest.raises(InputError, match="two or more"):
         contend(two[:1])
-
-
-# --- commands ------------------------------------------------------------------------------------
 
 
 def test_compare_prints_and_draws(two, tmp_path):
     result = run("compare", *two, "--out", tmp_path / "out", "--backend", "cpu")
     assert result.exit_code == 0, result.output
-    for word in (
-        "true",
-        "more",
-        "best",
-        "held out: late",
-        "AIC",
-        "BIC",
-        "a ",
-        "1/ms",
-        "variance explained",
-        "peaks off by",
-    ):
+    shown = "true,more,best,held out: late,AIC,BIC,a ,1/ms,variance explained,peaks off by"
+    for word in shown.split(","):
         assert word in result.stdout
     rows = json.loads((tmp_path / "out" / "comparison.json").read_text())["fits"]
     assert [row["label"] for row in rows] == ["true", "more"]
@@ -182,29 +154,17 @@ def test_compare_prints_and_draws(two, tmp_path):
         # the same recording under the same steps: predicted as well as it is fitted
         assert held_out["peak_error_pA"] == pytest.approx(fitted["peak_error_pA"])
     assert imread(tmp_path / "out" / "comparison.png").std() > 0.01
-
-
-def test_compare_as_json_is_the_file(two, tmp_path):
     result = run("compare", *two, "--out", tmp_path, "--json", "--as-is", "--backend", "cpu")
-    assert json.loads(result.stdout) == json.loads((tmp_path / "comparison.json").read_text())
+    told = json.loads(result.stdout)
+    assert told == json.loads((tmp_path / "comparison.json").read_text())
+    for one in contend(two, "cpu", as_is=True):
+        np.testing.assert_array_equal(one.values, one.fit.problem.model.values())
 
 
 def test_uncertainty_writes_everything(two, tmp_path):
     pytest.importorskip("emcee")
-    result = run(
-        "uncertainty",
-        two[0],
-        "--profiles",
-        "a,g",
-        "--families",
-        8,
-        "--posterior",
-        60,
-        "--out",
-        tmp_path,
-        "--backend",
-        "cpu",
-    )
+    wanted = ("--profiles", "a,g", "--families", 8, "--posterior", 60)
+    result = run("uncertainty", two[0], *wanted, "--out", tmp_path, "--backend", "cpu")
     assert result.exit_code == 0, result.output
     names = {p.name for p in tmp_path.iterdir()}
     pictures = {"uncertainty.png", "profiles.png", "families.png", "posterior.png"}
@@ -220,63 +180,18 @@ def test_uncertainty_writes_everything(two, tmp_path):
     assert found["cost"] < found["cost_before_refining"]
     assert "too short" in result.stdout
     assert "±" in result.stdout
-    refined = run(
-        "uncertainty",
-        tmp_path / "refined.yaml",
-        "--json",
-        "--out",
-        tmp_path / "again",
-        "--backend",
-        "cpu",
-    )
+    again = ("uncertainty", tmp_path / "refined.yaml", "--out", tmp_path / "again")
+    refined = run(*again, "--json", "--backend", "cpu")
     assert json_told.summary(refined.stdout)["cost"] == pytest.approx(found["cost"], rel=1e-6)
 
 
-def test_a_profile_of_nothing_known_is_refused(two, tmp_path):
+def test_what_has_no_uncertainty_is_refused(two, tmp_path):
     result = run("uncertainty", two[0], "--profiles", "gmax", "--out", tmp_path, "--backend", "cpu")
     assert result.exit_code == 2
     assert 'no free parameter "gmax" to profile. There is: a, z, b, g, or all' in result.stderr
-
-
-def test_a_function_has_no_uncertainty(tmp_path):
-    path = tmp_path / "sphere.yaml"
-    path.write_text(
-        "name: sphere\nsizes: {n: 2}\nparameters: {x: {size: n, range: [-1, 1]}}\n"
-        "cost: sum(x[i]**2, i, 1, n)\n"
-    )
-    result = run("uncertainty", path)
+    result = run("uncertainty", ROOT / "models" / "functions" / "sphere.yaml", "--out", tmp_path)
     assert result.exit_code == 2
     assert "a function has no currents" in result.stderr
-
-
-def test_optimize_says_how_sure_it_is(two, tmp_path):
-    out = tmp_path / "run"
-    result = run(
-        "optimize",
-        two[0],
-        "--backend",
-        "cpu",
-        "--optimizer",
-        "genetic",
-        "--population",
-        400,
-        "--generations",
-        60,
-        "--out",
-        out,
-    )
-    assert result.exit_code == 0, result.output
-    assert "±" in result.stdout
-    summary = json.loads((out / "summary.json").read_text())
-    for name in NAMES:
-        row = summary["parameters"][name]
-        assert row["standard_error"] > 0
-        assert row["interval"][0] < row["value"] < row["interval"][1]
-    assert summary["parameters"]["a"]["relative_error"] == pytest.approx(
-        summary["parameters"]["a"]["standard_error"] / summary["parameters"]["a"]["value"], rel=1e-3
-    )
-    assert summary["uncertainty"]["samples"] == 252
-    assert summary["uncertainty"]["correlations"]["matrix"][0][0] == pytest.approx(1)
 
 
 def test_a_preferred_scheme_that_predicts_worse_is_named(contenders):
@@ -290,10 +205,6 @@ def test_a_preferred_scheme_that_predicts_worse_is_named(contenders):
         r"predicts it with 64 pA, more with 41 pA \(root mean square\)",
         told,
     )
-
-
-def test_a_correlation_time_is_in_plain_numbers_and_in_ms(contenders):
     slow = [replace(c, correlation_time=1690.0) for c in contenders]
-    said = comparison.remarks(slow)[0]
-    ms = 1690 * contenders[0].fit.problem.experiments[0].protocol.sampling_ms
-    assert f"up to 1,690 samples ({ms:.3g} ms)" in said
+    ms = 1690 * true.fit.problem.experiments[0].protocol.sampling_ms
+    assert f"up to 1,690 samples ({ms:.3g} ms)" in comparison.remarks(slow)[0]

@@ -25,6 +25,7 @@ from channelfit.reading.documents import dump_yaml, read_json
 from channelfit.reading.errors import InputError
 from channelfit.results.export.digits import cost_of_six_digits
 from channelfit.results.export.kinds import KINDS, exported
+from channelfit.results.export.latex import escaped, named, quantity
 from channelfit.results.export.nmodl import Settings
 from channelfit.results.export.subject import Subject, read_subject, subject_of
 from support.exports import MODELS, WHOLE_CELL, exports, of, simulated, steps, subject
@@ -73,9 +74,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-# --- NMODL
-
-
 def test_the_density_is_the_fitted_conductance_over_the_area() -> None:
     text = exported(subject("na_hh"), "nmodl", WHOLE_CELL)  # 50 nS in 20 pF: 50e-9 S on 2e-5 cm2
     assert re.search(r"gbar = 0\.0025 +\(S/cm2\)", text)
@@ -84,38 +82,28 @@ def test_the_density_is_the_fitted_conductance_over_the_area() -> None:
     assert "gmax" not in text.split("ENDCOMMENT")[2].replace("from gmax", "")
 
 
-SIZES = [
-    ({"current": {"capacitance": "20 pF", "conductance": "2.5 mS/uF"}}, 0.0025),
-    ({"current": {"area": "2000 um2", "conductance": "2.5 mS/cm2"}}, 0.0025),
-    ({"fit": {"clamp": {"membrane_capacitance": "20 pF"}}}, 0.0025),
-    ({"fit": {"clamp": {"membrane_capacitance": "2*cm"}}}, 0.0025),
-    (
-        {"fit": {"experiments": [{"recording": {"current": {"capacitance": "20 pF"}}}]}},
-        0.0025,
-    ),
-]
-
-
-@pytest.mark.parametrize(("given", "density"), SIZES)
-def test_the_size_of_the_cell_is_known_from_model_recording_or_clamp(
-    given: dict[str, Any], density: float
-) -> None:
-    data = {
+def test_the_size_of_the_cell_is_known_from_model_recording_or_clamp() -> None:
+    rate = {"range": [0, 1], "unit": "1/ms", "value": 0.5}
+    cm = {"range": [1, 50], "unit": "pF", "value": 10, "fixed": True}
+    channel: dict[str, Any] = {
         "name": "c",
         "states": ["C", "O"],
         "rates": {"C -> O": "a", "O -> C": "a"},
-        "parameters": {
-            "a": {"range": [0, 1], "unit": "1/ms", "value": 0.5},
-            "cm": {"range": [1, 50], "unit": "pF", "value": 10, "fixed": True},
-        },
-        **{k: v for k, v in given.items() if k != "current"},
-        "current": {"open": ["O"], "conductance": "50 nS", "reversal": "0 mV"}
-        | given.get("current", {}),
+        "parameters": {"a": rate, "cm": cm},
     }
-    text = exported(of(data), "nmodl", Settings())
-    found = re.search(r"gbar = (\S+)", text)
-    assert found is not None
-    assert float(found[1]) == pytest.approx(density, rel=1e-12)
+    current = {"open": ["O"], "conductance": "50 nS", "reversal": "0 mV"}
+    recording = {"recording": {"current": {"capacitance": "20 pF"}}}
+    for more, fit in (
+        ({"capacitance": "20 pF", "conductance": "2.5 mS/uF"}, {}),
+        ({"area": "2000 um2", "conductance": "2.5 mS/cm2"}, {}),
+        ({}, {"clamp": {"membrane_capacitance": "20 pF"}}),
+        ({}, {"clamp": {"membrane_capacitance": "2*cm"}}),
+        ({}, {"experiments": [recording]}),
+    ):
+        data = channel | {"current": current | more} | ({"fit": fit} if fit else {})
+        found = re.search(r"gbar = (\S+)", exported(of(data), "nmodl", Settings()))
+        assert found is not None
+        assert float(found[1]) == pytest.approx(0.0025, rel=1e-12)
 
 
 def test_a_cell_of_unknown_or_contradictory_size_is_refused() -> None:
@@ -156,42 +144,34 @@ def test_a_permeability_takes_the_ions_concentrations() -> None:
     unspecific = exported(of(document("calcium")), "nmodl", WHOLE_CELL)
     assert "ghk(v, ci, 2, 2, " in unspecific
     assert re.search(r"pbar = 1e-05 +\(cm/s\)", unspecific)  # 0.2 um3/ms on 2000 um2
+    several = exported(of(document("sum of all")), "nmodl", replace(WHOLE_CELL, ions=("k=k",)))
+    assert "USEION k READ ek WRITE ik" in several
+    assert "NONSPECIFIC_CURRENT" in several
+    assert "i_leak = g_leak*(v - el)" in several
 
 
-def test_several_currents_have_ions_of_their_own() -> None:
-    data = document("sum of all")
-    with pytest.raises(InputError, match=r"several currents .* say which"):
-        exported(of(data), "nmodl", replace(WHOLE_CELL, ions=("k",)))
-    text = exported(of(data), "nmodl", replace(WHOLE_CELL, ions=("k=k",)))
-    assert "USEION k READ ek WRITE ik" in text
-    assert "NONSPECIFIC_CURRENT" in text
-    assert "i_leak = g_leak*(v - el)" in text
-
-
-BAD_SETTINGS = [
-    ({"ions": ("xy",)}, "charge of the ion xy is not known"),
-    ({"ions": ("Na+",)}, "is no name of an ion"),
-    ({"ions": ("none=na",)}, "no current"),
-    ({"ions": ("na", "k")}, "two ions"),
-    ({"suffix": "hh"}, "mechanism of its own that is called hh"),
-    ({"suffix": "v"}, "cannot name a mechanism"),
-    ({"suffix": "a b"}, "cannot name a mechanism"),
-    ({"suffix": "x{}\nVERBATIM"}, "cannot name a mechanism"),
-    ({"point_process": True}, "leave --capacitance out"),
-]
-
-
-@pytest.mark.parametrize(("given", "message"), BAD_SETTINGS)
-def test_settings_that_cannot_be_are_refused(given: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("na_hh", {"ions": ("xy",)}, "charge of the ion xy is not known"),
+        ("na_hh", {"ions": ("Na+",)}, "is no name of an ion"),
+        ("na_hh", {"ions": ("none=na",)}, "no current"),
+        ("na_hh", {"ions": ("na", "k")}, "two ions"),
+        ("na_hh", {"suffix": "hh"}, "mechanism of its own that is called hh"),
+        ("na_hh", {"suffix": "a b"}, "cannot name a mechanism"),
+        ("na_hh", {"suffix": "x{}\nVERBATIM"}, "cannot name a mechanism"),
+        ("na_hh", {"point_process": True}, "leave --capacitance out"),
+        ("cav31_anwar", {"ions": ("ca",)}, "depend on cai, cao"),
+        ("calcium", {"ions": ("k",)}, "charge of 1, that of the model 2"),
+        ("sum of all", {"ions": ("k",)}, "several currents .* say which"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    name: str, given: dict[str, Any], message: str
+) -> None:
+    found = of(document(name)) if name in DOCUMENTS else subject(name)
     with pytest.raises(InputError, match=message):
-        exported(subject("na_hh"), "nmodl", replace(WHOLE_CELL, **given))
-
-
-def test_an_ion_that_would_contradict_the_rates_or_the_charge_is_refused() -> None:
-    with pytest.raises(InputError, match="depend on cai, cao"):
-        exported(subject("cav31_anwar"), "nmodl", replace(WHOLE_CELL, ions=("ca",)))
-    with pytest.raises(InputError, match="charge of 1, that of the model 2"):
-        exported(of(document("calcium")), "nmodl", replace(WHOLE_CELL, ions=("k",)))
+        exported(found, "nmodl", replace(WHOLE_CELL, **given))
 
 
 def test_celsius_is_neurons_own_where_the_model_has_a_q10() -> None:
@@ -250,9 +230,6 @@ def test_a_cost_of_six_digits_is_told_where_there_is_one() -> None:
     assert "Digits: NEURON keeps six" in exported(long, "nmodl", WHOLE_CELL)
 
 
-# --- of a fit
-
-
 def test_a_fit_tells_data_hash_protocol_error_seed_version_and_intervals(run: Path) -> None:
     import hashlib
 
@@ -274,18 +251,13 @@ def test_a_fit_tells_data_hash_protocol_error_seed_version_and_intervals(run: Pa
     assert f"95 % {low:.5g} to {high:.5g}" in told
     low, high = (5e-5 * x for x in summary["parameters"]["gmax"]["interval"])
     assert f"from gmax, 95 % {low:.5g} to {high:.5g}" in told
-
-
-def test_every_language_has_the_intervals_of_a_fit(run: Path) -> None:
-    found = read_subject(run / "fit.yaml")
-    interval = found.known["a12"].interval
-    assert interval is not None
-    low = f"{interval[0]:.5g}"
-    assert f"95 % interval {low} to" in exported(found, "myokit", Settings())
-    assert f"95 % {low} to" in exported(found, "python", Settings())
-    assert f"{interval[0]:.4g}" in exported(found, "latex", Settings())
+    found = read_subject(run / "fit.yaml")  # and every other language tells them
+    low, high = summary["parameters"]["a12"]["interval"]
+    assert f"95 % interval {low:.5g} to" in exported(found, "myokit", Settings())
+    assert f"95 % {low:.5g} to" in exported(found, "python", Settings())
+    assert f"{low:.4g}" in exported(found, "latex", Settings())
     data = json.loads(exported(found, "json", Settings()))
-    assert data["parameters"]["a12"]["interval_95"] == list(interval)
+    assert data["parameters"]["a12"]["interval_95"] == [low, high]
     assert data["provenance"]["data"][0]["sha256"]
 
 
@@ -319,24 +291,6 @@ def _without_paths(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\S*(cell\.csv|steps\.yaml)", r"\1", text))
 
 
-def test_the_size_of_the_cell_survives_a_fit(tmp_path: Path) -> None:
-    data = cf.Model.load(ROOT / "models" / "model_a.yaml").document
-    data["current"]["capacitance"] = "20 pF"
-    data["parameters"]["gmax"] |= {"unit": "nS/pF", "range": [0, 0.5], "value": 0.25}
-    data["fit"] = {
-        "protocols": [str(ROOT / "protocols" / "activation.yaml")],
-        "surrogate": {"noise": "3 pA", "seed": 1},
-        "stop": {"seconds": 5},
-    }
-    (tmp_path / "m.yaml").write_text(dump_yaml(data))
-    cf.fit(tmp_path / "m.yaml", progress=False).save(tmp_path / "run")
-    text = exported(read_subject(tmp_path / "run"), "nmodl", Settings())
-    found = re.search(r"gbar = (\S+)", text)
-    assert found is not None
-    assert float(found[1]) == pytest.approx(0.25e-3, rel=0.1)
-    assert "20 pF" in text
-
-
 def test_a_parameter_per_cell_asks_for_the_cell() -> None:
     file = ROOT / "models" / "fits" / "nav_iv_two_clamps.yaml"
     with pytest.raises(InputError, match="--cell NAME. Known: 0CP, 80CP"):
@@ -349,9 +303,6 @@ def test_a_parameter_per_cell_asks_for_the_cell() -> None:
     # what only the clamp uses is no part of the channel, and tells how large the cell is
     assert "rs" not in read_subject(file, cell="0CP").values
     assert read_subject(file, cell="0CP").membrane().area_um2 == pytest.approx(1780)
-
-
-# --- Python, JSON, LaTeX
 
 
 def module_of(found: Subject) -> dict[str, Any]:
@@ -430,8 +381,7 @@ def test_the_json_holds_everything_and_says_it_in_the_language_of_models(
             )
 
 
-@pytest.mark.parametrize("v_mV", [-31.0, -5e-4, 12.0, 45.0])
-def test_myokit_has_every_function_of_a_model(v_mV: float) -> None:
+def test_myokit_has_every_function_of_a_model() -> None:
     myokit = pytest.importorskip("myokit")
     rate = "0.3 + tanh(v/17) + exprel(v/9) + abs(v)/40 + sqrt(v*v)/50 + log(2 + v*v/900)"
     rate += " + min(v, 10)/70 + max(v/60, 0) + (0.1 if v < 0 else 0.2)"
@@ -441,9 +391,10 @@ def test_myokit_has_every_function_of_a_model(v_mV: float) -> None:
         of({"name": "all", "gates": {"m": gate}, "current": current}), "myokit", Settings()
     )
     model = myokit.parse_model(text[: text.index("[[protocol]]")])
-    model.get("membrane.pace").set_rhs(v_mV)
-    expected = float(evaluate(parse_expression(rate, ()), {"v": v_mV}))
-    assert model.evaluate_derivatives([0.0]) == pytest.approx([expected], rel=1e-9)
+    for v_mV in (-31.0, -5e-4, 12.0, 45.0):
+        model.get("membrane.pace").set_rhs(v_mV)
+        expected = float(evaluate(parse_expression(rate, ()), {"v": v_mV}))
+        assert model.evaluate_derivatives([0.0]) == pytest.approx([expected], rel=1e-9)
 
 
 def test_exprel_is_explained_beside_the_formulas_that_use_it() -> None:
@@ -452,20 +403,17 @@ def test_exprel_is_explained_beside_the_formulas_that_use_it() -> None:
     assert "exprel" not in exported(subject("herg_markov"), "latex", Settings())
 
 
-def test_names_in_formulas() -> None:
-    from channelfit.results.export.latex import escaped, named, quantity
-
-    assert named("a12") == r"a_{\mathrm{12}}"
-    assert named("alpha") == r"\alpha"
-    assert named("k_C_O") == r"k_{\mathrm{C\_O}}"
-    assert named("gmax") == r"\mathit{gmax}"
-    assert quantity(4.5e-5) == r"4.5 \times 10^{-5}"
-    assert escaped("50 % of a_b & \\x {é} \u202e") == r"50 \% of a\_b \& \textbackslash{}x \{e\} ?"
-
-
-@pytest.mark.parametrize("name", slow_but(QUICK, MODELS))
+@pytest.mark.integration
+@pytest.mark.parametrize("name", QUICK)
 def test_latex_compiles(name: str, tmp_path: Path) -> None:
     _compile(exported(subject(name), "latex", Settings()), tmp_path)
+
+
+def test_names_in_formulas() -> None:
+    names = {"a12": r"a_{\mathrm{12}}", "alpha": r"\alpha", "k_C_O": r"k_{\mathrm{C\_O}}"}
+    assert {name: named(name) for name in names} == names
+    assert quantity(4.5e-5) == r"4.5 \times 10^{-5}"
+    assert escaped("50 % of a_b & \\x {é} \u202e") == r"50 \% of a\_b \& \textbackslash{}x \{e\} ?"
 
 
 def _compile(text: str, folder: Path) -> None:
@@ -477,9 +425,6 @@ def _compile(text: str, folder: Path) -> None:
     assert done.returncode == 0, (folder / "a.log").read_text()[-2000:]
 
 
-# --- hostile names
-
-
 def hostile() -> Subject:
     """A channel in whose every free text is what would break out of each language."""
     data = {
@@ -487,12 +432,8 @@ def hostile() -> Subject:
         "description": HOSTILE,
         "source": HOSTILE,
         "states": ["C", "O", "VERBATIM"],
-        "rates": {
-            "C -> O": "exec*if_",
-            "O -> C": "END",
-            "O -> VERBATIM": "dot",
-            "VERBATIM -> O": "dot",
-        },
+        "rates": {"C -> O": "exec*if_", "O -> C": "END"}
+        | dict.fromkeys(("O -> VERBATIM", "VERBATIM -> O"), "dot"),
         "current": {"open": ["O"], "conductance": "simulate", "reversal": "membrane"},
         "parameters": {
             "exec": {"range": [0, 1], "unit": "1/ms", "value": 0.25},
@@ -554,6 +495,7 @@ def test_hostile_texts_are_inert(kind: str, tmp_path: Path) -> None:
         assert json.loads(text)["provenance"]["source"].startswith("x </script>")
 
 
+@pytest.mark.integration
 def test_hostile_texts_compile_in_neuron() -> None:
     from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
 
@@ -563,24 +505,11 @@ def test_hostile_texts_compile_in_neuron() -> None:
         pytest.skip(str(error))
 
 
-# --- the command
-
-
 def test_the_command_writes_a_file_and_replaces_none(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     model = str(MODELS["na_hh"])
-    call = [
-        "export",
-        model,
-        "--to",
-        "nmodl",
-        "--ion",
-        "na",
-        "--capacitance",
-        "20",
-        "--suffix",
-        "na1",
-    ]
+    call = ["export", model, "--to", "nmodl", "--ion", "na", "--capacitance", "20"]
+    call += ["--suffix", "na1"]
     done = CliRunner().invoke(main, call)
     assert done.exit_code == 0, done.output
     assert done.output.strip() == "na1.mod"
@@ -591,6 +520,8 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path: Path, monkeypatch
     by_ending = CliRunner().invoke(main, ["export", model, "--out", "a.mmt"])
     assert by_ending.exit_code == 0
     assert (tmp_path / "a.mmt").read_text().startswith("[[model]]")
+    with pytest.raises(InputError, match="a function is no channel"):
+        read_subject(ROOT / "models" / "functions" / "sphere.yaml")
 
 
 @pytest.mark.parametrize(
@@ -612,20 +543,3 @@ def test_the_command_refuses(
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_a_function_is_refused() -> None:
-    with pytest.raises(InputError, match="a function is no channel"):
-        read_subject(ROOT / "models" / "functions" / "sphere.yaml")
-
-
-def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: Any) -> None:
-    text = (ROOT / "docs" / "export.md").read_text()
-    (block,) = [b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "cf.export" in b]
-    (tmp_path / "models").symlink_to(ROOT / "models")
-    (tmp_path / "protocols").symlink_to(ROOT / "protocols")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(block, names)
-    assert len(names["times"]) == 50
-    assert names["peak"] < -500

@@ -40,6 +40,11 @@ def test_one_bowl_is_one_family():
     assert one.chi_square[one.best] == one.chi_square.min()
     np.testing.assert_allclose(np.ptp(one.unit, axis=1), 0, atol=1e-6)
     assert [n for _, n in representatives(one)] == [41]
+    random = np.random.default_rng(0)
+    for apart in (0.0, 1e-14, 1e-9):  # fits that coincide
+        unit = found.unit[:, None] + apart * random.standard_normal((2, 30))
+        (one,) = families(found, unit, found.objective.score(unit).cost)
+        assert one.unit.shape[1] == 30
 
 
 def test_a_long_flat_valley_is_one_family():
@@ -85,18 +90,6 @@ def test_two_exponentials_that_can_be_swapped_are_two_families():
     np.testing.assert_allclose(best[0], best[1][::-1], rtol=1e-3)
 
 
-def test_a_sign_that_does_not_count_makes_two_families():
-    found = landscape(
-        lambda p: np.exp(-p[0] * T) + np.exp(-((p[1] - T) ** 2)) + np.cos(3 * T) * p[2] ** 2,
-        [Parameter("a", "", 0, 5), Parameter("b", "", 0, 3), Parameter("c", "", -4, 4)],
-        [0.5, 1.0, 2.0],
-    )
-    two = found_in(found, 60)
-    assert len(two) == 2
-    best = sorted(float(found.objective.physical(f.unit[:, [f.best]])[2, 0]) for f in two)
-    np.testing.assert_allclose(best, [-2, 2], atol=0.1)
-
-
 def test_close_but_separate_valleys_are_told_apart():
     """Two valleys a hundredth of the range from each other, with a wall between."""
     found = landscape(
@@ -109,31 +102,13 @@ def test_close_but_separate_valleys_are_told_apart():
     assert len(families(found, unit, cost)) == 2
 
 
-@pytest.mark.parametrize("apart", [0.0, 1e-14, 1e-9])
-def test_fits_that_coincide_are_one_family(apart):
-    found = landscape(lambda p: p[0] * T + p[1], [Parameter(k, "", -9, 9) for k in "ab"], [1, 2])
-    unit = found.unit[:, None] + apart * np.random.default_rng(0).standard_normal((2, 30))
-    (one,) = families(found, unit, found.objective.score(unit).cost)
-    assert one.unit.shape[1] == 30
-
-
-def test_worse_fits_do_not_count():
-    found = landscape(lambda p: p[0] * T, [Parameter("a", "", -9, 9)], [1.0])
-    unit = np.array([[found.unit[0], found.unit[0] + 0.2]])
-    (one,) = families(found, unit, found.objective.score(unit).cost)
-    assert one.unit.shape == (1, 1)
-
-
-def test_the_medoid_is_in_the_middle():
+def test_worse_fits_do_not_count_and_the_medoid_is_in_the_middle(monkeypatch):
     found = landscape(lambda p: p[0] + 0 * T, [Parameter("a", "", -9, 9)], [1.0])
     error = found.errors[0]
-    unit = found.unit[:, None] + error * np.array([[-1.5, 0.1, -0.2, 0.0, 1.5]])
+    unit = found.unit[:, None] + error * np.array([[-1.5, 0.1, -0.2, 0.0, 1.5, 9.0]])
     (one,) = families(found, unit, found.objective.score(unit).cost)
+    assert np.abs(one.unit - found.unit[0]).max() < 2 * error
     assert one.unit[0, one.medoid] == pytest.approx(found.unit[0], abs=0.11 * error)
-
-
-def test_a_missing_library_is_named_with_its_installation(monkeypatch):
-    found = landscape(lambda p: p[0] * T, [Parameter("a", "", -9, 9)], [1.0])
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(InputError, match=r'pip install "channelfit\[sure\]"'):
         families(found, found.unit[:, None], np.array([found.cost]))

@@ -18,7 +18,6 @@ from channelfit.scoring.neuron.nmodl import is_reserved, nmodl_names, nmodl_text
 from channelfit.scoring.neuron.nmodl_printer import NmodlPrinter
 
 EXPRESSIONS = [
-    ("a*exp(z*v)", "a*exp(z*v)"),
     ("a*exp(-z*v)", "a*exp(-z*v)"),
     ("v - 5", "v - 5"),
     ("65 + v", "v + 65"),
@@ -31,10 +30,8 @@ EXPRESSIONS = [
     ("a**b**2", "a^(b^2)"),
     ("(a + b)**a", "(a + b)^a"),
     ("1/a**2", "1/a^2"),
-    ("sqrt(a)", "sqrt(a)"),
     ("abs(a)", "fabs(a)"),
     ("tanh(a)", "tanh(a)"),
-    ("log(a)", "log(a)"),
     ("min(a, b)", "smaller(a, b)"),
     ("max(a, 0)", "larger(0, a)"),
     ("v/(exp(v/10) - 1)", "10/exprel(v/10)"),
@@ -42,11 +39,11 @@ EXPRESSIONS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), EXPRESSIONS)
-def test_expressions_read_as_people_write_them(text: str, expected: str) -> None:
+def test_expressions_read_as_people_write_them() -> None:
     printer = NmodlPrinter({})
-    expression = remove_singularities(parse_expression(text, ["a", "b", "z", "v"]))
-    assert printer.text(expression) == expected
+    for text, expected in EXPRESSIONS:
+        expression = remove_singularities(parse_expression(text, ["a", "b", "z", "v"]))
+        assert printer.text(expression) == expected
 
 
 def test_a_conditional_becomes_a_function_of_what_a_function_cannot_see() -> None:
@@ -90,13 +87,20 @@ def test_a_scheme_starts_by_detailed_balance_where_it_is_a_tree() -> None:
     assert "O = C*k_C_O/k_O_C" in text
     assert "k_O_C = b*exp(-v/20)" in text
     assert "STEADYSTATE" not in text
-
-
-def test_a_cycle_and_a_one_way_transition_start_by_steadystate() -> None:
     states = ["A", "B", "O"]
     text = nmodl_text(scheme(states, {"A -> B": "a", "B -> O": "a", "O -> A": "a"}, ["a"]))
-    assert "SOLVE scheme STEADYSTATE sparse" in text
+    assert "SOLVE scheme STEADYSTATE sparse" in text  # a cycle of transitions of one way
     assert "~ A <-> B (k_A_B, 0)" in text
+
+
+def test_values_survive_to_the_last_bit_and_a_description_cannot_end_its_comment() -> None:
+    value = 0.1 + 1e-16 + np.pi / 1e7
+    model = scheme(["C", "O"], TWO, ["a", "b"], description="x ENDCOMMENT\nVERBATIM é")
+    text = nmodl_text(model.with_values(np.array([value, 0.5])))
+    line = next(x for x in text.splitlines() if x.strip().startswith("a "))
+    assert float(line.split("=")[1].split()[0]) == value
+    assert text.count("ENDCOMMENT") == 1
+    assert text.isascii()
 
 
 def test_gates_become_derivatives_with_their_powers() -> None:
@@ -176,28 +180,11 @@ def test_names_of_nmodl_and_of_neuron_are_renamed_in_every_role() -> None:
     assert nmodl_names(scheme(["C", "O"], rates, kept)).parameters == {n: n for n in kept}
 
 
-def test_the_description_cannot_end_its_comment() -> None:
-    text = nmodl_text(scheme(["C", "O"], TWO, ["a", "b"], description="x ENDCOMMENT\nVERBATIM é"))
-    assert text.count("ENDCOMMENT") == 1
-    assert text.isascii()
-
-
-def test_values_survive_to_the_last_bit() -> None:
-    value = 0.1 + 1e-16 + np.pi / 1e7
-    model = scheme(["C", "O"], TWO, ["a", "b"]).with_values(np.array([value, 0.5]))
-    line = next(x for x in nmodl_text(model).splitlines() if x.strip().startswith("a "))
-    assert float(line.split("=")[1].split()[0]) == value
-
-
-def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="point_process"):
-        nmodl_text(scheme(["C", "O"], TWO, ["a", "b"]), "artificial_cell")  # type: ignore[arg-type]
-
-
 #: Names that stand in generated code as well, and do no harm there: published files use them.
 HARMLESS = {"n", "T"}
 
 
+@pytest.mark.integration
 def test_no_name_of_the_code_that_nocmodl_writes_is_free_for_a_model(tmp_path: Path) -> None:
     """A definition `usetable` or a state `delta_t` became a macro in the middle of that code."""
     neuron = pytest.importorskip("neuron")

@@ -10,7 +10,11 @@ import pytest
 
 from channelfit.results.report.quality import Quality, explained, pooled, quality
 from channelfit.results.report.result_tables import quality_texts, result_lines
+from channelfit.results.report.traces import fitted
 from channelfit.results.run_folder import json_text
+from channelfit.results.run_summary import rescore
+from channelfit.scoring.reference import ReferenceScorer
+from support.uncertain import loaded
 
 DATA = np.array([[0.0, 10.0, 2.0], [0.0, -4.0, -2.0]])  # mean 1, squares about it 118
 FIT = np.array([[1.0, 8.0, 2.0], [0.0, -5.0, -1.0]])  # off by 1, -2, 0, 0, -1, 1: squares 7
@@ -25,6 +29,18 @@ def test_the_figures_are_those_computed_by_hand():
     # 8 instead of 10, and -5 instead of -4: 2 and 1 off
     assert found.peak_error_pA == pytest.approx(math.sqrt((4 + 1) / 2))
     assert found.peak_error_relative == pytest.approx(math.sqrt(2.5) / 10)
+    mean = np.full_like(DATA, 1.0)
+    assert quality(mean, DATA).variance_explained == pytest.approx(0)
+    assert quality(mean + 5, DATA).variance_explained < 0
+    assert (quality(DATA, DATA).variance_explained, quality(DATA, DATA).peak_error_pA) == (1, 0)
+    # the fit's peak is looked for in the direction of the data's, at whatever time
+    found = quality(np.array([[99.0, 0.0, -101.0]]), np.array([[0.0, 100.0, -99.0]]))
+    assert found.peak_error_pA == pytest.approx(1)
+    for nothing in (Quality(), quality(FIT, DATA, np.zeros_like(DATA)), pooled([])):
+        assert math.isnan(nothing.rms_pA)
+        assert nothing.variance_explained is None
+        assert nothing.rms_relative_to_peak is None
+        assert quality_texts(nothing.as_plain()) == {}
 
 
 def test_weights_count_and_what_is_masked_does_not():
@@ -50,22 +66,6 @@ def test_a_long_baseline_flatters_the_rms_alone():
     assert found.peak_error_relative == 1
 
 
-def test_the_mean_explains_nothing_and_worse_is_negative():
-    mean = np.full_like(DATA, 1.0)
-    assert quality(mean, DATA).variance_explained == pytest.approx(0)
-    assert quality(mean + 5, DATA).variance_explained < 0
-    assert quality(DATA, DATA).variance_explained == 1
-    assert quality(DATA, DATA).peak_error_pA == 0
-
-
-def test_of_baseline_alone_nothing_is_explained():
-    noise = np.random.default_rng(0).normal(0, 5, (4, 1000))
-    found = quality(np.zeros_like(noise), noise)
-    assert abs(found.variance_explained) < 1e-3
-    assert found.rms_pA == pytest.approx(5, rel=0.05)
-    assert 2.5 < found.peak_error_pA / 5 < 4.5
-
-
 @pytest.mark.parametrize("level", [0.0, 0.1, -700.3])
 def test_constant_data_have_no_variance(level):
     """Sums of 0.1 are not exact: rounding must not pass for variance."""
@@ -75,12 +75,6 @@ def test_constant_data_have_no_variance(level):
     assert found.rms_pA == pytest.approx(2)
     assert found.peak_error_pA == pytest.approx(2)
     assert (found.peak_error_relative is None) == (level == 0)
-
-
-def test_the_fits_peak_is_looked_for_where_the_datas_is():
-    """In the direction of the data's peak, at whatever time; not the largest of the other sign."""
-    found = quality(np.array([[99.0, 0.0, -101.0]]), np.array([[0.0, 100.0, -99.0]]))
-    assert found.peak_error_pA == pytest.approx(1)
 
 
 def test_unknown_data_do_not_count_and_an_unknown_fit_is_told():
@@ -100,14 +94,6 @@ def test_unknown_data_do_not_count_and_an_unknown_fit_is_told():
     assert json.loads(json_text(broken.as_plain()))["variance_explained"] is None
 
 
-def test_where_nothing_counts_there_are_no_figures():
-    for nothing in (Quality(), quality(FIT, DATA, np.zeros_like(DATA)), pooled([])):
-        assert math.isnan(nothing.rms_pA)
-        assert nothing.variance_explained is None
-        assert nothing.rms_relative_to_peak is None
-        assert quality_texts(nothing.as_plain()) == {}
-
-
 def test_experiments_are_pooled_by_their_weights():
     """Each about its own mean; one of weight 0 does not count, not even its peak."""
     other = quality(np.array([[3.0, 1.0]]), np.array([[2.0, 4.0]]))  # off by 1, -3
@@ -120,29 +106,13 @@ def test_experiments_are_pooled_by_their_weights():
     assert whole.peak_error_pA == pytest.approx(math.sqrt((4 + 1 + 3 * 1) / (2 + 3)))
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (0.974, "97.4 %"),
-        (0.5, "50 %"),
-        (0.999986, "99.9986 %"),
-        (1.0, "100 %"),
-        (0.0, "0 %"),
-        (-0.351, "-35 %"),
-        (-1e6, "-1e+08 %"),
-        (1 - 1e-12, "over 99.999999 %"),
-    ],
-)
-def test_a_share_is_written_with_the_nines_that_matter(share, text):
-    assert explained(share) == text
+def test_a_share_is_written_with_the_nines_that_matter():
+    shares = {0.974: "97.4 %", 0.5: "50 %", 0.999986: "99.9986 %", 1.0: "100 %", 0.0: "0 %"}
+    shares |= {-0.351: "-35 %", -1e6: "-1e+08 %", 1 - 1e-12: "over 99.999999 %"}
+    assert {share: explained(share) for share in shares} == shares
 
 
 def test_the_screen_and_the_summary_have_them(tmp_path):
-    from channelfit.results.report.traces import fitted
-    from channelfit.results.run_summary import rescore
-    from channelfit.scoring.reference import ReferenceScorer
-    from support.uncertain import loaded
-
     fit = loaded(tmp_path, noise=5.0)
     winner = rescore(fit, ReferenceScorer(fit.problem), fit.problem.model.values())
     experiment = fit.problem.experiments[0]
@@ -153,18 +123,9 @@ def test_the_screen_and_the_summary_have_them(tmp_path):
     assert winner.cost == pytest.approx(np.mean(left**2))
     assert plain["variance_explained"] == pytest.approx(share)
     own = [plain | {"protocol": "steps", "weight": 1.0}] * 2
-    summary = plain | {
-        "cost": winner.cost,
-        "experiments": own,
-        "dtype": "float64",
-        "stop_reason": "",
-        "evaluations": 1,
-        "seconds": 1.0,
-        "candidates_per_second": 1.0,
-        "seed": 0,
-        "settings": {},
-        "failed_candidates": {},
-    }
+    numbers = {"evaluations": 1, "seconds": 1.0, "candidates_per_second": 1.0, "seed": 0}
+    words = {"dtype": "float64", "stop_reason": "", "settings": {}, "failed_candidates": {}}
+    summary = plain | numbers | words | {"cost": winner.cost, "experiments": own}
     text = "\n".join(result_lines(summary))
     assert f"explained  {explained(share)} of the variance" in text
     assert f"peaks      off by {plain['peak_error_pA']:.4g} pA" in text

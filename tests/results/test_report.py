@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
 import hashlib
 import io
 import json
@@ -25,6 +26,7 @@ from channelfit.problem.clamp import Clamp
 from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.report import page_words, step_families
+from channelfit.results.report.page import report_page
 from channelfit.results.report.page_content import run_of, side_by_side
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.page_figures import packed_samples
@@ -38,11 +40,12 @@ from channelfit.results.report.step_families import (
     parts_of,
     time_constant,
 )
-from channelfit.results.report.traces import Page, Traces
+from channelfit.results.report.traces import Traces
 from channelfit.results.report.traces_table import table_names, table_text
 from channelfit.results.run_folder import json_text, page_of
 from support.little import LITTLE
 from support.places import ROOT
+from support.truths import slow_but
 
 LEVELS = np.arange(-80.0, 41.0, 10.0)
 STEPS = Protocol.steps(LEVELS, 40, before=5, after=20, holding=-100, sampling=0.1)
@@ -65,20 +68,6 @@ def relaxing(tau_ms: float, steady: np.ndarray) -> np.ndarray:
     at_end = steady[:, None] * (1 - np.exp(-40 / tau_ms))
     off = at_end * np.exp(-(t - 45) / tau_ms)
     return np.where(t < 5, 0.0, np.where(t < 45, on, off))
-
-
-def test_why_no_conductance_is_measured_is_said():
-    steady = 10.0 * (LEVELS + 90)
-    found = measured(Traces(STEPS, relaxing(4.0, steady)), "the membrane is not at the command")
-    assert isinstance(found, Family)
-    assert found.left_out[0] == "conductance: the membrane is not at the command"
-    assert not [c for c in found.curves if c.name.startswith("conductance")]
-
-
-def test_a_delay_alone_leaves_the_membrane_at_the_command():
-    assert Clamp(delay=sympy.Float(0.2)).holds_command
-    assert not Clamp(series_resistance=sympy.Float(5.0)).holds_command
-    assert not Clamp(offset=sympy.Symbol("shift")).holds_command
 
 
 def test_a_family_of_steps_gives_back_what_it_was_made_from():
@@ -129,21 +118,11 @@ def test_noise_is_no_tail():
     assert values(found, "conductance").max() == 1
 
 
-@pytest.mark.parametrize(
-    ("protocol", "why"),
-    [
-        ("ramp", "1 sweep"),
-        ("herg_sine_wave", "1 sweep"),
-    ],
-)
-def test_what_is_no_family_is_left_out_by_name(protocol, why):
-    command = load_protocol(ROOT / "protocols" / f"{protocol}.yaml")
-    found = measured(Traces(command, np.zeros((command.n_sweeps, command.n_times_max))))
-    assert isinstance(found, str)
-    assert why in found
-
-
-def test_families_that_differ_twice_or_not_at_all_are_none():
+def test_what_is_no_family_says_why():
+    for name in ("ramp", "herg_sine_wave"):
+        command = load_protocol(ROOT / "protocols" / f"{name}.yaml")
+        found = measured(Traces(command, np.zeros((command.n_sweeps, command.n_times_max))))
+        assert "1 sweep" in found
     twice = Protocol.steps(
         [-40, 0, 40], 10, after=10, after_level=[-60, -50, -40], holding=-80, sampling=0.5
     )
@@ -151,6 +130,17 @@ def test_families_that_differ_twice_or_not_at_all_are_none():
     for protocol, why in ((twice, "more than one segment"), (alike, "alike")):
         found = measured(Traces(protocol, np.ones((3, protocol.n_times_max))))
         assert why in found
+    # and a family without a conductance, where the membrane is not at the command
+    assert Clamp(delay=sympy.Float(0.2)).holds_command
+    assert not Clamp(series_resistance=sympy.Float(5.0)).holds_command
+    assert not Clamp(offset=sympy.Symbol("shift")).holds_command
+    steady = Traces(STEPS, relaxing(4.0, 10.0 * (LEVELS + 90)))
+    found = measured(steady, "the membrane is not at the command")
+    assert found.left_out[0] == "conductance: the membrane is not at the command"
+    assert not [c for c in found.curves if c.name.startswith("conductance")]
+    files = [part.file for part in parts_of(measured(steady, -90.0))]
+    assert files[0] == "iv"
+    assert len(set(files)) == len(files)
 
 
 def test_recovery_is_a_family_of_durations():
@@ -222,9 +212,6 @@ def test_samples_that_do_not_count_have_no_part_in_the_autocorrelation():
     assert isinstance(autocorrelation(0 * apart, weight, 1.0), str)
 
 
-# --- tables --------------------------------------------------------------------------------------
-
-
 def test_tables_hold_every_sample_and_no_text_of_a_user():
     current = relaxing(4.0, np.linspace(1, 100, len(LEVELS)))
     data = current + 1
@@ -247,6 +234,34 @@ def test_tables_hold_every_sample_and_no_text_of_a_user():
         expected = (STEPS.command()[k], data[k], weight[k], current[k])
         assert np.allclose(shown, expected, rtol=1e-8, equal_nan=True)
     assert "=1+1" not in text
+    command = load_protocol(ROOT / "protocols" / "recovery.yaml")  # whose sweeps end one by one
+    text = table_text(Traces(command, np.ones((command.n_sweeps, command.n_times_max))))
+    last = text.splitlines()[-1].split(",")
+    assert (last[1:3], last[-1]) == (["", ""], "1")
+    assert not any("data" in head for head in text.splitlines()[0].split(","))
+    assert table_names(1) == ["traces.csv"]
+    assert table_names(2) == ["traces_1.csv", "traces_2.csv"]
+
+
+def test_a_fit_in_python_reports_and_no_cell_of_its_table_is_a_formula(tmp_path):
+    """Whatever a model, a protocol and a cell are called."""
+    evil = "=1+1|'/c calc'!A1"
+    model = cf.Model.from_yaml(yaml.safe_dump({**LITTLE, "description": evil, "source": evil}))
+    steps = cf.Protocol.steps([-40, 0, 40], 20, holding=-80, sampling=1, name=evil)
+    data = cf.simulate(model, steps).current
+    fit = cf.fit(model, steps, data, seed=1, stop={"generations": 2}, progress=False)
+    made = fit.report(tmp_path / "deep" / "page.html", figures=["png"])
+    assert made == tmp_path / "deep" / "page.html"
+    assert (tmp_path / "deep" / "figures" / "traces.png").exists()
+    number = r"-?[\d.]+(e[+-]\d+)?|"
+    for row in csv.reader((tmp_path / "deep" / "traces.csv").open(encoding="utf-8")):
+        for cell in row:
+            assert re.fullmatch(number, cell) or cell.startswith(("time (", "sweep "))
+    fit.report(made)  # which replaces itself
+    with pytest.raises(InputError, match="html"):
+        fit.report(tmp_path / "page.pdf")
+    assert fit.summary["files"][0]["file"] == "an array"
+    assert (fit.save(tmp_path / "run") / "report.html").exists()
 
 
 def test_the_membrane_of_a_clamp_stands_beside_the_command():
@@ -264,37 +279,6 @@ def test_the_membrane_of_a_clamp_stands_beside_the_command():
     drawn = [line.get_ydata() for line in figure.subfigs[0].axes[0].lines]
     assert any(np.array_equal(y, membrane[-1], equal_nan=True) for y in drawn)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["command", "membrane"]
-
-
-def test_a_sweep_that_has_ended_has_empty_cells():
-    command = load_protocol(ROOT / "protocols" / "recovery.yaml")
-    text = table_text(Traces(command, np.ones((command.n_sweeps, command.n_times_max))))
-    last = text.splitlines()[-1].split(",")
-    assert last[1:3] == ["", ""]
-    assert last[-1] == "1"
-    assert not any("data" in head for head in text.splitlines()[0].split(","))
-    assert table_names(1) == ["traces.csv"]
-    assert table_names(2) == ["traces_1.csv", "traces_2.csv"]
-
-
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
-def test_no_cell_of_a_table_is_a_formula(tmp_path, start):
-    """Whatever a model, a protocol and a cell are called."""
-    evil = f"{start}1+cmd|'/c calc'!A1"
-    model = cf.Model.from_yaml(yaml.safe_dump({**LITTLE, "description": evil, "source": evil}))
-    steps = cf.Protocol.steps([-40, 0, 40], 20, holding=-80, sampling=1, name=evil)
-    data = cf.simulate(model, steps).current
-    fit = cf.fit(model, steps, data, seed=1, stop={"generations": 2}, progress=False)
-    fit.report(tmp_path / "report.html")
-    (table,) = tmp_path.glob("traces*.csv")
-    for row in csv.reader(table.open(encoding="utf-8")):
-        for cell in row:
-            assert re.fullmatch(r"-?[\d.]+(e[+-]\d+)?|", cell) or cell.startswith(
-                ("time (", "sweep ")
-            )
-
-
-# --- runs ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -320,7 +304,7 @@ def test_a_run_has_its_report_and_its_tables(folder):
     assert len(text.encode()) < 2e6
 
 
-def test_a_report_is_made_again(folder, tmp_path):
+def test_a_report_is_made_again_and_replaces_nothing_else(folder, tmp_path):
     before = (folder / "report.html").read_text(encoding="utf-8")
     said = CliRunner().invoke(main, ["report", str(folder)])
     assert said.exit_code == 0, said.output
@@ -333,21 +317,20 @@ def test_a_report_is_made_again(folder, tmp_path):
         return re.sub(r"<bdi>[^<]*</bdi>|<svg.*?</svg>|half at[^<]*", "", body, flags=re.DOTALL)
 
     assert words(before) == words(after)
-
-
-def test_a_report_replaces_nothing_but_reports(folder, tmp_path):
     mine = tmp_path / "mine.html"
     mine.write_text("<p>mine</p>", encoding="utf-8")
-    said = CliRunner().invoke(main, ["report", str(folder), "--out", str(mine)])
-    assert said.exit_code == 2
-    assert "no report" in said.stderr
-    assert mine.read_text(encoding="utf-8") == "<p>mine</p>"
-    for wrong, why in ((["--out", "x.txt"], ".html"), (["--figures", "gif"], "pdf, svg, png")):
+    for wrong, why in (
+        (["--out", str(mine)], "no report"),
+        (["--out", "x.txt"], ".html"),
+        (["--figures", "gif"], "pdf, svg, png"),
+    ):
         said = CliRunner().invoke(main, ["report", str(folder), *wrong])
         assert said.exit_code == 2
         assert why in said.stderr
+    assert mine.read_text(encoding="utf-8") == "<p>mine</p>"
 
 
+@pytest.mark.integration
 def test_figures_for_print_have_the_width_of_columns_and_letters(folder, tmp_path):
     out = tmp_path / "report.html"
     arguments = ["report", str(folder), "--out", str(out), "--figures", "pdf,svg"]
@@ -387,19 +370,20 @@ def test_names_are_no_formulas_in_figures(tmp_path):
         assert "$\\frac{1}{0}$ $" in (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
 
 
-def little_run(label: str = "one", noise: float = 2.0):
+@functools.cache
+def little_run():
     """What a report tells of a fit of two states to noisy currents."""
     model = cf.Model.from_yaml(yaml.safe_dump(LITTLE))
     steps = cf.Protocol.steps([-40, -20, 0, 20, 40], 30, before=5, holding=-80, sampling=0.5)
     current = cf.simulate(model, steps).current
     draw = np.random.default_rng(3)
-    data = current + noise * draw.standard_normal(current.shape)
+    data = current + 2.0 * draw.standard_normal(current.shape)
     fit = cf.fit(model, steps, data, seed=1, progress=False)
     facts = facts_of(fit.plan, fit.result, json_text(fit.summary))
-    return run_of(label, page_of(fit.plan, fit._winner, 1), facts)
+    return run_of("one", page_of(fit.plan, fit._winner, 1), facts)
 
 
-def test_the_methods_say_the_numbers_of_the_fit():
+def test_the_methods_say_the_numbers_of_the_fit_and_what_looked_wrong():
     run = little_run()
     text, summary = page_words.methods(run), run.summary
     for said in (
@@ -416,39 +400,26 @@ def test_the_methods_say_the_numbers_of_the_fit():
     assert "\n" not in text
     (first, *_) = page_words.citation(run)
     assert cf.__version__ in first[1]
-
-
-def test_what_looked_wrong_is_told():
-    run = little_run()
-    summary = {
-        **run.summary,
+    agreement = {"independent_starts": 4, "arrived": 1, "wanted": 3, "agree": False}
+    agreement |= {"lowest_costs": [1.0, 2.0], "perfect": False}
+    wrong = {
+        **summary,
         "warnings": [{"place": "data.csv", "value": "clipped", "advice": "look at it"}],
         "strange_rates": ["a rate is strange"],
         "stop_reason": "interrupted",
         "failed_candidates": {"not finite": 7},
-        "agreement": {
-            "independent_starts": 4,
-            "arrived": 1,
-            "wanted": 3,
-            "agree": False,
-            "lowest_costs": [1.0, 2.0],
-            "perfect": False,
-        },
+        "agreement": agreement,
     }
-    told = " ".join(page_words.what_looked_wrong(summary))
-    for said in (
-        "data.csv: clipped; look at it.",
-        "strange",
-        "do not agree",
-        "interrupted",
-        "7 not",
-    ):
+    told = " ".join(page_words.what_looked_wrong(wrong))
+    for said in ("data.csv: clipped; look at it.", "strange", "do not agree", "interrupted"):
         assert said in told
+    assert "7 not" in told
     assert page_words.what_looked_wrong({"parameters": {}}) == []
+    assert "No course of a search" in report_page([replace(run, history=np.empty((0, 4)))])
 
 
 def test_runs_of_one_recording_are_laid_over_each_other():
-    first, other = little_run("a"), little_run("b")
+    first, other = (replace(little_run(), label=label) for label in "ab")
     (shown,) = side_by_side([first, other])
     assert (shown.runs, shown.places) == ((0, 1), (0, 0))
     assert len(shown.traces.results) == 2
@@ -458,51 +429,7 @@ def test_runs_of_one_recording_are_laid_over_each_other():
     assert {"scheme_1", "scheme_2", "traces", "parameters_2", "convergence"} <= set(names)
 
 
-def test_parts_of_a_family_have_files_of_their_own():
-    found = measured(Traces(STEPS, relaxing(4.0, 10.0 * (LEVELS + 90))), -90.0)
-    files = [part.file for part in parts_of(found)]
-    assert files[0] == "iv"
-    assert len(set(files)) == len(files)
-
-
-def test_a_fit_in_python_reports(tmp_path):
-    model = cf.Model.from_yaml(yaml.safe_dump(LITTLE))
-    steps = cf.Protocol.steps([-40, 0, 40], 20, holding=-80, sampling=1)
-    fit = cf.fit(model, steps, cf.simulate(model, steps).current, seed=1, progress=False)
-    made = fit.report(tmp_path / "deep" / "page.html", figures=["png"])
-    assert made == tmp_path / "deep" / "page.html"
-    assert (tmp_path / "deep" / "traces.csv").exists()
-    assert (tmp_path / "deep" / "figures" / "traces.png").exists()
-    fit.report(made)  # which replaces itself
-    with pytest.raises(InputError, match="html"):
-        fit.report(tmp_path / "page.pdf")
-    assert fit.summary["files"][0]["file"] == "an array"
-    saved = fit.save(tmp_path / "run")
-    assert (saved / "report.html").exists()
-
-
-def test_a_function_has_a_report_of_what_applies(tmp_path):
-    out = tmp_path / "f"
-    file = ROOT / "models" / "functions" / "sphere.yaml"
-    arguments = ["optimize", str(file), "--out", str(out), "--quiet", "--set", "fit.stop.seconds=1"]
-    said = CliRunner().invoke(main, arguments)
-    assert said.exit_code == 0, said.output
-    text = (out / "report.html").read_text(encoding="utf-8")
-    assert ">Parameters</h2>" in text
-    assert ">Convergence and agreement of starts</h2>" in text
-    assert ">Scheme</h2>" not in text
-    assert not list(out.glob("traces*"))
-
-
-def test_a_page_without_experiments_or_history():
-    from channelfit.results.report.page import report_page
-
-    run = replace(little_run(), history=np.empty((0, 4)))
-    assert "No course of a search is recorded" in report_page([run])
-    assert Page(()).panels == ()
-
-
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", slow_but(range(0, 40, 4), range(40)))
 def test_a_boltzmann_curve_is_the_one_that_scipy_finds(seed: int) -> None:
     """Curves with noise, whole ones and cut ones, some with a parameter at its bound."""
     random = np.random.default_rng(seed)

@@ -57,20 +57,13 @@ def generation(folder: Path) -> int:
     return state_of(folder).get("generation", 0) if (folder / "state.json").exists() else 0
 
 
-@pytest.mark.parametrize(
-    ("process", "early"),
-    [({"pid": 2**22 + 1, "started": "x"}, True), ({"host": "another"}, False), ({}, False)],
-)
-def test_only_a_run_that_is_known_to_have_ended_was_cut_off_early(
-    process: dict[str, object], early: bool, tmp_path: Path
-) -> None:
+def test_only_a_run_that_is_known_to_have_ended_was_cut_off_early(tmp_path):
     """On another computer it may still go on, which cannot be seen from here."""
-    known = {**this_process(), **process}
-    (tmp_path / "state.json").write_text(json.dumps({"process": known}))
-    assert cut_off_early(tmp_path) is early
-
-
-# --- what a run says ----------------------------------------------------------------------------
+    dead = {"pid": 2**22 + 1, "started": "x"}
+    for process, early in ((dead, True), ({"host": "another"}, False), ({}, False)):
+        known = {"process": {**this_process(), **process}}
+        (tmp_path / "state.json").write_text(json.dumps(known))
+        assert cut_off_early(tmp_path) is early
 
 
 def test_a_finished_run_says_so(tmp_path):
@@ -89,8 +82,10 @@ def test_a_finished_run_says_so(tmp_path):
     assert told["started"] <= told["updated"]
 
 
+@pytest.mark.integration
 @ON_POSIX
-def test_a_run_says_how_far_it_is_until_it_is_killed(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_says_how_far_it_is_until_it_ends(number, tmp_path):
     """Before anything has been compiled, then generation after generation, with medians."""
     out = tmp_path / "out"
     fit = begun(out, *ENDLESS)
@@ -108,27 +103,18 @@ def test_a_run_says_how_far_it_is_until_it_is_killed(tmp_path):
         assert told["parameters"]["gmax"]["unit"] == "nS"
         rows = (out / "history.csv").read_text().splitlines()
         assert all(float(row.split(",")[4]) > 0 for row in rows[1:])
-    finally:
-        fit.kill()
-        fit.communicate()
-    assert state_of(out)["state"] == "running"
-    assert still_runs(state_of(out)["process"]) is False
-
-
-@ON_POSIX
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_says_so(number, code, tmp_path):
-    out = tmp_path / "out"
-    fit = begun(out, *ENDLESS)
-    try:
-        until(lambda: generation(out) > 0)
         fit.send_signal(number)
-        assert fit.wait(120) == code
+        code = fit.wait(120)
     finally:
         fit.kill()
         fit.communicate()
-    assert (state_of(out)["state"], state_of(out)["reason"]) == ("interrupted", "interrupted")
-    assert not (out / ".running").exists()
+    if number == signal.SIGKILL:
+        assert state_of(out)["state"] == "running"
+    else:
+        assert code == 143
+        assert (state_of(out)["state"], state_of(out)["reason"]) == ("interrupted", "interrupted")
+        assert not (out / ".running").exists()
+    assert still_runs(told["process"]) is False
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -153,32 +139,25 @@ def test_a_run_that_breaks_off_says_why(error, state, reason, tmp_path, monkeypa
     assert (told["state"], told["reason"]) == (state, reason)
 
 
-def test_a_fit_that_is_saved_says_that_it_is_finished(tmp_path):
-    found = read_fit(MODEL)
-    assert state_of(found.save(tmp_path / "run"))["state"] == "finished"
-
-
-def test_it_says_which_ranges_are_logarithmic(tmp_path):
+def test_it_says_where_it_works_and_which_ranges_are_logarithmic(tmp_path, monkeypatch):
     plan = read_fit(MODEL).plan
+    claim = Claim(tmp_path / "new")
+    assert state_of(claim.path)["state"] == "running"
+    claim.release()
+    assert not list(tmp_path.iterdir())
+
+    def gone() -> str:  # the folder in which the process works
+        raise FileNotFoundError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getcwd", gone)
+        assert state_of(Claim(tmp_path / "lost").path)["directory"] == ""
     folder = run_folder.RunFolder(Claim(tmp_path / "run"), plan)
     scales = {p.name: p.scale for p in plan.problem.parameters}
     told = state_of(folder.path)["logarithmic"]
     assert told == [name for name, scale in scales.items() if scale == "log"]
     plan = read_fit(MODEL.parent / "herg_beattie.yaml").plan
     assert "p1" in state_of(run_folder.RunFolder(Claim(tmp_path / "b"), plan).path)["logarithmic"]
-
-
-def test_a_claim_without_a_run_leaves_no_state(tmp_path):
-    claim = Claim(tmp_path / "new")
-    assert state_of(claim.path)["state"] == "running"
-    claim.release()
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "old").mkdir()
-    Claim(tmp_path / "old").release()
-    assert not list((tmp_path / "old").iterdir())
-
-
-# --- what it may not cost ------------------------------------------------------------------------
 
 
 def test_a_state_that_cannot_be_written_is_told_once_and_ends_no_fit(tmp_path, monkeypatch):
@@ -231,25 +210,6 @@ def test_writings_that_take_long_become_rare(tmp_path, monkeypatch):
     assert all(later - earlier >= 5.0 for earlier, later in pairwise(states))
 
 
-def test_a_folder_that_is_gone_from_under_a_process_ends_no_fit(tmp_path, monkeypatch):
-    def gone() -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(os, "getcwd", gone)
-    claim = Claim(tmp_path / "run")
-    monkeypatch.undo()
-    assert state_of(claim.path)["directory"] == ""
-
-
-# --- whether a process still runs -----------------------------------------------------------------
-
-
-def test_a_process_is_told_from_a_later_one_with_its_number():
-    here = this_process()
-    assert still_runs(here) is True
-    assert still_runs(here | {"started": "another moment"}) is False
-
-
 def test_a_process_that_has_ended_is_gone_before_its_parent_has_asked_for_it():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     told = {"pid": child.pid, "started": processes._started(child.pid), "host": processes.host()}
@@ -262,21 +222,13 @@ def test_a_process_that_has_ended_is_gone_before_its_parent_has_asked_for_it():
     assert still_runs(told) is False
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"host": "another computer"},
-        {"pid": "1; rm -rf /"},
-        {"pid": -1},
-        {"pid": 0},
-        {"pid": 2**70},
-        {"pid": None},
-        {"started": ""},
-        {"started": None},
-    ],
-)
-def test_of_what_cannot_be_seen_from_here_nothing_is_said(changed):
-    assert still_runs(this_process() | changed) is None
+def test_of_what_cannot_be_seen_from_here_nothing_is_said():
+    here = this_process()
+    assert still_runs(here) is True
+    assert still_runs(here | {"started": "another moment"}) is False
+    changes = [{"host": "another computer"}, {"started": ""}, {"started": None}]
+    for change in [*changes, *({"pid": pid} for pid in ("1; rm -rf /", -1, 0, 2**70, None))]:
+        assert still_runs(here | change) is None
 
 
 def test_a_program_may_have_brackets_in_its_name(tmp_path):

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import signal, stats
 from scipy.optimize import least_squares
 
@@ -17,12 +15,7 @@ from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import parameter_rows
-from channelfit.results.uncertainty.curvature import (
-    count_samples,
-    estimate,
-    peak_pA,
-    undetermined,
-)
+from channelfit.results.uncertainty.curvature import count_samples, estimate, peak_pA, undetermined
 from channelfit.results.uncertainty.noise_spectrum import (
     Spectrum,
     bands_of,
@@ -67,16 +60,15 @@ def test_a_straight_line_has_the_errors_of_linear_regression():
     assert found.sigma_pA == pytest.approx(math.sqrt(squares / 198), rel=1e-9)
     assert found.distance < 1e-5
     assert undetermined(found) == []
-
-
-def test_the_distance_to_the_minimum_is_in_standard_errors():
-    objective, _, best, _ = straight_line()
-    there = estimate(objective, at(objective, *best), 200)
-    error = there.physical_errors[0] * math.sqrt(1 - there.correlations[0, 1] ** 2)
-    off = estimate(
-        objective, at(objective, best[0] + 3 * error, best[1]), 200, None, there.sigma_pA
-    )
-    assert off.distance == pytest.approx(3, rel=1e-6)
+    # the distance to the minimum is in standard errors
+    error = found.physical_errors[0] * math.sqrt(1 - found.correlations[0, 1] ** 2)
+    unit = at(objective, best[0] + 3 * error, best[1])
+    assert estimate(objective, unit, 200, None, found.sigma_pA).distance == pytest.approx(3, 1e-6)
+    objective, _, best, _ = straight_line(n=12)
+    found = estimate(objective, at(objective, *best), 12)
+    assert found.threshold(0.9) == pytest.approx(stats.t.ppf(0.95, 10) ** 2)
+    with pytest.raises(InputError, match="2 samples cannot say how sure 2"):
+        estimate(objective, at(objective, *best), 2)
 
 
 def test_given_noise_and_correlations_scale_the_errors():
@@ -89,32 +81,6 @@ def test_given_noise_and_correlations_scale_the_errors():
     wide = estimate(objective, unit, 200, four_times, 0.7)
     np.testing.assert_allclose(wide.physical_errors, 2 * found.physical_errors, rtol=1e-12)
     assert wide.chi_square(wide.cost + 1) == pytest.approx(found.chi_square(found.cost + 1) / 4)
-
-
-def test_the_threshold_is_that_of_the_exact_interval_of_a_linear_fit():
-    objective, _, best, _ = straight_line(n=12)
-    found = estimate(objective, at(objective, *best), 12)
-    assert found.threshold(0.9) == pytest.approx(stats.t.ppf(0.95, 10) ** 2)
-
-
-def test_conductance_alone_has_the_error_of_a_mean(tmp_path):
-    parameters = {
-        k: v | ({} if k == "g" else {"fixed": True}) for k, v in MODEL["parameters"].items()
-    }
-    fit = loaded(tmp_path, parameters=parameters)
-    scorer = Differences(fit.problem)
-    shape = scorer.simulate(fit.problem.model.values()[:, None])[0][:, :, 0] / 10.0
-    data = fit.problem.experiments[0].recording.current_pA
-    best = np.sum(shape * data) / np.sum(shape**2)
-    n = data.size
-    squares = np.sum((best * shape - data) ** 2)
-    values = fit.problem.model.values()
-    values[-1] = best
-    objective = fit.objective(scorer)
-    assert count_samples(fit.problem) == n
-    found = estimate(objective, at(objective, *values), n)
-    error = math.sqrt(squares / (n - 1) / np.sum(shape**2))
-    np.testing.assert_allclose(found.physical_errors, [0, 0, 0, error], rtol=1e-7)
 
 
 def test_a_log_scale_gives_a_factor():
@@ -197,9 +163,6 @@ def test_200_repeated_experiments_spread_as_the_standard_errors_say(tmp_path):
     assert ((inside > 0.9) & (inside < 0.99)).all()
 
 
-# --- correlated residuals ------------------------------------------------------------------------
-
-
 def with_residuals(fit, residuals: np.ndarray, weight: np.ndarray | None = None):
     """The problem whose recording is off from 0 by residuals (n_sweeps, n_times)."""
     experiment = fit.problem.experiments[0]
@@ -218,37 +181,28 @@ def little(tmp_path_factory):
     return loaded(tmp_path_factory.mktemp("little"))
 
 
-@pytest.mark.parametrize("phi", [0.5, 0.9, 0.98])
+@pytest.mark.parametrize("phi", [0.5, 0.98])
 def test_the_correlation_time_is_that_of_an_autoregression(little, phi):
     random = np.random.default_rng(1)
-    noise = random.standard_normal((3, 30000))
+    noise = random.standard_normal((3, 15000))
     for k in range(1, noise.shape[1]):
         noise[:, k] += phi * noise[:, k - 1]
     time = correlation_time(with_residuals(little, noise), [np.zeros_like(noise)])
-    assert time == pytest.approx((1 + phi) / (1 - phi), rel=0.15)
+    assert time == pytest.approx((1 + phi) / (1 - phi), rel=0.2)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_independent_residuals_are_taken_as_such(little, seed):
-    noise = np.random.default_rng(seed).standard_normal((3, 700))
-    assert correlation_time(with_residuals(little, noise), [np.zeros_like(noise)]) == 1
-
-
-def test_what_is_masked_does_not_correlate(little):
+def test_where_residuals_do_not_correlate_and_where_a_misfit_does(little):
+    """Independent ones, masked ones, few or none; and a wave."""
     random = np.random.default_rng(3)
-    noise = random.standard_normal((2, 4000))
+    masked = random.standard_normal((2, 4000))
     weight = (np.arange(4000) % 100 < 80) * np.ones((2, 1))
-    noise[weight == 0] = 1e6
-    assert correlation_time(with_residuals(little, noise, weight), [np.zeros_like(noise)]) == 1
-
-
-@pytest.mark.parametrize("residuals", [np.zeros((1, 1)), np.zeros((2, 50)), np.ones((1, 1))])
-def test_few_or_no_residuals_say_nothing(little, residuals):
-    assert correlation_time(with_residuals(little, residuals), [np.zeros_like(residuals)]) == 1
-
-
-def test_a_misfit_counts_as_correlation(little):
-    wave = np.sin(np.arange(2000) / 60)[None] + 0.01 * np.random.default_rng(0).random((1, 2000))
+    masked[weight == 0] = 1e6
+    cases = [(random.standard_normal((3, 700)), None) for _ in range(5)]
+    cases += [(masked, weight), (np.zeros((1, 1)), None), (np.zeros((2, 50)), None)]
+    for residuals, w in cases:
+        problem = with_residuals(little, residuals, w)
+        assert correlation_time(problem, [np.zeros_like(residuals)]) == 1
+    wave = np.sin(np.arange(2000) / 60)[None] + 0.01 * random.random((1, 2000))
     assert correlation_time(with_residuals(little, wave), [np.zeros_like(wave)]) > 20
 
 
@@ -318,14 +272,6 @@ def test_intervals_hold_under_one_over_f_noise():
     assert 0.9 < np.mean(held) < 0.99
 
 
-def test_a_line_of_one_frequency_is_no_part_of_the_smooth_spectrum():
-    noise = np.random.default_rng(2).standard_normal((1, 4000))
-    noise += 1.5 * np.sin(2 * np.pi * np.arange(4000) * 0.05)
-    found = spectrum_of([noise], [np.ones(noise.shape, bool)])
-    assert found.ratio.max() > 500
-    assert np.median(found.ratio) == pytest.approx(1 / (1 + 1.5**2 / 2), rel=0.2)
-
-
 def test_a_line_is_as_strong_where_samples_beside_it_are_left_out():
     seen = np.random.default_rng(2).standard_normal((1, 4000))
     seen += 1.5 * np.sin(2 * np.pi * np.arange(4000) * 0.05)
@@ -333,9 +279,9 @@ def test_a_line_is_as_strong_where_samples_beside_it_are_left_out():
     whole = bands_of([seen], [counts[:, :4000]])
     half = bands_of([np.pad(seen, ((0, 0), (0, 4000)))], [counts])
     assert half.lines.max() == pytest.approx(whole.lines.max(), rel=1e-12)
-
-
-# --- what is left open ---------------------------------------------------------------------------
+    found = spectrum_of([seen], [counts[:, :4000]])  # of whose smooth part the line is none
+    assert found.ratio.max() > 500
+    assert np.median(found.ratio) == pytest.approx(1 / (1 + 1.5**2 / 2), rel=0.2)
 
 
 def words(function, parameters, values, n=300, sigma=0.01, **more):
@@ -349,73 +295,41 @@ LOG = [Parameter(name, "1/ms", 1e-4, 1e3, "log") for name in ("a", "b", "c")]
 LINEAR = [Parameter(name, "1/ms", 0, 10) for name in ("a", "b", "c")]
 
 
-@pytest.mark.parametrize("parameters", [LOG, LINEAR])
-def test_a_product_is_named(parameters):
-    (found,) = words(lambda t, p: p[2] * np.exp(-p[0] * p[1] * t), parameters, [0.5, 2.0, 3.0])
-    assert found.names == ("a", "b")
-    assert found.n_open == 1
+def exponential(t, p):
+    return p[2] * np.exp(-p[0] * t) + p[1]
+
+
+@pytest.mark.parametrize("scale", ["log", "linear"])
+def test_what_the_data_do_not_determine_is_named(scale):
+    rows = LOG if scale == "log" else LINEAR
+    (found,) = words(lambda t, p: p[2] * np.exp(-p[0] * p[1] * t), rows, [0.5, 2.0, 3.0])
+    assert (found.names, found.n_open) == (("a", "b"), 1)
     assert "a and b are determined only through their product" in found.text
     assert "a up by 10 %, b down by 10 %" in found.text or "b up by 10 %" in found.text
-
-
-@pytest.mark.parametrize("parameters", [LOG, LINEAR])
-def test_a_ratio_is_named(parameters):
-    (found,) = words(lambda t, p: np.exp(-p[0] / p[2] * t) * p[1], parameters, [0.5, 2.0, 0.7])
+    (found,) = words(lambda t, p: np.exp(-p[0] / p[2] * t) * p[1], rows, [0.5, 2.0, 0.7])
     assert found.names == ("a", "c")
     assert "only through their ratio" in found.text
-
-
-def test_a_parameter_without_effect_is_named():
     (found,) = words(lambda t, p: p[0] * np.exp(-p[2] * t) + 0 * p[1], LOG, [0.5, 2.0, 0.7])
     assert found == type(found)(("b",), 1, "b is not determined: the current hardly depends on it")
-
-
-def test_a_sum_is_one_combination_and_says_what_makes_up_for_what():
     (found,) = words(lambda t, p: (p[0] + p[1]) * np.exp(-p[2] * t), LINEAR, [1.0, 4.0, 0.7])
     assert found.names == ("a", "b")
     assert "only through one combination" in found.text
     assert "a up by 10 %, b down by 2.5 %" in found.text
-
-
-def test_three_that_act_together_keep_one_combination():
     (found,) = words(lambda t, p: np.exp(-p[0] * p[1] * p[2] * t), LOG, [0.5, 2.0, 0.7])
     assert (found.names, found.n_open) == (("a", "b", "c"), 2)
     assert "only through one combination" in found.text
+    parameters = [Parameter("left", "mV", -50, 50), Parameter("right", "mV", -50, 50)]
+    (found,) = words(lambda t, p: (p[0] - p[1]) * t, parameters, [0.0, 5.0])
+    assert "mV" in found.text  # values around zero have no ratio
+    assert not {"product", "ratio"} & set(found.text.split())
+    assert words(exponential, LOG, [0.5, 2.0, 3.0]) == []
+    assert words(exponential, LOG, [0.5, 2.0, 3.0], sigma=30.0) != []  # noise decides
 
 
 def test_two_groups_stay_apart():
     parameters = [Parameter(name, "", 1e-4, 1e3, "log") for name in "abcd"]
     found = words(lambda t, p: p[0] * p[2] * np.exp(-p[1] * p[3] * t), parameters, [1, 2, 3, 0.2])
     assert [f.names for f in found] == [("a", "c"), ("b", "d")]
-
-
-def test_values_around_zero_are_told_in_their_unit():
-    parameters = [Parameter("left", "mV", -50, 50), Parameter("right", "mV", -50, 50)]
-    (found,) = words(lambda t, p: (p[0] - p[1]) * t, parameters, [0.0, 5.0])
-    assert "mV" in found.text
-    assert "product" not in found.text
-    assert "ratio" not in found.text
-
-
-def test_what_the_data_determine_is_not_named():
-    assert words(lambda t, p: p[2] * np.exp(-p[0] * t) + p[1], LOG, [0.5, 2.0, 3.0]) == []
-
-
-def test_noise_decides_what_is_open():
-    def curve(t, p):
-        return p[2] * np.exp(-p[0] * t) + p[1]
-
-    assert words(curve, LOG, [0.5, 2.0, 3.0], sigma=30.0) != []
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.floats(1e-3, 10), st.floats(1e-3, 10), st.floats(1e-2, 50))
-def test_the_words_do_not_depend_on_where_the_product_stands(a, b, c):
-    (found,) = words(
-        lambda t, p: p[2] * np.exp(-0.9 * t * p[0] * p[1] / (a * b)), LOG, [a, b, c], sigma=0.01 * c
-    )
-    assert found.names == ("a", "b")
-    assert "product" in found.text
 
 
 def test_a_product_of_rates_in_a_channel_is_named(tmp_path):
@@ -431,9 +345,6 @@ def test_a_product_of_rates_in_a_channel_is_named(tmp_path):
     assert "product" in found.text
 
 
-# --- bounds and refusals -------------------------------------------------------------------------
-
-
 def test_a_parameter_pushed_against_its_bound_has_no_error_of_its_own():
     objective, design, best, _ = straight_line()
     tight = [Parameter("offset", "pA", -10, 10), Parameter("slope", "pA", 0, best[1] - 0.5)]
@@ -447,27 +358,16 @@ def test_a_parameter_pushed_against_its_bound_has_no_error_of_its_own():
     assert found.distance < 1e-5
 
 
-def test_intervals_end_at_the_range():
+def test_intervals_end_at_the_range_and_a_point_without_a_cost_is_refused():
     t = np.linspace(0, 1, 50)[:, None]
-    objective = curve_objective(
-        lambda p: p[0] * t, np.zeros(50), [Parameter("slope", "pA", 0, 1e-3)]
+    slope = [Parameter("slope", "pA", 0, 1e-3)]
+    found = estimate(
+        curve_objective(lambda p: p[0] * t, np.zeros(50), slope), np.array([0.5]), 50, sigma_pA=1.0
     )
-    found = estimate(objective, np.array([0.5]), 50, sigma_pA=1.0)
     np.testing.assert_allclose(np.ravel(found.interval()), [0, 1e-3], atol=1e-15)
-
-
-def test_too_few_samples_are_refused():
-    objective, _, best, _ = straight_line(n=3)
-    with pytest.raises(InputError, match="2 samples cannot say how sure 2"):
-        estimate(objective, at(objective, *best), 2)
-
-
-def test_a_point_without_a_cost_is_refused():
-    objective = curve_objective(
-        lambda p: np.full((9, p.shape[1]), np.nan), np.zeros(9), [Parameter("a", "", 0, 1)]
-    )
+    nowhere = curve_objective(lambda p: np.full((50, p.shape[1]), np.nan), np.zeros(50), slope)
     with pytest.raises(InputError, match="cannot be scored"):
-        estimate(objective, np.array([0.5]), 9)
+        estimate(nowhere, np.array([0.5]), 50)
 
 
 def test_the_peak_is_the_largest_that_counts(little):
@@ -493,8 +393,7 @@ def test_a_tied_parameter_has_the_error_of_what_it_follows_from(tmp_path):
 
 def test_the_spectrum_of_a_sodium_current_is_finite():
     """Its masks leave few samples of some bands, and 12 parameters follow nearly all of them."""
-    root = ROOT
-    plan = load_plan(root / "models" / "fits" / "nav_iv_80cp.yaml", backend="cpu")
+    plan = load_plan(ROOT / "models" / "fits" / "nav_iv_80cp.yaml", backend="cpu")
     unit = np.array(
         [0.631, 0.536, 0.0781, 0.429, 1.0, 0.498, 1.0, 0.558, 0.69, 0.272, 0.709, 0.355]
     )

@@ -22,6 +22,25 @@ PARAMETERS = {
 }
 
 
+@dataclass
+class Fits:
+    """What populations and groups read of the fits of a plate."""
+
+    names: tuple[str, ...]
+    unit: np.ndarray
+    information: np.ndarray
+    at_bound: np.ndarray
+    quality: np.ndarray
+    reason: np.ndarray
+
+
+def fits_of(names: tuple[str, ...], unit: np.ndarray, information: np.ndarray) -> Fits:
+    """Fits without remarks of wells, from unit values (n, k) and information (n, k, k)."""
+    quality, reason = (np.array([text] * len(unit), dtype=object) for text in ("ok", ""))
+    at_bound = np.zeros(unit.shape, np.int8)
+    return Fits(names, unit.copy(), information.copy(), at_bound, quality, reason)
+
+
 @dataclass(frozen=True)
 class Column:
     """What a column holds."""
@@ -132,11 +151,7 @@ def _traces(
     data[3::29] += 4 * noise[3::29, None] * np.sin(time / 900) * np.exp(-since / 700)
     data[failed] = 40 * draw.standard_normal((int(failed.sum()), points)).cumsum(axis=1) / 10
     fit[failed] = np.nan
-    return {
-        "time_ms": time,
-        "data": data.astype(np.float32),
-        "fit": fit.astype(np.float32),
-    }
+    return {"time_ms": time, "data": data.astype(np.float32), "fit": fit.astype(np.float32)}
 
 
 def facts(n: int) -> dict[str, Any]:
