@@ -219,9 +219,7 @@ def test_what_is_required_decides_beside_the_limits(folder: Path) -> None:
         (["seal > 3"], "fit.require: a mapping"),
     ],
 )
-def test_what_cannot_be_required_is_told_before_the_work(
-    folder: Path, entries: Any, told: str
-) -> None:
+def test_what_cannot_be_required_is_told_before_the_work(folder, entries, told):
     file = required(folder, entries)
     with pytest.raises(InputError) as caught:
         ready(Asked(file, (str(folder / "wells.npy"),)))

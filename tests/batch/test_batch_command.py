@@ -39,9 +39,7 @@ def rows_of(run: str | Path) -> dict[str, dict[str, str]]:
         return {row["well"]: row for row in csv.DictReader(file)}
 
 
-def test_a_folder_of_recordings_becomes_a_table(
-    plate: Path, currents: dict[str, np.ndarray]
-) -> None:
+def test_a_folder_of_recordings_becomes_a_table(plate, currents):
     told = called("fit.yaml", "plate", "--out", "run", "--chunk", "5")
     assert "12 wells: 12 ok" in told.stdout
     table = WellTable.read(plate / "run")
@@ -126,9 +124,7 @@ def test_the_same_batch_gives_the_same_bytes_however_it_is_named(plate: Path) ->
         assert one == two, name
 
 
-def test_a_file_of_many_wells_gives_all_of_them(
-    plate: Path, currents: dict[str, np.ndarray]
-) -> None:
+def test_a_file_of_many_wells_gives_all_of_them(plate, currents):
     called("fit.yaml", "plate", "--out", "apart", "--only", "A01,A02,B01")
     some = {well: currents[well] for well in ("A01", "A02", "B01")}
     names = [f"{well} sweep {k + 1}" for well in some for k in range(5)]
@@ -156,9 +152,7 @@ def test_metadata_choose_wells_and_stand_in_the_table(plate: Path) -> None:
     assert rows["cell A06"]["dose"] == "5"
 
 
-def test_own_weights_masks_and_second_files_of_wells(
-    plate: Path, currents: dict[str, np.ndarray]
-) -> None:
+def test_own_weights_masks_and_second_files_of_wells(plate, currents):
     """A mask of one well, and a recording after a blocker that is named by the well."""
     spoilt = currents["A01"].copy()
     spoilt[:, 100:150] += 500
@@ -353,9 +347,7 @@ def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
         (["fit.yaml", "plate", "--population", "a", "--shared", "a"], "is named in --population"),
     ],
 )
-def test_what_cannot_be_asked_is_told_before_the_work(
-    words: list[str], told: str, plate: Path
-) -> None:
+def test_what_cannot_be_asked_is_told_before_the_work(words, told, plate):
     before = sorted(plate.rglob("*"))
     found = called(*words, code=2)
     assert told in found.stderr
@@ -436,9 +428,7 @@ def test_a_population_and_groups_stand_in_the_table(plate: Path) -> None:
     np.testing.assert_allclose(third["b_shrunken"], table["b_shrunken"], rtol=0.02)
 
 
-def test_chosen_wells_are_looked_at_together_without_a_fit(
-    plate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chosen_wells_are_looked_at_together_without_a_fit(plate, monkeypatch):
     called("fit.yaml", "plate", "--groups", "2", "--out", "run")
     table = WellTable.read(plate / "run")
     limit = float(np.sort(table["g"])[3])
@@ -551,9 +541,7 @@ def whole(plate: Path) -> dict[str, bytes]:
     ("number", "code", "state"),
     [(signal.SIGKILL, -9, "running"), (signal.SIGINT, 130, "interrupted")],
 )
-def test_a_batch_that_was_cut_off_goes_on_to_the_same_bytes(
-    number: int, code: int, state: str, plate: Path, whole: dict[str, bytes]
-) -> None:
+def test_a_batch_that_was_cut_off_goes_on_to_the_same_bytes(number, code, state, plate, whole):
     assert cut(plate, 20_000, number) == code
     assert json.loads((plate / "run" / STATE).read_text())["state"] == state
     assert not (plate / "run" / "wells.csv").exists()
@@ -592,9 +580,7 @@ def cut_after(pieces: int, plate: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (plate / "run" / STATE).write_text(json.dumps(state))
 
 
-def test_what_has_changed_is_refused_with_the_difference(
-    plate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_changed_is_refused_with_the_difference(plate, monkeypatch):
     cut_after(2, plate, monkeypatch)
 
     def refused(told: str) -> None:
@@ -604,7 +590,7 @@ def test_what_has_changed_is_refused_with_the_difference(
     for name, was, now, told in (
         ("plate/cells-A03.csv", "sweep", "Sweep", "well A03 was"),
         ("kv.yaml", "- 0.1\n    - 100", "- 0.2\n    - 100", "g.range[1] was 0.1 and is 0.2"),
-        ("steps.yaml", "- 40.0 mV", "- 41.0 mV", "command of experiment 1 was"),
+        ("steps.yaml", "-40 mV, to: 40", "-41 mV, to: 39", "command of experiment 1 was"),
     ):
         text = (plate / name).read_text()
         assert was in text
@@ -625,9 +611,7 @@ def test_what_has_changed_is_refused_with_the_difference(
     called("--resume", "run")
 
 
-def test_files_that_a_power_failure_has_emptied_are_written_again(
-    plate: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
-) -> None:
+def test_files_that_a_power_failure_has_emptied_are_written_again(plate, monkeypatch, whole):
     cut_after(2, plate, monkeypatch)
     for name in ("fit.yaml", "pieces.bin"):
         (plate / "run" / name).write_bytes(b"")
@@ -635,9 +619,7 @@ def test_files_that_a_power_failure_has_emptied_are_written_again(
     assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
 
 
-def test_pieces_are_not_done_twice(
-    plate: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
-) -> None:
+def test_pieces_are_not_done_twice(plate, monkeypatch, whole):
     cut_after(4, plate, monkeypatch)
     done: list[object] = []
     work = runs.Wells.do
@@ -656,9 +638,7 @@ def test_pieces_are_not_done_twice(
     "name",
     ["recordings.json", "resume.json", "fit.yaml", "wells.csv", "traces.npz", "summary.json"],
 )
-def test_a_full_disk_leaves_nothing_by_half_and_goes_on_later(
-    name: str, plate: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_nothing_by_half_and_goes_on_later(name, plate, whole, monkeypatch):
     """By which file there was no room for: the folder is free again, or the run in it goes on."""
     replace = Path.replace
 

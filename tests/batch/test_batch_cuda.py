@@ -262,9 +262,7 @@ def test_ramps_in_pieces(name: str, device: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_candidate_that_pieces_do_not_follow_is_stepped(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_candidate_that_pieces_do_not_follow_is_stepped(device, monkeypatch):
     """Fast and steep rates need finer pieces, or every sample; other candidates do not notice."""
     problems = wells_of(of("model_b", RAMPS), 2)
     names, well = problems[0].model.parameter_names, np.arange(4) % 2
@@ -511,9 +509,7 @@ def noisy_plate(n: int) -> tuple[FitPlan, list[Problem]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_plate_is_fitted_as_on_the_cpu(
-    masked: bool, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plate_is_fitted_as_on_the_cpu(masked, device, monkeypatch):
     """Every well to the same values, errors and flags, from scan to intervals.
 
     All candidates come in the same launches, also those of wells with masks of their own.

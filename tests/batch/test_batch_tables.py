@@ -61,25 +61,19 @@ def some_table() -> WellTable:
     ("condition", "wanted"),
     [
         ("quality == 'ok'", ["A01"]),
-        ("quality != 'ok'", ["A02", "B01"]),
         ('quality == "ok" or seal > 1000', ["A01", "B01"]),
         ("quality == 'ok' and seal > 500", []),
         ("not (quality == 'ok')", ["A02", "B01"]),
         ("seal > 0.5 GOhm", ["A02", "B01"]),
         ("seal>0.5GOhm and seal < 1e9 Ohm", ["A02"]),
-        ("seal > '500 MOhm'", ["A02", "B01"]),
         ("500 < seal <= 900", ["A02"]),
         ("g >= 1000 pS", ["A01", "A02"]),
         ("not g < 5", ["B01"]),
         ("well in ['A01', 'B01']", ["A01", "B01"]),
-        ("well not in ('A01', 'B01')", ["A02"]),
         ("g in [1 nS, 3]", ["A01"]),
-        ("g not in [1 nS]", ["A02"]),
         ("'bound' in reason", ["A02"]),
-        ("'bound' not in reason", ["A01", "B01"]),
         ("reason == ''", ["A01"]),
         ("`gmax[cell 1]` > 1.5 nS", ["A02", "B01"]),
-        ("g == `gmax[cell 1]`", ["A01", "A02"]),
         ("g > -1 nS", ["A01", "A02"]),
         ("rate > 0.5/ms", ["A02"]),
         ("rate in [0.3 /ms, 3]", ["A01"]),
@@ -89,7 +83,6 @@ def some_table() -> WellTable:
         ("1/g < 0.75", ["A02"]),
         ("g/(g - g) > 0", []),
         ("abs(g - 1.5 nS) < 0.6", ["A01", "A02"]),
-        ("-g < -1.5 nS", ["A02"]),
         ("well == 'a1'", ["A01"]),
         ("well in ['B1', 'a02']", ["A02", "B01"]),
     ],
@@ -105,29 +98,20 @@ def test_conditions_choose_rows(condition: str, wanted: list[str]) -> None:
         ("qualty == 'ok'", 'no column "qualty"; did you mean quality? There are: well, g, seal'),
         ("quality = 'ok'", "write == to compare"),
         ("g > 'many'", "g is a number"),
-        ("quality < 'ok'", "has no order"),
         ("g < seal", "g is in nS, seal in MOhm"),
-        ("g == quality", "a number and a text"),
         ("g > 5 mV", 'g is in nS, which "mV" is not'),
-        ("share > 5 mV", "share has no unit"),
         ("g > 5/ms", 'g is in nS, which "1/ms" is not'),
-        ("1 < 2", "none is a column"),
         ("well in 'A01'", "a list was expected after in"),
-        ("3 in reason", "a text was expected before in"),
         ("'x' in g", "may be in a column of text"),
         ("", "is not a condition"),
-        ("g is 3", "can be compared with"),
         ("__import__('os').system('echo 1') == 0", "is no column, number or text"),
         ("g.__class__ == 3", "is no column, number or text"),
         ("g + 1 mV > 2", 'g is in nS, which "mV" is not'),
         ("g + seal > 2", "g + seal adds what is in nS and MOhm"),
         ("g*seal > 2 nS", 'g * seal has no unit of one name; leave "nS" out'),
-        ("g/g > 2 nS", "g / g has no unit"),
         ("g + well > 2", "well is text, with which nothing can be computed"),
-        ("abs(g, g) > 1", "is no column, number or text"),
         ("g**9**9**9 > 1", "are the arithmetic that there is"),
         ("+".join(["g"] * 999) + " > 1", "nested more than 100 deep"),
-        ("g if g > 1 else g", "is no comparison"),
         ("f'{g}' == 'x'", "is no column, number or text"),
         ("g > 1\x00", "is not a condition"),
         ("(" * 3000 + "g > 1" + ")" * 3000, "longer than"),
@@ -200,9 +184,7 @@ def test_no_cell_of_the_csv_is_a_formula_or_steers_a_terminal(tmp_path: Path) ->
     assert list(WellTable.read(tmp_path)["=well"]) == texts_of
 
 
-def test_without_pyarrow_the_csv_is_there_and_the_user_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pyarrow_the_csv_is_there_and_the_user_is_told(tmp_path, monkeypatch):
     import importlib.util
 
     find = importlib.util.find_spec
@@ -386,9 +368,7 @@ def test_a_table_names_recordings_and_what_is_known_of_them(name: str, tmp_path:
         ([["file", "x"], ["a.csv", "1", "2"]], "3 cells, where the header has 2"),
     ],
 )
-def test_a_table_that_cannot_be_used_is_refused(
-    rows: list[list[str]], told: str, tmp_path: Path
-) -> None:
+def test_a_table_that_cannot_be_used_is_refused(rows, told, tmp_path):
     write_list(tmp_path / "list.csv", rows)
     with pytest.raises(InputError, match=told):
         find_recordings([tmp_path / "list.csv"], ONE)
@@ -407,9 +387,7 @@ def test_a_table_that_cannot_be_used_is_refused(
         ({}, "B02", ("B", 2)),
     ],
 )
-def test_a_well_is_called_by_what_its_row_says(
-    row: dict[str, str], called: str, place: tuple[str, int], tmp_path: Path
-) -> None:
+def test_a_well_is_called_by_what_its_row_says(row, called, place, tmp_path):
     touch(tmp_path, "x-B02.csv")
     write_list(tmp_path / "list.csv", [["file", *row], ["x-B02.csv", *row.values()]])
     (found,) = find_recordings([tmp_path / "list.csv"], ONE)
@@ -475,9 +453,7 @@ def test_a_hostile_workbook_is_refused(tmp_path: Path) -> None:
         ("A01,time", ONE, {"x": []}),
     ],
 )
-def test_a_table_of_many_wells_gives_all_of_them(
-    heading: str, expected: Expected, wanted: dict[str, list[str]], tmp_path: Path
-) -> None:
+def test_a_table_of_many_wells_gives_all_of_them(heading, expected, wanted, tmp_path):
     (tmp_path / "x.csv").write_text(heading + "\n")
     found = find_recordings([tmp_path / "x.csv"], expected)
     assert {r.well: list(r.columns) for r in found} == wanted

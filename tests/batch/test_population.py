@@ -210,9 +210,7 @@ def covered(
         ),
     ],
 )
-def test_intervals_hold_the_truth_as_often_as_they_say(
-    n: int, error: float, spread: float, n_drawn: int, repeats: int
-) -> None:
+def test_intervals_hold_the_truth_as_often_as_they_say(n, error, spread, n_drawn, repeats):
     """Never below 95 % by more than chance; above it where errors are as large as the spread."""
     chance = 3 * math.sqrt(0.95 * 0.05 / repeats)
     for share in covered(n, error, spread, repeats, n_drawn):

@@ -166,9 +166,7 @@ def test_a_permeability_takes_the_ions_concentrations() -> None:
         ("sum of all", {"ions": ("k",)}, "several currents .* say which"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
-    name: str, given: dict[str, Any], message: str
-) -> None:
+def test_settings_that_cannot_be_are_refused(name, given, message):
     found = of(document(name)) if name in DOCUMENTS else subject(name)
     with pytest.raises(InputError, match=message):
         exported(found, "nmodl", replace(WHOLE_CELL, **given))
@@ -353,9 +351,7 @@ def test_the_python_module_takes_other_values_and_needs_math_alone() -> None:
 
 
 @pytest.mark.parametrize("name", slow_but(QUICK, MODELS))
-def test_the_json_holds_everything_and_says_it_in_the_language_of_models(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_json_holds_everything_and_says_it_in_the_language_of_models(name, tmp_path):
     found = subject(name)
     place = tmp_path / "a.json"
     place.write_text(exported(found, "json", Settings()))
@@ -535,9 +531,7 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path: Path, monkeypatch
         (["--to", "json", "--cell", "a"], 'no cell "a"'),
     ],
 )
-def test_the_command_refuses(
-    options: list[str], message: str, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_the_command_refuses(options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, ["export", str(MODELS["na_hh"]), *options])
     assert done.exit_code == 2

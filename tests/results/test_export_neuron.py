@@ -174,9 +174,7 @@ def builtin(neuron: Any) -> Any:
     ("potassium", "adaptive", "tolerance_mV"),
     [("k_hh_gate", True, 1e-3), ("k_hh_gate", False, 1e-9), ("k_hh", True, 1e-3)],
 )
-def test_a_cell_fires_as_with_the_builtin_channels(
-    neuron: Any, potassium: str, adaptive: bool, tolerance_mV: float
-) -> None:
+def test_a_cell_fires_as_with_the_builtin_channels(neuron, potassium, adaptive, tolerance_mV):
     """Gates with fixed steps to the rounding, with CVODE to its tolerance; and a scheme."""
     wanted = spiking(neuron, builtin(neuron), adaptive)
     found = spiking(neuron, squid(neuron, subject(potassium)), adaptive)

@@ -31,13 +31,11 @@ from channelfit.front import studies as studies_of_fits
 from channelfit.front.commands import studies
 from channelfit.front.main import main
 from channelfit.pieces.work import Here
-from channelfit.problem.statuses import N_STATUSES
 from channelfit.reading.errors import InputError
-from channelfit.results import resuming, run_folder
+from channelfit.results import resuming
 from channelfit.results.processes import this_process
 from channelfit.results.run_state import STATE
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.scorer import Linearization, Score
 from channelfit.search import journal as journals
 from channelfit.search.choose import OPTIMIZERS
 from channelfit.search.journal import Journal, Journaled
@@ -133,9 +131,7 @@ def cut_off(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("optimizer", SHORT)
-def test_every_optimizer_goes_on_to_the_same_result(
-    optimizer: str, recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_optimizer_goes_on_to_the_same_result(optimizer, recorded, tmp_path, monkeypatch):
     """Once cut off, and of the last cut once more interrupted, which leaves the best so far."""
     if optimizer == "cma":
         pytest.importorskip("cma")
@@ -179,9 +175,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.mark.integration
 @pytest.mark.parametrize("optimizer", ["hybrid", "genetic"])
-def test_a_search_on_a_device_goes_on_to_the_same_result(
-    device: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_on_a_device_goes_on_to_the_same_result(device, optimizer, tmp_path, monkeypatch):
     """Where candidates are bred on the device, answers come back while later ones are computed."""
     file = tmp_path / "cell.yaml"
     file.write_text(
@@ -222,9 +216,7 @@ def test_a_search_on_a_device_goes_on_to_the_same_result(
 
 
 @pytest.mark.integration
-def test_a_full_disk_ends_the_journal_and_not_the_fit(
-    recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_the_journal_and_not_the_fit(recorded, tmp_path, monkeypatch):
     whole = told(fitted(recorded, "genetic", tmp_path / "whole"))
     writes, sync = [], os.fsync
 
@@ -277,9 +269,7 @@ numbers = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(numbers, st.integers(0, 2000), st.binary(max_size=6))
-def test_whatever_is_cut_off_leaves_the_answers_before_it(
-    tmp_path_factory: pytest.TempPathFactory, answers: list[list[np.ndarray]], cut: int, rest: bytes
-) -> None:
+def test_whatever_is_cut_off_leaves_the_answers_before_it(tmp_path_factory, answers, cut, rest):
     path = tmp_path_factory.mktemp("journal") / "journal.bin"
     written(path, answers)
     assert same(read(path), answers)
@@ -325,9 +315,7 @@ def test_what_is_no_journal_of_this_search_is_refused_and_left_alone(tmp_path: P
     assert same(found, answers[: len(found)])
 
 
-def test_a_fast_scorer_does_not_fill_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fast_scorer_does_not_fill_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(journals, "_FREE", 4000)
     monkeypatch.setattr(journals, "_PACE", 0)
     journal = Journal(tmp_path / "j")
@@ -356,46 +344,13 @@ def test_the_time_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert journal.clock() == 9.5
 
 
-class Answers:
-    """A scorer of a cost that is known, in NumPy or an array module like it."""
-
-    backend, dtype, path, source_text, source_hash, xp = "cpu", "float64", "", "", "x", np
-
-    def score(self, parameters: np.ndarray) -> Score:
-        return Score(parameters.sum(axis=0), np.zeros(parameters.shape[1], np.int8))
-
-    def linearize(self, parameters: np.ndarray) -> Linearization:
-        n, m = parameters.shape
-        return Linearization(
-            parameters.sum(axis=0), np.zeros(m, np.int8), np.ones((n, m)), np.ones((n, n, m))
-        )
-
-
-def test_a_journaled_scorer_answers_as_the_scorer(tmp_path: Path) -> None:
-    questions = [np.arange(6.0).reshape(2, 3) + k for k in range(3)]
-    for round_ in range(2):
-        scorer = Journaled(Answers(), Journal(tmp_path / "j"))
-        for asked in questions:
-            assert scorer.score(asked).cost.tolist() == asked.sum(axis=0).tolist()  # type: ignore[attr-defined]
-            local = scorer.linearize(asked)  # type: ignore[attr-defined]
-            assert local.curvature.shape == (2, 2, 3)
-            assert local.status.dtype == np.int8
-        scorer.settle()
-        scorer._journal.close(keep=True)
-        assert scorer._journal.replayed == 6 * round_
-    assert not hasattr(scorer, "preview")
-    assert N_STATUSES < 128  # what fits into int8
-
-
 @pytest.fixture
 def cut_run(recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cut_off(monkeypatch, recorded, "genetic", tmp_path / "run", 3)
     return tmp_path / "run"
 
 
-def test_what_has_changed_is_refused(
-    cut_run: Path, recorded: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_changed_is_refused(cut_run, recorded, monkeypatch):
     """Data, the search, the machine, a version, a damaged file; and a run that still goes on."""
 
     def refused(told: str, data: np.ndarray = recorded, optimizer: str = "genetic") -> None:
@@ -449,9 +404,7 @@ def test_a_run_that_still_goes_on_is_refused(cut_run: Path, recorded: np.ndarray
         fitted(recorded, "genetic", cut_run, resume=True)
 
 
-def test_another_cell_or_temperature_is_refused(
-    recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_cell_or_temperature_is_refused(recorded, tmp_path, monkeypatch):
     """Candidates that are asked for are then the same, and their costs others."""
     document = yaml.safe_load(MODEL.read_text())
     document.pop("fit")
@@ -481,9 +434,7 @@ def test_another_cell_or_temperature_is_refused(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("text", ["[1]", '{"process": 3}', None])
-def test_a_run_goes_on_whose_state_a_power_failure_has_damaged(
-    cut_run: Path, recorded: np.ndarray, text: str | None
-) -> None:
+def test_a_run_goes_on_whose_state_a_power_failure_has_damaged(cut_run, recorded, text):
     if text is None:
         (cut_run / STATE).unlink()
     else:
@@ -495,25 +446,7 @@ def test_a_run_goes_on_whose_state_a_power_failure_has_damaged(
     assert told(fitted(recorded, "genetic", cut_run, resume=True)) == told(whole)
 
 
-def test_of_two_that_resume_at_the_same_moment_one_leaves_the_other_alone(
-    cut_run: Path, recorded: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one has marked the folder already, and says so in its state just now."""
-    take = run_folder._take
-
-    def slower(folder: Path, dead: Any) -> None:
-        state = json.loads((folder / STATE).read_text())
-        (folder / STATE).write_text(json.dumps(state | {"process": this_process()}))
-        take(folder, dead)
-
-    monkeypatch.setattr(run_folder, "_take", slower)
-    with pytest.raises(InputError, match="still goes on"):
-        fitted(recorded, "genetic", cut_run, resume=True)
-    assert (cut_run / ".running").exists()
-    assert json.loads((cut_run / STATE).read_text())["state"] == "running"
-
-
-def fit_file(folder: Path, population: int = 300, generations: int = 1200) -> Path:
+def fit_file(folder: Path, population: int = 300, generations: int = 300) -> Path:
     """Of model B with noise, by default a fit of some seconds."""
     file = folder / "cell.yaml"
     file.write_text(
@@ -532,9 +465,7 @@ def results(folder: Path) -> tuple[str, list[list[str]]]:
     return (folder / "fit.yaml").read_text(), [row[:2] + row[3:] for row in rows]
 
 
-def test_an_interrupted_command_goes_on_and_tells_as_it_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_command_goes_on_and_tells_as_it_is_asked(tmp_path, monkeypatch):
     """Its own arguments decide what is done, those beside --resume how it is told."""
     file, answers, keep = fit_file(tmp_path, 40, 12), [], Journaled._keep
     words = ["optimize", str(file), "--seed", "7", "--backend", "cpu", "--out"]
@@ -603,9 +534,7 @@ def test_what_cannot_be_resumed_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("wanted", [["--profiles", "gmax"], ["--posterior", "12"]])
-def test_a_study_that_was_cut_off_goes_on(
-    wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_that_was_cut_off_goes_on(wanted, tmp_path, monkeypatch):
     if "--posterior" in wanted:
         pytest.importorskip("emcee")
         pytest.importorskip("corner")
@@ -681,9 +610,7 @@ def test_what_an_earlier_study_has_left_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_results_are_on_the_disk_before_the_journal_goes(
-    recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_on_the_disk_before_the_journal_goes(recorded, tmp_path, monkeypatch):
     """Else a power failure may leave neither."""
     run, synced, sync = tmp_path / "run", set(), os.fsync
 
@@ -699,9 +626,7 @@ def test_results_are_on_the_disk_before_the_journal_goes(
 
 
 @pytest.mark.integration
-def test_a_study_begun_alone_goes_on_with_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_begun_alone_goes_on_with_others(tmp_path, monkeypatch):
     """What was kept of its profiles is then no answer to what the study asks for after them."""
     words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu", "--seed", "3"]
     words += ["--profiles", "gmax", "--families", "3"]

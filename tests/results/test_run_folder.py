@@ -293,9 +293,7 @@ def test_a_disk_that_fails_at_last_is_told(number, told, tmp_path, monkeypatch):
         (None, "`channelfit optimize --resume {}` goes on with it"),
     ],
 )
-def test_the_same_command_after_a_kill_is_told_how_the_run_goes_on(
-    content: object, told: str, tmp_path: Path
-) -> None:
+def test_the_same_command_after_a_kill_is_told_how_the_run_goes_on(content, told, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / ".running").touch()
