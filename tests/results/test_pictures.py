@@ -103,7 +103,7 @@ def with_data(noise: float = 0.0, off: float = 0.0, n_sweeps: int = 3, name="ste
 
 
 #: What happens all over a sweep, and what happens in a short part of it.
-SIMULATED = [("na_hh", "recovery"), ("na_nav15", "na_iv"), ("model_a", "ramp")]
+SIMULATED = [("na_hh", "recovery"), ("na_nav15", "na_iv")]
 
 
 @pytest.mark.parametrize(("model", "protocol"), SIMULATED)
