@@ -17,6 +17,7 @@ from channelfit.batch.run import Asked, ready
 from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template, carried_nS
 from channelfit.reading.errors import InputError
+from support.plate_folder import FIT, MODEL
 from support.three_states import LITTLE, THREE_STATES, planned
 
 H, LENGTH, STEPS = 0.2, 120.0, (-40.0, -20.0, 0.0, 20.0, 40.0)
@@ -67,30 +68,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     segments = [{"hold": 20}, {"step": {"values": list(STEPS)}, "for": 80}, {"hold": 20}]
     protocol = {"name": "steps", "holding": -80, "sampling": H, "segments": segments}
     (place / "steps.yaml").write_text(yaml.safe_dump(protocol))
-    model = {
-        "name": "kv",
-        "states": ["C", "O"],
-        "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b"},
-        "current": {"open": ["O"], "conductance": "g", "reversal": f"{REVERSAL} mV"},
-        "parameters": {
-            "a": {"range": [0.01, 1], "unit": "1/ms", "scale": "log"},
-            "z": {"range": [0.01, 0.1], "unit": "1/mV"},
-            "b": {"range": [0.01, 1], "unit": "1/ms", "scale": "log"},
-            "g": {"range": [0.1, 100], "unit": "nS", "scale": "log"},
-        },
-        "fit": {
-            "experiments": [
-                {
-                    "protocol": "steps.yaml",
-                    "recording": {
-                        "file": "any.npy",
-                        "sampling": f"{H} ms",
-                        "current": {"columns": "all", "unit": "pA"},
-                    },
-                }
-            ]
-        },
-    }
+    (given,) = FIT["fit"]["experiments"]
+    recording = {"protocol": "steps.yaml", "recording": given["recording"] | {"file": "any.npy"}}
+    model = MODEL | {"fit": {"experiments": [recording]}}
     (place / "kv.yaml").write_text(yaml.safe_dump(model, sort_keys=False))
     return place
 

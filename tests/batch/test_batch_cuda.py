@@ -39,6 +39,7 @@ from channelfit.scoring.scorer import Linearization
 from channelfit.search.plan import FitPlan
 from support.cuda_host import HostCupy, compile_with_nvrtc
 from support.differences import errors, on_the_grid, stairs
+from support.little import LITTLE
 from support.schemes import (
     MODELS,
     PROTOCOLS,
@@ -208,10 +209,10 @@ def chain_of(states: int) -> dict[str, Any]:
     names = [f"s{k}" for k in range(states)]
     rates = {f"{a} -> {b}": "a*exp(z*v)" for a, b in pairwise(names)}
     rates |= {f"{b} -> {a}": "b*exp(-z*v)" for a, b in pairwise(names)}
-    return GATE | {
+    return LITTLE | {
         "states": names,
         "rates": rates,
-        "current": GATE["current"] | {"open": names[-1:]},
+        "current": LITTLE["current"] | {"open": names[-1:]},
     }
 
 
@@ -477,23 +478,9 @@ def test_a_family_goes_to_the_gpu_where_one_walk_serves_it(device: str) -> None:
             assert one.score(parameters, np.full(2, k)).cost == pytest.approx(truth.cost, rel=1e-9)
 
 
-GATE = {
-    "name": "gate",
-    "states": ["C", "O"],
-    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b*exp(-z*v)"},
-    "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"},
-    "parameters": {
-        "a": {"range": [0.01, 10], "scale": "log", "value": 0.5},
-        "b": {"range": [0.001, 1], "scale": "log", "value": 0.05},
-        "z": {"range": [0, 0.1], "value": 0.03},
-        "g": {"range": [0.1, 100], "scale": "log", "value": 10},
-    },
-}
-
-
 def noisy_plate(n: int) -> tuple[FitPlan, list[Problem]]:
     """Wells of cells that differ by a fifth, with noise, and the plan by which they are fitted."""
-    model, protocol = build_model(GATE, None), PROTOCOLS["steps"]
+    model, protocol = build_model(LITTLE, None), PROTOCOLS["steps"]
     rng = np.random.default_rng(3)
     silent = Problem(model, (Experiment(protocol),))
     truth = model.values()[:, None] * np.exp(0.2 * rng.normal(size=(4, n)))

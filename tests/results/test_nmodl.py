@@ -159,12 +159,10 @@ def test_taken_names_get_an_underscore_and_stay_apart() -> None:
 def test_names_of_nmodl_and_of_neuron_are_renamed_in_every_role() -> None:
     taken = re.findall(
         r"\w+",
-        """
-        erf force printf prterr setseed celcius random_normal nrn_random_play cvode_t_v container
-        terminal data_handle defined field_index fpfield getarg gind literal_value modelname
-        mech_type hoc_Exp npy_direct_func_proc nmodl_filename node_d_storage i_columnindex resize
-        row_view sparse_thread scopmath initmodel prop_ion SparseObj NODEV
-        """,
+        """erf force printf prterr setseed celcius nrn_random_play cvode_t_v container terminal
+        defined fpfield getarg literal_value mech_type hoc_Exp npy_direct_func_proc nmodl_filename
+        i_columnindex resize row_view scopmath initmodel prop_ion SparseObj NODEV random_normal
+        data_handle field_index gind modelname node_d_storage sparse_thread""",
     )
     rates = {"C -> O": " + ".join(taken), "O -> C": "1"}
     names = nmodl_names(scheme(["C", "O"], rates, taken))
