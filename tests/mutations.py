@@ -679,7 +679,7 @@ FAULTS = [
         "fitzhugh_nagumo/runge_kutta.py",
         "one[g - low + 1], w_one[g - low]",
         "one[g - low + 1], w_one[g - low + 1]",
-        "fitzhugh_nagumo_runge_kutta",
+        "fitzhugh_nagumo",
     ),
     Fault(
         "fhn, stimulus: a pulse is not repeated in part",

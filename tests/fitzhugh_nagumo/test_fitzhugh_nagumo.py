@@ -78,6 +78,34 @@ def test_explicit_is_forward_euler(ends, n_nodes):
     np.testing.assert_allclose(ours[1][0], w, 0, 1e-14)
 
 
+def by_the_book(equation, cable, v, w, dt, n_steps, drive=0.0):
+    """The scheme once more, from its tableau and the independent rates of the other tests."""
+    for _ in range(n_steps):
+        ks, state = [], (v, w)
+        for ahead in (0.5, 0.5, 1.0, 0.0):
+            ks.append(rates(equation, cable, *state, drive))
+            state = tuple(x + ahead * dt * k for x, k in zip((v, w), ks[-1], strict=True))
+        sums = [(k1 + 2 * k2 + 2 * k3 + k4) / 6 for k1, k2, k3, k4 in zip(*ks, strict=True)]
+        v, w = v + dt * sums[0], w + dt * sums[1]
+    return v, w
+
+
+@pytest.mark.parametrize(("ends", "n_nodes"), in_turns(10, ENDS, [3, 5, 401, 8193, 20003]))
+def test_steps_are_those_of_the_tableau(ends, n_nodes):
+    """Whole cables and tiles, with and without a stimulus; 37 steps are two passes."""
+    equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
+    cable = Cable(n_nodes, 0.5, *ends, stimulus=(Pulse(0.3, 0.4, 20),))
+    v, w = some_state(cable)
+    profile = next(cable.spans(0, 0.1, 1))[1]
+    for drive in (None, profile):
+        exact = by_the_book(equation, cable, v, w, 0.15, 37, 0.0 if drive is None else drive)
+        for n_threads in (1, 2):
+            scheme = RungeKutta(equation, cable, n_threads=n_threads)
+            ours = scheme.advance(v[None], w[None], 0.15, 37, drive)
+            for a, b in zip(ours, exact, strict=True):
+                np.testing.assert_allclose(a[0], b, 0, 2e-14)
+
+
 @pytest.mark.parametrize(
     ("ends", "solver", "size"),
     in_turns(15, ENDS, SOLVERS, [(3, 0.1), (64, 0.5), (79, 4.0), (401, 0.1), (9001, 1.0)]),

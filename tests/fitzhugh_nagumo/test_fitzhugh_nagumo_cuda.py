@@ -3,126 +3,109 @@
 import importlib
 import re
 import sys
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
-from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, Pulse, simulate
+from channelfit.fitzhugh_nagumo import (
+    Cable,
+    CrankNicolson,
+    Equation,
+    Explicit,
+    Pulse,
+    RungeKutta,
+    simulate,
+)
 from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients
 from channelfit.fitzhugh_nagumo.cuda import crank_nicolson as cuda_crank_nicolson
 from channelfit.fitzhugh_nagumo.cuda.adaptive import adaptive_text
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson_source import crank_nicolson_text
-from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, explicit_text
+from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, RungeKuttaCuda, explicit_text
 from channelfit.reading.errors import InputError
 from support.cable_device import assert_same
 from support.cable_truth import ENDS
 from support.cuda_host import compile_with_nvrtc
-from support.truths import in_turns
 
 
-@pytest.mark.parametrize(("ends", "dtype"), in_turns(5, ENDS, ["float64"] * 4 + ["float32"]))
-def test_explicit_tiles(device, ends, dtype):
-    """Small tiles, so that the cable has many: 5 nodes a thread, 11 steps a pass."""
-    equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
-    cable = Cable(1300, 0.5, *ends, stimulus=(Pulse(0.3, 3, 20),))
-    scheme = ExplicitCuda(equation, cable, dtype, nodes=5, warps=2, steps=11, device=device)
-    for driven in (False, True):
-        assert_same(scheme, Explicit(equation, cable), 0.1, 38, driven=driven)
+@dataclass(frozen=True)
+class Case:
+    """A scheme on a device, how it is laid out, and a cable and steps that it is tried with.
+
+    Attributes:
+        apart: constants of Crank-Nicolson's module that make a short cable go a long one's way.
+    """
+
+    make: Any
+    nodes: int
+    dt: float
+    n_steps: int
+    layout: dict[str, Any] = field(default_factory=dict)
+    dx: float = 0.5
+    n_cables: int = 1
+    bound: float | None = None
+    apart: dict[str, Any] = field(default_factory=dict)
 
 
-@pytest.mark.parametrize(("ends", "n_nodes"), in_turns(6, ENDS, [3, 33, 64, 101, 401]))
-def test_explicit_whole_cables(device, ends, n_nodes):
-    rng = np.random.default_rng(n_nodes)
-    equation = Equation(a=rng.uniform(0, 0.3, 7), epsilon=rng.uniform(0, 0.1, 7))
-    cable = Cable(n_nodes, 0.5, *ends)
-    scheme = ExplicitCuda(equation, cable, device=device)
-    assert_same(scheme, Explicit(equation, cable), 0.1, 45, 7)
-
-
-@pytest.mark.parametrize(
-    ("ends", "n_nodes", "dt"), in_turns(9, ENDS, [3, 31, 100, 128, 3], [0.3, 4.0, 0.1])
-)
-def test_crank_nicolson_whole_cables(device, ends, n_nodes, dt):
-    """In one block of 32 threads with 4 nodes; a short ring goes around several times in a tile."""
-    rng = np.random.default_rng(n_nodes)
-    equation = Equation(a=rng.uniform(0, 0.3, 3), epsilon=rng.uniform(0, 0.1, 3))
-    cable = Cable(n_nodes, 0.5, *ends, stimulus=(Pulse(0.3, 1, 9),))
-    scheme = CrankNicolsonCuda(
-        equation, cable, nodes=4, threads=32, blocks=1, tolerance=1e-15, device=device
-    )
-    reference = CrankNicolson(equation, cable, "thomas", tolerance=1e-15)
-    for driven in (False, True):
-        assert_same(scheme, reference, dt, 5, 3, driven, bound=1e-13)
-
-
-@pytest.mark.parametrize(
-    ("ends", "n_nodes", "dtype"),
-    in_turns(14, ENDS, [3, 63, 64, 65, 129, 131, 1000], ["float64", "float64", "float32"]),
-)
-def test_crank_nicolson_in_parts(device, monkeypatch, ends, n_nodes, dtype):
-    """Parts of 64 nodes, of which the last may be one node; dt/dx^2 = 400: all feel each other."""
-    monkeypatch.setattr(cuda_crank_nicolson, "_JOINERS", 4)
-    equation = Equation(a=np.array([0.13, 0.02, 0.2]), gamma=1.7, epsilon=0.05, diffusion=0.8)
-    cable = Cable(n_nodes, 0.05, *ends, stimulus=(Pulse(0.3, 1, 9),))
-    scheme = CrankNicolsonCuda(
-        equation,
-        cable,
-        dtype,
-        nodes=4,
-        threads=16,
-        blocks=1,
-        solver="parts",
-        device=device,
-        tolerance=1e-15 if dtype == "float64" else 1e-6,
-    )
-    reference = CrankNicolson(equation, cable, "thomas", tolerance=1e-15)
-    for driven in (False, True):
-        assert_same(
-            scheme, reference, 1.0, 3, 3, driven, bound=2e-12 if dtype == "float64" else 1e-4
+EXACT, ROUGH = {"tolerance": 1e-15}, {"tolerance": 1e-6, "dtype": "float32"}
+#: One block of 32 threads with 4 nodes: a short ring goes around several times in a tile.
+ALONE = {"nodes": 4, "threads": 32, "blocks": 1, **EXACT}
+#: Parts of 64 nodes, of which the last may be one node; dt/dx^2 = 400: all feel each other.
+PARTS = {"nodes": 4, "threads": 16, "blocks": 1, "solver": "parts"}
+#: By what a cable is solved in; small tiles, so that it has many. Of each two ends are tried.
+CASES = [
+    *(Case(ExplicitCuda, n, 0.1, 45, {}, n_cables=7) for n in (3, 33, 64, 101, 401)),
+    *(Case(RungeKuttaCuda, n, 0.15, 25, {}, n_cables=7) for n in (3, 33, 64, 101, 401)),
+    *(
+        Case(CrankNicolsonCuda, n, dt, 5, ALONE, n_cables=3, bound=1e-13)
+        for n, dt in ((3, 0.3), (31, 4.0), (100, 0.1), (128, 1.0))
+    ),
+    *(
+        Case(CrankNicolsonCuda, n, 1.0, 3, PARTS | EXACT, 0.05, 3, 2e-12, {"_JOINERS": 4})
+        for n in (3, 63, 64, 65, 129, 131, 1000)
+    ),
+    Case(CrankNicolsonCuda, 1000, 1.0, 3, PARTS | ROUGH, 0.05, 3, 1e-4, {"_JOINERS": 4}),
+    *(
+        Case(kind, 1300, dt, 38, {"nodes": 5, "warps": 2, "steps": steps, "dtype": dtype})
+        for kind, dt, steps in ((ExplicitCuda, 0.1, 11), (RungeKuttaCuda, 0.15, 7))
+        for dtype in ("float64", "float32")
+    ),
+    *(
+        Case(CrankNicolsonCuda, 1300, dt, 8, layout | EXACT | {"steps": 3}, bound=2e-13)
+        for layout, dt in (
+            ({"nodes": 8, "threads": 64, "blocks": 1, "solver": "tiles"}, 0.1),
+            ({"nodes": 4, "threads": 128, "blocks": 1, "solver": "tiles"}, 0.5),
+            ({"nodes": 8, "threads": 64, "blocks": 1, "solver": "tiles"}, 0.02),
         )
+    ),
+    *(
+        # dt/dx^2 = 100: the usual tile is too short; wider ones, or one system over memory
+        Case(CrankNicolsonCuda, 3000, 1.0, 3, ALONE | {"solver": solver}, 0.1, 1, 1e-12, wide)
+        for solver, wide in (("parts", {}), ("auto", {"_WIDE": (8, 128, 1)}))
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("ends", "shape"), in_turns(5, ENDS, [(8, 64, 0.1), (4, 128, 0.5), (8, 64, 0.02)])
-)
-def test_crank_nicolson_tiles(device, ends, shape):
-    nodes, threads, dt = shape
-    equation = Equation(a=0.13, gamma=1.7, epsilon=0.05, diffusion=0.8)
-    cable = Cable(1300, 0.5, *ends, stimulus=(Pulse(0.3, 3, 20),))
-    scheme = CrankNicolsonCuda(
-        equation,
-        cable,
-        nodes=nodes,
-        threads=threads,
-        blocks=1,
-        steps=3,
-        solver="tiles",
-        tolerance=1e-15,
-        device=device,
-    )
-    reference = CrankNicolson(equation, cable, "thomas", tolerance=1e-15)
+@pytest.mark.parametrize("number", range(2 * len(CASES)))
+def test_a_device_steps_as_the_processor_does(device, monkeypatch, number):
+    again, place = divmod(number, len(CASES))
+    case, ends = CASES[place], ENDS[(place + again) % 4]
+    for name, value in case.apart.items():
+        monkeypatch.setattr(cuda_crank_nicolson, name, value)
+    rng, n = np.random.default_rng(case.nodes), case.n_cables
+    a, epsilon = (rng.uniform(0, most, n) if n > 1 else most for most in (0.3, 0.1))
+    equation = Equation(a=a, gamma=1.7, epsilon=epsilon, diffusion=0.8)
+    cable = Cable(case.nodes, case.dx, *ends, stimulus=(Pulse(0.3, case.dx, 20 * case.dx),))
+    reference = {ExplicitCuda: Explicit, RungeKuttaCuda: RungeKutta}.get(case.make)
+    if reference is None:
+        reference = partial(CrankNicolson, solver="thomas", tolerance=1e-15)
+    scheme = case.make(equation, cable, **case.layout, device=device)
     for driven in (False, True):
-        assert_same(scheme, reference, dt, 8, driven=driven, bound=2e-13)
-
-
-@pytest.mark.parametrize(("ends", "solver"), in_turns(5, ENDS, ["parts", "auto"] * 2 + ["auto"]))
-def test_crank_nicolson_of_ends_felt_from_afar(device, monkeypatch, ends, solver):
-    """dt/dx^2 = 100: the usual tile is too short; wider ones, or one system over memory."""
-    monkeypatch.setattr(cuda_crank_nicolson, "_WIDE", (8, 128, 1))
-    cable = Cable(3000, 0.1, *ends)
-    scheme = CrankNicolsonCuda(
-        Equation(),
-        cable,
-        nodes=4,
-        threads=32,
-        blocks=1,
-        tolerance=1e-15,
-        solver=solver,
-        device=device,
-    )
-    reference = CrankNicolson(Equation(), cable, "thomas", tolerance=1e-15)
-    assert_same(scheme, reference, 1.0, 3, bound=1e-12)
+        same = reference(equation, cable), case.dt, case.n_steps, n, driven, case.bound
+        assert_same(scheme, *same)
 
 
 def test_wide_tiles_are_taken_where_they_must_be(device):
@@ -156,17 +139,6 @@ def test_strong_coupling_as_it_is_shipped(device, coupling, dtype):
         np.testing.assert_allclose(scheme.take(a), b, 0, bound)
 
 
-@pytest.mark.parametrize("make", [ExplicitCuda, CrankNicolsonCuda])
-def test_runs_of_both_backends_agree(device, make):
-    cable = Cable(201, 0.5, stimulus=(Pulse(0.5, 0, 5, 1, 3),))
-    reference = {ExplicitCuda: Explicit, CrankNicolsonCuda: CrankNicolson}[make]
-    runs = [
-        simulate(scheme, 0, 0, [2, 6], dt=0.1)
-        for scheme in (make(Equation(), cable, device=device), reference(Equation(), cable))
-    ]
-    np.testing.assert_allclose(runs[0].v, runs[1].v, 0, 1e-11)
-
-
 def test_a_newton_that_fails_is_told(device):
     cable = Cable(100, 0.5)
     for solver in ("tiles", "parts"):
@@ -177,23 +149,6 @@ def test_a_newton_that_fails_is_told(device):
         out = scheme.advance(scheme.put(v), scheme.put(0 * v), 5.0, 1)
         with pytest.raises(InputError, match="converge"):
             scheme.take(out[0])
-
-
-@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-def test_the_text_compiles_for_a_device_without_spilling_much(dtype):
-    """A kernel that spills its state to memory would be right, and slow."""
-    texts = [
-        explicit_text(dtype),
-        explicit_text(dtype, 13, 4, True, 401),
-        crank_nicolson_text(dtype),
-        crank_nicolson_text(dtype, 4, 128, 4, True),
-        adaptive_text(dtype, driven=True),
-    ]
-    for text in texts:
-        log = compile_with_nvrtc(text, options=("-std=c++17", "--ptxas-options=-v"))
-        spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
-        assert spilled
-        assert max(spilled) < 128
 
 
 @pytest.mark.integration
@@ -224,3 +179,37 @@ def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
     assert len([name for name in rows if name.startswith("Runge-Kutta")]) == 10
     assert max(apart) < 1e-4
     assert len([name for name in rows if "against one cuSPARSE solve" in name]) == 6
+
+
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
+def test_the_text_compiles_for_a_device_without_spilling_much(dtype):
+    """A kernel that spills its state to memory would be right, and slow."""
+    most = RungeKuttaCuda.most_nodes[dtype]  # the largest that a thread takes
+    for text, bound in (
+        (explicit_text(dtype), 127),
+        (explicit_text(dtype, 13, 4, True, 401), 127),
+        (crank_nicolson_text(dtype), 127),
+        (crank_nicolson_text(dtype, 4, 128, 4, True), 127),
+        (adaptive_text(dtype, driven=True), 127),
+        (explicit_text(dtype, 8, 4, True, 0, "Runge-Kutta"), 0),
+        (explicit_text(dtype, most, 4, True, 32 * most, "Runge-Kutta"), 0),
+    ):
+        log = compile_with_nvrtc(text, options=("-std=c++17", "--ptxas-options=-v"))
+        spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
+        assert spilled
+        assert max(spilled) <= bound
+
+
+@pytest.mark.parametrize(
+    ("make", "reference"),
+    [(ExplicitCuda, Explicit), (RungeKuttaCuda, RungeKutta), (CrankNicolsonCuda, CrankNicolson)],
+)
+def test_runs_of_both_backends_agree(device, make, reference):
+    """With steps that end at the stimulus's edges."""
+    cable = Cable(201, 0.5, stimulus=(Pulse(0.5, 0, 5, 1.03, 3),))
+    ours, theirs = (
+        simulate(scheme, 0, 0, [2, 6], dt=0.1)
+        for scheme in (make(Equation(), cable, device=device), reference(Equation(), cable))
+    )
+    assert ours.facts["steps"] == theirs.facts["steps"]
+    np.testing.assert_allclose(ours.v, theirs.v, 0, 1e-11)
