@@ -58,8 +58,7 @@ WAYS: dict[str, tuple[dict[str, str], float, float, str]] = {
             "parameter": "F = 96520 R = 8.3134 z = 2",
             "current": "ica = p*m*m*field(v, cai, cao)",
             "more": HELPER.format(
-                w="0.001*z*F*v/(R*(celsius + 273.15))",
-                field="-0.001*z*F*e*(co - ci*exp(w))",
+                w="0.001*z*F*v/(R*(celsius + 273.15))", field="-0.001*z*F*e*(co - ci*exp(w))"
             ),
         },
         96520.0,

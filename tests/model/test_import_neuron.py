@@ -23,9 +23,7 @@ from channelfit.scoring.neuron.importing import (
     prove,
     read_mechanism,
 )
-from channelfit.scoring.neuron.mechanisms import (
-    NeuronUnavailable,
-)
+from channelfit.scoring.neuron.mechanisms import NeuronUnavailable
 from support.mod_files import MOD, few, of_text
 
 pytestmark = pytest.mark.integration

@@ -11,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import channelfit as cf
-from channelfit.problem.command_segments import (
-    cut_into_sweeps,
-    find_segments,
-    protocol_of_epochs,
-)
+from channelfit.problem.command_segments import cut_into_sweeps, find_segments, protocol_of_epochs
 from channelfit.problem.protocol import build_protocol
 from channelfit.problem.waves import Constant, Ramp, Samples, Sines
 from channelfit.reading.documents import parse_yaml

@@ -13,11 +13,7 @@ from channelfit.front.commands.validation import FASTEST, _drawn
 from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
-from channelfit.problem.extreme_rates import (
-    extremes,
-    fastest_rates,
-    voltages_of,
-)
+from channelfit.problem.extreme_rates import extremes, fastest_rates, voltages_of
 from channelfit.problem.protocol import build_protocol
 
 STEPS = {

@@ -160,11 +160,7 @@ segments:
 def test_delay_moves_the_command(folder: Path, delay: float) -> None:
     (folder / "every_wave.yaml").write_text(EVERY_WAVE)
     (folder / "r.csv").write_text("\n".join(["1.0,2.0"] * 42))
-    recording = {
-        "file": "r.csv",
-        "sampling": 0.5,
-        "current": {"columns": "all", "unit": "pA"},
-    }
+    recording = {"file": "r.csv", "sampling": 0.5, "current": {"columns": "all", "unit": "pA"}}
     experiment = {"protocol": "every_wave.yaml", "recording": recording}
     plain, late = (
         loaded(model_with(folder, {"experiments": [experiment | change]})).problem.experiments[0]

@@ -46,7 +46,7 @@ EXPERIMENTS = [
     {
         "protocol": "../models/steps.yaml",
         "recording": {"file": "r.csv", "sampling": 1, "current": {"column": "I", "unit": "pA"}},
-    },
+    }
 ]
 
 

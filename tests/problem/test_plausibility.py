@@ -154,10 +154,7 @@ def test_a_planted_fault_is_told_with_place_and_value(tmp_path, currents, name, 
 
 
 _LEAK = {"conductance": "gl", "reversal": "el"}
-_LEAK_ROWS = {
-    "gl": {"range": [0, 5], "unit": "nS"},
-    "el": {"range": [-120, 30], "unit": "mV"},
-}
+_LEAK_ROWS = {"gl": {"range": [0, 5], "unit": "nS"}, "el": {"range": [-120, 30], "unit": "mV"}}
 #: What stands beside the model, and beside the recording, of a cell that leaks.
 LEAKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "of the model": ({"leak": _LEAK, "parameters": _LEAK_ROWS}, {}),

@@ -410,10 +410,7 @@ def test_hostile_files(tmp_path: Path, name: str, write: Callable[[Path], None],
 
 @pytest.mark.parametrize(
     ("reader", "package"),
-    [
-        (abf.packed_contents, "pyabf"),
-        (wcp.packed_contents, "neo.rawio.winwcprawio"),
-    ],
+    [(abf.packed_contents, "pyabf"), (wcp.packed_contents, "neo.rawio.winwcprawio")],
 )
 def test_a_missing_package_is_told(reader, package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)

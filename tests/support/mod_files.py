@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 
 from channelfit.problem.protocol import Protocol
-from channelfit.scoring.neuron.importing import (
-    Mechanism,
-    read_mechanism,
-    step_families,
-)
-from channelfit.scoring.neuron.mechanisms import (
-    NeuronUnavailable,
-    compile_mechanism,
-    neuron_parser,
-)
+from channelfit.scoring.neuron.importing import Mechanism, read_mechanism, step_families
+from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism, neuron_parser
 from support.places import MECHANISMS
 
 MOD = MECHANISMS

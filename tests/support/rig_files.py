@@ -22,11 +22,7 @@ PROTOCOL = {
     "name": "steps",
     "holding": -80,
     "sampling": SAMPLING_MS,
-    "segments": [
-        {"hold": 1},
-        {"step": {"values": [-40, 0, 40]}, "for": 2},
-        {"hold": 1},
-    ],
+    "segments": [{"hold": 1}, {"step": {"values": [-40, 0, 40]}, "for": 2}, {"hold": 1}],
 }
 
 
