@@ -86,8 +86,7 @@ def test_what_agrees_or_adapts_is_accepted() -> None:
     [
         (
             "w",
-            'rates.C -> O: "w": a rate (1/ms) is wanted, but this is a time (ms) (w in ms); '
-            'w with unit "1/ms" would be right',
+            '"w": a rate (1/ms) is wanted, but this is a time (ms) (w in ms); w with unit "1/ms"',
         ),
         ("a*exp(x*v)", '"a*exp(x*v)": the argument of exp, v*x, is in mV^2, not a pure number'),
         ("a*exp(x*v)", '(a in 1/ms, x in V); x with unit "1/mV" would be right'),
@@ -109,28 +108,30 @@ def test_stated_units_that_contradict_each_other(text: str, said: str) -> None:
     assert said in message
 
 
+def of(**current: str) -> dict[str, Any]:
+    return {"current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV"} | current}
+
+
+def slope(blocks: dict[str, Any]) -> dict[str, Any]:
+    return blocks | {"rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}}
+
+
 @pytest.mark.parametrize(
     ("blocks", "said"),
     [
+        (of(conductance="k"), 'this is a voltage (mV) (k in mV); k with unit "nS" would be right'),
+        (of(reversal="g"), 'current.reversal: "g": a voltage (mV) is wanted, but this is a cond'),
         (
-            {"current": {"open": ["O"], "conductance": "k", "reversal": "-80 mV"}},
-            'm.yaml: current.conductance: "k": a conductance (nS) is wanted, but this is a voltage '
-            '(mV) (k in mV); k with unit "nS" would be right',
+            slope({"definitions": {"d": "k + w"}}),
+            'd: "k + w": in one sum stand k, a voltage (mV), ',
         ),
         (
-            {"current": {"open": ["O"], "conductance": "g", "reversal": "g"}},
-            'current.reversal: "g": a voltage (mV) is wanted, but this is a conductance (nS)',
-        ),
-        (
-            {"definitions": {"d": "k + w"}, "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}},
-            'definitions.d: "k + w": in one sum stand k, a voltage (mV), and w, a time (ms)',
+            slope({"definitions": {"d": "2*z"}}),
+            '"a*exp(v/d)": the argument of exp, v/d, is in mV^2',
         ),
         ({"rates": {"C -> O": "up = a*exp(w*v)", "O -> C": "b"}}, "the argument of exp, v*w, is"),
         (
-            {
-                "parameters": {"d": {"tie": "a/z", "unit": "mV"}},
-                "rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"},
-            },
+            slope({"parameters": {"d": {"tie": "a/z", "unit": "mV"}}}),
             'parameters.d.tie: "a/z": a voltage (mV) is wanted, but this is in mV/ms',
         ),
     ],

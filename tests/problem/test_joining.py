@@ -42,12 +42,8 @@ MODEL: dict[str, Any] = {
     },
 }
 STEPS = "{name: steps, holding: -80, sampling: 1, segments: [{step: 0, for: 4}]}"
-EXPERIMENTS = [
-    {
-        "protocol": "../models/steps.yaml",
-        "recording": {"file": "r.csv", "sampling": 1, "current": {"column": "I", "unit": "pA"}},
-    }
-]
+RECORDING = {"file": "r.csv", "sampling": 1, "current": {"column": "I", "unit": "pA"}}
+EXPERIMENTS = [{"protocol": "../models/steps.yaml", "recording": RECORDING}]
 
 
 @pytest.fixture

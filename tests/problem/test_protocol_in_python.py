@@ -63,30 +63,16 @@ def test_mistakes_in_steps_are_told_with_the_argument(arguments, message):
 
 # --- segments ------------------------------------------------------------------------------------
 def test_segments_are_the_rows_of_a_file() -> None:
-    document = {
-        "name": "all",
-        "description": "what there is",
-        "source": "invented",
-        "holding": "-80 mV",
-        "sampling": np.float64(0.5),
-        "between_sweeps": {"rest": 20},
-        "segments": (
-            {"hold": 5},
-            {"step": {"values": np.array([-40, 0])}, "for": 10},
-            {"ramp": np.array([40, -120]), "for": 16},
-            {"sines": {"terms": [{"amplitude": 10, "omega": 0.1}]}, "for": 20},
-        ),
-    }
-    made = cf.Protocol.from_segments(**document)  # type: ignore[arg-type]
-    plain = document | {
-        "segments": [
-            {"hold": 5},
-            {"step": {"values": [-40, 0]}, "for": 10},
-            {"ramp": [40, -120], "for": 16},
-            {"sines": {"terms": [{"amplitude": 10, "omega": 0.1}]}, "for": 20},
-        ]
-    }
-    assert made == build_protocol(plain, None)
+    shared = {"name": "all", "description": "what there is", "source": "invented"}
+    shared |= {"holding": "-80 mV", "sampling": np.float64(0.5), "between_sweeps": {"rest": 20}}
+    sines = {"sines": {"terms": [{"amplitude": 10, "omega": 0.1}]}, "for": 20}
+    rows = ({"hold": 5}, {"step": {"values": np.array([-40, 0])}, "for": 10})
+    made = cf.Protocol.from_segments(
+        (*rows, {"ramp": np.array([40, -120]), "for": 16}, sines), **shared
+    )
+    plain = [{"hold": 5}, {"step": {"values": [-40, 0]}, "for": 10}]
+    plain += [{"ramp": [40, -120], "for": 16}, sines]
+    assert made == build_protocol(shared | {"segments": plain}, None)
     assert (made.carry_over, made.rest_ms, made.n_sweeps) == (True, 20, 2)
     assert read_again(made) == made
 
@@ -221,20 +207,18 @@ def test_no_file_is_replaced_in_silence(tmp_path: Path) -> None:
     assert (tmp_path / "p_command.csv").read_text() == "mine"
 
 
+def _wave(wave: Any) -> Segment:
+    return Segment(0, 5, wave)
+
+
 @pytest.mark.parametrize(
     ("sweeps", "message"),
     [
         (
-            (
-                (Segment(0, 5, Sines(0, (1,), (1,), (0,), 0)),),
-                (Segment(0, 5, Sines(0, (2,), (1,), (0,), 0)),),
-            ),
+            ((_wave(Sines(0, (1,), (1,), (0,), 0)),), (_wave(Sines(0, (2,), (1,), (0,), 0)),)),
             "the sweeps have different ramps or sines",
         ),
-        (
-            ((Segment(0, 5, Ramp(0, 1)),), (Segment(0, 5, Constant(2)),)),
-            "different numbers of ramps, sines or recorded commands",
-        ),
+        (((_wave(Ramp(0, 1)),), (_wave(Constant(2)),)), "different numbers of ramps, sines or rec"),
         (((Segment(1, 5, Constant(2)),),), "sweeps would differ when it is read again"),
         (((Segment(0, 5 + 1e-11, Constant(2)),),), "sweeps would differ when it is read again"),
     ],

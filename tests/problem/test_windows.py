@@ -128,6 +128,7 @@ def test_a_rest_has_a_voltage_of_its_own(backend: str) -> None:
     assert np.abs(held[1] - rested[1]).max() > 1e-2 * np.abs(rested).max()
 
 
+@pytest.mark.integration
 def test_the_oracle_rests_at_the_same_voltage() -> None:
     pytest.importorskip("neuron")
     from channelfit.scoring.neuron.oracle import NeuronOracle  # loads NEURON
@@ -159,22 +160,9 @@ def test_a_delayed_sweep_begins_at_the_voltage_before_it(between, before, tmp_pa
     """That of the rest, or where the last sweep ended."""
     (tmp_path / "p.yaml").write_text(dump_yaml(RESTED | between))
     (tmp_path / "r.csv").write_text("a,b\n" + "1,2\n" * 20)
-    fit = {
-        "model": str(MODELS / "k_hh.yaml"),
-        "fit": {
-            "experiments": [
-                {
-                    "protocol": "p.yaml",
-                    "delay": 2,
-                    "recording": {
-                        "file": "r.csv",
-                        "sampling": 0.5,
-                        "current": {"columns": "all", "unit": "pA"},
-                    },
-                }
-            ]
-        },
-    }
+    recording = {"file": "r.csv", "sampling": 0.5, "current": {"columns": "all", "unit": "pA"}}
+    experiment = {"protocol": "p.yaml", "delay": 2, "recording": recording}
+    fit = {"model": str(MODELS / "k_hh.yaml"), "fit": {"experiments": [experiment]}}
     (tmp_path / "fit.yaml").write_text(dump_yaml(fit))
     (experiment,) = load_plan(tmp_path / "fit.yaml").problem.experiments
     assert experiment.protocol.voltage([0, 1, 2.5]).tolist() == [[-80] * 3, [before, before, -80]]
