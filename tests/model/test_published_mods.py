@@ -165,36 +165,12 @@ def raman_bean(v: float) -> dict[tuple[int, int], float]:
     return rates
 
 
-def cox(v: float) -> dict[tuple[int, int], float]:
-    """C0 to C4 are 0 to 4, O0 to O4 are 5 to 9; 4 uM of calcium, 34 degC."""
-    q, f = 3**1.1, 96485.33212331001e-3 / (8.31446261815324 * 307.15)
-    opening = 0.00239, 0.007, 0.04, 0.295, 0.557
-    closing = 3.936, 1.152, 0.659, 0.486, 0.092
-    rates = {}
-    for k in range(4):
-        for row, half in ((0, 0.011), (5, 0.0011)):
-            rates[row + k, row + k + 1] = (4 - k) * 1000 * 0.004 * q
-            rates[row + k + 1, row + k] = (k + 1) * 1000 * half * q
-    for k in range(5):
-        rates[k, k + 5] = opening[k] * q * np.exp(0.73 * f * v)
-        rates[k + 5, k] = closing[k] * q * np.exp(-0.67 * f * v)
-    return rates
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_thirteen_states_with_rates_beyond_1e5(backend: str) -> None:
     case = next(case for case in published.CASES if case.model == "nav16_raman_bean")
     assert max(raman_bean(60.0).values()) > 1e5
     weights = (np.arange(13) == 5).astype(float)
     truth = schemed(raman_bean, weights, lambda v: 100 * (v - 60), shorter())
-    assert apart(simulated(*published.model_of(case), shorter(), backend), truth) < CLOSE
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_five_open_states_and_calcium_as_a_constant(backend: str) -> None:
-    case = next(case for case in published.CASES if case.model == "bk_cox")
-    weights = (np.arange(10) >= 5).astype(float)
-    truth = schemed(cox, weights, lambda v: 100 * (v + 88), shorter())
     assert apart(simulated(*published.model_of(case), shorter(), backend), truth) < CLOSE
 
 

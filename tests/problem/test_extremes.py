@@ -51,10 +51,7 @@ def told(document: dict[str, object]) -> list[str]:
 @pytest.mark.parametrize(
     ("document", "text"),
     [
-        (
-            scheme("a + 0.01*v"),
-            "rate C -> O is -0.9 /ms at -100 mV (and at 1 other voltage): a rate",
-        ),
+        (scheme("a + 0.01*v"), "rate C -> O is -0.9 /ms at -100 mV (and at 1 other voltage): a"),
         (scheme("sqrt(a + 0.01*v)"), "rate C -> O is not a number at -100 mV (and at 1 other volt"),
         (scheme("a*exp(v*10)"), "rate C -> O is 5.22147e+172 /ms at 40 mV: taken for 1e+100 /ms"),
         (scheme("a + 1", "1e-110"), "rate O -> C is 1e-110 /ms: taken for 1e-100 /ms"),

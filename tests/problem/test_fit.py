@@ -255,10 +255,7 @@ def test_mistakes_in_a_fit_section(folder: Path, fit: object, said: str) -> None
         ({"mask": [{"after_steps": "1 mV"}]}, "fit.experiments[1].mask[1].after_steps: unit"),
         ({"delay": "-1 ms"}, "fit.experiments[1].delay: a time from 0 to 25 ms"),
         ({"every": 26}, "steps has only 25 samples"),
-        (
-            {"recording": {"file": "r.csv", "current": {}}},
-            "fit.experiments[1].recording: either time",
-        ),
+        ({"recording": {"file": "r.csv", "current": {}}}, "fit.experiments[1].recording: either"),
         ({"protocol": "unequal.yaml"}, "3 columns of currents, but unequal has 2 sweeps"),
     ],
 )

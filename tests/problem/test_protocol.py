@@ -231,15 +231,9 @@ STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
         ([{"hold": "5 mV"}], 'segments[1].hold: unit "mV" is a voltage'),
         ([{"hold": 1e-8}], "segments: a sweep of 1e-08 ms holds no sample"),
         ([{"ramp": [1, 2, 3], "for": 1}], "segments[1].ramp: a ramp is [start, end], not [1, 2"),
-        (
-            [{"step": {"from": 1, "to": 2, "by": -1}, "for": 1}],
-            "segments[1].step.by: steps of -1 do not lead from 1 to 2",
-        ),
+        ([{"step": {"from": 1, "to": 2, "by": -1}, "for": 1}], "segments[1].step.by: steps of -1"),
         ([{**STEP3, "for": {"values": [1, 2]}}], "segments[1]: 3 voltages but 2 durations"),
-        (
-            [STEP3, {"hold": {"values": [1, 2]}}],
-            "segments: families of 2, 3 values; families in one protocol vary together",
-        ),
+        ([STEP3, {"hold": {"values": [1, 2]}}], "segments: families of 2, 3 values; families in"),
         ([{"sines": {"terms": []}, "for": 1}], "segments[1].sines.terms: at least one term"),
         (
             [{"sines": {"terms": [{"amplitude": 1, "omega": 40}]}, "for": 1}],
