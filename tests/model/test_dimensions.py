@@ -174,8 +174,6 @@ def test_shipped_models_are_silent(path: Path) -> None:
     assert load_model(path).cautions == ()
 
 
-# --- the property --------------------------------------------------------------------------------
-
 #: Exponents of time, voltage, current and temperature, written down apart from the code's table.
 EXPONENTS = {
     "1/ms": (-1, 0, 0, 0),

@@ -53,18 +53,6 @@ WAYS: dict[str, tuple[dict[str, str], float, float, str]] = {
         8.31446261815324,
         "pbar",
     ),
-    "constants that are parameters": (
-        {
-            "parameter": "F = 96520 R = 8.3134 z = 2",
-            "current": "ica = p*m*m*field(v, cai, cao)",
-            "more": HELPER.format(
-                w="0.001*z*F*v/(R*(celsius + 273.15))", field="-0.001*z*F*e*(co - ci*exp(w))"
-            ),
-        },
-        96520.0,
-        8.3134,
-        "pbar",
-    ),
     "a conductance, and a switch": (
         {
             "unit": "S/cm2",

@@ -41,7 +41,6 @@ def test_shipped_models_survive_yaml(path: Path, tmp_path: Path) -> None:
     assert (again, again.document) == (model, model.document)
 
 
-# --- what is passed in ---------------------------------------------------------------------------
 def test_what_was_passed_in_is_neither_changed_nor_shared() -> None:
     document = copy.deepcopy(PLAIN)
     model = cf.Model(**document)
@@ -87,7 +86,6 @@ def test_what_holds_itself_is_refused() -> None:
     assert said_of(**(PLAIN | {"parameters": loop})).endswith("nested too deeply")
 
 
-# --- files ---------------------------------------------------------------------------------------
 def test_a_file_is_not_replaced_in_silence(tmp_path: Path) -> None:
     model, path = cf.Model(**PLAIN), tmp_path / "m.yaml"
     path.write_text("mine")

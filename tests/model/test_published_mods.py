@@ -53,7 +53,6 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.nan_to_num(np.abs(a - b), nan=np.inf).max() / np.abs(b).max())
 
 
-# --- the truth, from rates written out once more
 Gate = Callable[[float], tuple[float, float]]
 
 
@@ -174,7 +173,6 @@ def test_thirteen_states_with_rates_beyond_1e5(backend: str) -> None:
     assert apart(simulated(*published.model_of(case), shorter(), backend), truth) < CLOSE
 
 
-# --- the current of Goldman, Hodgkin and Katz, as models/README.md writes it
 def documented() -> dict[str, Any]:
     text = (ROOT / "models" / "README.md").read_text(encoding="utf-8")
     block = text.split("<!-- ghk -->\n```yaml\n")[1].split("```")[0]
@@ -205,7 +203,6 @@ def test_the_documents_example_carries_the_constant_field_current(backend: str) 
     assert model.linear_parameters() == {"p": True}
 
 
-# --- what a search asks for
 def candidates_near(model: ChannelModel, n: int) -> np.ndarray:
     """(n_parameters, n): the published values, and others a tenth of the range about them."""
     draw = np.random.default_rng(7)
@@ -233,7 +230,6 @@ def test_costs_and_derivatives_through_pieces_and_gates_at_once(name, backend, m
     assert max(errors(found, by_differences(problem, candidates))) < 1e-6
 
 
-# --- against the files
 @pytest.fixture(scope="module")
 def demonstration() -> list[Path]:
     """The folder of mechanisms that came with NEURON; skips without it or without a compiler."""

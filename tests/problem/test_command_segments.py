@@ -135,7 +135,6 @@ def test_epochs_of_a_header() -> None:
     assert protocol_of_epochs([], 0.1, -80) is None
 
 
-# --- lists and .eph ------------------------------------------------------------------------------
 EPH = """Nanion SyncroPatch Ephys Protocol  Steps
 Vers. 1.3
 
@@ -196,7 +195,6 @@ def test_the_starts_in_a_list_of_steps_count(tmp_path: Path) -> None:
         read(tmp_path / "gap.csv")
 
 
-# --- junction potential --------------------------------------------------------------------------
 def test_a_junction_potential_moves_all_voltages() -> None:
     sines = {"offset": -30, "terms": [{"amplitude": 5, "frequency": "40 Hz"}]}
     rows = [

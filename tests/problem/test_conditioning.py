@@ -223,7 +223,6 @@ def test_what_conditioning_found_is_told_and_a_saved_fit_repeats_it(tmp_path: Pa
     assert first.conditioning == again.conditioning
 
 
-# --- the filter -----------------------------------------------------------------------------------
 FINE = protocol_of(
     "{name: fine, holding: -80, sampling: 0.01, "
     "segments: [{hold: 2}, {step: 20, for: 6}, {ramp: [20, -100], for: 4}, {hold: 3}]}"

@@ -87,7 +87,6 @@ def test_random_sets_are_drawn_in_to_what_neuron_can_follow() -> None:
     assert not _drawn(build_model(scheme("1 + a"), None), 40, 0, v)[1]
 
 
-# --- the commands --------------------------------------------------------------------------------
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

@@ -120,7 +120,6 @@ def test_an_abf_and_its_recorded_command_make_an_experiment(tmp_path: Path) -> N
     assert len(protocol.step_times_ms(0)) >= 3
 
 
-# --- voltages that head columns -------------------------------------------------------------------
 def _family(levels: list[float], junction: float = 0.0) -> Protocol:
     return Protocol.steps(
         levels, duration=20, holding=-100, sampling=0.5, junction_potential=junction

@@ -19,18 +19,15 @@ from channelfit.search.plan import FitPlan
 from support.little import save_fit
 from support.places import ROOT
 
-MODEL: dict[str, Any] = {
-    "name": "little",
-    "states": ["C", "O"],
-    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b"},
-    "current": {"open": ["O"], "conductance": "g", "reversal": "-90 mV"},
-    "parameters": {
-        "a": {"range": [0.1, 1000], "unit": "1/s", "scale": "log", "value": 100},
-        "z": {"range": [0, 0.1], "unit": "1/mV", "value": 0.02},
-        "b": {"range": [1.0e-3, 1], "unit": "1/ms", "value": 0.05, "fixed": True},
-        "g": {"range": [0, 100], "unit": "nS", "value": 10},
-    },
-}
+MODEL = parse_yaml("""
+name: little
+states: [C, O]
+rates: {C -> O: a*exp(z*v), O -> C: b}
+current: {open: [O], conductance: g, reversal: -90 mV}
+parameters: {a: {range: [0.1, 1000], unit: 1/s, scale: log, value: 100}, z: {range: [0, 0.1],
+  unit: 1/mV, value: 0.02}, b: {range: [0.001, 1], unit: 1/ms, value: 0.05, fixed: true},
+  g: {range: [0, 100], unit: nS, value: 10}}
+""")
 STEPS = """
 name: steps
 holding: -80 mV

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from click.testing import CliRunner
 
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
-from channelfit.reading.documents import dump_yaml, read_yaml
+from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.comparison import check_same_data
 from channelfit.results.export.subject import subject_of
@@ -21,26 +20,19 @@ from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import fit_document
 from support.little import save_fit
 
-MODEL: dict[str, Any] = {
-    "name": "little",
-    "description": "two states",
-    "source": "values of cell 5",
-    "temperature": 22,
-    "states": ["C", "O"],
-    "rates": {"C -> O": "a*exp(v/25)*celsius/22", "O -> C": "b"},
-    "parameters": {
-        "a": {"range": [0.01, 1], "unit": "1/ms", "value": 0.1},
-        "b": {"range": [0.01, 1], "unit": "1/ms", "value": 0.1},
-        "g": {"range": [10, 100], "unit": "nS", "value": 90},
-    },
-    "current": {"open": ["O"], "conductance": "g", "reversal": "-90 mV"},
-    "fit": {
-        "protocols": ["steps.yaml"],
-        "surrogate": {"noise": 5, "seed": 1},
-        "rates_within": ["1e-9 /ms", "1000 /ms"],
-        "optimizer": {"name": "genetic", "population": 8, "generations": 2},
-    },
-}
+MODEL = parse_yaml("""
+name: little
+description: two states
+source: values of cell 5
+temperature: 22
+states: [C, O]
+rates: {C -> O: a*exp(v/25)*celsius/22, O -> C: b}
+parameters: {a: {range: [0.01, 1], unit: 1/ms, value: 0.1}, b: {range: [0.01, 1], unit: 1/ms,
+  value: 0.1}, g: {range: [10, 100], unit: nS, value: 90}}
+current: {open: [O], conductance: g, reversal: -90 mV}
+fit: {protocols: [steps.yaml], surrogate: {noise: 5, seed: 1}, rates_within: [1e-9 /ms, 1000 /ms],
+  optimizer: {name: genetic, population: 8, generations: 2}}
+""")
 STEPS = "{name: steps, holding: -80, sampling: 1, segments: [{step: 0, for: 4}]}"
 RECORDING = {"file": "r.csv", "sampling": 1, "current": {"column": "I", "unit": "pA"}}
 EXPERIMENTS = [{"protocol": "../models/steps.yaml", "recording": RECORDING}]

@@ -33,7 +33,6 @@ def said_of(*segments: Any, **keys: Any) -> str:
     return str(caught.value)
 
 
-# --- what a file becomes -------------------------------------------------------------------------
 def test_steps_and_holding() -> None:
     p = built({"hold": "5 ms"}, {"step": "40 mV", "for": "0.02 s"}, {"hold": 1})
     assert p.sweeps == (
@@ -84,7 +83,6 @@ def test_sines_count_from_their_segment_unless_told_otherwise() -> None:
     assert fixed.sweeps[0][1].wave.origin_ms == -1.0  # type: ignore[union-attr]
 
 
-# --- samples and boundaries ----------------------------------------------------------------------
 def test_samples_belong_to_the_segment_that_holds_their_time() -> None:
     p = built({"hold": 0.25}, {"step": 10, "for": 0.01}, {"step": 20, "for": 0.24}, {"hold": 0.03})
     assert p.sample_ranges(0) == [(0, 3), (3, 3), (3, 5), (5, 6)]
@@ -159,7 +157,6 @@ def test_shipped_protocols(name: str) -> None:
     assert command.shape == (p.n_sweeps, p.n_times_max)
 
 
-# --- recorded commands ---------------------------------------------------------------------------
 def recorded(folder: Path, rest: str, after: str = "") -> Protocol:
     file = folder / "p.yaml"
     file.write_text(
@@ -218,7 +215,6 @@ def test_mistakes_in_recorded_commands(tmp_path: Path, rows: str, rest: str, mes
         recorded(tmp_path, f"file: a.csv, {rest}")
 
 
-# --- mistakes ------------------------------------------------------------------------------------
 STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
 
 

@@ -30,7 +30,6 @@ def refusal(make: Any, *arguments: Any, **named: Any) -> str:
     return str(caught.value)
 
 
-# --- steps ---------------------------------------------------------------------------------------
 def test_a_family_of_steps() -> None:
     made = cf.Protocol.steps(
         range(-60, 41, 10), 500, before=100, after=[50] * 11, after_level="-0.05 V", **COMMON
@@ -61,7 +60,6 @@ def test_mistakes_in_steps_are_told_with_the_argument(arguments, message):
     assert message in refusal(cf.Protocol.steps, **(usual | arguments))
 
 
-# --- segments ------------------------------------------------------------------------------------
 def test_segments_are_the_rows_of_a_file() -> None:
     shared = {"name": "all", "description": "what there is", "source": "invented"}
     shared |= {"holding": "-80 mV", "sampling": np.float64(0.5), "between_sweeps": {"rest": 20}}
@@ -85,7 +83,6 @@ def test_mistakes_in_segments_are_told_with_their_place() -> None:
     assert "segments[1]: {1} cannot be used" in refusal(make, [{1}], **COMMON)
 
 
-# --- recorded commands ---------------------------------------------------------------------------
 def test_a_recorded_command_has_a_sample_for_each_of_its_own() -> None:
     time = np.arange(1000) * 0.1
     voltage = np.stack([20 * np.sin(time), np.full(1000, 5.0)])
@@ -119,7 +116,6 @@ def test_mistakes_in_recorded_commands(arguments: dict[str, Any], message: str) 
     assert message in refusal(cf.Protocol.from_command, **(usual | arguments))
 
 
-# --- voltages ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["activation", "recovery", "staircase", "ramp", "herg_sine_wave"])
 def test_voltages_at_the_samples_and_between(name: str) -> None:
     protocol = cf.Protocol.load(ROOT / "protocols" / f"{name}.yaml")
@@ -132,7 +128,6 @@ def test_voltages_at_the_samples_and_between(name: str) -> None:
     assert "times_ms: one row of times" in refusal(protocol.voltage, [[1.0]])
 
 
-# --- files ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", sorted(ROOT.glob("protocols/*.yaml")), ids=lambda path: path.stem)
 def test_shipped_protocols_survive_yaml(path: Path) -> None:
     if path.stem != "herg_ap":

@@ -95,7 +95,6 @@ def test_starts_that_cannot_be(tmp_path: Path, starts: Any, said: str) -> None:
     assert "recording.starts" in str(caught.value)
 
 
-# --- rests between sweeps -------------------------------------------------------------------------
 RESTED: dict[str, Any] = {
     "name": "rested",
     "holding": -80,

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.integration
 HERE = f"{__name__}:"
 
 
-# --- readers, which the second process imports from here ------------------------------------------
 def arrays(path: Path) -> dict[str, np.ndarray | str]:
     print("what a library prints is no part of the answer")
     whole = np.arange(6, dtype=np.int16).reshape(2, 3)
@@ -57,7 +56,6 @@ def _ended():
     apart.end()
 
 
-# --- what they come to ----------------------------------------------------------------------------
 def test_arrays_and_refusals_come_back_by_name(tmp_path):
     found = read_apart(HERE + "arrays", tmp_path / "x", "a file")
     assert found["a b"].tolist() == [[0, 3], [1, 4], [2, 5]]

@@ -127,7 +127,6 @@ def test_a_reader_cannot_ask_for_a_key_that_is_not_accepted(tmp_path, monkeypatc
         load_recording(section, load_protocol(tmp_path / "steps.yaml"))
 
 
-# --- the search ----------------------------------------------------------------------------------
 class Launches:
     """In place of the ring on a GPU: what it was asked to do."""
 

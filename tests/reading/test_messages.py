@@ -245,18 +245,14 @@ def test_models_of_other_programs(tmp_path, name, text, said, command):
 
 
 # --- models --------------------------------------------------------------------------------------
-MODEL: dict[str, Any] = {
-    "states": ["C", "O"],
-    "rates": {"C -> O": "a*exp(v/25)", "O -> C": "b"},
-    "definitions": {"u": "v + 65", "f": "2*s"},
-    "parameters": {
-        "a": {"range": [0, 1], "value": 0.1},
-        "b": {"range": [0, 1], "value": 0.1},
-        "g": {"range": [0, 10], "value": 5},
-        "s": {"fixed": True, "value": 3},
-    },
-    "current": {"open": ["O"], "conductance": "g", "reversal": -90},
-}
+MODEL = parse_yaml("""
+states: [C, O]
+rates: {C -> O: a*exp(v/25), O -> C: b}
+definitions: {u: v + 65, f: 2*s}
+parameters: {a: {range: [0, 1], value: 0.1}, b: {range: [0, 1], value: 0.1}, g: {range: [0, 10],
+  value: 5}, s: {fixed: true, value: 3}}
+current: {open: [O], conductance: g, reversal: -90}
+""")
 
 
 def said_of(document: dict[str, Any]) -> str:

@@ -14,44 +14,22 @@ from channelfit.batch.fits import WellFits
 from channelfit.batch.results import FITS, TRACES, Results
 from channelfit.batch.table import Column, WellTable, texts
 from channelfit.reading import memory
+from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.saved import read_arrays
 from channelfit.results.saved_summary import read_summary
 
-SUMMARY: dict[str, Any] = {
-    "cost": 4.0,
-    "rms_pA": 2.0,
-    "rms_relative_to_peak": 0.1,
-    "peak_pA": 20.0,
-    "variance_explained": 0.9,
-    "peak_error_pA": 1.0,
-    "peak_error_relative": 0.05,
-    "parameters": {
-        "g": {
-            "value": 2.0,
-            "unit": "nS",
-            "lower": None,
-            "upper": 9.0,
-            "standard_error": 0.1,
-            "interval": [1.8, 2.2],
-        }
-    },
-    "uncertainty": {"undetermined": [{"text": "g is not"}], "remarks": [], "correlations": None},
-    "experiments": [{"protocol": "steps", "weight": 1.0, "cell": 3}],
-    "agreement": None,
-    "seconds": 1.5,
-    "generations": 3,
-    "evaluations": 90,
-    "seed": 2**64 - 1,
-    "file": "m.yaml",
-    "stop_reason": "done",
-    "optimizer": "hybrid",
-    "backend": "cpu",
-    "dtype": "float64",
-    "versions": {"numpy": "2.1"},
-    "machine": {"cores": 2},
-    "settings": {"scan": 9},
-}
+SUMMARY = parse_yaml("""
+{cost: 4.0, rms_pA: 2.0, rms_relative_to_peak: 0.1, peak_pA: 20.0, variance_explained: 0.9,
+  peak_error_pA: 1.0, peak_error_relative: 0.05,
+  parameters: {g: {value: 2.0, unit: nS, lower: null, upper: 9.0, standard_error: 0.1,
+    interval: [1.8, 2.2]}},
+  uncertainty: {undetermined: [{text: g is not}], remarks: [], correlations: null},
+  experiments: [{protocol: steps, weight: 1.0, cell: 3}], agreement: null, seconds: 1.5,
+  generations: 3, evaluations: 90, seed: 18446744073709551615, file: m.yaml, stop_reason: done,
+  optimizer: hybrid, backend: cpu, dtype: float64, versions: {numpy: "2.1"}, machine: {cores: 2},
+  settings: {scan: 9}}
+""")
 
 
 def saved(folder: Path, data: object) -> Path:

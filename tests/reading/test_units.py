@@ -17,7 +17,6 @@ from channelfit.reading.keys.shapes import Choice, Flag, Key, Quantity, Text, Wh
 from channelfit.reading.units import parse_quantity
 
 
-# --- quantities ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("text", "dimension", "expected"),
     [
@@ -96,20 +95,10 @@ def test_any_text_is_a_finite_number_or_one_clear_message(text: str) -> None:
     assert "\n" not in message
 
 
-# --- YAML ----------------------------------------------------------------------------------------
 def test_scalars_are_those_of_yaml_1_2() -> None:
     text = "{a: no, b: 1e-3, c: 012, d: true, e: ~, f: 1_000, g: 2020-01-01, h: .5, i: -3}"
-    assert parse_yaml(text) == {
-        "a": "no",
-        "b": 0.001,
-        "c": 12.0,
-        "d": True,
-        "e": None,
-        "f": "1_000",
-        "g": "2020-01-01",
-        "h": 0.5,
-        "i": -3,
-    }
+    values = ["no", 0.001, 12.0, True, None, "1_000", "2020-01-01", 0.5, -3]
+    assert list(parse_yaml(text).values()) == values
 
 
 @pytest.mark.parametrize(
@@ -144,9 +133,6 @@ def test_any_text_is_a_mapping_or_an_input_error(text: str) -> None:
     assert isinstance(found, dict)
     assert message.startswith("f: ")
     assert "\n" not in message
-
-
-# --- sections ------------------------------------------------------------------------------------
 
 
 #: What the keys in these tests are announced as, beside those that are texts.
