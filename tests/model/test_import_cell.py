@@ -34,12 +34,10 @@ ikr.c = 1
 ikr.o = 0
 ikr.ob = 0
 ikr.cb = 0
-
 [engine]
 time = 0 [ms] bind time
     in [ms]
 pace = 0 bind pace
-
 [membrane]
 dot(V) = -(i_ion + i_stim) / C
     in [mV]
@@ -52,7 +50,6 @@ i_ca = ical.ICaL + pump.IpCa
     in [A/F]
 i_stim = engine.pace * -80 [A/F]
     in [A/F]
-
 [ions]
 dot(K_i) = -1e-5 [mM/ms] * (ik.IK + ik.IK1 - 2 * pump.INaK + membrane.i_stim)
     in [mM]
@@ -64,12 +61,10 @@ Ca_i = Ca_t * cos(acos(Ca_t / (Ca_t + 1 [mM]))) + 1e-4 [mM]
     in [mM]
 E_K = 26.7 [mV] * log(K_o / K_i)
     in [mV]
-
 [camk]
 bound = 0.05 * (1 - trapped) / (1 + 0.0015 [mM] / ions.Ca_i)
 dot(trapped) = 0.05 * bound * (bound + trapped) - 0.00068 * trapped
 active = 1 / (1 + 0.15 / (bound + trapped))
-
 [ik]
 use membrane.V
 mode = 1
@@ -79,7 +74,6 @@ IK = g * x^2 * (1 - 0.3 * camk.active) * (V - ions.E_K)
     in [A/F]
 IK1 = 0.35 * (V + 85) / (1 + exp(0.07 * (V + 80)))
     in [A/F]
-
 [ical]
 use membrane.V
 dot(d) = (1 / (1 + exp(-(V + 5) / 7.5)) - d) / 2
@@ -96,7 +90,6 @@ ICaN = d * n * (V - 60)
     in [A/F]
 ICaX = if(V * d > 3, d * V, 0)
     in [A/F]
-
 [ikr]
 use membrane.V
 drug = 0
@@ -109,7 +102,6 @@ dot(ob) = bound + 0.01 * cb - 0.02 * ob
 dot(cb) = 0.02 * ob - 0.01 * cb
 IKr = 0.1 * o * (V - ions.E_K)
     in [A/F]
-
 [pump]
 INaK = 1.3 * 1 / (1 + 0.1245 * exp(-0.1 * membrane.V / 26.7)) * ions.K_o / (ions.K_o + 1)
     in [A/F]

@@ -25,13 +25,11 @@ name: scheme
 membrane.V = -80
 ik.c = 1
 ik.o = 0
-
 [membrane]
 time = 0 [ms] bind time
     in [ms]
 dot(V) = 0 [mV/ms]
     in [mV]
-
 [ik]
 use membrane.V
 k1 = 0.1 [1/ms] * exp(V / 25 [mV])

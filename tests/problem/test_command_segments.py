@@ -16,6 +16,7 @@ from channelfit.problem.protocol import build_protocol
 from channelfit.problem.waves import Constant, Ramp, Samples, Sines
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.formats import Epoch, read
+from support.rig_files import write_eph
 
 LEVELS = st.integers(-240, 120).map(lambda k: k / 2)
 COUNTS = st.integers(8, 60)
@@ -135,36 +136,11 @@ def test_epochs_of_a_header() -> None:
     assert protocol_of_epochs([], 0.1, -80) is None
 
 
-EPH = """Nanion SyncroPatch Ephys Protocol  Steps
-Vers. 1.3
-
-General Settings
-
-V Membrane [mV]  -80
-# of Sweeps  3
-Sample Period [us]  200
-
-Ephys Settings
-
-Type	Vmemb T/F	Voltage [mV]	Duration [ms]	Vincrease [mV]	RecordData T/F	Group	Rep
-Set 	T	 50.0	 10.0	   0.0	T	    -1	    -1
-Set 	F	-120.0	  50.0	   20.0	T	    -1	    -1
-Ramp	F	 -70.0	 40.0	   0.0	T	    -1	    -1
-
-Online Analysis Settings Vers. 1.2
-"""
-
-
 def test_a_protocol_of_nanion(tmp_path: Path) -> None:
-    file = tmp_path / "steps.eph"
-    file.write_text(EPH)
-    made = cf.Protocol.load(file)
-    assert (made.name, made.holding_mV, made.sampling_ms, made.n_sweeps) == ("steps", -80, 0.2, 3)
-    assert made.voltage([0, 10, 60, 80]).tolist() == [
-        [-80, -120, -120, -95],
-        [-80, -100, -100, -85],
-        [-80, -80, -80, -75],
-    ]
+    made = cf.Protocol.load(write_eph(tmp_path / "steps.eph"))
+    assert (made.name, made.holding_mV, made.sampling_ms, made.n_sweeps) == ("steps", -80, 0.1, 3)
+    ends = [[-80, v, v, (v - 80) / 2] for v in (-40, 0, 40)]
+    assert made.voltage([0, 1, 2.9, 3.5]).tolist() == ends
 
 
 def listed(text: str, folder: Path) -> cf.Protocol:

@@ -27,9 +27,6 @@ from channelfit.curves.builtin import BUILT_IN
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.functions.fit_file import FunctionPlan
-from channelfit.functions.function import build_function
-from channelfit.model.model_file import load_model
-from channelfit.problem.protocol import load_protocol
 from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, SETTINGS
@@ -39,7 +36,6 @@ from channelfit.reading.schema import FILES, SECTIONS, file_schema, kind_of, sec
 from channelfit.reading.units import Membrane, dimensions, unit_factor, unit_pattern
 from channelfit.search.choose import make_optimizer
 from channelfit.search.saved_fit import fit_document
-from fuzz import mutated
 from support.key_proofs import PROOFS, prepare
 from support.places import ROOT
 from support.recorded_files import OPENS, recorded
@@ -276,35 +272,6 @@ def test_what_a_schema_refuses_the_readers_refuse(folder: Path) -> None:
             assert refusal(folder, base, made), (found, made)
             seen += 1
     assert seen > 100
-
-
-READERS = {
-    "model": load_model,
-    "protocol": load_protocol,
-    "function": lambda path: build_function(read_yaml(path), path),
-}
-
-
-def test_mutants_of_shipped_files_byte_by_byte(tmp_path: Path) -> None:
-    """What a schema refuses, but for `fit`, a reader does."""
-    draw, seen = random.Random(11), 0
-    chosen = [path for path in SHIPPED if kind_of(read_yaml(path)) in READERS]
-    texts = [path.read_bytes() for path in chosen]
-    file = tmp_path / "antenna.yaml"
-    (tmp_path / "antenna.csv").write_bytes((ROOT / "models/functions/antenna.csv").read_bytes())
-    for _ in range(200):
-        file.write_bytes(mutated(draw.choice(texts), draw, texts))
-        try:
-            document = read_yaml(file)
-        except InputError:
-            continue
-        kind = kind_of(document)
-        if kind not in READERS or not [f for f in faults(document) if not f.startswith("fit")]:
-            continue
-        with pytest.raises(InputError):
-            READERS[kind](file)
-        seen += 1
-    assert seen > 15
 
 
 # --- settings of searches ------------------------------------------------------------------------

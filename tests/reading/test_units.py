@@ -199,20 +199,6 @@ def test_a_section_refuses_what_does_not_fit(read: object, message: str) -> None
         read(section(a=[1], t=True, n=2, p=9, m={}, time=None, **given))  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda s: s.quantity("d"),
-        lambda s: s.choice("a"),
-        lambda s: s.text("b"),
-        lambda s: s.shape("a", Whole),
-    ],
-)
-def test_a_reader_cannot_read_a_key_as_something_else_than_the_table_says(read: object) -> None:
-    with pytest.raises(LookupError, match=r"^top\.. is read as "):
-        read(section(a="x", b=1, d=True, n=3))  # type: ignore[operator]
-
-
 def test_a_key_that_the_others_leave_without_meaning_is_refused() -> None:
     s = section(hold=1, wait=2)
     s.take("hold")
