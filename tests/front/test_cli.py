@@ -425,11 +425,7 @@ def test_show_prints_the_scheme_and_the_generator():
 
 @pytest.mark.parametrize(
     ("kind", "word"),
-    [
-        ("cpu", "def createQmat("),
-        ("cuda", "void createQmat("),
-        ("nmodl", "SUFFIX"),
-    ],
+    [("cpu", "def createQmat("), ("cuda", "void createQmat("), ("nmodl", "SUFFIX")],
 )
 def test_show_prints_source_and_nothing_else(kind, word):
     result = run("show", MODEL_B, "--source", kind)

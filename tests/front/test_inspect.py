@@ -195,10 +195,7 @@ def test_two_files_of_one_name_have_a_picture_each(here: Path) -> None:
     shutil.copy("cell.csv", "other/cell.csv")
     done = run("inspect", "cell.csv", "other/cell.csv")
     assert done.exit_code == 0, done.output
-    assert sorted(p.name for p in here.glob("*.png")) == [
-        "cell-2-inspect.png",
-        "cell-inspect.png",
-    ]
+    assert sorted(p.name for p in here.glob("*.png")) == ["cell-2-inspect.png", "cell-inspect.png"]
 
 
 def test_inspect_shows_a_protocol_with_its_junction_potential(here: Path) -> None:

@@ -472,10 +472,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "null": ({"jobs": {"a": {"fhn": {"seed": None}}}}, "a text, a number"),
     "null_job": ({"jobs": {"a": {"fhn": None}}}, "a mapping"),
     "null_after": ({"jobs": {"a": {**job(), "after": None}}}, "the name of a job was expected"),
-    "no_reference": (
-        {"jobs": {"a": {"report": {"runs": {"job": "a"}}}}},
-        'unknown key "job"',
-    ),
+    "no_reference": ({"jobs": {"a": {"report": {"runs": {"job": "a"}}}}}, 'unknown key "job"'),
     "outside": (
         {"jobs": {"a": job(), "b": {"report": {"runs": {"run": "a", "file": "../c"}}}}},
         "jobs.b.report.runs.file: the name of a file in the folder",
@@ -662,9 +659,7 @@ def test_what_the_schema_refuses_is_refused() -> None:
 
 
 #: By section and key two values in `NIGHT`, and the place of the key there.
-NIGHT: dict[str, Any] = {
-    "jobs": {"a": job(), "b": job(), "c": {"report": {"runs": {"run": "a"}}}},
-}
+NIGHT: dict[str, Any] = {"jobs": {"a": job(), "b": job(), "c": {"report": {"runs": {"run": "a"}}}}}
 ACTING: dict[tuple[str, str], tuple[tuple[str, ...], Any, Any]] = {
     ("night", "name"): (("name",), "one", "two"),
     ("night", "description"): (("description",), "one", "two"),

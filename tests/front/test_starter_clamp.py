@@ -29,11 +29,7 @@ pytest.importorskip("pynwb")
 pytest.importorskip("h5py")
 
 STEPS = cf.Protocol.from_segments(
-    [
-        {"hold": 2},
-        {"step": {"from": -60, "to": 40, "by": 20}, "for": 20},
-        {"step": -50, "for": 10},
-    ],
+    [{"hold": 2}, {"step": {"from": -60, "to": 40, "by": 20}, "for": 20}, {"step": -50, "for": 10}],
     holding=-80,
     sampling=0.05,
     name="steps",
@@ -51,9 +47,7 @@ def channel(conductance: float) -> ChannelModel:
     return build_model(
         {
             "name": "truth",
-            "gates": {
-                "m": {"power": 2, "alpha": "0.2*exp(0.04*v)", "beta": "0.02*exp(-0.03*v)"},
-            },
+            "gates": {"m": {"power": 2, "alpha": "0.2*exp(0.04*v)", "beta": "0.02*exp(-0.03*v)"}},
             "current": {"conductance": "g", "reversal": "-90 mV"},
             "parameters": {"g": {"range": [0, 1000], "unit": "nS", "value": conductance}},
         },
@@ -95,10 +89,7 @@ def recorded(
         shared: dict[str, Any] = clock | {"starting_time": 2.0 * k, "sweep_number": np.uint64(k)}
         file.add_acquisition(
             VoltageClampSeries(
-                name=f"answer_{k}",
-                data=row * 1e-12,
-                **shared,
-                **(SAID if said is None else said),
+                name=f"answer_{k}", data=row * 1e-12, **shared, **(SAID if said is None else said)
             )
         )
         file.add_stimulus(

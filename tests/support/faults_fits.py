@@ -86,10 +86,7 @@ class Place:
         return sorted(runs.iterdir()) if runs.is_dir() else []
 
     def begin(
-        self,
-        program: list[str] = PROGRAMS[0],
-        words: Sequence[str] = FIT,
-        verb: str = "optimize",
+        self, program: list[str] = PROGRAMS[0], words: Sequence[str] = FIT, verb: str = "optimize"
     ) -> subprocess.Popen[str]:
         """Begins a command, with these arguments; by default a fit."""
         given = {**os.environ, "CHANNELFIT_CACHE": str(self.cache), "PYTHONPATH": str(ROOT)}
