@@ -1,8 +1,4 @@
-"""`channelfit run`: jobs and their dependencies, failures, interrupts, and what goes on after them.
-
-What a queue does when jobs fail, die or are interrupted is tested with a program in place of
-channelfit's own, which does what the seed of a job says; the last tests run the real one.
-"""
+"""`channelfit run`: jobs that wait for others, fail, are interrupted, and go on after that."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +41,9 @@ from channelfit.results.runs import is_run
 from support.places import ROOT
 from support.plate_folder import FIT as BATCH_FIT
 from support.plate_folder import MODEL as BATCH_MODEL
+from support.plate_folder import save
 
-pytestmark = pytest.mark.integration
-
-
+integration = pytest.mark.integration
 linux = pytest.mark.skipif(sys.platform != "linux", reason="signals and cores as on Linux")
 
 #: What a job does in place of `channelfit fhn --seed=N`.
@@ -129,24 +123,27 @@ def played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_jobs_are_done_after_those_that_they_wait_for(played: Path, tmp_path: Path) -> None:
     jobs = {"last": job(0, "b", "a"), "b": job(0, "a"), "a": job(), "free": job()}
-    done = run(write(tmp_path, jobs, name="a night", description="four"), "--out", tmp_path / "o")
+    (tmp_path / "in").mkdir()
+    file, out = write(tmp_path / "in", jobs, name="a night", description="four"), tmp_path / "o"
+    done = run(file, "--out", out)
     assert done.exit_code == 0, done.output
-    trace = [line.split()[:2] for line in played.read_text().splitlines()]
-    assert [name for name, word in trace if word == "begins"] == ["a", "b", "last", "free"]
-    assert trace == [[name, w] for name in ("a", "b", "last", "free") for w in ("begins", "ends")]
-    summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+    lines = [line.split() for line in played.read_text().splitlines()]
+    order = [[name, word] for name in ("a", "b", "last", "free") for word in ("begins", "ends")]
+    assert [line[:2] for line in lines] == order
+    assert lines[0][3] == str(tmp_path / "in")  # jobs work in the folder of the file
+    summary = json.loads((out / "summary.json").read_text())
     assert summary["counts"] == {"finished": 4}
     assert (summary["night"], summary["description"]) == ("a night", "four")
     rows = {row["name"]: row for row in summary["jobs"]}
     assert list(rows) == ["last", "b", "a", "free"]
-    assert rows["a"]["exit_code"] == 0
-    assert rows["a"]["see"] == "a/summary.json"
-    assert "this is job 0" in (tmp_path / "o" / rows["a"]["log"]).read_text()
+    assert (rows["a"]["exit_code"], rows["a"]["see"]) == (0, "a/summary.json")
+    assert "this is job 0" in (out / rows["a"]["log"]).read_text()
     assert "finished" in done.stdout
     assert not re.search(r"\bbegins\b", done.stdout)  # progress stands on standard error
-    assert record(tmp_path / "o")["state"] == "finished"
+    assert record(out)["state"] == "finished"
 
 
+@integration
 def test_the_failure_of_a_job_ends_no_other_but_those_that_wait_for_it(
     played: Path, tmp_path: Path
 ) -> None:
@@ -181,12 +178,14 @@ def test_the_failure_of_a_job_ends_no_other_but_those_that_wait_for_it(
     assert 'href="good/summary.json"' in page
 
 
+@integration
 def test_what_failed_is_tried_again_and_what_finished_is_not(played: Path, tmp_path: Path) -> None:
     jobs = {"good": job(), "bad": job(1), "after": job(0, "bad")}
     file, out = write(tmp_path, jobs), tmp_path / "o"
     assert run(file, "--out", out).exit_code == 3
     (out / "bad" / "half").write_text("half of a result")
     write(tmp_path, {**jobs, "bad": job(0), "new": job(0)})
+    out = out.rename(tmp_path / "elsewhere")  # it may be moved between two calls
     done = run("--resume", out)
     assert done.exit_code == 0, done.output
     begun = [line.split()[0] for line in played.read_text().splitlines() if " begins " in line]
@@ -197,35 +196,25 @@ def test_what_failed_is_tried_again_and_what_finished_is_not(played: Path, tmp_p
     assert played.read_text() == ""
 
 
-def test_as_many_jobs_as_are_wanted_run_side_by_side(played: Path, tmp_path: Path) -> None:
-    jobs = {f"j{k}": job(6) for k in range(5)}
+@linux
+@integration
+def test_as_many_jobs_as_are_wanted_run_side_by_side_and_share_the_cores(
+    played: Path, tmp_path: Path
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    jobs = {f"j{k}": job(6) for k in range(3)} | {"alone": job(0, "j0", "j1", "j2")}
     done = run(write(tmp_path, jobs, side_by_side=2), "--out", tmp_path / "o")
     assert done.exit_code == 0
-    running, most = 0, 0
+    running, most, had = 0, 0, {}
     for line in played.read_text().splitlines():
-        running += 1 if " begins " in line else -1
+        name, word, *more = line.split()
+        running += 1 if word == "begins" else -1
         most = max(most, running)
+        had[name] = int(more[0]) if more else had[name]
     assert most == 2
-
-
-@linux
-def test_the_cores_are_shared_evenly(played: Path, tmp_path: Path) -> None:
-    cores = len(os.sched_getaffinity(0))
-    if cores < 2:
-        pytest.skip("needs two cores")
-    jobs = {"a": job(6), "b": job(6), "alone": job(0, "a", "b")}
-    assert run(write(tmp_path, jobs, side_by_side=2), "--out", tmp_path / "o").exit_code == 0
-    begun = [line.split() for line in played.read_text().splitlines() if " begins " in line]
-    had = {row[0]: int(row[2]) for row in begun}
-    assert had["a"] + had["b"] == cores
-    assert had["alone"] == cores
+    if cores > 1:
+        assert had["j0"] + had["j1"] == cores == had["alone"]
     assert len(os.sched_getaffinity(0)) == cores
-
-
-def test_jobs_work_in_the_folder_of_the_file(played: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    assert run(write(tmp_path / "in", {"a": job()}), "--out", tmp_path / "o").exit_code == 0
-    assert played.read_text().split()[3] == str(tmp_path / "in")
 
 
 # --- interrupts -----------------------------------------------------------------------------------
@@ -267,6 +256,7 @@ def wait_for(what: Any, seconds: float = 60.0) -> None:
 
 
 @linux
+@integration
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_reaches_the_jobs_and_leaves_all_resumable(
     tmp_path: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
@@ -289,6 +279,7 @@ def test_a_signal_reaches_the_jobs_and_leaves_all_resumable(
 
 
 @linux
+@integration
 def test_a_second_signal_kills_jobs_that_do_not_end(tmp_path: Path) -> None:
     file, out = write(tmp_path, {"deaf": job(5)}), tmp_path / "o"
     process = started(file, "--out", out)
@@ -303,12 +294,15 @@ def test_a_second_signal_kills_jobs_that_do_not_end(tmp_path: Path) -> None:
 
 
 @linux
-def test_a_night_that_was_killed_waits_for_no_job_that_goes_on(
+@integration
+def test_two_calls_share_no_folder_and_one_that_was_killed_waits_for_no_job_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, out = write(tmp_path, {"long": job(4), "waits": job(0, "long")}), tmp_path / "o"
     process = started(file, "--out", out)
     wait_for((out / "long" / "ready").exists)
+    refused = run(file, "--out", out)
+    assert (refused.exit_code, "another process is using it" in refused.output) == (2, True)
     process.kill()
     process.communicate()
     left = record(out)["jobs"]["long"]["process"]["pid"]
@@ -323,22 +317,10 @@ def test_a_night_that_was_killed_waits_for_no_job_that_goes_on(
     assert set(states(out).values()) == {"finished"}
 
 
-@linux
-def test_two_calls_do_not_share_a_folder(tmp_path: Path) -> None:
-    file, out = write(tmp_path, {"long": job(4)}), tmp_path / "o"
-    process = started(file, "--out", out)
-    wait_for((out / "long" / "ready").exists)
-    refused = run(file, "--out", out)
-    assert refused.exit_code == 2
-    assert "another process is using it" in refused.output
-    process.terminate()
-    process.communicate(timeout=60)
-    assert states(out) == {"long": "interrupted"}
-
-
 # --- what has changed -----------------------------------------------------------------------------
 
 
+@integration
 def test_what_has_finished_must_not_have_changed(played: Path, tmp_path: Path) -> None:
     (tmp_path / "state.csv").write_text("x,v\n0,0\n200,1\n")
     first = {"fhn": {"initial": "state.csv"}}
@@ -366,26 +348,18 @@ def test_what_has_finished_must_not_have_changed(played: Path, tmp_path: Path) -
     assert run("--resume", out).exit_code == 0
 
 
-def test_a_folder_may_be_moved_between_two_calls(played: Path, tmp_path: Path) -> None:
-    file = write(tmp_path, {"a": job(), "b": job(1, "a")})
-    assert run(file, "--out", tmp_path / "o").exit_code == 3
-    (tmp_path / "o").rename(tmp_path / "elsewhere")
-    write(tmp_path, {"a": job(), "b": job(0, "a")})
-    assert run("--resume", tmp_path / "elsewhere").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"jobs": 3}', '{"jobs": {"a": {"state": "no such"}}, "file": "x"}']
-)
-def test_a_damaged_record_is_refused(played: Path, tmp_path: Path, text: str) -> None:
+@integration
+def test_a_damaged_record_is_refused(played: Path, tmp_path: Path) -> None:
     file, out = write(tmp_path, {"a": job()}), tmp_path / "o"
     assert run(file, "--out", out).exit_code == 0
-    (out / "night.json").write_text(text)
-    for words in (["--resume", out], [file, "--out", out]):
-        refused = run(*words)
-        assert refused.exit_code == 2
-        assert "night.json" in refused.output
-    assert (out / "night.json").read_text() == text
+    strange = '{"jobs": {"a": {"state": "no such"}}, "file": "x"}'
+    for text in ("", "{", "[]", '{"jobs": 3}', strange):
+        (out / "night.json").write_text(text)
+        for words in (["--resume", out], [file, "--out", out]):
+            refused = run(*words)
+            assert refused.exit_code == 2, text
+            assert "night.json" in refused.output
+        assert (out / "night.json").read_text() == text
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -397,6 +371,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> Non
     assert [p.name for p in (tmp_path / "o").iterdir()] == ["mine"]
 
 
+@integration
 def test_a_link_in_place_of_the_folder_of_a_job_is_left_alone(played: Path, tmp_path: Path) -> None:
     file, out = write(tmp_path, {"a": job(1)}), tmp_path / "o"
     assert run(file, "--out", out).exit_code == 3
@@ -410,6 +385,7 @@ def test_a_link_in_place_of_the_folder_of_a_job_is_left_alone(played: Path, tmp_
 
 
 @linux
+@integration
 def test_a_full_disk_for_a_while_does_not_end_a_night(
     played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,28 +434,18 @@ BAD: dict[str, tuple[Any, str]] = {
     "json": ({"jobs": {"a": {"fhn": {"json": True}}}}, "stands in its log"),
     "unknown_argument": ({"jobs": {"a": {"fhn": {"seeed": 3}}}}, "did you mean seed?"),
     "missing_argument": ({"jobs": {"a": {"simulate": {"model": "m"}}}}, '"protocol" is missing'),
-    "missing_model": ({"jobs": {"a": {"optimize": {}}}}, '"model" is missing'),
-    "missing_data": ({"jobs": {"a": {"curves": {"curve": "hill"}}}}, '"data" is missing'),
     "missing_kind": ({"jobs": {"a": {"export": {"fit": "m"}}}}, '"to" is missing, one of nmodl'),
     "no_number": ({"jobs": {"a": {"fhn": {"seed": "three"}}}}, "'three' is not a valid integer"),
-    "no_choice": ({"jobs": {"a": {"fhn": {"scheme": "euler"}}}}, "'euler' is not one of"),
-    "out_of_range": ({"jobs": {"a": {"fhn": {"seed": -1}}}}, "-1 is not in the range"),
-    "two_values": ({"jobs": {"a": {"fhn": {"seed": [1, 2]}}}}, "takes one value, not 2"),
     "no_values": ({"jobs": {"a": {"fhn": {"stimulus": []}}}}, "at least one value"),
     "no_flag": ({"jobs": {"a": {"fhn": {"animation": "yes"}}}}, "true or false was expected"),
     "a_flag": ({"jobs": {"a": {"fhn": {"seed": True}}}}, "wants a value, not true"),
     "nested": ({"jobs": {"a": {"fhn": {"seed": [[1]]}}}}, "a text, a number"),
     "null": ({"jobs": {"a": {"fhn": {"seed": None}}}}, "a text, a number"),
-    "null_job": ({"jobs": {"a": {"fhn": None}}}, "a mapping"),
     "null_after": ({"jobs": {"a": {**job(), "after": None}}}, "the name of a job was expected"),
     "no_reference": ({"jobs": {"a": {"report": {"runs": {"job": "a"}}}}}, 'unknown key "job"'),
     "outside": (
         {"jobs": {"a": job(), "b": {"report": {"runs": {"run": "a", "file": "../c"}}}}},
         "jobs.b.report.runs.file: the name of a file in the folder",
-    ),
-    "absolute": (
-        {"jobs": {"a": job(), "b": {"report": {"runs": {"run": "a", "file": "/etc/passwd"}}}}},
-        "the name of a file in the folder",
     ),
     "missing_file": ({"jobs": {"a": {"optimize": {"model": "gone.yaml"}}}}, "gone.yaml: no such"),
     "no_pattern": (
@@ -493,26 +459,24 @@ BAD: dict[str, tuple[Any, str]] = {
 NAMES = ["..", ".", "a/b", "/etc", "a\\b", "-rf", "a b", "", "é", "a.b", "a" * 61, "$(id)", "a\nb"]
 
 
-@pytest.mark.parametrize("case", sorted(BAD))
 def test_a_night_that_cannot_be_done_is_refused_before_it_begins(
-    played: Path, tmp_path: Path, case: str
+    played: Path, tmp_path: Path
 ) -> None:
-    document, told = BAD[case]
-    (tmp_path / "night.yaml").write_text(json.dumps(document))
-    done = run(tmp_path / "night.yaml", "--out", tmp_path / "o")
-    assert done.exit_code == 2, done.output
-    assert told in done.output
-    assert "night.yaml" in done.output
-    assert not (tmp_path / "o").exists()
-    assert not played.exists()
+    for case, (document, told) in BAD.items():
+        (tmp_path / "night.yaml").write_text(json.dumps(document))
+        done = run(tmp_path / "night.yaml", "--out", tmp_path / "o")
+        assert done.exit_code == 2, f"{case}: {done.output}"
+        assert told in done.output, case
+        assert "night.yaml" in done.output, case
+        assert not (tmp_path / "o").exists(), case
+        assert not played.exists(), case
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_is_no_plain_name_is_refused(tmp_path: Path, name: str) -> None:
-    file = tmp_path / "night.yaml"
-    file.write_text(json.dumps({"jobs": {name: job()}}))
-    with pytest.raises(InputError, match="cannot be the name of a job"):
-        read_night(file)
+def test_a_name_that_is_no_plain_name_is_refused(tmp_path: Path) -> None:
+    for name in NAMES:
+        (tmp_path / "night.yaml").write_text(json.dumps({"jobs": {name: job()}}))
+        with pytest.raises(InputError, match="cannot be the name of a job"):
+            read_night(tmp_path / "night.yaml")
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
@@ -568,40 +532,23 @@ def place(result: JobResult) -> Path:
 
 
 def test_the_words_of_a_job() -> None:
-    made = call(
-        "uncertainty",
-        {"set": ["a=1", "--b=2"], "families": True, "fit": JobResult("one"), "seed": "3"},
-    )
-    assert made.words(Path("/o/me"), place) == [
-        "uncertainty",
-        "--out=/o/me",
-        "--families",
-        "--seed=3",
-        "--set=a=1",
-        "--set=--b=2",
-        "--",
-        "/o/one/fit.yaml",
-    ]
+    given = {"set": ["a=1", "--b=2"], "families": True, "fit": JobResult("one"), "seed": "3"}
+    made = call("uncertainty", given)
+    words = ["uncertainty", "--out=/o/me", "--families", "--seed=3", "--set=a=1", "--set=--b=2"]
+    assert made.words(Path("/o/me"), place) == [*words, "--", "/o/one/fit.yaml"]
     files = call("export", {"fit": "x.yaml", "to": "latex", "point-process": False})
-    assert files.words(Path("/o/me"), place)[1:] == [
-        "--out=/o/me/me.tex",
-        "--to=latex",
-        "--",
-        "/n/x.yaml",
-    ]
+    words = ["--out=/o/me/me.tex", "--to=latex", "--", "/n/x.yaml"]
+    assert files.words(Path("/o/me"), place)[1:] == words
     several = call("report", {"runs": [JobResult("a"), "b", JobResult("c", "d.yaml")]})
     assert several.words(Path("/o/me"), place)[-3:] == ["/o/a/fit.yaml", "/n/b", "/o/c/d.yaml"]
 
 
-hostile = st.one_of(
-    st.sampled_from(
-        ["--out=/etc", "-h", "--", "-", "--help", "; rm -rf /", "$(id)", "`id`", "..", "|"]
-    ),
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),
-)
+TRICKS = ["--out=/etc", "-h", "--", "-", "--help", "; rm -rf /", "$(id)", "`id`", "..", "|"]
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+hostile = st.sampled_from(TRICKS) | TEXTS
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(value=hostile, model=hostile)
 def test_no_value_is_taken_for_an_option(value: str, model: str) -> None:
     made = call("optimize", {"set": [value, value], "optimizer": value, "model": "m" + model})
@@ -644,12 +591,12 @@ def faults(document: dict[str, Any]) -> list[str]:
     return [error.message for error in checker.iter_errors(document)]
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_nights_can_be_done(path: Path) -> None:
-    assert kind_of(read_yaml(path)) == "night"
-    assert faults(read_yaml(path)) == []
-    done = run(path, "--check")
-    assert done.exit_code == 0, done.output
+def test_shipped_nights_can_be_done() -> None:
+    for path in SHIPPED:
+        assert kind_of(read_yaml(path)) == "night"
+        assert faults(read_yaml(path)) == []
+        done = run(path, "--check")
+        assert done.exit_code == 0, done.output
 
 
 def test_what_the_schema_refuses_is_refused() -> None:
@@ -698,6 +645,7 @@ def test_a_key_of_a_night_acts(tmp_path: Path, section: str, key: str) -> None:
 # --- showing --------------------------------------------------------------------------------------
 
 
+@integration
 def test_a_night_is_watched_as_a_queue(played: Path, tmp_path: Path) -> None:
     out = tmp_path / "o"
     jobs = {"a": job(1), "b": job(0, "a")}
@@ -725,33 +673,21 @@ def test_a_night_is_watched_as_a_queue(played: Path, tmp_path: Path) -> None:
         assert Watched(out).queue()["rows"] == []
 
 
-class Tags(HTMLParser):
-    """The tags of a page, and the addresses in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
-
-
+@integration
 def test_nothing_of_a_file_acts_on_the_page_or_the_terminal(played: Path, tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>\x1b[2J"
-    file = tmp_path / "night.yaml"
     jobs = {"a": job(2), "b": job(0)}
-    file.write_text(json.dumps({"name": evil, "description": evil, "jobs": jobs}))
-    done = run(file, "--out", tmp_path / "o")
+    done = run(write(tmp_path, jobs, name=evil, description=evil), "--out", tmp_path / "o")
     assert done.exit_code == 3
     assert "\x1b[2J" not in done.output
-    page = Tags()
-    page.feed((tmp_path / "o" / "night.html").read_text("utf-8"))
-    assert "script" not in page.tags
-    assert all(re.fullmatch(r"data:,|[ab](\.log|/[\w.]+)", one) for one in page.addresses)
+    page = (tmp_path / "o" / "night.html").read_text("utf-8")
+    assert "alert(1)" in page
+    assert "<script" not in page.lower()
+    addresses = re.findall(r"""(?:href|src)=["']?([^"' >]*)""", page)
+    assert all(re.fullmatch(r"data:,|[ab](\.log|/[\w.]+)", one) for one in addresses)
 
 
+@integration
 @pytest.mark.parametrize("option", ["--quiet", "--json"])
 def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path, option: str) -> None:
     done = run(write(tmp_path, {"a": job(2)}), "--out", tmp_path / "o", option)
@@ -771,6 +707,7 @@ def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path, option
         assert [Path(file).name for file in end["files"]] == ["night.html", "summary.json"]
 
 
+@integration
 def test_without_a_folder_one_is_made(
     played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -795,6 +732,7 @@ def called(*words: object) -> None:
     assert done.exit_code == 0, done.output
 
 
+@integration
 def test_results_are_those_of_the_commands(tmp_path: Path) -> None:
     jobs = {
         "one": {"optimize": {**QUICK, "seed": 1}},
@@ -827,28 +765,6 @@ def test_results_are_those_of_the_commands(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_what_waits_for_a_dead_plate_is_not_begun(tmp_path: Path) -> None:
-    (tmp_path / "kv.yaml").write_text(dump_yaml(BATCH_MODEL))
-    (tmp_path / "fit.yaml").write_text(dump_yaml(BATCH_FIT))
-    steps = cf.Protocol.steps([-40, -20, 0, 20, 40], duration=40, holding=-80, sampling=0.2)
-    steps.save(tmp_path / "steps.yaml")
-    for well in ("A01", "A02"):  # every sample is the same
-        np.savetxt(
-            tmp_path / f"{well}.csv",
-            np.full((200, 5), 7.0),
-            delimiter=",",
-            header="a,b,c,d,e",
-            comments="",
-        )
-    plate = {"batch": {"fit": "fit.yaml", "recordings": ["A0*.csv"]}}
-    again = {"batch": {"rerun": {"run": "plate"}}}
-    file = write(tmp_path, {"plate": plate, "again": again})
-    assert run(file, "--out", tmp_path / "out").exit_code == 3
-    assert states(tmp_path / "out") == {"plate": "failed", "again": "skipped"}
-    assert record(tmp_path / "out")["jobs"]["plate"]["reason"] == "exit code 3: all 2 wells failed"
-
-
 def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
     """The words of a job that was cut off: with what it left, without it, and after a change."""
     jobs = {
@@ -866,7 +782,9 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         for name in jobs:
             (folder / name).mkdir()
             kept.set(name, state="interrupted", inputs=made._inputs(name))
-        (folder / "fit" / "resume.json").write_text("{}")
+        # killed while it wrote: its numbers are there, which does not make it one that has finished
+        for name in ("resume.json", "summary.json"):
+            (folder / "fit" / name).write_text("{}")
         (folder / "sure" / "uncertainty-resume.json").write_text("{}")
         (folder / "mechanism" / "half.tex").write_text("half")
         went_on = {name: made._words(name, folder / name) for name in jobs}
@@ -907,55 +825,17 @@ def test_a_night_that_goes_on_connects_nowhere_unless_it_is_said_again(tmp_path:
     assert "--cluster goes with --resume" in alone.output
 
 
-#: `channelfit`, killed when all is written but the pictures and the page.
-KILLED_IN_THE_END = """
-import os
-from channelfit.results.run_folder import RunFolder
-RunFolder._finish_drawing = lambda *_: os._exit(9)
-from channelfit.__main__ import program
-program()
-"""
-
-
-@linux
-def test_a_job_that_was_killed_while_it_wrote_its_results_goes_on(tmp_path: Path) -> None:
-    """With its night. Its numbers are there, which does not make it one that has finished."""
-    file, out = write(tmp_path, {"fit": {"optimize": {**QUICK, "seed": 1}}}), tmp_path / "o"
-    assert run(file, "--out", out).exit_code == 0
-    (out / "fit").rename(tmp_path / "whole")
-    words = ["optimize", MODEL, "--optimizer", "genetic", "--population", "40", "--seed", "1"]
-    words += ["--generations", "4", "--out", out / "fit"]
-    process = subprocess.run([sys.executable, "-c", KILLED_IN_THE_END, *words])
-    assert process.returncode == 9
-    assert (out / "fit" / "summary.json").is_file()
-    content = record(out)
-    content["jobs"]["fit"] |= {"state": "running", "process": None}
-    (out / "night.json").write_text(json.dumps(content))
-    done = run("--resume", out)
-    assert done.exit_code == 0, done.output
-    assert "fit: optimize goes on" in done.stderr
-    left, whole = ({one.name for one in f.iterdir()} for f in (out / "fit", tmp_path / "whole"))
-    assert left == whole
-    assert (out / "fit" / "fit.yaml").read_bytes() == (tmp_path / "whole/fit.yaml").read_bytes()
-
-
 def history(folder: Path) -> list[list[str]]:
     """The rows of `history.csv` without their times."""
     rows = [line.split(",") for line in (folder / "history.csv").read_text().splitlines()]
     return [row[:2] + row[3:] for row in rows]
 
 
+SLOW = {"model": MODEL, "optimizer": "genetic", "population": 2000, "generations": 1200}
+STEPS = str(ROOT / "protocols" / "activation.yaml")
 LONG = {
-    "long": {
-        "optimize": {"model": MODEL, "optimizer": "genetic", "population": 2000}
-        | {"generations": 1200}
-    },
-    "next": {
-        "simulate": {
-            "model": {"run": "long"},
-            "protocol": str(ROOT / "protocols" / "activation.yaml"),
-        }
-    },
+    "long": {"optimize": SLOW},
+    "next": {"simulate": {"model": {"run": "long"}, "protocol": STEPS}},
 }
 
 
@@ -969,7 +849,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     tmp_path: Path, whole: Path, number: signal.Signals
 ) -> None:
@@ -999,6 +879,7 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
         assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
+@integration
 def test_a_plate_and_its_reruns_are_jobs(tmp_path: Path) -> None:
     """The wells of a batch are looked at before, and are among what must not change."""
     steps = cf.Protocol.steps([-40, 0, 40], duration=20, holding=-80, sampling=0.2)
@@ -1009,11 +890,7 @@ def test_a_plate_and_its_reruns_are_jobs(tmp_path: Path) -> None:
     clean = np.asarray(cf.simulate(cf.Model(**BATCH_MODEL), steps).current)
     random = np.random.default_rng(4)
     for well in ("A01", "A02"):
-        noisy = (clean + random.normal(0, 3, clean.shape)).T
-        names = ",".join(f"sweep {k}" for k in range(1, noisy.shape[1] + 1))
-        np.savetxt(
-            tmp_path / "plate" / f"{well}.csv", noisy, delimiter=",", header=names, comments=""
-        )
+        save(tmp_path / "plate" / f"{well}.csv", clean + random.normal(0, 3, clean.shape))
     jobs = {
         "plate": {"batch": {"fit": "fit.yaml", "recordings": ["plate/*.csv"], "starts": 4}},
         "again": {"batch": {"rerun": {"run": "plate"}, "only": "A02", "starts": 8}},
