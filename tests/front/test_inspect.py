@@ -41,8 +41,22 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
+#: How the recording of `here` is begun with.
+INIT = ["init", "cell.csv", "--command", "steps.yaml"]
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recording, `cell.csv`, and its protocol, `steps.yaml`."""
+    folder = tmp_path_factory.mktemp("cell")
+    recorded(folder, {"m": OPENS})
+    return folder
+
+
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(cell: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user is in such a folder."""
+    shutil.copytree(cell, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -50,8 +64,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- what is measured ----------------------------------------------------------------------------
 
 
-def test_leak_and_transients_are_those_that_were_put_in(tmp_path: Path) -> None:
-    found = inspect_file(recorded(tmp_path, {"m": OPENS}), Told(command=tmp_path / "steps.yaml"))
+def test_leak_and_transients_are_those_that_were_put_in(cell: Path) -> None:
+    found = inspect_file(cell / "cell.csv", Told(command=cell / "steps.yaml"))
     assert found.noise_pA == pytest.approx(3, rel=0.1)
     assert found.leak is not None
     assert found.leak.conductance_nS == pytest.approx(0.5, rel=0.1)
@@ -102,28 +116,19 @@ def test_run_down_and_what_looks_wrong(tmp_path: Path) -> None:
     told = " | ".join(map(str, found.cautions))
     assert "the peak changes by -40 % from the first sweep to the last" in told
     assert "no unit of the current is stated; nA was taken" in told
-    shown = run(
-        "inspect",
-        str(file),
-        "--command",
-        str(tmp_path / "steps.yaml"),
-        "--out",
-        str(tmp_path / "o.png"),
-    )
+    command = ["--command", tmp_path / "steps.yaml", "--out", tmp_path / "o.png"]
+    shown = run("inspect", file, *command)
     assert "verdict" in shown.output
     assert "to look at before a fit" in shown.output
     assert "nothing looks wrong" not in shown.output
 
 
-def test_a_unit_that_was_told_is_not_guessed(tmp_path: Path) -> None:
-    file = recorded(tmp_path, {"m": OPENS})
-    text = file.read_text().replace(" (nA)", "")
-    file.write_text(text)
-    told = Told(command=tmp_path / "steps.yaml", unit="nA")
-    assert not inspect_file(file, told).unit_is_guessed
-    guessed = inspect_file(file, Told(command=tmp_path / "steps.yaml"))
-    assert (guessed.unit, guessed.unit_is_guessed) == ("nA", True)
-    assert np.allclose(guessed.current_pA, inspect_file(file, told).current_pA)
+def test_a_unit_that_was_told_is_not_guessed(here: Path) -> None:
+    Path("bare.csv").write_text(Path("cell.csv").read_text().replace(" (nA)", ""))
+    told = inspect_file(here / "bare.csv", Told(command=here / "steps.yaml", unit="nA"))
+    guessed = inspect_file(here / "bare.csv", Told(command=here / "steps.yaml"))
+    assert (told.unit_is_guessed, guessed.unit, guessed.unit_is_guessed) == (False, "nA", True)
+    assert np.allclose(guessed.current_pA, told.current_pA)
 
 
 def test_a_recorded_command_beside_the_current(tmp_path: Path) -> None:
@@ -137,8 +142,13 @@ def test_a_recorded_command_beside_the_current(tmp_path: Path) -> None:
 
 
 def test_inspect_prints_writes_and_draws(here: Path) -> None:
-    recorded(here, {"m": OPENS})
     command = ["inspect", "cell.csv", "--command", "steps.yaml"]
+    Path("other").mkdir()
+    shutil.copy("cell.csv", "other/cell.csv")
+    both = run("inspect", "cell.csv", "other/cell.csv")
+    assert both.exit_code == 0, both.output
+    two = ["cell-2-inspect.png", "cell-inspect.png"]
+    assert sorted(p.name for p in here.glob("*.png")) == two  # of one name a picture each
     done = run(*command, "--protocol", "found.yaml", "--csv", "found.csv")
     assert done.exit_code == 0, done.output
     for text in (
@@ -159,7 +169,6 @@ def test_inspect_prints_writes_and_draws(here: Path) -> None:
 
 
 def test_a_command_is_taken_as_the_recording_is_sampled(here: Path) -> None:
-    recorded(here, {"m": OPENS})
     text = Path("steps.yaml").read_text()
     Path("coarse.yaml").write_text(text.replace("sampling: 0.1 ms", "sampling: 1 ms"))
     found = inspect_file(here / "cell.csv", Told(command=here / "coarse.yaml"))
@@ -189,15 +198,6 @@ def test_a_command_that_is_none_is_told(here: Path) -> None:
     assert "name the protocol with --command" in told
 
 
-def test_two_files_of_one_name_have_a_picture_each(here: Path) -> None:
-    recorded(here, {"m": OPENS})
-    Path("other").mkdir()
-    shutil.copy("cell.csv", "other/cell.csv")
-    done = run("inspect", "cell.csv", "other/cell.csv")
-    assert done.exit_code == 0, done.output
-    assert sorted(p.name for p in here.glob("*.png")) == ["cell-2-inspect.png", "cell-inspect.png"]
-
-
 def test_inspect_shows_a_protocol_with_its_junction_potential(here: Path) -> None:
     file = write_eph(here / "p.eph")
     assert run("inspect", file, "--protocol", "p.yaml").exit_code == 0
@@ -216,21 +216,8 @@ def test_show_tells_a_junction_potential(here: Path) -> None:
     document = yaml.safe_load((ROOT / "models" / "k_hh_gate.yaml").read_text())
     document["fit"] = {"protocols": ["p.yaml"]}
     Path("m.yaml").write_text(yaml.safe_dump(document))
-    assert "protocol steps: voltages of the membrane are the command less 10 mV" in run(
-        "show", "m.yaml"
-    ).output.replace("\n", " ")
-
-
-def test_inspect_of_a_fit_shows_what_it_scores(here: Path) -> None:
-    recorded(here, {"m": OPENS})
-    assert run("init", "cell.csv", "--command", "steps.yaml").exit_code == 0
-    plan = load_plan("cell-fit.yaml")
-    recording = plan.problem.experiments[0].recording
-    assert recording is not None
-    done = run("inspect", "cell-fit.yaml")
-    assert done.exit_code == 0, done.output
-    assert f"{int((recording.weight > 0).sum()):,} of 11,200 samples" in done.output
-    assert (here / "cell-fit-inspect.png").stat().st_size > 20_000
+    told = " ".join(run("show", "m.yaml").output.split())
+    assert "protocol steps: voltages of the membrane are the command less 10 mV" in told
 
 
 @pytest.mark.parametrize(
@@ -253,7 +240,6 @@ def test_inspect_of_a_fit_shows_what_it_scores(here: Path) -> None:
     ],
 )
 def test_what_inspect_refuses(words: list[str], message: str, here: Path) -> None:
-    recorded(here, {"m": OPENS})
     Path("model.yaml").write_text(model({"m": OPENS}, -90).to_yaml())
     cf.Protocol.steps([0, 20], 5, holding=-80, sampling=0.1, name="other").save("other.yaml")
     Path("fit.yaml").write_text("model: model.yaml\nfit: {}\n")
@@ -279,18 +265,11 @@ def test_what_inspect_refuses(words: list[str], message: str, here: Path) -> Non
     ],
 )
 def test_what_kind_of_current_it_is(
-    gates: dict[str, Any],
-    reversal: float,
-    inactivating: bool,
-    opens_down: bool,
-    inward: bool,
+    gates: dict[str, Any], reversal: float, inactivating: bool, opens_down: bool, inward: bool,
     tmp_path: Path,
-) -> None:
-    rows = [
-        {"hold": 20},
-        {"step": {"from": -120 if opens_down else -100, "to": 40, "by": 20}, "for": 60},
-        {"hold": 20},
-    ]
+) -> None:  # fmt: skip
+    step = {"from": -120 if opens_down else -100, "to": 40, "by": 20}
+    rows = [{"hold": 20}, {"step": step, "for": 60}, {"hold": 20}]
     holding = -40 if opens_down else -80
     protocol = cf.Protocol.from_segments(rows, holding=holding, sampling=0.1)
     file = recorded(tmp_path, gates, reversal, 0.05, protocol)
@@ -302,13 +281,18 @@ def test_what_kind_of_current_it_is(
 
 
 def test_a_starter_fit_runs_at_once_and_finds_the_channel(here: Path) -> None:
-    recorded(here, {"m": OPENS})
-    done = run("init", "cell.csv", "--command", "steps.yaml")
+    done = run(*INIT)
     assert done.exit_code == 0, done.output
     text = Path("cell-fit.yaml").read_text()
     assert "# The model was chosen because the largest current" in text
     assert "baseline: {from: 0 ms, to: 20 ms}" in text
     assert re.search(r"after_steps: (0\.\d|1|1\.5) ms", text)
+    (experiment,) = load_plan("cell-fit.yaml").problem.experiments
+    assert experiment.recording is not None
+    shown = run("inspect", "cell-fit.yaml")  # what it scores
+    assert shown.exit_code == 0, shown.output
+    assert f"{int((experiment.recording.weight > 0).sum()):,} of 11,200 samples" in shown.output
+    assert (here / "cell-fit-inspect.png").stat().st_size > 20_000
     fitted = run("optimize", "cell-fit.yaml", "--json", "--quiet")
     assert fitted.exit_code == 0, fitted.output
     summary = json_told.summary(fitted.stdout)
@@ -318,29 +302,25 @@ def test_a_starter_fit_runs_at_once_and_finds_the_channel(here: Path) -> None:
 
 
 def test_nothing_is_replaced_and_what_is_there_is_used(here: Path) -> None:
-    recorded(here, {"m": OPENS})
-    words = ["init", "cell.csv", "--command", "steps.yaml"]
-    assert run(*words).exit_code == 0
+    assert run(*INIT).exit_code == 0
     before = {file: file.read_bytes() for file in here.iterdir()}
-    done = run(*words)
+    done = run(*INIT)
     assert done.exit_code == 2
     assert "cell-model.yaml: this file exists already and is not replaced" in done.output
     assert {file: file.read_bytes() for file in here.iterdir()} == before
-    other = run(*words, "--model", "k_hh_gate", "--out", "other.yaml")
+    other = run(*INIT, "--model", "k_hh_gate", "--out", "other.yaml")
     assert other.exit_code == 0, other.output
     assert other.stdout.split() == ["other.yaml"]
     assert "gmax: {range: [" in Path("other.yaml").read_text()
     Path("cell-protocol.yaml").write_text("mine")
-    changed = run(*words, "--model", "k_hh_gate", "--out", "third.yaml")
+    changed = run(*INIT, "--model", "k_hh_gate", "--out", "third.yaml")
     assert changed.exit_code == 2
     assert Path("cell-protocol.yaml").read_text() == "mine"
 
 
 def test_a_starter_of_a_shipped_model_frees_its_fixed_reversal(here: Path) -> None:
     """k_hh_gate has -100 mV, the recording -90 mV; with the model's own every value is biased."""
-    recorded(here, {"m": OPENS})
-    words = ["init", "cell.csv", "--command", "steps.yaml", "--model", "k_hh_gate"]
-    assert run(*words).exit_code == 0
+    assert run(*INIT, "--model", "k_hh_gate").exit_code == 0
     text = Path("cell-fit.yaml").read_text()
     assert "current: {reversal: erev}    # the model's own is -100 mV; leave this" in text
     assert "  erev: {range: [-110, -60], unit: mV}" in text
@@ -357,19 +337,16 @@ def test_a_starter_of_a_shipped_model_frees_its_fixed_reversal(here: Path) -> No
 
 
 def test_a_starter_that_cannot_run_leaves_nothing_behind(here: Path) -> None:
-    recorded(here, {"m": OPENS})
-    Path("broken.yaml").write_text(
-        model({"m": OPENS}, -90).to_yaml().replace("exp(0.04*v)", "exp(0.04*w)")
-    )
+    text = model({"m": OPENS}, -90).to_yaml()
+    Path("broken.yaml").write_text(text.replace("exp(0.04*v)", "exp(0.04*w)"))
     before = sorted(here.iterdir())
-    done = run("init", "cell.csv", "--command", "steps.yaml", "--model", "broken.yaml")
+    done = run(*INIT, "--model", "broken.yaml")
     assert done.exit_code == 2
     assert "broken.yaml" in done.output
     assert sorted(here.iterdir()) == before
 
 
 def test_several_recordings_are_experiments_of_one_fit(here: Path) -> None:
-    recorded(here, {"m": OPENS})
     shutil.copy("cell.csv", "twin.csv")
     done = run("init", "cell.csv", "twin.csv", "--command", "steps.yaml", "--out", "both.yaml")
     assert done.exit_code == 0, done.output
@@ -392,27 +369,26 @@ def test_init_asks_for_a_unit_that_nothing_says(here: Path) -> None:
     savemat(here / "cell.mat", {"T": current})
     words = ["init", "cell.mat", "--command", "steps.yaml", "--sampling", "0.1ms"]
     before = sorted(here.iterdir())
-    done = CliRunner().invoke(main, words)
+    done = run(*words)
     assert done.exit_code == 2
     told = " ".join(done.output.split())
     assert "cell.mat: the file does not say the unit of these currents" in told
     assert re.search(r"in pA they reach 19[23]\d pA .* in nA they reach 1,9[23]", told), told
     assert "--unit nA" in told
     assert sorted(here.iterdir()) == before
-    assert CliRunner().invoke(main, [*words, "--unit", "pA"]).exit_code == 0
+    assert run(*words, "--unit", "pA").exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["cell.csv"], "no protocol is known of it"),
-        (["cell.csv", "--command", "steps.yaml", "--model", "k_h"], "There are: herg_beattie"),
-        (["cell.csv", "--command", "steps.yaml", "--out", "x.txt"], "a YAML file is written"),
+        ([*INIT[1:], "--model", "k_h"], "There are: herg_beattie"),
+        ([*INIT[1:], "--out", "x.txt"], "a YAML file is written"),
         (["steps.yaml"], "no current is known of it"),
     ],
 )
 def test_what_init_refuses(words: list[str], message: str, here: Path) -> None:
-    recorded(here, {"m": OPENS})
     before = sorted(here.iterdir())
     done = run("init", *words)
     assert done.exit_code == 2
@@ -437,9 +413,11 @@ def test_names_of_a_hostile_file_stay_in_their_comments_and_keys(here: Path) -> 
     assert row["recording"]["file"] == name
 
 
-@pytest.mark.parametrize("name", ["k_hh_gate", "herg_beattie", "na_nav15"])
-def test_shipped_models_are_found_by_name(name: str) -> None:
-    assert shipped_models()[name].is_file()
+def test_shipped_models_are_found_by_name_and_files_keep_their_points() -> None:
+    for name in ("k_hh_gate", "herg_beattie", "na_nav15"):
+        assert shipped_models()[name].is_file()
+    stems = {"Nav1.5e_x.mat": "Nav1.5e_x", "a.csv.gz": "a", "cell": "cell", ".csv": ""}
+    assert {name: stem_of(Path(name)) for name in stems} == stems
 
 
 # --- real recordings -----------------------------------------------------------------------------
@@ -450,18 +428,11 @@ def test_shipped_models_are_found_by_name(name: str) -> None:
 def test_an_unknown_abf_whose_steps_are_a_list_leads_to_a_fitted_channel(tmp_path: Path) -> None:
     """By the commands of docs/recordings.md, on a file that does not come with the program."""
     shutil.copyfile(DATA / "abf" / "user-list-durations.abf", tmp_path / "cell_3.abf")
-    for words in (
-        ["inspect", "cell_3.abf"],
-        ["init", "cell_3.abf"],
-        ["inspect", "cell_3-fit.yaml"],
-        ["optimize", "cell_3-fit.yaml", "--out", "runs/cell_3"],
-    ):
-        subprocess.run(
-            [sys.executable, "-m", "channelfit", *words],
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-        )
+    optimize = ["optimize", "cell_3-fit.yaml", "--out", "runs/cell_3"]
+    inspect = (["inspect", "cell_3.abf"], ["init", "cell_3.abf"], ["inspect", "cell_3-fit.yaml"])
+    for words in (*inspect, optimize):
+        program = [sys.executable, "-m", "channelfit", *words]
+        subprocess.run(program, cwd=tmp_path, check=True, capture_output=True)
     summary = json.loads((tmp_path / "runs" / "cell_3" / "summary.json").read_text())
     assert summary["variance_explained"] > 0.99
 
@@ -477,10 +448,13 @@ LISTED = [
 @pytest.mark.integration
 @needs_data
 @pytest.mark.parametrize("file", LISTED, ids=lambda file: file.name)
-def test_every_real_file_is_inspected(file: Path, here: Path) -> None:
+def test_every_real_file_is_inspected(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     done = run("inspect", file)
     assert done.exit_code == 0, done.output
-    assert len(list(here.glob("*.png"))) == 1
+    assert len(list(tmp_path.glob("*.png"))) == 1
     contents = read(file)
     if contents.signals:
         assert f"{contents.n_sweeps} of {contents.n_samples} samples" in done.output
@@ -533,14 +507,7 @@ def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
     assert any("each MOhm that is not compensated loses" in str(c) for c in other.cautions)
 
 
-@pytest.mark.parametrize(
-    ("name", "stem"),
-    [("Nav1.5e_x.mat", "Nav1.5e_x"), ("a.csv.gz", "a"), ("cell", "cell"), (".csv", "")],
-)
-def test_names_of_files_keep_their_points(name: str, stem: str) -> None:
-    assert stem_of(Path(name)) == stem
-
-
+@pytest.mark.integration
 @needs_data
 def test_what_a_blocker_takes_away_is_the_start_of_a_fit(here: Path) -> None:
     """A real staircase before and after E-4031; the difference read again by NumPy alone."""

@@ -341,8 +341,8 @@ def test_what_has_finished_must_not_have_changed(played: Path, tmp_path: Path) -
     refused = run("--resume", out)
     assert refused.exit_code == 2
     assert re.search(r"state\.csv was [0-9a-f]{64} and is [0-9a-f]{64}", refused.output)
-    told = json.loads(before)["jobs"]
-    assert record(out)["jobs"]["a"] == told["a"]  # nothing was lost by being refused
+    told = json.loads(before)["jobs"]["a"]
+    assert record(out)["jobs"]["a"] == told  # nothing was lost by being refused
     assert record(out)["jobs"]["b"]["state"] == "failed"
     (tmp_path / "state.csv").write_text("x,v\n0,0\n200,1\n")
     assert run("--resume", out).exit_code == 0
@@ -409,52 +409,48 @@ def test_a_full_disk_for_a_while_does_not_end_a_night(
 # --- what is refused before the first job ---------------------------------------------------------
 
 OPTIMIZE = {"optimize": {"model": "little.yaml"}}
-BAD: dict[str, tuple[Any, str]] = {
-    "no_jobs": ({"jobs": {}}, "at least one job"),
-    "unknown_key": ({"jobs": {"a": job()}, "job": 3}, 'unknown key "job"; did you mean jobs?'),
-    "many_at_once": ({"jobs": {"a": job()}, "side_by_side": 0}, "side_by_side"),
-    "no_command": ({"jobs": {"a": {"after": "b"}}}, "and there is none"),
-    "two_commands": ({"jobs": {"a": {**job(), **OPTIMIZE}}}, "not fhn and optimize"),
-    "unknown_command": ({"jobs": {"a": {"fnh": {}}}}, "did you mean fhn?"),
-    "no_night_in_a_night": ({"jobs": {"a": {"run": {}}}}, 'unknown key "run"'),
-    "unknown_job": ({"jobs": {"aa": job(0, "ab"), "b": job()}}, 'there is no job "ab"'),
-    "unknown_result": (
-        {"jobs": {"b": {"report": {"runs": {"run": "a"}}}}},
-        'jobs.b: there is no job "a"',
-    ),
-    "cycle": (
-        {"jobs": {"a": job(0, "b"), "b": job(0, "c"), "c": job(0, "a")}},
-        "wait for each other",
-    ),
-    "itself": ({"jobs": {"a": job(0, "a")}}, "a waits for a"),
-    "same_folder": ({"jobs": {"Cell": job(), "cell": job()}}, "the same folder"),
-    "device": ({"jobs": {"NUL": job()}}, "a device on Windows"),
-    "out": ({"jobs": {"a": {"fhn": {"out": "/tmp/x"}}}}, "jobs.a.fhn.out: cannot be given"),
-    "resume": ({"jobs": {"a": {"uncertainty": {"fit": "f", "resume": True}}}}, "cannot be given"),
-    "json": ({"jobs": {"a": {"fhn": {"json": True}}}}, "stands in its log"),
-    "unknown_argument": ({"jobs": {"a": {"fhn": {"seeed": 3}}}}, "did you mean seed?"),
-    "missing_argument": ({"jobs": {"a": {"simulate": {"model": "m"}}}}, '"protocol" is missing'),
-    "missing_kind": ({"jobs": {"a": {"export": {"fit": "m"}}}}, '"to" is missing, one of nmodl'),
-    "no_number": ({"jobs": {"a": {"fhn": {"seed": "three"}}}}, "'three' is not a valid integer"),
-    "no_values": ({"jobs": {"a": {"fhn": {"stimulus": []}}}}, "at least one value"),
-    "no_flag": ({"jobs": {"a": {"fhn": {"animation": "yes"}}}}, "true or false was expected"),
-    "a_flag": ({"jobs": {"a": {"fhn": {"seed": True}}}}, "wants a value, not true"),
-    "nested": ({"jobs": {"a": {"fhn": {"seed": [[1]]}}}}, "a text, a number"),
-    "null": ({"jobs": {"a": {"fhn": {"seed": None}}}}, "a text, a number"),
-    "null_after": ({"jobs": {"a": {**job(), "after": None}}}, "the name of a job was expected"),
-    "no_reference": ({"jobs": {"a": {"report": {"runs": {"job": "a"}}}}}, 'unknown key "job"'),
-    "outside": (
-        {"jobs": {"a": job(), "b": {"report": {"runs": {"run": "a", "file": "../c"}}}}},
-        "jobs.b.report.runs.file: the name of a file in the folder",
-    ),
-    "missing_file": ({"jobs": {"a": {"optimize": {"model": "gone.yaml"}}}}, "gone.yaml: no such"),
-    "no_pattern": (
-        {"jobs": {"a": {"compare": {"fits": "none/*.yaml"}}}},
-        "nothing fits the pattern",
-    ),
-    "bad_model": ({"jobs": {"a": {"optimize": {"model": "night.yaml"}}}}, "jobs.a: "),
-    "bad_cable": ({"jobs": {"a": {"fhn": {"left": "open"}}}}, "jobs.a: --left"),
-    "bad_text": ({"jobs": {"a": {"fhn": {"left": "a\0b"}}}}, "NUL character"),
+
+
+def report(**given: Any) -> dict[str, Any]:
+    """A job that reports what came of another."""
+    return {"report": {"runs": given}}
+
+
+#: By what is told of them, jobs that cannot be done.
+BAD: dict[str, dict[str, Any]] = {
+    "at least one job": {},
+    "and there is none": {"a": {"after": "b"}},
+    "not fhn and optimize": {"a": {**job(), **OPTIMIZE}},
+    "did you mean fhn?": {"a": {"fnh": {}}},
+    'unknown key "run"': {"a": {"run": {}}},
+    'there is no job "ab"': {"aa": job(0, "ab"), "b": job()},
+    'jobs.b: there is no job "a"': {"b": report(run="a")},
+    "wait for each other": {"a": job(0, "b"), "b": job(0, "c"), "c": job(0, "a")},
+    "a waits for a": {"a": job(0, "a")},
+    "the same folder": {"Cell": job(), "cell": job()},
+    "a device on Windows": {"NUL": job()},
+    "jobs.a.fhn.out: cannot be given": {"a": {"fhn": {"out": "/tmp/x"}}},
+    "resume: cannot be given": {"a": {"uncertainty": {"fit": "f", "resume": True}}},
+    "stands in its log": {"a": {"fhn": {"json": True}}},
+    "did you mean seed?": {"a": {"fhn": {"seeed": 3}}},
+    '"protocol" is missing': {"a": {"simulate": {"model": "m"}}},
+    '"to" is missing, one of nmodl': {"a": {"export": {"fit": "m"}}},
+    "'three' is not a valid integer": {"a": {"fhn": {"seed": "three"}}},
+    "takes one value, not 2": {"a": {"fhn": {"seed": [1, 2]}}},
+    "at least one value": {"a": {"fhn": {"stimulus": []}}},
+    "true or false was expected": {"a": {"fhn": {"animation": "yes"}}},
+    "wants a value, not true": {"a": {"fhn": {"seed": True}}},
+    "a text, a number": {"a": {"fhn": {"seed": None}}},
+    "a mapping": {"a": {"fhn": None}},
+    "the name of a job was expected": {"a": {**job(), "after": None}},
+    'unknown key "job"': {"a": report(job="a")},
+    "jobs.b.report.runs.file: the name of a file": {"a": job(), "b": report(run="a", file="../c")},
+    "the name of a file in the folder": {"a": job(), "b": report(run="a", file="/etc/passwd")},
+    "gone.yaml: no such": {"a": {"optimize": {"model": "gone.yaml"}}},
+    "nothing fits the pattern": {"a": {"compare": {"fits": "none/*.yaml"}}},
+    "jobs.a: ": {"a": {"optimize": {"model": "night.yaml"}}},
+    "jobs.a: --left": {"a": {"fhn": {"left": "open"}}},
+    "NUL character": {"a": {"fhn": {"left": "a\0b"}}},
 }
 NAMES = ["..", ".", "a/b", "/etc", "a\\b", "-rf", "a b", "", "é", "a.b", "a" * 61, "$(id)", "a\nb"]
 
@@ -462,14 +458,17 @@ NAMES = ["..", ".", "a/b", "/etc", "a\\b", "-rf", "a b", "", "é", "a.b", "a" * 
 def test_a_night_that_cannot_be_done_is_refused_before_it_begins(
     played: Path, tmp_path: Path
 ) -> None:
-    for case, (document, told) in BAD.items():
+    bad = {told: {"jobs": jobs} for told, jobs in BAD.items()}
+    bad['unknown key "job"; did you mean jobs?'] = {"jobs": {"a": job()}, "job": 3}
+    bad["side_by_side"] = {"jobs": {"a": job()}, "side_by_side": 0}
+    for told, document in bad.items():
         (tmp_path / "night.yaml").write_text(json.dumps(document))
         done = run(tmp_path / "night.yaml", "--out", tmp_path / "o")
-        assert done.exit_code == 2, f"{case}: {done.output}"
-        assert told in done.output, case
-        assert "night.yaml" in done.output, case
-        assert not (tmp_path / "o").exists(), case
-        assert not played.exists(), case
+        assert done.exit_code == 2, f"{told}: {done.output}"
+        assert told in done.output
+        assert "night.yaml" in done.output
+        assert not (tmp_path / "o").exists(), told
+        assert not played.exists(), told
 
 
 def test_a_name_that_is_no_plain_name_is_refused(tmp_path: Path) -> None:
@@ -479,41 +478,34 @@ def test_a_name_that_is_no_plain_name_is_refused(tmp_path: Path) -> None:
             read_night(tmp_path / "night.yaml")
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
-    jobs = {
-        "a": {"optimize": {"model": "gone.yaml"}},
-        "b": {"fhn": {"initial": "nowhere"}},
-        "good": job(),
-        "c": {"uncertainty": {"fit": {"run": "a"}}},
-    }
-    done = run(write(tmp_path, jobs), "--check")
+def test_a_check_alone_begins_nothing_and_tells_all_mistakes_at_once(
+    played: Path, tmp_path: Path
+) -> None:
+    done = run(write(tmp_path, {"a": job(1)}), "--check", "--out", tmp_path / "o")
+    assert (done.exit_code, done.stdout) == (0, "All 1 jobs can be done.\n")
+    gone, nowhere = {"optimize": {"model": "gone.yaml"}}, {"fhn": {"initial": "nowhere"}}
+    waits = {"uncertainty": {"fit": {"run": "a"}}}
+    done = run(write(tmp_path, {"a": gone, "b": nowhere, "good": job(), "c": waits}), "--check")
     assert done.exit_code == 2
     assert "2 of 4 jobs cannot be done; 1 more wait for them. Nothing was begun" in done.output
     assert "jobs.a.optimize.model" in done.output
     assert "jobs.b: nowhere: cannot be read" in done.output
-
-
-def test_a_check_alone_begins_nothing(played: Path, tmp_path: Path) -> None:
-    done = run(write(tmp_path, {"a": job(1)}), "--check", "--out", tmp_path / "o")
-    assert (done.exit_code, done.stdout) == (0, "All 1 jobs can be done.\n")
     assert not (tmp_path / "o").exists()
     assert not played.exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "give either NIGHT or --resume"),
-        (["night.yaml", "--resume", "o"], "give either NIGHT or --resume"),
+def test_a_call_that_makes_no_sense_is_refused() -> None:
+    either = "give either NIGHT or --resume"
+    for words, told in (
+        ([], either),
+        (["night.yaml", "--resume", "o"], either),
         (["--resume", "o", "--out", "p"], "--out cannot stand beside --resume"),
         (["--resume", "o"], "holds no night to go on with"),
         (["gone.yaml"], "no such file"),
-    ],
-)
-def test_a_call_that_makes_no_sense_is_refused(words: list[str], told: str) -> None:
-    done = run(*words)
-    assert done.exit_code == 2
-    assert told in done.output
+    ):
+        done = run(*words)
+        assert done.exit_code == 2
+        assert told in done.output
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -600,46 +592,39 @@ def test_shipped_nights_can_be_done() -> None:
 
 
 def test_what_the_schema_refuses_is_refused() -> None:
-    refused = [case for case, (document, _) in BAD.items() if faults(document)]
-    assert {"no_jobs", "unknown_key", "two_commands", "null", "no_reference"} <= set(refused)
+    refused = {told for told, jobs in BAD.items() if faults({"jobs": jobs})}
+    assert {"at least one job", "not fhn and optimize", "a text, a number"} <= refused
     assert faults({"jobs": {"a": {"fhn": {"seed": 3, "animation": True}}, "b": OPTIMIZE}}) == []
 
 
-#: By section and key two values in `NIGHT`, and the place of the key there.
-NIGHT: dict[str, Any] = {"jobs": {"a": job(), "b": job(), "c": {"report": {"runs": {"run": "a"}}}}}
-ACTING: dict[tuple[str, str], tuple[tuple[str, ...], Any, Any]] = {
-    ("night", "name"): (("name",), "one", "two"),
-    ("night", "description"): (("description",), "one", "two"),
-    ("night", "side_by_side"): (("side_by_side",), 1, 2),
-    ("night", "jobs"): (("jobs",), {"a": job()}, {"b": job()}),
-    ("job", "after"): (("jobs", "b", "after"), [], "a"),
-    ("job result", "run"): (("jobs", "c", "report", "runs", "run"), "a", "b"),
-    ("job result", "file"): (("jobs", "c", "report", "runs", "file"), "x.yaml", "y.yaml"),
-} | {
-    ("job", command): (("jobs", "d"), {command: {"x": 1}}, {command: {"x": 2}})
-    for command in COMMANDS
-}
+NIGHT: dict[str, Any] = {"jobs": {"a": job(), "b": job(), "c": report(run="a")}}
+#: By section and key its place in `NIGHT`, and two values.
+ACTING: dict[tuple[str, str], tuple[str, Any, Any]] = {
+    ("night", "name"): ("name", "one", "two"),
+    ("night", "description"): ("description", "one", "two"),
+    ("night", "side_by_side"): ("side_by_side", 1, 2),
+    ("night", "jobs"): ("jobs", {"a": job()}, {"b": job()}),
+    ("job", "after"): ("jobs b after", [], "a"),
+    ("job result", "run"): ("jobs c report runs run", "a", "b"),
+    ("job result", "file"): ("jobs c report runs file", "x.yaml", "y.yaml"),
+} | {("job", verb): ("jobs d", {verb: {"x": 1}}, {verb: {"x": 2}}) for verb in COMMANDS}
 
 
-def test_every_key_of_a_night_is_proven() -> None:
+def test_every_key_of_a_night_acts(tmp_path: Path) -> None:
     sections = ("night", "job", "job result")
     assert set(ACTING) == {(section, key) for section in sections for key in KEYS[section]}
-
-
-@pytest.mark.parametrize(("section", "key"), sorted(ACTING))
-def test_a_key_of_a_night_acts(tmp_path: Path, section: str, key: str) -> None:
-    path, *values = ACTING[section, key]
-    seen = []
-    for value in values:
-        document = json.loads(json.dumps(NIGHT))
-        within = document
-        for word in path[:-1]:
-            within = within[word]
-        within[path[-1]] = value
-        assert faults(document) == []
-        (tmp_path / "n.yaml").write_text(dump_yaml(document))
-        seen.append(read_night(tmp_path / "n.yaml"))
-    assert seen[0] != seen[1]
+    for key, (path, *values) in ACTING.items():
+        seen = []
+        for value in values:
+            document = within = json.loads(json.dumps(NIGHT))
+            *place, last = path.split()
+            for word in place:
+                within = within[word]
+            within[last] = value
+            assert faults(document) == [], key
+            (tmp_path / "n.yaml").write_text(dump_yaml(document))
+            seen.append(read_night(tmp_path / "n.yaml"))
+        assert seen[0] != seen[1], key
 
 
 # --- showing --------------------------------------------------------------------------------------
@@ -658,12 +643,8 @@ def test_a_night_is_watched_as_a_queue(played: Path, tmp_path: Path) -> None:
     assert not is_run(out)
     told = Watched(out).queue()
     rows = {row["name"]: row for row in told["rows"]}
-    assert {name: row["state"] for name, row in rows.items()} == {
-        "a": "failed",
-        "b": "skipped",
-        "<b>c\\x1b[0m": "waiting",
-        "d": "killed",
-    }
+    assert [row["state"] for row in rows.values()] == ["failed", "skipped", "waiting", "killed"]
+    assert list(rows) == ["a", "b", "<b>c\\x1b[0m", "d"]
     assert rows["a"]["why"].startswith("exit code 1")
     assert rows["b"]["fit"] == "fhn"
     assert not any(row["page"] for row in rows.values())

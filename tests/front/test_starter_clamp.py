@@ -16,25 +16,24 @@ import channelfit as cf
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.front.starter_clamp import starter_clamp
-from channelfit.model.channel import ChannelModel
-from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.inspection import inspect_file
 from channelfit.scoring.scorer import make_scorer
 from support import json_told
+from support.recorded_files import OPENS, model
 from support.rig_files import write_nwb
 
 pytest.importorskip("pynwb")
 pytest.importorskip("h5py")
 
-STEPS = cf.Protocol.from_segments(
-    [{"hold": 2}, {"step": {"from": -60, "to": 40, "by": 20}, "for": 20}, {"step": -50, "for": 10}],
-    holding=-80,
-    sampling=0.05,
-    name="steps",
-)
-#: Quantities of a clamp and what NWB calls them, in its units.
+SEGMENTS = [{"hold": 2}, {"step": {"from": -60, "to": 40, "by": 20}, "for": 20}]
+SEGMENTS += [{"step": -50, "for": 10}]
+STEPS = cf.Protocol.from_segments(SEGMENTS, holding=-80, sampling=0.05, name="steps")
+#: A recording behind 10 MOhm and 20 pF, 60 % compensated, 50 % predicted.
+CLAMP = {"series_resistance": 10.0, "membrane_capacitance": 20.0, "fraction": 0.6}
+CLAMP |= {"prediction": 0.5, "cancellation": 1.0}
+#: What NWB calls these quantities, in its units.
 SAID = {
     "whole_cell_series_resistance_comp": 10e6,
     "whole_cell_capacitance_comp": 20e-12,
@@ -43,61 +42,72 @@ SAID = {
 }
 
 
-def channel(conductance: float) -> ChannelModel:
-    return build_model(
-        {
-            "name": "truth",
-            "gates": {"m": {"power": 2, "alpha": "0.2*exp(0.04*v)", "beta": "0.02*exp(-0.03*v)"}},
-            "current": {"conductance": "g", "reversal": "-90 mV"},
-            "parameters": {"g": {"range": [0, 1000], "unit": "nS", "value": conductance}},
-        },
-        None,
-    )
+def currents(conductance: float) -> np.ndarray:
+    truth = model({"m": OPENS}, -90).channel
+    clamp = Clamp(**{key: sympy.Float(value) for key, value in CLAMP.items()})
+    problem = Problem(truth, (Experiment(STEPS, clamp=clamp),))
+    current = make_scorer(problem, "cpu").simulate(np.array([[conductance]]))[0][..., 0]
+    return current + np.random.default_rng(3).normal(scale=3.0, size=current.shape)
 
 
 def recorded(
     folder: Path,
     conductance: float = 60.0,
-    said: dict[str, float] | None = None,
+    said: dict[str, float] = SAID,
     filtering: str | None = None,
 ) -> Path:
-    """An NWB file of a channel behind 10 MOhm and 20 pF, 60 % compensated, 50 % predicted."""
+    """An NWB file of a channel behind the clamp."""
     from pynwb import NWBHDF5IO, NWBFile
     from pynwb.icephys import VoltageClampSeries, VoltageClampStimulusSeries
 
-    of = {
-        "series_resistance": 10.0,
-        "membrane_capacitance": 20.0,
-        "fraction": 0.6,
-        "prediction": 0.5,
-        "cancellation": 1.0,
-    }
-    model = channel(conductance)
-    clamp = Clamp(**{key: sympy.Float(value) for key, value in of.items()})
-    problem = Problem(model, (Experiment(STEPS, clamp=clamp),))
-    current = make_scorer(problem, "cpu").simulate(model.values()[:, None])[0][..., 0]
-    current = current + np.random.default_rng(3).normal(scale=3.0, size=current.shape)
     file = NWBFile("a cell", "cell 1", datetime(2026, 1, 1, tzinfo=UTC))
+    amplifier = file.create_device(name="amp")
     electrode = file.create_icephys_electrode(
-        name="pipette",
-        description="glass",
-        device=file.create_device(name="amp"),
-        filtering=filtering,
+        name="pipette", description="glass", device=amplifier, filtering=filtering
     )
     clock = {"rate": 1e3 / STEPS.sampling_ms, "electrode": electrode, "gain": 1.0}
-    for k, (row, command) in enumerate(zip(current, STEPS.command(), strict=True)):
+    for k, (row, command) in enumerate(zip(currents(conductance), STEPS.command(), strict=True)):
         shared: dict[str, Any] = clock | {"starting_time": 2.0 * k, "sweep_number": np.uint64(k)}
-        file.add_acquisition(
-            VoltageClampSeries(
-                name=f"answer_{k}", data=row * 1e-12, **shared, **(SAID if said is None else said)
-            )
-        )
-        file.add_stimulus(
-            VoltageClampStimulusSeries(name=f"step_{k}", data=command * 1e-3, **shared)
-        )
+        answer = VoltageClampSeries(name=f"answer_{k}", data=row * 1e-12, **shared, **said)
+        file.add_acquisition(answer)
+        step = VoltageClampStimulusSeries(name=f"step_{k}", data=command * 1e-3, **shared)
+        file.add_stimulus(step)
     with NWBHDF5IO(str(folder / "cell.nwb"), "w") as io:
         io.write(file)
     return folder / "cell.nwb"
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def begun(*words: object) -> str:
+    """What `init` of a file tells on standard error, in one line."""
+    done = run("init", *words)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.stderr.split())
+
+
+def refused(*words: object) -> str:
+    done = run("init", *words)
+    assert done.exit_code == 2
+    return " ".join(done.output.split())
+
+
+def section(file: str = "cell-fit.yaml") -> Any:
+    (row,) = yaml.safe_load(Path(file).read_text())["fit"]["experiments"]
+    return row.get("clamp")
+
+
+def read_back() -> dict[str, float] | None:
+    clamp = load_plan("cell-fit.yaml").problem.experiments[0].clamp
+    return clamp and {n: float(v) for n, v in clamp.quantities().items() if float(v)}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -112,115 +122,72 @@ def recorded(
 def test_the_clamp_begins_with_the_filter_of_the_file(
     here: Path, filtering: str | None, cutoff: str | None
 ) -> None:
-    done = run("init", recorded(here, filtering=filtering))
-    assert done.exit_code == 0, done.output
+    begun(recorded(here, filtering=filtering))
     assert section().get("lowpass") == (cutoff and {"poles": 4, "cutoff": cutoff})
     assert ("# lowpass:" in Path("cell-fit.yaml").read_text()) == (cutoff is None)
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
-def section() -> Any:
-    (row,) = yaml.safe_load(Path("cell-fit.yaml").read_text())["fit"]["experiments"]
-    return row.get("clamp")
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_the_clamp_of_a_file_is_in_its_starter_fit_and_is_read_back(here: Path) -> None:
-    done = run("init", recorded(here))
-    assert done.exit_code == 0, done.output
+    told = begun(recorded(here))
+    assert "cell.nwb: the clamp is part of the fit: up to" in told
+    assert "--no-clamp leaves it out" in told
     assert section() == {
         "series_resistance": "10 MOhm",
         "membrane_capacitance": "20 pF",
         "compensation": {"fraction": 0.6, "prediction": 0.5},
         "cancellation": 1,
     }
-    clamp = load_plan("cell-fit.yaml").problem.experiments[0].clamp
-    assert clamp is not None
-    read = {name: float(value) for name, value in clamp.quantities().items() if float(value)}
-    assert read == pytest.approx(
-        {
-            "series_resistance": 10.0,
-            "membrane_capacitance": 20.0,
-            "fraction": 0.6,
-            "prediction": 0.5,
-            "cancellation": 1.0,
-        }
-    )
-    told = " ".join(done.stderr.split())
-    assert "cell.nwb: the clamp is part of the fit: up to" in told
-    assert "--no-clamp leaves it out" in told
-    assert done.stdout.split() == ["cell-protocol.yaml", "cell-model.yaml", "cell-fit.yaml"]
+    assert read_back() == pytest.approx(CLAMP)
 
 
 @pytest.mark.integration
 def test_a_fit_with_the_clamp_of_the_file_finds_the_channel_and_one_without_does_not(
     here: Path,
 ) -> None:
-    Path("truth.yaml").write_text(
-        "name: truth\n"
-        "gates:\n"
-        "  m: {power: 2, alpha: am*exp(zam*v), beta: bm*exp(-zbm*v)}\n"
-        "current: {conductance: g, reversal: -90 mV}\n"
-        "parameters:\n"
-        "  am: {range: [0.02, 2], unit: 1/ms, scale: log}\n"
-        "  zam: {range: [0, 0.1], unit: 1/mV}\n"
-        "  bm: {range: [0.002, 0.2], unit: 1/ms, scale: log}\n"
-        "  zbm: {range: [0, 0.1], unit: 1/mV}\n"
-        "  g: {range: [6, 600], unit: nS, scale: log}\n"
-    )
-    file = recorded(here)
-    found = {}
+    truth = {"am": 0.2, "zam": 0.04, "bm": 0.02, "zbm": 0.03, "g": 60.0}
+    rows = {
+        name: {"range": [0, 0.1], "unit": "1/mV"}
+        if name.startswith("z")
+        else {"range": [value / 10, value * 10], "unit": "nS" if name == "g" else "1/ms"}
+        | {"scale": "log"}
+        for name, value in truth.items()
+    }
+    gate = {"power": 2, "alpha": "am*exp(zam*v)", "beta": "bm*exp(-zbm*v)"}
+    current = {"conductance": "g", "reversal": "-90 mV"}
+    document = {"name": "truth", "gates": {"m": gate}, "current": current, "parameters": rows}
+    Path("truth.yaml").write_text(yaml.safe_dump(document))
+    file, found = recorded(here), {}
     for way in ("clamp", "no-clamp"):
-        words = ["init", file, f"--{way}", "--model", "truth.yaml", "--out", f"{way}.yaml"]
-        assert run(*words).exit_code == 0
+        begun(file, f"--{way}", "--model", "truth.yaml", "--out", f"{way}.yaml")
         stop = ["--set", "fit.optimizer={name: hybrid, scan: 64, starts: 2}", "--seed", "1"]
         fitted = run("optimize", f"{way}.yaml", *stop, "--json", "--quiet", "--out", f"runs/{way}")
         assert fitted.exit_code == 0, fitted.output
-        found[way] = json_told.summary(fitted.stdout)["parameters"]
-    truth = {"am": 0.2, "zam": 0.04, "bm": 0.02, "zbm": 0.03, "g": 60.0}
-    for name, value in truth.items():
-        assert found["clamp"][name]["value"] == pytest.approx(value, rel=0.01), name
-    worst = max(abs(found["no-clamp"][name]["value"] / value - 1) for name, value in truth.items())
-    assert worst > 0.1
+        rows = json_told.summary(fitted.stdout)["parameters"]
+        found[way] = {name: row["value"] for name, row in rows.items()}
+    assert {n: found["clamp"][n] for n in truth} == pytest.approx(truth, rel=0.01)
+    assert max(abs(found["no-clamp"][name] / value - 1) for name, value in truth.items()) > 0.1
 
 
 def test_little_current_loses_little_and_the_section_is_a_comment_that_can_be_turned_on(
     here: Path,
 ) -> None:
-    done = run("init", recorded(here, conductance=2.0))
-    assert done.exit_code == 0, done.output
-    assert section() is None
-    assert load_plan("cell-fit.yaml").problem.experiments[0].clamp is None
-    told = " ".join(done.stderr.split())
+    told = begun(recorded(here, conductance=2.0))
     assert "the clamp is taken for ideal: up to" in told
     assert "no more than 5 mV" in told
+    assert section() is read_back() is None
     text = Path("cell-fit.yaml").read_text()
-    lines = text.splitlines()
-    start = lines.index("      # clamp:")
-    turned_on = [
-        line.replace("      # ", "      ", 1) if k >= start else line
-        for k, line in enumerate(lines)
-    ]
-    Path("cell-fit.yaml").write_text("\n".join(turned_on) + "\n")
-    clamp = load_plan("cell-fit.yaml").problem.experiments[0].clamp
-    assert clamp is not None
-    assert float(clamp.series_resistance) == 10.0
+    before, mark, after = text.partition("      # clamp:")
+    turned_on = (mark + after).replace("      # ", "      ")
+    Path("cell-fit.yaml").write_text(before + turned_on)
+    found = read_back()
+    assert found is not None
+    assert found["series_resistance"] == 10.0
 
 
 @pytest.mark.parametrize(("option", "conductance"), [("--clamp", 2.0), ("--no-clamp", 60.0)])
 def test_the_user_decides(option: str, conductance: float, here: Path) -> None:
-    done = run("init", recorded(here, conductance), option)
-    assert done.exit_code == 0, done.output
+    assert "you asked for it" in begun(recorded(here, conductance), option)
     assert (section() is not None) == (option == "--clamp")
-    assert "you asked for it" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -237,40 +204,28 @@ def test_numbers_that_cannot_be_are_told_and_not_used(
     said: dict[str, float], message: str, here: Path
 ) -> None:
     file = recorded(here, said=SAID | said)
-    refused = run("init", file, "--clamp")
-    assert refused.exit_code == 2
-    assert message in " ".join(refused.output.split())
+    assert message in refused(file, "--clamp")
     assert sorted(here.iterdir()) == [file]
-    done = run("init", file)
-    assert done.exit_code == 0, done.output
+    assert message in begun(file)
     assert section() is None
-    assert message in " ".join(done.stderr.split())
     assert message in " ".join(Path("cell-fit.yaml").read_text().replace("#", " ").split())
 
 
 def test_without_a_capacitance_the_section_waits_for_the_user(here: Path) -> None:
-    said = {key: value for key, value in SAID.items() if "capacitance" not in key}
-    file = recorded(here, said=said)
-    done = run("init", file)
-    assert done.exit_code == 0, done.output
+    file = recorded(here, said={k: v for k, v in SAID.items() if "capacitance" not in k})
+    assert "the file does not say the capacitance" in begun(file)
     assert section() is None
-    assert "the file does not say the capacitance" in " ".join(done.stderr.split())
-    asked = run("init", file, "--clamp", "--out", "asked/cell-fit.yaml")
-    assert asked.exit_code == 0, asked.output
-    text = Path("asked/cell-fit.yaml").read_text()
-    (row,) = yaml.safe_load(text)["fit"]["experiments"]
-    assert row["clamp"] == {"series_resistance": "10 MOhm", "compensation": {"fraction": 0.6}}
+    begun(file, "--clamp", "--out", "asked/cell-fit.yaml")
+    wanted = {"series_resistance": "10 MOhm", "compensation": {"fraction": 0.6}}
+    assert section("asked/cell-fit.yaml") == wanted
 
 
 def test_a_file_that_says_nothing_gets_nothing(here: Path) -> None:
     file = recorded(here, said={})
-    done = run("init", file)
-    assert done.exit_code == 0, done.output
+    assert "the clamp is" not in begun(file)
     assert "clamp" not in Path("cell-fit.yaml").read_text()
-    assert "the clamp is" not in done.stderr
-    refused = run("init", file, "--clamp", "--out", "other.yaml")
-    assert refused.exit_code == 2
-    assert "does not say the series resistance" in " ".join(refused.output.split())
+    told = refused(file, "--clamp", "--out", "other.yaml")
+    assert "does not say the series resistance" in told
 
 
 def test_the_voltage_that_is_lost_is_the_current_through_what_is_left(tmp_path: Path) -> None:

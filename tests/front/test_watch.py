@@ -454,7 +454,8 @@ def test_a_folder_that_vanishes_is_told(tmp_path):
     with serving(place) as server:
         run = run_address(server, "a")
         shutil.rmtree(folder)
-        assert asked(server, run + "state").json["trouble"] == "this folder is no longer there"
+        for what in ("state", "traces"):
+            assert asked(server, run + what).json["trouble"] == "this folder is no longer there"
         assert asked(server, "/~/queue").json["rows"] == []
         shutil.rmtree(place)
         assert asked(server, "/~/queue").json["trouble"] == "this folder is no longer there"

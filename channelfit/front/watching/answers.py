@@ -152,8 +152,11 @@ class Watched:
 
     def traces(self, folder: Path) -> Row:
         """The best fit so far over its data: `experiments`, or a `trouble` in words."""
-        if self._find(folder).of_wells:
-            return {"trouble": "A batch shows its wells on a page of its own, once it is done."}
+        try:
+            if self._find(folder).of_wells:
+                return {"trouble": "A batch shows its wells on a page of its own, once it is done."}
+        except InputError as error:  # the folder is gone
+            return {"trouble": error.message}
         one = self._traces.setdefault(folder, _Traces(folder / "fit.yaml"))
         return one.answer()
 
