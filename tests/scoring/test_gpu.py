@@ -117,52 +117,41 @@ def message_of(function, *arguments) -> str:
 # What is missing
 
 
-def test_without_cupy_the_command_that_installs_it_is_named(monkeypatch):
+def test_a_cupy_that_is_missing_or_broken_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    message = message_of(gpu.cupy)
-    if sys.platform == "darwin":
-        assert "macOS has no CUDA" in message
-    else:
-        assert "CuPy is not installed" in message
-        assert 'pip install "channelfit[cuda]"' in message
-        assert "cupy-cuda12x" in message
-
-
-def test_on_macos_nothing_is_to_be_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setattr("platform.system", lambda: "Darwin")
-    message = message_of(gpu.cupy)
-    assert "macOS has no CUDA" in message
-    assert "pip" not in message
+    for system in ("Linux", "Darwin"):
+        monkeypatch.setattr("platform.system", lambda system=system: system)
+        message = message_of(gpu.cupy)
+        if system == "Darwin":
+            assert "macOS has no CUDA" in message
+            assert "pip" not in message
+        else:
+            assert "CuPy is not installed" in message
+            assert 'pip install "channelfit[cuda]"' in message
+            assert "cupy-cuda12x" in message
+    for error in (
+        ImportError("\n====\nlibnvrtc.so.12: cannot open"),
+        OSError("libnvrtc.so.12: no"),
+    ):
+        monkeypatch.setattr("importlib.import_module", raising(error))
+        assert "cannot be imported: libnvrtc.so.12" in message_of(gpu.cupy)
 
 
 @pytest.mark.parametrize(
-    "error", [ImportError("\n====\nlibnvrtc.so.12: cannot open"), OSError("libnvrtc.so.12: no")]
-)
-def test_a_cupy_that_cannot_be_imported_says_why(monkeypatch, error):
-    monkeypatch.setattr("importlib.import_module", raising(error))
-    assert "cannot be imported: libnvrtc.so.12" in message_of(gpu.cupy)
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
+    ("answer", "words"),
     [
-        (cuda_error("cudaErrorNoDevice: no CUDA-capable device is detected"), "no NVIDIA GPU"),
-        (cuda_error("cudaErrorInsufficientDriver: CUDA driver version is"), "older than the CUDA"),
-        (RuntimeError("CuPy failed to load libcuda.so.1: OSError"), "driver is not installed"),
-        (cuda_error("cudaErrorUnknown: unknown error"), "cannot use a GPU: cudaErrorUnknown"),
+        (raising(cuda_error("cudaErrorNoDevice: no CUDA-capable device")), "no NVIDIA GPU"),
+        (raising(cuda_error("cudaErrorInsufficientDriver: CUDA driver")), "older than the CUDA"),
+        (raising(RuntimeError("CuPy failed to load libcuda.so.1")), "driver is not installed"),
+        (raising(cuda_error("cudaErrorUnknown: unknown")), "cannot use a GPU: cudaErrorUnknown"),
+        (lambda: 0, "no NVIDIA GPU"),
     ],
 )
-def test_without_a_usable_device_the_message_says_what_is_missing(fake, error, words):
-    fake.cuda.runtime.getDeviceCount = raising(error)
+def test_without_a_usable_device_the_message_says_what_is_missing(fake, answer, words):
+    fake.cuda.runtime.getDeviceCount = answer
     message = message_of(gpu.cupy)
     assert words in message
     assert "--backend cpu" in message
-
-
-def test_a_machine_without_devices(fake):
-    fake.cuda.runtime.getDeviceCount = lambda: 0
-    assert "no NVIDIA GPU" in message_of(gpu.cupy)
 
 
 def test_machine_code_is_kept_in_our_cache_folder_unless_the_user_says_otherwise(
@@ -188,12 +177,9 @@ def test_the_device_is_described(fake):
     assert (found.registers_per_block, found.registers_per_multiprocessor) == (65536, 65536)
     assert (found.driver_version, found.runtime_version) == ((12, 9), (13, 0))
     assert not found.draws_the_screen
-
-
-def test_occupancy_counts_whole_warps(fake):
     kernel = types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=1))
     assert gpu.occupancy(kernel, 256) == gpu.Occupancy(5, 5 * 256 / 2048)
-    assert gpu.occupancy(kernel, 33) == gpu.Occupancy(5, 5 * 64 / 2048)
+    assert gpu.occupancy(kernel, 33) == gpu.Occupancy(5, 5 * 64 / 2048)  # whole warps
 
 
 # Errors in plain words
@@ -216,14 +202,26 @@ def test_occupancy_counts_whole_warps(fake):
         ("CUDA_ERROR_NOT_INITIALIZED: initialization error", "nvidia-smi"),
     ],
 )
-@pytest.mark.parametrize("module", ["cupy_backends.cuda.api.driver", "cupy.cuda.memory"])
-def test_errors_of_the_device_say_what_to_do(fake, message, words, module):
-    error = cuda_error(message, module)
-    with pytest.raises(InputError, match=words) as caught, gpu.gpu_errors():
-        raise error
-    assert caught.value.__cause__ is error
-    assert "\n" not in str(caught.value)
-    assert "{" not in str(caught.value)
+def test_errors_of_the_device_say_what_to_do(fake, message, words):
+    for module in ("cupy_backends.cuda.api.driver", "cupy.cuda.memory"):
+        error = cuda_error(message, module)
+        with pytest.raises(InputError, match=words) as caught, gpu.gpu_errors():
+            raise error
+        assert caught.value.__cause__ is error
+        assert "\n" not in str(caught.value)
+        assert "{" not in str(caught.value)
+
+
+def test_other_errors_pass_unchanged(fake):
+    for error in (
+        cuda_error("CUDA_ERROR_INVALID_VALUE: invalid argument"),
+        RuntimeError("CUDA_ERROR_OUT_OF_MEMORY, but told by another library"),
+        KeyboardInterrupt(),
+        InputError("as it was"),
+    ):
+        with pytest.raises(type(error)) as caught, gpu.gpu_errors():
+            raise error
+        assert caught.value is error
 
 
 def test_a_device_that_answers_nothing_any_more_still_gets_its_message(fake):
@@ -232,73 +230,48 @@ def test_a_device_that_answers_nothing_any_more_still_gets_its_message(fake):
         raise cuda_error("CUDA_ERROR_OUT_OF_MEMORY")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        cuda_error("CUDA_ERROR_INVALID_VALUE: invalid argument"),
-        RuntimeError("CUDA_ERROR_OUT_OF_MEMORY, but told by another library"),
-        KeyboardInterrupt(),
-        InputError("as it was"),
-    ],
-)
-def test_other_errors_pass_unchanged(fake, error):
-    with pytest.raises(type(error)) as caught, gpu.gpu_errors():
-        raise error
-    assert caught.value is error
-
-
 def test_a_compiler_error_shows_the_lines_that_it_names(fake, tmp_path):
     text = "\n".join(f"line {i};" for i in range(1, 101))
-    log = "/tmp/xyz/0a1b.cubin.cu(50): error: identifier is undefined\n\n1 error detected"
-
-    fake.cuda.nvrtc.log = log
-    with pytest.raises(gpu.CudaCompileError) as caught:
-        gpu.compile_cuda(text, ("--use_fast_math",), "model_b.cu")
-    message = str(caught.value)
-    assert "model_b.cu(50): error: identifier is undefined" in message
-    assert "   47  line 47;" in message
-    assert "   53  line 53;" in message
-    assert "line 54;" not in message
-    assert "/tmp" not in message
-    assert "Traceback" not in message
-    assert not list(tmp_path.glob("cuda/*"))
+    fake.cuda.nvrtc.log = "/tmp/xyz/0a1b.cubin.cu(50): error: undefined\n\n1 error detected"
+    for compiled in (gpu.compile_cuda, lambda *given: gpu.compile_ahead(*given).module()):
+        with pytest.raises(gpu.CudaCompileError) as caught:
+            compiled(text, ("--use_fast_math",), "model_b.cu")
+        message = str(caught.value)
+        for told in ("model_b.cu(50): error: undefined", "   47  line 47;", "   53  line 53;"):
+            assert told in message
+        for hidden in ("line 54;", "/tmp", "Traceback"):
+            assert hidden not in message
+        assert not list(tmp_path.glob("cuda/*"))
 
 
 # Machine code that is kept
 
 
 def test_machine_code_is_compiled_once_for_all_processes(fake, tmp_path):
-    first = gpu.compile_cuda("a", ("--prec-div=false",)).raw.code
-    assert first == b"machine code of a"
-    assert fake.cuda.nvrtc.compiled == [
-        ("a", ("-std=c++17", "-ftz=true", "--prec-div=false", "-arch=sm_90"))
-    ]
-    assert gpu.compile_cuda("a", ("--prec-div=false",)).raw.code == first
-    assert len(fake.cuda.nvrtc.compiled) == 1
+    def compiled(text="a", options=("--prec-div=false",)):
+        code = gpu.compile_cuda(text, options).raw.code
+        return code, len(fake.cuda.nvrtc.compiled)
+
+    assert [compiled(), compiled()] == [(b"machine code of a", 1)] * 2
+    flags = ("-std=c++17", "-ftz=true", "--prec-div=false", "-arch=sm_90")
+    assert fake.cuda.nvrtc.compiled == [("a", flags)]
     if os.name != "nt":
         assert (tmp_path / "cuda").stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("change", ["text", "options", "architecture", "version"])
-def test_machine_code_of_anything_else_is_not_used(fake, change):
-    gpu.compile_cuda("a")
-    text, options = "b" if change == "text" else "a", ("-G",) if change == "options" else ()
-    if change == "architecture":
-        fake.cuda.runtime.getDeviceProperties(0)["major"] = 8
-    if change == "version":
-        fake.cuda.nvrtc.version = 13, 0
-    gpu.compile_cuda(text, options)
-    assert len(fake.cuda.nvrtc.compiled) == 2
-
-
-def test_damaged_machine_code_is_compiled_again(fake, tmp_path):
-    gpu.compile_cuda("a")
     (file,) = (tmp_path / "cuda").iterdir()
     whole = file.read_bytes()
-    for damaged in (whole[:-1], whole[:-1] + b"b", b"", b"machine code of a"):
+    for n, damaged in enumerate((whole[:-1], whole[:-1] + b"b", b"", b"machine code of a"), 2):
         file.write_bytes(damaged)
-        assert gpu.compile_cuda("a").raw.code == b"machine code of a"
+        assert compiled() == (b"machine code of a", n)
         assert file.read_bytes() == whole
+    assert compiled("b") == (b"machine code of b", 6)
+    assert compiled(options=("-G",)) == (b"machine code of a", 7)
+    fake.cuda.nvrtc.version = 13, 0
+    assert compiled() == (b"machine code of a", 8)
+    fake.cuda.runtime.getDeviceProperties(0)["major"] = 8
+    assert compiled() == (b"machine code of a", 9)
+    fake.cuda.runtime.getDeviceProperties(0)["major"] = 12  # newer than the compiler
+    assert compiled() == (b"intermediate code of a", 10)  # which the driver translates
+    assert fake.cuda.nvrtc.compiled[-1][1][-1] == "-arch=compute_100"
 
 
 def test_what_is_compiled_ahead_is_waited_for_where_it_is_wanted(fake, monkeypatch):
@@ -319,19 +292,6 @@ def test_what_is_compiled_ahead_is_waited_for_where_it_is_wanted(fake, monkeypat
     assert ahead.done
     assert gpu.compile_ahead("a").done  # it was kept
     assert len(fake.cuda.nvrtc.compiled) == 1
-
-
-def test_errors_of_what_is_compiled_ahead_are_raised_where_it_is_wanted(fake):
-    fake.cuda.nvrtc.log = "kernel.cu(1): error: no"
-    ahead = gpu.compile_ahead("a", name="b.cu")
-    with pytest.raises(gpu.CudaCompileError, match=r"b\.cu\(1\): error: no"):
-        ahead.module()
-
-
-def test_a_gpu_newer_than_the_compiler_gets_code_that_its_driver_translates(fake):
-    fake.cuda.runtime.getDeviceProperties(0)["major"] = 12
-    assert gpu.compile_cuda("a").raw.code == b"intermediate code of a"
-    assert fake.cuda.nvrtc.compiled[0][1][-1] == "-arch=compute_100"
 
 
 def test_a_gpu_older_than_the_compiler_is_refused(fake):
@@ -433,13 +393,9 @@ def test_kept_machine_code_runs_on_a_device(cp, tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_real_compiler_error_names_its_lines(cp):
+def test_errors_of_a_real_device_are_in_plain_words(cp):
     with pytest.raises(gpu.CudaCompileError, match=r"scale\.cu\(4\).*unheard") as caught:
         gpu.compile_cuda(SCALE.replace("factor;", "unheard;"), name="scale.cu")
     assert "    4      if (i < n) x[i] *= unheard;" in str(caught.value)
-
-
-@pytest.mark.gpu
-def test_too_much_memory_is_refused_in_plain_words(cp):
     with pytest.raises(InputError, match="asked for"), gpu.gpu_errors():
         cp.empty(10**15, dtype=np.float64)
