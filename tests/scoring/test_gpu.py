@@ -3,6 +3,7 @@ real one where only the translation is looked at; what needs a GPU is marked so.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 from channelfit.front.commands import doctor
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
+from support.cuda_host import HostCupy
 
 
 def cuda_error(message: str, module: str = "cupy_backends.cuda.api.runtime") -> Exception:
@@ -72,37 +74,11 @@ def fake(monkeypatch, tmp_path):
     """A CuPy that answers what an H200 did; tests spoil parts of it."""
     monkeypatch.delenv("CUPY_CACHE_DIR", raising=False)
     monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
-    properties = {
-        "name": b"NVIDIA H200",
-        "major": 9,
-        "minor": 0,
-        "multiProcessorCount": 132,
-        "sharedMemPerBlock": 49152,
-        "sharedMemPerBlockOptin": 232448,
-        "regsPerBlock": 65536,
-        "sharedMemPerMultiprocessor": 233472,
-        "regsPerMultiprocessor": 65536,
-        "maxThreadsPerMultiProcessor": 2048,
-    }
-    runtime = types.SimpleNamespace(
-        getDeviceCount=lambda: 1,
-        getDevice=lambda: 0,
-        getDeviceProperties=lambda _: properties,
-        memGetInfo=lambda: (10**9, 150 * 10**9),
-        deviceGetAttribute=lambda *_: 0,
-        cudaDevAttrKernelExecTimeout=17,
-        driverGetVersion=lambda: 12090,
-        runtimeGetVersion=lambda: 13000,
-    )
-    module = types.ModuleType("cupy")
-    module.cuda = types.SimpleNamespace(
-        runtime=runtime,
-        driver=types.SimpleNamespace(
-            occupancyMaxActiveBlocksPerMultiprocessor=lambda pointer, threads, shared: 5
-        ),
-        nvrtc=FakeNvrtc(),
-        function=types.SimpleNamespace(Module=FakeModule),
-    )
+    module = HostCupy()
+    module.cuda.nvrtc, module.cuda.function.Module = FakeNvrtc(), FakeModule
+    module.cuda.runtime.memGetInfo = lambda: (10**9, 150 * 10**9)
+    module.cuda.runtime.runtimeGetVersion = lambda: 13000
+    module.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor = lambda *_: 5
     monkeypatch.setitem(sys.modules, "cupy", module)
     return module
 
@@ -133,7 +109,7 @@ def test_a_cupy_that_is_missing_or_broken_says_what_to_do(monkeypatch):
         ImportError("\n====\nlibnvrtc.so.12: cannot open"),
         OSError("libnvrtc.so.12: no"),
     ):
-        monkeypatch.setattr("importlib.import_module", raising(error))
+        monkeypatch.setattr(importlib, "import_module", raising(error))
         assert "cannot be imported: libnvrtc.so.12" in message_of(gpu.cupy)
 
 

@@ -14,11 +14,12 @@ from matplotlib.image import imread
 from channelfit.front import kinds
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
-from channelfit.results.report import plots, result_tables
+from channelfit.results.report import plots
 from channelfit.scoring import scorer as backends
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.machine.launch_tuning import Launch, Measured
+from support.places import MODELS
 
 DEVICE = "NVIDIA H200"
 
@@ -59,20 +60,11 @@ def rows():
     return tuning.tune(Known(), np.zeros((9, 1000)), DEVICE)
 
 
-def test_the_fastest_launch_of_each_kernel_is_remembered(rows):
-    assert tuning.remembered("0123", DEVICE, "a") == Launch(96)
-    assert tuning.remembered("0123", DEVICE, "b") == Launch(64, 4)
-    for other in (("0124", DEVICE, "a"), ("0123", "another GPU", "a"), ("0123", DEVICE, "c")):
-        assert tuning.remembered(*other) is None
-
-
 def test_everything_is_measured_with_the_best_of_the_kernels_before(rows):
     scorer, told = Known(), []
     tuning.tune(scorer, np.zeros((9, 1000)), DEVICE, told.append)
     assert told == rows
-    assert [call for call in scorer.calls if "b" not in call[0]] == [
-        ({"a": n}, {}) for n in (32, 64, 96, 128, 1024)
-    ]
+    assert scorer.calls[:5] == [({"a": n}, {}) for n in (32, 64, 96, 128, 1024)]
     assert scorer.calls[5:] == [
         ({"a": 96, "b": 32}, {}),
         ({"a": 96, "b": 64}, {}),
@@ -82,24 +74,26 @@ def test_everything_is_measured_with_the_best_of_the_kernels_before(rows):
     assert [row.launch for row in refused] == [Launch(1024)]
     assert rows[0].occupancy == 0.25
     assert tuning.fastest(rows, "a").launch == Launch(96)
+    assert tuning.remembered("0123", DEVICE, "a") == Launch(96)
+    assert tuning.remembered("0123", DEVICE, "b") == Launch(64, 4)
+    for other in (("0124", DEVICE, "a"), ("0123", "another GPU", "a"), ("0123", DEVICE, "c")):
+        assert tuning.remembered(*other) is None
 
 
-def test_a_scorer_need_not_tell_its_occupancy():
-    class Silent(Known):
+def test_a_kernel_that_never_runs_is_an_error_and_occupancy_need_not_be_told():
+    class Other(Known):
         launch_occupancy = None
 
-    rows = tuning.tune(Silent(), np.zeros((9, 1000)), DEVICE)
-    assert all(math.isnan(row.occupancy) for row in rows)
-
-
-def test_a_kernel_that_never_runs_is_an_error():
-    class Refused(Known):
         def launch_choices(self):
-            yield "a", (1024,)
+            yield "a", threads
 
+    threads = (1024,)
     with pytest.raises(InputError, match='kernel "a" cannot run on NVIDIA H200 with any of 1024'):
-        tuning.tune(Refused(), np.zeros((9, 1000)), DEVICE)
+        tuning.tune(Other(), np.zeros((9, 1000)), DEVICE)
     assert tuning.remembered("0123", DEVICE, "a") is None
+    threads = (32,)
+    (row,) = tuning.tune(Other(), np.zeros((9, 1000)), DEVICE)
+    assert math.isnan(row.occupancy)
 
 
 def test_what_is_remembered_adds_up_and_outlives_damage(tmp_path):
@@ -125,17 +119,6 @@ def test_a_cache_that_cannot_be_written_to_is_named(monkeypatch, tmp_path):
         tuning.remember("1", "x", "k", Launch(32))
 
 
-def test_the_table_marks_the_fastest(rows, capsys):
-    result_tables.print_launches(rows, 1000)
-    lines = capsys.readouterr().out.splitlines()
-    marked = [line for line in lines if "fastest" in line]
-    assert len(marked) == 2
-    assert "96" in marked[0]
-    assert "1,000,000" in marked[0]
-    assert "50 %" in marked[0]
-    assert sum("refused" in line for line in lines) == 1
-
-
 @pytest.mark.parametrize("told", [True, False])
 def test_the_figure_is_drawn(rows, told, tmp_path):
     if not told:
@@ -148,13 +131,6 @@ def test_the_figure_is_drawn(rows, told, tmp_path):
     times = figure.axes[-columns].lines[0]
     assert times.get_xdata().tolist() == [32, 64, 96, 128]
     np.testing.assert_allclose(times.get_ydata(), [65e3, 33e3, 1e3, 33e3])
-
-
-def test_without_a_gpu_the_command_says_what_is_missing(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
-    result = CliRunner().invoke(main, ["tune", "models/model_b.yaml"])
-    assert result.exit_code == 2
-    assert "macOS" in result.stderr or "CuPy is not installed" in result.stderr
 
 
 def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
@@ -177,24 +153,17 @@ def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
     played = dataclasses.replace(kinds._CHANNEL, make_scorer=make_scorer)
     monkeypatch.setattr(kinds, "_CHANNEL", played)
     out = tmp_path / "deep" / "x"
-    result = CliRunner().invoke(
-        main,
-        [
-            "tune",
-            "models/model_b.yaml",
-            "--population",
-            "1000",
-            "--out",
-            str(out),
-            "--dtype",
-            "float32",
-            "--path",
-            "modal",
-        ],
-    )
+    given = [str(MODELS / "model_b.yaml"), "--population", "1000", "--out", str(out)]
+    result = CliRunner().invoke(main, ["tune", *given, "--dtype", "float32", "--path", "modal"])
     assert result.exit_code == 0, result.output
     assert made[-1] == ("cuda", "float32", "modal")
+    lines = result.stdout.splitlines()
+    marked = [line for line in lines if "fastest" in line and "The" not in line]
+    assert len(marked) == 2
+    for words in ("96", "1,000,000", "50 %"):
+        assert words in marked[0]
+    assert sum("refused" in line for line in lines) == 1
     assert "remembered" in result.stdout
-    assert result.stdout.splitlines()[-1] == f"{out}.png"
+    assert lines[-1] == f"{out}.png"
     assert imread(f"{out}.png").ndim == 3
     assert tuning.remembered("0123", DEVICE, "a") == Launch(96)
