@@ -10,6 +10,22 @@ from channelfit.results.report.terminal import SearchScreen
 from channelfit.scoring.machine.announcements import announced, told_to
 
 
+def test_who_listens_is_told_of_the_beginning_and_of_every_end():
+    """And who no longer listens nothing but the end of what began."""
+    heard, other = Heard(), Heard()
+    with told_to(other):
+        with told_to(heard), announced("outer"):
+            with pytest.raises(ZeroDivisionError), announced("failing"):
+                raise ZeroDivisionError
+            work = announced("work")
+            work.__enter__()
+        with announced("later"):
+            pass
+        work.__exit__(None, None, None)
+    assert heard == ["outer", "failing", "end", "work", "end", "end"]
+    assert other == ["outer", "failing", "end", "work", "end", "later", "end", "end"]
+
+
 class Heard(list):
     """What a listener was told."""
 
@@ -18,29 +34,6 @@ class Heard(list):
 
     def ends(self) -> None:
         self.append("end")
-
-
-def test_listeners_are_told_of_the_beginning_and_of_every_end():
-    heard = Heard()
-    with told_to(heard), announced("outer"):
-        with announced("inner"):
-            pass
-        with pytest.raises(ZeroDivisionError), announced("failing"):
-            raise ZeroDivisionError
-    assert heard == ["outer", "inner", "end", "failing", "end", "end"]
-
-
-def test_who_no_longer_listens_is_told_nothing_but_the_end_of_what_began():
-    heard, other = Heard(), Heard()
-    with told_to(other):
-        with told_to(heard):
-            work = announced("work")
-            work.__enter__()
-        with announced("later"):
-            pass
-        work.__exit__(None, None, None)
-    assert heard == ["work", "end"]
-    assert other == ["work", "later", "end", "end"]
 
 
 def test_a_screen_says_once_what_is_compiled_and_goes_back_to_what_it_showed():
