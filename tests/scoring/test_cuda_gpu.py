@@ -16,13 +16,13 @@ from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
-from support.cuda_schemes import random_scheme
 from support.places import ROOT
 from support.schemes import (
     PROTOCOLS,
     candidates,
     largest_error,
     model_named,
+    random_scheme,
     recording_of,
     scored,
 )

@@ -26,7 +26,6 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import Linearization
 from support.cuda_host import compile_with_nvrtc
-from support.cuda_schemes import random_scheme
 from support.differences import by_differences, errors, on_the_grid, stairs
 from support.schemes import (
     PROTOCOLS,
@@ -34,6 +33,7 @@ from support.schemes import (
     candidates,
     from_yaml,
     model_named,
+    random_scheme,
     recording_of,
     scored,
 )

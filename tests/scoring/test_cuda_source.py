@@ -24,7 +24,6 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.reference import ReferenceScorer
 from support.cuda_host import DeviceArray, HostCupy, HostProgram, compile_with_nvrtc
-from support.cuda_schemes import random_scheme
 from support.schemes import (
     N_CANDIDATES,
     PROTOCOLS,
@@ -33,6 +32,7 @@ from support.schemes import (
     from_yaml,
     largest_error,
     model_named,
+    random_scheme,
     recording_of,
     scored,
     truth_of,

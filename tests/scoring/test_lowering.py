@@ -18,7 +18,7 @@ from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol
 from channelfit.scoring import cpu
-from channelfit.scoring.cpu import CpuScorer, Modes, Stepping
+from channelfit.scoring.cpu import Modes, Stepping
 from channelfit.scoring.kernels.tangent_tables import GAINS
 from channelfit.scoring.machine import machine_code
 from channelfit.scoring.machine.kernel_text import LoweringError, Source
@@ -377,56 +377,6 @@ def test_numba_gives_the_same_bits(path, dtype, monkeypatch):
                 np.testing.assert_allclose(a, b, rtol=1e-13)
             else:
                 assert same(a, b), way
-
-
-# --- kernels written by hand ----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["model_b", "na_hh"])
-def test_numba_gives_the_same_bits_of_derivatives(name, monkeypatch):
-    """Whatever is called on the way to cost, gradient and curvature: once more, by Numba.
-
-    Without contraction, of which a compiler chooses where to make use.
-    """
-    fit = load_plan(next(m for m in MODELS if m.stem == name))
-    calls: dict[str, tuple[Kernel, list[Any]]] = {}
-    call = Kernel.__call__
-
-    def spied(self: Kernel, *arguments: Any) -> Any:
-        calls.setdefault(self.name, (self, [_for(a, lambda kernel: kernel) for a in arguments]))
-        return call(self, *arguments)
-
-    monkeypatch.setattr(Kernel, "__call__", spied)
-    CpuScorer(fit.problem).linearize(candidates(fit, 1))
-    monkeypatch.undo()
-    assert {"boundRates", "relaxNormals"} & set(calls)
-    for name, (kernel, arguments) in calls.items():
-        ours, theirs = ([_for(a, kind) for a in arguments] for kind in (_ours, _by_numba))
-        checked = Kernel(kernel.source, kernel.name, contract=False, checked=True)
-        checked(*(_for(a, _ours) for a in arguments))  # no index strays
-        result, other = _ours(kernel)(*ours), _by_numba(kernel)(*theirs)
-        assert result is other is None or same(result, other), name
-        for a, b in zip(ours, theirs, strict=True):
-            assert not isinstance(a, np.ndarray) or same(a, b), name
-
-
-def _for(argument: Any, kind: Any) -> Any:
-    """A copy of an argument, or a kernel of this kind."""
-    if isinstance(argument, np.ndarray):
-        return argument.copy()
-    if isinstance(argument, Callback):
-        made = kind(argument.kernel)
-        return Callback(made, argument.prototype) if isinstance(made, Kernel) else made
-    return argument
-
-
-def _ours(kernel: Kernel) -> Kernel:
-    return Kernel(kernel.source, kernel.name, contract=False)
-
-
-def _by_numba(kernel: Kernel) -> Any:
-    return getattr(with_numba(kernel.source.text, contract=False), kernel.name)
 
 
 # --- memory that is in pieces ---------------------------------------------------------------------

@@ -24,7 +24,7 @@ from channelfit.scoring.kernels.detailed_balance import (
     keeps_detailed_balance,
     reason_without_modes,
 )
-from channelfit.scoring.kernels.spectral import LEAST_COST, Spectrum
+from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import (
     DEGREE,
     spectral_walk,
@@ -399,14 +399,6 @@ def test_schemes_whose_rates_are_all_the_same(device, n, closed):
     score = make_scorer(problem, "cuda", path="closed-form").score(values)
     assert np.array_equal(score.status, exact.status)
     assert score.cost == pytest.approx(exact.cost, rel=1e-9)
-
-
-def test_terms_of_powers():
-    """m^3 h: two modes, eight terms, and the sums of pairs of them without doubles."""
-    spectrum = Spectrum(model_named("na_hh"))
-    assert (spectrum.n_modes, len(spectrum.terms), len(spectrum.sums)) == (2, 8, 20)
-    spectrum = Spectrum(model_named("na_markov"))
-    assert (spectrum.n_modes, len(spectrum.terms), len(spectrum.sums)) == (8, 9, 44)
 
 
 def test_walks_score_every_sample_once():

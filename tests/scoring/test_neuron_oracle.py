@@ -190,35 +190,23 @@ def test_steps_agree_over_the_full_ranges(neuron: Any, name: str) -> None:
 
 def test_fast_pairs_agree_and_what_neuron_cannot_do_is_told(neuron: Any) -> None:
     """Rates as published sodium schemes have them, unbounded in NEURON; and far beyond."""
-    channel = build_model(
-        {
-            "name": "fast",
-            "states": ["C", "D", "O"],
-            "parameters": {
-                "top": {"range": [0, 1e140], "value": 3.8e8},
-                "g": {"range": [0, 10], "value": 3},
-            },
-            "rates": {
-                "C -> D": "top*exp(0.22*v)",
-                "D -> C": "1.6e5*exp(-0.05*v)",
-                "D -> O": "40*exp(v/40)",
-                "O -> D": "9*exp(-v/20)",
-            },
-            "current": {"open": ["O"], "conductance": "g", "reversal": "40 mV"},
-        },
-        None,
-    )
-    oracle = NeuronOracle(channel)
-    candidates = np.array([[3.8e8], [3.0]])
-    ours = make_scorer(Problem(channel, (Experiment(STEPS),)), "cpu").simulate(candidates)
-    (worst,) = compare(oracle, [STEPS], lambda _: ours, candidates)
+    rates = {"C -> D": "top*exp(0.22*v)", "D -> C": "1.6e5*exp(-0.05*v)"}
+    rates |= {"D -> O": "40*exp(v/40)", "O -> D": "9*exp(-v/20)"}
+    document = {
+        "states": ["C", "D", "O"],
+        "parameters": {"top": {"range": [0, 1e140], "value": 3.8e8}},
+        "rates": rates,
+        "current": {"open": ["O"], "conductance": "3 nS", "reversal": "40 mV"},
+    }
+    channel = build_model(document, None)
+    ours = make_scorer(Problem(channel, (Experiment(STEPS),)), "cpu").simulate(np.array([[3.8e8]]))
+    (worst,) = compare(NeuronOracle(channel), [STEPS], lambda _: ours, channel.values()[:, None])
     assert worst.relative_error < CLOSE
     channel = model("model_a")
     oracle, own = NeuronOracle(channel), channel.values()
     beyond = np.array([1.0, 1.0, 1.0, 1.0, 5.0])  # 1e43 /ms, which no step is short enough for
-    candidates = np.column_stack([own, beyond])
     ours = [np.stack([truth(RATES["model_a"], own, STEPS)] * 2, axis=-1)]
-    (worst,) = compare(oracle, [STEPS], lambda _: ours, candidates)
+    (worst,) = compare(oracle, [STEPS], lambda _: ours, np.column_stack([own, beyond]))
     assert worst.relative_error < CLOSE
     assert worst.gave_up == (1,)
     with pytest.raises(IntegrationFailed, match="NEURON's integrator gave up"):
@@ -336,7 +324,8 @@ def test_sweeps_that_carry_over_are_one_long_sweep(neuron: Any) -> None:
 
 
 def test_a_bent_sampled_command_follows_every_corner(neuron: Any) -> None:
-    channel = model("model_b")
+    """And a sample at a jump has the new voltage and the old occupancy."""
+    channel, a = model("model_b"), model("model_a")
     wave = Samples(np.array([0.0, 3.0, 7.7, 12.0]), np.array([-100.0, 30.0, -20.0, 60.0]))
     protocol = replace(WAVES, sweeps=((Segment(0.0, 14.0, wave),),))
     pieces = tuple(
@@ -345,25 +334,27 @@ def test_a_bent_sampled_command_follows_every_corner(neuron: Any) -> None:
     )
     exact = truth(exponential_rates, channel.values(), replace(protocol, sweeps=(pieces,)))
     assert apart(NeuronOracle(channel).simulate(protocol, channel.values()), exact) < CLOSE
-
-
-def test_a_sample_at_a_jump_has_the_new_voltage_and_the_old_occupancy(neuron: Any) -> None:
-    channel = model("model_a")
-    protocol = replace(
-        STEPS,
-        sweeps=((Segment(0.0, 5.0, Constant(-40.0)), Segment(5.0, 10.0, Constant(20.0))),),
-        holding_mV=-40.0,
-    )
-    trace = NeuronOracle(channel).simulate(protocol, channel.values())[0]
+    jump = (Segment(0.0, 5.0, Constant(-40.0)), Segment(5.0, 10.0, Constant(20.0)))
+    protocol = replace(STEPS, sweeps=(jump,), holding_mV=-40.0)
+    trace = NeuronOracle(a).simulate(protocol, a.values())[0]
     assert trace[10] / trace[9] == pytest.approx((20 + 100) / (-40 + 100), rel=1e-9)
-
-
-def test_too_many_sines_are_refused(neuron: Any) -> None:
     many = Sines(0.0, (1.0,) * 17, (1.0,) * 17, (0.0,) * 17, 0.0)
-    protocol = replace(WAVES, sweeps=((Segment(0.0, 2.0, many),),))
-    channel = model("model_a")
     with pytest.raises(InputError, match="17 sines"):
-        NeuronOracle(channel).simulate(protocol, channel.values())
+        NeuronOracle(a).simulate(replace(WAVES, sweeps=((Segment(0.0, 2.0, many),),)), a.values())
+
+
+def test_a_mechanism_that_does_not_compile_or_fit_is_told(neuron: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="could not compile"):
+        compile_mechanism("NEURON { POINT_PROCESS Bad }\nBREAKPOINT { x = = 1 }\n", tmp_path)
+    with pytest.raises(InputError, match="POINT_PROCESS"):
+        compile_mechanism("NEURON { RANGE x }", tmp_path)
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+    dense = tmp_path / "dense.mod"
+    dense.write_text("NEURON { SUFFIX dense }")
+    with pytest.raises(InputError, match=r"dense\.mod: .*POINT_PROCESS"):
+        NeuronOracle(model("model_a"), dense)
+    with pytest.raises(InputError, match=r"model_a\.mod: no RANGE variable a23"):
+        NeuronOracle(model("model_b"), MOD / "model_a.mod")
 
 
 # --- where a sweep starts
@@ -375,23 +366,6 @@ def test_the_steady_state_keeps_its_digits_however_slow_the_rates() -> None:
     p[[0, 2]] *= 1e-18
     found = np.array(list(steady_state(channel, p, -70.0).values()))
     assert found == pytest.approx(at_rest(*exponential_rates(p, -70.0)), rel=1e-13)
-
-
-def test_the_steady_state_of_a_cycle_does_not_move() -> None:
-    channel = model("na_markov")
-    p = channel.values()
-    occupancy = np.array(list(steady_state(channel, p, -90.0).values()))
-    known: dict[str, Any] = {**dict(zip(channel.parameter_names, p, strict=True)), "v": -90.0}
-    for name, expression in channel.definitions:
-        known[name] = evaluate(expression, known)
-    states = channel.states
-    change = np.zeros(len(states))
-    for t in channel.transitions:
-        flow = evaluate(t.rate, known) * occupancy[states.index(t.source)]
-        change[states.index(t.source)] -= flow
-        change[states.index(t.target)] += flow
-    assert occupancy.sum() == pytest.approx(1)
-    assert np.abs(change).max() < 1e-16
 
 
 @pytest.mark.parametrize("name", ["model_b", "na_markov", "na_hh"])
@@ -465,16 +439,6 @@ def test_every_function_means_the_same_in_nmodl(neuron: Any) -> None:
             assert found == pytest.approx(float(known[name]), rel=1e-13), (name, v)
 
 
-def test_a_density_carries_gbar_times_the_open_probability(neuron: Any) -> None:
-    channel = model("na_hh")
-    name = compile_mechanism(nmodl_text(channel, "density"))
-    section = neuron.Section(name="s")
-    section.insert(name)
-    neuron.finitialize(-30.0)
-    inside = getattr(section(0.5), name)
-    assert inside.i == pytest.approx(inside.gbar * inside.m**3 * inside.h * (-30 - 50), rel=1e-12)
-
-
 # --- what is compared
 
 
@@ -489,23 +453,6 @@ def test_without_neuron_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(platform, "system", lambda: "Windows")
     with pytest.raises(NeuronUnavailable, match="installer"):
         mechanisms.neuron_hoc()
-
-
-def test_a_mechanism_that_does_not_compile_is_told(neuron: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="could not compile"):
-        compile_mechanism("NEURON { POINT_PROCESS Bad }\nBREAKPOINT { x = = 1 }\n", tmp_path)
-    with pytest.raises(InputError, match="POINT_PROCESS"):
-        compile_mechanism("NEURON { RANGE x }", tmp_path)
-    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
-    dense = tmp_path / "dense.mod"
-    dense.write_text("NEURON { SUFFIX dense }")
-    with pytest.raises(InputError, match=r"dense\.mod: .*POINT_PROCESS"):
-        NeuronOracle(model("model_a"), dense)
-
-
-def test_a_mechanism_without_a_parameter_is_refused(neuron: Any) -> None:
-    with pytest.raises(InputError, match=r"model_a\.mod: no RANGE variable a23"):
-        NeuronOracle(model("model_b"), MOD / "model_a.mod")
 
 
 def test_neurons_settings_are_put_back(neuron: Any) -> None:

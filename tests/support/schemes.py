@@ -57,6 +57,25 @@ def model_named(name: str) -> ChannelModel:
     return build_model(own[name], None) if name in own else load_model(MODELS / f"{name}.yaml")
 
 
+def random_scheme(n: int, seed: int) -> ChannelModel:
+    """A ring both ways round, with chords, some of them one way."""
+    rng = np.random.default_rng(seed)
+    pairs = {(i, (i + d) % n) for i in range(n) for d in (1, n - 1)}
+    pairs |= {(int(i), int(j)) for i, j in rng.integers(0, n, (n, 2)) if i != j}
+    rates = {
+        f"S{i} -> S{j}": f"{10 ** rng.uniform(-3, 1)!r}*k*exp({rng.uniform(-0.05, 0.05)!r}*v)"
+        for i, j in sorted(pairs)
+    }
+    is_open = {"S1": 1.0, f"S{n - 1}": 0.4}
+    document = {
+        "states": [f"S{k}" for k in range(n)],
+        "rates": rates,
+        "current": {"open": is_open, "conductance": "2 nS", "reversal": "-100 mV"},
+        "parameters": {"k": {"range": [0.1, 10], "scale": "log", "value": 1}},
+    }
+    return build_model(document, None)
+
+
 def from_yaml(**keys: object) -> Protocol:
     return build_protocol({"holding": "-80 mV", "sampling": "0.1 ms", **keys}, None)
 
