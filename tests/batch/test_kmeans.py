@@ -300,15 +300,15 @@ class Workers:
 def test_workers_that_come_and_go_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PART", 100)
     points = clouds(n=500, apart=1.0)
-    alone = k_means(points, 4, way="pieces", seed=1)
+    alone = k_means(points, 4, way="pieces", seed=1, restarts=4)
     workers = Workers(0)
-    found = k_means(points, 4, doer=workers, seed=1)
+    found = k_means(points, 4, doer=workers, seed=1, restarts=4)
     assert found.way == "pieces"
     assert workers.lost > 5
     np.testing.assert_array_equal(found.labels, alone.labels)
     assert found.centers.tobytes() == alone.centers.tobytes()
     assert found.inertia == alone.inertia
-    same(k_means(points, 4, way="scikit-learn", seed=1), alone)
+    same(k_means(points, 4, way="scikit-learn", seed=1, restarts=4), alone)
 
 
 def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from channelfit.front.main import main
 from channelfit.results.report import print_figures
 from support.browser import WIDE
 from support.hostile import HOSTILE
-from support.plates import PARAMETERS, Table, plate, texts
+from support.plates import PARAMETERS, Table, labels, plate, texts
 
 PHONE = 390
 
@@ -384,23 +384,16 @@ def test_places_of_labels():
             assert place_of(f"{row_name(place[0])}{place[1] + 1:02d}") == place
 
 
-@pytest.mark.parametrize(("n", "size"), [(5, (8, 12)), (384, (16, 24)), (1536, (32, 48))])
-def test_sizes_are_found_from_labels(n, size):
-    table, _, facts = plate(n, 8)
-    found = places_of(plate_of(table, facts))
-    (one,) = found["plates"]
-    assert (one["rows"], one["columns"]) == size
-    assert len(one["wells"]) == n
-    assert found["loose"] == []
-
-
-def test_wells_without_a_place_and_several_plates():
+def test_sizes_of_plates_and_wells_without_a_place():
     columns = {
         "well": texts(["A01", "A01", "A01", "cell 1", "x"]),
         "plate": texts(["one", "two", "two", "one", "two"]),
         "row": texts(["", "", "", "", "C"]),
         "column": texts(["", "", "", "", "07"]),
     }
+    for n, size in ((5, (8, 12)), (384, (16, 24)), (1536, (32, 48))):
+        (one,) = places_of(plate_of(Table({"well": texts(labels(n))}), {}))["plates"]
+        assert (one["rows"], one["columns"], len(one["wells"])) == (*size, n)
     found = places_of(plate_of(Table(columns), {}))
     assert [(one["name"], one["wells"]) for one in found["plates"]] == [
         ("one", [[0, 0, 0]]),
