@@ -169,14 +169,14 @@ __device__ __forceinline__ Facts look(const real* z, const real* w, size_t strid
         facts.count += 1;
         facts.total += x;
         const double own = WEIGHTED ? (double)w[(size_t)i*stride] : 1.0;
-        if (WEIGHTED) logs += log(own);
-        facts.whole += own;
+        if (WEIGHTED) { logs += log(own); facts.whole += own; }
         facts.squares += own*x*x;
         const double off = (double)x - facts.start;
         facts.moved += own*off;
         facts.around += own*off*off;
     }
-    facts.usual = real(exp(-logs/fmax(facts.count, 1.0)));
+    if (WEIGHTED) facts.usual = real(exp(-logs/fmax(facts.count, 1.0)));
+    else facts.whole = facts.count;
     facts.extent = (double)high - low;
     if (CENTERED) facts.shift = facts.start;  // what the curve's linear part can follow
     const real most = fmax(high - facts.shift, facts.shift - low);
