@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,12 @@ def test_a_permeability_takes_the_ions_concentrations() -> None:
     unspecific = exported(of(document("calcium")), "nmodl", WHOLE_CELL)
     assert "ghk(v, ci, 2, 2, " in unspecific
     assert re.search(r"pbar = 1e-05 +\(cm/s\)", unspecific)  # 0.2 um3/ms on 2000 um2
+    v, ci, co, z, rtf = -17.0, 0.0005, 2.0, 2, 25.4  # the lines of ghk are Python, too
+    names = {"v": v, "ci": ci, "co": co, "z": z, "rtf": rtf, "exprel": lambda x: np.expm1(x) / x}
+    exec(textwrap.dedent(text.split("LOCAL u\n")[1].split("\n}")[0]), names)
+    ratio = np.exp(-z * v / rtf)
+    flux = z * v / rtf * (ci - co * ratio) / (1 - ratio)
+    assert names["ghk"] == pytest.approx(0.001 * z * 96485.33212 * flux, rel=1e-12)
     several = exported(of(document("sum of all")), "nmodl", replace(WHOLE_CELL, ions=("k=k",)))
     assert "USEION k READ ek WRITE ik" in several
     assert "NONSPECIFIC_CURRENT" in several
