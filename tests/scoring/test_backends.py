@@ -588,17 +588,6 @@ def test_gates_equal_their_expanded_scheme(name: str, held: bool) -> None:
         assert np.nanmax(np.abs(a - b)) < tolerance * 100  # open probability times 100 mV
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_a_gate_to_the_fourth_equals_five_states_in_the_generated_code(held: bool) -> None:
-    kinds, tolerance = GATES_AND_SCHEME[held]
-    protocols = [PROTOCOLS[k] for k in kinds]
-    parameters = candidates(model_named("k_hh_gate"), 20, seed=4)
-    gate = make_scorer(simulated("k_hh_gate", *protocols), "cpu").simulate(parameters)
-    states = make_scorer(simulated("k_hh", *protocols), "cpu").simulate(parameters)
-    for a, b in zip(gate, states, strict=True):
-        assert largest_error(a, b) < tolerance
-
-
 # --- properties ----------------------------------------------------------------------------------
 
 RATES = st.floats(-12, 4).map(lambda x: 10.0**x)

@@ -14,16 +14,12 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.problem.recording import Recording
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 from support.places import ROOT
 from support.schemes import (
-    PROTOCOLS,
     candidates,
     largest_error,
     model_named,
-    random_scheme,
-    recording_of,
     scored,
 )
 
@@ -41,17 +37,6 @@ def cp() -> Any:
 
 def many(problem: Problem, n: int, seed: int = 0) -> np.ndarray:
     return candidates(problem.model, n, seed)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_sixteen_states_with_loops(dtype: str) -> None:
-    keys = ("steps", "ramp", "off the grid")
-    experiments = tuple(Experiment(PROTOCOLS[k], recording_of(PROTOCOLS[k], 3)) for k in keys)
-    problem = Problem(random_scheme(16, 16), experiments)
-    parameters = np.array([np.geomspace(0.1, 10, 40)])
-    truth = ReferenceScorer(problem).score(parameters).cost
-    score = CudaScorer(problem, dtype, path="stepping").score(parameters)
-    assert score.cost == pytest.approx(truth, rel=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -3,7 +3,6 @@ the cpu backend, which come from other text by another method, and against diffe
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from functools import cache
@@ -17,8 +16,7 @@ from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
-from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
-from channelfit.problem.waves import Constant, Segment
+from channelfit.problem.statuses import OK
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
@@ -230,86 +228,6 @@ def test_derivatives_of_every_function(device: str) -> None:
         for (a, b), slope in zip(pairs, slopes, strict=True):
             if a != b or "min" not in text:  # where there is a derivative
                 assert slope == pytest.approx(exact(a, b), rel=3e-13, abs=1e-13), (text, a, b)
-
-
-# --- nasty ones ----------------------------------------------------------------------------------
-
-
-def test_rates_at_their_removable_singularity(device: str) -> None:
-    """k_hh at the very voltage where numerator and denominator of a rate vanish."""
-    model = model_named("k_hh")
-    protocol = Protocol(
-        "singular",
-        -80.0,
-        0.1,
-        ((Segment(0.0, 4.0, Constant(-80.0)), Segment(4.0, 9.0, Constant(-55.0))),),
-    )
-    problem = problem_of(model, protocol)
-    names = model.parameter_names
-    parameters = np.repeat(model.values()[:, None], 3, axis=1)
-    parameters[names.index("a2")] = [10.0, 10.0 + 1e-9, 10.0 - 1e-4]
-    test = CudaScorer(problem).linearize(parameters)
-    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-8
-    assert max(errors(test, by_differences(problem, parameters))) < 1e-6
-    assert test.gradient[:, 1] == pytest.approx(test.gradient[:, 0], rel=1e-6)
-
-
-def test_a_bounded_rate_has_no_derivative(device: str) -> None:
-    brief = from_yaml(
-        segments=[{"hold": 0.2}, {"step": 20, "for": 0.5}, {"ramp": [20, -60], "for": 0.3}]
-    )
-    problem = problem_of(model_named("cycle"), brief)
-    names = problem.model.parameter_names
-    parameters = np.repeat(problem.model.values()[:, None], 5, axis=1)
-    parameters[names.index("z")] = [5.0, -5.0, 0.0, 0.0, 800.0]
-    parameters[:6, 2], parameters[:6, 3] = 1e120, 0.0  # all at the ceiling, all at the floor
-    test = CudaScorer(problem).linearize(parameters)
-    assert (test.status == OK).all()
-    assert test.cost == pytest.approx(ReferenceScorer(problem).score(parameters).cost, rel=1e-9)
-    assert np.isfinite(test.gradient).all()
-    assert np.isfinite(test.curvature).all()
-    assert (test.gradient[:7, 2:4] == 0).all()
-    assert (test.curvature[:7, :, 2:4] == 0).all()
-    assert (test.gradient[7] != 0).all()
-
-
-def test_a_bad_candidate_leaves_its_neighbors_alone(device: str) -> None:
-    problem = problem_of(model_named("cycle"), PROTOCOLS["steps"])
-    good = candidates(problem.model, 12, seed=2)
-    bad, names = good.copy(), problem.model.parameter_names
-    rows = (("k3", 3, -1.0), ("k4", 5, -1.0), ("k1", 8, np.nan), ("g", 9, np.inf))
-    for name, candidate, value in rows:
-        bad[names.index(name), candidate] = value
-    failed = {3: NOT_FINITE, 5: NEGATIVE_RATE, 8: NOT_FINITE, 9: NOT_FINITE}
-    scorer = CudaScorer(problem)
-    clean, mixed = scorer.linearize(good), scorer.linearize(bad)
-    assert {k: s for k, s in enumerate(mixed.status) if s != OK} == failed
-    others = [k for k in range(12) if k not in failed]
-    assert np.isinf(mixed.cost[list(failed)]).all()
-    assert (mixed.gradient[:, list(failed)] == 0).all()
-    assert (mixed.curvature[..., list(failed)] == 0).all()
-    for a, b in zip(vars(clean).values(), vars(mixed).values(), strict=True):
-        assert np.asarray(b[..., others]) == pytest.approx(a[..., others], rel=1e-12)
-
-
-def test_parameters_that_are_fixed(device: str) -> None:
-    model, parameters = model_named("model_b"), candidates(model_named("model_b"), 4)
-
-    def linearized(*fixed: int) -> Linearization:
-        some = (dataclasses.replace(p, fixed=k in fixed) for k, p in enumerate(model.parameters))
-        own = dataclasses.replace(model, parameters=tuple(some))
-        return CudaScorer(problem_of(own, PROTOCOLS["steps"])).linearize(parameters)
-
-    truth, test, still = linearized(), linearized(0, 3, 8), linearized(*range(9))
-    free = [k for k in range(9) if k not in (0, 3, 8)]
-    assert test.cost == pytest.approx(truth.cost, rel=1e-12)
-    assert test.gradient[free] == pytest.approx(truth.gradient[free], rel=1e-9)
-    some = np.ix_(free, free)
-    assert test.curvature[some] == pytest.approx(truth.curvature[some], rel=1e-9)
-    assert (test.gradient[[0, 3, 8]] == 0).all()
-    assert still.cost == pytest.approx(truth.cost, rel=1e-12)
-    assert (still.gradient == 0).all()
-    assert still.curvature.shape == (9, 9, 4)
 
 
 def test_arrays_come_back_as_they_were_given_and_chunks_do_not_show(device: str) -> None:

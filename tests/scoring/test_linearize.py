@@ -38,7 +38,7 @@ from support.schemes import (
 )
 from support.truths import slow_but
 
-N = 5
+N = 3
 #: Of those that others are like (in states or gates) only the others are quick.
 MODELS = slow_but(["model_b", "na_hh", "cycle", "leak"], [*SHIPPED, "cycle", "leak"])
 
@@ -213,7 +213,7 @@ def test_a_command_with_a_kink_has_no_pieces() -> None:
     assert collocation.pieces(0.1, steps / 10, NODES) is not None
 
 
-def test_where_alpha_is_zero_over_zero() -> None:
+def test_where_alpha_is_zero_over_zero(backend: str) -> None:
     """k_hh at exactly v = a2 - 65, and a hair beside it."""
     model = model_named("k_hh")
     names = [p.name for p in model.parameters]
@@ -221,58 +221,72 @@ def test_where_alpha_is_zero_over_zero() -> None:
     held = parameters[names.index("a2"), 0] - 65.0
     problem = problem_of(model, from_yaml(segments=[{"hold": 1}, {"step": held, "for": "9 ms"}]))
     parameters[names.index("a2")] += [0.0, 1e-9, 1e-3]
-    test = make_scorer(problem, "cpu").linearize(parameters)
+    test = make_scorer(problem, backend).linearize(parameters)
     truth = make_scorer(problem, "reference").linearize(parameters)
     assert_same(test, truth, problem, parameters)
     assert np.isfinite(test.gradient).all()
 
 
-def test_a_bounded_rate_has_no_slope() -> None:
-    model = model_named("model_a")
-    problem = problem_of(model, PROTOCOLS["steps"])
-    parameters = model.values()[:, None].copy()
-    rates = [t.rate for t in model.transitions]
-    steep = sorted(s.name for s in rates[0].free_symbols if s.name != "v")
-    rows = [model.parameter_names.index(name) for name in steep]
-    scale = next(k for k in rows if rates[0].subs(symbol(model.parameter_names[k]), 0) == 0)
-    parameters[scale] = 1e120
-    local = make_scorer(problem, "cpu").linearize(parameters)
-    assert local.status[0] == OK
-    assert (local.gradient[rows] == 0).all()
-    assert (local.curvature[rows] == 0).all()
-    assert (local.gradient[[k for k in range(len(parameters)) if k not in rows]] != 0).all()
+BRIEF = from_yaml(
+    segments=[{"hold": 0.2}, {"step": 20, "for": 0.5}, {"ramp": [20, -60], "for": 0.3}]
+)
 
 
-def test_fixed_parameters_have_zero_rows() -> None:
-    model = model_named("model_b")
-    some = replace(model.parameters[2], fixed=True)
-    fixed = replace(model, parameters=(*model.parameters[:2], some, *model.parameters[3:]))
-    values = model.values()[:, None]
-    whole = make_scorer(problem_of(model, LONG), "cpu").linearize(values)
-    part = make_scorer(problem_of(fixed, LONG), "cpu").linearize(values)
-    free = [k for k in range(len(values)) if k != 2]
-    assert (part.gradient[2] == 0).all()
-    assert (part.curvature[2] == 0).all()
-    assert part.gradient[free] == pytest.approx(whole.gradient[free], rel=1e-12)
-    truth = make_scorer(problem_of(fixed, LONG), "reference").linearize(values)
-    assert_same(part, truth, problem_of(fixed, LONG), values)
+def test_a_bounded_rate_has_no_slope(backend: str) -> None:
+    problem = problem_of(model_named("cycle"), BRIEF)
+    names = problem.model.parameter_names
+    parameters = np.repeat(problem.model.values()[:, None], 5, axis=1)
+    parameters[names.index("z")] = [5.0, -5.0, 0.0, 0.0, 800.0]
+    parameters[:6, 2], parameters[:6, 3] = 1e120, 0.0  # all at the ceiling, all at the floor
+    test = make_scorer(problem, backend).linearize(parameters)
+    assert (test.status == OK).all()
+    truth = make_scorer(problem, "reference").score(parameters)
+    assert test.cost == pytest.approx(truth.cost, rel=1e-9)
+    assert np.isfinite(test.gradient).all()
+    assert np.isfinite(test.curvature).all()
+    assert (test.gradient[:7, 2:4] == 0).all()
+    assert (test.curvature[:7, :, 2:4] == 0).all()
+    assert (test.gradient[7] != 0).all()
 
 
-def test_failed_candidates_cost_inf_and_leave_their_neighbors_alone() -> None:
-    model = build_model(CYCLE, None)
-    names = list(model.parameter_names)
-    parameters = np.tile(model.values()[:, None], 5)
+def test_fixed_parameters_have_zero_rows(backend: str) -> None:
+    model, parameters = model_named("model_b"), candidates(model_named("model_b"), 3)
+
+    def linearized(backend: str, *fixed: int) -> Linearization:
+        some = (replace(p, fixed=k in fixed) for k, p in enumerate(model.parameters))
+        own = replace(model, parameters=tuple(some))
+        return make_scorer(problem_of(own, LONG), backend).linearize(parameters)
+
+    truth, test, still = (linearized(backend, *f) for f in ((), (0, 3, 8), range(9)))
+    free = [k for k in range(9) if k not in (0, 3, 8)]
+    assert test.cost == pytest.approx(truth.cost, rel=1e-12)
+    assert test.gradient[free] == pytest.approx(truth.gradient[free], rel=1e-9)
+    some = np.ix_(free, free)
+    assert test.curvature[some] == pytest.approx(truth.curvature[some], rel=1e-9)
+    for of_fixed in (test.gradient[[0, 3, 8]], test.curvature[[0, 3, 8]], still.gradient):
+        assert (of_fixed == 0).all()
+    assert still.cost == pytest.approx(truth.cost, rel=1e-12)
+    assert still.curvature.shape == (9, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("backend", "key"),
+    [("cpu", "ramp"), ("reference", "carry over"), ("played", "steps")],
+    indirect=["backend"],
+)
+def test_failed_candidates_cost_inf_and_leave_their_neighbors_alone(backend: str, key: str) -> None:
+    problem = problem_of(build_model(CYCLE, None), PROTOCOLS[key])
+    names = list(problem.model.parameter_names)
+    parameters = np.tile(problem.model.values()[:, None], 5)
     parameters[names.index("k3"), 1] = -1.0  # a NaN
     parameters[names.index("k4"), 2] = -1.0
     parameters[names.index("g"), 3] = np.inf
-    for backend, keys in (("cpu", ("steps", "ramp")), ("reference", ("carry over",))):
-        problem = problem_of(model, *(PROTOCOLS[key] for key in keys))
-        local = make_scorer(problem, backend).linearize(parameters)
-        assert local.status.tolist() == [OK, NOT_FINITE, NEGATIVE_RATE, NOT_FINITE, OK]
-        assert np.isinf(local.cost[1:4]).all()
-        assert (local.gradient[:, 1:4] == 0).all()
-        assert (local.curvature[..., 1:4] == 0).all()
-        assert np.array_equal(local.gradient[:, 0], local.gradient[:, 4])
+    local = make_scorer(problem, backend).linearize(parameters)
+    assert local.status.tolist() == [OK, NOT_FINITE, NEGATIVE_RATE, NOT_FINITE, OK]
+    assert np.isinf(local.cost[1:4]).all()
+    assert (local.gradient[:, 1:4] == 0).all()
+    assert (local.curvature[..., 1:4] == 0).all()
+    assert local.gradient[:, 0] == pytest.approx(local.gradient[:, 4], rel=1e-12)
 
 
 def test_any_number_of_candidates_and_threads() -> None:
