@@ -24,6 +24,9 @@ _MOST_WORKERS = 8
 # What is compiled for the tests stays out of the user's own cache: NEURON's mechanisms are compiled
 # without optimization here, which takes two thirds of the time.
 os.environ.setdefault("CHANNELFIT_CACHE", platformdirs.user_cache_dir("channelfit-tests"))
+os.environ.setdefault(
+    "HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(os.environ["CHANNELFIT_CACHE"], "hypothesis")
+)
 if sys.platform.startswith("linux"):
     os.environ.setdefault("MAKEFLAGS", r"CXXFLAGS=-O0\ -std=c++17")
 

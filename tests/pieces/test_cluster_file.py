@@ -190,8 +190,11 @@ def test_the_arguments_of_a_queue_are_those_of_its_class(
         assert words in text
 
 
-def test_a_queue_that_does_not_take_an_argument_says_so(tmp_path: Path) -> None:
+def test_a_queue_that_does_not_take_an_argument_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("dask_jobqueue")
+    monkeypatch.chdir(tmp_path)  # a folder whose name has no space
     document = {"class": "HTCondorCluster", "job": {**QUEUE["job"], "account": "lab"}}
     with pytest.raises(InputError, match="HTCondorCluster cannot be used: .*account"):
         with open_cluster(written(tmp_path, document)):
