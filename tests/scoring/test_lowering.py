@@ -358,9 +358,6 @@ def test_plain_python_gives_the_same_bits(path, moves, monkeypatch):
         generated(source, name, checked=True)(*calls.arguments)
 
 
-QUICK = ("model_b", "na_hh")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("path", MODELS, ids=stem)
@@ -412,15 +409,6 @@ print("as it should be")
 """
 
 
-PLATFORMS = [
-    ("x86_64-pc-windows-msvc", "x86-64-v3"),
-    ("x86_64-unknown-linux-gnu", "x86-64"),
-    ("x86_64-apple-darwin", "x86-64-v2"),
-    ("aarch64-unknown-linux-gnu", "generic"),
-    ("arm64-apple-darwin", "apple-m1"),
-]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="lays out memory in the way of Linux")
 def test_little_room_between_what_a_process_has_taken(tmp_path):
     """Instructions and constants lie near each other though the free pages do not."""
@@ -439,6 +427,17 @@ def test_little_room_between_what_a_process_has_taken(tmp_path):
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == "as it should be\n"
+
+
+# --- other machines -------------------------------------------------------------------------------
+
+PLATFORMS = [
+    ("x86_64-pc-windows-msvc", "x86-64-v3"),
+    ("x86_64-unknown-linux-gnu", "x86-64"),
+    ("x86_64-apple-darwin", "x86-64-v2"),
+    ("aarch64-unknown-linux-gnu", "generic"),
+    ("arm64-apple-darwin", "apple-m1"),
+]
 
 
 @pytest.mark.parametrize(("triple", "cpu_name"), slow_but(PLATFORMS[:1], PLATFORMS))
