@@ -66,32 +66,24 @@ def blocks(page: Path, marker: str = "") -> list[str]:
     return re.findall(rf"{lead}```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_files_of_the_repository(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+each = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_the_pages_name_exist(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    named = re.findall(r"(?:models|protocols|benchmarks|tests)/[\w/]+\.(?:py|yaml)", text)
-    assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-def test_the_readme_stays_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+def test_links_lead_to_files_of_the_repository() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+        named = re.findall(r"(?:models|protocols|benchmarks|tests)/[\w/]+\.(?:py|yaml)", text)
+        assert [name for name in named if not (ROOT / name).exists()] == [], page
+    assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) < 150, "README.md stays short"
 
 
 def test_models_and_protocols_of_the_page_are_accepted() -> None:
     page = ROOT / "docs" / "models.md"
     models = [build_model(yaml.safe_load(text), None) for text in blocks(page, "model")]
-    assert [model.name for model in models] == [
-        "three_states",
-        "sodium",
-        "rectified_calcium",
-        "outward_currents",
-    ]
+    names = ["three_states", "sodium", "rectified_calcium", "outward_currents"]
+    assert [model.name for model in models] == names
     (protocol,) = (build_protocol(yaml.safe_load(text), None) for text in blocks(page, "protocol"))
     assert protocol.n_sweeps == 13
 
@@ -142,27 +134,22 @@ def test_the_fit_of_several_cells_gives_the_values_of_their_recordings(tmp_path:
 # --- every block of every page -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_block_says_what_becomes_of_it(page: Path) -> None:
-    assert [str(b) for b in blocks_of(page) if b.language not in LANGUAGES] == []
-    for block in blocks_of(page):
-        assert block.marker != PRINTS or block.language == "text", block
-
-
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_no_block_hides_by_being_indented(page: Path) -> None:
+def test_every_block_says_what_becomes_of_it() -> None:
     """What is indented by four would be a block without a language, and would not be run."""
-    fenced = re.sub(r"^( *)```.*?^\1```", "", page.read_text("utf-8"), flags=re.M | re.S)
-    assert re.findall(r"\n\n    (?! *[-*\d]).*", fenced) == []
+    for page in PAGES:
+        assert [str(b) for b in blocks_of(page) if b.language not in LANGUAGES] == []
+        for block in blocks_of(page):
+            assert block.marker != PRINTS or block.language == "text", block
+        fenced = re.sub(r"^( *)```.*?^\1```", "", page.read_text("utf-8"), flags=re.M | re.S)
+        assert page.parent != DOCS or not re.findall(r"\n\n    (?! *[-*\d]).*", fenced), page
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each
 def test_files_and_options_of_a_page_are_accepted(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if any(
-        block.language in ("yaml", "json", "console") or block.name for block in blocks_of(page)
-    ):
+    kinds = ("yaml", "json", "console")
+    if any(block.language in kinds or block.name for block in blocks_of(page)):
         laboratory(tmp_path)
         monkeypatch.chdir(tmp_path)
         read_page(page, tmp_path)
@@ -243,11 +230,8 @@ def spoken() -> list[str]:
     for file in (ROOT / "channelfit").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
-                parts = [str(getattr(part, "value", "")) for part in node.values]
-                kinds = [isinstance(part, ast.Constant) for part in node.values]
-                found.append(
-                    "".join(p if kind else "\0" for p, kind in zip(parts, kinds, strict=True))
-                )
+                parts = [(part, isinstance(part, ast.Constant)) for part in node.values]
+                found.append("".join(str(part.value) if kind else "\0" for part, kind in parts))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
     return found
@@ -260,14 +244,11 @@ def quoted() -> list[str]:
 
 
 def test_every_message_that_is_explained_is_one_of_the_program() -> None:
-    texts = spoken()
-    assert len(quoted()) > 25
-    unsaid = []
-    for message in quoted():
+    texts, messages = spoken(), quoted()
+    assert len(messages) > 25
+    for message in messages:
         pattern = ".*".join(re.escape(part.strip()) for part in message.split(".."))
-        if not any(re.search(pattern, text, re.DOTALL) for text in texts):
-            unsaid.append(message)
-    assert unsaid == []
+        assert any(re.search(pattern, text, re.DOTALL) for text in texts), message
 
 
 # --- the site ------------------------------------------------------------------------------------
@@ -360,8 +341,7 @@ def test_pages_that_are_made_say_what_the_program_says(site: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    listed = re.findall(
-        r"^ +- (?:Home: )?([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M
-    )
+    text = (ROOT / "mkdocs.yml").read_text("utf-8")
+    listed = re.findall(r"^ +- (?:Home: )?([\w-]+\.md)$", text, re.M)
     there = {page.name for page in DOCS.glob("*.md")} | {"published-channels.md"}
     assert sorted(listed) == sorted(there)

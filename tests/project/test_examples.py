@@ -20,17 +20,9 @@ pytestmark = pytest.mark.integration
 #: Public names of which every public method and property has an example of its own.
 WITH_EXAMPLES = ("Model", "Protocol", "Recording")
 #: Attributes whose one sentence says all.
-PLAIN = {
-    "Model.name",
-    "Protocol.command",
-    "Protocol.n_sweeps",
-    "Protocol.n_times",
-    "Protocol.n_times_max",
-    "Protocol.resting_mV",
-    "Protocol.sample_ranges",
-    "Protocol.step_times_ms",
-    "Protocol.times_ms",
-}
+OF_PROTOCOL = ("command", "n_sweeps", "n_times", "n_times_max", "resting_mV", "sample_ranges")
+PLAIN = {f"Protocol.{name}" for name in (*OF_PROTOCOL, "step_times_ms", "times_ms")}
+PLAIN.add("Model.name")
 
 
 def examples() -> Iterator[doctest.DocTest]:
@@ -67,17 +59,11 @@ def test_an_example_gives_what_it_says(
     assert outcome.failed == 0, "".join(said)
 
 
-@pytest.mark.parametrize("name", sorted(set(channelfit.__all__) - {"__version__"}))
-def test_every_public_name_has_an_example(name: str) -> None:
-    text = inspect.getdoc(getattr(channelfit, name)) or ""
-    assert text.split("\n")[0].rstrip().endswith((".", ":"))
-    assert ">>> " in text
-
-
-@pytest.mark.parametrize("name", [name for name, _ in documented()])
-def test_what_is_public_is_explained(name: str) -> None:
-    found = dict(documented())[name]
-    text = inspect.getdoc(found) or ""
-    assert text.split("\n")[0].rstrip().endswith((".", ":")), "it begins with one whole sentence"
-    if name not in PLAIN:
-        assert ">>> " in text
+def test_what_is_public_is_explained_and_has_an_example() -> None:
+    public = {name: getattr(channelfit, name) for name in channelfit.__all__}
+    public.pop("__version__")
+    for name, found in (public | dict(documented())).items():
+        text = inspect.getdoc(found) or ""
+        first = text.split("\n")[0].rstrip()
+        assert first.endswith((".", ":")), f"{name} begins with one whole sentence"
+        assert name in PLAIN or ">>> " in text, name

@@ -20,8 +20,6 @@ FILES = sorted(NOTEBOOKS.glob("*.ipynb"))
 #: Bytes of a notebook with its pictures.
 MOST = 200_000
 
-each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-
 
 def cells(path: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -32,7 +30,7 @@ def code(path: Path) -> str:
     return "\n".join("".join(c["source"]) for c in cells(path) if c["cell_type"] == "code")
 
 
-@each
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
@@ -50,22 +48,19 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert all(cell.get("execution_count") for cell in notebook.cells if cell.cell_type == "code")
 
 
-@each
-def test_a_notebook_asserts_what_it_concludes(path: Path) -> None:
-    assert re.search(r"^ *assert ", code(path), re.MULTILINE)
-    last = cells(path)[-1]
-    assert last["cell_type"] == "markdown"
-    assert "".join(last["source"]).startswith("**Conclusion.**")
-
-
-@each
-def test_a_notebook_is_small_and_knows_no_folder_of_its_author(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text) < MOST
-    assert not re.search(r"/(home|Users|work|tmp|root|private)/|[A-Z]:\\\\", text)
-    outputs = [o for c in cells(path) for o in c.get("outputs", ())]
-    assert not [o for o in outputs if o["output_type"] == "error" or o.get("name") == "stderr"]
-    assert any("image/png" in o.get("data", {}) for o in outputs)
+def test_a_notebook_concludes_what_it_asserts_is_small_and_knows_no_folder_of_its_author() -> None:
+    for path in FILES:
+        assert re.search(r"^ *assert ", code(path), re.MULTILINE), path
+        last = cells(path)[-1]
+        assert last["cell_type"] == "markdown"
+        assert "".join(last["source"]).startswith("**Conclusion.**"), path
+        text = path.read_text(encoding="utf-8")
+        assert len(text) < MOST, path
+        assert not re.search(r"/(home|Users|work|tmp|root|private)/|[A-Z]:\\\\", text), path
+        outputs = [o for c in cells(path) for o in c.get("outputs", ())]
+        strange = [o for o in outputs if o["output_type"] == "error" or o.get("name") == "stderr"]
+        assert not strange, path
+        assert any("image/png" in o.get("data", {}) for o in outputs), path
 
 
 def test_the_index_lists_every_notebook_and_links_lead_somewhere() -> None:

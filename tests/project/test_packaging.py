@@ -12,6 +12,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 import yaml
@@ -39,9 +40,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def installed(
-    published: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Environment:
+def installed(published: tuple[Path, Path], tmp_path_factory: Any) -> Environment:
     folder = tmp_path_factory.mktemp("installed")
     return environment(folder / "venv", published[1], folder / "cache")
 
@@ -91,14 +90,11 @@ def test_the_wheel_carries_every_shipped_file_and_nothing_else(
     plain = [file for file in (ROOT / "channelfit").rglob("*") if file.is_file()]
     wanted = {f.relative_to(ROOT).as_posix() for f in plain if f.suffix not in (".pyc", ".pyo")}
     assert wanted <= files, "modules, and what they read: pages, styles, scripts"
-
-
-def test_the_sdist_carries_what_the_wheel_is_built_from(published: tuple[Path, Path]) -> None:
     with tarfile.open(published[0]) as archive:
         names = archive.getnames()
     inner = {str(PurePosixPath(*PurePosixPath(name).parts[1:])) for name in names}
     wanted = {"setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "CITATION.cff"}
-    assert wanted | {str(file) for file in shipped.shipped_files()} <= inner
+    assert wanted | {str(file) for file in shipped.shipped_files()} <= inner, "in the sdist"
 
 
 def test_the_installed_program_fits_a_shipped_model_in_an_empty_folder(
@@ -115,11 +111,6 @@ def test_the_installed_program_fits_a_shipped_model_in_an_empty_folder(
     summary = json_told.summary(installed.run(command, tmp_path).stdout)
     assert summary["rms_relative_to_peak"] < 1e-6
     assert (tmp_path / "run" / "fit.yaml").is_file()
-
-
-def test_the_installed_program_finds_shipped_models_by_name(
-    installed: Environment, tmp_path: Path
-) -> None:
     recording = ROOT / "models" / "recordings" / "abf" / "171116sh_0013.abf"
     shutil.copy(recording, tmp_path / "cell.abf")
     installed.run(["channelfit", "init", "cell.abf", "--model", "k_hh_gate"], tmp_path)
@@ -155,16 +146,13 @@ def test_a_dangling_link_in_the_place_of_an_example_is_not_written_through(tmp_p
         (tmp_path / "models" / "model_b.yaml").symlink_to(tmp_path / "elsewhere")
     except OSError:
         pytest.skip("this user may not make links here")
-    with pytest.raises(InputError, match=r"model_b\.yaml: this file exists already"):
-        shipped.copy_examples(tmp_path)
-    assert not (tmp_path / "elsewhere").exists()
-
-
-def test_examples_into_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "here").write_text("")
     done = CliRunner().invoke(main, ["examples", str(tmp_path / "here")])
     assert done.exit_code == 2
     assert "here: cannot be written" in done.output
+    with pytest.raises(InputError, match=r"model_b\.yaml: this file exists already"):
+        shipped.copy_examples(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_without_its_files_the_program_says_so(
@@ -176,21 +164,18 @@ def test_without_its_files_the_program_says_so(
     assert shipped.hint_at_examples("models/model_b.yaml") == ""
 
 
-@pytest.mark.parametrize("name", ["models/model_b.yaml", "model_b.yaml"])
 def test_a_shipped_file_that_is_not_here_is_hinted_at(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, ["optimize", name])
-    assert done.exit_code == 2
     hint = 'models/model_b.yaml comes with channelfit, and "channelfit examples ." copies it here'
-    assert f"{name}: no such file; {hint}" in done.output
-
-
-@pytest.mark.parametrize("name", ["models/my_model.yaml", "README.md"])
-def test_another_missing_file_is_not(name: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["show", str(tmp_path / name)])
-    assert done.output.rstrip().endswith(": no such file")
+    for name in ("models/model_b.yaml", "model_b.yaml"):
+        done = CliRunner().invoke(main, ["optimize", name])
+        assert done.exit_code == 2
+        assert f"{name}: no such file; {hint}" in done.output
+    for name in ("models/my_model.yaml", "README.md"):
+        done = CliRunner().invoke(main, ["show", str(tmp_path / name)])
+        assert done.output.rstrip().endswith(": no such file")
 
 
 # --- completion ----------------------------------------------------------------------------------
@@ -211,12 +196,13 @@ def completed(installed: Environment, words: list[str], folder: Path) -> list[st
 
 @pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="needs bash")
 def test_bash_completes_commands_and_options(installed: Environment, tmp_path: Path) -> None:
-    assert completed(installed, ["channelfit", "opt"], tmp_path) == ["optimize"]
-    assert completed(installed, ["channelfit", ""], tmp_path) == VERBS
-    offered = completed(installed, ["channelfit", "optimize", "--pop"], tmp_path)
-    assert offered == ["--population"]
-    offered = completed(installed, ["channelfit", "optimize", "--backend", ""], tmp_path)
-    assert offered == ["auto", "reference", "cpu", "cuda"]
+    for words, offered in (
+        (["opt"], ["optimize"]),
+        ([""], VERBS),
+        (["optimize", "--pop"], ["--population"]),
+        (["optimize", "--backend", ""], ["auto", "reference", "cpu", "cuda"]),
+    ):
+        assert completed(installed, ["channelfit", *words], tmp_path) == offered
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -238,9 +224,8 @@ def test_the_version_stands_in_one_place(published: tuple[Path, Path]) -> None:
     assert metadata["metadata"]["version"] == "attr: channelfit.__version__"
     assert "version" not in (ROOT / "pyproject.toml").read_text().split("[tool.")[0]
     assert published[1].name == f"channelfit-{channelfit.__version__}-py3-none-any.whl"
-    assert f" {channelfit.__version__}\n" in CliRunner().invoke(main, ["--version"]).output.replace(
-        "version", ""
-    )
+    told = CliRunner().invoke(main, ["--version"]).output.replace("version", "")
+    assert f" {channelfit.__version__}\n" in told
 
 
 def test_the_pages_name_the_wheel_of_this_version() -> None:
