@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
+import channelfit as cf
 from channelfit.front.commands import doctor, validation
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
@@ -23,7 +24,6 @@ from channelfit.model.channel import Chain, Transition
 from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import parse_expression
 from channelfit.model.model_file import load_model
-from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.report.description import rate_text, text
@@ -35,6 +35,7 @@ from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.choose import OPTIMIZERS
 from support import json_told
+from support.json_told import run
 from support.places import MODELS, PROTOCOLS, ROOT
 
 MODEL_A = MODELS / "model_a.yaml"
@@ -43,10 +44,6 @@ RAMP = PROTOCOLS / "ramp.yaml"
 FILES = {"fit.yaml", "history.csv", "traces.png", "state.json", "summary.json"}
 FILES |= {"source.py", "report.html"}
 TABLES = {"data_1.csv", "data_2.csv", "traces_1.csv", "traces_2.csv"}
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def fit_small(out: Path, *more: object, backend: str = "cpu") -> Result:
@@ -325,11 +322,11 @@ def test_simulate_writes_traces_and_leaves_short_sweeps_empty(tmp_path):
     header = text.splitlines()[0].split(",")
     assert header[:3] == ["time_ms", "sweep_1_current_pA", "sweep_1_voltage_mV"]
     table = np.genfromtxt(io.StringIO(text), delimiter=",", skip_header=1)
-    model, protocol = load_model(MODEL_A), load_protocol(recovery)
-    scorer = make_scorer(Problem(model, (Experiment(protocol),)))
-    expected = scorer.simulate(model.values()[:, None])[0][:, :, 0] / 2  # 5 nS in the file
+    expected = cf.simulate(MODEL_A, recovery, values={"gmax": 2.5})
+    assert expected.to_csv(tmp_path / "here.csv").read_text(encoding="utf-8") == text
+    protocol = load_protocol(recovery)
     np.testing.assert_allclose(table[:, 0], protocol.times_ms)
-    np.testing.assert_allclose(table[:, 1::2].T, expected, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(table[:, 1::2].T, expected.current, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(table[:, 2::2].T, protocol.command(), rtol=1e-7)
     assert np.isnan(table[-1, 1])
 

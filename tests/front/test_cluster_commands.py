@@ -85,17 +85,15 @@ def test_curves_are_the_same_on_workers(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.glob("*unfinished*"))
 
 
-def test_what_cannot_be_spread_is_refused(tmp_path: Path) -> None:
-    words = ["optimize", str(MODEL), *SEARCH, "--cluster", "local:1", "--backend", "cpu"]
-    out = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "run")])
-    assert out.exit_code == 2
-    assert "a single search is not spread over workers" in out.output
-    assert not (tmp_path / "run").exists()
-
-
-def test_an_option_that_workers_do_not_hear_is_refused(tmp_path: Path) -> None:
-    words = ["optimize", str(MODEL), *SEARCH, "--seeds", "2", "--cluster", "local:1"]
-    out = CliRunner().invoke(main, [*words, "--chunk", "8", "--out", str(tmp_path / "run")])
-    assert out.exit_code == 2
-    assert "does not reach the workers of --cluster" in out.output
-    assert not (tmp_path / "run").exists()
+def test_what_cannot_be_spread_and_an_option_that_workers_do_not_hear_are_refused(
+    tmp_path: Path,
+) -> None:
+    words = ["optimize", str(MODEL), *SEARCH, "--cluster", "local:1", "--out", str(tmp_path / "x")]
+    for more, told in (
+        (["--backend", "cpu"], "a single search is not spread over workers"),
+        (["--seeds", "2", "--chunk", "8"], "does not reach the workers of --cluster"),
+    ):
+        out = CliRunner().invoke(main, [*words, *more])
+        assert out.exit_code == 2
+        assert told in out.output
+        assert not (tmp_path / "x").exists()

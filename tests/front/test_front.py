@@ -85,20 +85,22 @@ def test_a_file_says_it_all_and_the_command_line_finds_the_same(tmp_path):
     assert {n: r["value"] for n, r in there["parameters"].items()} == here.values
 
 
-def test_two_experiments_and_weights(model, protocol, recorded):
+def test_two_experiments_and_weights_that_survive_saving(model, protocol, recorded, tmp_path):
     ramp = cf.Protocol.from_segments(
         name="ramp", sampling=0.5, holding=-80, segments=[{"ramp": [-80, 40], "for": 40}]
     )
     second = cf.simulate(model, ramp, backend="reference").current
-    weights = np.ones_like(recorded)
-    weights[:, :20], broken = 0.0, recorded.copy()
-    broken[:, :20] = np.nan
-    data = {"current": [broken, second], "weights": [weights, None]}
+    weights = np.random.default_rng(2).choice([0.0, 1.0, 2.5], size=recorded.shape)
+    gaps = np.where(weights == 0, np.nan, recorded)
+    data = {"current": [gaps, second], "weights": [weights, None], "name": "with gaps"}
     found = cf.fit(model, [protocol, ramp], **data, **BRIEF)
     first, other = found.residuals
-    assert np.isnan(first[:, :20]).all()
-    assert np.isfinite(first[:, 20:]).all()
+    np.testing.assert_array_equal(np.isnan(first), weights == 0)
     assert other.shape == second.shape
+    again = cf.load(found.save(tmp_path / "run"))
+    np.testing.assert_array_equal(again.plan.problem.fitted[0].recording.weight, weights)
+    assert again.cost == pytest.approx(found.cost, rel=1e-12)
+    assert again.name == "with gaps"
 
 
 @pytest.mark.parametrize("kind", ["frame", "mapping"])
@@ -188,17 +190,6 @@ def test_a_file_that_was_changed_is_judged_anew(fitted, tmp_path):
     assert again.errors != fitted.errors
 
 
-def test_weights_and_gaps_survive_saving(model, protocol, recorded, tmp_path):
-    random = np.random.default_rng(2)
-    weights = random.choice([0.0, 1.0, 2.5], size=recorded.shape)
-    gaps = np.where(weights == 0, np.nan, recorded)
-    found = cf.fit(model, protocol, gaps, weights=weights, name="with gaps", **BRIEF)
-    again = cf.load(found.save(tmp_path / "run"))
-    np.testing.assert_array_equal(again.plan.problem.fitted[0].recording.weight, weights)
-    assert again.cost == pytest.approx(found.cost, rel=1e-12)
-    assert again.name == "with gaps"
-
-
 def test_a_folder_is_written_as_the_search_goes(model, protocol, recorded, tmp_path):
     found = cf.fit(model, protocol, recorded, folder=tmp_path / "run", **BRIEF)
     saved = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -230,16 +221,6 @@ def test_a_function_has_a_cost_and_no_currents(tmp_path):
 
 
 # --- simulate -------------------------------------------------------------------------------------
-
-
-def test_a_simulation_is_the_command_lines(model, tmp_path):
-    steps = ROOT / "protocols" / "activation.yaml"
-    found = cf.simulate(model, steps, values={"gmax": 3.0})
-    csv = found.to_csv(tmp_path / "here.csv")
-    words = ["--set", "parameters.gmax.value=3", "--out", str(tmp_path / "there")]
-    main(["simulate", str(MODEL), str(steps), *words], standalone_mode=False)
-    assert csv.read_text() == (tmp_path / "there.csv").read_text()
-    assert found.current.shape == found.voltage.shape == (len(found.voltage), len(found.time))
 
 
 def test_a_sample_without_a_current_is_refused_in_words_that_fit_every_caller(model, protocol):
@@ -330,6 +311,7 @@ def test_uncertainty_of_a_fit(fitted, tmp_path):
         cf.uncertainty(fitted, profiles="gmaxx", progress=False)
 
 
+@pytest.mark.integration
 def test_schemes_are_compared(fitted, model, protocol, recorded, tmp_path):
     document = model.document
     document["parameters"]["gmax"] = {"value": 5.0, "fixed": True, "unit": "nS"}
@@ -362,10 +344,6 @@ def test_tables_with_and_without_pandas(fitted, monkeypatch):
     assert list(plain) == list(frame)
     with pytest.raises(KeyError, match="there is value"):
         plain["values"]
-
-
-def test_names_are_harmless_in_html(monkeypatch):
-    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
     shown = table_of({"<script>": {"value": "<b>"}}, ["value"])._repr_html_()
     assert "<script>" not in shown
     assert "<b>" not in shown

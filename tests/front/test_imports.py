@@ -8,12 +8,11 @@ import sys
 import pytest
 
 from channelfit.front.main import main
-from support.places import ROOT
+from support.places import MODELS, ROOT
 
 #: Libraries that take longer to load than an answer may.
 HEAVY = {"numpy", "scipy", "sympy", "matplotlib", "numba", "llvmlite", "rich", "yaml", "mpmath"}
 HEAVY |= {"bokeh", "tornado", "asyncio"}
-COMMANDS = [[], *([name] for name in main.commands)]
 
 
 def loaded(code: str, *arguments: object) -> set[str]:
@@ -30,41 +29,26 @@ def loaded(code: str, *arguments: object) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_the_package_loads_nothing():
+def test_the_package_and_the_help_of_every_command_load_nothing():
+    """In one process, one after another, so that what any of them loads is seen."""
     assert not loaded("import channelfit") & (HEAVY | {"click"})
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command) or "channelfit")
-def test_help_loads_nothing(command):
-    code = (
-        "import sys; from channelfit.front.main import main; "
-        "main(sys.argv[1:], standalone_mode=False)"
-    )
-    assert not loaded(code, *command, "--help") & HEAVY
-
-
-def test_help_is_there():
-    """Of every command, or the test above would look at nothing."""
-    for command in COMMANDS:
+    code = """
+import sys
+from channelfit.front.main import main
+for name in ("", *main.commands):
+    assert main([*name.split(), "--help"], standalone_mode=False) in (0, None)
+"""
+    assert not loaded(code) & HEAVY
+    for name in ("", *main.commands):  # it is there, or that would look at nothing
         with pytest.raises(SystemExit) as ended:
-            main([*command, "--help"], prog_name="channelfit")
+            main([*name.split(), "--help"], prog_name="channelfit")
         assert ended.value.code == 0
 
 
 @pytest.mark.integration
-def test_a_fit_is_read_without_libraries_of_pictures_and_of_numerics():
-    assert not loaded("import channelfit.search.fit_file") & {
-        "scipy",
-        "matplotlib",
-        "rich",
-        "click",
-    }
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("model", ["model_b", "herg_markov"])
-def test_a_score_loads_what_it_uses(model):
+def test_a_score_loads_what_it_uses():
+    reads = "import channelfit.search.fit_file"
+    assert not loaded(reads) & {"scipy", "matplotlib", "rich", "click"}
     code = """
 import sys
 from channelfit.front.kinds import load_plan
@@ -74,7 +58,8 @@ make_scorer(fit.problem, "cpu").score(fit.problem.model.values()[:, None])
 """
     parts = ("special", "ndimage", "optimize", "stats", "interpolate", "integrate", "signal")
     unused = {"matplotlib", "rich", "click", "sklearn", "h5py", *(f"scipy.{p}" for p in parts)}
-    assert not loaded(code, ROOT / "models" / f"{model}.yaml") & unused
+    for model in ("model_b", "herg_markov"):
+        assert not loaded(code, MODELS / f"{model}.yaml") & unused
 
 
 @pytest.mark.integration

@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 
 import channelfit as cf
 from channelfit.front.kinds import load_plan
-from channelfit.front.main import main
 from channelfit.front.starter import character, shipped_models
 from channelfit.front.starter_clamp import starter_clamp
 from channelfit.problem.inspection import Told, inspect_file
@@ -26,6 +24,7 @@ from channelfit.problem.measures import leak, transient_ms
 from channelfit.reading.formats import read
 from channelfit.reading.texts import stem_of
 from support import json_told
+from support.json_told import run
 from support.places import ROOT
 from support.recorded_files import OPENS, STEPS, model, recorded
 from support.rig_files import CURRENT, write_eph, write_nwb
@@ -35,10 +34,6 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CHANNELFIT_DATA is no
 
 CLOSES = {"power": 1, "alpha": "0.002*exp(-0.05*v)", "beta": "0.2*exp(0.03*v)"}
 DOWN = {"power": 1, "alpha": "0.0005*exp(-0.04*v)", "beta": "0.2*exp(0.05*v)"}
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 #: How the recording of `here` is begun with.

@@ -15,24 +15,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from channelfit.front import json_lines
 from channelfit.front.json_lines import EVENTS, EVERY_LINE, JsonLines, line, markdown
-from channelfit.front.main import main
 from channelfit.front.progress import Pieces
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import PlainConsole, SearchScreen
 from support import json_told
+from support.json_told import run
 from support.places import ROOT
 
 MODEL = ROOT / "models" / "model_b.yaml"
 SMALL = ("--backend", "cpu", "--population", 30, "--generations", 4, "--seed", 1)
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def check(stdout: str, verb: str) -> list[dict[str, Any]]:

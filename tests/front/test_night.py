@@ -669,23 +669,18 @@ def test_nothing_of_a_file_acts_on_the_page_or_the_terminal(played: Path, tmp_pa
 
 
 @integration
-@pytest.mark.parametrize("option", ["--quiet", "--json"])
-def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path, option: str) -> None:
-    done = run(write(tmp_path, {"a": job(2)}), "--out", tmp_path / "o", option)
+def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path) -> None:
+    done = run(write(tmp_path, {"a": job(2)}), "--out", tmp_path / "o", "--json")
     assert done.exit_code == 3
-    if option == "--quiet":
-        assert (done.stdout, done.stderr) == (f"{tmp_path / 'o'}\n", "")
-    else:
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        summary = json.loads((tmp_path / "o" / "summary.json").read_text())
-        told = ["begin", "progress", "progress", "failed", "end"]
-        assert [line["event"] for line in lines] == told
-        assert (lines[2]["done"], lines[2]["total"], lines[2]["unit"]) == (0, 1, "jobs")
-        assert lines[3]["reason"] == "failed: cell.csv: line 3: no number"
-        end = lines[-1]
-        assert (end["state"], end["exit_code"]) == ("failed", 3)
-        assert end["summary"] == summary
-        assert [Path(file).name for file in end["files"]] == ["night.html", "summary.json"]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+    told = ["begin", "progress", "progress", "failed", "end"]
+    assert [line["event"] for line in lines] == told
+    assert (lines[2]["done"], lines[2]["total"], lines[2]["unit"]) == (0, 1, "jobs")
+    assert lines[3]["reason"] == "failed: cell.csv: line 3: no number"
+    end = lines[-1]
+    assert (end["state"], end["exit_code"], end["summary"]) == ("failed", 3, summary)
+    assert [Path(file).name for file in end["files"]] == ["night.html", "summary.json"]
 
 
 @integration

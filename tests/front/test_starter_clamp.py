@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 import sympy
 import yaml
-from click.testing import CliRunner, Result
 
 import channelfit as cf
 from channelfit.front.kinds import load_plan
-from channelfit.front.main import main
 from channelfit.front.starter_clamp import starter_clamp
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.inspection import inspect_file
 from channelfit.scoring.scorer import make_scorer
 from support import json_told
+from support.json_told import run
 from support.recorded_files import OPENS, model
 from support.rig_files import write_nwb
 
@@ -75,10 +74,6 @@ def recorded(
     with NWBHDF5IO(str(folder / "cell.nwb"), "w") as io:
         io.write(file)
     return folder / "cell.nwb"
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def begun(*words: object) -> str:

@@ -1,7 +1,16 @@
-"""What `--json` has told: the lines, and the summary in the last one."""
+"""Commands called in this process; what `--json` has told: the lines, the summary in the last."""
 
 import json
 from typing import Any
+
+from click.testing import CliRunner, Result
+
+from channelfit.front.main import main
+
+
+def run(*words: object) -> Result:
+    """Calls `channelfit` with these words."""
+    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def told(stdout: str) -> list[dict[str, Any]]:
