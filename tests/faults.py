@@ -11,16 +11,11 @@ and no `.partial` file except after a kill; and the next fit with the same cache
 the same bits. Anything else is a finding: it is printed with the words that repeat it, and the exit
 code of this program is then 1.
 
-A fit that does not end is asked by SIGABRT where all its threads are, and that is told.
-
-The table is written after each kind of fault, and a later call that writes to the same place
-replaces the rows of its own kinds only; so a long list can be tried in several calls.
-
-A signal that comes before Python has begun with channelfit is Python's own to answer; such cases
-are counted apart.
-
-Faults after which a command goes on are in `faults_resumed.py`, and their rows in
-faults_resumed.json beside faults.json.
+A fit that does not end is asked by SIGABRT where all its threads are, and that is told. A signal
+that comes before Python has begun with channelfit is Python's own to answer; such cases are counted
+apart. The table is written after each kind of fault, and a later call that writes to the same place
+replaces the rows of its own kinds only. Faults after which a command goes on are in
+`faults_resumed.py`, and their rows in faults_resumed.json.
 """
 
 from __future__ import annotations
@@ -161,44 +156,18 @@ def small_disk(case: int, draw: random.Random, here: Place, known: Known) -> Non
         check_next(here, known.truth)
 
 
-def _as_nobody() -> None:
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+def _set(**values: str | None) -> Callable[[Place], object]:
+    """Sets environment variables; None takes one away."""
+    return lambda here: here.environment.update(values)
 
 
-def _file_for_cache(here: Place) -> None:
-    here.cache.write_text("not a folder\n")
+def _home(value: str | None) -> Callable[[Place], object]:
+    return _set(CHANNELFIT_CACHE=None, HOME=value)
 
 
 def _file_within(here: Place) -> None:
     here.cache.mkdir(mode=0o700)
     (here.cache / "objects").write_text("not a folder\n")
-
-
-def _dangling(here: Place) -> None:
-    here.cache.symlink_to(here.folder / "nowhere" / "at all")
-
-
-def _loop(here: Place) -> None:
-    here.cache.symlink_to(here.cache)
-
-
-def _pipe(here: Place) -> None:
-    os.mkfifo(here.cache)
-
-
-def _home(value: str | None) -> Callable[[Place], None]:
-    def without(here: Place) -> None:
-        here.environment |= {"CHANNELFIT_CACHE": None, "HOME": value}
-
-    return without
-
-
-def _named(value: str) -> Callable[[Place], None]:
-    def elsewhere(here: Place) -> None:
-        here.environment |= {"CHANNELFIT_CACHE": value}
-
-    return elsewhere
 
 
 def _of_another_user(here: Place) -> None:
@@ -208,28 +177,28 @@ def _of_another_user(here: Place) -> None:
     here.cache.mkdir(mode=0o755)
     here.folder.chmod(0o777)
     here.folder.parent.chmod(0o711)
-    here.before = _as_nobody
+    here.before = lambda: (os.setgid(NOBODY), os.setuid(NOBODY))
 
 
 def _no_home_for_nobody(here: Place) -> None:
     _of_another_user(here)
-    here.environment |= {"CHANNELFIT_CACHE": None, "HOME": "/nonexistent"}
+    _home("/nonexistent")(here)
 
 
 #: What is in the way of the cache, and whether it is expected that a warning says so.
-HOMES: dict[str, tuple[Callable[[Place], None], bool]] = {
+HOMES: dict[str, tuple[Callable[[Place], object], bool]] = {
     "HOME is not set, and the user has a home or not": (_home(None), False),
     "HOME cannot be made": (_home("/proc/nowhere"), True),
     "HOME is empty": (_home(""), False),
     "HOME is a file": (_home(str(MODEL)), True),
-    "a file for a cache": (_file_for_cache, True),
+    "a file for a cache": (lambda here: here.cache.write_text("not a folder\n"), True),
     "a file within the cache": (_file_within, True),
-    "a link to nowhere": (_dangling, False),
-    "a link to itself": (_loop, True),
-    "a pipe for a cache": (_pipe, True),
-    "a name too long": (_named("/tmp/" + "x" * 300), True),
-    "a device": (_named("/dev/null"), True),
-    "a relative name": (_named("some/where"), False),
+    "a link to nowhere": (lambda here: here.cache.symlink_to(here.folder / "no" / "where"), False),
+    "a link to itself": (lambda here: here.cache.symlink_to(here.cache), True),
+    "a pipe for a cache": (lambda here: os.mkfifo(here.cache), True),
+    "a name too long": (_set(CHANNELFIT_CACHE="/tmp/" + "x" * 300), True),
+    "a device": (_set(CHANNELFIT_CACHE="/dev/null"), True),
+    "a relative name": (_set(CHANNELFIT_CACHE="some/where"), False),
     "another user's cache": (_of_another_user, True),
     "no home for nobody": (_no_home_for_nobody, True),
 }
@@ -285,18 +254,6 @@ def _turn_a_bit(file: Path, draw: random.Random, others: list[Path]) -> None:
     file.write_bytes(body)
 
 
-def _cut(file: Path, draw: random.Random, others: list[Path]) -> None:
-    file.write_bytes(file.read_bytes()[: draw.randrange(file.stat().st_size)])
-
-
-def _fill(file: Path, draw: random.Random, others: list[Path]) -> None:
-    file.write_bytes(draw.randbytes(draw.choice([1, 100, file.stat().st_size])))
-
-
-def _exchange(file: Path, draw: random.Random, others: list[Path]) -> None:
-    shutil.copyfile(draw.choice(others), file)
-
-
 def _make_folder(file: Path, draw: random.Random, others: list[Path]) -> None:
     file.unlink()
     (file / "in it").mkdir(parents=True)
@@ -318,12 +275,16 @@ def _give_away(file: Path, draw: random.Random, others: list[Path]) -> None:
     os.chown(file, NOBODY, NOBODY)
 
 
-DAMAGES: dict[str, Callable[[Path, random.Random, list[Path]], None]] = {
-    "empty": lambda file, draw, others: file.write_bytes(b"") and None,
-    "cut": _cut,
+DAMAGES: dict[str, Callable[[Path, random.Random, list[Path]], object]] = {
+    "empty": lambda file, draw, others: file.write_bytes(b""),
+    "cut": lambda file, draw, others: file.write_bytes(
+        file.read_bytes()[: draw.randrange(file.stat().st_size)]
+    ),
     "a bit turned": _turn_a_bit,
-    "garbage": _fill,
-    "another entry": _exchange,
+    "garbage": lambda file, draw, others: file.write_bytes(
+        draw.randbytes(draw.choice([1, 100, file.stat().st_size]))
+    ),
+    "another entry": lambda file, draw, others: shutil.copyfile(draw.choice(others), file),
     "a folder": _make_folder,
     "a pipe": _make_pipe,
     "a link": _make_link,
@@ -364,14 +325,11 @@ RESUMED: dict[str, tuple[Fault, int]] = {
         ("locked", locked, 1),
     )
 }
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "interrupt": signal.SIGINT}
 FAULTS: dict[str, tuple[Fault, int]] = {
     **{
         f"{word}-{warmth}": (functools.partial(struck, number, warmth), 100)
-        for word, number in (
-            ("kill", signal.SIGKILL),
-            ("term", signal.SIGTERM),
-            ("interrupt", signal.SIGINT),
-        )
+        for word, number in SIGNALS.items()
         for warmth in ("cold", "warm")
     },
     **RESUMED,
@@ -464,9 +422,8 @@ def written(rows: dict[str, Row], folder: Path, shown: bool) -> None:
 def main_program() -> int:
     """Runs what was asked for; prints findings and a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "faults", nargs="*", choices=[*FAULTS, []], help="which faults; all by default"
-    )
+    names = [*FAULTS, []]
+    parser.add_argument("faults", nargs="*", choices=names, help="all by default")
     parser.add_argument("--count", type=int, help="cases of each fault")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")

@@ -41,13 +41,11 @@ from pathlib import Path
 
 import numpy as np
 
-import channelfit as cf
 from channelfit.pieces.cluster import Cluster
 from channelfit.pieces.cluster_file import ClusterPlan
 from channelfit.pieces.work import Here
-from channelfit.reading.documents import dump_yaml
-from support.faults_resumed import KV
 from support.places import ROOT
+from support.plate_folder import write_plate
 from support.toy_work import Toy, keys, table
 
 sys.path.append(str(ROOT / "benchmarks"))  # a folder that is no package
@@ -76,9 +74,8 @@ class Settings:
 class Seen:
     """What came of some runs.
 
-    Attributes:
-        good: those with the table of a run without faults, each piece once.
-        faults: how many there were; again: pieces that were begun more than once.
+    good: those with the table of a run without faults, each piece once. faults: how many there
+    were; again: pieces that were begun more than once.
     """
 
     runs: int = 0
@@ -96,11 +93,7 @@ class Runs:
         self._wanted = table(dict(Here()(Toy(), keys(settings.pieces))))
 
     def one(self, cluster: Cluster, strike: Callable[[threading.Event], int]) -> None:
-        """One run.
-
-        Arguments:
-            strike: does harm until the event is set; returns how often.
-        """
+        """One run. strike: does harm until the event is set; returns how often."""
         own = self.settings
         with tempfile.TemporaryDirectory() as folder:
             work = Toy(seconds=own.seconds, folder=Path(folder))
@@ -296,8 +289,6 @@ def inside(settings: Settings) -> Seen:
     return runs.seen
 
 
-#: How wells of the channel `KV` are fitted.
-WELL = {"file": "any.csv", "sampling": "0.2 ms", "current": {"columns": "all", "unit": "pA"}}
 MODEL = ROOT / "models" / "k_hh_gate.yaml"
 #: A search so long that workers are killed within it.
 SEARCH = [str(MODEL), "--optimizer", "genetic", "--population", "60", "--seed", "1"]
@@ -305,7 +296,7 @@ SEARCH = [str(MODEL), "--optimizer", "genetic", "--population", "60", "--seed", 
 COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "curves": (["curves", "double_exponential", "tails.npy", "--covariance"],
                [".csv", "-covariance.npy"]),
-    "batch": (["batch", "plate.yaml", "plate"], ["/wells.csv"]),
+    "batch": (["batch", "fit.yaml", "plate"], ["/wells.csv"]),
     "islands": (["optimize", *SEARCH, "--generations", "300", "--set", "fit.optimizer.islands=4"],
                 ["/summary.json", "/history.csv"]),
     "seeds": (["optimize", *SEARCH, "--generations", "150", "--seeds", "4"], ["/summary.json"]),
@@ -344,29 +335,11 @@ def data_of_commands(folder: Path, seed: int) -> None:
     fast, slow = draw.uniform(2, 5, 300_000), draw.uniform(12, 40, 300_000)
     tails = 2 * np.exp(-t / fast[:, None]) + np.exp(-t / slow[:, None])
     np.save(folder / "tails.npy", tails + draw.normal(0, 0.02, tails.shape))
-    steps = cf.Protocol.steps([-40, 0, 40], duration=40, holding=-80, sampling=0.2)
-    steps.save(folder / "steps.yaml")
-    document = {"protocol": "steps.yaml", "recording": WELL, "mask": {"after_steps": "0.5 ms"}}
-    (folder / "kv.yaml").write_text(dump_yaml(KV))
-    (folder / "plate.yaml").write_text(
-        dump_yaml({"model": "kv.yaml", "name": "plate", "fit": {"experiments": [document]}})
-    )
-    (folder / "plate").mkdir()
-    for number in range(160):
-        values = {"g": draw.lognormal(2, 0.4), "b": 0.1 * draw.lognormal(0, 0.1)}
-        clean = np.asarray(cf.simulate(cf.Model(**KV), steps, values=values).current)
-        current = clean + draw.normal(0, 5, clean.shape)
-        header = ",".join(f"sweep {k + 1}" for k in range(len(current)))
-        file = folder / "plate" / f"cell-{number:03}.csv"
-        np.savetxt(file, current.T, delimiter=",", header=header, comments="", fmt="%.4f")
+    write_plate(folder, 160, seed)
 
 
 def command(folder: Path, words: list[str], dice: random.Random | None = None) -> int:
-    """Runs a command to its end; returns how many of its workers were killed.
-
-    Arguments:
-        dice: when workers are killed, and which; None where none is.
-    """
+    """Runs a command; returns how many of its workers were killed, as the dice have said when."""
     with (folder / "told").open("w") as told:
         process = subprocess.Popen(
             [sys.executable, "-m", "channelfit", *words, "--backend", "cpu"],
@@ -441,9 +414,8 @@ def written(rows: dict[str, Row], folder: Path) -> None:
         before = [Row(**row) for row in json.loads(file.read_text())["rows"]]
         rows = {row.name: row for row in before} | rows
     ordered = [rows[name] for name in FAULTS if name in rows]
-    finish(
-        "faults_cluster", "Faults of a cluster, and how many runs are right", ordered, "cpu", folder
-    )
+    title = "Faults of a cluster, and how many runs are right"
+    finish("faults_cluster", title, ordered, "cpu", folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

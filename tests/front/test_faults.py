@@ -28,20 +28,10 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
 
 
 #: Signals strike at a moment that is drawn; whichever it is, all must be as wanted.
-SHARE = [
-    ("kill-cold", 0),
-    ("term-warm", 1),
-    ("interrupt-warm", 1),
-    ("at-once", 1),
-    ("full-disk", 0),
-    ("no-home", 4),
-    ("no-home", 8),
-    ("little-memory", 0),
-    ("damaged-cache", 1),
-    ("damaged-cache", 2),
-    ("resumed-batch", 1),
-    ("small-disk-resumed-batch", 3),
-]
+SHARE = [("kill-cold", 0), ("term-warm", 1), ("interrupt-warm", 1), ("at-once", 1)]
+SHARE += [("full-disk", 0), ("no-home", 4), ("no-home", 8), ("little-memory", 0)]
+SHARE += [("damaged-cache", 1), ("damaged-cache", 2), ("resumed-batch", 1)]
+SHARE.append(("small-disk-resumed-batch", 3))
 
 
 @pytest.mark.parametrize(("name", "case"), SHARE)
@@ -92,13 +82,10 @@ def test_the_tables_of_several_calls_are_joined(
         return faults.main_program()
 
     monkeypatch.setattr(faults, "measured", lambda folder: Known(folder, (), {}))
-    for name, does in (
-        ("full-disk", spoiled),
-        ("read-only", lambda *_: None),
-        ("no-home", stopped),
-    ):
+    fine = lambda *_: None
+    for name, does in (("full-disk", spoiled), ("read-only", fine), ("no-home", stopped)):
         monkeypatch.setitem(FAULTS, name, (does, 4))
-    monkeypatch.setitem(FAULTS, "resumed-batch", (lambda *_: None, 2))
+    monkeypatch.setitem(FAULTS, "resumed-batch", (fine, 2))
     assert called("read-only", "--count", "3") == 0
     assert called("full-disk") == 1
     assert rows() == {"full-disk": (3, 4), "read-only": (3, 3)}

@@ -65,9 +65,8 @@ def want(holds: object, otherwise: str) -> None:
 class Place:
     """A folder for one case, with a cache in it.
 
-    Attributes:
-        environment: variables beside this process's own; None takes one away.
-        before: called in the child before it begins.
+    environment: variables beside this process's own; None takes one away. before: called in the
+    child before it begins.
     """
 
     folder: Path
@@ -237,13 +236,7 @@ def mounted(folder: Path, *options: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Known:
-    """What is measured before the faults: a fit without one.
-
-    Attributes:
-        cache: a folder with all that is compiled for it.
-        truth: what it finds.
-        seconds: how long it takes with a cold cache and with a warm one.
-    """
+    """A fit without a fault: its cache, what it finds, and its seconds, `cold` and `warm`."""
 
     cache: Path
     truth: Numbers

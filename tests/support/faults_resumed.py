@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from support.faults_fits import (
     FIT,
@@ -33,6 +32,7 @@ from support.faults_fits import (
     settle,
     want,
 )
+from support.plate_folder import write_plate
 
 #: A search that takes most of the time of its fit.
 _LONG = [*FIT[:-3], "400", "--generations", "1500"]
@@ -42,10 +42,9 @@ _LONG = [*FIT[:-3], "400", "--generations", "1500"]
 class Going:
     """A command that goes on after it was cut off.
 
-    Attributes:
-        verb: the command. words: its arguments, given the folder in which it is called.
-        again: what `--resume` takes. unfinished: the folder of what is kept until it has finished.
-        found: what it has found, of the folder in which it was called.
+    words: its arguments, given the folder in which it is called. again: what `--resume` takes.
+    unfinished: the folder of what is kept until it has finished. found: what it has found, of the
+    folder in which it was called.
     """
 
     verb: str
@@ -53,6 +52,14 @@ class Going:
     again: str
     unfinished: str
     found: Callable[[Path], Any]
+
+
+def _search(_: Path) -> list[str]:
+    return [*_LONG, "--out", "runs/one"]
+
+
+def _searched(folder: Path) -> Any:
+    return numbers(folder / "runs" / "one")
 
 
 def _peaks(folder: Path) -> list[str]:
@@ -71,18 +78,8 @@ def _fits(folder: Path) -> Any:
 
 
 def _cable(_: Path) -> list[str]:
-    return [
-        "--end",
-        "400",
-        "--frames",
-        "81",
-        "--tolerance",
-        "1e-9",
-        "--nodes",
-        "801",
-        "--out",
-        "run",
-    ]
+    small = ["--end", "400", "--frames", "81", "--nodes", "801"]
+    return [*small, "--tolerance", "1e-9", "--out", "run"]
 
 
 def _frames(folder: Path) -> Any:
@@ -94,57 +91,16 @@ def _frames(folder: Path) -> Any:
     return found, summary
 
 
-#: A channel of two states whose currents can be written down, and steps that tell it apart.
-KV = {
-    "name": "kv",
-    "states": ["C", "O"],
-    "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b"},
-    "current": {"open": ["O"], "conductance": "g", "reversal": "-85 mV"},
-    "parameters": {
-        "a": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.2},
-        "z": {"range": [0.01, 0.1], "unit": "1/mV", "value": 0.03},
-        "b": {"range": [0.01, 1], "unit": "1/ms", "scale": "log", "value": 0.1},
-        "g": {"range": [0.1, 100], "unit": "nS", "scale": "log", "value": 8},
-    },
-}
-_STEPS = {
-    "holding": "-80 mV",
-    "sampling": "0.1 ms",
-    "segments": [{"step": {"values": ["-40 mV", "-20 mV", "0 mV", "20 mV"]}, "for": "100 ms"}],
-}
-_RECORDING = {"file": "any.csv", "sampling": "0.1 ms", "current": {"columns": "all", "unit": "pA"}}
-_PLATE = {
-    "model": "kv.yaml",
-    "fit": {"experiments": [{"protocol": "steps.yaml", "recording": _RECORDING}]},
-}
-_WELLS = 6
-
-
 def _plate(folder: Path) -> list[str]:
     """A plate whose wells differ, in pieces of one well, and what they say together."""
-    for name, content in (("kv", KV), ("steps", _STEPS), ("fit", _PLATE)):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    (folder / "plate").mkdir(exist_ok=True)
-    draw, time_ms = np.random.default_rng(4), 0.1 * np.arange(1000)[:, None]
-    volts = np.array([-40.0, -20, 0, 20])
-    for well in range(_WELLS):
-        a, b, g = np.array([0.2, 0.1, 8]) * draw.lognormal(0, [0.2, 0.2, 0.5])
-        rest, opening = a * np.exp(-80 * 0.03), a * np.exp(0.03 * volts)
-        begin, end = rest / (rest + b), opening / (opening + b)
-        is_open = end + (begin - end) * np.exp(-(opening + b) * time_ms)
-        current = g * is_open * (volts + 85) + draw.normal(0, 5, is_open.shape)
-        file = folder / "plate" / f"cells-A{well + 1:02}.csv"
-        np.savetxt(file, current, delimiter=",", header="a,b,c,d", comments="", fmt="%.3f")
+    write_plate(folder, 6, seed=4)
     together = ["--population", "kinetics", "--groups", "2"]
     begun = ["fit.yaml", "plate", "--backend", "cpu", "--chunk", "1", "--seed", "4"]
     return [*begun, *together, "--out", "run"]
 
 
 def _wells(folder: Path) -> Any:
-    """All that a batch repeats to the bit: all but when it ran, how long, and by which words.
-
-    The files are the same by their hashes; their names are as the words had them.
-    """
+    """All that a batch repeats to the bit: all but when it ran, how long, and by which words."""
     run = folder / "run"
     want((run / "summary.json").is_file(), "no summary")
     check_whole(run)
@@ -163,13 +119,7 @@ def _wells(folder: Path) -> Any:
 GOING = {
     going.verb: going
     for going in (
-        Going(
-            "optimize",
-            lambda _: [*_LONG, "--out", "runs/one"],
-            "runs/one",
-            "runs/one",
-            lambda folder: numbers(folder / "runs" / "one"),
-        ),
+        Going("optimize", _search, "runs/one", "runs/one", _searched),
         Going("curves", _peaks, "fits", "fits-unfinished", _fits),
         Going("batch", _plate, "run", "run", _wells),
         Going("fhn", _cable, "run", "run", _frames),
@@ -226,12 +176,8 @@ def _check_same(found: Any, truth: Any, place: str = "") -> None:
 def _check_nothing_left(going: Going, here: Place) -> None:
     """Finding where something is left of what a run keeps while it goes on."""
     names = ("resume.json", "journal.bin", "pieces.bin", ".running", "table.csv")
-    left = [name for name in names if _has(here.folder / going.unfinished, name)]
+    left = [name for name in names if (here.folder / going.unfinished / name).exists()]
     want(not left, f"left behind: {left}")
-
-
-def _has(folder: Path, name: str) -> bool:
-    return (folder / name).exists()
 
 
 def _onward(going: Going, here: Place, words: list[str]) -> list[str]:
@@ -241,8 +187,9 @@ def _onward(going: Going, here: Place, words: list[str]) -> list[str]:
     """
     again = ["--resume", going.again]
     folder = here.folder / going.unfinished
-    state = json.loads((folder / "state.json").read_text()) if _has(folder, "state.json") else {}
-    if _has(folder, "resume.json") and state.get("state") != "finished":
+    file = folder / "state.json"
+    state = json.loads(file.read_text()) if file.exists() else {}
+    if (folder / "resume.json").exists() and state.get("state") != "finished":
         return again
     said = ended(here.begin(words=again, verb=going.verb), here.folder)
     check_quiet(said)

@@ -27,25 +27,9 @@ MODEL: dict[str, Any] = {
 }
 
 
-FIT: dict[str, Any] = {
-    "model": "kv.yaml",
-    "name": "plate",
-    "fit": {
-        "experiments": [
-            {
-                "protocol": "steps.yaml",
-                "recording": {
-                    "file": "any.csv",
-                    "sampling": "0.2 ms",
-                    "current": {"columns": "all", "unit": "pA"},
-                },
-                "mask": {"after_steps": "0.5 ms"},
-            }
-        ]
-    },
-}
-
-
+RECORDING = {"sampling": "0.2 ms", "current": {"columns": "all", "unit": "pA"}, "file": "any.csv"}
+EXPERIMENT = {"protocol": "steps.yaml", "recording": RECORDING, "mask": {"after_steps": "0.5 ms"}}
+FIT: dict[str, Any] = {"model": "kv.yaml", "name": "plate", "fit": {"experiments": [EXPERIMENT]}}
 WELLS = [f"{row}{column:02}" for row in "AB" for column in range(1, 7)]
 
 
@@ -75,6 +59,21 @@ def currents() -> dict[str, np.ndarray]:
 def save(file: Path, current: np.ndarray, names: list[str] | None = None) -> None:
     header = ",".join(names or [f"sweep {k + 1}" for k in range(len(current))])
     np.savetxt(file, current.T, delimiter=",", header=header, comments="", fmt="%.4f")
+
+
+def write_plate(folder: Path, wells: int, seed: int) -> None:
+    """Writes a fit file, and in `plate` the recordings of wells that differ."""
+    draw = np.random.default_rng(seed)
+    steps = cf.Protocol.steps([-40, 0, 40], duration=40, holding=-80, sampling=0.2)
+    steps.save(folder / "steps.yaml", overwrite=True)
+    for name, content in (("kv", MODEL), ("fit", FIT)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    (folder / "plate").mkdir(exist_ok=True)
+    for number in range(wells):
+        values = {"g": draw.lognormal(2, 0.4), "b": 0.1 * draw.lognormal(0, 0.1)}
+        clean = np.asarray(cf.simulate(cf.Model(**MODEL), steps, values=values).current)
+        noise = draw.normal(0, NOISE, clean.shape)
+        save(folder / "plate" / f"cells-{number:03}.csv", clean + noise)
 
 
 @pytest.fixture
