@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import os
 import re
 from collections.abc import Hashable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,6 +129,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise InputError(f"cannot be read: {error.strerror or error}", path) from None
 
 
+@lru_cache(maxsize=16)
+def _loaded(text: str) -> Any:
+    """A YAML text as plain data; a command asks several times for the same small files."""
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader, narrowed further
+
+
 def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """The mapping in a YAML text.
 
@@ -137,7 +145,7 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
         InputError: not YAML, or not a mapping; with the line.
     """
     try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader, narrowed further
+        data = copy.deepcopy(_loaded(text))
     except InputError as error:
         raise error.at(file) from None
     except yaml.MarkedYAMLError as error:

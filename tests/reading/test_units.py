@@ -99,6 +99,8 @@ def test_scalars_are_those_of_yaml_1_2() -> None:
     text = "{a: no, b: 1e-3, c: 012, d: true, e: ~, f: 1_000, g: 2020-01-01, h: .5, i: -3}"
     values = ["no", 0.001, 12.0, True, None, "1_000", "2020-01-01", 0.5, -3]
     assert list(parse_yaml(text).values()) == values
+    parse_yaml(text)["a"] = "changed"
+    assert list(parse_yaml(text).values()) == values
 
 
 @pytest.mark.parametrize(
