@@ -625,22 +625,21 @@ def test_fits_with_a_clamp_that_are_refused(tmp_path: Path, old: str, new: str, 
 
 
 def test_experiments_with_different_clamps_are_the_sum_of_their_groups(tmp_path: Path) -> None:
-    """One through 80 % compensation, one without any, one clamped ideally."""
+    """One through 70 % compensation, one clamped ideally."""
     plan = load_plan(written(tmp_path), ())
     one = plan.problem.experiments[0]
-    assert one.recording is not None
-    assert one.clamp is not None
-    clamps = (one.clamp, replace(one.clamp, fraction=sympy.Float(0.1)), None)
-    some = tuple(replace(one, clamp=clamp, weight=k + 1.0) for k, clamp in enumerate(clamps))
+    some = tuple(replace(one, clamp=c, weight=w) for c, w in ((one.clamp, 1.0), (None, 2.0)))
     problem = replace(plan.problem, experiments=some)
-    assert [group.clamp for group in problem.groups] == list(clamps)
+    assert [group.clamp for group in problem.groups] == [one.clamp, None]
     values = problem.values()[:, None] * np.array([1.0, 1.01])
     found = make_scorer(problem, "cpu").linearize(values)
-    apart = [make_scorer(replace(problem, experiments=(e,)), "cpu").linearize(values) for e in some]
-    assert found.cost == pytest.approx(sum((k + 1) * a.cost for k, a in enumerate(apart)) / 6)
-    wanted = sum((k + 1) * a.gradient for k, a in enumerate(apart)) / 6
+    first, second = (
+        make_scorer(replace(problem, experiments=(e,)), "cpu").linearize(values) for e in some
+    )
+    assert found.cost == pytest.approx((first.cost + 2 * second.cost) / 3)
+    wanted = (first.gradient + 2 * second.gradient) / 3
     np.testing.assert_allclose(found.gradient, wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
-    assert len({tuple(a.cost) for a in apart}) == 3
+    assert abs(first.cost - second.cost).min() > 1e-3 * first.cost.min()
 
 
 @pytest.mark.integration
