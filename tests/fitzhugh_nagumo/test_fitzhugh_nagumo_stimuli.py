@@ -1,7 +1,5 @@
 """Stimuli arrive: where and when they act, with their whole charge, in every scheme."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -171,11 +169,3 @@ def test_a_stimulus_at_an_end_against_scipy():
     for make in (CrankNicolson, Chebyshev):
         run = simulate(make(Equation(), cable), 0, 0, [8], tolerance=1e-9)
         np.testing.assert_allclose(run.v[0, 0], v, 0, 2e-6)
-
-
-@pytest.mark.parametrize("place", [(205, 210), (200, 210), (-7, -1), (-5, 0)])
-def test_a_stimulus_off_the_cable_is_refused(place):
-    with pytest.raises(InputError, match=r"stimulus: x = .* off the cable.* from 0 to 200"):
-        simulate(Explicit(Equation(), Cable(stimulus=(Pulse(1, *place),))), 0, 0, [1])
-    for low, high in itertools.pairwise([-5, 0.1, 199, 205]):
-        Cable(stimulus=(Pulse(1, low, high),)).check_stimuli()

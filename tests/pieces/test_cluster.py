@@ -206,26 +206,6 @@ def test_a_worker_that_is_killed_costs_its_piece_alone(two: Cluster, tmp_path: P
     assert sum(work.begun(number) for number in range(20)) <= 22
 
 
-def test_a_worker_that_is_killed_before_it_is_there_costs_a_start() -> None:
-    before, killed = descendants(os.getpid()), list[int]()
-
-    def kill_the_first() -> None:
-        while not killed:
-            time.sleep(0.01)
-            for child in descendants(os.getpid()) - before:
-                with suppress(OSError):  # it may end by itself
-                    if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() and not killed:
-                        os.kill(child, signal.SIGKILL)
-                        killed.append(child)
-
-    thread = threading.Thread(target=kill_the_first)
-    thread.start()
-    with Cluster(ClusterPlan(local=2)) as cluster:
-        thread.join()
-        assert table(done(cluster, Toy(), 20)) == table(done(Here(), Toy(), 20))
-    assert not runs(killed.pop())
-
-
 def test_a_piece_that_ends_every_worker_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,26 +250,6 @@ def test_a_worker_that_hangs_costs_its_piece_alone(tmp_path: Path) -> None:
     assert work.begun(7) == 2
     assert sum(work.begun(number) for number in range(40)) <= 42
     assert time.monotonic() - began < 60
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_slow_is_not_waited_for(tmp_path: Path) -> None:
-    """Another one does its piece; its own answer comes later, is dropped, and it works again."""
-    work = Toy(seconds=0.02, folder=tmp_path, faults={7: "slow"})
-    with Cluster(ClusterPlan(local=2), patience=3) as cluster:
-        began = time.monotonic()
-        found = done(cluster, work, 20)
-        slow = int((tmp_path / "piece7").read_text().split()[0])
-        assert work.begun(7) == 2
-        assert time.monotonic() - began < 18
-        assert slow != int(found["piece", 7]["where"][0])
-        seen: set[int] = set()
-        for _, arrays in cluster(Toy(seconds=0.1), keys(2000)):
-            seen.add(int(arrays["where"][0]))
-            if slow in seen:
-                break
-    assert slow in seen
-    assert table(found) == table(done(Here(), Toy(), 20))
 
 
 @pytest.mark.slow

@@ -165,21 +165,10 @@ def test_the_command_says_whether_starts_agree(file, tmp_path):
     """Two starts a round can never be the three that are wanted in the first."""
     runner, told = CliRunner(), []
     for name, search in (("few", "{starts: 2, patience: 1, agree: 30}"), ("many", "{}")):
-        done = runner.invoke(
-            main,
-            [
-                "optimize",
-                str(file),
-                "--out",
-                str(tmp_path / name),
-                "--backend",
-                "cpu",
-                "--set",
-                "fit.surrogate={noise: 5, seed: 1}",
-                "--set",
-                f"fit.optimizer={search}",
-            ],
-        )
+        words = ["optimize", str(file), "--out", str(tmp_path / name), "--backend", "cpu"]
+        for change in ("surrogate={noise: 5, seed: 1}", f"optimizer={search}"):
+            words += ["--set", f"fit.{change}"]
+        done = runner.invoke(main, words)
         assert done.exit_code == 0, done.output
         found = json.loads((tmp_path / name / "summary.json").read_text())
         told.append((found["stop_reason"], found["agreement"], done.output))

@@ -186,13 +186,6 @@ def test_no_iteration_makes_a_start_worse_or_leaves_the_cube(seed, n):
         assert (values[0, inside] + values[2, inside] <= 5).all()
 
 
-def test_a_start_that_fails_is_done_at_once():
-    objective = Objective(space(4, -4.0, 4.0), Residuals(decays, lambda x: x[0] > 0))
-    starts = refine(objective, np.array([[0.9, 0.5, 0.5, 0.5], [0.2, 0.5, 0.5, 0.5]]).T)
-    assert starts.cost[0] == np.inf
-    assert np.isfinite(starts.cost[1])
-
-
 @dataclass
 class TwoWays(Residuals):
     """Costs that come with derivatives have a rounding of their own, another at every point."""

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from channelfit.reading.errors import InputError
 from channelfit.search.swarm import Groups, Ring, Swarm, Whole
 from support.landscapes import run, sphere
 
@@ -141,16 +140,3 @@ GOLDEN = [
     [0.43349594013960224, 0.18670325040714944, 0.06611137391642051],
     [0.36127592657219043, 0.43792695591218467, 0.11218013780416669],
 ]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Ring(0), "neighbors"),
-        (lambda: Groups(0), "group"),
-        (lambda: Groups(4, 0), "exchange"),
-    ],
-)
-def test_topologies_out_of_range_are_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()

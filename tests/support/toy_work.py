@@ -25,8 +25,7 @@ class Toy:
         seconds: how long a piece takes.
         folder: where each piece that is begun leaves a line: its number and the process.
         faults: by the number of a piece, what happens to the process that does it first:
-            "killed", "stopped", or "slow" (it takes 20 s); or "refused", "broken", "deadly" each
-            time.
+            "killed" or "stopped"; or "refused", "broken", "deadly" each time.
     """
 
     seconds: float = 0.0
@@ -42,9 +41,7 @@ class Toy:
             raise InputError("is not good", "toy.yaml", "a.b")
         if fault == "broken":
             raise ZeroDivisionError("by zero")
-        if first and fault == "slow":
-            time.sleep(20)
-        elif fault == "deadly" or (first and fault):
+        if fault == "deadly" or (first and fault):
             os.kill(os.getpid(), signal.SIGSTOP if fault == "stopped" else signal.SIGKILL)
             time.sleep(1)  # the signal may take a moment
         time.sleep(self.seconds)
