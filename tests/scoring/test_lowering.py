@@ -74,14 +74,10 @@ def test_numbers_are_those_of_ieee_and_of_their_types():
     assert (divided(1.0, 0.0), divided(-1.0, 0.0)) == (math.inf, -math.inf)
     assert math.isnan(divided(0.0, 0.0))
     loop = "    total = 0\n    for k in range(n):\n        total += 0.5*k\n    return total\n"
-    assert (
-        kernel(f"def f(n):\n{loop}")(4) == 3.0
-    )  # a whole number where the name holds a float later
+    # a whole number where the name holds a float later
+    assert kernel(f"def f(n):\n{loop}")(4) == 3.0
     single = kernel("def f(x):\n    return x[0]*x[1], x[0] > x[1]\n")
     assert single(np.array([1.5, 0.1], np.float32)) == (float(np.float32(0.15)), True)
-
-
-def test_single_precision_stays_single_and_widens_with_double():
     text = """
 def f(x, y, single, double):
     for k in range(x.size):
@@ -94,12 +90,8 @@ def f(x, y, single, double):
     kernel(text, contract=False)(x, y, single, double)
     assert same(single, x * x + x)
     assert same(double, x * y + 1.0)
-
-
-def test_contraction_rounds_once():
     text = "def f(a, b, c):\n    return a*b + c\n"
-    a = 1.0 + 2.0**-30
-    exact = 2.0**-60  # a*a - (1 + 2^-29)
+    a, exact = 1.0 + 2.0**-30, 2.0**-60  # a*a - (1 + 2^-29)
     assert kernel(text, contract=False)(a, a, -(1.0 + 2.0**-29)) == 0.0
     assert kernel(text)(a, a, -(1.0 + 2.0**-29)) in (exact, 0.0)  # no processor is obliged to
 
@@ -173,19 +165,6 @@ def test_views_are_numpys(n, m):
     assert same(ours, theirs)
 
 
-def test_what_a_condition_guards_is_not_computed():
-    text = """
-def f(a, i, out):
-    out[0] = a[i] if i < a.size else -1.0
-    out[1] = 1.0 if i < a.size and a[i] > 0.0 else 0.0
-"""
-    out = np.empty(2)
-    kernel(text, checked=True)(np.ones(3), 2**40, out)  # would read far outside
-    assert out.tolist() == [-1.0, 0.0]
-    kernel(text, checked=True)(np.ones(3), 2, out)
-    assert out.tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int32, np.int8, np.bool_])
 def test_arrays_of_every_type(dtype):
     text = """
@@ -199,16 +178,22 @@ def f(a, b):
     assert same(a, b)
 
 
-def test_a_stray_index_is_found_where_indices_are_checked():
+def test_a_stray_index_is_found_where_indices_are_checked_unless_a_condition_guards_it():
+    text = "def f(a, n):\n    for k in range(n):\n        a[k] = 1.0\n"
+    made = kernel(text, checked=True)
+    made(np.empty(5), 5)
+    with pytest.raises(IndexError, match="line 7"):
+        made(np.empty(5), 6)
+    made(np.empty(5), 5)  # the next call is not blamed
     text = """
-def f(a, n):
-    for k in range(n):
-        a[k] = 1.0
+def f(a, i, out):
+    out[0] = a[i] if i < a.size else -1.0
+    out[1] = 1.0 if i < a.size and a[i] > 0.0 else 0.0
 """
-    kernel(text, checked=True)(np.empty(5), 5)
-    with pytest.raises(IndexError, match="line 8"):
-        kernel(text, checked=True)(np.empty(5), 6)
-    kernel(text, checked=True)(np.empty(5), 5)  # the next call is not blamed
+    for index, wanted in ((2**40, [-1.0, 0.0]), (2, [1.0, 1.0])):
+        out = np.empty(2)
+        kernel(text, checked=True)(np.ones(3), index, out)
+        assert out.tolist() == wanted
 
 
 def test_scratch_is_freed_on_every_way_out_and_too_much_is_an_error():

@@ -35,7 +35,7 @@ from channelfit.scoring.machine.kernel_math import CELL_BITS, cellOf, decay, off
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import HostCupy, compile_with_nvrtc
-from support.schemes import SHIPPED, candidates, from_yaml, model_named, recording_of
+from support.schemes import PROTOCOLS, SHIPPED, candidates, from_yaml, model_named, recording_of
 from support.truths import shared, slow_but
 
 N_CANDIDATES = 21
@@ -62,13 +62,7 @@ def test_transforms_are_sums_of_exponentials(n, seed):
 
 
 HELD = {
-    "steps": from_yaml(
-        segments=[
-            {"hold": "1 ms"},
-            {"step": {"from": -110, "to": 40, "by": 30}, "for": "7 ms"},
-            {"hold": 2},
-        ]
-    ),
+    "steps": PROTOCOLS["steps"],
     "off the grid": from_yaml(
         segments=[
             {"hold": 0.97},
