@@ -45,7 +45,8 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
 def agree(problem: Problem, parameters: np.ndarray, dtype: str = "float64") -> None:
     """Currents and costs of the kernels are those of the reference."""
     least = 1e-6 if dtype == "float64" else 1e-3
-    scorer, reference = CudaScorer(problem, dtype), ReferenceScorer(problem)
+    scorer, reference = CudaScorer(problem, dtype, path="stepping"), ReferenceScorer(problem)
+    scorer.stepping.both = True  # one program for both
     test, truth = scorer.score(parameters), reference.score(parameters)
     assert np.array_equal(test.status, truth.status)
     assert test.cost == pytest.approx(truth.cost, rel=TOLERANCE[dtype])
