@@ -5,10 +5,8 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -271,43 +269,6 @@ def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
     fit = load_plan(tmp_path / "x" / "fit.yaml")
     best = CpuScorer(fit.problem).preview(fit.problem.model.values()[:, None]).cost[0]
     assert best == pytest.approx(float(history[-1].split(",")[3]), rel=1e-6)
-
-
-@pytest.mark.integration
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to a single child there")
-def test_interrupt_saves_the_best_so_far(tmp_path):
-    out = tmp_path / "x"
-    words = [
-        "optimize",
-        MODEL_A,
-        "--out",
-        out,
-        *["--population", "48", "--generations", "10000000"],
-    ]
-
-    def listen() -> None:  # a shell's background jobs ignore it, and their children after them
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    with subprocess.Popen(
-        [sys.executable, "-m", "channelfit", *map(str, words)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=listen,
-    ) as child:
-        watchdog = threading.Timer(300, child.kill)
-        watchdog.start()
-        seen = next((line for line in child.stderr if line.startswith("generation")), "")
-        child.send_signal(signal.SIGINT)
-        stdout, stderr = child.communicate()
-        watchdog.cancel()
-    assert "generation 1 of" in seen
-    assert child.returncode == 130
-    assert "Traceback" not in stderr
-    assert "interrupted" in stdout
-    assert {p.name for p in out.iterdir()} >= FILES
-    assert summary_in(out)["stop_reason"] == "interrupted"
 
 
 # --- simulate, show, validate, doctor ----------------------------------------------------------

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -468,18 +469,6 @@ def test_a_real_staircase_with_its_protocol(here: Path) -> None:
 
 
 @needs_data
-def test_a_real_family_with_its_list_of_steps() -> None:
-    file = DATA / "nav_iv" / "220314_001_ch1_NaIV_25C_80CP.csv.gz"
-    told = Told(sampling_ms=0.04, command=file.parent / "ina-steps-2.txt")
-    found = inspect_file(file, told)
-    assert found.protocol is not None
-    assert found.protocol.sweeps == cf.Protocol.load(ROOT / "protocols" / "na_iv.yaml").sweeps
-    assert found.peak is not None
-    assert found.peak.current_pA == pytest.approx(-15_314, rel=0.01)
-    assert (found.peak.voltage_mV, found.unit) == (-20, "nA")
-
-
-@needs_data
 def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
     """Read again by NumPy alone: the smoothed peak is less, and both are said."""
     file = Path(str(DATA)) / "nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz"
@@ -487,7 +476,11 @@ def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
     found = inspect_file(file, told)
     table = 1e3 * np.genfromtxt(file, delimiter=",", skip_header=1)
     table -= table[:250].mean(axis=0)
+    assert found.protocol is not None
+    assert found.protocol.sweeps == cf.Protocol.load(ROOT / "protocols" / "na_iv.yaml").sweeps
     assert found.peak is not None
+    assert found.peak.current_pA == pytest.approx(-15_314, rel=0.01)
+    assert (found.peak.voltage_mV, inspect_file(file, replace(told, unit=None)).unit) == (-20, "nA")
     assert found.peak.raw_pA == pytest.approx(table[250:750].min(), abs=1e-6)
     assert abs(found.peak.current_pA) < abs(found.peak.raw_pA)
     # 220314_001_ch1_NaIV_25C_80CP_meta.csv beside it, of which the compensation is not said

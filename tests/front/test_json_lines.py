@@ -139,35 +139,39 @@ def test_a_mistake_is_the_last_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_what_is_cut_off_says_so(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_is_cut_off_says_so(number: signal.Signals, code: int, tmp_path: Path) -> None:
     """And keeps its best so far, which the last line shows."""
-    words = [
-        "optimize",
-        MODEL,
-        "--population",
-        40,
-        "--generations",
-        100_000,
-        "--out",
-        tmp_path / "r",
-    ]
+    out = tmp_path / "r"
+    words = ["optimize", MODEL, "--population", 40, "--generations", 100_000, "--out", out]
+
+    def listen() -> None:  # a shell's background jobs ignore it, and their children after them
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     process = subprocess.Popen(
         [sys.executable, "-m", "channelfit", *map(str, words), "--json", "--quiet"],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=listen,
     )
     assert process.stdout is not None
-    out = ""
+    told = ""
     for text in process.stdout:
-        out += text
+        told += text
         if json.loads(text).get("unit") == "generations":  # lines come while it works
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             break
-    out += process.stdout.read()
-    assert process.wait() == 143
-    end = check(out, "optimize")[-1]
-    assert (end["state"], end["exit_code"], end["reason"]) == ("interrupted", 143, "interrupted")
+    rest, errors = process.communicate(timeout=300)
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    end = check(told + rest, "optimize")[-1]
+    assert (end["state"], end["exit_code"], end["reason"]) == ("interrupted", code, "interrupted")
     assert end["summary"]["generations"] > 0
+    assert end["summary"]["stop_reason"] == "interrupted"
+    names = {"fit.yaml", "history.csv", "traces.png", "state.json", "summary.json", "report.html"}
+    assert names <= {file.name for file in out.iterdir()}
 
 
 HOSTILE = 'we\x1b[31mll\u2028 \ud800"\\\n\u202eA01\x00'
