@@ -277,9 +277,8 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"), slow_but([("network", "hidden")], [("sphere", "n"), ("network", "hidden")])
-)
+@pytest.mark.integration
+@pytest.mark.parametrize(("name", "sizes"), [("sphere", "n"), ("network", "hidden")])
 def test_optimize_writes_a_folder_that_can_be_fitted_again(name, sizes, tmp_path):
     options = ["--backend", "cpu", "--generations", 4, "--population", 30]
     options += ["--set", f"sizes.{sizes}=3", "--set", "fit.optimizer.name=genetic"]
@@ -308,8 +307,8 @@ def test_optimize_writes_a_folder_that_can_be_fitted_again(name, sizes, tmp_path
 
 def test_asynchronous_ring_by_its_name_on_a_played_gpu(tmp_path):
     search = "{name: asynchronous_ring, population: 8, iterations: 20}"
-    given = [MODELS / "sphere.yaml", "--out", tmp_path / "a", "--set", f"fit.optimizer={search}"]
-    options = ["--set", "sizes.n=3", "--generations", 4]
+    given = [MODELS / "sphere.yaml", "--set", f"fit.optimizer={search}"]
+    options = ["--set", "sizes.n=3", "--generations", 4, "--out", tmp_path / "a"]
     result = run("optimize", *given, *options, "--backend", "cuda")
     assert result.exit_code == 0, result.output
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -313,15 +314,18 @@ def ways(fit: FitPlan, dtype: str) -> dict[str, Any]:
     return found
 
 
-QUICK = [path for path in MODELS if path.stem in ("model_b", "na_hh")]
+#: A scheme under held voltages, gates where it moves.
+QUICK = [(path, path.stem == "na_hh") for path in MODELS if path.stem in ("model_b", "na_hh")]
 
 
 def stem(path: Any) -> str:
     return str(path.stem)
 
 
-@pytest.mark.parametrize("moves", [True, False], ids=["moving", "held"])
-@pytest.mark.parametrize("path", slow_but(QUICK, MODELS), ids=stem)
+@pytest.mark.parametrize(
+    ("path", "moves"),
+    slow_but(QUICK, product(MODELS, (False, True))),
+)
 def test_plain_python_gives_the_same_bits(path, moves, monkeypatch):
     """Without contraction, of few samples; and no index strays."""
     model = load_plan(path).problem.model
