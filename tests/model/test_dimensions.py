@@ -81,9 +81,8 @@ def test_what_agrees_or_adapts_is_accepted() -> None:
         assert built(temperature="22 degC", rates=rates).cautions == (), text
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_stated_units_that_contradict_each_other():
+    for text, said in (
         ("w", '"w": a rate (1/ms) is wanted, but this is a time (ms) (w in ms); w with unit'),
         ("a*exp(x*v)", '"a*exp(x*v)": the argument of exp, v*x, is in mV^2, not a pure number'),
         ("a*exp(x*v)", '(a in 1/ms, x in V); x with unit "1/mV" would be right'),
@@ -97,12 +96,10 @@ def test_what_agrees_or_adapts_is_accepted() -> None:
         ("a if v < x else k", "one result is chosen from a, a rate (1/ms), and k, a voltage (mV)"),
         ("a*p**(z*v*k)", "an exponent, k*v*z, is a voltage (mV)"),
         ("sqrt(a)", "but this is in 1/ms^1/2"),
-    ],
-)
-def test_stated_units_that_contradict_each_other(text: str, said: str) -> None:
-    message = refused(rate, text)
-    assert message.startswith("m.yaml: rates.C -> O: ")
-    assert said in message
+    ):
+        message = refused(rate, text)
+        assert message.startswith("m.yaml: rates.C -> O: ")
+        assert said in message
 
 
 def of(**current: str) -> dict[str, Any]:
@@ -113,9 +110,8 @@ def slope(blocks: dict[str, Any]) -> dict[str, Any]:
     return blocks | {"rates": {"C -> O": "a*exp(v/d)", "O -> C": "b"}}
 
 
-@pytest.mark.parametrize(
-    ("blocks", "said"),
-    [
+def test_every_place_has_its_dimension():
+    for blocks, said in (
         (of(conductance="k"), 'this is a voltage (mV) (k in mV); k with unit "nS" would be right'),
         (of(reversal="g"), 'current.reversal: "g": a voltage (mV) is wanted, but this is a cond'),
         (slope({"definitions": {"d": "k + w"}}), 'd: "k + w": in one sum stand k, a voltage'),
@@ -125,24 +121,19 @@ def slope(blocks: dict[str, Any]) -> dict[str, Any]:
             slope({"parameters": {"d": {"tie": "a/z", "unit": "mV"}}}),
             'parameters.d.tie: "a/z": a voltage (mV) is wanted, but this is in mV/ms',
         ),
-    ],
-)
-def test_every_place_has_its_dimension(blocks: dict[str, Any], said: str) -> None:
-    assert said in refused(built, **blocks)
+    ):
+        assert said in refused(built, **blocks)
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
+def test_gates():
+    for row, said in (
         ({"inf": "w", "tau": "w"}, 'gates.m.inf: "w": a pure number is wanted, but this is a time'),
         ({"inf": "1/(1 + exp(v/k))", "tau": "a"}, 'gates.m.tau: "a": a time (ms) is wanted'),
         ({"alpha": "a", "beta": "k*exp(v/k)"}, 'gates.m.beta: "k*exp(v/k)": a rate (1/ms) is'),
-    ],
-)
-def test_gates(row: dict[str, str], said: str) -> None:
-    assert said in refused(gate, **row)
-    assert gate(inf="1/(1 + exp((v - x)/k))", tau="w*exp(z*v) + 2").cautions == ()
-    assert gate(inf="a/(a + b)", tau="1/(a + b)").cautions == ()
+    ):
+        assert said in refused(gate, **row)
+        assert gate(inf="1/(1 + exp((v - x)/k))", tau="w*exp(z*v) + 2").cautions == ()
+        assert gate(inf="a/(a + b)", tau="1/(a + b)").cautions == ()
 
 
 def test_an_exponential_without_a_slope_is_told() -> None:

@@ -213,9 +213,8 @@ def test_a_comparison_that_the_exact_form_shows_to_be_of_no_real_number_is_refus
     )
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
+def test_mistakes_in_the_compact_form():
+    for old, new, message in (
         ("openStates: [3]", "openStates: [4]", "model.openStates: [4] are not numbers from 1 to 3"),
         ("nStates: 3", "nStates: 65", "a whole number, from 1 to 64, was expected, not 65"),
         ("nParams: 9", "nParams: 8", "model.nParams: 8 are announced but 9 are given"),
@@ -224,19 +223,16 @@ def test_a_comparison_that_the_exact_form_shows_to_be_of_no_real_number_is_refus
         ("eRev: -100 mV", "eRev: -100 nS", "model.eRev"),
         ("{name: a12, min: 0, max: 1, val: 0.05}", "{name: a12, min: 0, max: 1}", '"val"'),
         ("nStates", "nState", 'model: unknown key "nState"; did you mean nStates?'),
-    ],
-)
-def test_mistakes_in_the_compact_form(old: str, new: str, message: str) -> None:
-    assert old in AS_YAML
-    said = said_of(parse_yaml(AS_YAML.replace(old, new)))
-    assert said.startswith("m.yaml: ")
-    assert message in said
+    ):
+        assert old in AS_YAML
+        said = said_of(parse_yaml(AS_YAML.replace(old, new)))
+        assert said.startswith("m.yaml: ")
+        assert message in said
 
 
 # --- mistakes ------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
+def test_mistakes_are_told_with_their_place():
+    for key, value, message in (
         # names
         ("name", 'x"""\nimport os', 'm.yaml: name: "x""" import os" cannot be a model\'s name'),
         ("sates", 1, 'm.yaml: unknown key "sates"; did you mean states?'),
@@ -272,27 +268,22 @@ def test_mistakes_in_the_compact_form(old: str, new: str, message: str) -> None:
         # the rest
         ("temperature", "295 K", 'temperature: unknown unit "K"; Known: degC'),
         ("gates", {"O": {"alpha": "a", "beta": "b"}}, "gates.O: a state has this name"),
-    ],
-)
-def test_mistakes_are_told_with_their_place(key: str, value: Any, message: str) -> None:
-    said = said_of(changed(PLAIN, key, value))
-    assert said.startswith("m.yaml: ")
-    assert message in said
-    assert "\n" not in said
+    ):
+        said = said_of(changed(PLAIN, key, value))
+        assert said.startswith("m.yaml: ")
+        assert message in said
+        assert "\n" not in said
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
+def test_mistakes_in_gates():
+    for key, value, message in (
         ("gates/m/power", 0, "gates.m.power: a whole number, from 1 to 8, was expected, not 0"),
         ("gates/m/beta", ..., 'gates.m: "beta" is missing'),
         ("gates/m/tau", "1", 'gates.m.tau: "tau" has no meaning beside power, alpha, beta'),
         ("current/open", ["m"], "current.open: gates conduct when all are open; leave `open` out"),
         ("rates", {"C -> O": "a"}, '"states" is missing'),
-    ],
-)
-def test_mistakes_in_gates(key: str, value: Any, message: str) -> None:
-    assert message in said_of(changed(GATED, key, value))
+    ):
+        assert message in said_of(changed(GATED, key, value))
 
 
 def test_groups_that_are_not_connected_both_ways() -> None:

@@ -61,9 +61,8 @@ def test_numbers_and_arrays_of_numpy_are_numbers_and_lists() -> None:
     assert cf.Model.from_yaml(model.to_yaml()) == model
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
+def test_mistakes_are_told_with_the_argument():
+    for key, value, message in (
         ("states", {"C", "O"}, "text, a number, true or false, a list or a mapping was expected"),
         ("rates/O -> C", 1j, "rates.O -> C: 1j cannot be used"),
         ("rates", {("C", "O"): "a"}, "rates: a key must be a word, not ('C', 'O')"),
@@ -72,12 +71,10 @@ def test_numbers_and_arrays_of_numpy_are_numbers_and_lists() -> None:
         ("name", "a/b", 'name: "a/b" cannot be a model'),
         ("sates", ["C"], 'unknown key "sates"; did you mean states? Known: name, description'),
         ("fit", {}, "fit: a model made in Python holds no fit section"),
-    ],
-)
-def test_mistakes_are_told_with_the_argument(key: str, value: Any, message: str) -> None:
-    said = said_of(**changed(PLAIN, key, value))
-    assert message in said
-    assert "None" not in said
+    ):
+        said = said_of(**changed(PLAIN, key, value))
+        assert message in said
+        assert "None" not in said
 
 
 def test_what_holds_itself_is_refused() -> None:

@@ -48,9 +48,8 @@ def told(document: dict[str, object]) -> list[str]:
     return [str(extreme) for extreme in found]
 
 
-@pytest.mark.parametrize(
-    ("document", "text"),
-    [
+def test_what_is_strange_is_told():
+    for document, text in (
         (scheme("a + 0.01*v"), "rate C -> O is -0.9 /ms at -100 mV (and at 1 other voltage): a"),
         (scheme("sqrt(a + 0.01*v)"), "rate C -> O is not a number at -100 mV (and at 1 other volt"),
         (scheme("a*exp(v*10)"), "rate C -> O is 5.22147e+172 /ms at 40 mV: taken for 1e+100 /ms"),
@@ -59,10 +58,8 @@ def told(document: dict[str, object]) -> list[str]:
         (gates(inf="0.99 + a", tau="1"), "inf of gate m is 1.09: taken as written, since a gate"),
         (gates(inf="0.5", tau="a + 0.01*v"), "write `tau: 0` for a gate without one"),
         (scheme("a + 1", conductance="g/(a - 0.1)"), "the conductance is inf nS: no current"),
-    ],
-)
-def test_what_is_strange_is_told(document: dict[str, object], text: str) -> None:
-    assert any(text in one for one in told(document))
+    ):
+        assert any(text in one for one in told(document))
 
 
 def test_nothing_is_said_of_an_ordinary_model_or_a_fast_one() -> None:

@@ -206,25 +206,22 @@ def test_fit_file_may_change_parameters(folder: Path) -> None:
     assert "parameters.a: a mapping" in complaint(path)
 
 
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
+def test_fit_files_that_name_no_model(folder):
+    for document, said in (
         ({"model": "none.yaml"}, "none.yaml: no such file"),
         ({"model": "fit.yaml"}, "fit file itself"),
         ({"model": "${NO_SUCH_NAME_HERE}/m.yaml"}, "NO_SUCH_NAME_HERE"),
         ({"model": "little.yaml", "fti": {}}, 'unknown key "fti"; did you mean fit?'),
-    ],
-)
-def test_fit_files_that_name_no_model(folder: Path, document: dict[str, Any], said: str) -> None:
-    model_with(folder, None)
-    path = folder / "fit.yaml"
-    path.write_text(dump_yaml(document | {"fit": SURROGATE} if "fti" not in document else document))
-    assert said in complaint(path)
+    ):
+        model_with(folder, None)
+        path = folder / "fit.yaml"
+        fit = {} if "fti" in document else {"fit": SURROGATE}
+        path.write_text(dump_yaml(document | fit))
+        assert said in complaint(path)
 
 
-@pytest.mark.parametrize(
-    ("fit", "said"),
-    [
+def test_mistakes_in_a_fit_section(folder):
+    for fit, said in (
         ({"protocols": ["steps.yaml"], "experiments": []}, "either protocols"),
         ({"protocols": []}, "fit.protocols: at least one protocol"),
         ({"protocols": [5]}, "fit.protocols[1]: the path of a protocol file"),
@@ -237,15 +234,12 @@ def test_fit_files_that_name_no_model(folder: Path, document: dict[str, Any], sa
         (SURROGATE | {"optimizer": {"population": 0}}, "fit.optimizer.population"),
         (SURROGATE | {"stop": {"second": 5}}, "did you mean seconds?"),
         (SURROGATE | {"stop": {"seconds": "5 s"}}, "fit.stop.seconds: must be a number"),
-    ],
-)
-def test_mistakes_in_a_fit_section(folder: Path, fit: object, said: str) -> None:
-    assert said in complaint(model_with(folder, fit))
+    ):
+        assert said in complaint(model_with(folder, fit))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_mistakes_in_an_experiment(folder):
+    for change, said in (
         ({"weight": -1}, "fit.experiments[1].weight: a weight of 0 or more"),
         ({"weight": 0}, "every experiment has weight 0"),
         ({"mask": [{"to": 5}, {"form": 1}]}, "fit.experiments[1].mask[2]: unknown key"),
@@ -254,10 +248,8 @@ def test_mistakes_in_a_fit_section(folder: Path, fit: object, said: str) -> None
         ({"every": 26}, "steps has only 25 samples"),
         ({"recording": {"file": "r.csv", "current": {}}}, "fit.experiments[1].recording: either"),
         ({"protocol": "unequal.yaml"}, "3 columns of currents, but unequal has 2 sweeps"),
-    ],
-)
-def test_mistakes_in_an_experiment(folder: Path, change: dict[str, Any], said: str) -> None:
-    assert said in complaint(model_with(folder, {"experiments": [recorded(folder, **change)]}))
+    ):
+        assert said in complaint(model_with(folder, {"experiments": [recorded(folder, **change)]}))
 
 
 def test_defaults_of_the_search(folder: Path) -> None:
@@ -316,9 +308,8 @@ def test_an_override_can_name_another_model(folder: Path) -> None:
         loaded(first, "model=other.yaml")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_overrides_that_cannot_be_used(folder):
+    for text, said in (
         ("", "key=value"),
         ("fit.optimizer.population", "key=value"),
         ("fit.experiments[x]=3", "key=value"),
@@ -330,10 +321,8 @@ def test_an_override_can_name_another_model(folder: Path) -> None:
         ("fit.seed=*x", "aliases"),
         ("fit.seed=!!python/object/apply:os.system [id]", "fit.seed: "),
         ("parameters.g.value=1e9", "outside the range"),
-    ],
-)
-def test_overrides_that_cannot_be_used(folder: Path, text: str, said: str) -> None:
-    assert said in complaint(model_with(folder, SURROGATE), text)
+    ):
+        assert said in complaint(model_with(folder, SURROGATE), text)
 
 
 @settings(max_examples=80, deadline=None)
@@ -521,19 +510,16 @@ def test_a_prior_counts_against_the_noise(folder: Path) -> None:
     assert again.objective(scorer).prior_weight == fit.objective(scorer).prior_weight
 
 
-@pytest.mark.parametrize(
-    ("prior", "message"),
-    [
+def test_what_is_no_prior_is_told(folder):
+    for prior, message in (
         ({"normal": [1, 0]}, "a.prior.normal: a standard deviation above 0"),
         ({"lognormal": [1, 1]}, "a.prior.lognormal: a median above 0 and a factor above 1"),
         ({"uniform": [1, 2]}, 'unknown key "uniform"'),
-    ],
-)
-def test_what_is_no_prior_is_told(folder: Path, prior: object, message: str) -> None:
-    a = MODEL["parameters"]["a"] | {"prior": prior}
-    fit = SURROGATE | {"noise": "2 pA"}
-    told = complaint(model_with(folder, fit, parameters=MODEL["parameters"] | {"a": a}))
-    assert message in told
+    ):
+        a = MODEL["parameters"]["a"] | {"prior": prior}
+        fit = SURROGATE | {"noise": "2 pA"}
+        told = complaint(model_with(folder, fit, parameters=MODEL["parameters"] | {"a": a}))
+        assert message in told
 
 
 # --- ties ----------------------------------------------------------------------------------------

@@ -218,9 +218,8 @@ def test_mistakes_in_recorded_commands(tmp_path: Path, rows: str, rest: str, mes
 STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
 
 
-@pytest.mark.parametrize(
-    ("segments", "message"),
-    [
+def test_mistakes_in_segments():
+    for segments, message in (
         ([], "p.yaml: segments: at least one segment is needed"),
         ([{"hold": 1, "step": 1}], "segments[1]: one of hold, step, ramp, sines, recorded"),
         ([{"hold": 1}, {"step": 5}], 'segments[2]: "for" is missing'),
@@ -240,17 +239,14 @@ STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
             "segments: 1200 mV in sweep 1 is more than 1000 mV; is the unit right?",
         ),
         ([{"hold": 1e9}], "sampling: 1e+10 samples x 1 sweeps exceed 20,000,000"),
-    ],
-)
-def test_mistakes_in_segments(segments: list[Any], message: str) -> None:
-    said = said_of(*segments)
-    assert said.startswith("p.yaml: ")
-    assert message in said
+    ):
+        said = said_of(*segments)
+        assert said.startswith("p.yaml: ")
+        assert message in said
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
+def test_mistakes_beside_the_segments():
+    for keys, message in (
         ({"sampling": 0}, "p.yaml: sampling: a sampling interval above 0 was expected, not 0"),
         ({"sampling": "-1 ms"}, "sampling: a sampling interval above 0 was expected, not -1"),
         ({"sampling": "1 mV"}, 'sampling: unit "mV" is a voltage'),
@@ -261,7 +257,5 @@ def test_mistakes_in_segments(segments: list[Any], message: str) -> None:
         ({"between_sweeps": {"carry_over": "yes"}}, "between_sweeps.carry_over: true or false"),
         ({"between_sweeps": {"rest": -1}}, "between_sweeps.rest: a time of 0 or more was expected"),
         ({"between_sweeps": {"carry_over": False, "rest": 1}}, "needs `carry_over: true`"),
-    ],
-)
-def test_mistakes_beside_the_segments(keys: dict[str, Any], message: str) -> None:
-    assert message in said_of({"hold": 1}, **keys)
+    ):
+        assert message in said_of({"hold": 1}, **keys)

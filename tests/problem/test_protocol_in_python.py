@@ -43,9 +43,8 @@ def test_a_family_of_steps() -> None:
     assert made.n_sweeps == 11
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_mistakes_in_steps_are_told_with_the_argument():
+    for arguments, message in (
         ({"levels": []}, "levels: at least one value is needed"),
         ({"levels": "10 ms"}, 'levels: unit "ms" is a time; wanted one of mV'),
         ({"levels": {1, 2}}, "levels: {1, 2} cannot be used"),
@@ -53,11 +52,9 @@ def test_a_family_of_steps() -> None:
         ({"duration": -1}, "duration: a duration of 0 or more was expected, not -1 ms"),
         ({"after_level": 3}, "after: a level after the step needs a duration `after`"),
         ({"duration": [1, 2]}, "levels has 3 values, duration has 2 values; lists vary together"),
-    ],
-)
-def test_mistakes_in_steps_are_told_with_the_argument(arguments, message):
-    usual = {"levels": [-20, 0, 20], "duration": 10, **COMMON}
-    assert message in refusal(cf.Protocol.steps, **(usual | arguments))
+    ):
+        usual = {"levels": [-20, 0, 20], "duration": 10, **COMMON}
+        assert message in refusal(cf.Protocol.steps, **(usual | arguments))
 
 
 def test_segments_are_the_rows_of_a_file() -> None:
@@ -99,9 +96,8 @@ def test_a_recorded_command_has_a_sample_for_each_of_its_own() -> None:
 TIMES = np.arange(10) * 0.5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_mistakes_in_recorded_commands():
+    for arguments, message in (
         ({"time": TIMES[None]}, "time: one row of two or more times was expected, not (1, 10)"),
         ({"voltage": ["a"] * 10}, "voltage: an array of numbers was expected"),
         ({"voltage": np.zeros((10, 3))}, "it is turned, give voltage.T"),
@@ -109,11 +105,9 @@ TIMES = np.arange(10) * 0.5
         ({"time": TIMES[::-1]}, "its times must increase, but in sample 1 (counted from 0)"),
         ({"time": TIMES**2}, "say at which interval the protocol is to be sampled: sampling=..."),
         ({"voltage": np.full(10, 5e3)}, "5000 mV in sweep 1 is more than 1000 mV"),
-    ],
-)
-def test_mistakes_in_recorded_commands(arguments: dict[str, Any], message: str) -> None:
-    usual = {"time": TIMES, "voltage": np.zeros(10), "holding": -80}
-    assert message in refusal(cf.Protocol.from_command, **(usual | arguments))
+    ):
+        usual = {"time": TIMES, "voltage": np.zeros(10), "holding": -80}
+        assert message in refusal(cf.Protocol.from_command, **(usual | arguments))
 
 
 @pytest.mark.parametrize("name", ["activation", "recovery", "staircase", "ramp", "herg_sine_wave"])
@@ -206,9 +200,8 @@ def _wave(wave: Any) -> Segment:
     return Segment(0, 5, wave)
 
 
-@pytest.mark.parametrize(
-    ("sweeps", "message"),
-    [
+def test_what_a_file_cannot_hold_is_not_written(tmp_path):
+    for sweeps, message in (
         (
             ((_wave(Sines(0, (1,), (1,), (0,), 0)),), (_wave(Sines(0, (2,), (1,), (0,), 0)),)),
             "the sweeps have different ramps or sines",
@@ -216,13 +209,11 @@ def _wave(wave: Any) -> Segment:
         (((_wave(Ramp(0, 1)),), (_wave(Constant(2)),)), "different numbers of ramps, sines or rec"),
         (((Segment(1, 5, Constant(2)),),), "sweeps would differ when it is read again"),
         (((Segment(0, 5 + 1e-11, Constant(2)),),), "sweeps would differ when it is read again"),
-    ],
-)
-def test_what_a_file_cannot_hold_is_not_written(sweeps: Any, message: str, tmp_path: Path) -> None:
-    made = cf.Protocol("p", -80, 0.5, sweeps)
-    assert message in refusal(made.to_yaml)
-    assert message in refusal(made.save, tmp_path / "p.yaml")
-    assert not list(tmp_path.iterdir())
+    ):
+        made = cf.Protocol("p", -80, 0.5, sweeps)
+        assert message in refusal(made.to_yaml)
+        assert message in refusal(made.save, tmp_path / "p.yaml")
+        assert not list(tmp_path.iterdir())
 
 
 def test_sweeps_that_are_equal_stay_several() -> None:

@@ -169,9 +169,8 @@ def test_uneven_times_and_those_that_go_back(tmp_path: Path) -> None:
         assert said in message(tmp_path, ONE, **SIMPLE)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_mistakes_in_the_mapping(tmp_path):
+    for change, said in (
         ({"file": "none.csv"}, "none.csv: no such file"),
         ({"file": "a\0b.csv"}, "NUL"),
         ({"file": "${NO_SUCH_NAME_HERE}/r.csv"}, "environment variable NO_SUCH_NAME_HERE"),
@@ -182,26 +181,21 @@ def test_uneven_times_and_those_that_go_back(tmp_path: Path) -> None:
         ({"current": {"unit": "pA"}}, "one of column, columns"),
         ({"current": {"columns": ["I"], "unit": "pA"}}, 'no column "I"'),
         ({"baseline": {"from": 0}}, '"to" is missing'),
-    ],
-)
-def test_mistakes_in_the_mapping(tmp_path: Path, change: dict[str, object], said: str) -> None:
-    one_table(tmp_path)
-    assert said in message(tmp_path, ONE, **(SIMPLE | change))
+    ):
+        one_table(tmp_path)
+        assert said in message(tmp_path, ONE, **(SIMPLE | change))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
+def test_damaged_files(tmp_path):
+    for name, content, said in (
         ("r.csv", b"time,current\n0,1\n0.5,x\n", "not a table of numbers"),
         ("r.csv", b"time,time\n0,1\n0.5,2\n", "same name"),
         ("r.mat", b"MATLAB 5.0 MAT-file and then nothing of the kind", "not a readable MATLAB"),
         ("r.abf", b"ABF2", "write `signal: NAME`"),
         ("r.xlsx", b"PK", "not a format that can be read; accepted: .csv"),
-    ],
-)
-def test_damaged_files(tmp_path: Path, name: str, content: bytes, said: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    assert said in message(tmp_path, ONE, **SIMPLE | {"file": name})
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert said in message(tmp_path, ONE, **SIMPLE | {"file": name})
 
 
 # --- weights -------------------------------------------------------------------------------------

@@ -66,9 +66,8 @@ def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
             load_model(tmp_path / "m.yaml")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_decimal_commas(tmp_path):
+    for text, said in (
         ("12,573\n13,001\n", 'line 1: "12,573" may be two whole numbers or one with a decimal'),
         ("current\n12,573\n13,001\n", "the rows hold 2; numbers with a decimal comma must be"),
         ("12\n13,5\n14\n", 'line 2: not a table of numbers: "13,5" has a decimal comma'),
@@ -78,10 +77,8 @@ def test_other_encodings_are_named_with_the_line(tmp_path: Path) -> None:
         ('"12,573"\n"13,001"\n', 'line 1: "12,573" has a decimal comma'),
         ('I\n"12,573"\n', 'line 2: not a table of numbers: "12,573" has a decimal comma'),
         ('t,I,x\n1,2,n/a\n3,"12,573"\n', 'not a table of numbers: "12,573" has a decimal comma'),
-    ],
-)
-def test_decimal_commas(tmp_path: Path, text: str, said: str) -> None:
-    assert said in refusal(tmp_path, text)
+    ):
+        assert said in refusal(tmp_path, text)
 
 
 @pytest.mark.parametrize("text", ["t;I\n\n0,1;12,5\n", "0,1\t12,5\n", "t I\n0,1 12,5\n"])
@@ -269,9 +266,8 @@ def with_current(**changes: object) -> dict[str, Any]:
 AREA, CAPACITANCE = Membrane(area=1000.0), Membrane(capacitance=20.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "dimension", "membrane", "expected"),
-    [
+def test_common_units():
+    for text, dimension, membrane, expected in (
         ("0.12 S/cm2", "conductance", AREA, 0.12 * 1e9 * 1000e-8),  # 1000 um2 are 1e-5 cm2
         ("36 pS/µm²", "conductance", AREA, 36.0),
         ("0.153 mS/uF", "conductance", CAPACITANCE, 0.153 * 20),
@@ -281,10 +277,8 @@ AREA, CAPACITANCE = Membrane(area=1000.0), Membrane(capacitance=20.0)
         ("1 µM", "concentration", None, 1e-3),
         ("2 /mM/ms", "rate per concentration", None, 2.0),
         ("1500 um2", "area", None, 1500.0),
-    ],
-)
-def test_common_units(text, dimension, membrane, expected):
-    assert parse_quantity(text, dimension, membrane) == pytest.approx(expected, rel=1e-14)
+    ):
+        assert parse_quantity(text, dimension, membrane) == pytest.approx(expected, rel=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -353,18 +353,15 @@ def test_schemas_are_written_and_replaced_but_nothing_else_is(tmp_path: Path) ->
     assert other.read_text() == "{}"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_arguments_end_with_2():
+    for arguments, message in (
         (["protocl"], "did you mean protocol?"),
         ([], "name one of model, protocol, fit, function"),
         (["fit", "--out", "/dev/null/x"], "/dev/null"),
-    ],
-)
-def test_bad_arguments_end_with_2(arguments: list[str], message: str) -> None:
-    done = called(*arguments)
-    assert done.exit_code == 2
-    assert message in done.output
+    ):
+        done = called(*arguments)
+        assert done.exit_code == 2
+        assert message in done.output
 
 
 # --- the page ------------------------------------------------------------------------------------

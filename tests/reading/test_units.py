@@ -17,9 +17,8 @@ from channelfit.reading.keys.shapes import Choice, Flag, Key, Quantity, Text, Wh
 from channelfit.reading.units import parse_quantity
 
 
-@pytest.mark.parametrize(
-    ("text", "dimension", "expected"),
-    [
+def test_quantities():
+    for text, dimension, expected in (
         ("-100 mV", "voltage", -100.0),
         ("  .5  V ", "voltage", 500.0),
         ("200 µs", "time", 0.2),  # micro sign
@@ -32,10 +31,8 @@ from channelfit.reading.units import parse_quantity
         ("22 °C", "temperature", 22.0),
         ("5 GΩ", "resistance", 5000.0),
         ("3", "time", 3.0),
-    ],
-)
-def test_quantities(text: object, dimension: str, expected: float) -> None:
-    assert parse_quantity(text, dimension) == pytest.approx(expected, rel=1e-15)
+    ):
+        assert parse_quantity(text, dimension) == pytest.approx(expected, rel=1e-15)
 
 
 _SIZES = {"1": 1.0, "s": 1.0, "min": 60.0, "Hz": 1.0, "V": 1.0, "A": 1.0, "S": 1.0}
@@ -158,26 +155,6 @@ def announced(made: Section) -> Section:
     """Ready to be read by every key that these tests ask for."""
     made.expect({**{key: Key(Text(), "") for key in [*made.given(), "zz", "q"]}, **TOLD})
     return made
-
-
-def test_a_section_gives_what_is_there() -> None:
-    s = section(a="x ", b="5 s", c=3, d=True, e=[1, 2], f={"g": 1}, h=None, null=None)
-    assert s.text("a") == "x"
-    assert s.quantity("b") == 5000.0
-    assert s.integer("c") == 3
-    assert s.number("c") == 3.0
-    assert s.flag("d") is True
-    assert s.items("e") == [1, 2]
-    assert s.items("c") == [3]
-    assert s.items("h") == []
-    assert dict(s.rows("f")) == {"g": 1}
-    assert announced(s.section("f")).text("g") == "1"
-    assert s.text("zz") is None
-    assert s.quantity("time") == 1.5
-    assert s.quantity("time", default=2.5) == 2.5
-    assert s.quantity("null") is None
-    assert s.choice("choice") == "on"
-    s.finish()
 
 
 @pytest.mark.parametrize(
