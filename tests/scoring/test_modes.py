@@ -94,10 +94,10 @@ def held(name: str) -> Problem:
 
 #: Schemes, gates and loops by each backend and path; the closed form has the modes of both.
 QUICK = [
-    *(("cpu", name, "closed-form") for name in ("model_c", "herg_markov", "na_hh", "cycle")),
+    *(("cpu", name, "closed-form") for name in ("model_c", "na_markov", "na_hh", "cycle")),
     *(("cpu", name, "modal") for name in ("model_b", "k_hh_gate")),
-    *(("played", name, "closed-form") for name in ("model_b", "k_hh_gate", "na_markov")),
-    *(("played", name, "modal") for name in ("model_a", "herg_markov", "na_hh")),
+    *(("played", name, "closed-form") for name in ("model_b", "k_hh_gate", "herg_markov")),
+    *(("played", name, "modal") for name in ("model_a", "na_markov", "na_hh")),
 ]
 
 
