@@ -494,13 +494,13 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
         shell = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(program, cwd=cwd, env=shell, stderr=subprocess.PIPE, text=True)
 
-    words = (fit_file(tmp_path).name, "--seed", "7", "--backend", "cpu")
+    words = (fit_file(tmp_path, generations=1000).name, "--seed", "7", "--backend", "cpu")
     words += ("--set", "fit.optimizer.crossover_rate=0.3")
     whole = command(*words, "--out", "whole")
     assert whole.wait() == 0, whole.communicate()[1]
     run = command(*words, "--out", "run")
     journal = tmp_path / "run" / resuming.JOURNAL
-    while run.poll() is None and not (journal.exists() and journal.stat().st_size > 30_000):
+    while run.poll() is None and not (journal.exists() and journal.stat().st_size > 5_000):
         time.sleep(0.01)
     run.kill()
     run.communicate()
