@@ -242,6 +242,25 @@ def test_what_overflows_within_a_rate_is_the_references(backend: str) -> None:
         ).all()
 
 
+@pytest.mark.parametrize("backend", KINDS, indirect=True)
+def test_rates_that_switch_within_a_millivolt_are_the_references(backend: str) -> None:
+    """SymPy writes exp(-(v + 40)/0.024) as a product of which one number is below all floats."""
+    document = {
+        "name": "switch",
+        "states": ["C", "O"],
+        "rates": {"C -> O": "1/(1 + exp(-(v + 40)/a))", "O -> C": "0.1 + exp(40*v - 900)"},
+        "definitions": {"a": "0.024"},
+        "current": {"open": "O", "conductance": "g", "reversal": "-90 mV"},
+        "parameters": {"g": {"range": [1, 1e3], "value": 10}},
+    }
+    protocol = from_yaml(segments=[{"step": v, "for": 3} for v in (-60, -40.01, -39.97, 0, 20, 25)])
+    problem = Problem(build_model(document, None), (Experiment(protocol),))
+    truth, test = (make_scorer(problem, name) for name in ("reference", backend))
+    currents = truth.simulate(np.array([[10.0]]))[0]
+    assert np.isfinite(currents).all()
+    assert test.simulate(np.array([[10.0]]))[0] == pytest.approx(currents, rel=1e-9, abs=1e-9)
+
+
 # --- independence of candidates ------------------------------------------------------------------
 
 #: One thing wrong with a candidate, and what it is; at the ceiling a rate is an ordinary one.

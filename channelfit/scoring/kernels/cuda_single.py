@@ -35,6 +35,8 @@ _DIALECT = Dialect(
 class _SinglePrinter(ScalarPrinter):
     """Prints float32: literals end in f, exponentials are powers of two (their base folded in)."""
 
+    decades = 30
+
     def _print_Float(self, node: sympy.Float) -> str:
         return f"{float(node)!r}f"
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import sympy
+from sympy.core.mul import _unevaluated_Mul
 from sympy.printing.codeprinter import CodePrinter
+
+from channelfit.model.terms import exponential
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
     """Prints an expression of scalars; `names` says what each symbol is called in the target."""
 
     language = "scalar"
+    #: Powers of ten, up and down, that a number in the text may have.
+    decades: ClassVar[int] = 280
     _default_settings: ClassVar[dict[str, Any]] = {
         **CodePrinter._default_settings,
         "order": None,
@@ -83,6 +88,9 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
 
     def _print_ExpBase(self, node: sympy.Function) -> str:
         return self._print_Function(node)
+
+    def _print_Mul(self, node: sympy.Mul) -> str:
+        return str(super()._print_Mul(_with_own_exponent(node, self.decades)))
 
     def _print_Pow(self, node: sympy.Pow, rational: bool = False) -> str:
         base, exponent = node.as_base_exp()
@@ -130,6 +138,21 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
 
     def _print_BooleanFalse(self, node: sympy.Basic) -> str:
         return self.dialect.words[4]
+
+
+def _with_own_exponent(node: sympy.Mul, decades: int) -> sympy.Mul:
+    """A product c*exp(u) as exp(u + log(c)) where no floating-point number is like c.
+
+    SymPy writes exp(-(v + 40)/0.024) as 1e-724*exp(-v/0.024) where it builds an expression anew.
+    """
+    number, rest = node.as_coeff_Mul()
+    factors = list(sympy.Mul.make_args(rest))
+    at = next((k for k, factor in enumerate(factors) if isinstance(factor, sympy.exp)), None)
+    if at is None or number == 0 or abs(sympy.log(abs(number), 10)) <= decades:
+        return node
+    shift = sympy.Float(sympy.log(abs(number)), precision=53)
+    factors[at] = exponential(sympy.Add(factors[at].exp, shift, evaluate=False))
+    return _unevaluated_Mul(sympy.sign(number), *factors)
 
 
 def harmless(text: str) -> str:
