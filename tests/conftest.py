@@ -30,8 +30,8 @@ os.environ.setdefault(
 if sys.platform.startswith("linux"):
     os.environ.setdefault("MAKEFLAGS", r"CXXFLAGS=-O0\ -std=c++17")
 
-# How long an example takes depends on who else is computing.
-settings.register_profile("channelfit", deadline=None)
+# How long an example takes depends on who else is computing; and tests leave nothing behind.
+settings.register_profile("channelfit", deadline=None, database=None)
 settings.load_profile("channelfit")
 
 
