@@ -40,9 +40,7 @@ from support.pages import (
 )
 from support.places import ROOT
 
-pytestmark = pytest.mark.integration
-
-
+integration = pytest.mark.integration
 PAGES = [ROOT / "README.md", ROOT / "models" / "README.md", *sorted(DOCS.glob("*.md"))]
 GUIDE = ROOT / "models" / "guide"
 README_BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGES[0].read_text("utf-8"), re.DOTALL)
@@ -95,6 +93,7 @@ def test_every_key_of_a_file_is_explained() -> None:
     assert sorted(key for key in keys if not re.search(rf"\b{key}\b", text)) == []
 
 
+@integration
 def test_the_fit_with_a_clamp_is_accepted_and_scored(tmp_path: Path) -> None:
     (fit,) = blocks(ROOT / "docs" / "clamp.md")
     (tmp_path / "na_hh.yaml").write_bytes((ROOT / "models" / "na_hh.yaml").read_bytes())
@@ -108,6 +107,7 @@ def test_the_fit_with_a_clamp_is_accepted_and_scored(tmp_path: Path) -> None:
     assert score.cost[0] == pytest.approx(25, rel=0.5)
 
 
+@integration
 def test_the_files_of_the_readme_are_those_of_the_guide_and_give_its_values() -> None:
     """The synthetic recording was made at the values that the shipped model has."""
     for name, text in zip(("my_channel.yaml", "my_cell.yaml"), README_BLOCKS, strict=True):
@@ -121,6 +121,7 @@ def test_the_files_of_the_readme_are_those_of_the_guide_and_give_its_values() ->
         assert abs(value - TRUTH[name]) < 4 * fit.errors[name]
 
 
+@integration
 def test_the_fit_of_several_cells_gives_the_values_of_their_recordings(tmp_path: Path) -> None:
     """The block of docs/fitting.md, on the synthetic recordings of the guide."""
     (text,) = blocks(ROOT / "docs" / "fitting.md", "cells")
@@ -144,6 +145,7 @@ def test_every_block_says_what_becomes_of_it() -> None:
         assert page.parent != DOCS or not re.findall(r"\n\n    (?! *[-*\d]).*", fenced), page
 
 
+@integration
 @each
 def test_files_and_options_of_a_page_are_accepted(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
