@@ -127,7 +127,7 @@ def test_jobs_are_done_after_those_that_they_wait_for(played: Path, tmp_path: Pa
     file, out = write(tmp_path / "in", jobs, name="a night", description="four"), tmp_path / "o"
     done = run(file, "--out", out)
     assert done.exit_code == 0, done.output
-    lines = [line.split() for line in played.read_text().splitlines()]
+    lines = [line.split(maxsplit=3) for line in played.read_text().splitlines()]
     order = [[name, word] for name in ("a", "b", "last", "free") for word in ("begins", "ends")]
     assert [line[:2] for line in lines] == order
     assert lines[0][3] == str(tmp_path / "in")  # jobs work in the folder of the file
