@@ -219,6 +219,10 @@ def test_show_tells_a_junction_potential(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["init", "cell.csv"], "no protocol is known of it"),
+        ([*INIT, "--model", "k_h"], "There are: herg_beattie"),
+        ([*INIT, "--out", "x.txt"], "a YAML file is written"),
+        (["init", "steps.yaml"], "no current is known of it"),
         (["cell.csv", "steps.yaml", "--csv", "x.csv"], "write what is in one FILE"),
         (["cell.csv", "--protocol", "x.yaml"], "no protocol was found"),
         (["cell.csv", "--sampling", "0"], "--sampling: a time above 0"),
@@ -235,13 +239,13 @@ def test_show_tells_a_junction_potential(here: Path) -> None:
         (["cell.csv", "--command", "other.yaml"], "8 sweeps of 1400 samples, but other has 2"),
     ],
 )
-def test_what_inspect_refuses(words: list[str], message: str, here: Path) -> None:
+def test_what_inspect_and_init_refuse(words: list[str], message: str, here: Path) -> None:
     Path("model.yaml").write_text(model({"m": OPENS}, -90).to_yaml())
     cf.Protocol.steps([0, 20], 5, holding=-80, sampling=0.1, name="other").save("other.yaml")
     Path("fit.yaml").write_text("model: model.yaml\nfit: {}\n")
     Path("two.csv").write_text("t (ms),I (pA),V (mV)\n0,1,-80\n1,2,-80\n2,3,-80\n")
     before = sorted(here.iterdir())
-    done = run("inspect", *words)
+    done = run(*words) if words[0] == "init" else run("inspect", *words)
     assert done.exit_code == 2
     assert message in done.output
     assert sorted(here.iterdir()) == before
@@ -373,23 +377,6 @@ def test_init_asks_for_a_unit_that_nothing_says(here: Path) -> None:
     assert "--unit nA" in told
     assert sorted(here.iterdir()) == before
     assert run(*words, "--unit", "pA").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["cell.csv"], "no protocol is known of it"),
-        ([*INIT[1:], "--model", "k_h"], "There are: herg_beattie"),
-        ([*INIT[1:], "--out", "x.txt"], "a YAML file is written"),
-        (["steps.yaml"], "no current is known of it"),
-    ],
-)
-def test_what_init_refuses(words: list[str], message: str, here: Path) -> None:
-    before = sorted(here.iterdir())
-    done = run("init", *words)
-    assert done.exit_code == 2
-    assert message in done.output
-    assert sorted(here.iterdir()) == before
 
 
 def test_names_of_a_hostile_file_stay_in_their_comments_and_keys(here: Path) -> None:
