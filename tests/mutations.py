@@ -205,7 +205,7 @@ FAULTS = [
         "scoring/kernels/cuda_propagator.py",
         "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1022",
         "(__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1024",
-        "cuda_source",
+        "cuda_source backends",
     ),
     Fault(
         "CUDA tangents: quotient rule without the quotient",
