@@ -131,6 +131,8 @@ def test_what_python_hands_over_is_checked() -> None:
         cf.fit_curves("boltzmann", z + 1, v, likelihood="poisson", backend="cpu")
     refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((z, np.ma.masked_less(v, -90)), {}, "15 finite numbers are wanted"),
+        ((z[0], v), {}, "of shape"),
+        ((z, v, 1), {}, "only 1 inputs"),
         (([[1.0, 2.0], [3.0]],), {}, "rows of different lengths"),
         ((z, v), {"fix": {"low": math.nan}}, "low can be held at a finite number, not at nan"),
         ((z, v), {"fix": {"low": "x"}}, 'low can be held at a finite number, not at "x"'),
