@@ -93,3 +93,10 @@ def test_a_file_is_not_replaced_in_silence(tmp_path: Path) -> None:
     for bad in (tmp_path, tmp_path / "none" / "m.yaml", "a\0b"):
         with pytest.raises(cf.InputError, match="cannot be written"):
             model.save(bad, overwrite=True)
+
+
+def test_fit_files_and_other_things_are_told_apart() -> None:
+    with pytest.raises(cf.InputError, match=r"model: this is a fit file, .* \.\./herg_beattie"):
+        cf.Model.load(ROOT / "models" / "fits" / "herg_sine_wave_16713110.yaml")
+    with pytest.raises(cf.InputError, match="YAML text was expected, not a dict"):
+        cf.Model.from_yaml(PLAIN)  # type: ignore[arg-type]

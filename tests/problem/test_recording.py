@@ -164,6 +164,7 @@ def test_uneven_times_and_those_that_go_back(tmp_path: Path) -> None:
         ([0, 0.5, 1, 1.5, 2.5, 3, 3.5], "spaced, but 1 ms lie before line 6 (at 2.5 ms)"),
         ([0, 0.5, 1, 1, 2, 1.5], "but 1 ms in line 5 follows 1 ms, and so on at 1 more"),
         ([0, "nan", 1], "line 3 is nan: every sample needs a time"),
+        ([0], "two samples or more"),
     ):
         write(tmp_path, "\n".join(["time,current", *[f"{t},0" for t in times]]))
         assert said in message(tmp_path, ONE, **SIMPLE)

@@ -464,3 +464,21 @@ def test_a_recording_under_current_clamp_is_no_recorded_command(tmp_path: Path) 
     (tmp_path / "cc.abf").write_bytes(turned.replace(b"\x00??\x00", b"\x00mV\x00"))
     with pytest.raises(InputError, match="recorded under current clamp .the command is in pA"):
         read(tmp_path / "cc.abf")
+
+
+def test_choices_that_mean_nothing_and_formats_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    for name, choice, said in (
+        ("a.ibw", {"decimal": "comma"}, r'decimal: "comma" has no meaning for .ibw files'),
+        ("a.mat", {"header": True}, r"header: True has no meaning for .mat files"),
+        (
+            "a.mat",
+            {"layout": "sweeps x samples"},
+            "I_pA: its sweeps do not have 40 samples, as its",
+        ),
+    ):
+        with pytest.raises(InputError, match=said):
+            read(written(tmp_path, name), **choice)
+    for begin, said in ((b"DAT2", "export the series in PatchMaster"), (b"PNG", "unknown program")):
+        (tmp_path / "cell.dat").write_bytes(begin + bytes(2000))
+        with pytest.raises(InputError, match=said):
+            read(tmp_path / "cell.dat")
