@@ -18,7 +18,7 @@ import numpy as np
 from channelfit.batch.costs import Kin, Wells
 from channelfit.batch.families import Unmasked, kin
 from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
-from channelfit.batch.silence import SILENT, has_leak, is_silent, without_channels
+from channelfit.batch.silence import SILENT, WithoutChannels, is_silent
 from channelfit.batch.together import together, with_own_masks
 from channelfit.problem.experiment import Problem, total_weight
 from channelfit.reading.errors import InputError
@@ -31,8 +31,11 @@ from channelfit.results.uncertainty.curvature import (
     undetermined,
 )
 from channelfit.results.uncertainty.noise_spectrum import (
+    Bands,
     Spectrum,
+    are_correlated,
     around,
+    bands_of,
     counting,
     slopes,
     spectrum_of,
@@ -428,16 +431,17 @@ class _Seen:
     Attributes:
         traces: per experiment (n_sweeps, n_times) pA, the fit.
         residuals: see `noise_spectrum.weighted`.
-        noise: pA, see `_Judged`. peak: pA, of the recording.
-        is_correlated: whether residuals are not independent of each other.
+        noise, without: see `_Judged`. peak: pA, of the recording.
+        bands: of the residuals; None where their correlation is not asked for.
     """
 
     problem: Problem
     traces: list[np.ndarray]
     residuals: list[np.ndarray]
     noise: float
+    without: float
     peak: float
-    is_correlated: bool
+    bands: Bands | None
 
 
 class _Judge:
@@ -459,6 +463,7 @@ class _Judge:
         self.n_samples = wells.n_samples
         self.blocks = _whole_blocks([row for one in counting(problem) for row in one])
         self.mean_weight = float(wells.scorer.total_weight[0]) / self.n_samples
+        self.without = WithoutChannels(problem)
 
     def all(
         self,
@@ -472,7 +477,10 @@ class _Judge:
 
         Arguments:
             local: cost and derivatives at the points.
-            write: takes what comes of each, with its place among the n; threads call it.
+            write: takes what comes of each, with its place among the n.
+
+        Threads share what takes whole traces. What is computed of few numbers is done in this
+        thread alone: Python would let threads take turns, which costs far more than it.
         """
         traces = self.scorer.simulate(np.ascontiguousarray(physical))
         cost = local.cost - self.wells.objective(0).penalty(physical)
@@ -485,47 +493,53 @@ class _Judge:
                 of_well = [trace[k - first] for trace in own]
                 seen[k] = self._seen(self.problems[int(well[k])], float(local.cost[k]), of_well)
 
-        def one(k: int, spectrum: Spectrum | None) -> None:
-            here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
-            known = seen[k]
-            assert known is not None
-            write(k, self._one(int(well[k]), unit[:, k], float(cost[k]), here, known, spectrum))
-
-        def judged(first: int, last: int) -> None:
-            for k in range(first, last):
-                one(k, spectra.get(k))
-
         with single_threaded_blas():
             side_by_side(look, len(well), 1, usable_cores())
-            places = [k for k, known in enumerate(seen) if known and known.is_correlated]
-            spectra = dict(self._spectra(places, unit, seen))
-            side_by_side(judged, len(well), 1, usable_cores())
+            everything = [one for one in seen if one]
+            places = [
+                k for k, one in enumerate(everything) if one.bands and are_correlated(one.bands)
+            ]
+            spectra = self._spectra(places, unit, everything)
+            for k, one in enumerate(everything):
+                here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
+                given = float(cost[k]), here, one, spectra.get(k)
+                write(k, self._one(int(well[k]), unit[:, k], *given))
 
     def _seen(self, problem: Problem, cost: float, traces: list[np.ndarray]) -> _Seen:
         """What is seen of a well before its fit is judged."""
-        residuals, counts, peak = weighted(problem, traces), counting(problem), peak_pA(problem)
+        residuals, peak = weighted(problem, traces), peak_pA(problem)
         noise = self._noise([row for one in residuals for row in one], cost)
         is_noisy = self.intervals and not cost < (NOISE_FREE * peak) ** 2
-        correlated = is_noisy and spectrum_of(residuals, counts) is not None
-        return _Seen(problem, traces, residuals, noise, peak, correlated)
+        bands = bands_of(residuals, counting(problem)) if is_noisy else None
+        without = self.without.cost(problem)
+        return _Seen(problem, traces, residuals, noise, without, peak, bands)
 
     def _spectra(
-        self, places: list[int], unit: np.ndarray, seen: Sequence[_Seen | None]
-    ) -> Iterator[tuple[int, Spectrum | None]]:
+        self, places: list[int], unit: np.ndarray, seen: Sequence[_Seen]
+    ) -> dict[int, Spectrum | None]:
         """The spectra of wells whose residuals are correlated, by their places."""
-        n = len(unit)
+        n, found = len(unit), dict[int, Spectrum | None]()
         step = max(1, self.at_once // n)
         for first in range(0, len(places), step):
             some = places[first : first + step]
             points = np.hstack([around(unit[:, k]) for k in some])
             moved = self.scorer.simulate(np.ascontiguousarray(self.wells.space.to_physical(points)))
-            for j, k in enumerate(some):
-                known = seen[k]
-                assert known is not None
-                own = [trace[:, :, j * n : (j + 1) * n] for trace in moved]
-                derivatives = slopes(known.problem, known.traces, own, unit[:, k])
-                counts, weight = counting(known.problem), total_weight(known.problem)
-                yield k, spectrum_of(known.residuals, counts, derivatives, weight)
+
+            def of_some(
+                begin: int,
+                end: int,
+                some: list[int] = some,
+                moved: Sequence[np.ndarray] = moved,
+            ) -> None:
+                for j in range(begin, end):
+                    known, at = seen[some[j]], unit[:, some[j]]
+                    own = [trace[:, :, j * n : (j + 1) * n] for trace in moved]
+                    derivatives = slopes(known.problem, known.traces, own, at)
+                    counts, weight = counting(known.problem), total_weight(known.problem)
+                    found[some[j]] = spectrum_of(known.residuals, counts, derivatives, weight)
+
+            side_by_side(of_some, len(some), 1, usable_cores())
+        return found
 
     def _one(
         self,
@@ -537,7 +551,7 @@ class _Judge:
         spectrum: Spectrum | None,
     ) -> _Judged:
         least = NOISE_FREE * seen.peak
-        alone = without_channels(seen.problem), has_leak(seen.problem)
+        alone = seen.without, self.without.has_leak
         if not self.intervals:
             return _Judged(cost, seen.noise, None, least, self.limit, *alone)
         objective = _Settled(self.wells.objective(well), local)

@@ -23,25 +23,40 @@ def has_leak(problem: Problem) -> bool:
     return of_model or any(clamp.leak_conductance != 0 for clamp in clamps)
 
 
-def without_channels(problem: Problem) -> float:
-    """The cost of a well without any channel, pA^2: of its best leak alone, or of no current.
+class WithoutChannels:
+    """Costs of wells without any channel, of their best leaks alone or of no current.
 
     A leak is a straight line of the command.
+
+    Arguments:
+        problem: of one of the wells; its protocols, weights and mask are those of all.
+
+    Attributes:
+        has_leak: whether a leak is left.
     """
-    rows = []
-    for e in problem.fitted:
-        assert e.recording is not None
-        weight = e.weight * e.recording.weight
-        counts = weight > 0
-        command = e.protocol.command()
-        rows.append((command[counts], e.recording.current_pA[counts], weight[counts]))
-    volts, data, weight = (np.concatenate(each) for each in zip(*rows, strict=True))
-    if has_leak(problem):
-        middle, mean = np.average(volts, weights=weight), np.average(data, weights=weight)
-        spread = float(weight @ (volts - middle) ** 2)
-        slope = float(weight @ ((volts - middle) * (data - mean))) / spread if spread > 0 else 0.0
-        data = data - mean - max(slope, 0.0) * (volts - middle)
-    return float(weight @ data**2) / total_weight(problem)
+
+    def __init__(self, problem: Problem) -> None:
+        weights = [e.weight * e.recording.weight for e in problem.fitted if e.recording]
+        self._counts = [weight > 0 for weight in weights]
+        self._weight, self._total = self._counting(weights), total_weight(problem)
+        self.has_leak = has_leak(problem)
+        volts = self._counting([e.protocol.command() for e in problem.fitted if e.recording])
+        self._volts = volts - np.average(volts, weights=self._weight)
+        self._spread = float(self._weight @ self._volts**2)
+
+    def cost(self, problem: Problem) -> float:
+        """The cost of a well, pA^2."""
+        data = self._counting([e.recording.current_pA for e in problem.fitted if e.recording])
+        if self.has_leak:
+            data = data - np.average(data, weights=self._weight)
+            slope = float(self._weight @ (self._volts * data))
+            slope = slope / self._spread if self._spread > 0 else 0.0
+            data = data - max(slope, 0.0) * self._volts
+        return float(self._weight @ data**2) / self._total
+
+    def _counting(self, values: list[np.ndarray]) -> np.ndarray:
+        """The samples (n,) that count of values (n_sweeps, n_times) of each experiment."""
+        return np.concatenate([one[own] for one, own in zip(values, self._counts, strict=True)])
 
 
 def is_silent(sure: Estimate, cost: float, noise_pA: float, without: float) -> bool:
@@ -53,7 +68,7 @@ def is_silent(sure: Estimate, cost: float, noise_pA: float, without: float) -> b
 
     Arguments:
         cost: of the fit, pA^2. noise_pA: of a sample.
-        without: the cost without channels, as `without_channels` gives it.
+        without: the cost without channels, as `WithoutChannels` gives it.
     """
     if cost <= 0 or without <= 0:
         return False

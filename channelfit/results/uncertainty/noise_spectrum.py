@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -213,8 +214,9 @@ def bands_of(
         band, weight, octave = _frequencies(len(one), longest)
         found = weight / len(one) * np.abs(_transformed(one)) ** 2
         alone = _lines(found / weight)
-        lines += (found[alone] / weight[alone] / share).tolist()
-        band, weight, octave, found = (x[~alone] for x in (band, weight, octave, found))
+        if alone.any():
+            lines += (found[alone] / weight[alone] / share).tolist()
+            band, weight, octave, found = (x[~alone] for x in (band, weight, octave, found))
         count += share * np.bincount(band, weight, n_bands)
         place += share * np.bincount(band, weight * octave, n_bands)
         power += np.bincount(band, found, n_bands)
@@ -239,12 +241,26 @@ def _products(transformed: np.ndarray) -> np.ndarray:
 
 
 def _lines(power: np.ndarray) -> np.ndarray:
-    """Which frequencies (n,) stand far above those around them."""
-    from scipy import ndimage  # loaded only where it is needed: every fit imports this file
+    """Which frequencies (n,) stand far above those around them, the spectrum mirrored at its ends.
 
-    usual = ndimage.median_filter(power, _AROUND, mode="mirror") / math.log(2)
-    found: np.ndarray = (power > _LINE * usual) & (usual > 0)
-    found[:_FIRST_LINE] = False
+    Only where one stands above the least that the median of those around it can be, that median is
+    found: a window lies in three blocks, and is half full with what is as high as in each of them
+    the value above its lowest third.
+    """
+    block = _AROUND // 2 + 1
+    around = np.pad(power, _AROUND // 2, mode="reflect")
+    n_blocks = -(-len(around) // block) + 2
+    blocks = np.full(n_blocks * block, np.inf)
+    blocks[: len(around)] = around
+    low = np.partition(blocks.reshape(n_blocks, block), block // 3 - 1, axis=1)[:, block // 3 - 1]
+    low = np.minimum(np.minimum(low[:-2], low[1:-1]), low[2:])
+    least = np.repeat(low, block)[: len(power)] / math.log(2)
+    places = np.flatnonzero(power > _LINE * least)
+    places = places[places >= _FIRST_LINE]
+    windows = np.lib.stride_tricks.sliding_window_view(around, _AROUND)[places]
+    usual = np.partition(windows, _AROUND // 2, axis=1)[:, _AROUND // 2] / math.log(2)
+    found = np.zeros(len(power), bool)
+    found[places] = (power[places] > _LINE * usual) & (usual > 0)
     return found
 
 
@@ -254,6 +270,7 @@ def _pieces(n: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+@lru_cache(maxsize=8)  # all wells of a plate have the same
 def _frequencies(n: int, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each frequency of n samples: its band, how many numbers it has, and its logarithm.
 
@@ -265,7 +282,10 @@ def _frequencies(n: int, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     if n % 2 == 0:
         numbers[-1] = 1.0
     frequency = steps / n
-    return _band(frequency, longest), numbers, np.log(frequency)
+    found = _band(frequency, longest), numbers, np.log(frequency)
+    for one in found:
+        one.flags.writeable = False
+    return found
 
 
 def _band(frequency: np.ndarray, longest: int) -> np.ndarray:
@@ -312,12 +332,8 @@ class _Likelihood:
     stiffness: np.ndarray
 
     @classmethod
-    def of(cls, bands: Bands, many: float = _MANY) -> _Likelihood:
-        """Whitened derivatives say which part of the noise in each band the fit followed.
-
-        Arguments:
-            many: numbers from which on a band may bend more.
-        """
+    def of(cls, bands: Bands) -> _Likelihood:
+        """Whitened derivatives say which part of the noise in each band the fit followed."""
         total = bands.gram.sum(axis=0)
         scale = 1 / np.sqrt(np.maximum(np.diag(total), 1e-290))
         values, vectors = np.linalg.eigh(total * np.outer(scale, scale))
@@ -331,7 +347,7 @@ class _Likelihood:
         spread = np.maximum(own + np.diag(mixed), 1e-9)
         freedom = np.where(left > 1e-6 * bands.count, left**2 / spread, 0.0)
         power = np.maximum(bands.power, _LEAST * bands.power.sum() / left.sum() * bands.count)
-        return cls(own, mixed, freedom, power, _stiffness(bands.place, bands.count / many))
+        return cls(own, mixed, freedom, power, _stiffness(bands.place, bands.count / _MANY))
 
     @property
     def left(self) -> np.ndarray:
@@ -339,9 +355,16 @@ class _Likelihood:
         found: np.ndarray = self.own + self.mixed.sum(axis=1)
         return found
 
+    @property
+    def level(self) -> float:
+        """The logarithm of a constant spectrum."""
+        return math.log(float(self.power.sum() / self.left.sum()))
+
     def expected(self, logarithm: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The power that is expected, (n,), and its relative derivatives (n, n)."""
         f = np.exp(logarithm)
+        if not self.mixed.any():  # without derivatives no band looks into another
+            return np.maximum(self.own * f, 1e-300), np.eye(len(f))
         slope = np.diag(self.own * f) + self.mixed * f
         # masks count by their share only, so that of a band that a fit follows less may be expected
         # than nothing
@@ -360,8 +383,9 @@ class _Likelihood:
         """How far a spectrum is from a power law."""
         return 0.5 * float(logarithm @ self.stiffness @ logarithm)
 
-    def is_colored(self, level: float) -> bool:
-        """Whether a spectrum describes the power better than a constant of this logarithm."""
+    def is_colored(self) -> bool:
+        """Whether a spectrum describes the power better than a constant one."""
+        level = self.level
         logarithm, _, numbers = self.fitted(level)
         flat = self.expected(np.full(len(logarithm), level))[0]
         gain = 2 * (self.misfit(flat) - self.misfit(self.expected(logarithm)[0]))
@@ -406,16 +430,15 @@ class _Likelihood:
 def _stiffness(place: np.ndarray, many: np.ndarray) -> np.ndarray:
     """The penalty (n, n) of a bend, and of a slope at the lowest frequencies."""
     n, wide = len(place), np.diff(place)
-    slope = np.zeros(n)
-    slope[:2] = np.array([-1.0, 1.0]) / (wide[0] * _SLOPE)
-    found = np.outer(slope, slope)
-    for k in range(n - 2):
-        one, other = wide[k], wide[k + 1]
-        bend = np.zeros(n)
-        bend[k : k + 3] = 1 / one, -1 / one - 1 / other, 1 / other
-        free = _BEND * max(1.0, float(many[k + 1]))
-        bend /= free * math.sqrt((one + other) / 2)
-        found += np.outer(bend, bend)
+    found = np.zeros((n, n))
+    slope = np.array([-1.0, 1.0]) / (wide[0] * _SLOPE)
+    found[:2, :2] = np.outer(slope, slope)
+    one, other = wide[:-1], wide[1:]
+    bends = np.stack([1 / one, -1 / one - 1 / other, 1 / other], axis=1)
+    free = _BEND * np.maximum(1.0, many[1:-1])
+    bends /= (free * np.sqrt((one + other) / 2))[:, None]
+    places = np.arange(n - 2)[:, None] + np.arange(3)
+    np.add.at(found, (places[:, :, None], places[:, None]), bends[:, :, None] * bends[:, None])
     return found
 
 
@@ -432,14 +455,10 @@ def spectrum_of(
         weight: of all samples, by which costs are divided.
     """
     bands = bands_of(residuals, counts, derivatives)
-    if len(bands.place) < 3 or not bands.power.sum() > 0:
+    likelihood = _colored(bands)
+    if likelihood is None:
         return None
-    likelihood = _Likelihood.of(bands)
-    level = math.log(float(likelihood.power.sum() / likelihood.left.sum()))
-    stiff = _Likelihood.of(bands, math.inf)
-    if not len(bands.lines) and not (likelihood.is_colored(level) or stiff.is_colored(level)):
-        return None
-    logarithm, spread, _ = likelihood.fitted(level)
+    logarithm, spread, _ = likelihood.fitted(likelihood.level)
     # the mean of what is known by its logarithm alone
     smooth = np.exp(logarithm + np.diag(spread) / 2)
     both = np.concatenate([smooth, bands.lines])
@@ -449,6 +468,22 @@ def spectrum_of(
     gram = 2 * np.concatenate([bands.gram, bands.line_gram]) / weight
     mean = (bands.power.sum() + 2 * bands.lines.sum()) / (likelihood.left.sum() + 2 * n_lines)
     return Spectrum(both / mean, of_all, gram, neighbors(residuals, counts))
+
+
+def are_correlated(bands: Bands) -> bool:
+    """Whether residuals look correlated: whether `spectrum_of` them is not None."""
+    return _colored(bands) is not None
+
+
+def _colored(bands: Bands) -> _Likelihood | None:
+    """The likelihood of the power in bands; None where a constant describes it as well."""
+    if len(bands.place) < 3 or not bands.power.sum() > 0:
+        return None
+    likelihood = _Likelihood.of(bands)
+    if len(bands.lines) or likelihood.is_colored():
+        return likelihood
+    stiff = replace(likelihood, stiffness=_stiffness(bands.place, np.zeros(len(bands.place))))
+    return likelihood if stiff.is_colored() else None
 
 
 def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
