@@ -244,18 +244,25 @@ class Rows:
     def _block(self, recordings: list[tuple[Array, float]]) -> tuple[Array, Array]:
         """Targets and squares outside of a block of recordings that is filled up with zeros."""
         weight, rest = self.packed.run_weight, np.zeros(_RECORDINGS)
+        whole = np.zeros((_RECORDINGS, len(self.packed.data_pA)))
+        whole[: len(recordings)] = [data for data, _ in recordings]
         parts = []
         for group in self.groups:
-            shown = []
-            for k, run in enumerate(group.runs):
-                some = group.pieces[k].samples if group.pieces else self.samples(run)
-                own = np.zeros((_RECORDINGS, some.stop - some.start))
-                own[: len(recordings)] = [data[some] for data, _ in recordings]
-                if group.is_interleaved:
-                    seen = group.pieces[k] if group.pieces else self.compression(run)
-                    own, outside = seen.project_all(own)
+            runs = group.runs
+            some = [piece.samples for piece in group.pieces] or [self.samples(r) for r in runs]
+            shown = [whole[:, own] for own in some]
+            if group.is_interleaved:
+                if group.pieces:
+                    pairs = zip(group.pieces, shown, strict=True)
+                    seen = [piece.project_all(own) for piece, own in pairs]
+                else:  # runs of one length, together
+                    seen = list(
+                        zip(*self.compression(runs[0]).project_all(np.stack(shown)), strict=True)
+                    )
+                for run, (_, outside) in zip(runs, seen, strict=True):
                     rest += weight[run] * outside
-                shown.append(np.sqrt(weight[run]) * own)
+                shown = [own for own, _ in seen]
+            shown = [np.sqrt(weight[run]) * own for run, own in zip(runs, shown, strict=True)]
             if group.is_interleaved:
                 parts.append(np.stack(shown, axis=-1).reshape(_RECORDINGS, -1))
             else:
