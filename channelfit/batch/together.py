@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import Linearization, Score, Scorer, chosen_backend, make_scorer
+from channelfit.scoring.tangent_plan import Plan
 
 #: Wells that one matrix product compares with candidates. It has always as many columns, so that
 #: what comes of one well does not depend on which others there are.
@@ -156,11 +158,24 @@ class CpuTogether(Together):
         self.total_weight = np.full(self.n_wells, tree.total_weight)
         self.squares = np.empty(self.n_wells)
         with single_threaded_blas():
-            for w, (data, constant) in enumerate(family.data()):
+            recordings, done = family.data(), 0
+            while block := list(islice(recordings, 2 * usable_cores())):
+                self._compare(block, done, plans)
+                done += len(block)
+
+    def _compare(
+        self, recordings: Sequence[tuple[np.ndarray, float]], first: int, plans: Sequence[Plan]
+    ) -> None:
+        """Take what is compared with the wells from this number on from their recordings."""
+
+        def some(begin: int, end: int) -> None:
+            for w, (data, constant) in enumerate(recordings[begin:end], first + begin):
                 for k, plan in enumerate(plans):
                     self._targets[k][w], self._constants[k, w] = plan.targets(data, constant)
                 shown = plans[-1].scale * self._targets[-1][w]
                 self.squares[w] = shown @ shown + self._constants[-1, w]
+
+        side_by_side(some, len(recordings), 1, usable_cores())
 
     def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Cost, gradient and curvature; see `Together.linearize`."""

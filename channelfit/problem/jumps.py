@@ -76,12 +76,14 @@ def other_order(protocol: Protocol, current: np.ndarray) -> OtherOrder | None:
     own = min(given, key=lambda order: order.left, default=None)
     if own is None or own.left < _MORE:
         return None
+    count = steps.known.sum()
+    against = min(steps.against(jumps) for jumps in seen) / count
+    if against == 0:  # before other orders are looked for, which takes long
+        return None
     found = [steps.ordered(jumps) for jumps in seen]
     best = int(np.argmin([order.left for order in found]))
     other, jumps = found[best], seen[best]
-    count = steps.known.sum()
-    against = min(steps.against(jumps) for jumps in seen) / count
-    few = against > 0 and steps.moved(other) <= _TWO
+    few = steps.moved(other) <= _TWO
     if other.left > min(own.left - _MORE, _LEFT * count) or not (few or against >= _AGAINST):
         return None
     random = np.random.Generator(np.random.Philox(0))
