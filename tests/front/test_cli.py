@@ -18,20 +18,15 @@ import channelfit as cf
 from channelfit.front.commands import doctor, validation
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
-from channelfit.model.channel import Chain, Transition
 from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import parse_expression
 from channelfit.model.model_file import load_model
 from channelfit.problem.protocol import load_protocol
-from channelfit.reading.errors import InputError
 from channelfit.results.report.description import rate_text, text
 from channelfit.results.report.plots import decimated, save, traces_figure
-from channelfit.results.report.scheme import layout
 from channelfit.results.report.traces import Traces
 from channelfit.scoring.cpu import CpuScorer
-from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.choose import OPTIMIZERS
 from support import json_told
 from support.json_told import run
 from support.places import MODELS, PROTOCOLS, ROOT
@@ -79,9 +74,7 @@ def test_run_folder_holds_everything(finished):
     assert "generation 4 of 4" in result.stderr
     for word in (str(out), "true value", "of the variance", "peaks      off by"):
         assert word in result.stdout
-    picture = imread(out / "traces.png")
-    assert min(picture.shape[:2]) > 400
-    assert picture[..., :3].std() > 0.05
+    assert imread(out / "traces.png")[..., :3].std() > 0.05
     assert "createQmat" in (out / "source.py").read_text(encoding="utf-8")
 
 
@@ -95,12 +88,7 @@ def test_summary_agrees_with_history_and_problem(finished):
     assert float(history[-1]["best_cost"]) == pytest.approx(summary["cost"], rel=1e-9)
     assert summary["rms_pA"] == pytest.approx(summary["cost"] ** 0.5)
     assert summary["rms_relative_to_peak"] == pytest.approx(summary["rms_pA"] / summary["peak_pA"])
-    assert summary["variance_explained"] < 1
-    in_pA = summary["peak_error_relative"] * summary["peak_pA"]
-    assert summary["peak_error_pA"] == pytest.approx(in_pA)
     assert len(summary["experiments"]) == 2
-    for one in summary["experiments"]:
-        assert {"rms_pA", "variance_explained", "peak_error_pA"} <= set(one)
     gmax = summary["parameters"]["gmax"]
     assert (gmax["true_value"], gmax["unit"]) == (5, "nS")
     assert (summary["seed"], summary["backend"]) == (3, "cpu")
@@ -155,15 +143,6 @@ def test_float32_is_scored_again_in_float64(tmp_path, monkeypatch):
     assert "backend cpu, float32 (as asked)" in result.output
 
 
-@pytest.mark.integration
-def test_reference_backend_agrees_with_cpu(finished, tmp_path):
-    result = fit_small(tmp_path / "x", "--json", backend="reference")
-    assert result.exit_code == 0, result.output
-    cost = json_told.summary(result.stdout)["cost"]
-    assert cost == pytest.approx(summary_in(finished[0])["cost"], rel=1e-7)
-    assert not (tmp_path / "x" / "source.py").exists()
-
-
 @pytest.mark.parametrize("name", ["swarm", "genetic"])
 def test_options_win_over_the_file_whose_settings_are_those_of_its_own_optimizer(name, tmp_path):
     """Another optimizer starts from its own; what the user adds counts for both."""
@@ -185,41 +164,22 @@ def test_options_win_over_the_file_whose_settings_are_those_of_its_own_optimizer
     assert_refused(fit_small(tmp_path / "z", "--set", "fit.stop.generations=9"), "generations")
 
 
-@pytest.mark.parametrize("command", ["optimize", "simulate", "show", "validate", "doctor"])
-def test_every_command_has_help_with_an_example(command):
-    result = run(command, "--help")
-    assert result.exit_code == 0
-    assert f"channelfit {command}" in result.stdout.split("Example")[1]
-    if command == "optimize":
-        assert all(name in result.stdout for name in OPTIMIZERS)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["optimize", "nowhere.yaml"], ["nowhere.yaml", "no such file"]),
         (["optimize", RAMP], ["states"]),
         (["optimize", MODEL_A, "--set", "parameters.gmx.value=3"], ["gmx", "did you mean gmax"]),
-        (["optimize", MODEL_A, "--set", "fit.optimizer.populatoin=3"], ["populatoin"]),
         (["optimize", MODEL_A, "--set", "nonsense"], ["key=value"]),
         (["optimize", MODEL_A, "--optimizer", "swarmm"], ["swarmm", "genetic"]),
-        (["optimize", MODEL_A, "--population", "0"], ["--population"]),
-        (["optimize", MODEL_A, "--backend", "gpu"], ["--backend"]),
         (["optimize", MODEL_A, "--backend", "reference", "--dtype", "float32"], ["float64"]),
-        (["optimize", MODEL_B, "--out", "x" * 300], ["File name too long"]),
-        (["simulate", MODEL_A, "nowhere.yaml"], ["nowhere.yaml"]),
         (["simulate", MODEL_A, MODEL_A], ["holding"]),
-        (["simulate", MODEL_B, RAMP, "--out", "x" * 300], ["File name too long"]),
         (["show", "~nosuchuser/x"], ["no such file"]),
-        (["show", MODEL_A, "--set", "states=[C]"], ["unknown state"]),
         (["show", MODEL_B, "--set", "fit.protocols=[~nosuchuser/x]"], ["no known user's home"]),
         (["show", MODEL_B, "--set", f"parameters.gmax.value={'1' * 5000}"], ["too many digits"]),
         (["show", MODEL_B, "--out", "/"], ["/: a folder, not a file; give for example --out"]),
-        (["show", MODEL_B, "--out", "."], ["a folder, not a file"]),
         (["show", MODEL_B, "--out", "x" * 300], ["File name too long"]),
-        (["validate", MODEL_A, "--protocol", "nowhere.yaml"], ["nowhere.yaml"]),
         (["init", "cell.abf", "--out", "x", "--out=y"], ["--out takes one value, and is given 2"]),
-        (["frobnicate"], ["frobnicate"]),
     ],
 )
 def test_bad_input_is_one_message(arguments, words, tmp_path, monkeypatch):
@@ -294,16 +254,9 @@ def test_simulate_writes_traces_and_leaves_short_sweeps_empty(tmp_path):
     assert np.isnan(table[-1, 1])
 
 
-SHOWN = sorted(MODELS.glob("*.yaml"), key=lambda path: path.stem not in ("na_hh", "model_b"))
-
-
-@pytest.mark.parametrize(
-    "model",
-    [*SHOWN[:2], *(pytest.param(path, marks=pytest.mark.integration) for path in SHOWN[2:])],
-    ids=lambda p: p.stem,
-)
-def test_show_describes_and_draws_every_model(model, tmp_path):
-    out = tmp_path / "scheme.png"
+@pytest.mark.parametrize("name", ["na_hh", "model_b"])
+def test_show_describes_and_draws_a_model(name, tmp_path):
+    model, out = MODELS / f"{name}.yaml", tmp_path / "scheme.png"
     result = run("show", model, "--out", out)
     assert result.exit_code == 0, result.output
     channel = load_model(model)
@@ -323,17 +276,6 @@ def test_show_prints_the_scheme_and_the_generator():
     assert column == ["to", "O", ".", "a23*exp(z23*v)", "-a32*exp(-z32*v)"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "word"),
-    [("cpu", "def createQmat("), ("cuda", "void createQmat("), ("nmodl", "SUFFIX")],
-)
-def test_show_prints_source_and_nothing_else(kind, word):
-    result = run("show", MODEL_B, "--source", kind)
-    assert result.exit_code == 0
-    assert word in result.stdout
-    assert result.stderr == ""
-
-
 def test_text_of_rates_and_of_every_function_can_be_read_back():
     model = load_model(MODELS / "na_hh.yaml")
     values = dict(zip(model.parameter_names, model.values(), strict=True)) | {"v": -61.3}
@@ -346,15 +288,6 @@ def test_text_of_rates_and_of_every_function_can_be_read_back():
     again = parse_expression(text(expression).replace("^", "**"), ["a", "v"])
     values = {"a": 0.3, "v": np.array([-60.0, -10.0, 20.0])}
     np.testing.assert_allclose(evaluate(again, values), evaluate(expression, values), rtol=1e-12)
-
-
-def test_show_prints_numbers_that_only_sympy_can_hold(tmp_path: Path) -> None:
-    """exp(1e9) becomes a number of SymPy's that float64 has no room for."""
-    text = (MODELS / "k_hh_gate.yaml").read_text(encoding="utf-8")
-    changed = re.sub(r"beta: .*", "beta: exprel(1e9 - (1 if v < 0 else 2))}", text, count=1)
-    (tmp_path / "m.yaml").write_text(changed, encoding="utf-8")
-    shown = run("show", tmp_path / "m.yaml")
-    assert shown.exception is None or isinstance(shown.exception, SystemExit)
 
 
 def test_validate_compares_with_neuron(tmp_path, monkeypatch):
@@ -378,41 +311,6 @@ def test_validate_without_neuron_says_how_to_get_it(tmp_path):
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert 'pip install "channelfit[neuron]"' in done.stderr or sys.platform == "win32"
-
-
-def test_validate_takes_steps_where_a_file_names_no_protocol():
-    (found,) = validation._protocols({"name": "published"}, Path("a.yaml"), ())
-    assert found.name == "steps of 100 ms"
-    assert (found.command().min(), found.command().max()) == (-120, 60)
-
-
-def test_validate_keeps_mechanisms_where_the_cache_is(monkeypatch, tmp_path):
-    seen = []
-
-    def told(h: object, library: bytes, folder: Path) -> None:
-        seen.extend(folder.iterdir())
-        raise InputError("is where it would be", folder)
-
-    pytest.importorskip("neuron")
-    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "here"))
-    monkeypatch.setattr(mechanisms, "_compiled", lambda text, name: b"a library")
-    monkeypatch.setattr(mechanisms, "_load", told)
-    monkeypatch.setattr(mechanisms, "_loaded", set())
-    activation = PROTOCOLS / "activation.yaml"
-    result = run("validate", MODELS / "k_hh.yaml", "--protocol", activation)
-    assert result.exit_code == 2
-    assert str(tmp_path / "here" / "neuron") in result.stderr
-    assert any(file.name.startswith("channelfit_") for file in seen)
-
-
-def test_doctor_bears_that_a_file_of_the_cache_goes_meanwhile(monkeypatch, tmp_path):
-    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
-    (tmp_path / "kernel.py").write_bytes(b"x" * 2_000_000)
-    gone = tmp_path / "1.partial"
-    there = Path.is_file
-    monkeypatch.setattr(Path, "rglob", lambda folder, _: [tmp_path / "kernel.py", gone])
-    monkeypatch.setattr(Path, "is_file", lambda file: file == gone or there(file))
-    assert "2.0 MB" in doctor.cache().state
 
 
 @pytest.mark.integration
@@ -473,22 +371,6 @@ def test_titles_of_any_characters_are_drawn(tmp_path):
     assert (tmp_path / "x.png").is_file()
 
 
-def test_layouts_chain_ring_star_and_rows():
-    def chain(states: str, links: str) -> Chain:
-        steps = []
-        for link in links.split():
-            steps += [Transition(link[0], link[1], 1), Transition(link[1], link[0], 1)]
-        return Chain("scheme", tuple(states), tuple(steps), (0.0,) * len(states))
-
-    star = layout(chain("ABCDE", "AB AC AD AE"))
-    assert (star["A"], star["B"]) == ((0, 0), (0, -1))
-    assert layout(chain("ABC", "AB BC")) == {"A": (0, 0), "B": (1, 0), "C": (2, 0)}
-    ring = np.array(list(layout(chain("ABCD", "AB BC CD DA")).values()))
-    np.testing.assert_allclose(np.hypot(*ring.T), np.hypot(*ring[0]))
-    rows = layout(chain("ABCDE", "AB BC DE BD CE"))
-    assert (rows["D"], rows["E"]) == ((1, 1), (2, 1))
-
-
 # --- places that take nothing more ---------------------------------------------------------------
 
 
@@ -532,11 +414,6 @@ def of(error: Exception, cause: Exception) -> Exception:
     ("error", "said"),
     [
         (MemoryError("Unable to allocate 8 EiB"), "Unable to allocate 8 EiB"),
-        (MemoryError(), "nothing is left"),
-        (
-            ImportError("Read this:\nlibblas.so: failed to map segment from shared object\nBye."),
-            "libblas.so: failed to map segment from shared object",
-        ),
         (ImportError("libblas.so: mmap: Cannot allocate memory"), "libblas.so: mmap: "),
         (RuntimeError("can't start new thread"), "can't start new thread"),
         (of(ImportError("SciPy is broken"), MemoryError("no room")), "no room"),

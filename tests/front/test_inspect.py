@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,17 +15,16 @@ import yaml
 
 import channelfit as cf
 from channelfit.front.kinds import load_plan
-from channelfit.front.starter import character, shipped_models
+from channelfit.front.starter import character
 from channelfit.front.starter_clamp import starter_clamp
 from channelfit.problem.inspection import Told, inspect_file
 from channelfit.problem.measures import leak, transient_ms
 from channelfit.reading.formats import read
-from channelfit.reading.texts import stem_of
 from support import json_told
 from support.json_told import run
 from support.places import ROOT
 from support.recorded_files import OPENS, STEPS, model, recorded
-from support.rig_files import CURRENT, write_eph, write_nwb
+from support.rig_files import write_eph
 
 DATA = Path(os.environ.get("CHANNELFIT_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CHANNELFIT_DATA is not set")
@@ -127,13 +123,6 @@ def test_a_unit_that_was_told_is_not_guessed(here: Path) -> None:
     assert np.allclose(guessed.current_pA, told.current_pA)
 
 
-def test_a_recorded_command_beside_the_current(tmp_path: Path) -> None:
-    found = inspect_file(write_nwb(tmp_path / "a.nwb"))
-    assert found.protocol is not None
-    assert found.protocol.voltage([0, 1.5, 3.5]).tolist() == [[-80, v, -80] for v in (-40, 0, 40)]
-    assert np.allclose(found.current_pA, CURRENT)
-
-
 # --- inspect -------------------------------------------------------------------------------------
 
 
@@ -206,34 +195,18 @@ def test_inspect_shows_a_protocol_with_its_junction_potential(here: Path) -> Non
     assert f"holding {held - 4.5:g} mV" in done.output
 
 
-def test_show_tells_a_junction_potential(here: Path) -> None:
-    made = cf.Protocol.steps([0, 20], 5, holding=-80, sampling=0.1, junction_potential=10)
-    made.save("p.yaml")
-    document = yaml.safe_load((ROOT / "models" / "k_hh_gate.yaml").read_text())
-    document["fit"] = {"protocols": ["p.yaml"]}
-    Path("m.yaml").write_text(yaml.safe_dump(document))
-    told = " ".join(run("show", "m.yaml").output.split())
-    assert "protocol steps: voltages of the membrane are the command less 10 mV" in told
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["init", "cell.csv"], "no protocol is known of it"),
         ([*INIT, "--model", "k_h"], "There are: herg_beattie"),
-        ([*INIT, "--out", "x.txt"], "a YAML file is written"),
         (["init", "steps.yaml"], "no current is known of it"),
         (["cell.csv", "steps.yaml", "--csv", "x.csv"], "write what is in one FILE"),
-        (["cell.csv", "--protocol", "x.yaml"], "no protocol was found"),
-        (["cell.csv", "--sampling", "0"], "--sampling: a time above 0"),
         (["cell.csv", "--sampling", "1ms"], "sampling: 1 ms, but the file is sampled every 0.1 ms"),
         (["cell.csv", "--unit", "mV"], 'unit "mV" is a voltage'),
-        (["cell.csv", "--unit", "pA"], "but the file says that"),
         (["cell.csv", "--signal", "9"], 'no signal "9"; there are 1: '),
         (["two.csv", "--signal", "V"], '"V" is in mV, and a current in pA, nA or the like'),
-        (["other.yaml", "--sampling", "1ms"], "a protocol, of which nothing else need be told"),
         (["fit.yaml", "--unit", "nA"], "a fit says itself how its recordings are read"),
-        (["nowhere.abf"], "nowhere.abf: no such file"),
         (["model.yaml"], "a model without a `fit` section"),
         (["cell.csv", "--command", "cell.csv"], "cell.csv: no protocol in it"),
         (["cell.csv", "--command", "other.yaml"], "8 sweeps of 1400 samples, but other has 2"),
@@ -336,16 +309,6 @@ def test_a_starter_of_a_shipped_model_frees_its_fixed_reversal(here: Path) -> No
         load_plan("strange.yaml")
 
 
-def test_a_starter_that_cannot_run_leaves_nothing_behind(here: Path) -> None:
-    text = model({"m": OPENS}, -90).to_yaml()
-    Path("broken.yaml").write_text(text.replace("exp(0.04*v)", "exp(0.04*w)"))
-    before = sorted(here.iterdir())
-    done = run(*INIT, "--model", "broken.yaml")
-    assert done.exit_code == 2
-    assert "broken.yaml" in done.output
-    assert sorted(here.iterdir()) == before
-
-
 def test_several_recordings_are_experiments_of_one_fit(here: Path) -> None:
     shutil.copy("cell.csv", "twin.csv")
     done = run("init", "cell.csv", "twin.csv", "--command", "steps.yaml", "--out", "both.yaml")
@@ -396,28 +359,7 @@ def test_names_of_a_hostile_file_stay_in_their_comments_and_keys(here: Path) -> 
     assert row["recording"]["file"] == name
 
 
-def test_shipped_models_are_found_by_name_and_files_keep_their_points() -> None:
-    for name in ("k_hh_gate", "herg_beattie", "na_nav15"):
-        assert shipped_models()[name].is_file()
-    stems = {"Nav1.5e_x.mat": "Nav1.5e_x", "a.csv.gz": "a", "cell": "cell", ".csv": ""}
-    assert {name: stem_of(Path(name)) for name in stems} == stems
-
-
 # --- real recordings -----------------------------------------------------------------------------
-
-
-@pytest.mark.integration
-@needs_data
-def test_an_unknown_abf_whose_steps_are_a_list_leads_to_a_fitted_channel(tmp_path: Path) -> None:
-    """By the commands of docs/recordings.md, on a file that does not come with the program."""
-    shutil.copyfile(DATA / "abf" / "user-list-durations.abf", tmp_path / "cell_3.abf")
-    optimize = ["optimize", "cell_3-fit.yaml", "--out", "runs/cell_3"]
-    inspect = (["inspect", "cell_3.abf"], ["init", "cell_3.abf"], ["inspect", "cell_3-fit.yaml"])
-    for words in (*inspect, optimize):
-        program = [sys.executable, "-m", "channelfit", *words]
-        subprocess.run(program, cwd=tmp_path, check=True, capture_output=True)
-    summary = json.loads((tmp_path / "runs" / "cell_3" / "summary.json").read_text())
-    assert summary["variance_explained"] > 0.99
 
 
 LISTED = [

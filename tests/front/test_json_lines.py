@@ -69,19 +69,6 @@ def test_a_fit_is_told_line_by_line(fitted: tuple[Path, Result]) -> None:
     assert "generation 4 of 4" in result.stderr  # the screen is there nevertheless
 
 
-@pytest.mark.integration
-def test_a_study_is_told(fitted: tuple[Path, Result], tmp_path: Path) -> None:
-    words = ("uncertainty", fitted[0] / "fit.yaml", "--profiles", "gmax,a12", "--backend", "cpu")
-    result = run(*words, "--out", tmp_path / "sure", "--json")
-    lines = check(result.stdout, "uncertainty")
-    stages = [told["stage"] for told in lines if told["event"] == "progress"]
-    assert "profile of gmax" in stages
-    of_profiles = [told for told in lines if told.get("unit") == "profiles"]
-    assert of_profiles[0]["total"] == 2
-    assert lines[-1]["summary"] == json.loads((tmp_path / "sure" / "uncertainty.json").read_text())
-    assert str(tmp_path / "sure" / "profiles.csv") in lines[-1]["files"]
-
-
 def table(folder: Path) -> Path:
     """Activation curves; the third is flat."""
     v = np.arange(-80, 60, 5.0)
@@ -111,17 +98,6 @@ def test_curves_are_told_with_their_failures(tmp_path: Path) -> None:
     counts = [end["summary"][word] for word in ("ok", "check", "failed")]
     assert (counts[2], sum(counts)) == (1, 6)
     assert result.stderr == ""
-
-
-def test_a_cable_is_told(tmp_path: Path) -> None:
-    result = run("fhn", "--end", 20, "--frames", 5, "--out", tmp_path / "run", "--json", "--quiet")
-    lines = check(result.stdout, "fhn")
-    last = [told for told in lines if told.get("unit") == "units of time"][-1]
-    assert (last["done"], last["total"]) == (20, 20)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert lines[-1]["summary"] == summary
-    warnings = [told["value"] for told in lines if told["event"] == "warning"]
-    assert warnings == summary["warnings"]
 
 
 def test_a_mistake_is_the_last_line(tmp_path: Path) -> None:
@@ -188,17 +164,6 @@ def test_hostile_text_and_what_is_not_finite_become_strict_json() -> None:
     assert back["cost"] is None
     assert (back["path"], back["name"]) == ("a", HOSTILE.replace("\ud800", "\\ud800"))
     back["name"].encode("utf-8")  # no half of a surrogate pair is left
-
-
-def test_an_event_that_the_table_does_not_name_is_a_defect(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with JsonLines("batch") as lines:
-        with pytest.raises(KeyError):
-            lines.tell("surprise")
-        with pytest.raises(KeyError):
-            lines.tell("failed", name="A01", why="lost")
-    assert len(check(capsys.readouterr().out, "batch")) == 2
 
 
 def test_pieces_are_told_with_the_time_that_is_left(

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import channelfit as cf
 from channelfit.front.commands.run import refuse_clusters
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.main import main
@@ -39,9 +37,7 @@ from channelfit.reading.schema import file_schema, kind_of
 from channelfit.results.processes import process_of
 from channelfit.results.runs import is_run
 from support.places import ROOT
-from support.plate_folder import FIT as BATCH_FIT
-from support.plate_folder import MODEL as BATCH_MODEL
-from support.plate_folder import save
+from support.plate_folder import write_plate
 
 integration = pytest.mark.integration
 linux = pytest.mark.skipif(sys.platform != "linux", reason="signals and cores as on Linux")
@@ -421,34 +417,22 @@ BAD: dict[str, dict[str, Any]] = {
     "at least one job": {},
     "and there is none": {"a": {"after": "b"}},
     "not fhn and optimize": {"a": {**job(), **OPTIMIZE}},
-    "did you mean fhn?": {"a": {"fnh": {}}},
     'unknown key "run"': {"a": {"run": {}}},
     'there is no job "ab"': {"aa": job(0, "ab"), "b": job()},
     'jobs.b: there is no job "a"': {"b": report(run="a")},
     "wait for each other": {"a": job(0, "b"), "b": job(0, "c"), "c": job(0, "a")},
-    "a waits for a": {"a": job(0, "a")},
     "the same folder": {"Cell": job(), "cell": job()},
     "a device on Windows": {"NUL": job()},
     "jobs.a.fhn.out: cannot be given": {"a": {"fhn": {"out": "/tmp/x"}}},
-    "resume: cannot be given": {"a": {"uncertainty": {"fit": "f", "resume": True}}},
-    "stands in its log": {"a": {"fhn": {"json": True}}},
-    "did you mean seed?": {"a": {"fhn": {"seeed": 3}}},
     '"protocol" is missing': {"a": {"simulate": {"model": "m"}}},
-    '"to" is missing, one of nmodl': {"a": {"export": {"fit": "m"}}},
     "'three' is not a valid integer": {"a": {"fhn": {"seed": "three"}}},
     "takes one value, not 2": {"a": {"fhn": {"seed": [1, 2]}}},
-    "at least one value": {"a": {"fhn": {"stimulus": []}}},
     "true or false was expected": {"a": {"fhn": {"animation": "yes"}}},
-    "wants a value, not true": {"a": {"fhn": {"seed": True}}},
     "a text, a number": {"a": {"fhn": {"seed": None}}},
-    "a mapping": {"a": {"fhn": None}},
     "the name of a job was expected": {"a": {**job(), "after": None}},
-    'unknown key "job"': {"a": report(job="a")},
     "jobs.b.report.runs.file: the name of a file": {"a": job(), "b": report(run="a", file="../c")},
-    "the name of a file in the folder": {"a": job(), "b": report(run="a", file="/etc/passwd")},
     "gone.yaml: no such": {"a": {"optimize": {"model": "gone.yaml"}}},
     "nothing fits the pattern": {"a": {"compare": {"fits": "none/*.yaml"}}},
-    "jobs.a: ": {"a": {"optimize": {"model": "night.yaml"}}},
     "jobs.a: --left": {"a": {"fhn": {"left": "open"}}},
     "NUL character": {"a": {"fhn": {"left": "a\0b"}}},
 }
@@ -668,35 +652,6 @@ def test_nothing_of_a_file_acts_on_the_page_or_the_terminal(played: Path, tmp_pa
     assert all(re.fullmatch(r"data:,|[ab](\.log|/[\w.]+)", one) for one in addresses)
 
 
-@integration
-def test_what_is_printed_for_other_programs(played: Path, tmp_path: Path) -> None:
-    done = run(write(tmp_path, {"a": job(2)}), "--out", tmp_path / "o", "--json")
-    assert done.exit_code == 3
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    summary = json.loads((tmp_path / "o" / "summary.json").read_text())
-    told = ["begin", "progress", "progress", "failed", "end"]
-    assert [line["event"] for line in lines] == told
-    assert (lines[2]["done"], lines[2]["total"], lines[2]["unit"]) == (0, 1, "jobs")
-    assert lines[3]["reason"] == "failed: cell.csv: line 3: no number"
-    end = lines[-1]
-    assert (end["state"], end["exit_code"], end["summary"]) == ("failed", 3, summary)
-    assert [Path(file).name for file in end["files"]] == ["night.html", "summary.json"]
-
-
-@integration
-def test_without_a_folder_one_is_made(
-    played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = write(tmp_path, {"a": job()}, name="cell 7")
-    assert run(file).exit_code == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("cell_7-")
-    (tmp_path / "night.yaml").write_text("jobs: {a: {fhn: {scheme: euler}}}")
-    assert run(file).exit_code == 2
-    assert list((tmp_path / "runs").iterdir()) == [folder]
-
-
 # --- the real program -----------------------------------------------------------------------------
 
 MODEL = str(ROOT / "models" / "model_b.yaml")
@@ -858,15 +813,9 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
 @integration
 def test_a_plate_and_its_reruns_are_jobs(tmp_path: Path) -> None:
     """The wells of a batch are looked at before, and are among what must not change."""
-    steps = cf.Protocol.steps([-40, 0, 40], duration=20, holding=-80, sampling=0.2)
-    steps.save(tmp_path / "steps.yaml")
-    (tmp_path / "kv.yaml").write_text(dump_yaml(BATCH_MODEL))
-    (tmp_path / "fit.yaml").write_text(dump_yaml(BATCH_FIT))
-    (tmp_path / "plate").mkdir()
-    clean = np.asarray(cf.simulate(cf.Model(**BATCH_MODEL), steps).current)
-    random = np.random.default_rng(4)
-    for well in ("A01", "A02"):
-        save(tmp_path / "plate" / f"{well}.csv", clean + random.normal(0, 3, clean.shape))
+    write_plate(tmp_path, 2, seed=4)
+    for number, well in enumerate(("A01", "A02")):
+        (tmp_path / "plate" / f"cells-{number:03}.csv").rename(tmp_path / "plate" / f"{well}.csv")
     jobs = {
         "plate": {"batch": {"fit": "fit.yaml", "recordings": ["plate/*.csv"], "starts": 4}},
         "again": {"batch": {"rerun": {"run": "plate"}, "only": "A02", "starts": 8}},

@@ -190,8 +190,6 @@ def test_the_user_decides(option: str, conductance: float, here: Path) -> None:
     [
         ({"whole_cell_series_resistance_comp": 10.0}, "resistance of 1e-05 MOhm; was it stored"),
         ({"resistance_comp_correction": 0.6}, "compensation of 0.6 %; was 60 % meant?"),
-        ({"resistance_comp_correction": 6000.0}, "compensation of 6e+03 %; was it stored"),
-        ({"resistance_comp_prediction": 0.5}, "prediction of 0.5 %; was 50 % meant?"),
         ({"whole_cell_capacitance_comp": 20.0}, "capacitance of 2e+13 pF; was it stored"),
     ],
 )

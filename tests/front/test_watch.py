@@ -20,7 +20,6 @@ import pytest
 
 import channelfit as cf
 from channelfit.front.commands import watch as command
-from channelfit.front.watching import answers
 from channelfit.front.watching.answers import Watched
 from channelfit.front.watching.traces import _thinned
 from channelfit.reading.errors import InputError
@@ -107,15 +106,6 @@ def test_a_folder_of_an_earlier_version_or_with_damage_has_a_state(name, text, s
     assert find_run(tmp_path).state == state
 
 
-def test_a_summary_of_an_earlier_version_is_shown_with_units(tmp_path):
-    summary = {"stop_reason": "done", "cost": 4.0, "rms_pA": 2.0, "generations": 7, "seconds": 61}
-    (tmp_path / "summary.json").write_text(json.dumps(summary | {"finished": "2030-01-02T03:04Z"}))
-    facts = dict(Watched(tmp_path).run(tmp_path)["facts"])
-    shown = [facts[name] for name in ("Best cost", "RMS", "Generation", "Time")]
-    assert shown == ["4 pA²", "2 pA", "7", "1:01"]
-    assert facts["Last sign"].startswith("2030-01-0")
-
-
 def test_values_of_another_kind_than_expected_are_left_out(tmp_path):
     rows = {"a": 7, "b": {"value": "x", "unit": 3, "lower": None}}
     strange = {"generation": "many", "best_cost": {"a": 1}, "seconds": 1e999, "seconds_left": True}
@@ -159,15 +149,6 @@ def test_of_many_generations_the_last_and_some_others_are_shown(tmp_path):
     assert 1000 < len(rows) <= 1500
     assert rows[-1] == (10_007, 1000 / 10_007, 2000 / 10_007)
     assert {later[0] - earlier[0] for earlier, later in pairwise(rows)} == {7}
-
-
-def test_a_history_that_is_behind_is_completed_by_the_state(tmp_path):
-    folder = made_run(tmp_path / "run", 5, generation=9, best_cost=1.5)
-    history = Watched(folder).run(folder)["history"]
-    assert history["generation"] == (1, 2, 3, 4, 5, 9)
-    assert (history["best"][-1], history["scale"]) == (1.5, "log")
-    below = made_run(tmp_path / "below", 5, generation=6, best_cost=-1.0)
-    assert Watched(below).run(below)["history"]["scale"] == "linear"
 
 
 def test_a_run_in_words(tmp_path):
@@ -227,42 +208,12 @@ def test_a_batch_tells_how_many_wells_are_done(tmp_path):
     assert "fit.yaml" not in killed.why
 
 
-def test_a_finished_batch_leads_to_its_page(tmp_path):
-    place = made_batch(tmp_path / "plate", 384, state="finished", reason="all wells are done")
-    (place / "report.html").write_text("another page")
-    with serving(tmp_path) as server:
-        address = run_address(server, "plate")
-        assert asked(server, "/~/queue").json["rows"][0]["report"] is False
-        assert asked(server, address + "report").status == 404
-        (place / "plate.html").write_text("<p>a plate</p>")
-        (row,) = asked(server, "/~/queue").json["rows"]
-        assert (row["report"], row["generation"]) == (True, "384 wells")
-        assert asked(server, address + "report").body == b"<p>a plate</p>"
-        assert asked(server, address + "state").json["report"] is True
-
-
 def test_a_run_that_is_killed_later_is_seen_without_a_change_of_its_files(tmp_path, monkeypatch):
     made_run(tmp_path / "run")
     watched = Watched(tmp_path)
     assert watched.queue()["rows"][0]["state"] == "running"
     monkeypatch.setattr(runs, "still_runs", lambda process: False)
     assert watched.queue()["rows"][0]["state"] == "killed"
-
-
-def test_finished_runs_are_read_once(tmp_path, monkeypatch):
-    for k in range(50):
-        made_run(tmp_path / f"run {k}", 3, state="finished")
-    watched, read = Watched(tmp_path), []
-    plain = runs.read_plain
-
-    def counted(file, most):
-        if file.name != runs.NIGHT:  # the record of a night in the folder changes all the time
-            read.append(file)
-        return plain(file, most)
-
-    monkeypatch.setattr(runs, "read_plain", counted)
-    for _ in range(2):
-        assert len(watched.queue()["rows"]) == len(read) == 50
 
 
 # --- who may ask ----------------------------------------------------------------------------------
@@ -433,21 +384,6 @@ def test_the_address_for_the_browser_leads_to_the_page_once(tmp_path):
         assert asked(server, "/open/").status == 404
 
 
-def test_no_other_interface_is_listened_on(server):
-    """Neither by its address, nor as far as the system tells."""
-    assert server._socket.getsockname() == ("127.0.0.1", server.port)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing, but tells the own address
-            own = probe.getsockname()[0]
-        except OSError:
-            own = "127."
-    if own.startswith("127."):
-        pytest.skip("this computer is in no network")
-    with pytest.raises(OSError):
-        socket.create_connection((own, server.port), timeout=5)
-
-
 def test_a_folder_that_vanishes_is_told(tmp_path):
     place = tmp_path / "runs"
     folder = made_run(place / "a")
@@ -511,22 +447,6 @@ def test_a_fit_without_traces_is_told(tmp_path):
     (folder / "fit.yaml").write_text("parameters: [\n")
     assert "They cannot be computed" in watched.traces(folder)["trouble"]
     assert watched.figure(folder, "traces") is None
-
-
-def test_traces_are_computed_again_when_the_fit_has_changed_but_seldom(tmp_path, monkeypatch):
-    computed = []
-    monkeypatch.setattr(answers, "traces_so_far", lambda file: computed.append(file) or [])
-    folder = made_run(tmp_path / "run")
-    watched = Watched(folder)
-    for text in ("a", "a", "bc"):
-        (folder / "fit.yaml").write_text(text) if text != "a" or not computed else None
-        watched.traces(folder)
-        time.sleep(0.01)
-    assert len(computed) == 2
-    watched._traces[folder]._again = time.monotonic() + 1000
-    (folder / "fit.yaml").write_text("def")
-    watched.traces(folder)
-    assert len(computed) == 2
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -606,17 +526,6 @@ def test_what_is_no_folder_is_refused(what, tmp_path):
     (tmp_path / "a file").touch()
     with pytest.raises(InputError, match=r"nothing: no such folder|a file: not a folder"):
         Watched(tmp_path / what)
-
-
-@integration
-def test_a_folder_without_runs_is_told(tmp_path):
-    process = begun(".", cwd=tmp_path)
-    process.stdout.readline()
-    process.terminate()
-    _, err = process.communicate(timeout=60)
-    assert "No run is there yet; one will be shown as soon as it begins." in err
-    told = Watched(tmp_path).queue()
-    assert (told["rows"], told["counts"]) == ([], "")
 
 
 def test_the_browser_is_given_an_address_that_works_once(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-import yaml
 
 from channelfit.batch.page import plate_page
 from channelfit.results.processes import this_process
@@ -145,19 +144,6 @@ def test_the_queue_is_used_by_keyboard(page, queue):
         assert page.errors == []
 
 
-def test_a_row_keeps_the_focus_when_the_queue_changes(page, tmp_path):
-    for name in ("a", "b"):
-        made_run(tmp_path / name, state="finished", best_cost=5.0)
-    with serving(tmp_path) as server:
-        tab = page.open(server.address)
-        tab.locator("#runs tbody tr").nth(1).wait_for()
-        tab.get_by_role("link", name="b", exact=True).focus()
-        made_run(tmp_path / "c", best_cost=1.0)  # runs, so it comes first
-        tab.locator("#runs tbody tr").nth(2).wait_for()
-        assert tab.locator("#runs tbody bdi").first.inner_text() == "c"
-        assert tab.evaluate("document.activeElement.textContent") == "b"
-
-
 def test_a_report_opens_from_the_queue_and_cannot_reach_the_server(page, queue):
     with serving(queue) as server:
         tab = page.open(server.address)
@@ -170,22 +156,6 @@ def test_a_report_opens_from_the_queue_and_cannot_reach_the_server(page, queue):
         assert page.errors == []
         reached = tab.evaluate("fetch(location.href).then(() => 'reached', () => 'refused')")
         assert reached == "refused"
-
-
-def test_a_folder_without_runs_and_one_that_vanishes_are_told(page, tmp_path):
-    place = tmp_path / "runs"
-    place.mkdir()
-    with serving(place) as server:
-        tab = page.open(server.address)
-        has_text(tab, "#news", "No run is here yet")
-        check_page(page)
-        made_run(place / "first")
-        has_text(tab, "#news", "1 running")
-        assert tab.locator("#runs tbody tr").count() == 1
-        shutil.rmtree(place)
-        has_text(tab, "#trouble", "this folder is no longer there")
-        assert tab.locator("#runs tbody tr").count() == 1  # what was known
-        check_page(page)
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -238,45 +208,6 @@ def test_a_run_is_used_by_keyboard(page, fitted):
         tab.keyboard.press("ArrowDown")
         until(lambda: tab.evaluate(n) != first, tab)
         assert page.errors == []
-
-
-def test_new_traces_do_not_end_a_look_at_a_part_of_them(page, fitted, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(fitted, folder)
-    span = """() => {
-        const all = Bokeh.documents.map((one) => one.roots()[0]);
-        const x = all.find((plot) => plot.below[0].axis_label === "time (ms)").x_range;
-        return [x.start, x.end, all.map((plot) => plot.renderers[1].data_source.data.fit)];
-    }"""
-    with serving(folder) as server:
-        tab = page.open(server.address)
-        until(lambda: drawn(tab, "traces") > 1000, tab)
-        tab.locator("#from").fill("5")
-        tab.locator("#to").fill("12.5")
-        tab.locator("#to").press("Enter")
-        before = tab.evaluate(span)
-        file = folder / "fit.yaml"
-        document = yaml.safe_load(file.read_text())
-        document["parameters"]["gmax"]["value"] *= 0.5
-        file.write_text(yaml.safe_dump(document))
-        until(lambda: tab.evaluate(span)[2] != before[2], tab)
-        assert before[:2] == tab.evaluate(span)[:2] == [5, 12.5]
-        assert page.errors == []
-
-
-def test_long_texts_leave_every_column_on_the_screen(page, tmp_path):
-    long = "a path /data/2026/plate_17/cell_3_staircase_before_the_blocker.abf, " * 4
-    row = {"value": 1.0, "unit": "x" * 90, "lower": 0.0, "upper": 10.0, "note": long}
-    news = {"stage": long, "cost_unit": "y" * 90, "parameters": {"g" * 60: row}}
-    made_run(tmp_path / "runs" / "one", **news, reason=long)
-    wider = "it => it.scrollWidth - it.clientWidth"
-    with serving(tmp_path / "runs") as server:
-        tab = page.open(server.address)
-        tab.locator("#runs tbody tr a").first.wait_for()
-        assert tab.locator(".scrolls").evaluate(wider) == 0
-        tab.locator("#runs tbody tr a").first.click()
-        tab.locator("#parameters tbody tr").first.wait_for()
-        assert tab.locator(".scrolls").evaluate(wider) == 0
 
 
 def test_hostile_names_are_inert(page, tmp_path):

@@ -8,18 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from chains import chain_model, paper_protocols
-from hypothesis import given
-from hypothesis import strategies as st
 
 from channelfit.problem.statuses import NOT_FINITE, OK
-from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Score, make_scorer
 from scoring import candidates, problem
 from support.cuda_host import HostCupy
@@ -30,8 +26,6 @@ pytestmark = pytest.mark.integration
 
 baseline_2012: Any = importlib.import_module("baseline_2012")
 gpu_scoring: Any = importlib.import_module("gpu_scoring")
-paper_figures: Any = importlib.import_module("paper_figures")
-picture: Any = importlib.import_module("picture")
 readme: Any = importlib.import_module("readme")
 report: Any = importlib.import_module("report")
 states: Any = importlib.import_module("states")
@@ -58,22 +52,6 @@ def test_chains_add_four_parameters_a_state_and_can_be_seen() -> None:
         assert {p.n_times(k) for p in protocols for k in range(p.n_sweeps)} == {samples}
 
 
-@given(st.lists(st.floats(1e-3, 1e6) | st.just(np.inf), min_size=1, max_size=30))
-def test_a_course_keeps_what_the_best_cost_was(costs: list[float]) -> None:
-    best = np.minimum.accumulate(costs)
-    course = paper_figures._course(best, np.arange(1.0, len(best) + 1))
-    json.dumps(course, allow_nan=False)
-    if not course["cost"]:
-        assert not np.isfinite(best).any()
-        return
-    generations = np.arange(1, len(best) + 1)
-    found = paper_figures._at(course, "generation", generations)
-    finite = np.isfinite(best)
-    np.testing.assert_allclose(found[finite], best[finite], rtol=1e-5)
-    assert np.isinf(found[~finite]).all()
-    assert course["generation"][-1] == len(best)
-
-
 def test_errors_are_told_by_candidate() -> None:
     truth = Score(np.array([1.0, 2.0, np.inf, 4.0]), np.array([OK, OK, NOT_FINITE, OK]))
     found = Score(np.array([1.1, 2.0, np.inf, np.inf]), np.array([OK, OK, NOT_FINITE, NOT_FINITE]))
@@ -92,50 +70,6 @@ def test_operations_of_the_2012_design() -> None:
     assert moved == 25 * (4 * 9 + 8)  # read and added to at each launch, one a sweep
     # a sample: 7 entries of Q and 3 occupancies read, 3 written
     assert gpu_scoring.shared_bytes_2012(paper) == 12_500 * 4 * (7 + 3 + 3)
-
-
-def test_what_cannot_be_measured_is_a_dash_with_a_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report.finish("trial", "Trial", [report.missing("modal", "s", "a cycle")], folder=tmp_path)
-    shown = capsys.readouterr().out
-    assert "│ modal │     - │" in shown
-    assert "a cycle" in shown
-    assert json.loads((tmp_path / "trial.json").read_text())["rows"][0]["value"] is None
-
-
-def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def no_gpu() -> None:
-        raise InputError("there is no NVIDIA GPU in this machine")
-
-    monkeypatch.setattr(ways.gpu, "cupy", no_gpu)
-    parser = ways.arguments("")
-    with pytest.raises(SystemExit, match="no NVIDIA GPU"):
-        ways.results_folder(parser.parse_args([]))
-    with pytest.raises(SystemExit, match="needs --out"):
-        ways.results_folder(parser.parse_args(["--quick"]))
-    on_cpu = parser.parse_args(["--backend", "cpu", "--out", str(tmp_path)])
-    assert ways.results_folder(on_cpu) == tmp_path
-    monkeypatch.setattr(ways.gpu, "cupy", lambda: np)
-    assert ways.results_folder(parser.parse_args([])) is None
-
-
-def test_figures_are_drawn_from_their_series(tmp_path: Path) -> None:
-    course = {"generation": [1, 5, 9], "seconds": [0.1, 0.5, 0.9], "cost": [9.0, 2.0, 0.5]}
-    speed = {"name": "2012 design", "x": [2, 3, 4], "seconds": [1e-6, 2e-6, 3e-6]}
-    speed["occupancy"] = [0.5, 0.4, 0.3]
-    named = {"name": "112", "courses": [course, course]}
-    lines = {"0.1": [course], "0.8": [course, course]}
-    panels = [{"population": n, "lines": lines} for n in (112, 11_200)]
-    series = {
-        "4": {"axis": "threads a block", "lines": [speed]},
-        "5": {panel: [speed] for panel in ("population", "states", "data points")},
-        "6": {"generations": 9, "panels": panels},
-        "7": {"lines": [named], "design": [named], "target": 0.6},
-    }
-    paper_figures.draw(series, tmp_path)
-    sizes = [(tmp_path / f"paper_figure_{n}.png").stat().st_size for n in series]
-    assert min(sizes) > 5000
 
 
 def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,26 +175,3 @@ def test_results_are_of_a_commit_or_are_not_written(tmp_path: Path) -> None:
 def _without_git() -> dict[str, str]:
     """The environment without what a hook of Git may have set."""
     return {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
-
-
-def test_the_picture_shows_the_model_over_what_counts_of_the_recordings() -> None:
-    model = chain_model(2)
-    fitted, unseen = problem(model, paper_protocols(100)).experiments[:2]
-    recording = fitted.recording
-    assert recording is not None
-    weight = np.where(fitted.protocol.times_ms < 1, 0.0, recording.weight)
-    masked = replace(fitted, recording=replace(recording, weight=weight))
-    figure = picture.drawn(model, masked, unseen, 1.25)
-    computed, recorded = (line.get_ydata() for line in figure.axes[2].lines)
-    np.testing.assert_allclose(computed, recording.current_pA[0] / 1000, 1e-9, 1e-9)
-    np.testing.assert_array_equal(np.isnan(recorded), weight[0] == 0)
-    assert "1.2 s" in figure.axes[0].get_title(loc="left")
-
-
-def test_figures_are_told_with_their_digits() -> None:
-    told = [readme.digits(x) for x in (0.010166, 0.009479, 1.015, 14.9, 99.6, 102.4, 2484.2)]
-    assert told == ["0.010", "0.0095", "1.0", "15", "100", "100", "2,500"]
-    assert readme.digits(1_542_012_345, 4) == "1,542,000,000"
-    assert readme.digits(1371.4, 4) == "1,371"
-    most = [readme.at_most(x) for x in (5.536e-10, 4.17e-6, 2e-6, 9.2e-6)]
-    assert most == ["6e-10", "5e-6", "2e-6", "1e-5"]

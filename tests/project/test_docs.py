@@ -8,21 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
 
 import channelfit
-from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
-from channelfit.model.model_file import build_model
-from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.reading.keys import KEYS
 from channelfit.reading.schema import SECTIONS
 from channelfit.reading.shipped import copy_examples
-from channelfit.scoring.scorer import make_scorer
 from support.browser import NARROW, WIDE, Page
 from support.installed import Environment, build, environment, share_packages, shell_variables
 from support.laboratory import laboratory
@@ -30,7 +25,6 @@ from support.pages import (
     DOCS,
     LANGUAGES,
     PRINTS,
-    Block,
     Reader,
     blocks_of,
     commands_of,
@@ -58,12 +52,6 @@ NEED_NEURON = ("abf-to-neuron.md", "export.md", "import.md")
 needs_bash = pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="needs bash")
 
 
-def blocks(page: Path, marker: str = "") -> list[str]:
-    """The YAML blocks of a page, or those below a line with that marker."""
-    lead = rf"<!-- {marker} -->\n" if marker else ""
-    return re.findall(rf"{lead}```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-
-
 each = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -77,34 +65,11 @@ def test_links_lead_to_files_of_the_repository() -> None:
     assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) < 150, "README.md stays short"
 
 
-def test_models_and_protocols_of_the_page_are_accepted() -> None:
-    page = ROOT / "docs" / "models.md"
-    models = [build_model(yaml.safe_load(text), None) for text in blocks(page, "model")]
-    names = ["three_states", "sodium", "rectified_calcium", "outward_currents"]
-    assert [model.name for model in models] == names
-    (protocol,) = (build_protocol(yaml.safe_load(text), None) for text in blocks(page, "protocol"))
-    assert protocol.n_sweeps == 13
-
-
 def test_every_key_of_a_file_is_explained() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     sections = set(KEYS) - {"printed file", "printed model", "printed parameter"}
     keys = {key for name in sections if "function" not in name for key in KEYS[name]}
     assert sorted(key for key in keys if not re.search(rf"\b{key}\b", text)) == []
-
-
-@integration
-def test_the_fit_with_a_clamp_is_accepted_and_scored(tmp_path: Path) -> None:
-    (fit,) = blocks(ROOT / "docs" / "clamp.md")
-    (tmp_path / "na_hh.yaml").write_bytes((ROOT / "models" / "na_hh.yaml").read_bytes())
-    Protocol.steps([-20, 20], duration=2, holding=-100, sampling=0.05).save(
-        tmp_path / "na_steps.yaml"
-    )
-    (tmp_path / "fit.yaml").write_text(fit)
-    plan = load_plan(tmp_path / "fit.yaml", (), "cpu")
-    values = plan.problem.model.values()[:, None]
-    score = make_scorer(plan.problem, "cpu").score(values)
-    assert score.cost[0] == pytest.approx(25, rel=0.5)
 
 
 @integration
@@ -124,7 +89,7 @@ def test_the_files_of_the_readme_are_those_of_the_guide_and_give_its_values() ->
 @integration
 def test_the_fit_of_several_cells_gives_the_values_of_their_recordings(tmp_path: Path) -> None:
     """The block of docs/fitting.md, on the synthetic recordings of the guide."""
-    (text,) = blocks(ROOT / "docs" / "fitting.md", "cells")
+    (text,) = (block.text for block in blocks_of(DOCS / "fitting.md") if block.marker == "cells")
     shutil.copytree(GUIDE, tmp_path, dirs_exist_ok=True)
     (tmp_path / "three_cells.yaml").write_text(text)
     fit = channelfit.fit(tmp_path / "three_cells.yaml", seed=1, progress=False)
@@ -180,14 +145,6 @@ def test_a_page_is_followed_in_an_empty_folder(
     if page.parent == ROOT:  # README.md lies in a copy of the repository
         copy_examples(tmp_path)
     Reader(tmp_path, dict(installed.variables)).follow(page)
-
-
-def test_what_is_printed_is_compared() -> None:
-    block = Block(DOCS / "x.md", 1, "text", PRINTS, "RMS ... pA\nresults runs/a\n")
-    compare_printed(block, "a\nRMS   3 pA\nb\nresults  runs/a\n")
-    for printed in ("RMS 3 nA\nresults runs/a", "results runs/a\nRMS 3 pA"):
-        with pytest.raises(AssertionError, match="is not printed"):
-            compare_printed(block, printed)
 
 
 # --- guides, as a reader types them --------------------------------------------------------------
@@ -256,21 +213,6 @@ def test_every_message_that_is_explained_is_one_of_the_program() -> None:
 # --- the site ------------------------------------------------------------------------------------
 
 
-class Requests(HTMLParser):
-    """What a browser fetches for a page by itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag in ("script", "img", "iframe", "source", "video"):
-            self.found.append(given.get("src") or "")
-        elif tag == "link" and given.get("rel") != "canonical":
-            self.found.append(given.get("href") or "")
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs")
@@ -279,18 +221,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
-
-
-@pytest.mark.slow
-def test_the_site_needs_no_network(site: Path) -> None:
-    pages = sorted(site.rglob("*.html"))
-    assert len(pages) >= len(list(DOCS.glob("*.md")))
-    for page in pages:
-        requests = Requests()
-        requests.feed(page.read_text(encoding="utf-8"))
-        assert [url for url in requests.found if re.match(r"(https?:)?//", url)] == [], page
-    for sheet in site.rglob("*.css"):
-        assert not re.search(r"(url\(|@import )[\"']?(https?:)?//", sheet.read_text("utf-8")), sheet
 
 
 @pytest.mark.slow

@@ -23,8 +23,6 @@ from channelfit.front.main import main
 from channelfit.reading import shipped
 from channelfit.reading.errors import InputError
 from channelfit.results.citation import TITLE
-from channelfit.results.citation import cited as program_cited
-from channelfit.results.export.provenance import CITATION
 from support import json_told
 from support.installed import ROOT, Environment, build, environment
 
@@ -155,15 +153,6 @@ def test_a_dangling_link_in_the_place_of_an_example_is_not_written_through(tmp_p
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_without_its_files_the_program_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "channelfit")
-    with pytest.raises(InputError, match="were not installed"):
-        shipped.copy_examples(tmp_path / "out")
-    assert shipped.hint_at_examples("models/model_b.yaml") == ""
-
-
 def test_a_shipped_file_that_is_not_here_is_hinted_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,16 +194,6 @@ def test_bash_completes_commands_and_options(installed: Environment, tmp_path: P
         assert completed(installed, ["channelfit", *words], tmp_path) == offered
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_a_script_of_their_own(shell: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["completion", shell])
-    assert done.exit_code == 0
-    assert f"_CHANNELFIT_COMPLETE={shell}_complete" in done.output
-    if program := shutil.which(shell):
-        (tmp_path / "script").write_text(done.output)
-        subprocess.run([program, "-n", tmp_path / "script"], check=True)
-
-
 # --- version and citation ------------------------------------------------------------------------
 
 
@@ -238,32 +217,3 @@ def test_the_citation_is_of_this_version_and_license() -> None:
     assert cited["license"] == "BSD-3-Clause"
     assert {"cff-version", "message", "title", "authors", "type"} <= set(cited)
     assert cited["title"] == TITLE
-
-
-def test_the_program_is_called_the_same_wherever_it_is_cited() -> None:
-    name, _, what = TITLE.partition(": ")
-    for told in (CITATION, program_cited("3.2", "2031"), str(channelfit.__doc__)):
-        assert told.startswith(name)
-        assert what in told
-    assert program_cited("3.2", "2031").startswith(f"{name}, version 3.2 (2031)")
-    assert program_cited("3.2", "").startswith(f"{name}, version 3.2 (n.d.)")
-    assert CITATION.startswith(f"{name} {channelfit.__version__}: ")
-    metadata = configparser.ConfigParser(interpolation=None)
-    metadata.read(ROOT / "setup.cfg", encoding="utf-8")
-    assert metadata["metadata"]["description"].lower() == what
-    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert f"site_description: {metadata['metadata']['description']}\n" in site
-
-
-def test_the_workflow_runs_the_same_lines_on_three_systems() -> None:
-    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
-    workflow = yaml.safe_load(text)
-    systems = workflow["jobs"]["test"]["strategy"]["matrix"]["os"]
-    assert {name.split("-")[0] for name in systems} == {"ubuntu", "macos", "windows"}
-    steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    install, _, tests = next(line for line in lines if "pytest -n auto" in line).partition("&&")
-    for command in (install, tests):
-        assert any(command.strip() in step for step in steps)
-    assert any("python -m build" in step for step in steps)
-    assert any("mkdocs build --strict" in step for step in steps)

@@ -1,17 +1,7 @@
 """A headless Chromium for tests of pages: what it complains of, asks for, and shows.
 
 The fixture `page` stands in `conftest.py`. Tests that use it are skipped, with the reason, where
-playwright or a Chromium is missing. The environment variable CHANNELFIT_CHROMIUM names the binary
-to use; without it, `chromium`, `chromium-browser` and `google-chrome` are looked for.
-
-    def test_a_page(page, tmp_path):
-        page.open(tmp_path / "report.html")
-        page.tab.get_by_label("Sweep").select_option("3")   # any of playwright's own methods
-        assert page.errors == []
-        assert page.requests_elsewhere() == []
-        assert page.violations() == []
-        page.look(width=NARROW, dark=True)
-        assert page.overflow() == 0
+playwright or a Chromium is missing; CHANNELFIT_CHROMIUM names another binary.
 """
 
 from __future__ import annotations
@@ -46,10 +36,7 @@ def binary() -> str:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A browser of playwright for as long as the block lasts; skips the test where there is none.
-
-    Playwright keeps an event loop running in this thread until the block ends.
-    """
+    """A browser of playwright for as long as the block lasts; the test is skipped without one."""
     api = pytest.importorskip(
         "playwright.sync_api", reason="pages are tested with playwright, which is not installed"
     )
@@ -95,9 +82,8 @@ class Page:
         self.errors.clear()
         self.requests.clear()
         self.look(width, dark)
-        self.tab.goto(
-            target.resolve().as_uri() if isinstance(target, Path) else target, wait_until=until
-        )
+        address = target.resolve().as_uri() if isinstance(target, Path) else target
+        self.tab.goto(address, wait_until=until)
         return self.tab
 
     def look(self, width: int = WIDE, dark: bool = False) -> None:
@@ -106,10 +92,7 @@ class Page:
         self.tab.emulate_media(color_scheme="dark" if dark else "light")
 
     def requests_elsewhere(self) -> list[str]:
-        """What was asked for beyond the file, or the server, that was opened.
-
-        Data and blobs that stand in the page itself are no requests to anybody.
-        """
+        """What was asked for beyond the file, or the server, that was opened."""
         here = urlsplit(self.tab.url)
 
         def own(url: str) -> bool:

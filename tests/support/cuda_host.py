@@ -1,8 +1,6 @@
 """CUDA C++ text compiled and run without a GPU, for the tests of generated kernels.
 
-`host_program` compiles the text with the system's C++ compiler and runs its kernels on NumPy
-arrays; `compile_with_nvrtc` compiles it as a device would. What the kernels may use, and what it
-means here, stands in ``cuda_host.hpp``.
+What the kernels may use, and what it means here, stands in ``cuda_host.hpp``.
 
 Stricter than a device: an array must have the type of the kernel's pointer and is surrounded by
 bytes that a kernel must not change (and that read as NaN), a scalar must have the type of its
@@ -109,18 +107,10 @@ class HostProgram:
         args: Sequence[Any],
         shared_bytes: int = 0,
     ) -> None:
-        """Run a kernel to its end.
+        """Run a kernel to its end; arrays are changed in place, None is a null pointer.
 
-        Arguments:
-            grid, block: blocks and threads, up to three numbers each.
-            args: C-contiguous arrays, changed in place (None, or `gpu.NULL` as on a device, is a
-                null pointer), and scalars:
-                NumPy scalars of exactly the parameter's type, Python numbers where CuPy would
-                pass them rightly.
-            shared_bytes: dynamic shared memory; each block finds it full of NaN.
-
-        Raises: TypeError, ValueError for arguments that do not fit the signature; KernelError
-        for a launch or a kernel that a device would not survive.
+        Each block finds its dynamic shared memory full of NaN. Raises: TypeError, ValueError for
+        arguments that do not fit the signature; KernelError for what a device would not survive.
         """
         if name not in self._bounds:
             raise KernelError(f'no kernel "{name}"; there are: {", ".join(self.kernels)}')
@@ -264,10 +254,7 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], library: Path, 
 
 @functools.cache
 def _precompiled_header(compiler: str, flags: tuple[str, ...]) -> Path:
-    """The header in a folder of its own in the cache, whose name tells all that decides.
-
-    Beside it stands what g++ has made of it, which spares a third of every compilation.
-    """
+    """The header in a folder of the cache, beside what g++ has made of it, which spares a third."""
     text = _HEADER.read_text()
     key = "\n".join((text, *flags, *_ALWAYS, *_OWN_SYMBOLS, compiler, _version(compiler)))
     folder = _CACHE / _hash(key)
@@ -283,11 +270,9 @@ def _precompiled_header(compiler: str, flags: tuple[str, ...]) -> Path:
 
 
 def _run(command: list[str], result: Path, source: str, text: str) -> None:
-    """Run the compiler; its result appears whole or not at all, whoever else makes the same.
-
-    A compiler that crashes is asked again: g++ maps a compiled header at an address that is not
-    always free, and then says that it has an internal error. What it says of a text stays said.
-    """
+    """Run the compiler; its result appears whole or not at all, whoever else makes the same."""
+    # it is asked again: g++ maps a compiled header at an address that is not always free, and
+    # then says that it has an internal error
     partial = result.with_name(f"{result.name}.{_mine()}.partial")
     for _ in range(_TRIES):
         run = subprocess.run(
@@ -333,11 +318,7 @@ class DeviceArray(np.ndarray):
 
 
 class HostCupy(types.ModuleType):
-    """Plays CuPy where there is no GPU: NumPy's functions, and kernels run by the host shim.
-
-    For tests, under "cupy" in `sys.modules`; `machine.gpu` then finds an H200. Arguments of
-    kernels must be such as CuPy takes: no array of the host and no None among them.
-    """
+    """Plays CuPy, an H200 with it: NumPy's functions, and kernels run by the host shim."""
 
     __version__ = "14.2.0"
     ndarray = DeviceArray
@@ -508,11 +489,7 @@ class _Function:
 def compile_with_nvrtc(
     text: str, architecture: str = "sm_90", options: Sequence[str] = ("-std=c++17",)
 ) -> str:
-    """Compile to machine code as CuPy would have it compiled; needs no GPU.
-
-    Returns: the compiler's log; with the option ``--ptxas-options=-v`` it tells registers and
-    spills. Skips the test where NVRTC is not installed. Raises: CompileError.
-    """
+    """The compiler's log of a text, compiled as CuPy would have it; needs no GPU, but NVRTC."""
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
     encoded = text.encode()

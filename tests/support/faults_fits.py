@@ -1,7 +1,4 @@
-"""A fit in a process of its own, what it left behind, and what is looked at in that.
-
-These are the parts from which the faults of `faults.py` and `faults_resumed.py` are made.
-"""
+"""A fit in a process of its own, what it left behind, and what `faults.py` looks at in that."""
 
 from __future__ import annotations
 
@@ -63,11 +60,7 @@ def want(holds: object, otherwise: str) -> None:
 
 @dataclass
 class Place:
-    """A folder for one case, with a cache in it.
-
-    environment: variables beside this process's own; None takes one away. before: called in the
-    child before it begins.
-    """
+    """A folder for one case, with a cache in it. environment: None takes a variable away."""
 
     folder: Path
     environment: dict[str, str | None] = field(default_factory=dict)

@@ -7,7 +7,6 @@ namespace of functions; what it imports of other kernel modules is turned in the
 from __future__ import annotations
 
 import ast
-import math
 import re
 import struct
 from functools import cache
@@ -73,10 +72,6 @@ def _namespace(text: str, compiled: Any, primitives: dict[str, Any]) -> dict[str
         if name not in primitives:
             space[name] = compiled(space[name])
     return space
-
-
-def _floor(x: float) -> float:
-    return x if x != x else float(math.floor(x))
 
 
 _PRIMITIVES = {

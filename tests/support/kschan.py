@@ -18,13 +18,7 @@ from channelfit.scoring.neuron.oracle import CLAMP, TOLERANCE, Array, NeuronOrac
 
 
 class KSChanOracle(NeuronOracle):
-    """A scheme built with NEURON's Channel Builder (KSChan), from which no NMODL is made at all.
-
-    A KSChan knows rates ``a exp(k v)`` only (and three other forms).
-
-    Raises:
-        InputError: the model is not one scheme.
-    """
+    """A scheme built with NEURON's Channel Builder, which knows rates ``a exp(k v)``."""
 
     _tolerance = TOLERANCE  # for all, since its states take no scale: long sines may stall
 

@@ -56,13 +56,7 @@ _NAMED = re.compile(r"# ([\w.-]+\.(?:yaml|py))\b")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page.
-
-    Attributes:
-        language: what stands behind its fence; empty where nothing does.
-        marker: the text of an HTML comment in the line above it, if there is one.
-        name: the file that it is saved as; empty where its first line names none.
-    """
+    """A fenced block of a page; marker: the text of an HTML comment in the line above it."""
 
     page: Path
     line: int

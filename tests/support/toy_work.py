@@ -19,13 +19,10 @@ from channelfit.scoring.machine.threads import usable_cores
 
 @dataclass(frozen=True)
 class Toy:
-    """Draws numbers by the number of a piece.
+    """Draws numbers by the number of a piece; each one that is begun leaves a line in a folder.
 
-    Attributes:
-        seconds: how long a piece takes.
-        folder: where each piece that is begun leaves a line: its number and the process.
-        faults: by the number of a piece, what happens to the process that does it first:
-            "killed" or "stopped"; or "refused", "broken", "deadly" each time.
+    faults: by number, what happens to the process that does it first, "killed" or "stopped", or
+    each time, "refused", "broken" or "deadly".
     """
 
     seconds: float = 0.0
