@@ -167,14 +167,6 @@ def test_everything_the_language_has(dtype):
         np.testing.assert_allclose(found, truth, **close)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
-def test_the_text_does_not_grow_with_the_dimension(target):
-    few, many = (
-        len(FunctionSource(shipped("griewank", n), "float64", target).text) for n in (10, 60_000)
-    )
-    assert many - few < 100
-
-
 @pytest.mark.parametrize(("name", "dtype"), [("elliptic", "float32"), ("network", "float64")])
 def test_the_text_compiles_for_a_device(name, dtype):
     cuda_host.compile_with_nvrtc(FunctionSource(shipped(name), dtype, "cuda").text)
@@ -187,26 +179,15 @@ SCOPE = Scope({"x": (5,), "a": ()}, {"n": 5})
     ("text", "told"),
     [
         ("x", "write x[i]"),
-        ("x[0]", "goes from 1 to 5"),
         ("sum(x[i + 1], i, 1, n)", "index 6 lies outside"),
-        ("sum(x[n - i], i, 1, n)", "index 0 lies outside"),
         ("x[i]", "unknown size or index"),
-        ("x[a]", "unknown size or index"),
-        ("x[1.5]", "cannot be an index"),
         ("x[1, 2]", "takes 1 index"),
-        ("a[1]", "takes 0 indices"),
         ("sum(x[i], x, 1, n)", "already has a meaning"),
-        ("sum(x[i])", "write sum(x[i], i, 1, n)"),
-        ("sum(sum(x[i], i, 1, n), i, 1, n)", "already has a meaning"),
         ("sum(x[i*i], i, 1, 2)", "index times an index"),
         ("sum(sum(1, i, 1, 9999), j, 1, 9999)", "terms in all"),
-        ("x[10**9]", "cannot be an index"),
         ("x[99999999999]", "cannot be an index"),
         ("v + 1", 'unknown name "v"'),
-        ("x.real[1]", "only a name has elements"),
         ("[1, 2][0]", "only a name has elements"),
-        ("x[1:2]", "unexpected character"),
-        ("cos(1, 2)", "takes 1 argument"),
         ("__import__('os')", "unexpected character"),
     ],
 )
@@ -239,21 +220,14 @@ def changed(key, value):
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("sizes.n", 0, "sizes.n"),
         ("sizes.n", 10**9, "sizes.n"),
-        ("sizes.sum", 3, "already has a meaning"),
         ("parameters.n", {"range": [0, 1]}, "already has a meaning"),
-        ("parameters.x", {"size": "k", "range": [0, 1]}, "parameters.x.size"),
         ("parameters.x", {"size": 4, "range": [1, 0]}, "parameters.x.range"),
-        ("parameters.x", {"size": 4, "range": [-1e308, 1e308]}, "x.range: both ends must be"),
         ("parameters.x", {"size": 4, "range": [0, 1], "scale": "log"}, "above 0"),
         ("parameters.x", {"size": 4, "range": [0, 1], "value": [1, 2]}, "4 finite numbers"),
-        ("parameters.x", {"size": 4, "rnge": [0, 1]}, "did you mean range"),
         ("definitions.k[i, 2, n]", "1", "begin at 1"),
-        ("definitions.k[i]", "1", "a name such as"),
         ("definitions.k", "later", 'unknown name "later"'),
         ("data", {"file": "a.csv"}, "data belong to outputs"),
-        ("costs", "1", "did you mean cost"),
         ("outputs", {"y": "1"}, "either cost, or outputs"),
     ],
 )

@@ -8,8 +8,6 @@ from functools import partial
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, ChannelModel
@@ -372,15 +370,6 @@ def test_two_states_relax_exponentially(backend: str) -> None:
     assert current == pytest.approx(g * is_open * (volts + 100), rel=1e-12)
 
 
-@BOTH
-def test_one_state_is_a_constant_conductance(backend: str) -> None:
-    scorer = make_scorer(simulated("leak", *PROTOCOLS.values()), backend)
-    parameters = np.array([[2.0, 3.0], [10.0, -5.0]])
-    for protocol, current in zip(PROTOCOLS.values(), scorer.simulate(parameters), strict=True):
-        expected = parameters[0] * (protocol.command()[..., None] - parameters[1])
-        assert current == pytest.approx(expected, rel=1e-12, abs=1e-10, nan_ok=True)
-
-
 def rates_at(model: ChannelModel, values: np.ndarray, v: float) -> list[np.ndarray]:
     """Generator of every chain at one voltage, put together without any backend."""
     scope: dict[str, object] = {**dict(zip(model.parameter_names, values, strict=True)), "v": v}
@@ -438,15 +427,6 @@ def test_an_irreversible_cycle_against_a_general_solver(backend: str) -> None:
     truth = solved(model, values, protocol)
     current = make_scorer(simulated("cycle", protocol), backend).simulate(values[:, None])[0]
     assert np.abs(current[0, :, 0] - truth).max() / np.abs(truth).max() < 1e-8
-
-
-@BOTH
-def test_states_that_are_left_never(backend: str) -> None:
-    """C is left at 1e-30 /ms: at rest everything is there, and nothing underflows."""
-    values = np.array([1.0, 2.0, 1e-30, 1e-30, 1e-30, 1e-30, 0.0, 3.0])
-    protocol = PROTOCOLS["steps"]
-    current = make_scorer(simulated("cycle", protocol), backend).simulate(values[:, None])[0]
-    assert current[..., 0] == pytest.approx(3.0 * (protocol.command() + 80), rel=1e-14)
 
 
 def test_steady_state_against_fractions() -> None:
@@ -535,30 +515,6 @@ def test_the_integrator_is_of_order_four(name: str, backend: str) -> None:
     assert np.all(np.abs(orders - 4) < 0.2), orders
 
 
-def test_refine_converges_at_the_same_order() -> None:
-    problem = simulated("cycle", sampled_ramp(16.0))
-    traces = [
-        ReferenceScorer(problem, refine=r).simulate(GENTLE[:, None])[0] for r in (1, 2, 4, 32)
-    ]
-    errors = [np.abs(t - traces[-1]).max() for t in traces[:-1]]
-    orders = np.log2(np.array(errors[:-1]) / errors[1:])
-    assert np.all(np.abs(orders - 4) < 0.2), orders
-
-
-@BOTH
-def test_a_fast_gate_follows_the_voltage_without_lag(backend: str) -> None:
-    """At 40 relaxations a step or more a chain of two states is at its limit at every sample."""
-    model = model_named("model_a")
-    known = {"a12": 200.0, "z12": 0.05, "a21": 200.0, "z21": 0.05, "gmax": 2.0}
-    parameters = np.array([[known[name]] for name in model.parameter_names])
-    protocol = Protocol("ramp", -60.0, 0.1, ((Segment(0.0, 30.0, Ramp(-60.0, 20.0)),),))
-    current = make_scorer(simulated("model_a", protocol), backend).simulate(parameters)[0][0, :, 0]
-    v = protocol.command()[0]
-    limit = 2.0 * (v + 100.0) / (1.0 + np.exp(-2 * 0.05 * v))
-    # What is left is the physical lag: the limit moves 80/30 mV/ms, the gate follows in 1/400 ms.
-    assert np.abs(current - limit).max() < 3e-4 * limit.max()
-
-
 @pytest.mark.parametrize(
     "name",
     slow_but(
@@ -608,74 +564,6 @@ def test_gates_equal_their_expanded_scheme(name: str, held: bool) -> None:
 
 
 # --- properties ----------------------------------------------------------------------------------
-
-RATES = st.floats(-12, 4).map(lambda x: 10.0**x)
-
-
-@st.composite
-def random_schemes(draw: st.DrawFn) -> ChannelModel:
-    """Two to five states in a ring, one way or both, with chords."""
-    n = draw(st.integers(2, 5))
-    states = [f"S{k}" for k in range(n)]
-    pairs = {(k, (k + 1) % n) for k in range(n)}
-    others = [(i, j) for i in range(n) for j in range(n) if i != j]
-    pairs |= draw(st.sets(st.sampled_from(others)))
-    slopes = st.floats(-0.1, 0.1)
-    rates = {f"S{i} -> S{j}": f"{draw(RATES)!r}*exp({draw(slopes)!r}*v)" for i, j in sorted(pairs)}
-    open_states = draw(st.lists(st.sampled_from(states), min_size=1, unique=True))
-    return build_model(
-        {
-            "states": states,
-            "rates": rates,
-            "current": {"open": open_states, "conductance": "2 nS", "reversal": "-100 mV"},
-        },
-        None,
-    )
-
-
-@settings(max_examples=15, deadline=None)
-@given(random_schemes())
-def test_open_probability_stays_a_probability(model: ChannelModel) -> None:
-    protocols = [PROTOCOLS[k] for k in ("off the grid", "short segments", "recorded")]
-    problem = Problem(model, tuple(Experiment(p) for p in protocols))
-    currents = ReferenceScorer(problem).simulate(np.empty((0, 1)))
-    for protocol, current in zip(protocols, currents, strict=True):
-        share = current[..., 0] / (2.0 * (protocol.command() + 100))
-        assert np.nanmin(share) >= 0
-        assert np.nanmax(share) <= 1 + 1e-12
-
-
-@BOTH
-@settings(max_examples=8, deadline=None)
-@given(factor=st.floats(1e-6, 1e6), seed=st.integers(0, 99))
-def test_current_is_proportional_to_conductance(backend: str, factor: float, seed: int) -> None:
-    problem = simulated("model_b", PROTOCOLS["off the grid"])
-    parameters = candidates(problem.model, 2, seed)
-    more = parameters * np.where(np.arange(9) == 8, factor, 1.0)[:, None]
-    scorer = make_scorer(problem, backend)
-    expected = factor * scorer.simulate(parameters)[0]
-    assert scorer.simulate(more)[0] == pytest.approx(expected, rel=1e-12, nan_ok=True)
-
-
-@BOTH
-@settings(max_examples=8, deadline=None)
-@given(cut=st.floats(1.1, 6.9), on_grid=st.booleans())
-def test_a_segment_cut_in_two_gives_the_same_currents(
-    backend: str, cut: float, on_grid: bool
-) -> None:
-    """Held voltage anywhere, a ramp at a sample."""
-    cut = round(cut, 1) if on_grid else cut
-    held, v = Constant(25.0), -80.0 + 20.0 * (cut - 1.0)
-    ramps = Ramp(-80.0, v), Ramp(v, 40.0)
-    cuts = [(held, held, held)] + [(Ramp(-80.0, 40.0), *ramps)] * on_grid
-    first, rest = Segment(0.0, 1.0, Constant(-80.0)), Segment(7.0, 9.0, Constant(-40.0))
-    for all_at_once, *parts in cuts:
-        whole = (first, Segment(1.0, 7.0, all_at_once), rest)
-        halves = (first, Segment(1.0, cut, parts[0]), Segment(cut, 7.0, parts[1]), rest)
-        protocols = [Protocol("p", -80.0, 0.1, (sweep,)) for sweep in (whole, halves)]
-        values = model_named("na_hh").values()[:, None]
-        a, b = make_scorer(simulated("na_hh", *protocols), backend).simulate(values)
-        assert largest_error(b, a) < 1e-12
 
 
 # --- what is refused -----------------------------------------------------------------------------

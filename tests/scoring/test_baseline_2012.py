@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,19 +11,16 @@ import baseline_2012
 import numpy as np
 import pytest
 import sympy
-from baseline_2012 import Baseline2012, kernel_text, next_generation
+from baseline_2012 import Baseline2012, kernel_text
 from chains import chain_model, paper_protocols
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import exprel
 
 from channelfit.model.channel import ChannelModel
-from channelfit.model.model_file import build_model, load_model
+from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
+from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NOT_FINITE, OK
-from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
 from scoring import candidates, problem
 from support.cuda_host import HostCupy, compile_with_nvrtc, host_program
@@ -83,11 +79,6 @@ def both(model: ChannelModel, protocols: list[Protocol], **options: Any) -> tupl
     experiments = tuple(Experiment(p, recorded(p), 0.5 + k) for k, p in enumerate(protocols))
     problem = Problem(model, experiments)
     return Baseline2012(problem, compiled=OnHost, **options), make_scorer(problem, "reference")
-
-
-def largest_error(found: list[np.ndarray], truth: list[np.ndarray]) -> float:
-    worst = max(float(np.nanmax(np.abs(f - t))) for f, t in zip(found, truth, strict=True))
-    return worst / max(float(np.nanmax(np.abs(t))) for t in truth)
 
 
 def euler(problem: Problem, drawn: np.ndarray) -> np.ndarray:
@@ -157,38 +148,12 @@ def test_costs_of_shipped_schemes_are_those_of_euler_in_numpy(name: str) -> None
     np.testing.assert_allclose(design.score(drawn).cost, truth, rtol=2e-5)
 
 
-def test_the_error_is_that_of_forward_euler() -> None:
-    model, errors = shipped("model_b"), []
-    drawn = mild(model, 8)
-    for sampling in (0.02, 0.01, 0.005):
-        design, reference = both(model, [steps(sampling)])
-        errors.append(largest_error(design.simulate(drawn), reference.simulate(drawn)))
-    assert errors[0] / errors[1] == pytest.approx(2, rel=0.1)
-    assert errors[1] / errors[2] == pytest.approx(2, rel=0.1)
-    assert errors[2] < 1e-2
-
-
 def test_neither_block_nor_memory_changes_a_bit() -> None:
     model, drawn = shipped("model_c"), mild(shipped("model_c"), 50)
     truth = both(model, [steps(0.05)], threads=64)[0].score(drawn).cost
     for stored, threads in (("shared", 32), ("shared", 320), ("registers", 96)):
         other, _ = both(model, [steps(0.05)], threads=threads, stored=stored)
         np.testing.assert_array_equal(other.score(drawn).cost, truth)
-
-
-def test_constant_memory_takes_whole_sweeps_and_no_more_than_there_is() -> None:
-    """12,500 samples at once; of 5,000 a sweep three sweeps; of 80,000 what there is room for."""
-    model = chain_model(2)
-    wave = Experiment(load_protocol(ROOT / "protocols" / "herg_sine_wave.yaml"))
-    problems = problem(model, paper_protocols()), problem(model, paper_protocols(5000))
-    (once,), fine, long = (
-        Baseline2012(p, compiled=OnHost).loads for p in (*problems, Problem(model, (wave,)))
-    )
-    assert len(once.parts) == 25
-    assert [len(load.parts) for load in fine] == [3] * 8 + [1]
-    assert all(part.begins and part.ends for load in fine for part in load.parts)
-    assert sum(part.n for load in long for part in load.parts) == 80_000
-    assert max(len(load.values) for load in (once, *fine, *long)) <= 64 * 1024 // 4
 
 
 def test_sweeps_longer_than_constant_memory_go_on_where_they_were(
@@ -219,38 +184,6 @@ def test_stiff_candidates_cost_inf_and_leave_their_neighbors_alone() -> None:
     np.testing.assert_array_equal(score.cost, np.where(failed, np.inf, alone))
 
 
-def test_voltage_that_moves_is_followed_from_sample_to_sample() -> None:
-    sines = {"offset": -30, "terms": [{"amplitude": 50, "omega": 0.3}]}
-    segments = [{"hold": 2}, {"ramp": [-80, 20], "for": 20}, {"sines": sines, "for": 30}]
-    waves = build_protocol({"holding": -80, "sampling": 0.02, "segments": segments}, None)
-    design, reference = both(shipped("herg_beattie"), [waves])
-    values = shipped("herg_beattie").values()[:, None]
-    assert largest_error(design.simulate(values), reference.simulate(values)) < 3e-3
-    np.testing.assert_allclose(design.score(values).cost, reference.score(values).cost, rtol=2e-3)
-
-
-def test_shared_memory_holds_what_a_step_needs() -> None:
-    design, _ = both(shipped("model_b"), [steps(0.1)])
-    assert design.thread_bytes == 4 * 11  # 7 entries of Q, 3 occupancies, 1 to make it odd
-    nine, _ = both(chain_model(9), [steps(0.1)], threads=1024)
-    assert nine.thread_bytes == 4 * 35
-    assert nine.threads == 320
-    assert nine.shared_bytes <= baseline_2012.SHARED_BYTES
-    assert "&smem[" not in kernel_text(shipped("model_b"), "registers")
-
-
-def test_what_the_design_cannot_score() -> None:
-    document = {
-        "states": ["A", "B"],
-        "rates": {"A -> B": "1", "B -> A": "1"},
-        "current": {"open": {"A": 0.5, "B": 1.0}, "conductance": "1 nS", "reversal": "0 mV"},
-    }
-    with pytest.raises(InputError, match="open and closed"):
-        kernel_text(build_model(document, None))
-    with pytest.raises(InputError, match="starts every sweep from rest"):
-        both(shipped("model_b"), [replace(steps(0.1), carry_over=True)])
-
-
 @pytest.mark.parametrize(
     ("n_states", "stored"), [(3, "shared"), (6, "registers"), (9, "shared"), (9, "registers")]
 )
@@ -268,26 +201,6 @@ def test_nvrtc_takes_the_text(keep: str) -> None:
     text = kernel_text(shipped("na_hh"), keep=keep)
     assert "error" not in compile_with_nvrtc(text)
     assert "double" not in text
-
-
-@settings(max_examples=25)
-@given(st.integers(1, 60), st.integers(1, 9), st.floats(0, 1), st.floats(0, 1), st.integers(0, 99))
-def test_a_generation_keeps_the_best_and_stays_in_range(
-    n: int, n_parameters: int, crossover: float, mutation: float, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    lower, upper = np.arange(n_parameters) - 3.0, np.arange(n_parameters) + 1.0
-    population = rng.uniform(lower, upper, (n, n_parameters))
-    cost = rng.choice([1.0, 2.0, np.inf], n)
-    children = next_generation(population, cost, lower, upper, rng, crossover, mutation)
-    assert children.shape == population.shape
-    np.testing.assert_array_equal(children[0], population[np.argmin(cost)])
-    assert ((children >= lower) & (children <= upper)).all()
-    if mutation == 0:  # every value comes from a parent, at its place
-        assert all(np.isin(children[:, i], population[:, i]).all() for i in range(n_parameters))
-    if mutation == crossover == 0:
-        parents = {tuple(row) for row in population}
-        assert {tuple(row) for row in children} <= parents
 
 
 def test_the_device_gets_the_same_calls(monkeypatch: pytest.MonkeyPatch) -> None:

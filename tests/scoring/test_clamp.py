@@ -30,7 +30,7 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.scoring.clamp import ClampScorer
 from channelfit.scoring.kernels.clamp_cuda import ClampCudaSource
-from channelfit.scoring.layout.clamp_grid import BEGIN, LENGTH, LEVELS, grid
+from channelfit.scoring.layout.clamp_grid import LEVELS
 from channelfit.scoring.layout.low_pass import bessel_poles, modes, step_tables
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.membrane import membrane_potentials
@@ -38,7 +38,7 @@ from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.reference_clamp import ClampReference
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import simulate_surrogate
-from support.cuda_host import HostCupy, compile_with_nvrtc
+from support.cuda_host import compile_with_nvrtc
 from support.places import ROOT
 from support.schemes import model_named
 from support.truths import slow_but
@@ -406,17 +406,6 @@ def test_candidates_without_a_current_have_failed_and_say_why() -> None:
 # --- mesh and filter -----------------------------------------------------------------------------
 
 
-def test_steps_follow_each_other_and_begin_small_behind_a_jump() -> None:
-    made = grid([moving()], [None], [None], 0)
-    for row in made.sweeps:
-        steps = made.steps[row[1] : row[1] + row[2]]
-        np.testing.assert_allclose(
-            steps[1:, BEGIN], (steps[:, BEGIN] + steps[:, LENGTH])[:-1], atol=1e-9
-        )
-    assert (made.steps[made.jumped > 0, LENGTH] <= 2e-6).all()
-    assert made.jumped.sum() == 5
-
-
 def test_the_poles_are_those_of_scipy() -> None:
     for n in range(1, 11):
         _, poles, _ = signal.bessel(n, 1.0, analog=True, norm="mag", output="zpk")
@@ -487,26 +476,17 @@ def test_quantities_have_units_and_expressions_name_parameters() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"series_resistance": "5 mV"}, 'clamp.series_resistance: unit "mV" is a voltage'),
         ({"series_resistance": -1}, "clamp.series_resistance: 0 or more was expected, not -1"),
         ({"series_resistance": "lag"}, "lag is in ms, but this is a resistance"),
-        ({"series_resistance": "2*v"}, "depends on v"),
-        ({"series_resistance": "unknown"}, "unknown"),
-        ({"series_resistance": "leak_reversal"}, "leak_reversal is in mV"),
         ({"series_resistance": 5, "compensation": 1.5}, "0 to 1 was expected, not 1.5"),
         ({"series_resistance": 5, "compensation": {"prediction": 1}}, "0 to 0.99 was expected"),
         ({"compensation": 0.5}, "changes nothing without a series_resistance"),
         ({"series_resistance": 5, "compensation": {"prediction": 0.5}}, "membrane_capacitance"),
         ({"membrane_capacitance": 20}, "charged by an infinite current"),
-        ({"pipette_capacitance": 3}, "add compensation: {lag: 10 us}"),
-        ({"cancellation": 1}, "no capacitance to cancel"),
-        ({"leak": {"reversal": 0}}, '"conductance" is missing'),
         (
             {"lowpass": {"poles": 11, "cutoff": 5}},
             "a whole number, from 1 to 10, was expected, not 11",
         ),
-        ({"lowpass": {"cutoff": 0}}, "a frequency above 0 was expected"),
-        ({"resistance": 5}, 'unknown key "resistance"'),
     ],
 )
 def test_what_no_amplifier_does_is_refused(keys: dict[str, Any], said: str) -> None:
@@ -566,19 +546,6 @@ def test_resistance_and_delay_are_fitted_and_the_fit_saved(tmp_path: Path) -> No
     for fitted in (found, file):
         with pytest.warns(InputWarning, match="under an ideal clamp"):
             cf.simulate(fitted, STEP)
-
-
-@pytest.mark.integration
-def test_a_search_that_lives_on_a_gpu_works_with_a_clamp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    file = written(tmp_path, "optimizer: {name: genetic, population: 12}")
-    file.write_text(file.read_text().replace("stop: {seconds: 30}", "stop: {generations: 2}"))
-    out = ["--out", str(tmp_path / "out"), "--backend", "cuda"]
-    run = CliRunner().invoke(main, ["optimize", str(file), *out])
-    assert run.exit_code == 0, run.output
-    assert "clampSweeps" in (tmp_path / "out" / "source.cu").read_text()
 
 
 def test_a_delay_of_an_experiment_may_be_a_parameter(tmp_path: Path) -> None:

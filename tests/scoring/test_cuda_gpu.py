@@ -19,13 +19,10 @@ from support.places import ROOT
 from support.schemes import (
     candidates,
     largest_error,
-    model_named,
     scored,
 )
 
 pytestmark = pytest.mark.gpu
-
-TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,25 +68,6 @@ def test_a_score_does_not_wait_for_the_device(cp: Any) -> None:
     assert np.isfinite(score.cost.get()).all()
 
 
-def test_a_list_on_the_device(cp: Any) -> None:
-    problem = scored("model_b")
-    parameters = many(problem, 5000)
-    scorer = CudaScorer(problem, "float32", path="stepping")
-    truth = scorer.rescore(parameters).cost
-    listed = np.random.default_rng(1).permutation(5000).astype(np.int32)
-    on_device, stepping = cp.asarray(parameters), CudaScorer(problem, path="stepping").stepping
-    for count in (0, 1, 33, 5000):
-        cost, status = cp.full(5000, -1.0), cp.full(5000, 7, dtype=np.int8)
-        n_listed = cp.asarray([count], dtype=np.int32)
-        following = cp.asarray([3], dtype=np.int32)
-        stepping.score_listed(on_device, cost, status, cp.asarray(listed), n_listed, following)
-        assert following.get().tolist() == [0]
-        some, others = listed[:count], listed[count:]
-        assert cost.get()[some] == pytest.approx(truth[some], rel=1e-12)
-        assert (cost.get()[others] == -1).all()
-        assert (status.get()[others] == 7).all()
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-8), ("float32", 1e-3)])
 def test_the_whole_sine_wave(dtype: str, tolerance: float) -> None:
     """80,000 samples, 35,000 of them varying; the cpu backend as the truth."""
@@ -117,7 +95,3 @@ def test_more_candidates_than_one_launch_takes(cp: Any) -> None:
     expected = scorer.score(np.array([[1.0, 2.0], [1.0, 10.0]])).cost
     assert cost[:-1].min() == cost[:-1].max()
     assert cost[[0, -1]].get() == pytest.approx(expected, rel=1e-12)
-
-
-def test_auto_takes_the_gpu() -> None:
-    assert make_scorer(Problem(model_named("leak"), scored("leak").experiments)).backend == "cuda"

@@ -24,14 +24,12 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import Linearization
 from support.cuda_host import compile_with_nvrtc
-from support.differences import by_differences, errors, on_the_grid, stairs
+from support.differences import errors, on_the_grid, stairs
 from support.schemes import (
-    PROTOCOLS,
     SHIPPED,
     candidates,
     from_yaml,
     model_named,
-    random_scheme,
     recording_of,
     scored,
 )
@@ -77,16 +75,6 @@ def test_derivatives_equal_those_of_the_cpu_backend(name: str, device: str) -> N
         some.n_jobs = n_jobs
         arrays = some.linearize(gpu.cupy().asarray(parameters))
         assert max(errors(Linearization(*(a.get() for a in arrays)), truth)) < 1e-8
-
-
-@pytest.mark.parametrize("name", slow_but(["herg_beattie"], ["model_b", "herg_beattie", "cycle"]))
-def test_derivatives_equal_differences_of_the_reference(name: str, device: str) -> None:
-    keys = ("steps", "off the grid", "short segments", "sines")
-    problem = problem_of(model_named(name), *(PROTOCOLS[key] for key in keys))
-    parameters = candidates(problem.model, 2, seed=2)
-    parameters[:, 1:] = 0.8 * parameters[:, :1] + 0.2 * parameters[:, 1:]  # nothing absurd
-    test = CudaScorer(problem).linearize(parameters)
-    assert max(errors(test, by_differences(problem, parameters))) < 1e-6
 
 
 @pytest.mark.parametrize("name", slow_but(["na_hh"], EVERY))
@@ -137,22 +125,6 @@ def test_only_ends_of_runs_count(device: str) -> None:
     test = CudaScorer(problem).linearize(parameters)
     # some parameters are nearly forgotten by then: what is left of their derivatives has few digits
     assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-6
-
-
-def test_nothing_but_one_sample(device: str) -> None:
-    protocol = PROTOCOLS["one sample"]
-    problem = problem_of(model_named("model_b"), protocol)
-    parameters = candidates(problem.model, 3)
-    test = CudaScorer(problem).linearize(parameters)
-    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-8
-
-
-def test_sixteen_states_with_loops(device: str) -> None:
-    keys = ("steps", "ramp", "off the grid")
-    problem = problem_of(random_scheme(16, 16), *(PROTOCOLS[key] for key in keys))
-    parameters = np.array([[1.0, 0.1, 10.0]])
-    test = CudaScorer(problem).linearize(parameters)
-    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-8
 
 
 # --- every function of the expressions -----------------------------------------------------------
@@ -277,12 +249,3 @@ def test_thousands_at_once_on_a_gpu(name: str) -> None:
 
 
 # --- the text ------------------------------------------------------------------------------------
-
-
-def test_the_text_can_be_read_and_compiles_as_it_is_shown() -> None:
-    source = CudaTangentSource(model_named("model_b"))
-    for word in ("model_b", "createQmat", "initStateProbs", "traceTangents", "C1 -> C2"):
-        assert word in source.text
-    assert source.text == CudaTangentSource(model_named("model_b")).text
-    assert source.hash != CudaTangentSource(model_named("model_b"), 1).hash
-    assert "error" not in compile_with_nvrtc(source.text)

@@ -14,12 +14,10 @@ import pytest
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
-from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.kernels.cuda_source import CudaSource
-from channelfit.scoring.kernels.cuda_walk import SWEEP
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.reference import ReferenceScorer
@@ -88,19 +86,6 @@ def test_many_states_with_loops(n: int, dtype: str) -> None:
     keys = ("steps", "ramp", "off the grid")
     experiments = [Experiment(PROTOCOLS[k], recording_of(PROTOCOLS[k], 3)) for k in keys]
     agree(Problem(random_scheme(n, n), tuple(experiments)), np.array([[1.0, 0.1, 10.0]]), dtype)
-
-
-def test_nothing_but_one_sample() -> None:
-    """Alone in its sweep, before a step, and as all that has a weight."""
-    one = Protocol("one", -80.0, 1.0, ((Segment(0.0, 0.5, Constant(10.0)),),))
-    last = from_yaml(segments=[{"hold": 1}, {"step": 20, "for": 2}])
-    recording = recording_of(last, 1)
-    weight = np.zeros_like(recording.weight)
-    weight[:, -1] = 2.0
-    only = Recording(recording.time_ms, recording.current_pA, weight)
-    model = model_named("model_b")
-    for experiment in (Experiment(one, recording_of(one, 2)), Experiment(last, only)):
-        agree(Problem(model, (experiment,)), candidates(model, 3))
 
 
 def test_every_length_of_a_run() -> None:
@@ -192,16 +177,6 @@ def test_nvrtc_accepts_the_text(name: str, dtype: str) -> None:
     assert "error" not in log
 
 
-def test_the_text_can_be_read_and_compiles_as_it_is_shown() -> None:
-    text = CudaSource(model_named("model_b"), "float32").text
-    for word in ("model_b", "createQmat", "initStateProbs", "runSweep", "C1 -> C2"):
-        assert word in text
-    assert text == CudaSource(model_named("model_b"), "float32").text
-    hashes = {CudaSource(model_named("model_b"), dtype).hash for dtype in ("float32", "float64")}
-    assert len(hashes) == 2
-    assert "error" not in compile_with_nvrtc(text)
-
-
 def test_names_of_the_users_stay_what_they_are() -> None:
     """Words of the language, and of the generated code, as names of states and parameters."""
     document = {
@@ -272,21 +247,6 @@ def test_arrays_come_back_as_they_were_given(device: Device) -> None:
         assert np.array_equal(score.status, truth.status)
 
 
-def test_chunks_do_not_show(device: Device) -> None:
-    problem = few("na_hh")
-    parameters = candidates(problem.model, N_CANDIDATES)
-    scorer, whole = CudaScorer(problem, "float32"), CudaScorer(problem, "float32")
-    scorer.chunk = 8
-    scorer.stepping.n_jobs = whole.stepping.n_jobs = 2
-    costs = whole.score(parameters).cost
-    device.launches.clear()
-    assert np.array_equal(scorer.score(parameters).cost, costs)
-    assert np.array_equal(scorer.score(device.asarray(parameters)).cost, costs)
-    assert [name for name, _, _ in device.launches].count(SWEEP) == 6
-    for a, b in zip(scorer.simulate(parameters), whole.simulate(parameters), strict=True):
-        assert np.array_equal(a, b, equal_nan=True)
-
-
 def test_small_populations_become_many_jobs_and_large_ones_one(device: Device) -> None:
     problem = few("model_a")
     scorer = CudaScorer(problem, threads=32)
@@ -326,22 +286,3 @@ def test_a_list_of_the_scorer(
         assert (cost[order[count:]] == -1).all()
         assert (status[order[count:]] == 7).all()
     assert stepping.program(32, listed=True).walk.n_jobs == 32
-
-
-def test_what_can_be_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer = CudaScorer(few("model_a"))
-    [(kernel, threads)] = scorer.launch_choices()
-    assert kernel == SWEEP
-    assert max(threads) == 1024
-    assert all(t % 32 == 0 for t in threads)
-    monkeypatch.setattr(gpu, "timed", lambda call: (call(), 0.25)[1])
-    device.launches.clear()
-    parameters = candidates(scorer.problem.model, 3)
-    assert scorer.timed_score(parameters, {SWEEP: 96}, {SWEEP: 2}) == 0.25
-    assert device.launches[0] == (SWEEP, (1, 2), (96,))
-    assert scorer.launch_occupancy(SWEEP, 256).fraction == 0.5
-    tuning.remember(scorer.source_hash, gpu.device().name, SWEEP, tuning.Launch(64))
-    again = CudaScorer(few("model_a"))
-    device.launches.clear()
-    again.score(parameters)
-    assert device.launches[0][2] == (64,)

@@ -7,12 +7,10 @@ import importlib
 import os
 import sys
 import threading
-import types
 
 import numpy as np
 import pytest
 
-from channelfit.front.commands import doctor
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from support.cuda_host import HostCupy
@@ -143,21 +141,6 @@ def test_machine_code_is_kept_in_our_cache_folder_unless_the_user_says_otherwise
 # What the device is
 
 
-def test_the_device_is_described(fake):
-    assert gpu.is_available()
-    found = gpu.device()
-    assert (found.name, found.compute_capability) == ("NVIDIA H200", (9, 0))
-    assert (found.n_multiprocessors, found.threads_per_multiprocessor) == (132, 2048)
-    assert (found.memory_free, found.memory_total) == (10**9, 150 * 10**9)
-    assert (found.shared_per_block, found.shared_per_multiprocessor) == (232448, 233472)
-    assert (found.registers_per_block, found.registers_per_multiprocessor) == (65536, 65536)
-    assert (found.driver_version, found.runtime_version) == ((12, 9), (13, 0))
-    assert not found.draws_the_screen
-    kernel = types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=1))
-    assert gpu.occupancy(kernel, 256) == gpu.Occupancy(5, 5 * 256 / 2048)
-    assert gpu.occupancy(kernel, 33) == gpu.Occupancy(5, 5 * 64 / 2048)  # whole warps
-
-
 # Errors in plain words
 
 
@@ -165,17 +148,11 @@ def test_the_device_is_described(fake):
     ("message", "words"),
     [
         ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", "smaller --population"),
-        ("cudaErrorMemoryAllocation: out of memory", "1,000 MB of 150,000 MB free"),
         ("Out of memory allocating 75,497,472 bytes (allocated so far: 0 bytes).", "75 MB asked"),
         ("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available", "too old or too new"),
-        ("cudaErrorNoKernelImageForDevice: no kernel image", "too old or too new"),
         ("CUDA_ERROR_LAUNCH_TIMEOUT: the launch timed out", "watchdog of the display"),
-        ("cudaErrorLaunchTimeout: the launch timed out", "smaller --chunk"),
         ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "a defect of channelfit"),
-        ("cudaErrorIllegalAddress: an illegal memory access", "please report it"),
         ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources", "fewer threads a block"),
-        ("CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the provided PTX", "update it"),
-        ("CUDA_ERROR_NOT_INITIALIZED: initialization error", "nvidia-smi"),
     ],
 )
 def test_errors_of_the_device_say_what_to_do(fake, message, words):
@@ -186,24 +163,6 @@ def test_errors_of_the_device_say_what_to_do(fake, message, words):
         assert caught.value.__cause__ is error
         assert "\n" not in str(caught.value)
         assert "{" not in str(caught.value)
-
-
-def test_other_errors_pass_unchanged(fake):
-    for error in (
-        cuda_error("CUDA_ERROR_INVALID_VALUE: invalid argument"),
-        RuntimeError("CUDA_ERROR_OUT_OF_MEMORY, but told by another library"),
-        KeyboardInterrupt(),
-        InputError("as it was"),
-    ):
-        with pytest.raises(type(error)) as caught, gpu.gpu_errors():
-            raise error
-        assert caught.value is error
-
-
-def test_a_device_that_answers_nothing_any_more_still_gets_its_message(fake):
-    fake.cuda.runtime.memGetInfo = raising(cuda_error("cudaErrorIllegalAddress"))
-    with pytest.raises(InputError, match="cannot be told"), gpu.gpu_errors():
-        raise cuda_error("CUDA_ERROR_OUT_OF_MEMORY")
 
 
 def test_a_compiler_error_shows_the_lines_that_it_names(fake, tmp_path):
@@ -276,46 +235,7 @@ def test_a_gpu_older_than_the_compiler_is_refused(fake):
         gpu.compile_cuda("a")
 
 
-def test_a_kernel_that_does_not_exist(fake):
-    error = cuda_error("CUDA_ERROR_NOT_FOUND: named symbol not found")
-    module = gpu.CudaModule("a.cu", "", types.SimpleNamespace(get_function=raising(error)))
-    with pytest.raises(KeyError, match=r"a\.cu has no kernel"):
-        module.kernel("score")
-
-
 # What `channelfit doctor` makes of it
-
-
-def test_doctor_describes_the_gpu(fake):
-    fake.__version__ = "14.2.0"
-    rows = doctor.graphics()
-    assert all(row.usable for row in rows.values())
-    assert rows["CuPy"].state == "14.2.0, CUDA 13.0"
-    assert rows["driver"].state == "for CUDA up to 12.9"
-    assert rows["GPU"].state == "NVIDIA H200, architecture sm_90, 132 multiprocessors"
-    assert "1.0 of 150.0 GB free; 227 KB shared by a block, 65536 registers" in (
-        rows["memory"].state
-    )
-    assert "display" not in rows
-    fake.cuda.runtime.deviceGetAttribute = lambda *_: 1
-    assert "draws the screen" in doctor.graphics()["display"].state
-
-
-def test_doctor_says_what_is_missing_and_how_to_get_it(fake, monkeypatch):
-    fake.__version__ = "14.2.0"
-    fake.cuda.runtime.memGetInfo = raising(cuda_error("cudaErrorNoKernelImageForDevice"))
-    row = doctor.graphics()["GPU"]
-    assert not row.usable
-    assert "too old or too new" in row.state
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setattr("platform.system", lambda: "Linux")
-    row = doctor.graphics()["GPU"]
-    assert (row.usable, row.state) == (False, "CuPy is not installed")
-    assert row.remedy == 'pip install "channelfit[cuda]" (it installs cupy-cuda12x)'
-    monkeypatch.setattr("platform.system", lambda: "Darwin")
-    row = doctor.graphics()["GPU"]
-    assert row.remedy == ""
-    assert "macOS has no CUDA" in row.state
 
 
 # On a real device

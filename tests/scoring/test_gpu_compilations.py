@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from pathlib import Path
@@ -20,7 +19,6 @@ from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import DeviceArray, HostCupy
 from support.places import ROOT
-from support.truths import slow_but
 
 
 @pytest.fixture
@@ -89,15 +87,6 @@ def test_simulations_and_scores_of_any_size_take_few_programs(
     assert len(idle.cuda.nvrtc.texts) == programs
 
 
-def test_derivatives_of_any_number_of_candidates_take_one_program(idle: HostCupy) -> None:
-    problem = shipped("model_b")
-    scorer = make_scorer(problem, "cuda")
-    for n in (1, 5, 300):
-        scorer.linearize(np.repeat(problem.model.values()[:, None], n, axis=1))
-    heads = [re.findall(r"#define .*", text)[:6] for text in idle.cuda.nvrtc.texts]
-    assert len(heads) == 1, heads
-
-
 def test_only_a_doubted_candidate_waits_for_the_kernel_that_it_needs(
     device: HostCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,24 +123,6 @@ def test_only_a_doubted_candidate_waits_for_the_kernel_that_it_needs(
     for one in (scorer, again):
         assert np.array_equal(one.score(mixed).cost, cost)
     assert np.dtype(np.int32) not in asked
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    slow_but([("model_a", "float64")], [("herg_beattie", "float32"), ("model_a", "float64")]),
-)
-def test_one_program_for_both_gives_the_bits_of_two(
-    device: HostCupy, name: str, dtype: str
-) -> None:
-    problem = shipped(name)
-    parameters = problem.model.values()[:, None] * np.array([[1.0, 0.8, 1.3]])
-    both, apart = (CudaScorer(problem, dtype, path="stepping") for _ in range(2))
-    both.stepping.both = True
-    assert np.array_equal(both.score(parameters).cost, apart.score(parameters).cost)
-    for a, b in zip(both.simulate(parameters), apart.simulate(parameters), strict=True):
-        assert np.array_equal(a, b, equal_nan=True)
-    texts = device.cuda.nvrtc.texts
-    assert [text.count("#define TRACED 2\n") for text in texts] == [1, 0, 0]
 
 
 def test_what_is_being_compiled_is_not_compiled_twice(

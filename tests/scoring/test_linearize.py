@@ -18,11 +18,9 @@ from channelfit.model.singularities import remove_singularities
 from channelfit.model.terms import symbol
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
-from channelfit.problem.run_tree import NODES
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.scoring.cpu import CpuScorer
-from channelfit.scoring.kernels.derivatives import derivative, derivatives
-from channelfit.scoring.layout import ramp_collocation as collocation
+from channelfit.scoring.kernels.derivatives import derivative
 from channelfit.scoring.layout.held_compression import compression
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import Linearization, make_scorer
@@ -147,50 +145,6 @@ def test_what_pieces_cannot_follow_is_stepped() -> None:
     assert local.cost[1] == pytest.approx(truth.cost[1], rel=1e-9)
 
 
-def test_points_of_a_piece_know_polynomials() -> None:
-    c, t = collocation.points(), np.linspace(0, 1, 7)
-    for degree in range(collocation.DEGREE + 1):
-        assert collocation.between(t) @ c**degree == pytest.approx(t**degree, abs=1e-13)
-        slope = degree * c[1:] ** max(degree - 1, 0)
-        assert collocation.slopes() @ c**degree == pytest.approx(slope, abs=1e-10)
-        if degree < collocation.DEGREE - 1:
-            assert np.abs(collocation.tails() @ c**degree).max() < 1e-12
-    assert np.array_equal(collocation.between(c), np.eye(len(c)))
-
-
-@given(
-    h=st.floats(1e-3, 10),
-    n=st.integers(1, 3000),
-    slope=st.floats(-1, 1),
-    wave=st.floats(0, 5),
-    grade=st.sampled_from([0, 1]),
-)
-@settings(max_examples=25, deadline=None)
-def test_pieces_cover_a_smooth_command(
-    h: float, n: int, slope: float, wave: float, grade: int
-) -> None:
-    def command(step: np.ndarray) -> np.ndarray:
-        return np.asarray(-80 + slope * step + wave * np.sin(0.02 * step))
-
-    steps = np.arange(n)[:, None] + NODES
-    found = collocation.pieces(h, command(steps), NODES, grade)
-    if found is None:
-        return
-    edges, shown = found
-    assert edges[0] == 0
-    assert edges[-1] == pytest.approx(n * h, rel=1e-12)
-    assert (np.diff(edges) > 0).all()
-    times = edges[:-1, None] + np.diff(edges)[:, None] * collocation.points()
-    assert np.abs(shown - command(times / h)).max() < 1e-8
-    assert n >= collocation.STEPS_A_PIECE * len(shown)
-
-
-def test_a_command_with_a_kink_has_no_pieces() -> None:
-    steps = np.arange(2000)[:, None] + NODES
-    assert collocation.pieces(0.1, np.abs(steps - 777.3) / 10, NODES) is None
-    assert collocation.pieces(0.1, steps / 10, NODES) is not None
-
-
 def test_where_alpha_is_zero_over_zero(backend: str) -> None:
     """k_hh at exactly v = a2 - 65, and a hair beside it."""
     model = model_named("k_hh")
@@ -267,17 +221,6 @@ def test_failed_candidates_cost_inf_and_leave_their_neighbors_alone(backend: str
     assert local.gradient[:, 0] == pytest.approx(local.gradient[:, 4], rel=1e-12)
 
 
-def test_any_number_of_candidates_and_threads() -> None:
-    problem = problem_of(model_named("model_b"), LONG)
-    scorer = CpuScorer(problem)
-    parameters = candidates(problem.model, 3)
-    whole = scorer.linearize(parameters)
-    for scorer.n_threads, n in ((2, 0), (1, 1), (2, 3)):
-        some = scorer.linearize(parameters[:, :n])
-        assert np.array_equal(some.gradient, whole.gradient[:, :n])
-        assert some.curvature.shape == (len(parameters), len(parameters), n)
-
-
 # --- residuals ------------------------------------------------------------------------------------
 
 
@@ -349,19 +292,6 @@ def test_derivatives_of_every_function(text: str, a: float, b: float, v: float, 
     assert float(evaluate(slope, here)) == pytest.approx(float(differences[1]), rel=1e-4, abs=1e-5)
 
 
-def test_derivatives_go_through_definitions() -> None:
-    first = parse_expression("a*v", ["a", "v"])
-    second = parse_expression("first*first + b", ["first", "b"])
-    rate = parse_expression("second*exp(a)", ["second", "a"])
-    grown, (row,) = derivatives((("first", first), ("second", second)), [rate], ["a", "b"])
-    scope: dict[str, object] = {"a": 0.5, "b": 2.0, "v": 3.0}
-    for name, expression in grown:
-        scope[name] = evaluate(expression, scope)  # type: ignore[arg-type]
-    by_a, by_b = (float(evaluate(row[k], scope)) for k in range(2))  # type: ignore[arg-type]
-    assert by_b == pytest.approx(np.exp(0.5))
-    assert by_a == pytest.approx(np.exp(0.5) * (1.5**2 + 2 + 2 * 1.5 * 3))
-
-
 # --- compression ----------------------------------------------------------------------------------
 
 
@@ -387,14 +317,6 @@ def test_squares_of_exponentials_from_few_samples(n: int, oscillating: bool) -> 
     assert (gaps & (gaps - 1) == 0).all()
     assert (gaps > 0).all()
     assert (kept.points[0], kept.points[-1]) == (0, n - 1)
-
-
-def test_a_trace_of_the_space_leaves_nothing() -> None:
-    kept = compression(3000)
-    y = 2.0 - 3.0 * np.exp(-0.01 * np.arange(3000))
-    z, rest = kept.project(y)
-    assert rest < 1e-18 * np.sum(y**2)
-    assert np.abs(kept.matrix @ y[kept.points] - z).max() < 1e-10 * np.linalg.norm(y)
 
 
 @pytest.mark.parametrize("name", ["model_b", "herg_beattie"])

@@ -25,7 +25,7 @@ from channelfit.scoring.machine import machine_code
 from channelfit.scoring.machine.kernel_text import LoweringError, Source
 from channelfit.scoring.machine.machine_code import Callback, Kernel, generated
 from channelfit.search.plan import FitPlan
-from support.kernel_ways import plain, with_numba
+from support.kernel_ways import plain
 from support.places import MODELS
 from support.schemes import recording_of
 from support.truths import slow_but
@@ -166,19 +166,6 @@ def test_views_are_numpys(n, m):
     assert same(ours, theirs)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int32, np.int8, np.bool_])
-def test_arrays_of_every_type(dtype):
-    text = """
-def f(a, b):
-    for k in range(a.size):
-        b[k] = a[k]
-"""
-    a = np.array([0, 1, 5, 100]).astype(dtype)
-    b = np.zeros_like(a)
-    kernel(text)(a, b)
-    assert same(a, b)
-
-
 def test_a_stray_index_is_found_where_indices_are_checked_unless_a_condition_guards_it():
     text = "def f(a, n):\n    for k in range(n):\n        a[k] = 1.0\n"
     made = kernel(text, checked=True)
@@ -236,28 +223,17 @@ def test_kernels_call_kernels_that_are_given_to_them():
 @pytest.mark.parametrize(
     ("body", "what"),
     [
-        ("    x = {}\n", "Dict"),
-        ("    x = [1.0]\n", "List"),
         ("    import os\n", "Import"),
         ("    x = unknown\n", "unknown is not known"),
         ("    x = open(a)\n", "open is not known"),
-        ("    x = np.linalg\n", "not known|not part"),
-        ("    x = np.sum(a)\n", "np.sum"),
-        ("    x = a.T\n", ".T"),
         ("    x = a[-1]\n", "negative"),
-        ("    x = a[::2]\n", "step"),
         ("    x = a[0, 0]\n", "2 indices"),
-        ("    x = a + a\n", "arithmetic"),
         ("    x = a[0.5]\n", "whole number"),
         ("    x = 1.0\n    x = a\n", "x is f64 elsewhere"),
         ("    for k in a:\n        pass\n", "range"),
         ("    for k in range(3):\n        x = np.empty(3)\n", "outside loops"),
         ("    if a[0] > 0.0:\n        return 1.0\n", "ends with a return"),
-        ("    return a\n", "returned"),
-        ("    x = 'text'\n", "constant str"),
-        ("    x = g(a)\n", "g is not known"),
         ("    x, y = 1.0\n", "1 values for 2"),
-        ("    with a:\n        pass\n", "With"),
     ],
 )
 def test_what_is_not_of_the_language_is_refused_by_line(body, what):
@@ -318,10 +294,6 @@ def ways(fit: FitPlan, dtype: str) -> dict[str, Any]:
 QUICK = [(path, path.stem == "na_hh") for path in MODELS if path.stem in ("model_b", "na_hh")]
 
 
-def stem(path: Any) -> str:
-    return str(path.stem)
-
-
 @pytest.mark.parametrize(
     ("path", "moves"),
     slow_but(QUICK, product(MODELS, (False, True))),
@@ -345,24 +317,6 @@ def test_plain_python_gives_the_same_bits(path, moves, monkeypatch):
         for a, b in zip(ours, calls.results(), strict=True):
             assert same(a, b), way
         generated(source, name, checked=True)(*calls.arguments)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("path", MODELS, ids=stem)
-def test_numba_gives_the_same_bits(path, dtype, monkeypatch):
-    fit = load_plan(path)
-    calls = _Calls(monkeypatch)
-    for way, run in ways(fit, dtype).items():
-        run(candidates(fit, 16))
-        calls.run(*calls.arguments)  # arguments are changed after a call
-        ours = calls.results()
-        getattr(with_numba(calls.run.source.text), calls.run.name)(*calls.arguments)
-        for a, b in zip(ours, calls.results(), strict=True):
-            if a.dtype.kind == "f" and way == "modal":  # which sums are contracted may differ
-                np.testing.assert_allclose(a, b, rtol=1e-13)
-            else:
-                assert same(a, b), way
 
 
 # --- memory that is in pieces ---------------------------------------------------------------------

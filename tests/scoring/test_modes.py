@@ -27,11 +27,9 @@ from channelfit.scoring.kernels.detailed_balance import (
 from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import (
     DEGREE,
-    spectral_walk,
     transform_table,
-    voltage_varies,
 )
-from channelfit.scoring.machine.kernel_math import CELL_BITS, cellOf, decay, offsetInCell
+from channelfit.scoring.machine.kernel_math import CELL_BITS, decay
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import HostCupy, compile_with_nvrtc
@@ -179,14 +177,6 @@ def test_order_threads_and_neighbors_do_not_change_a_bit_on_the_cpu(path):
     assert np.array_equal(scorer.score(values).cost[others], cost[others])
 
 
-def test_rescoring_steps_in_double_precision():
-    problem = held("model_b")
-    values = candidates(problem.model, 3)
-    exact = make_scorer(problem, "cpu", path="stepping").score(values).cost
-    scorer = make_scorer(problem, "cpu", "float32", "modal")
-    assert np.array_equal(scorer.rescore(values).cost, exact)
-
-
 def test_the_cpu_chooses_modes_where_it_can():
     assert make_scorer(held("model_b"), "cpu").path == "closed-form"
     assert make_scorer(held("na_markov"), "cpu").path == "stepping"
@@ -197,15 +187,6 @@ def test_the_cpu_chooses_modes_where_it_can():
 @given(st.floats(0, 1e300))
 def test_decay_keeps_its_digits(x):
     assert decay(x) == pytest.approx(-np.expm1(-x), rel=1e-15, abs=0)
-
-
-@given(st.floats(0, 80), st.integers(0, 1300))
-def test_cells_of_bits_are_those_of_arithmetic(exponent, last):
-    y = max(1.0, 2.0**exponent)
-    octave = int(np.floor(np.log2(y)))
-    place = int((y / 2**octave - 1) * 2**CELL_BITS)
-    assert cellOf(y, last) == min(octave * 2**CELL_BITS + place, last)
-    assert offsetInCell(y) == y - 2**octave * (1 + (place + 0.5) / 2**CELL_BITS)
 
 
 @pytest.mark.parametrize("path", ["closed-form", "modal"])
@@ -393,20 +374,6 @@ def test_schemes_whose_rates_are_all_the_same(device, n, closed):
     score = make_scorer(problem, "cuda", path="closed-form").score(values)
     assert np.array_equal(score.status, exact.status)
     assert score.cost == pytest.approx(exact.cost, rel=1e-9)
-
-
-def test_walks_score_every_sample_once():
-    problem = held("model_a")
-    packed, squares = problem.scored, 0.0
-    for e in problem.experiments:
-        currents = np.nan_to_num(e.recording.current_pA)
-        squares += e.weight * np.nansum(e.recording.weight * currents**2)
-    for n_jobs in (1, 3, 64):
-        walk = spectral_walk(packed, n_jobs)
-        n, weight = walk.values[:-1, 0], walk.values[:-1, 2]
-        assert (n * weight).sum() == pytest.approx(packed.total_weight)
-        assert walk.data_squares + packed.constant == pytest.approx(squares)
-    assert not voltage_varies(packed)
 
 
 def test_the_text_compiles_for_a_device():

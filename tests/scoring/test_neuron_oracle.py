@@ -29,9 +29,8 @@ from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.neuron.comparison import compare, random_candidates
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
-from channelfit.scoring.neuron.oracle import IntegrationFailed, NeuronOracle, steady_state
+from channelfit.scoring.neuron.oracle import IntegrationFailed, NeuronOracle
 from channelfit.scoring.scorer import make_scorer
-from support.kschan import KSChanOracle
 from support.places import MECHANISMS, ROOT
 
 pytestmark = pytest.mark.integration
@@ -228,23 +227,6 @@ def test_mechanisms_written_by_hand_agree(neuron: Any, name: str) -> None:
         assert apart(oracle.simulate(STEPS, p), truth(RATES[name], p, STEPS)) < CLOSE
 
 
-@pytest.mark.parametrize("name", ["model_a", "model_b"])
-def test_a_kschan_agrees(neuron: Any, name: str) -> None:
-    channel = model(name)
-    oracle = KSChanOracle(channel)
-    p = channel.values() * np.append(np.linspace(0.8, 1.2, len(channel.parameters) - 1), 1)
-    assert apart(oracle.simulate(STEPS, p), truth(RATES[name], p, STEPS)) < CLOSE
-    assert apart(oracle.simulate(WAVES, p), truth(RATES[name], p, WAVES)) < CLOSE
-
-
-def test_a_kschan_refuses_what_it_cannot_hold(neuron: Any) -> None:
-    channel = model("k_hh")
-    with pytest.raises(InputError, match=r"a\*exp\(k\*v\)"):
-        KSChanOracle(channel).simulate(STEPS, channel.values())
-    with pytest.raises(InputError, match="gates"):
-        KSChanOracle(model("na_hh"))
-
-
 @pytest.mark.parametrize("file", [None, MOD / "k_hh.mod"])
 def test_rates_are_exact_at_and_about_the_singular_voltage(neuron: Any, file: Path | None) -> None:
     channel = model("k_hh")
@@ -284,24 +266,6 @@ def test_names_that_neuron_has_taken_compile_and_mean_the_parameters(neuron: Any
     assert len(set(nmodl_names(named).parameters.values())) == len(TAKEN)
     currents = [NeuronOracle(m).simulate(STEPS, m.values()) for m in (named, plain)]
     assert apart(*currents) < CLOSE
-
-
-def test_a_comparison_finds_the_worst_place_and_what_is_missing(neuron: Any) -> None:
-    channel = model("model_a")
-    oracle, p = NeuronOracle(channel), channel.values()
-    right = oracle.simulate(STEPS, p)
-
-    def wrong(parameters: np.ndarray) -> list[np.ndarray]:
-        traces = np.repeat(right[:, :, None], parameters.shape[1], axis=2)
-        traces[2, 30, -1] += 0.5 * np.nanmax(np.abs(right))
-        return [traces]
-
-    (worst,) = compare(oracle, [STEPS], wrong, np.column_stack([p, p]))
-    assert (worst.candidate, worst.sweep, worst.time_ms) == (1, 2, 15.0)
-    assert worst.relative_error == pytest.approx(0.5)
-    silent = np.full((*right.shape, 1), np.nan)
-    (worst,) = compare(oracle, [STEPS], lambda _: [silent], p)
-    assert worst.relative_error == np.inf
 
 
 # --- the protocol
@@ -360,14 +324,6 @@ def test_a_mechanism_that_does_not_compile_or_fit_is_told(neuron: Any, tmp_path:
 # --- where a sweep starts
 
 
-def test_the_steady_state_keeps_its_digits_however_slow_the_rates() -> None:
-    channel = model("model_c")
-    p = channel.values()
-    p[[0, 2]] *= 1e-18
-    found = np.array(list(steady_state(channel, p, -70.0).values()))
-    assert found == pytest.approx(at_rest(*exponential_rates(p, -70.0)), rel=1e-13)
-
-
 @pytest.mark.parametrize("name", ["model_b", "na_markov", "na_hh"])
 def test_the_mechanisms_own_initial_block_finds_the_steady_state(neuron: Any, name: str) -> None:
     channel = model(name)
@@ -377,13 +333,6 @@ def test_the_mechanisms_own_initial_block_finds_the_steady_state(neuron: Any, na
 
 
 # --- NEURON's fixed steps
-
-
-def test_fixed_steps_are_exact_for_gates_at_constant_voltage(neuron: Any) -> None:
-    channel = model("na_hh")
-    p = channel.values()
-    fixed = NeuronOracle(channel, method="fixed").simulate(STEPS, p)
-    assert apart(fixed, NeuronOracle(channel).simulate(STEPS, p)) < CLOSE
 
 
 @pytest.mark.parametrize(
@@ -453,16 +402,6 @@ def test_without_neuron_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(platform, "system", lambda: "Windows")
     with pytest.raises(NeuronUnavailable, match="installer"):
         mechanisms.neuron_hoc()
-
-
-def test_neurons_settings_are_put_back(neuron: Any) -> None:
-    solver = neuron.CVode()
-    neuron.dt, before = 0.0125, [s.name() for s in neuron.allsec()]
-    solver.atol(1e-3)
-    channel = model("model_a")
-    NeuronOracle(channel).simulate(STEPS, channel.values())
-    after = (neuron.dt, solver.atol(), bool(solver.active()), [s.name() for s in neuron.allsec()])
-    assert after == (0.0125, 1e-3, False, before)
 
 
 def test_ties_and_balanced_rates_mean_the_same_in_nmodl(neuron: Any) -> None:

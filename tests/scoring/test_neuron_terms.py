@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from channelfit.model.evaluation import evaluate
-from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.scoring.neuron.comparison import compare
 from channelfit.scoring.neuron.mechanisms import compile_mechanism
@@ -29,39 +27,6 @@ def test_currents_agree_with_neuron(neuron: Any, name: str) -> None:
         scorer = make_scorer(Problem(model, (Experiment(protocol),)), "cpu")
         (worst,) = compare(oracle, [protocol], scorer.simulate, candidates(model, 3))
         assert worst.relative_error < tolerance
-
-
-@pytest.mark.parametrize(("name", "valence"), [("calcium", 2), ("potassium", 1), ("chloride", -1)])
-def test_the_drive_is_neurons_ghk(neuron: Any, name: str, valence: int) -> None:
-    """NEURON's, in mA/cm2 for a permeability of 1 cm/s, is as many pA for 1 um3/ms."""
-    ion = {"valence": valence, "inside": "ci", "outside": "co"}
-    model = build_model(
-        {
-            "name": name,
-            "temperature": "37 degC",
-            "states": ["O"],
-            "current": {"open": ["O"], "permeability": "p", "ion": ion},
-            "parameters": {
-                "p": {"range": [0, 10], "unit": "um3/ms", "value": 1},
-                "ci": {"range": [0, 500], "unit": "mM", "value": 140},
-                "co": {"range": [0, 500], "unit": "mM", "value": 5},
-            },
-        },
-        None,
-    )
-    before = neuron.celsius
-    neuron.celsius = 37.0
-    try:
-        for inside, outside in ((140.0, 5.0), (1e-4, 2.0), (30.0, 120.0), (10.0, 0.0)):
-            for v in (-140.0, -60.0, -0.5, 0.0, 0.5, 25.0, 80.0):
-                given = {"v": v, "p": 1.0, "ci": inside, "co": outside, "celsius": 37.0}
-                ours = float(evaluate(model.terms[0].drive, given))
-                theirs = neuron.ghk(v, inside, outside, valence)
-                # within 1e-4 of 0/0 NEURON takes the tangent, which errs by 1e-9
-                scale = 96.5 * (inside + outside)
-                assert ours == pytest.approx(theirs, rel=1e-8, abs=1e-8 * scale)
-    finally:
-        neuron.celsius = before
 
 
 @pytest.mark.parametrize("name", ["calcium", "gates and leak"])

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import copy
-import io
 import sys
 
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-import channelfit as cf
 from channelfit.model.channel import FARADAY, GAS_CONSTANT
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.extreme_rates import failing, voltages_of
 from channelfit.problem.protocol import build_protocol
-from channelfit.problem.rate_bounds import rate_names
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
-from channelfit.results.report.description import describe
-from channelfit.results.report.terminal import PlainConsole
 from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.kernels.cuda_source import CudaSource
@@ -160,30 +154,6 @@ def test_a_permeability_per_area_is_that_of_the_whole_membrane() -> None:
     per_area["current"].pop("area")
     with pytest.raises(InputError, match="is a permeability per area and needs an area"):
         build_model(per_area, None)
-
-
-def test_a_rectified_current_is_the_formula() -> None:
-    model = model_of("rectified gates")
-    v = np.array([-120.0, -10.0, 35.0])
-    given = {"v": v, "g": 8.0, "low": 0.2, "slope": 15.0}
-    given["bend"] = evaluate(dict(model.definitions)["bend"], given)
-    wanted = 8 * (0.2 + 1 / (1 + np.exp(-(v + 10) / 15))) * (v + 90)
-    np.testing.assert_allclose(evaluate(model.terms[0].drive, given), wanted, rtol=1e-14)
-
-
-def test_the_sum_is_the_sum_of_its_terms() -> None:
-    model = model_of("sum of all")
-    parameters = candidates(model, 2)
-    problem = problem_of("sum of all", moving())
-    total = ReferenceScorer(problem).simulate(parameters)[0]
-    assert [term.name for term in model.terms] == ["kur", "to", "k", "leak"]
-    parts = []
-    for term in model.terms[:3]:
-        alone = Problem(model.alone(term), (Experiment(moving()),))
-        parts.append(ReferenceScorer(alone).simulate(parameters)[0])
-    gl, el = (parameters[model.parameter_names.index(name)] for name in ("gl", "el"))
-    parts.append(gl * (moving().command()[..., None] - el))
-    np.testing.assert_allclose(sum(parts), total, atol=1e-11 * np.abs(total).max())
 
 
 def test_a_scheme_times_a_gate_equals_the_scheme_of_all_pairs() -> None:
@@ -346,19 +316,6 @@ def test_parameters_in_which_a_sum_is_linear() -> None:
     assert build_model(unleaked, None).linear_parameters() == {"g": True, "el": False}
 
 
-def test_a_drive_that_is_not_finite_fails_and_is_told() -> None:
-    wild = document("rectified gates")
-    wild["definitions"]["bend"] = "low + exp(exp(-v/10)) + exp(-v/slope)"
-    model = build_model(wild, None)
-    problem = Problem(model, (Experiment(steps()),))
-    values = model.values()
-    for backend in ("reference", "cpu"):
-        current = make_scorer(problem, backend).simulate(values[:, None])[0]
-        assert np.isnan(current).all()
-    said = failing(model, values, voltages_of([steps()])) or ""
-    assert said.startswith("the drive of an open channel is not a number at -90 mV")
-
-
 # --- derivatives ---------------------------------------------------------------------------------
 
 
@@ -384,32 +341,3 @@ def test_smooth_ramps_are_linearized_in_pieces(bend: str) -> None:
 
 
 # --- the front door ------------------------------------------------------------------------------
-
-
-def test_a_model_of_several_currents_in_python() -> None:
-    given = document("sum of all")
-    model = cf.Model(**{key: value for key, value in given.items() if key != "name"})
-    assert repr(model) == (
-        "<Model model: states kur_C1, kur_C2, kur_O, to_C, to_O, to_I; gates to_h, k_m^3, k_r; "
-        "14 parameters>"
-    )
-    assert cf.Model.from_yaml(model.to_yaml()) == model
-    names = list(rate_names(model.channel))
-    assert names[:2] == ["kur_C1 -> kur_C2", "kur_C2 -> kur_C1"]
-    assert names[-2:] == ["k_m.alpha", "k_m.beta"]
-
-
-def test_what_is_shown_of_currents() -> None:
-    written = io.StringIO()
-    for name in ("sum of all", "calcium scheme"):
-        describe(model_of(name), PlainConsole(file=written, width=100))
-    shown = written.getvalue()
-    for line in (
-        "I = I_kur + I_to + I_k + I_leak",
-        "I_kur = g kur_O bend (v + 90)",
-        "I_to = 0.5*g to_O to_h (v + 80)",
-        "I_k = 2 k_m^3 k_r (v + 85)",
-        "I_leak = gl (v - el)",
-        "I = p O (1 - low) GHK(v, z = 2, ci mM inside, 2 mM outside)",
-    ):
-        assert f"  {line}\n" in shown

@@ -14,26 +14,13 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import channelfit as cf
 from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.reading import memory
-from channelfit.scoring.machine.threads import Team, side_by_side, single_threaded_blas
+from channelfit.scoring.machine.threads import Team, side_by_side
 from support.places import MODELS
 
 of_blas = pytest.mark.skipif(
     not any(pool["user_api"] == "blas" for pool in threadpool_info()),
     reason="this NumPy has a BLAS of which threadpoolctl knows nothing",
 )
-
-
-def threads() -> list[int]:
-    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-
-@of_blas
-def test_blas_has_one_thread_within_and_as_many_as_before_after():
-    with threadpool_limits(2, "blas"):
-        before = threads()
-        with single_threaded_blas():
-            assert set(threads()) == {1}
-        assert threads() == before
 
 
 @of_blas

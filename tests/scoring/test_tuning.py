@@ -14,11 +14,10 @@ from matplotlib.image import imread
 from channelfit.front import kinds
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
-from channelfit.results.report import plots
 from channelfit.scoring import scorer as backends
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
-from channelfit.scoring.machine.launch_tuning import Launch, Measured
+from channelfit.scoring.machine.launch_tuning import Launch
 from support.places import MODELS
 
 DEVICE = "NVIDIA H200"
@@ -107,30 +106,6 @@ def test_what_is_remembered_adds_up_and_outlives_damage(tmp_path):
     assert tuning.remembered("1", "x", "k") is None
     tuning.remember("1", "x", "k", Launch(32))
     assert tuning.remembered("1", "x", "k") == Launch(32)
-
-
-def test_a_cache_that_cannot_be_written_to_is_named(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path / "file"))
-    with (
-        pytest.warns(RuntimeWarning, match="cannot be used"),
-        pytest.raises(InputError, match="set CHANNELFIT_CACHE"),
-    ):
-        tuning.remember("1", "x", "k", Launch(32))
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_the_figure_is_drawn(rows, told, tmp_path):
-    if not told:
-        rows = [Measured(r.kernel, r.launch, r.seconds, math.nan) for r in rows if r.kernel == "a"]
-    figure = plots.launches_figure(rows, 1000, "model_b, float64, 1,000 candidates, NVIDIA H200")
-    plots.save(figure, tmp_path / "x.png")
-    assert imread(tmp_path / "x.png").shape[0] > 200
-    columns = 2 if told else 1
-    assert len(figure.axes) == columns * (2 if told else 1)
-    times = figure.axes[-columns].lines[0]
-    assert times.get_xdata().tolist() == [32, 64, 96, 128]
-    np.testing.assert_allclose(times.get_ydata(), [65e3, 33e3, 1e3, 33e3])
 
 
 def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
