@@ -148,14 +148,6 @@ def test_costs_of_shipped_schemes_are_those_of_euler_in_numpy(name: str) -> None
     np.testing.assert_allclose(design.score(drawn).cost, truth, rtol=2e-5)
 
 
-def test_neither_block_nor_memory_changes_a_bit() -> None:
-    model, drawn = shipped("model_c"), mild(shipped("model_c"), 50)
-    truth = both(model, [steps(0.05)], threads=64)[0].score(drawn).cost
-    for stored, threads in (("shared", 32), ("shared", 320), ("registers", 96)):
-        other, _ = both(model, [steps(0.05)], threads=threads, stored=stored)
-        np.testing.assert_array_equal(other.score(drawn).cost, truth)
-
-
 def test_sweeps_longer_than_constant_memory_go_on_where_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

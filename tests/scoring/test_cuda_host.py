@@ -4,39 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.cuda_host import KernelError, host_program
-
-SUM = """
-extern "C" __global__ void __launch_bounds__(256) sum(
-    const double* __restrict__ x, int n, double* __restrict__ out)
-{
-    extern __shared__ double part[];
-    double own = 0.0;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-        own += x[i];
-    part[threadIdx.x] = own;
-    __syncthreads();
-    #pragma unroll
-    for (int half = 128; half > 0; half >>= 1) {
-        if (threadIdx.x < half && threadIdx.x + half < blockDim.x)
-            part[threadIdx.x] += part[threadIdx.x + half];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) atomicAdd(out, part[0]);
-}
-"""
-
-
-@settings(max_examples=10, deadline=None)
-@given(n=st.integers(0, 3000), grid=st.integers(1, 5), block=st.integers(1, 256))
-def test_a_reduction_in_shared_memory(n, grid, block):
-    x = np.arange(n, dtype=float) ** 2
-    out = np.zeros(1)
-    host_program(SUM).launch("sum", grid, block, [x, n, out], shared_bytes=8 * block)
-    assert out[0] == x.sum()
 
 
 def kernel(body: str, parameters: str = "int* x"):

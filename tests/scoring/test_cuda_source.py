@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +17,8 @@ from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.reference import ReferenceScorer
-from support.cuda_host import DeviceArray, HostCupy, HostProgram, compile_with_nvrtc
+from support.cuda_host import DeviceArray, HostCupy, compile_with_nvrtc
 from support.schemes import (
     N_CANDIDATES,
     PROTOCOLS,
@@ -67,6 +64,9 @@ def test_jobs_add_up_and_alike_every_time(dtype: str) -> None:
         cost = scorer.score(parameters).cost
         assert cost == pytest.approx(truth, rel=TOLERANCE[dtype])
         assert np.array_equal(cost, scorer.score(parameters).cost)
+        there = scorer.score(gpu.cupy().asarray(parameters)).cost  # comes back as it was given
+        assert type(there) is DeviceArray
+        assert np.array_equal(there, cost)
         company = scorer.score(np.repeat(parameters[:, [0]], 9, axis=1)).cost
         assert (company == cost[0]).all()
 
@@ -192,71 +192,7 @@ def test_names_of_the_users_stay_what_they_are() -> None:
     agree(problem, np.array([[0.5], [0.7], [25.0]]))
 
 
-# --- the scorer, its arrays on a device that is the host -----------------------------------------
-
-
-def few(name: str) -> Problem:
-    """Steps and a ramp, with recordings."""
-    pairs = [(PROTOCOLS[key], recording_of(PROTOCOLS[key], 0)) for key in ("steps", "off the grid")]
-    return Problem(model_named(name), tuple(Experiment(*pair) for pair in pairs))
-
-
-class Device:
-    """A CuPy played by the host, and what it was asked to run: (kernel, grid, block)."""
-
-    def __init__(self) -> None:
-        self.cupy = HostCupy()
-        self.launches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
-
-    def asarray(self, array: np.ndarray) -> DeviceArray:
-        return self.cupy.array(array)
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Device:
-    """Small: two blocks on one multiprocessor."""
-    device, launch = Device(), HostProgram.launch
-
-    def recorded(program: HostProgram, name: str, grid: Any, block: Any, *more: Any) -> None:
-        device.launches.append((name, grid, block))
-        launch(program, name, grid, block, *more)
-
-    monkeypatch.setitem(sys.modules, "cupy", device.cupy)
-    monkeypatch.setattr(HostProgram, "launch", recorded)
-    for name in ("keep", "kept"):
-        own = functools.partial(getattr(tuning, name), root=tmp_path)
-        monkeypatch.setattr(tuning, name, own)
-    monkeypatch.setattr(gpu, "occupancy", lambda kernel, threads: gpu.Occupancy(2, threads / 512))
-    one = dataclasses.replace(gpu.device(), n_multiprocessors=1)
-    monkeypatch.setattr(gpu, "device", lambda: one)
-    return device
-
-
-def test_arrays_come_back_as_they_were_given(device: Device) -> None:
-    problem = few("model_b")
-    parameters = candidates(problem.model, N_CANDIDATES)
-    truth = ReferenceScorer(problem).score(parameters)
-    scorer = CudaScorer(problem)
-    assert (scorer.backend, scorer.dtype) == ("cuda", "float64")
-    assert scorer.source_hash == scorer.source.hash
-    host, there = scorer.score(parameters), scorer.score(device.asarray(parameters))
-    assert type(host.cost) is type(host.status) is np.ndarray
-    assert type(there.cost) is type(there.status) is DeviceArray
-    for score in (host, there):
-        assert np.asarray(score.cost) == pytest.approx(truth.cost, rel=1e-9)
-        assert np.array_equal(score.status, truth.status)
-
-
-def test_small_populations_become_many_jobs_and_large_ones_one(device: Device) -> None:
-    problem = few("model_a")
-    scorer = CudaScorer(problem, threads=32)
-    jobs = {}
-    for n in (1, 300, 1200):
-        device.launches.clear()
-        scorer.score(np.repeat(problem.model.values()[:, None], n, axis=1))
-        jobs[n] = device.launches[0][1][1]
-    assert jobs[1] > jobs[300] > jobs[1200] == 1
-    assert device.launches[0][2] == (32,)
+# --- the scorer ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -264,21 +200,21 @@ def test_small_populations_become_many_jobs_and_large_ones_one(device: Device) -
     slow_but([(2, 1), (5, 8)], [(2, 1), (0, 8), (1, 8), (4, 8), (5, 8)]),
 )
 def test_a_list_of_the_scorer(
-    device: Device, monkeypatch: pytest.MonkeyPatch, count: int, multiprocessors: int
+    monkeypatch: pytest.MonkeyPatch, count: int, multiprocessors: int
 ) -> None:
     """A job a lane, and a job a warp where there are warps enough: 16 a multiprocessor."""
     own = dataclasses.replace(gpu.device(), n_multiprocessors=multiprocessors)
     monkeypatch.setattr(gpu, "device", lambda: own)
     problem = scored("model_b")
     parameters = candidates(problem.model, 9)
-    stepping = CudaScorer(problem).stepping
+    stepping, asarray = CudaScorer(problem).stepping, gpu.cupy().asarray
     order = np.random.default_rng(1).permutation(9).astype(np.int32)
-    n_listed = device.asarray(np.array([count], np.int32))
+    n_listed = asarray(np.array([count], np.int32))
     truth = ReferenceScorer(problem).score(parameters).cost
-    following = device.asarray(np.array([5], np.int32))
-    given, listed = device.asarray(parameters), device.asarray(order)
+    following = asarray(np.array([5], np.int32))
+    given, listed = asarray(parameters), asarray(order)
     for _ in range(2):  # the counters of arrivals are zero again
-        cost, status = device.asarray(np.full(9, -1.0)), device.asarray(np.full(9, 7, np.int8))
+        cost, status = asarray(np.full(9, -1.0)), asarray(np.full(9, 7, np.int8))
         stepping.score_listed(given, cost, status, listed, n_listed, following)
         assert following.tolist() == [0]
         assert cost[order[:count]] == pytest.approx(truth[order[:count]], rel=1e-9)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
@@ -27,7 +26,7 @@ from channelfit.problem.run_tree import (
 )
 from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.scoring.layout.visit_order import Schedule, schedule
-from support.schemes import MODELS, model_named, recording_of
+from support.schemes import model_named, recording_of
 
 VOLTAGES = [-120.0, -80.0, -40.0, 20.0]
 #: Exact in binary, so that sums of them are, and no boundary falls near a sample by rounding.
@@ -161,12 +160,3 @@ def test_any_order_gives_the_same_sum_and_is_well_formed(
     packed = problem.simulated
     rows = packed.runs[np.unique(schedule(packed, n_jobs, traced=True).run)]
     assert rows[rows[:, -1] != 0, N_SAMPLES].sum() == len(packed.sample_mV)  # every sample
-
-
-def test_one_job_goes_to_nearly_every_voltage_once() -> None:
-    packed = load_plan(MODELS / "model_b.yaml").problem.scored
-    order = schedule(packed)
-    pairs = set(zip(packed.table_voltage.tolist(), packed.table_dt.tolist(), strict=True))
-    assert len(order.voltage) <= len(pairs) + 1
-    nothing = schedule(Problem(model_named("model_a"), ()).scored)
-    assert (nothing.n_jobs, len(nothing.run), len(nothing.voltage)) == (1, 0, 0)
