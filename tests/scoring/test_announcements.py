@@ -1,9 +1,6 @@
 """What takes a while is told to whoever listens, and shown on a screen that is up."""
 
-import io
-
 import pytest
-from rich.console import Console
 
 from channelfit.front.progress import compilations_shown
 from channelfit.results.report.terminal import SearchScreen
@@ -34,18 +31,6 @@ class Heard(list):
 
     def ends(self) -> None:
         self.append("end")
-
-
-def test_a_screen_says_once_what_is_compiled_and_goes_back_to_what_it_showed():
-    text = io.StringIO()
-    screen = SearchScreen("a model", console=Console(file=text))
-    screen.begin("scoring")
-    with compilations_shown(screen):
-        for _ in range(2):
-            with announced("compiling"), announced("a part of it"):
-                assert screen.stage == "compiling"
-            assert screen.stage == "scoring"
-    assert text.getvalue() == "compiling\n"
 
 
 def test_an_interrupt_that_comes_out_of_a_compiler_as_an_error_is_an_interrupt():

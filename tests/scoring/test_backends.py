@@ -550,9 +550,6 @@ def test_gates_equal_their_expanded_scheme(name: str, held: bool) -> None:
         assert np.nanmax(np.abs(a - b)) < tolerance * 100  # open probability times 100 mV
 
 
-# --- properties ----------------------------------------------------------------------------------
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 

@@ -221,6 +221,3 @@ def test_thousands_at_once_on_a_gpu(name: str) -> None:
     few = Linearization(*(a[..., some] for a in vars(test).values()))
     # through a ramp, gates of 1e9 /ms leave both of them seven or eight digits
     assert max(errors(few, truth, parameters[:, some])) < 1e-7
-
-
-# --- the text ------------------------------------------------------------------------------------

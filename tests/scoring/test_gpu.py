@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -138,9 +137,6 @@ def test_machine_code_is_kept_in_our_cache_folder_unless_the_user_says_otherwise
     assert os.environ["CUPY_CACHE_DIR"] == "elsewhere"
 
 
-# What the device is
-
-
 # Errors in plain words
 
 
@@ -209,33 +205,10 @@ def test_machine_code_is_compiled_once_for_all_processes(fake, tmp_path):
     assert fake.cuda.nvrtc.compiled[-1][1][-1] == "-arch=compute_100"
 
 
-def test_what_is_compiled_ahead_is_waited_for_where_it_is_wanted(fake, monkeypatch):
-    begun, go_on = threading.Event(), threading.Event()
-    compiled = fake.cuda.nvrtc.compileProgram
-
-    def slow(*arguments):
-        begun.set()
-        assert go_on.wait(60)
-        compiled(*arguments)
-
-    monkeypatch.setattr(fake.cuda.nvrtc, "compileProgram", slow)
-    ahead = gpu.compile_ahead("a")
-    assert begun.wait(60)
-    assert not ahead.done
-    go_on.set()
-    assert ahead.module().raw.code == b"machine code of a"
-    assert ahead.done
-    assert gpu.compile_ahead("a").done  # it was kept
-    assert len(fake.cuda.nvrtc.compiled) == 1
-
-
 def test_a_gpu_older_than_the_compiler_is_refused(fake):
     fake.cuda.runtime.getDeviceProperties(0).update(major=6, minor=1)
     with pytest.raises(InputError, match=r"sm_75 and newer.*sm_61.*--backend cpu"):
         gpu.compile_cuda("a")
-
-
-# What `channelfit doctor` makes of it
 
 
 # On a real device

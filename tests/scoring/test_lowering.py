@@ -408,6 +408,3 @@ def test_machine_code_of_other_platforms_needs_the_c_library_alone(triple, cpu_n
         own = set(re.findall(r'^_?"?([\w.]+)"?:', assembly, re.M))
         assert called - own - {"b"} <= set(machine_code._C_LIBRARY), called
         assert "malloc" in called
-
-
-# --- other machines -------------------------------------------------------------------------------

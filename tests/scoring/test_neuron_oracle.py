@@ -31,7 +31,9 @@ from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mech
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
 from channelfit.scoring.neuron.oracle import IntegrationFailed, NeuronOracle
 from channelfit.scoring.scorer import make_scorer
+from support import term_models
 from support.places import MECHANISMS, ROOT
+from support.truths import slow_but
 
 pytestmark = pytest.mark.integration
 
@@ -352,6 +354,41 @@ def test_fixed_steps_converge_with_their_order(
     assert np.polyfit(np.log(sizes), np.log(errors), 1)[0] == pytest.approx(order, abs=0.2)
 
 
+# --- currents of any terms
+
+
+@pytest.mark.parametrize(
+    "name", slow_but(["calcium", "rectified gates", "sum of all"], term_models.DOCUMENTS)
+)
+def test_currents_agree_with_neuron(neuron: Any, name: str) -> None:
+    """Exact at held voltages; where the voltage moves, as exact as steps of order four."""
+    model = term_models.model_of(name)
+    oracle = NeuronOracle(model)
+    for protocol, tolerance in ((term_models.steps(), 5e-9), (term_models.moving(), 1e-5)):
+        scorer = make_scorer(Problem(model, (Experiment(protocol),)), "cpu")
+        (worst,) = compare(oracle, [protocol], scorer.simulate, term_models.candidates(model, 3))
+        assert worst.relative_error < tolerance
+
+
+@pytest.mark.parametrize("name", ["calcium", "gates and leak"])
+def test_densities_carry_neurons_ghk_and_ohms_law(neuron: Any, name: str) -> None:
+    mechanism = compile_mechanism(nmodl_text(term_models.model_of(name), "density"))
+    section = neuron.Section(name="s")
+    section.insert(mechanism)
+    inside, before = getattr(section(0.5), mechanism), neuron.celsius
+    neuron.finitialize(-20.0)
+    is_open = inside.m**3 * inside.h
+    if name == "calcium":
+        neuron.celsius = 34.0
+        wanted = inside.pbar * is_open * neuron.ghk(-20.0, 5e-4, 2.0, 2)
+        neuron.celsius = before
+    else:
+        inside.gbar_current, inside.gbar_leak = 0.02, 0.003
+        neuron.finitialize(-20.0)
+        wanted = 0.02 * is_open * (-20 + 90) + 0.003 * (-20 - inside.el)
+    assert inside.i == pytest.approx(wanted, rel=1e-9)
+
+
 # --- NMODL in NEURON
 
 FUNCTIONS = {
@@ -386,9 +423,6 @@ def test_every_function_means_the_same_in_nmodl(neuron: Any) -> None:
         for k, name in enumerate(FUNCTIONS):
             found = getattr(instance, f"k_S{k}_S{k + 1}")
             assert found == pytest.approx(float(known[name]), rel=1e-13), (name, v)
-
-
-# --- what is compared
 
 
 # --- what can be missing

@@ -324,6 +324,3 @@ def test_smooth_ramps_are_linearized_in_pieces(bend: str) -> None:
     assert (status == (OK if bend != STEEP else UNRESOLVED)).all()
     found = make_scorer(problem, "cpu").linearize(parameters)
     assert max(errors(found, ReferenceScorer(problem).linearize(parameters))) < 1e-6
-
-
-# --- the front door ------------------------------------------------------------------------------

@@ -79,22 +79,6 @@ def test_everything_is_measured_with_the_best_of_the_kernels_before(rows):
         assert tuning.remembered(*other) is None
 
 
-def test_a_kernel_that_never_runs_is_an_error_and_occupancy_need_not_be_told():
-    class Other(Known):
-        launch_occupancy = None
-
-        def launch_choices(self):
-            yield "a", threads
-
-    threads = (1024,)
-    with pytest.raises(InputError, match='kernel "a" cannot run on NVIDIA H200 with any of 1024'):
-        tuning.tune(Other(), np.zeros((9, 1000)), DEVICE)
-    assert tuning.remembered("0123", DEVICE, "a") is None
-    threads = (32,)
-    (row,) = tuning.tune(Other(), np.zeros((9, 1000)), DEVICE)
-    assert math.isnan(row.occupancy)
-
-
 def test_what_is_remembered_adds_up_and_outlives_damage(tmp_path):
     tuning.remember("1", "x", "k", Launch(32))
     tuning.remember("1", "y", "k", Launch(64, 2))
