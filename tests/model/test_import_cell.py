@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("myokit")
 
 from channelfit.front.exchange import _simulated
-from channelfit.model.imports.myokit_currents import ion_currents
 from channelfit.model.imports.myokit_model import read_myokit
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.importing_myokit import MyokitModel, prove_myokit, translated
@@ -120,19 +119,6 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
 def of(cell: tuple[Path, dict[str, Any]], current: str, *hold: str) -> MyokitModel:
     path, plain = cell
     return translated(plain, path, "given", current, hold=hold)
-
-
-def test_ion_currents_are_what_the_voltage_adds_up(cell: tuple[Path, dict[str, Any]]) -> None:
-    assert ion_currents(cell[1]) == [
-        "ik.IK",
-        "ical.ICaL",
-        "pump.IpCa",
-        "pump.INaK",
-        "ik.IK1",
-        "ical.ICaN",
-        "ical.ICaX",
-        "ikr.IKr",
-    ]
 
 
 def test_concentrations_and_what_they_change_are_held(cell: tuple[Path, dict[str, Any]]) -> None:

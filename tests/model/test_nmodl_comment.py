@@ -108,16 +108,10 @@ def test_where_file_and_comment_differ_the_file_is_right(
 #: A line of the comment, and what is said of one that is put in its place.
 FORGED = {
     "code": ("number e: -90", "number e: __import__('os').system('id')", "is no line of it"),
-
     "a line of the model": ("number e: -90", "fit: {protocols: [/etc/passwd]}", "is no line of it"),
     "a name": ("a: a = 0.2", "a: a}\u0085x = 0.2", "is no line of it"),
     "a unit": ("0.2 1/ms", "0.2 furlong", "furlong is no base unit"),
-
     "not a number": ("number e: -90", "number e: nan", "is no line of it"),
-
-
-
-
     "version": ("version 1", "version 77", "another version"),
     "lines": ("number e: -90", "\n" * 600 + "number e: -90", "more than 500 lines"),
     "two": ("ENDCOMMENT\n\nNEURON", "ENDCOMMENT\nCOMMENT\nchannelfit metadata, version 1\n"

@@ -252,15 +252,3 @@ def test_neurons_own_files_agree_once_they_compute_their_rates(case, demonstrati
     computed = max(published.errors(case, text, True, shorter()).values())
     assert published.BAR < tabled < 1e-3  # the table's, as the benchmark says
     assert computed < CLOSE
-
-
-def test_every_published_model_has_its_file_and_every_kind_is_there() -> None:
-    models = {path.stem for path in published.MODELS.glob("*.yaml")}
-    assert models == {case.model for case in published.CASES}
-    for case in published.CASES:
-        model, values = published.model_of(case)
-        known = [case.size, *case.ions.values(), *case.constants.values()]
-        assert set(known) <= set(model.parameter_names)
-        assert all(p.lower <= x <= p.upper for p, x in zip(model.parameters, values, strict=True))
-        assert model.temperature_C is not None
-        assert case.file in model.source

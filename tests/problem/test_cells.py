@@ -19,7 +19,7 @@ from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Protocol, build_protocol
+from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.reading.documents import dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
@@ -211,34 +211,6 @@ def test_cells_and_temperatures_are_a_sum_of_problems_of_one(backend: str) -> No
     assert not local.gradient[-1].any()  # fixed
 
 
-def test_a_candidate_that_fails_for_one_cell_fails() -> None:
-    problem = several()
-    here = candidates(problem, 3)
-    here[3, 1] = np.nan
-    for backend in ("reference", "cpu"):
-        scorer = make_scorer(problem, backend)
-        local, score = scorer.linearize(here), scorer.score(here)
-        assert (score.status != 0).tolist() == (local.status != 0).tolist() == [False, True, False]
-        assert np.isfinite(score.cost).tolist() == [True, False, True]
-        assert not local.gradient[:, 1].any()
-        assert not local.curvature[..., 1].any()
-
-
-def test_held_out_experiments_are_simulated_and_not_scored() -> None:
-    problem = several()
-    out = tuple(replace(e, weight=0.0) if e.cell == "cell 3" else e for e in problem.experiments)
-    rest = replace(problem, experiments=out)
-    here = candidates(problem, 2)
-    scorer = make_scorer(rest, "cpu")
-    assert np.isfinite(scorer.simulate(here)[4]).all()
-    moved = here.copy()
-    moved[4] *= 1.5
-    np.testing.assert_array_equal(scorer.score(here).cost, scorer.score(moved).cost)
-    nothing = replace(problem, experiments=tuple(replace(e, weight=0.0) for e in out))
-    with pytest.raises(InputError, match="nothing to score"):
-        make_scorer(nothing, "cpu").score(here)
-
-
 @pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
 def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """A GPU: played by the host, or real."""
@@ -324,32 +296,6 @@ def test_cells_alike_are_linearized_as_each_alone(document, protocols, monkeypat
     monkeypatch.setattr("channelfit.scoring.alike._AT_ONCE", 1)  # one candidate after the other
     np.testing.assert_allclose(scorer.linearize(here).cost, whole.cost, rtol=1e-12)
     assert scorer.linearize(here[:, :0]).curvature.shape[-1] == 0
-
-
-def test_what_is_not_alike_is_linearized_apart() -> None:
-    problem = masked_alike(MODEL, STEPS)
-    other = replace(problem.experiments[1], weight=2.0)
-    warm = replace(problem.experiments[2], temperature_C=30.0)
-    short = experiment(RAMP, "cell 2")
-    model = build_model(MODEL, None, 22.0)
-    for others, members in (({1: other}, 2), ({1: short, 2: other}, 0), ({2: warm}, 2)):
-        three = [others.get(k, e) for k, e in enumerate(problem.experiments)]
-        named = tuple(replace(e, cell=cell) for e, cell in zip(three, CELLS, strict=True))
-        scorer = make_scorer(Problem(model, named), "cpu")
-        assert isinstance(scorer, GroupedScorer)
-        assert sum(len(family.members) for family in scorer._alike) == members
-    # a scheme on a ramp is taken in pieces, and a parameter in a rate changes all that moves
-    slow = {"ramp": ["-80 mV", "40 mV"], "for": "500 ms"}
-    ramp = build_protocol({"holding": -80, "sampling": "0.1 ms", "segments": [slow]}, None)
-    silent = Recording.from_arrays(ramp, np.zeros((1, ramp.n_times_max)))
-    rows = [Experiment(ramp, silent, cell=cell) for cell in CELLS]
-    moving = make_scorer(problem_of(*rows, document=THREE_STATES), "cpu")
-    assert isinstance(moving, GroupedScorer)
-    assert not moving._alike
-    each = changed(b=MODEL["parameters"]["b"] | {"per": "cell"})
-    both = make_scorer(masked_alike(each, STEPS), "cpu")
-    assert isinstance(both, GroupedScorer)
-    assert not both._alike
 
 
 # --- ties and bounds -----------------------------------------------------------------------------

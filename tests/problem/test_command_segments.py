@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 import channelfit as cf
 from channelfit.problem.command_segments import cut_into_sweeps, find_segments, protocol_of_epochs
 from channelfit.problem.protocol import build_protocol
-from channelfit.problem.waves import Constant, Ramp, Samples, Sines
+from channelfit.problem.waves import Constant, Ramp, Sines
 from channelfit.reading.documents import parse_yaml
-from channelfit.reading.formats import Epoch, read
-from support.rig_files import write_eph
+from channelfit.reading.formats import read
 
 LEVELS = st.integers(-240, 120).map(lambda k: k / 2)
 COUNTS = st.integers(8, 60)
@@ -110,37 +109,6 @@ def test_sines_are_found(noise: float) -> None:
     assert wave.amplitudes_mV == (54, 26, 10)
     assert wave.offset_mV == -30
     assert np.abs(found.protocol.command() - told.command()).max() < (0.3 if noise else 1e-4)
-
-
-def test_what_is_neither_lines_nor_sines_stays_as_samples() -> None:
-    time = np.arange(0, 200, 0.1)
-    command = np.where(
-        time < 50, -80.0, -80 + 110 * np.exp(-(((time - 90) / 9) ** 2)) * (time < 180)
-    )
-    command += 15 * np.tanh((time - 120) / 3) * (time > 100) * (time < 160)
-    found = find_segments(command[None], 0.1)
-    kinds = [type(s.wave) for s in found.protocol.sweeps[0]]
-    assert Samples in kinds
-    assert np.abs(found.protocol.command() - command).max() < 1e-4
-
-
-def test_epochs_of_a_header() -> None:
-    sweeps = [
-        (Epoch("step", -80, -80, 5), Epoch("ramp", -80, v, 10), Epoch("step", v, v, 5))
-        for v in (-40.0, 0.0)
-    ]
-    made = protocol_of_epochs(sweeps, 0.1, -80)
-    assert made.voltage([0, 10, 16]).tolist() == [[-80, -60, -40], [-80, -40, 0]]
-    made.to_yaml()
-    assert protocol_of_epochs([(Epoch("other", 0, 1, 5),)], 0.1, -80) is None
-    assert protocol_of_epochs([], 0.1, -80) is None
-
-
-def test_a_protocol_of_nanion(tmp_path: Path) -> None:
-    made = cf.Protocol.load(write_eph(tmp_path / "steps.eph"))
-    assert (made.name, made.holding_mV, made.sampling_ms, made.n_sweeps) == ("steps", -80, 0.1, 3)
-    ends = [[-80, v, v, (v - 80) / 2] for v in (-40, 0, 40)]
-    assert made.voltage([0, 1, 2.9, 3.5]).tolist() == ends
 
 
 def listed(text: str, folder: Path) -> cf.Protocol:

@@ -188,18 +188,6 @@ def test_run_down_that_cannot_be_seen_or_mended_is_refused(tmp_path: Path) -> No
     assert "changes its sign" in message(tmp_path, {"run_down": {"from": 0, "to": 5}})
 
 
-def test_steps_that_cannot_be_used_name_their_place(tmp_path):
-    for entry, told in (
-        ({"leak": {"from": 6, "to": 24}, "baseline": {}}, "one step was expected, not 2"),
-        ({"leak": {"from": 90, "to": 95}}, "no sample of sweep 1 lies from 90 ms to 95 ms"),
-        ({"subtract": {"file": "none.csv"}}, "condition[1].subtract.file: "),
-    ):
-        write(tmp_path, CHANNEL)
-        said = message(tmp_path, entry)
-        assert "fit.yaml" in said
-        assert told in said
-
-
 def test_what_conditioning_found_is_told_and_a_saved_fit_repeats_it(tmp_path: Path) -> None:
     (tmp_path / "protocol.yaml").write_text(FAMILY.to_yaml(), encoding="utf-8")
     write(tmp_path, CHANNEL + 2.0 * (COMMAND + 10) + 5)

@@ -35,12 +35,6 @@ def test_two_places_are_found_and_three_are_too_many():
     assert eventful(T, [(two + transient(17))[None]], [np.array([])]) == []
 
 
-def test_what_goes_on_all_the_time_is_not_enlarged():
-    slow = 600 * (1 - np.exp(-np.maximum(T - 5, 0) / 12))
-    assert eventful(T, [slow[None]], [np.array([5.0])]) == []
-    assert eventful(T, [np.sin(T)[None]], [np.array([])]) == []
-
-
 def test_a_jump_with_the_command_is_no_event():
     """All the movement there is, in one sample: nothing of it shows when it is spread."""
     jump = np.where((T >= 10) & (T < 30), 500.0, 0.0)
@@ -48,12 +42,6 @@ def test_a_jump_with_the_command_is_no_event():
     assert eventful(T, [jump[None]], [np.array([])]) == []
     slow = jump * (1 - np.exp(-np.maximum(T - 10, 0) / 15))
     assert eventful(T, [slow[None]], STEP) == []
-
-
-@pytest.mark.parametrize("noise", [0.0, 5.0])
-def test_baseline_alone_has_no_events(noise):
-    baseline = 3.0 + np.random.default_rng(2).normal(0, noise, (5, len(T)))
-    assert eventful(T, [baseline], STEP * 5) == []
 
 
 def test_what_is_looked_at_is_the_time_that_is_shown():

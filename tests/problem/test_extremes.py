@@ -105,14 +105,6 @@ def test_simulate_refuses_and_writes_nothing(folder: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == ["model.yaml", "steps.yaml"]
 
 
-def test_simulate_and_show_say_what_is_taken_for_what(folder: Path) -> None:
-    model = written(folder, scheme("a*exp(v*10)"))
-    for command in (["simulate", model, "steps.yaml", "--backend", "reference"], ["show", model]):
-        done = CliRunner().invoke(main, command)
-        assert done.exit_code == 0, done.output
-        assert "note: rate C -> O is 5.22147e+172 /ms at 40 mV: taken for 1e+100 /ms" in done.output
-
-
 def test_a_search_says_why_candidates_failed(folder: Path) -> None:
     model = written(folder, scheme("a + 0.0005*v"))
     done = CliRunner().invoke(main, ["optimize", model, "--out", "run"])

@@ -19,10 +19,9 @@ from channelfit.problem.sweep_labels import contradiction
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from support.places import ROOT
-from support.rig_files import COMMAND, CURRENT, N_SAMPLES, PROTOCOL, written
+from support.rig_files import CURRENT, N_SAMPLES, PROTOCOL, written
 
 h5py = pytest.importorskip("h5py")
-scipy_io = pytest.importorskip("scipy.io")
 DATA = os.environ.get("CHANNELFIT_DATA")
 real = pytest.mark.skipif(DATA is None, reason="CHANNELFIT_DATA names no folder of recordings")
 
@@ -65,18 +64,6 @@ def test_what_contradicts_the_file_is_refused(tmp_path, keys, said):
         recorded(tmp_path, "a.ibw", **keys)
 
 
-def test_what_the_file_does_not_say_is_asked_for(tmp_path: Path) -> None:
-    scipy_io.savemat(tmp_path / "m.mat", {"x": CURRENT / 1e3})
-    for keys, said in (
-        ({}, 'the file does not say in which unit "x" is'),
-        ({"current": {"signal": "x", "unit": "nA"}}, "m.mat does not say how it was sampled"),
-    ):
-        with pytest.raises(InputError, match=said):
-            recorded(tmp_path, "m.mat", **keys)
-    known = {"current": {"signal": "x", "unit": "nA"}, "sampling": "0.1 ms"}
-    np.testing.assert_allclose(recorded(tmp_path, "m.mat", **known), CURRENT)
-
-
 def test_a_unit_that_is_no_current_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = CURRENT
@@ -91,18 +78,6 @@ def test_a_unit_that_is_no_current_is_refused(tmp_path: Path) -> None:
         recorded(tmp_path, "a.h5", **keys)
     keys["current"] = {"signal": "y", "capacitance": "20 pF"}
     np.testing.assert_allclose(recorded(tmp_path, "a.h5", **keys), 20 * CURRENT)
-
-
-def test_several_sweeps_of_recorded_command(tmp_path: Path) -> None:
-    written(tmp_path, "a.nwb")
-    segment = {"recorded": {"file": "a.nwb", "signal": "command"}, "for": 4}
-    document = PROTOCOL | {"segments": [segment]}
-    protocol = build_protocol(document, tmp_path / "p.yaml")
-    np.testing.assert_allclose(protocol.command(), COMMAND)
-    some = PROTOCOL | {"segments": [{"recorded": segment["recorded"] | {"sweeps": [2]}, "for": 4}]}
-    np.testing.assert_allclose(build_protocol(some, tmp_path / "p.yaml").command(), COMMAND[1:2])
-    # steps in it are found, so that `after_steps` masks them
-    np.testing.assert_allclose(protocol.step_times_ms(0), [1.0, 3.0])
 
 
 @real

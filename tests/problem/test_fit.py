@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +117,6 @@ def test_noise_is_what_is_asked_for_and_repeats(folder: Path) -> None:
 
 
 # --- recordings ----------------------------------------------------------------------------------
-def test_experiments_read_weight_and_masks(folder: Path) -> None:
-    experiment = recorded(folder, weight=2, mask=[{"after_steps": "3 ms"}, {"to": "5 ms"}])
-    fit = loaded(model_with(folder, {"experiments": [experiment]}))
-    assert not fit.surrogate
-    (only,) = fit.problem.experiments
-    assert only.weight == 2
-    assert only.recording.current_pA[:, 0].tolist() == [1000, 2000, 3000]
-    assert only.recording.weight[1].tolist() == [0] * 8 + [1] * 17
 
 
 def test_every_nth_sample(folder: Path) -> None:
@@ -172,20 +163,6 @@ def test_delay_moves_the_command(folder: Path, delay: float) -> None:
 
 
 # --- where things stand --------------------------------------------------------------------------
-def test_fit_file_of_its_own(folder: Path) -> None:
-    (folder / "models").mkdir()
-    (folder / "fits").mkdir()
-    model = model_with(folder / "models", {"protocols": ["nowhere.yaml"]})
-    path = folder / "fits" / "fit.yaml"
-    path.write_text(
-        dump_yaml({"model": "../models/little.yaml", "fit": {"protocols": ["../steps.yaml"]}})
-    )
-    fit = loaded(path)
-    assert fit.file == path
-    assert fit.model_file.samefile(model)
-    assert fit.problem.model.name == "little"
-    assert "fit" not in fit.document
-    assert fit.section == {"protocols": ["../steps.yaml"], "optimizer": {"name": "genetic"}}
 
 
 def test_fit_file_may_change_parameters(folder: Path) -> None:
@@ -197,42 +174,15 @@ def test_fit_file_may_change_parameters(folder: Path) -> None:
     a, _, b, _ = loaded(path).problem.model.parameters
     assert (a.value, a.lower, a.scale) == (pytest.approx(0.2), pytest.approx(1e-4), "log")
     assert not b.fixed
-    path.write_text(dump_yaml(document | {"parameters": {"c": {"value": 1}}}))
-    said = complaint(path)
-    assert "fit.yaml: parameters.c: the model has no such parameter. Known: a, z, b, g" in said
-    path.write_text(dump_yaml(document | {"parameters": {"a": {"valeu": 1}}}))
-    assert "valeu" in complaint(path)
-    path.write_text(dump_yaml(document | {"parameters": {"a": 3}}))
-    assert "parameters.a: a mapping" in complaint(path)
-
-
-def test_fit_files_that_name_no_model(folder):
-    for document, said in (
-        ({"model": "none.yaml"}, "none.yaml: no such file"),
-        ({"model": "fit.yaml"}, "fit file itself"),
-        ({"model": "${NO_SUCH_NAME_HERE}/m.yaml"}, "NO_SUCH_NAME_HERE"),
-        ({"model": "little.yaml", "fti": {}}, 'unknown key "fti"; did you mean fit?'),
-    ):
-        model_with(folder, None)
-        path = folder / "fit.yaml"
-        fit = {} if "fti" in document else {"fit": SURROGATE}
-        path.write_text(dump_yaml(document | fit))
-        assert said in complaint(path)
 
 
 def test_mistakes_in_a_fit_section(folder):
     for fit, said in (
         ({"protocols": ["steps.yaml"], "experiments": []}, "either protocols"),
-        ({"protocols": []}, "fit.protocols: at least one protocol"),
-        ({"protocols": [5]}, "fit.protocols[1]: the path of a protocol file"),
         ({"protocols": ["steps.yaml", "none.yaml"]}, "none.yaml: no such file"),
-        ({"protocol": ["steps.yaml"]}, "did you mean protocols?"),
         (SURROGATE | {"surrogate": {"noise": "3 mV"}}, "fit.surrogate.noise: unit"),
-        (SURROGATE | {"surrogate": {"noise": -1}}, "fit.surrogate.noise: a standard deviation"),
         (SURROGATE | {"seed": -1}, "fit.seed: a whole number"),
         (SURROGATE | {"optimizer": {"name": "genetik"}}, "fit.optimizer.name: unknown optimizer"),
-        (SURROGATE | {"optimizer": {"population": 0}}, "fit.optimizer.population"),
-        (SURROGATE | {"stop": {"second": 5}}, "did you mean seconds?"),
         (SURROGATE | {"stop": {"seconds": "5 s"}}, "fit.stop.seconds: must be a number"),
     ):
         assert said in complaint(model_with(folder, fit))
@@ -240,26 +190,14 @@ def test_mistakes_in_a_fit_section(folder):
 
 def test_mistakes_in_an_experiment(folder):
     for change, said in (
-        ({"weight": -1}, "fit.experiments[1].weight: a weight of 0 or more"),
         ({"weight": 0}, "every experiment has weight 0"),
         ({"mask": [{"to": 5}, {"form": 1}]}, "fit.experiments[1].mask[2]: unknown key"),
-        ({"mask": [{"after_steps": "1 mV"}]}, "fit.experiments[1].mask[1].after_steps: unit"),
         ({"delay": "-1 ms"}, "fit.experiments[1].delay: a time from 0 to 25 ms"),
         ({"every": 26}, "steps has only 25 samples"),
         ({"recording": {"file": "r.csv", "current": {}}}, "fit.experiments[1].recording: either"),
         ({"protocol": "unequal.yaml"}, "3 columns of currents, but unequal has 2 sweeps"),
     ):
         assert said in complaint(model_with(folder, {"experiments": [recorded(folder, **change)]}))
-
-
-def test_defaults_of_the_search(folder: Path) -> None:
-    fit = loaded(model_with(folder, SURROGATE))
-    assert (fit.optimizer, fit.settings, fit.stop, fit.seed) == ("genetic", {}, {}, 0)
-    assert fit.stop_rules.generations == 300
-    assert fit.make_optimizer().ask().shape == (3, 1120)
-    for empty in (None, {}):
-        again = loaded(model_with(folder, SURROGATE | {"optimizer": empty, "stop": empty}))
-        assert (again.optimizer, again.stop_rules.generations) == ("hybrid", None)
 
 
 # --- overrides -----------------------------------------------------------------------------------
@@ -298,12 +236,7 @@ def test_an_override_can_name_another_model(folder: Path) -> None:
     fit_file.write_text(dump_yaml({"model": first.name, "fit": SURROGATE}), encoding="utf-8")
     one, two = (loaded(fit_file, *texts).problem.model for texts in ((), ("model=other.yaml",)))
     assert one.transitions[0].rate != two.transitions[0].rate
-    for text, told in (
-        ("model=nope.yaml", "nope.yaml: no such file"),
-        ("model=[a]", "the path of a model file was expected"),
-    ):
-        with pytest.raises(InputError, match=re.escape(told)):
-            loaded(fit_file, text)
+    assert "nope.yaml: no such file" in complaint(fit_file, "model=nope.yaml")
     with pytest.raises(InputError, match="this is no fit file"):
         loaded(first, "model=other.yaml")
 
@@ -311,7 +244,6 @@ def test_an_override_can_name_another_model(folder: Path) -> None:
 def test_overrides_that_cannot_be_used(folder):
     for text, said in (
         ("", "key=value"),
-        ("fit.optimizer.population", "key=value"),
         ("fit.experiments[x]=3", "key=value"),
         ("fit.seed=3\nother: 4", "key=value"),
         ("fti.optimizer.population=3", 'no "fti"; did you mean fit?'),
@@ -360,16 +292,6 @@ def test_saved_fit_keeps_the_data_it_was_fitted_to(folder: Path) -> None:
     assert cost(again) == cost(fit, values)
 
 
-def test_saved_fit_of_a_saved_fit(folder: Path) -> None:
-    fit = loaded(model_with(folder, SURROGATE))
-    values = fit.problem.model.values()
-    once = loaded(save_fit(fit, values, folder / "one"))
-    twice = loaded(save_fit(once, values, folder / "deep" / "er" / "two"))
-    assert cost(twice) == cost(fit)
-    assert twice.section["experiments"][0]["recording"]["file"] == "../../../one/data.csv"
-    assert not (folder / "deep" / "er" / "two" / "data.csv").exists()
-
-
 def test_saved_fit_from_a_relative_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model_with(folder, {"experiments": [recorded(folder)]})
     monkeypatch.chdir(folder)
@@ -416,13 +338,6 @@ def test_yaml_comes_back_as_it_was_written(data: object) -> None:
 
 
 # --- fits that come with the package -------------------------------------------------------------
-def test_shipped_recordings_have_their_source_and_license_and_are_small() -> None:
-    folder = ROOT / "models" / "recordings"
-    told = (folder / "README.md").read_text(encoding="utf-8")
-    for inside in filter(Path.is_dir, folder.iterdir()):
-        assert f"`{inside.name}/`" in told
-        assert (inside / "LICENSE").is_file() or "CC BY 4.0" in told
-    assert sum(file.stat().st_size for file in folder.rglob("*")) < 2_000_000
 
 
 def test_sine_wave_fit() -> None:
@@ -442,20 +357,6 @@ def test_sine_wave_fit() -> None:
     assert np.sqrt(make_scorer(fit.problem).score(values).cost[0]) == pytest.approx(31.7, abs=0.2)
 
 
-# --- bounds on rates -----------------------------------------------------------------------------
-def test_rates_within_bounds_go_with_the_fit(folder: Path) -> None:
-    within = {"range": ["1.0e-3 /ms", "20 /ms"], "of": "largest"}
-    fit = load_plan(model_with(folder, SURROGATE | {"rates_within": within}), backend="reference")
-    assert [c.name for c in fit.constraints] == ["C -> O", "O -> C"]
-    first = fit.make_optimizer().ask()
-    objective = fit.objective(make_scorer(fit.problem, "reference"))
-    assert (objective.score(first).status == 0).all()
-    again = load_plan(
-        save_fit(fit, fit.problem.model.values(), folder / "run"), backend="reference"
-    )
-    assert [(c.lower, c.upper, c.largest) for c in again.constraints] == [(1e-3, 20, True)] * 2
-
-
 # --- a parameter solved, and priors --------------------------------------------------------------
 def test_the_conductance_is_solved_when_asked(folder: Path) -> None:
     fit = load_plan(model_with(folder, SURROGATE | {"solve": "g"}), backend="reference")
@@ -471,21 +372,6 @@ def test_the_conductance_is_solved_when_asked(folder: Path) -> None:
     steps[3] *= [1 - 1e-4, 1, 1 + 1e-4]
     assert scorer.score(steps).cost.argmin() == 1
     assert objective.score(unit).cost[0] == pytest.approx(scorer.score(steps).cost[1], rel=1e-12)
-
-
-def test_what_cannot_be_solved_is_told(folder: Path) -> None:
-    told = complaint(model_with(folder, SURROGATE | {"solve": ["a"]}))
-    assert "fit.solve" in told
-    assert "it is in: g" in told
-    assert "one parameter was expected" in complaint(
-        model_with(folder, SURROGATE | {"solve": ["g", "a"]})
-    )
-    parameters = MODEL["parameters"] | {
-        "g": {"range": [1, 100], "value": 10, "prior": {"lognormal": [10, 2]}}
-    }
-    fit = SURROGATE | {"solve": "g", "noise": "5 pA"}
-    told = complaint(model_with(folder, fit, parameters=parameters))
-    assert "g cannot be solved" in told
 
 
 def test_a_prior_counts_against_the_noise(folder: Path) -> None:
@@ -508,18 +394,6 @@ def test_a_prior_counts_against_the_noise(folder: Path) -> None:
     )
     assert again.problem.model.parameters[0].prior == fit.problem.model.parameters[0].prior
     assert again.objective(scorer).prior_weight == fit.objective(scorer).prior_weight
-
-
-def test_what_is_no_prior_is_told(folder):
-    for prior, message in (
-        ({"normal": [1, 0]}, "a.prior.normal: a standard deviation above 0"),
-        ({"lognormal": [1, 1]}, "a.prior.lognormal: a median above 0 and a factor above 1"),
-        ({"uniform": [1, 2]}, 'unknown key "uniform"'),
-    ):
-        a = MODEL["parameters"]["a"] | {"prior": prior}
-        fit = SURROGATE | {"noise": "2 pA"}
-        told = complaint(model_with(folder, fit, parameters=MODEL["parameters"] | {"a": a}))
-        assert message in told
 
 
 # --- ties ----------------------------------------------------------------------------------------

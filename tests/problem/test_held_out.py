@@ -117,17 +117,6 @@ def test_a_score_walks_through_nothing_that_is_held_out(folder):
         assert_same(masked(alone, held_out).scored, shortened(alone, held_out).scored)
 
 
-def test_nothing_is_computed_after_the_last_sample_that_counts(folder):
-    problem = pair(folder)[1]
-    experiment = problem.experiments[0]
-    weight = experiment.recording.weight.copy()
-    weight[:, 20:] = 0.0
-    recording = replace(experiment.recording, weight=weight)
-    cut = replace(problem, experiments=(replace(experiment, recording=recording),)).scored
-    assert len(cut.sample_mV) == 5 + 5 * 15  # the common beginning once
-    assert (cut.run_weight > 0).all()
-
-
 @pytest.mark.parametrize("path", ["stepping", "closed-form"])
 def test_scores_and_derivatives_are_the_same_to_the_last_bit(folder, path):
     beside, alone = pair(folder)

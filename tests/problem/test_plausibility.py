@@ -20,8 +20,7 @@ from channelfit.problem.jumps import other_order
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.problem.recording import Recording, masks
-from channelfit.reading.documents import dump_yaml, read_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.documents import dump_yaml
 from channelfit.scoring.scorer import make_scorer
 from support.places import ROOT
 
@@ -272,33 +271,6 @@ def test_the_command_in_place_of_the_current_is_told(tmp_path: Path, name: str) 
     assert "follows the command, from" in cautions(tmp_path, name, command)
 
 
-def test_nothing_is_said_twice_nor_of_what_is_held_out(tmp_path: Path, currents: Any) -> None:
-    lines = cautions(tmp_path, "model_a", -1e3 * currents["model_a"]).splitlines()
-    assert len(lines) == len(set(lines)) >= 2
-    document = read_yaml(tmp_path / "fit.yaml")
-    wrong = document["fit"]["experiments"][0]
-    right = wrong | {"recording": wrong["recording"] | {"file": "right.csv"}}
-    (tmp_path / "cell.csv").rename(tmp_path / "wrong.csv")
-    cautions(tmp_path, "model_a", currents["model_a"])
-    (tmp_path / "cell.csv").rename(tmp_path / "right.csv")
-    (tmp_path / "wrong.csv").rename(tmp_path / "cell.csv")
-    document["fit"]["experiments"] = [right, wrong]
-    path = tmp_path / "fit.yaml"
-    path.write_text(dump_yaml(document))
-    assert {c.place for c in load_plan(path).cautions} == {f"{path}: fit.experiments[2].recording"}
-    assert load_plan(path, ["fit.experiments[2].weight=0"]).cautions == ()
-
-
-def test_samples_that_stay_at_zero_are_told_unless_masked(tmp_path: Path, currents: Any) -> None:
-    current = currents["k_hh_gate"].copy()
-    current[1, 100:200] = 0.0
-    said = "100 samples in a row are exactly 0 pA, from"
-    assert said in cautions(tmp_path, "k_hh_gate", current)
-    h = _protocol("deactivation").sampling_ms
-    mask = [{"from": f"{100 * h} ms", "to": f"{200 * h} ms", "sweeps": [2]}]
-    assert cautions(tmp_path, "k_hh_gate", current, mask=mask) == ""
-
-
 _LATE = {"late": {"range": [0, 0.3], "unit": "ms"}}
 
 
@@ -367,30 +339,7 @@ def recorded(folder: Path, t: np.ndarray, v: np.ndarray, **keys: Any) -> Protoco
     return built(0.1, {"recorded": row})
 
 
-def test_a_recorded_command_that_is_its_clock_or_has_gaps(tmp_path: Path) -> None:
-    t = np.arange(400) * 0.1
-    v = np.where((t >= 5) & (t < 20), 0.0, -80.0)
-    assert told_of(recorded(tmp_path, t, v)) == []
-    assert "rises evenly from 0 like its times" in told_of(recorded(tmp_path, t, v, column="t"))[0]
-    kept = (t < 7) | (t >= 9)
-    assert (
-        "no sample for 2.1 ms after 6.9 ms, 0.1 ms elsewhere"
-        in told_of(recorded(tmp_path, t[kept], v[kept]))[0]
-    )
-
-
 # --- steps that masks must see -------------------------------------------------------------------
-def test_the_jump_between_carried_over_sweeps_is_a_step() -> None:
-    rows = ({"step": {"values": [-40, -80, -80]}, "for": 10}, {"step": 20, "for": 10})
-    carried = built(0.5, *rows, between_sweeps="carry over")
-    assert [carried.step_times_ms(k).tolist() for k in range(3)] == [[0, 10], [0, 10], [0, 10]]
-    rested = built(0.5, *rows, between_sweeps={"carry_over": True, "rest": 5})
-    assert [rested.step_times_ms(k).tolist() for k in range(3)] == [[0, 10], [10], [10]]
-    assert [built(0.5, *rows).step_times_ms(k).tolist() for k in (1, 2)] == [[10], [10]]
-    section = _section({"after_steps": "2 ms"})
-    weight = masks([section], carried)
-    assert not weight[1, :4].any()
-    assert weight[1, 4:20].all()
 
 
 def _section(row: dict[str, Any]) -> Any:
@@ -416,43 +365,6 @@ def test_steps_inside_a_recorded_command_are_steps(tmp_path, width, noise):
     np.testing.assert_allclose(steps, [50, 70, 550], atol=1e-6)
     weight = masks([_section({"after_steps": "1 ms"})], recorded(tmp_path, t, v))
     assert weight[0, 496:514].tolist() == [1] * 4 + [0] * 10 + [1] * 4
-
-
-# --- time stamps ---------------------------------------------------------------------------------
-def refused(folder: Path, t: np.ndarray, i: np.ndarray, **time: Any) -> str:
-    rows = [f"{a:.9g},{b:.9g}" for a, b in zip(t, i, strict=True)]
-    (folder / "cell.csv").write_text("\n".join(["t,i", *rows]))
-    (folder / "p.yaml").write_text(
-        dump_yaml({"holding": -80, "sampling": 0.1, "segments": [{"step": 0, "for": 40}]})
-    )
-    recording = {
-        "file": "cell.csv",
-        "time": {"column": "t", "unit": "ms"} | time,
-        "current": {"column": "i", "unit": "pA"},
-    }
-    fit = {"experiments": [{"protocol": "p.yaml", "recording": recording}]}
-    path = folder / "fit.yaml"
-    path.write_text(dump_yaml({"model": str(ROOT / "models/model_a.yaml"), "fit": fit}))
-    with pytest.raises(InputError) as caught:
-        load_plan(path)
-    return str(caught.value)
-
-
-def test_time_stamps_that_are_doubled_go_back_or_leave_a_gap(tmp_path: Path) -> None:
-    t = np.arange(400) * 0.1
-    i = 100 * np.exp(-t) + np.random.default_rng(0).standard_normal(400)
-    doubled, back, gap = t.copy(), t.copy(), t.copy()
-    doubled[200:] -= 0.1
-    back[200:] -= 5
-    gap[200:] += 0.3
-    assert "19.9 ms follows 19.9 ms" in re.sub(r" in \w+ \d+", "", refused(tmp_path, doubled, i))
-    assert "one time stands twice: delete the repeated row" in refused(tmp_path, doubled, i)
-    assert "the clock goes back: give each sweep a column" in refused(tmp_path, back, i)
-    assert "3 samples are missing there: add rows with empty cells" in refused(tmp_path, gap, i)
-    coarse = np.round(t, 0)
-    assert "the stamps have too few digits: leave the column out and write sampling: 0.1" in (
-        refused(tmp_path, coarse, i)
-    )
 
 
 # --- a staircase in another order ----------------------------------------------------------------

@@ -43,20 +43,6 @@ def test_a_family_of_steps() -> None:
     assert made.n_sweeps == 11
 
 
-def test_mistakes_in_steps_are_told_with_the_argument():
-    for arguments, message in (
-        ({"levels": []}, "levels: at least one value is needed"),
-        ({"levels": "10 ms"}, 'levels: unit "ms" is a time; wanted one of mV'),
-        ({"levels": {1, 2}}, "levels: {1, 2} cannot be used"),
-        ({"levels": 2000}, "2000 mV in sweep 1 is more than 1000 mV; is the unit right?"),
-        ({"duration": -1}, "duration: a duration of 0 or more was expected, not -1 ms"),
-        ({"after_level": 3}, "after: a level after the step needs a duration `after`"),
-        ({"duration": [1, 2]}, "levels has 3 values, duration has 2 values; lists vary together"),
-    ):
-        usual = {"levels": [-20, 0, 20], "duration": 10, **COMMON}
-        assert message in refusal(cf.Protocol.steps, **(usual | arguments))
-
-
 def test_segments_are_the_rows_of_a_file() -> None:
     shared = {"name": "all", "description": "what there is", "source": "invented"}
     shared |= {"holding": "-80 mV", "sampling": np.float64(0.5), "between_sweeps": {"rest": 20}}
@@ -70,14 +56,6 @@ def test_segments_are_the_rows_of_a_file() -> None:
     assert made == build_protocol(shared | {"segments": plain}, None)
     assert (made.carry_over, made.rest_ms, made.n_sweeps) == (True, 20, 2)
     assert read_again(made) == made
-
-
-def test_mistakes_in_segments_are_told_with_their_place() -> None:
-    make = cf.Protocol.from_segments
-    assert refusal(make, [{"hold": 1}, {"stp": 1}], **COMMON).startswith("segments[2]: unknown key")
-    assert "segments[1].hold: None is not" in refusal(make, [{"hold": None}], **COMMON)
-    assert "segments: at least one segment" in refusal(make, [], **COMMON)
-    assert "segments[1]: {1} cannot be used" in refusal(make, [{1}], **COMMON)
 
 
 def test_a_recorded_command_has_a_sample_for_each_of_its_own() -> None:
@@ -120,13 +98,6 @@ def test_voltages_at_the_samples_and_between(name: str) -> None:
     assert np.isnan(outside).all()
     assert protocol.voltage(3.0).shape == (protocol.n_sweeps, 1)
     assert "times_ms: one row of times" in refusal(protocol.voltage, [[1.0]])
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("protocols/*.yaml")), ids=lambda path: path.stem)
-def test_shipped_protocols_survive_yaml(path: Path) -> None:
-    if path.stem != "herg_ap":
-        protocol = cf.Protocol.load(path)
-        assert read_again(protocol) == protocol
 
 
 VOLTS = st.floats(-200, 200)
@@ -186,14 +157,6 @@ def test_recorded_commands_are_written_as_tables_beside_the_file(tmp_path: Path)
     assert cf.Protocol.from_command(time, other, holding=-80) != made
     one = cf.Protocol.from_command(time, random[0], holding=-80)
     assert cf.Protocol.load(one.save(path, overwrite=True)) == one
-
-
-def test_no_file_is_replaced_in_silence(tmp_path: Path) -> None:
-    made = cf.Protocol.from_command(TIMES, TIMES, holding=-80)
-    (tmp_path / "p_command.csv").write_text("mine")
-    assert "p_command.csv: this file exists already" in refusal(made.save, tmp_path / "p.yaml")
-    assert [p.name for p in tmp_path.iterdir()] == ["p_command.csv"]
-    assert (tmp_path / "p_command.csv").read_text() == "mine"
 
 
 def _wave(wave: Any) -> Segment:

@@ -24,11 +24,6 @@ LONG = protocol_of(
     "{name: long, holding: -80, sampling: 0.1 ms, "
     "segments: [{hold: 5 s}, {step: {values: [0, 40]}, for: 25 ms}]}"
 )
-#: Pauses of three lengths, each followed by 4 ms of which all are recorded.
-PAUSES = protocol_of(
-    "{name: pauses, holding: -80, sampling: 1 ms, "
-    "segments: [{hold: {values: [2, 5, 9]}}, {step: 0, for: 4}]}"
-)
 
 
 def part(folder: Path, protocol: Protocol, rows: np.ndarray, **keys: Any) -> Recording:
@@ -51,19 +46,6 @@ def test_a_part_needs_no_empty_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(recording.current_pA[:, 50_000:], rows.T)
     assert np.isnan(recording.current_pA[:, :50_000]).all()
     np.testing.assert_array_equal(recording.weight.sum(axis=1), [250, 250])
-
-
-def test_a_part_without_its_start_is_refused_with_the_key(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"250 samples, but long has 50250 .*`starts: 5 s`"):
-        part(tmp_path, LONG, np.ones((250, 2)))
-
-
-def test_each_sweep_has_its_own_start(tmp_path: Path) -> None:
-    rows = np.arange(12.0).reshape(4, 3)
-    recording = part(tmp_path, PAUSES, rows, starts=["2 ms", 5, 9])
-    for k, first in enumerate((2, 5, 9)):
-        np.testing.assert_array_equal(recording.current_pA[k, first : first + 4], rows[:, k])
-        assert recording.weight[k].sum() == 4
 
 
 @pytest.mark.parametrize("first", [0.0, 5000.0])
@@ -139,17 +121,6 @@ def test_the_oracle_rests_at_the_same_voltage() -> None:
     )
     scale = np.abs(whole).max()
     np.testing.assert_allclose(rested[1] / scale, whole[0, 34:] / scale, atol=1e-5)
-
-
-def test_a_rest_of_its_own_is_written_and_moved() -> None:
-    protocol = build_protocol(RESTED | {"junction_potential": "10 mV"}, None)
-    assert (protocol.rest_mV, protocol.resting_mV) == (-110.0, -110.0)
-    assert "at: -100 mV" in protocol.to_yaml()  # reading it again is compared there
-    assert build_protocol(RESTED | {"between_sweeps": {"rest": 7}}, None).resting_mV == -80.0
-    # the first step of a later sweep is that from the rest
-    again = build_protocol(RESTED, None)
-    np.testing.assert_array_equal(again.step_times_ms(0), [1.0])
-    np.testing.assert_array_equal(again.step_times_ms(1), [0.0, 1.0])
 
 
 @pytest.mark.parametrize(

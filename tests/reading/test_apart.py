@@ -65,14 +65,6 @@ def test_arrays_and_refusals_come_back_by_name(tmp_path):
     assert found["who"].tolist() != [os.getpid()]
 
 
-def test_one_process_reads_many_files(tmp_path):
-    first = read_apart(HERE + "arrays", tmp_path / "x", "a file")["who"]
-    assert read_apart(HERE + "arrays", tmp_path / "y", "a file")["who"] == first
-    with pytest.raises(InputError, match="no sweeps"):
-        read_apart(HERE + "refused", tmp_path / "y", "a file")
-    assert read_apart(HERE + "arrays", tmp_path / "y", "a file")["who"] == first
-
-
 @pytest.mark.parametrize(
     ("reader", "said"),
     [
@@ -89,13 +81,6 @@ def test_a_process_that_fails_is_one_message(tmp_path, reader, said):
             HERE + reader, tmp_path / "one.dat", "a DAT file", 0.5 + 9.5 * (reader != "endless")
         )
     assert "a b" in read_apart(HERE + "arrays", tmp_path / "x", "a file")
-
-
-def test_an_idle_process_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(apart, "_IDLE_SECONDS", 0.01)
-    read_apart(HERE + "arrays", tmp_path / "x", "a file")
-    apart._idle.join()
-    assert apart._child is None
 
 
 def test_without_a_second_process_this_one_reads(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ import numpy as np
 import pytest
 
 from channelfit.reading.errors import InputError
-from channelfit.reading.formats import READERS, Contents, Epoch, abf, read, wcp
-from channelfit.reading.formats.headings import read_heading
+from channelfit.reading.formats import Contents, Epoch, abf, read
 from support.places import ROOT
 from support.rig_files import (
     COMMAND,
@@ -76,19 +74,6 @@ def test_igor2_reads_the_same_numbers(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.values, theirs * 1e3)
 
 
-def test_units_of_an_igor_wave_that_stand_behind_its_numbers_are_read(tmp_path: Path) -> None:
-    """Igor has three letters for a unit in the header, and puts a longer one at the end."""
-    path = write_ibw(tmp_path / "a.ibw")
-    stored = bytearray(path.read_bytes()[:-16])
-    stored[64 + 148 : 64 + 152] = bytes(4)
-    stored[64 + 152 : 64 + 156] = bytes(4)
-    struct.pack_into("<i", stored, 16, len(b"ampere"))  # dataEUnitsSize
-    struct.pack_into("<i", stored, 20, len(b"msec"))  # dimEUnitsSize
-    path.write_bytes(bytes(stored) + b"amperemsec")
-    (found,) = read(path).signals
-    assert (found.unit, found.kind, found.factor) == ("ampere", "current", 1e12)
-
-
 def test_numbers_of_an_igor_wave_without_a_sign_have_none(tmp_path: Path) -> None:
     path = write_ibw(tmp_path / "a.ibw")
     stored = bytearray(path.read_bytes())
@@ -97,26 +82,6 @@ def test_numbers_of_an_igor_wave_without_a_sign_have_none(tmp_path: Path) -> Non
     path.write_bytes(stored)
     (found,) = read(path).signals
     assert found.values[0, :2].tolist() == [4e7, 3e3]  # nA in pA
-
-
-@pytest.mark.parametrize(
-    ("place", "form", "value", "message"),
-    [
-        (0, "<h", 9, "not an Igor binary wave"),
-        (64 + 16, "<h", 0, "a wave of text"),
-        (64 + 68, "<i", -5, "2 dimensions, one of them without samples"),
-        (64 + 68, "<i", 2**31 - 1, "the header tells of"),
-        (12, "<i", 2**31 - 1, "the header tells of a note"),
-    ],
-)
-def test_igor_waves_that_are_none_are_told(place, form, value, message, tmp_path):
-    path = write_ibw(tmp_path / "a.ibw")
-    stored = bytearray(path.read_bytes())
-    stored[64 + 148 : 64 + 152] = bytes(4)  # the unit may stand behind the note
-    struct.pack_into(form, stored, place, value)
-    path.write_bytes(stored)
-    with pytest.raises(InputError, match=message):
-        read(path)
 
 
 def test_nwb_tells_what_the_amplifier_did(tmp_path: Path) -> None:
@@ -183,20 +148,6 @@ def test_the_json_of_a_syncropatch_tells_protocol_and_measures(tmp_path: Path) -
     assert [e.kind for e in contents.epochs[2]] == ["step", "ramp"]
     np.testing.assert_allclose(contents.clamp["seal_resistance_MOhm"], [1500.0] * 3)
     np.testing.assert_allclose(contents.start_ms, [1e4, 2e4, 3e4])
-
-
-def test_headings() -> None:
-    for text, name, unit, kind in (
-        ("I (nA)", "I", "nA", "current"),
-        ("time/ms", "time", "ms", "time"),
-        ("V_m [mV]", "V_m", "mV", "voltage"),
-        ("current_pA", "current", "pA", "current"),
-        ("Strom, nA", "Strom", "nA", "current"),
-        ("trace_A", "trace_A", "", "other"),
-        ("T", "T", "", "time"),
-    ):
-        heading = read_heading(text)
-        assert (heading.name, heading.unit, heading.kind) == (name, unit, kind)
 
 
 # --- tables as they are ---------------------------------------------------------------------------
@@ -406,35 +357,6 @@ def test_hostile_files(tmp_path: Path, name: str, write: Callable[[Path], None],
     write(path)
     with pytest.raises(InputError, match=said):
         read(path)
-
-
-@pytest.mark.parametrize(
-    ("reader", "package"),
-    [(abf.packed_contents, "pyabf"), (wcp.packed_contents, "neo.rawio.winwcprawio")],
-)
-def test_a_missing_package_is_told(reader, package, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=r'pip install "channelfit\[rig\]"'):
-        reader(tmp_path / "r")
-
-
-def test_every_format_is_told_where_a_file_has_none(tmp_path: Path) -> None:
-    for name in ("a.ods", "a.xlsx"):
-        (tmp_path / name).write_bytes(b"PK")
-    with pytest.raises(InputError, match="not a format that can be read; accepted: .abf, .nwb"):
-        read(tmp_path / "a.ods")
-    with pytest.raises(InputError, match="save the sheet as CSV"):
-        read(tmp_path / "a.xlsx")
-    assert set(READERS) >= {".abf", ".nwb", ".ibw", ".wcp", ".dat", ".mat", ".h5", ".csv", ".tsv"}
-
-
-@pytest.mark.parametrize("value", [1e308, -1e154])
-def test_a_value_that_nobody_measured_is_refused(tmp_path: Path, value: float) -> None:
-    current = CURRENT.copy()
-    current[1, 3] = value
-    scipy_io.savemat(tmp_path / "cell.mat", {"current": current.T})
-    with pytest.raises(InputError, match=r"cell.mat: current: a value of .*in sweep 2 is nothing"):
-        read(tmp_path / "cell.mat")
 
 
 def test_an_amplifier_tells_its_filter_and_100_khz_is_none() -> None:

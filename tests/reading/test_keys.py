@@ -30,9 +30,8 @@ from channelfit.reading.keys.shapes import Choice, Flag, Quantity, Unit, Whole
 from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules, make_stop_rules, optimize
 from channelfit.search.objective import Objective
-from channelfit.search.saved_fit import fit_document
 from support.decays import Residuals, decays, space
-from support.key_proofs import BASES, PROOFS, Proof, changed, prepare, seen
+from support.key_proofs import BASES, PROOFS, changed, prepare
 
 #: Whole sections inside these keys, each setting of which is proven further down.
 SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("optimizer", "stop")}
@@ -105,14 +104,6 @@ def test_keys_act_or_are_refused(folder, section, asked):
         assert two.startswith("refused") == bool(proof.refused), (key, two[:300])
         assert proof.refused in two, key
         assert one != two or proof.refused, key
-
-
-def test_nothing_of_this_is_seen_where_nothing_differs(folder: Path) -> None:
-    for base in ("model", "fit", "function"):
-        proof = Proof(base, "name", ("x", "x"))
-        one, _ = proof.seen(folder)
-        seen.cache_clear()
-        assert proof.seen(folder)[1] == one
 
 
 def test_a_reader_cannot_ask_for_a_key_that_is_not_accepted(tmp_path, monkeypatch):
@@ -237,13 +228,3 @@ def test_the_search_of_a_file_is_the_one_that_runs(tmp_path: Path) -> None:
         scorer = make_scorer(loaded, "reference")
         result = optimize(loaded.make_optimizer(), loaded.objective(scorer), loaded.stop_rules)
         assert (result.optimizer, result.evaluations, result.generations) == ("genetic", 21, 3)
-
-
-def test_names_of_a_fit_are_kept_when_it_is_saved(tmp_path: Path) -> None:
-    (prepare(tmp_path) / "fit.yaml").write_text(dump_yaml(BASES["fit"]))
-    fit = load_plan(tmp_path / "fit.yaml", (), "reference")
-    document = fit_document(fit, fit.problem.model.values(), tmp_path)
-    (tmp_path / "saved.yaml").write_text(dump_yaml(document))
-    again = load_plan(tmp_path / "saved.yaml", (), "reference")
-    assert (again.name, again.description, again.source) == ("cell one", "the first", "the bench")
-    assert again.problem.model.name == "little"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
 import tracemalloc
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -13,17 +11,14 @@ import pytest
 from click.testing import CliRunner
 from scipy.io import savemat
 
-import channelfit as cf
 from channelfit.front.fitting import prepared
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
-from channelfit.front.night.jobs import read_night
 from channelfit.front.progress import PythonScreen
 from channelfit.problem import segments
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.inspection import inspect_file
 from channelfit.problem.protocol import Protocol, build_protocol
-from channelfit.reading import memory, tables
+from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.matlab import variables
 from channelfit.reading.patterns import files_below, matching
@@ -74,18 +69,6 @@ def test_rows_of_a_packed_table(tmp_path, small, monkeypatch):
         read_columns(file)
 
 
-def test_a_packed_table_is_not_unpacked_beyond_the_limit(tmp_path, monkeypatch):
-    file = tmp_path / "data.csv.gz"
-    file.write_bytes(gzip.compress(b"t,i\n" + b"1,2.5\n" * 1000))
-    monkeypatch.setattr(tables, "_MAX_TEXT", 5000)
-    with pytest.raises(InputError, match="holds more than 5,000 bytes of text"):
-        read_columns(file)
-    monkeypatch.undo()
-    monkeypatch.setattr(tables, "_MAX_LINES", 1000)
-    with pytest.raises(InputError, match="holds more than 1,000 lines"):
-        read_columns(file)
-
-
 def test_segments_of_all_sweeps_are_counted_before_they_are_laid_out(monkeypatch):
     family = {"from": 1, "to": 10_000, "by": 1}
     rows = [{"step": -40, "for": family}] + [{"hold": 1}] * 2999
@@ -125,15 +108,6 @@ def test_a_fit_whose_samples_do_not_fit_is_not_begun(small, monkeypatch):
         prepared(plan, "cpu", "float64", "auto", PythonScreen("a fit"))
 
 
-@pytest.mark.parametrize("asked", [{"families": 10**6}, {"posterior": 10**7}])
-def test_families_and_steps_that_do_not_fit(asked, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: 10**9)
-    monkeypatch.setattr("channelfit.front.studies.assess", never)
-    with pytest.raises(InputError, match="of memory, and this machine has 1.0 GB free") as told:
-        cf.uncertainty(ROOT / "models" / "model_b.yaml", **asked, progress=False)
-    assert told.value.key == next(iter(asked))
-
-
 @pytest.mark.parametrize("name", ["genetic", "swarm", "differential"])
 def test_a_population_that_the_gpu_cannot_hold(name, monkeypatch):
     monkeypatch.setattr(gpu, "device", lambda: SimpleNamespace(memory_free=10_000_000))
@@ -148,31 +122,6 @@ def test_a_limit_too_small_for_the_libraries_is_told_at_once(monkeypatch):
     said = CliRunner().invoke(main, ["show", str(ROOT / "models" / "model_b.yaml")])
     assert said.exit_code == 2
     assert "may use 450.0 MB of address space (ulimit -v), and needs 1.0 GB" in said.stderr
-
-
-@pytest.mark.parametrize(
-    ("limit", "before", "then"),
-    [
-        (4_900_000_000, None, "1"),
-        (5_100_000_000, None, None),
-        (None, None, None),
-        (4_900_000_000, "2", "2"),
-    ],
-)
-def test_a_small_limit_leaves_blas_a_single_thread(monkeypatch, limit, before, then):
-    """Unless the user has given a number; 16 threads would want 4 GB beside the libraries' 1 GB."""
-    monkeypatch.setattr(memory, "_address_space", lambda: limit)
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    environment = {} if before is None else {"OPENBLAS_NUM_THREADS": before}
-    monkeypatch.setattr(os, "environ", environment)
-    memory.check_address_space()
-    assert environment.get("OPENBLAS_NUM_THREADS") == then
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what is used")
-def test_a_limit_of_address_space_counts_as_memory(monkeypatch):
-    monkeypatch.setattr(memory, "_address_space", lambda: 1 << 20)
-    assert memory.available() == 0
 
 
 def test_a_matlab_file_that_packs_as_no_recording_does_is_not_unpacked(tmp_path, monkeypatch):
@@ -201,14 +150,6 @@ def test_thousands_of_sines_are_refused_and_a_thousand_take_little_memory():
     np.testing.assert_allclose(found, -30 + 10 * np.sin(0.1 * times + 0.5), rtol=0, atol=1e-9)
 
 
-def test_samples_that_cannot_be_looked_at_are_counted_first(tmp_path, small, monkeypatch):
-    savemat(tmp_path / "cell.mat", {"i": np.random.default_rng(1).normal(size=(90_000, 3))})
-    monkeypatch.setattr("channelfit.problem.inspection._current", never)
-    monkeypatch.setattr(memory, "available", lambda: 50_000_000)
-    with pytest.raises(InputError, match="cell.mat: 270,000 samples need 54.0 MB"):
-        inspect_file(tmp_path / "cell.mat")
-
-
 @pytest.mark.parametrize("pattern", ["**/*", "*/*/*.csv", "*"])
 def test_a_pattern_that_would_search_everything_is_refused(tmp_path, monkeypatch, pattern):
     for k in range(8):
@@ -223,11 +164,3 @@ def test_a_pattern_that_would_search_everything_is_refused(tmp_path, monkeypatch
         matching(tmp_path / pattern)
     with pytest.raises(InputError, match="more than 7 files and folders"):
         list(files_below(tmp_path))
-
-
-def test_a_night_of_thousands_of_jobs_is_refused_before_any_is_read(tmp_path, monkeypatch):
-    file = tmp_path / "night.yaml"
-    file.write_text("jobs:\n" + "".join(f"  j{k}: {{fhn: {{seed: 1}}}}\n" for k in range(3000)))
-    monkeypatch.setattr("channelfit.front.night.jobs._job", never)
-    with pytest.raises(InputError, match="jobs: 3,000 jobs; a night has at most 1,000"):
-        read_night(file)

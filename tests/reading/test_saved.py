@@ -62,15 +62,6 @@ def test_a_summary_of_another_shape_is_refused_with_its_key(place, value, told, 
         read_summary(saved(tmp_path, changed))
 
 
-def test_a_summary_lacks_nothing_that_a_report_tells(tmp_path: Path) -> None:
-    for key in ("rms_relative_to_peak", "versions", "seconds"):
-        cut = {name: value for name, value in SUMMARY.items() if name != key}
-        with pytest.raises(InputError, match=f"it holds no {key}"):
-            read_summary(saved(tmp_path, cut))
-        assert read_summary(tmp_path / "summary.json", whole=False) == cut
-    assert read_summary(saved(tmp_path, {"wells": 3})) == {}
-
-
 def plate(folder: Path, n: int = 5, points: int = 40) -> Results:
     """What a batch of n wells with two parameters leaves."""
     draw = np.random.default_rng(1)

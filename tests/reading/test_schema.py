@@ -23,7 +23,6 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channelfit.curves.builtin import BUILT_IN
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.functions.fit_file import FunctionPlan
@@ -67,13 +66,6 @@ def test_shipped_files_are_what_their_schemas_say() -> None:
     assert {str(path): faults(read_yaml(path)) for path in SHIPPED} == {
         str(path): [] for path in SHIPPED
     }
-
-
-def test_built_in_curves_are_valid() -> None:
-    for name, curve in BUILT_IN.items():
-        assert kind_of(curve) == "curve"
-        assert faults(curve) == [], name
-        assert faults({**curve, "likelihood": "student"})
 
 
 def blocks() -> Iterator[tuple[str, Any]]:
@@ -324,14 +316,6 @@ def called(*arguments: str) -> Any:
     return CliRunner().invoke(main, ["schema", *arguments])
 
 
-def test_schemas_are_printed() -> None:
-    for name in (*FILES, "clamp", "clamp-leak", "optimizer", "rates_within"):
-        done = called(name)
-        assert done.exit_code == 0, name
-        assert done.output.isascii()  # so that any terminal and any redirection gives it as it is
-        jsonschema.Draft7Validator.check_schema(json.loads(done.output))
-
-
 def test_schemas_are_written_and_replaced_but_nothing_else_is(tmp_path: Path) -> None:
     done = called("--out", str(tmp_path / "schemas"))
     assert done.exit_code == 0
@@ -353,17 +337,6 @@ def test_schemas_are_written_and_replaced_but_nothing_else_is(tmp_path: Path) ->
     assert other.read_text() == "{}"
 
 
-def test_bad_arguments_end_with_2():
-    for arguments, message in (
-        (["protocl"], "did you mean protocol?"),
-        ([], "name one of model, protocol, fit, function"),
-        (["fit", "--out", "/dev/null/x"], "/dev/null"),
-    ):
-        done = called(*arguments)
-        assert done.exit_code == 2
-        assert message in done.output
-
-
 # --- the page ------------------------------------------------------------------------------------
 def test_the_page_names_every_key_of_every_section() -> None:
     page = reference()
@@ -375,16 +348,3 @@ def test_the_page_names_every_key_of_every_section() -> None:
         if section == "optimizer":
             wanted |= {setting for own in SETTINGS.values() for setting in own}
         assert set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)) == wanted, section
-
-
-def test_the_page_has_tables_of_three_columns_and_links_to_its_headings() -> None:
-    page = reference()
-    assert page.isascii()
-    for line in page.splitlines():
-        assert not line.startswith("|") or len(re.findall(r"(?<!\\)\|", line)) == 4, line
-    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
-    assert len(anchors) == len(headings)
-    links = set(re.findall(r"\]\(#([^)]+)\)", page))
-    assert len(links) > 20
-    assert links <= anchors

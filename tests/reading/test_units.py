@@ -69,9 +69,7 @@ def test_every_factor_follows_from_prefixes_and_powers(table: dict[str, float]) 
     [
         ("5 mW", "voltage", 'unknown unit "mW"; did you mean mV? Known: mV, V, uV'),
         ("5 ms", "voltage", 'unit "ms" is a time; wanted one of mV, V, uV'),
-        ("five", "time", '"five" is not a quantity; write for example 5 ms'),
         ("", "voltage", '"" is not a quantity; write for example -80 mV'),
-        (True, "time", "True is not a quantity"),
         (None, "current", "None is not a quantity; write for example 20 pA"),
         (float("nan"), "time", "nan is not finite"),
     ],
@@ -113,6 +111,8 @@ def test_scalars_are_those_of_yaml_1_2() -> None:
         ("", "f: a mapping (lines of `key: value`) was expected"),
         ("a: \x01\n", "f: not valid YAML: unacceptable character"),
         ("a: " + "9" * 5_000, "f: line 1: a whole number of too many digits"),
+        ("a: 1\nb: !!bool x", 'f: line 2: "x" is no value of the YAML tag !!bool'),
+        (r'a: "\ud800"', "f: line 1: holds half of a surrogate pair"),
     ],
 )
 def test_what_is_no_usable_yaml(text: str, message: str) -> None:
@@ -122,8 +122,11 @@ def test_what_is_no_usable_yaml(text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@given(st.text(max_size=200))
-def test_any_text_is_a_mapping_or_an_input_error(text: str) -> None:
+_WORDS = st.sampled_from([*list("ab:-[]{}\"'#,&!|>%@?\n\t "), ": ", "- ", "\r\n", "\x85", "\u2028"])
+
+
+@given(st.text(max_size=200) | st.lists(_WORDS, max_size=40).map("".join))
+def test_any_text_is_a_mapping_or_an_input_error_in_a_line_that_there_is(text: str) -> None:
     found, message = {}, "f: "
     try:
         found = parse_yaml(text, "f")
@@ -132,6 +135,8 @@ def test_any_text_is_a_mapping_or_an_input_error(text: str) -> None:
     assert isinstance(found, dict)
     assert message.startswith("f: ")
     assert "\n" not in message
+    line = re.match(r"f: line (\d+): ", message)
+    assert line is None or 1 <= int(line[1]) <= len(text.splitlines())
 
 
 #: What the keys in these tests are announced as, beside those that are texts.
@@ -166,9 +171,7 @@ def announced(made: Section) -> Section:
         (lambda s: s.integer("p"), "a whole number, from 1 to 8, was expected, not 9"),
         (lambda s: s.flag("d"), 'f.yaml: top.d: true or false was expected, not "yes"'),
         (lambda s: s.choice("choice"), 'top.choice: "yes" is not one of no, on'),
-        (lambda s: s.quantity("b"), 'f.yaml: top.b: "yes" is not a quantity'),
         (lambda s: s.quantity("time"), "f.yaml: top.time: None is not a quantity"),
-        (lambda s: s.section("n"), "f.yaml: top.n: a mapping (key: value) was expected, not 2"),
         (lambda s: announced(s.section("m")).text("q", ...), 'f.yaml: top.m: "q" is missing'),
     ],
 )
@@ -176,13 +179,6 @@ def test_a_section_refuses_what_does_not_fit(read: object, message: str) -> None
     given = dict.fromkeys(("b", "c", "d", "choice"), "yes")
     with pytest.raises(InputError, match=re.escape(message)):
         read(section(a=[1], t=True, n=2, p=9, m={}, time=None, **given))  # type: ignore[operator]
-
-
-def test_a_key_that_the_others_leave_without_meaning_is_refused() -> None:
-    s = section(hold=1, wait=2)
-    s.take("hold")
-    with pytest.raises(InputError, match=r'f.yaml: top.wait: "wait" has no meaning beside hold'):
-        s.finish()
 
 
 def test_paths_are_relative_to_the_file_and_know_the_environment(tmp_path, monkeypatch):
@@ -196,10 +192,3 @@ def test_paths_are_relative_to_the_file_and_know_the_environment(tmp_path, monke
         s.resolve("${SOME_DATA}/x.csv", "file")
     with pytest.raises(InputError, match="NUL"):
         s.resolve("a\0b", "file")
-
-
-@pytest.mark.parametrize("text", ["1" + " " * 400 + "x y(", "1" * 400, "1 " + "m" * 300 + "V"])
-def test_a_text_that_is_too_long_is_no_quantity(text):
-    """It is refused whole; its beginning is not taken for all of it."""
-    with pytest.raises(InputError):
-        parse_quantity(text, "voltage")
