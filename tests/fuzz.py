@@ -40,6 +40,7 @@ from unittest.mock import patch
 import matplotlib.figure  # noqa: F401 - loaded before the cases, or each would have its own artist
 import numpy as np
 import platformdirs
+import yaml
 from click.testing import CliRunner
 from scipy.io import savemat
 
@@ -81,86 +82,16 @@ _NASTY = [
 _ATOMS = ["v", "a", "b", "k", "1", "0", "-2", "0.5", "1e9", "1e-9", "1e308", "exp", "celsius", "O"]
 _BINARY = [" + ", " - ", "*", "/", "**", " < ", " >= ", " == ", " and ", " or ", ", ", " if "]
 _CALLS = ["exp", "log", "sqrt", "abs", "tanh", "min", "max", "exprel", "sin", "pow", "eval", "V"]
-#: Words that have a meaning in Python, C, CUDA, NMODL, hoc, YAML, or in a model's file.
-_WORDS = """
-v V t u i I O dt celsius diam area e pi PI FARADAY R exp log abs sqrt min max exprel sum prod erf
-pow class lambda def if else and or not is in None True False nan inf real1 double float int long
-short auto register static const void volatile restrict union struct template typename operator
-this new delete asm inline bool half warpSize threadIdx blockIdx blockDim __global__ __shared__
-cost status force printf gind setseed random_normal container getarg POINTER NEURON PARAMETER
-STATE BREAKPOINT INITIAL DERIVATIVE FROM TO SOLVE METHOD UNITS UNITSON VERBATIM ENDVERBATIM
-COMMENT NONSPECIFIC_CURRENT y n on off yes no null true false ~ model fit name states rates gates
-current parameters value range
-""".split()  # noqa: SIM905 - a word a line would take a page
-#: Each name in braces is a role, and another text is put into one of them.
-_CHANNEL = """
-name: "{model}"
-description: "{description}"
-definitions: {{"{definition}": "b*exp(-v/k)"}}
-states: ["{state}", O]
-rates: {{"{state} -> O": "{expression}", "O -> {state}": "{definition}"}}
-current: {{open: [O], conductance: "{conductance}", reversal: -80 mV}}
-parameters:
-  "{parameter}": {{range: [0.001, 1], unit: "{unit}", value: 0.1}}
-  b: {{range: [0.001, 1], unit: "{unit}", value: 0.1}}
-  k: {{range: [1, 50], unit: "{voltage}", value: 10}}
-  "{conductance}": {{range: [0, 10], unit: nS, value: 1}}
-fit:
-  name: "{fit}"
-  experiments:
-  - protocol: steps.yaml
-    recording:
-      file: {recording}
-      time: {{column: t, unit: ms}}
-      current: {{column: "{column}", unit: pA}}
-  optimizer: {{name: genetic, population: 4, generations: 1}}
-"""
+#: Files in whose roles (names in braces) other texts are put, and words that mean something.
+_TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+ROLES: dict[str, str] = _TEXTS["roles"]
+_WORDS = _TEXTS["words"].split()
+_CHANNEL, _FUNCTION = _TEXTS["channel"], _TEXTS["function"]
 _GATES = re.sub(
     "states: .*\nrates: .*\n",
     """gates: {{"{gate}": {{alpha: "{expression}", beta: "{definition}"}}}}\n""",
     _CHANNEL,
 ).replace("open: [O], ", "")
-_FUNCTION = """
-name: "{model}"
-description: "{description}"
-sizes: {{"{size}": 3}}
-parameters:
-  "{parameter}": {{size: "{size}", range: [-2, 2]}}
-  b: {{range: [-1, 1], unit: "{unit}"}}
-  k: {{range: [1, 2]}}
-definitions: {{"{definition}[{index}, 1, {size}]": "{parameter}[{index}]**2"}}
-cost: "{expression} + sum({definition}[{index}], {index}, 1, {size})"
-fit: {{name: "{fit}", optimizer: {{name: genetic, population: 4, generations: 1}}}}
-"""
-_STEPS = """
-name: "{protocol}"
-holding: -80 mV
-sampling: 0.5 ms
-segments: [{{step: 0 mV, for: 10 ms}}]
-"""
-_SWEPT = """
-holding: -80 mV
-sampling: 0.1 ms
-segments: [{hold: 1 ms}, {step: {values: [-40, 0, 40]}, for: 2 ms}, {hold: 1 ms}]
-"""
-ROLES = {
-    "model": "fuzzed",
-    "description": "none",
-    "state": "C",
-    "definition": "d",
-    "gate": "m",
-    "parameter": "a",
-    "conductance": "g",
-    "unit": "1/ms",
-    "fit": "a fit",
-    "column": "i",
-    "protocol": "steps",
-    "size": "n",
-    "index": "j",
-    "expression": "a*exp(v/k)",
-    "voltage": "mV",
-    "recording": "cell.csv",
-}
 SOURCES = ([], ["--source", "cpu"], ["--source", "cuda"], ["--source", "nmodl"])
 #: What a message begins with: the name of one of the case's files.
 _FILE = re.compile(
@@ -313,7 +244,7 @@ def prepared(kind: str, folder: Path, draw: random.Random) -> list[str]:
 def written(folder: Path, words: dict[str, str], text: str = _CHANNEL) -> str:
     """Writes a model or function, with its protocol and recording; returns the file's name."""
     words = ROLES | words
-    (folder / "steps.yaml").write_text(_STEPS.format(**words), "utf-8", "surrogatepass")
+    (folder / "steps.yaml").write_text(_TEXTS["steps"].format(**words), "utf-8", "surrogatepass")
     rows = "".join(f"{k / 2:g},{math.sin(k):.6g}\n" for k in range(20))
     if words["recording"] == "cell.csv":
         header = words["column"] if "\n" not in words["column"] else "i"
@@ -386,7 +317,7 @@ def _of_the_rig(folder: Path, draw: random.Random) -> list[str]:
     recording = f"recording: {{file: {cell.name}, current: {{signal: 1}}}}\n"
     text = re.sub(r"recording:\n(      .*\n)+", recording, file.read_text("utf-8"))
     file.write_text(text, "utf-8")
-    (folder / "steps.yaml").write_text(_SWEPT)
+    (folder / "steps.yaml").write_text(_TEXTS["swept"])
     return _optimize(str(file), folder)
 
 
