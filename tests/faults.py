@@ -50,6 +50,7 @@ from support.faults_fits import (
     check_next,
     check_nothing_half,
     check_quiet,
+    check_refused,
     check_whole,
     ended,
     mounted,
@@ -130,10 +131,8 @@ def _one_message(said: Ended, here: Place, known: Known) -> None:
     check_nothing_half(here)
     if said.code == 0:
         want(said.found == known.truth, "another result")
-        return
-    want(said.code == 2, f"exit code {said.code}: {said.err[-300:]!r}")
-    errors = [line for line in said.err.splitlines() if line.startswith("Error: ")]
-    want(len(errors) == 1, f"{len(errors)} messages: {said.err[-300:]!r}")
+    else:
+        check_refused(said)
 
 
 def full_disk(case: int, draw: random.Random, here: Place, known: Known) -> None:

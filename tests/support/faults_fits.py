@@ -189,6 +189,13 @@ def check_quiet(said: Ended) -> None:
         want(word not in said.err, f"exit code {said.code}, printed: {told!r}")
 
 
+def check_refused(said: Ended) -> None:
+    """Finding unless a command told in one message why it cannot."""
+    want(said.code == 2, f"exit code {said.code}: {said.err[-300:]!r}")
+    errors = [line for line in said.err.splitlines() if line.startswith("Error: ")]
+    want(len(errors) == 1, f"{len(errors)} messages: {said.err[-300:]!r}")
+
+
 def check_nothing_half(place: Place) -> None:
     """Finding where something that was to be moved or removed is still there."""
     left = {p.name for p in place.folder.rglob("*") if ".partial" in p.name}

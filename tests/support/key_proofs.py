@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +24,7 @@ from channelfit.search.genetic import Genetic
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.plan import FitPlan
 from channelfit.search.seeds import seeds_of
+from support import model_texts
 
 # through JSON, so that what is named in it is another object wherever it stands
 _TABLE = json.loads(
@@ -118,19 +118,8 @@ def _summary(fit: FitPlan, result: Any, scorer: Any) -> str:
 
 
 def changed(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
-    """A copy with one entry changed, or without it where the value is LEFT OUT; path a/b/0/c."""
-    out = copy.deepcopy(document)
-    *way, last = path.split("/")
-    place: Any = out
-    for part in way:
-        place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
-    if value == _LEFT_OUT:
-        del place[last]
-    elif isinstance(place, list):
-        place[int(last)] = value
-    else:
-        place[last] = value
-    return out
+    """A copy with one entry changed, or without it where the value is LEFT OUT."""
+    return model_texts.changed(document, path, ... if value == _LEFT_OUT else value)
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,16 @@ GATED: dict[str, Any] = {
 
 
 def changed(base: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """A copy with the value at a dotted key replaced (... removes it)."""
+    """A copy with the value at a key a/b/0/c replaced (... removes it)."""
     out = copy.deepcopy(base)
     *path, last = key.split("/")
-    here = out
+    here: Any = out
     for part in path:
-        here = here[part]
+        here = here[int(part)] if isinstance(here, list) else here.setdefault(part, {})
     if value is ...:
         del here[last]
     else:
-        here[last] = value
+        here[int(last) if isinstance(here, list) else last] = value
     return out
 
 

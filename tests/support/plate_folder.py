@@ -61,14 +61,20 @@ def save(file: Path, current: np.ndarray, names: list[str] | None = None) -> Non
     np.savetxt(file, current.T, delimiter=",", header=header, comments="", fmt="%.4f")
 
 
-def write_plate(folder: Path, wells: int, seed: int) -> None:
-    """Writes a fit file, and in `plate` the recordings of wells that differ."""
-    draw = np.random.default_rng(seed)
-    steps = cf.Protocol.steps([-40, 0, 40], duration=40, holding=-80, sampling=0.2)
+def write_fit(folder: Path, levels: list[float]) -> cf.Protocol:
+    """Writes a fit file and all but its recordings; returns its protocol."""
+    steps = cf.Protocol.steps(levels, duration=40, holding=-80, sampling=0.2)
     steps.save(folder / "steps.yaml", overwrite=True)
     for name, content in (("kv", MODEL), ("fit", FIT)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
     (folder / "plate").mkdir(exist_ok=True)
+    return steps
+
+
+def write_plate(folder: Path, wells: int, seed: int) -> None:
+    """Writes a fit file, and in `plate` the recordings of wells that differ."""
+    draw = np.random.default_rng(seed)
+    steps = write_fit(folder, [-40, 0, 40])
     for number in range(wells):
         values = {"g": draw.lognormal(2, 0.4), "b": 0.1 * draw.lognormal(0, 0.1)}
         clean = np.asarray(cf.simulate(cf.Model(**MODEL), steps, values=values).current)
@@ -79,12 +85,7 @@ def write_plate(folder: Path, wells: int, seed: int) -> None:
 @pytest.fixture
 def plate(tmp_path: Path, currents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a fit file and the recordings of 12 wells."""
-    cf.Protocol.steps([-40, -20, 0, 20, 40], duration=40, holding=-80, sampling=0.2).save(
-        tmp_path / "steps.yaml"
-    )
-    (tmp_path / "kv.yaml").write_text(yaml.safe_dump(MODEL))
-    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(FIT))
-    (tmp_path / "plate").mkdir()
+    write_fit(tmp_path, [-40, -20, 0, 20, 40])
     for well, current in currents.items():
         save(tmp_path / "plate" / f"cells-{well}.csv", current)
     monkeypatch.chdir(tmp_path)

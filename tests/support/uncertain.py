@@ -33,21 +33,25 @@ class Curve:
         return Score(np.where(np.isfinite(cost), cost, np.inf), np.zeros(len(cost), np.int8))
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
-        n, count = len(parameters), len(self.data)
-        apart = self.function(parameters) - self.data[:, None]
-        slopes = np.empty((count, *parameters.shape))
-        for i in range(n):
-            step = 1e-6 * np.maximum(np.abs(parameters[i]), 1e-3)
-            up, down = parameters.copy(), parameters.copy()
-            up[i] += step
-            down[i] -= step
-            slopes[:, i] = (self.function(up) - self.function(down)) / (2 * step)
+        apart, slopes = _differences(self.function, self.data, parameters, 1e-6, 1e-3)
         return Linearization(
             np.mean(apart**2, axis=0),
             np.zeros(parameters.shape[1], np.int8),
-            2 * np.einsum("sk,sik->ik", apart, slopes) / count,
-            2 * np.einsum("sik,sjk->ijk", slopes, slopes) / count,
+            2 * np.einsum("sk,sik->ik", apart, slopes) / len(self.data),
+            2 * np.einsum("sik,sjk->ijk", slopes, slopes) / len(self.data),
         )
+
+
+def _differences(function, data, parameters, share, least) -> tuple[np.ndarray, np.ndarray]:
+    """What a function is apart from data, and its slopes by steps of a share of the parameters."""
+    slopes = np.empty((len(data), *parameters.shape))
+    for i, row in enumerate(parameters):
+        step = share * np.maximum(np.abs(row), least)
+        up, down = parameters.copy(), parameters.copy()
+        up[i] += step
+        down[i] -= step
+        slopes[:, i] = (function(up) - function(down)) / (2 * step)
+    return function(parameters) - data[:, None], slopes
 
 
 def curve_objective(function, data, parameters: list[Parameter]) -> Objective:
@@ -74,14 +78,7 @@ class Differences:
             flat = [c.reshape(-1, c.shape[2]) for c in self.simulate(p)]
             return np.concatenate(flat)[counts]
 
-        apart = currents(parameters) - data[counts, None]
-        slopes = np.empty((len(weight), *parameters.shape))
-        for i in range(len(parameters)):
-            step = 1e-5 * np.maximum(np.abs(parameters[i]), 1e-4)
-            up, down = parameters.copy(), parameters.copy()
-            up[i] += step
-            down[i] -= step
-            slopes[:, i] = (currents(up) - currents(down)) / (2 * step)
+        apart, slopes = _differences(currents, data[counts], parameters, 1e-5, 1e-4)
         fixed = [i for i, p in enumerate(self.problem.model.parameters) if p.fixed]
         slopes[:, fixed] = 0
         score = self.score(parameters)
