@@ -162,15 +162,6 @@ def test_two_exponentials_that_cannot_be_parted_are_not_ok() -> None:
     assert cf.fit_curves("double_exponential", far, t).quality.count("ok") > 35
 
 
-def test_a_curve_without_ordered_terms_has_no_simpler_one() -> None:
-    assert load_curve("boltzmann").simpler is None
-    simpler = load_curve("double_exponential").simpler
-    assert simpler is not None
-    assert [p.name for p in simpler.free] == ["offset", "fast", "tau_fast"]
-    held = load_curve("double_exponential").with_fixed({"tau_slow": 50})
-    assert held.simpler is None
-
-
 @pytest.mark.parametrize("place", [3, 60, 150])
 def test_an_outlier_is_told_and_noise_is_none(place: int) -> None:
     t = np.linspace(0, 50, 200)

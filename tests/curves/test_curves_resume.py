@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import resource
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-import channelfit as cf
 from channelfit.curves import cpu, pieces
 from channelfit.curves.batch import Settings
 from channelfit.curves.curve import load_curve
@@ -247,34 +245,6 @@ def test_what_differs_is_refused_with_the_difference(
     assert run("--resume", tmp_path / "cut").exit_code == 0
 
 
-@posix
-def test_a_full_disk_is_told_and_gone_on_with(small: None, tmp_path: Path) -> None:
-    """No file may be longer than a limit: nothing half written; with room it goes on."""
-    words = ["gaussian", array(tmp_path, 400), "--backend", "cpu", "--covariance", "--quiet"]
-    assert run(*words, "--out", tmp_path / "whole").exit_code == 0
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
-
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "curves", *map(str, words), "--out", tmp_path / "cut"],
-        capture_output=True,
-        text=True,
-        preexec_fn=limited,
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("Error: ") == 1
-    assert "cannot be written: File too large" in done.stderr
-    assert results(tmp_path / "cut") == {}
-    folder = tmp_path / "cut-unfinished"
-    assert {p.name for p in folder.iterdir()} == {"pieces.bin", "resume.json", "state.json"}
-    again = run("--resume", tmp_path / "cut", "--json", "--quiet")
-    assert again.exit_code == 0, again.output
-    last = [told for told in json_told.told(again.stdout) if told.get("unit") == "data sets"][-1]
-    assert last["kept"] >= 16
-    assert results(tmp_path / "cut") == results(tmp_path / "whole")
-
-
 def test_a_work_travels_without_its_data(small: None, tmp_path: Path) -> None:
     """An array in a file is mapped anew by each process, which then does the same pieces."""
     data, curve = array(tmp_path, 2_000), load_curve("gaussian")
@@ -297,21 +267,3 @@ def test_a_work_travels_without_its_data(small: None, tmp_path: Path) -> None:
     data.unlink()
     with pytest.raises(InputError, match="cannot be read by this process"):
         pickle.loads(sent)
-
-
-def test_fits_in_python_are_those_of_the_command(tmp_path: Path) -> None:
-    z = np.load(array(tmp_path))
-    words = ("gaussian", tmp_path / "peaks.npy", "--backend", "cpu", "--fix", "offset=0")
-    assert run(*words, "--out", tmp_path / "fits").exit_code == 0
-    fits = cf.fit_curves("gaussian", z, fix={"offset": 0}, backend="cpu", covariances=True)
-    rows = [text.split(",") for text in (tmp_path / "fits.csv").read_text().splitlines()]
-    for name in fits.names:
-        column = rows[0].index(name)
-        table = [float(row[column] or "nan") for row in rows[1:]]
-        np.testing.assert_allclose(fits[name], table, rtol=1e-9)
-    assert fits.quality[7] == "failed"
-    assert fits.reason[7] == "all points are equal"
-    assert fits.covariances is not None
-    np.testing.assert_allclose(fits.covariances[0].diagonal() ** 0.5, fits.errors[0])
-    with pytest.raises(KeyError, match="there is"):
-        fits["none"]

@@ -1,7 +1,5 @@
 """`--scheme auto`: which scheme it takes, and whether the error asked for is met."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -10,8 +8,6 @@ from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.explicit import RungeKuttaCuda
 from channelfit.reading.errors import InputError
-from support import json_told
-from support.cable_command import run
 from support.cable_truth import pulsed, truth
 
 
@@ -100,23 +96,3 @@ def test_an_error_that_cannot_be_met_is_refused(error, word):
     cable = Cable(41, 1.0)
     with pytest.raises(InputError, match=word):
         choice.solve(schemes(cable), eq.gaussian(cable.x, 12), 0, [20.0], error)
-
-
-def test_the_command_says_what_it_chose_and_why(tmp_path):
-    given = ("--scheme", "auto", "--error", 1e-6, "--end", 20, "--frames", 3)
-    result = run(*given, "--out", tmp_path / "a")
-    assert result.exit_code == 0, result.output
-    assert "Runge-Kutta" in result.output.splitlines()[0]
-    for word in (
-        "for an error of 1e-06",
-        "Chebyshev",
-        "Crank-Nicolson",
-        "error from time",
-        "dx = 0.5",
-    ):
-        assert word in result.output
-    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
-    assert summary["scheme"] == "Runge-Kutta"
-    assert 0 < summary["error_in_time"] <= summary["error_asked"] == 1e-6
-    again = json_told.summary(run(*given, "--json", "--out", tmp_path / "b").stdout)
-    assert again["choice"] == summary["choice"]  # not what a clock said

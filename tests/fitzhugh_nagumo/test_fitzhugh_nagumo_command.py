@@ -64,19 +64,6 @@ def test_a_sweep_solves_every_combination(tmp_path: Path):
     assert results(tmp_path / "a")["v"].shape == (61, 6, 401)
 
 
-def test_ends_stimuli_and_schemes(tmp_path: Path):
-    (held,) = cables(tmp_path / "held", "--initial", "rest", "--right", 1, "--end", 100)
-    assert held["v_max"] > 0.9
-    assert 0.3 < held["reached"] < 0.5
-    arguments = ("--initial", "rest", "--stimulus", "0.5,x=0:5,t=2:5", "--end", 30, "--frames", 31)
-    reached = [
-        cables(tmp_path / scheme, *arguments, "--scheme", scheme)[0]["reached"]
-        for scheme in ("explicit", "crank-nicolson", "adaptive", "chebyshev")
-    ]
-    np.testing.assert_allclose(reached, reached[0], atol=0.01)
-    assert reached[0] > 0.05
-
-
 def test_a_run_continues_from_its_results(tmp_path: Path):
     half, state = ("--end", 10, "--frames", 2, "--dt", 0.1), tmp_path / "a" / "results.npz"
     run(*half, "--out", tmp_path / "a")
@@ -165,33 +152,19 @@ def test_options_given_besides_prevail_and_another_version_is_told(tmp_path: Pat
     ("arguments", "words"),
     [
         (["--scheme", "explicit", "--dt", 0.2], ["dt", "0.117"]),
-        (["--scheme", "runge-kutta", "--dt", 0.2], ["Runge-Kutta", "0.163"]),
-        (["--left", "foo"], ["--left", "foo"]),
         (["--left", "periodic"], ["both ends"]),
         (["--initial", "bump"], ["bump"]),
-        (["--initial", "gaussian:x"], ["--initial"]),
-        (["--stimulus", "1,y=2:3"], ["--stimulus"]),
         (["--stimulus", "1,x=3:2"], ["--stimulus", "stretch"]),
         (["--stimulus", "1,x=205:210"], ["stimulus", "205:210", "off the cable", "0 to 200"]),
-        (["--stimulus", "1,x=-7:-1,t=2:3"], ["stimulus", "-7:-1", "off the cable"]),
         (["--end", 20, "--stimulus", "1,t=30:40"], ["30:40", "never comes", "0 to 20"]),
-        (["--stimulus", "1,t=-9:-1"], ["stimulus", "-9:-1", "never comes"]),
         (["--nodes", 10**13], ["memory", "10,000,000,000,000 nodes", "TB", "--nodes"]),
-        (["--frames", 10**12], ["memory", "1000000000000 frames", "--frames"]),
-        (["--a", "1:2"], ["--a", "1:2"]),
         (["--a", "0:1:1000", "--epsilon", "0:1:1001"], ["1001000"]),
         (["--a", "nan"], ["a: "]),
-        (["--end", -1], ["--end"]),
         (["--dtype", "float32"], ["--dtype", "cuda"]),
-        (["--noise", 1], ["--noise"]),
-        (["--scheme", "explicit", "--noise", 1, "--backend", "cuda"], ["--backend"]),
         (["--scheme", "chebyshev", "--backend", "cuda"], ["--scheme", "processor"]),
-        (["--scheme", "explicit", "--tolerance", 1e-3], ["explicit", "no step control"]),
         (["--dt", 0.1, "--tolerance", 1e-3], ["not both"]),
         (["--scheme", "auto", "--dt", 0.1], ["--dt", "--error"]),
-        (["--scheme", "auto", "--tolerance", 1e-3], ["--tolerance", "--error"]),
         (["--scheme", "explicit", "--error", 1e-3], ["--error", "--scheme auto"]),
-        (["--scheme", "auto", "--error", -1], ["error", "positive"]),
         (["--scheme", "auto", "--noise", 1], ["--noise"]),
         (["--out", Path(__file__).parent], ["not empty"]),
     ],
@@ -221,28 +194,18 @@ def with_state(**changed: object) -> str:
     [
         (bytes(range(256)), ["summary.json"]),
         ('{\n"settings": {"nodes": 61,\n', ["not valid JSON", "line"]),
-        ("[1, 2]", ["an object"]),
-        ('{"settings": 3}', ["settings"]),
         ("[" * 100_000, ["nested"]),
         ('{"settings": {"nodes": ' + "9" * 5000 + "}}", ["not valid JSON"]),
         ('{"settings": {"end": NaN}}', ["NaN"]),
         ('{"settings": {"end": 1e999}}', ["--end", "inf"]),
-        ('{"settings": {"dt": 1e999}}', ["dt", "inf"]),
         (with_settings(nodes=61.5), ["settings.nodes", "whole number", "61.5"]),
         (with_settings(nodes=10**400), ["nodes"]),
-        (with_settings(nodes=True), ["settings.nodes", "true"]),
-        (with_settings(dx={"a": 1}), ["settings.dx"]),
         (with_settings(a=0.01), ["settings.a", "text", "0.01"]),
         (with_settings(a="__import__('os')"), ["--a", "__import__"]),
-        (with_settings(scheme="magic"), ["settings.scheme", "magic"]),
-        (with_settings(stimulus="0.5"), ["settings.stimulus", "list"]),
         (with_settings(stimulus=[0.5]), ["settings.stimulus", "text"]),
-        (with_settings(animation="yes"), ["settings.animation", "true or false"]),
-        (with_settings(seed=-1), ["settings.seed", "-1"]),
         (with_settings(sead=1), ["settings.sead", "Known", "seed"]),
         (with_settings(out="/tmp/elsewhere"), ["settings.out"]),
         (with_settings(initial="/etc/passwd"), ["settings.initial", "initial_state"]),
-        (json.dumps({"settings": {}, "initial_state": 7}), ["state"]),
         (json.dumps({"settings": {}, "initial_state": {"x": [0, 1]}}), ["column v"]),
         (with_state(x=[0, 2, 1]), ["increase"]),
         (with_state(v=[0, {}, 1]), ["table"]),

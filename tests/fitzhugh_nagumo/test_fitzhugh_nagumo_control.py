@@ -10,7 +10,6 @@ import pytest
 
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Pulse, simulate
 from channelfit.fitzhugh_nagumo.equation import gaussian
-from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.machine_code import Kernel
 from support.kernel_ways import plain, text_of
 
@@ -95,17 +94,3 @@ def test_the_same_bits_as_plain_python(name: str, monkeypatch: Any) -> None:
         run = simulate(scheme_of(cable, n_cables), gaussian(cable.x, 12), 0, [1.6], tolerance=1e-3)
         found.append(np.array([run.v, run.w]))
     np.testing.assert_array_equal(*found)
-
-
-def test_no_step_is_short_enough() -> None:
-    cable = Cable(83, 0.5)
-    run = lambda: simulate(scheme_of(cable, 1), gaussian(cable.x, 12), 0, [1], tolerance=1e-30)
-    with pytest.raises(InputError, match="t = 0 no step is short enough for a tolerance of 1e-30"):
-        run()
-
-
-def test_a_step_that_newton_does_not_solve_is_refused() -> None:
-    exacting = CrankNicolson(Equation(), Cable(83, 0.5))
-    exacting.tolerance = -1.0  # which no correction is below
-    with pytest.raises(InputError, match="no step is short enough"):
-        simulate(exacting, gaussian(exacting.cable.x, 12), 0, [1])

@@ -1,8 +1,6 @@
 """The GPU's kernels, run on this machine's processor or, with `-m gpu`, on a GPU."""
 
-import importlib
 import re
-import sys
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -149,36 +147,6 @@ def test_a_newton_that_fails_is_told(device):
         out = scheme.advance(scheme.put(v), scheme.put(0 * v), 5.0, 1)
         with pytest.raises(InputError, match="converge"):
             scheme.take(out[0])
-
-
-@pytest.mark.integration
-def test_the_benchmark_runs_from_end_to_end(device, monkeypatch):
-    """At sizes that mean nothing, with cuSPARSE left out."""
-    benchmark = importlib.import_module("fhn_gpu")
-    small = {
-        "BIG": 900,
-        "OTHERS": (300, 700),
-        "GROWTH": (500,),
-        "CABLES": 2,
-        "CABLE_NODES": 20,
-        "COUPLED": (300,),
-    }
-    for name, value in {**small, "CHECKED": 801, "CHECKED_STEPS": 3}.items():
-        monkeypatch.setattr(benchmark, name, value)
-    monkeypatch.setattr(benchmark, "cusparse", lambda *_: 1.0)
-    monkeypatch.setattr(
-        benchmark, "rate", lambda scheme, v, w, *_: float(scheme.advance(v, w, 0.1, 2)[0].size)
-    )
-    kept = []
-    monkeypatch.setattr(benchmark, "finish", lambda *arguments: kept.extend(arguments[2]))
-    monkeypatch.setattr(sys, "argv", ["fhn_gpu.py", "--quick"])
-    benchmark.main()
-    rows = {row.name: row for row in kept}
-    apart = [row.value for name, row in rows.items() if "difference" in name]
-    assert len(apart) == 6
-    assert len([name for name in rows if name.startswith("Runge-Kutta")]) == 10
-    assert max(apart) < 1e-4
-    assert len([name for name in rows if "against one cuSPARSE solve" in name]) == 6
 
 
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import pickle
 import signal
@@ -27,10 +26,9 @@ from channelfit.pieces import cluster_start
 from channelfit.pieces.cluster import Cluster, open_cluster
 from channelfit.pieces.cluster_file import ClusterPlan
 from channelfit.pieces.kept import Arrays, Key
-from channelfit.pieces.work import Here, pieces_done
+from channelfit.pieces.work import Here
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine.threads import usable_cores
 from support.places import TESTS
 from support.toy_work import Toy, keys, table
 
@@ -62,16 +60,6 @@ def done(doer: Any, work: Any, count: int) -> dict[Key, Arrays]:
 
 
 # --- what comes out ------------------------------------------------------------------------------
-
-
-def test_results_are_those_of_one_process(two: Cluster, said: list[str]) -> None:
-    found, here = done(two, Toy(), 30), done(Here(), Toy(), 30)
-    assert table(found) == table(here)
-    for key, arrays in found.items():
-        assert [a.dtype for a in arrays.values()] == [a.dtype for a in here[key].values()]
-        arrays["drawn"] += 1  # they can be written to
-    assert {int(arrays["where"][0]) for arrays in found.values()} == set(processes(two))
-    assert said[0].startswith("dashboard http://127.0.0.1:")
 
 
 def test_nobody_else_can_reach_the_cluster(two: Cluster) -> None:
@@ -114,16 +102,6 @@ def test_without_keys_no_cluster_is_started(monkeypatch: pytest.MonkeyPatch) -> 
     for plan in (ClusterPlan(local=2), ClusterPlan(job_class="SLURMCluster")):
         with pytest.raises(InputError, match=r"needs cryptography.*channelfit\[cluster\]"):
             cluster_start.security_of(plan)
-
-
-def test_cores_are_shared_out(two: Cluster) -> None:
-    found = done(two, Toy(), 8)
-    assert {int(a["where"][1]) for a in found.values()} == {max(1, usable_cores() // 2)}
-
-
-def test_pieces_come_in_the_order_of_their_keys(two: Cluster) -> None:
-    wanted = keys(12)[::-1]
-    assert [key for key, _ in pieces_done(Toy(seconds=0.01), wanted, two)] == wanted
 
 
 def test_the_same_work_at_once_again_is_another_one(two: Cluster) -> None:
@@ -225,15 +203,6 @@ def test_another_version_is_refused_with_the_difference(two: Cluster) -> None:
         done(two, work, 3)
 
 
-def test_a_work_for_a_gpu_is_refused_where_there_is_none(
-    two: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    software = clusters.on_worker.software
-    monkeypatch.setattr(clusters.on_worker, "software", lambda on_gpu: software(False))
-    with pytest.raises(InputError, match="no worker can do this work: .*(GPU|CuPy)"):
-        done(two, Toy(identity={"GPU": "a card"}), 3)
-
-
 @pytest.mark.slow
 def test_a_worker_that_hangs_costs_its_piece_alone(tmp_path: Path) -> None:
     said: list[str] = []
@@ -250,15 +219,6 @@ def test_a_worker_that_hangs_costs_its_piece_alone(tmp_path: Path) -> None:
     assert work.begun(7) == 2
     assert sum(work.begun(number) for number in range(40)) <= 42
     assert time.monotonic() - began < 60
-
-
-@pytest.mark.slow
-def test_a_cluster_with_a_stopped_process_ends(tmp_path: Path) -> None:
-    work = Toy(seconds=0.02, folder=tmp_path, faults={7: "stopped"})
-    with Cluster(ClusterPlan(local=2), patience=2) as cluster:
-        done(cluster, work, 20)
-        there = processes(cluster)
-    wait_until(lambda: not any(map(runs, there)))
 
 
 # --- a scheduler and workers of their own ---------------------------------------------------------
@@ -314,26 +274,6 @@ def worker(port: int, *more: str, path: Path = ROOT, protocol: str = "tcp") -> A
     address = f"{protocol}://127.0.0.1:{port}"
     words = ("--nthreads", "1", "--no-dashboard", "--death-timeout", "20", *more)
     return started("worker", address, *words, path=path)
-
-
-@pytest.mark.slow
-def test_the_scheduler_may_be_started_anew(tmp_path: Path) -> None:
-    port, said = free_port(), list[str]()
-    work = Toy(seconds=0.05, folder=tmp_path)
-    with open_cluster_after(scheduler(port), port, said) as (cluster, first):
-        with worker(port):
-            coming = cluster(work, keys(40))
-            found = dict(next(coming) for _ in range(5))
-            os.killpg(first.pid, signal.SIGKILL)
-            time.sleep(1)
-            with scheduler(port), worker(port):
-                for key, arrays in coming:
-                    assert key not in found
-                    found[key] = arrays
-    assert table(found) == table(done(Here(), Toy(), 40))
-    assert any(text.startswith("the scheduler is gone") for text in said), said
-    assert any(text.startswith("the scheduler is back") for text in said), said
-    assert sum(work.begun(number) for number in range(40)) <= 44
 
 
 @contextmanager
@@ -430,16 +370,6 @@ def test_a_worker_with_other_code_is_refused_and_others_go_on(tmp_path: Path) ->
     refusals = [text for text in said if "is not used" in text]
     assert len(refusals) == len(set(refusals))
     assert "channelfit's own code is" in refusals[0]
-
-
-@pytest.mark.slow
-def test_where_all_workers_have_other_code_it_is_an_error(tmp_path: Path) -> None:
-    port, other = free_port(), other_code(tmp_path / "other")
-    (other / "channelfit" / "pieces" / "on_worker.py").unlink()  # before there were pieces of work
-    with scheduler(port), worker(port, path=other):
-        with open_cluster(f"tcp://127.0.0.1:{port}") as cluster:
-            with pytest.raises(InputError, match="no worker can do this work: .*on_worker"):
-                done(cluster, Toy(), 4)
 
 
 def certificates(folder: Path) -> dict[str, str]:
@@ -575,9 +505,3 @@ def descendants(process: int) -> set[int]:
             for child in task.read_text().split():
                 found |= {int(child)} | descendants(int(child))
     return found
-
-
-def test_dask_itself_says_nothing(two: Cluster) -> None:
-    """What matters is told by the command, in its own words."""
-    for name in ("distributed", "distributed.client", "distributed.scheduler"):
-        assert not logging.getLogger(name).isEnabledFor(logging.WARNING)

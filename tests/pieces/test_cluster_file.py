@@ -54,18 +54,6 @@ def test_what_cannot_be_given(text: str) -> None:
         read_cluster(text)
 
 
-def test_without_the_option_work_is_done_here() -> None:
-    with open_cluster(None) as doer:
-        assert isinstance(doer, Here)
-
-
-def test_without_dask_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match=r"needs distributed: pip install .channelfit\[cluster\]"):
-        with open_cluster("local"):
-            pass
-
-
 QUEUE: dict[str, Any] = {"class": "SLURMCluster", "job": {"cores": 8, "memory": "16 GB"}}
 TLS = {"scheduler": "tls://a:1", "tls": {"ca": "f", "certificate": "f", "key": "f"}}
 BETWEEN = {**QUEUE, "adaptive": {"minimum": 2, "maximum": 5}}
@@ -123,32 +111,24 @@ def test_every_key_acts(tmp_path: Path) -> None:
     ("document", "told"),
     [
         ({}, "one of local, scheduler and class was expected, not none"),
-        ({"local": 1, "scheduler": "tcp://a:1"}, "not local and scheduler"),
         ({"local": 1, "jobs": 2}, '"jobs" has no meaning beside local'),
-        ({"local": 1, "job": {}}, '"job" has no meaning'),
         ({"local": 1, "adaptive": {"maximum": 2}}, '"adaptive" has no meaning'),
         ({"local": 1, "tls": {"ca": "f", "certificate": "f", "key": "f"}}, "of their own"),
-        ({"local": -1}, "a whole number, 0 or more"),
         ({"locale": 1}, "did you mean local"),
-        ({"scheduler": "a:1"}, "the address of a scheduler is tcp"),
         ({"scheduler": "tcp://a:1", "worker_ttl": "5 s"}, '"worker_ttl" has no meaning'),
         (
             {"scheduler": "tcp://a:1", "tls": {"ca": "f", "certificate": "f", "key": "f"}},
             "tls goes with an address tls",
         ),
-        ({"scheduler": "tls://a:1", "tls": {"ca": "f"}}, '"certificate" is missing'),
         (
             {"scheduler": "tls://a:1", "tls": {"ca": "no", "certificate": "f", "key": "f"}},
             "no such file",
         ),
-        ({"class": "SLURMCluster"}, "job: a mapping (key: value) was expected"),
         ({**QUEUE, "class": "Popen"}, "is not one of SLURMCluster"),
-        ({**QUEUE, "jobs": 2, "adaptive": {"maximum": 2}}, "either jobs or adaptive"),
         ({**QUEUE, "adaptive": {"minimum": 3, "maximum": 2}}, "the least is above the most"),
         ({**QUEUE, "job": {"cores": 4, "memory": "1 GB", "processes": 3}}, "shared out evenly"),
         ({**QUEUE, "job": {"cores": 4, "memory": "1\nGB"}}, "one line of text"),
         ({**QUEUE, "job": {**QUEUE["job"], "worker_extra_args": [["a"]]}}, "text was expected"),
-        ({"local": 1, "wait": "5 ms"}, "at least 1 s"),
     ],
 )
 def test_what_a_file_may_not_say(tmp_path: Path, document: dict[str, Any], told: str) -> None:

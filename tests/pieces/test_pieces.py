@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import subprocess
-import sys
 import time
 import zlib
 from collections import deque
@@ -23,7 +21,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from channelfit.pieces.cluster import _Attempt, _Errand
 from channelfit.pieces.kept import Kept, expect
-from channelfit.pieces.work import Here, pieces_done, seconds_left
+from channelfit.pieces.work import Here, pieces_done
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Score
 from channelfit.search.journal import Journal, Journaled
@@ -78,11 +76,6 @@ def test_a_doer_that_loses_a_piece_is_found_out():
         list(pieces_done(Squares(), KEYS, forgets))
 
 
-def test_a_piece_is_named_once():
-    with pytest.raises(ValueError, match="twice"):
-        list(pieces_done(Squares(), [*KEYS, KEYS[0]]))
-
-
 def test_what_was_kept_is_not_done_again(tmp_path):
     whole = values(pieces_done(Squares(), KEYS))
     first = Kept(tmp_path / "pieces.bin")
@@ -127,15 +120,6 @@ def test_a_changed_byte_costs_what_follows_and_is_never_believed(tmp_path):
         again.close(keep=True)
 
 
-def test_another_process_cannot_have_the_same_file(tmp_path):
-    file = tmp_path / "pieces.bin"
-    kept = Kept(file)
-    call = "import pathlib, channelfit.pieces.kept as k, sys; k.Kept(pathlib.Path(sys.argv[1]))"
-    run = subprocess.run([sys.executable, "-c", call, file], capture_output=True, text=True)
-    assert "another process is using it" in run.stderr
-    kept.close(keep=True)
-
-
 def test_a_file_that_another_process_has_just_made_is_not_emptied(tmp_path, monkeypatch):
     file = tmp_path / "pieces.bin"
     kept = Kept(file)
@@ -154,21 +138,6 @@ def test_another_file_is_refused_and_left_as_it_was(tmp_path):
     with pytest.raises(InputError, match="no file of results of this version"):
         Kept(file)
     assert file.read_text() == "something that somebody wrote\n"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="limits as on POSIX")
-def test_a_file_for_which_there_is_no_room_is_named(tmp_path):
-    """Also when not even its beginning can be written."""
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
-    try:
-        with pytest.raises(InputError, match=r"pieces\.bin: cannot be used: File too large"):
-            Kept(tmp_path / "pieces.bin")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    Kept(tmp_path / "pieces.bin").close(False)
 
 
 def test_a_full_disk_is_told_and_the_work_goes_on(tmp_path, monkeypatch):
@@ -194,7 +163,6 @@ def test_a_full_disk_is_told_and_the_work_goes_on(tmp_path, monkeypatch):
     assert Kept(file).keys == set(KEYS[:2] + KEYS[5:])
 
 
-SHAPES = arrays_of.array_shapes(max_dims=4, min_side=0)
 NUMBERS = st.sampled_from(["<f8", "<f4", "<i8", "<i4", "|i1", "|u1", "|b1"])
 
 
@@ -222,12 +190,6 @@ def test_what_is_kept_comes_back_to_the_bit(tmp_path_factory, arrays, key):
         assert found[name].dtype == array.dtype
         assert found[name].shape == array.shape
         assert found[name].tobytes() == array.tobytes()
-
-
-def test_time_left_counts_this_run_alone(monkeypatch):
-    monkeypatch.setattr("channelfit.pieces.work.time.perf_counter", lambda: 10.0)
-    assert np.isnan(seconds_left(5, 10, 0.0, before=5))
-    assert seconds_left(6, 10, 0.0, before=5) == pytest.approx(40.0)
 
 
 # --- records with right checksums that nobody has written ----------------------------------------

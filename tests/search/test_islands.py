@@ -100,14 +100,3 @@ def test_islands_are_searches_of_their_own() -> None:
             assert not np.isin(asked[:, k], asked[:, other]).any()
     alone = make_optimizer("genetic", {"population": 30}, 3, seed=7).ask()
     np.testing.assert_array_equal(asked[:, 0], alone)
-
-
-def test_migration_helps_where_single_islands_are_stuck() -> None:
-    """Over many seeds, so that it does not hang on one."""
-
-    def best(seed: int, every: int) -> float:
-        settings = {"population": 20, "islands": 4, "migrate_every": every, "mutation_rate": 0.1}
-        return run(make_optimizer("genetic", settings, 3, seed=seed), 40).cost
-
-    together, alone = (np.mean([best(seed, every) for seed in range(8)]) for every in (4, 1000))
-    assert together < alone

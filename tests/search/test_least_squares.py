@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares, lsq_linear
 
 from channelfit.scoring.machine.machine_code import Kernel
-from channelfit.scoring.scorer import Linearization
 from channelfit.search import least_squares as module
 from channelfit.search.choose import make_optimizer
 from channelfit.search.damped import steps_of, to_the_lowest
@@ -23,15 +22,6 @@ from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Local, Objective
 from channelfit.search.projection import eliminated
 from support.decays import Residuals, decays, space
-
-
-def test_a_linear_problem_needs_three_iterations():
-    random = np.random.default_rng(1)
-    a, b = random.normal(size=(40, 6)), random.normal(size=40)
-    objective = Objective(space(6, -5.0, 5.0), Residuals(lambda x: a @ x - b))
-    starts = refine(objective, random.random((6, 9)), iterations=3)
-    exact = np.linalg.lstsq(a, b)[0]
-    np.testing.assert_allclose(objective.physical(starts.unit).T, [exact] * 9, atol=1e-6)
 
 
 def test_every_corner_of_the_cube_can_be_left():
@@ -44,17 +34,6 @@ def test_every_corner_of_the_cube_can_be_left():
     exact = np.linalg.lstsq(a, b)[0]
     assert np.abs(exact).max() < 1
     np.testing.assert_allclose(objective.physical(starts.unit).T, [exact] * 8, atol=1e-6)
-
-
-def test_what_a_step_promises_of_a_linear_problem_is_what_it_brings():
-    random = np.random.default_rng(4)
-    a, b = random.normal(size=(20, 3)), random.normal(size=20)
-    objective = Objective(space(3, -5.0, 5.0), Residuals(lambda x: a @ x - b))
-    starts = begin(objective, random.random((3, 4)))
-    steps, promise = damped_steps(starts)
-    for trial in range(len(TRIALS)):
-        there = objective.score(starts.unit + steps[:, trial]).cost
-        np.testing.assert_allclose(promise[trial], starts.cost - there, rtol=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -184,35 +163,6 @@ def test_no_iteration_makes_a_start_worse_or_leaves_the_cube(seed, n):
         inside = starts.cost < np.inf
         values = objective.physical(starts.unit)
         assert (values[0, inside] + values[2, inside] <= 5).all()
-
-
-@dataclass
-class TwoWays(Residuals):
-    """Costs that come with derivatives have a rounding of their own, another at every point."""
-
-    rounding: float = 1e-9
-
-    def linearize(self, parameters: np.ndarray) -> Linearization:
-        found = super().linearize(parameters)
-        for k, x in enumerate(parameters.T):
-            r, jacobian = np.asarray(self.residuals(x)), self.jacobian(x)
-            off = self.rounding * np.sin(1e14 * x.sum() + 7.0 * np.arange(len(r)))
-            found.cost[k] = np.mean((r + off) ** 2)
-            found.gradient[:, k] = 2 * jacobian.T @ (r + off) / len(r)
-        return found
-
-
-def perfect(x: np.ndarray) -> np.ndarray:
-    """Of a decay without noise."""
-    t = np.linspace(0, 5, 60)
-    return (1 + x[0]) * np.exp(-np.exp(x[1]) * t) - 1.3 * np.exp(-0.5 * t)
-
-
-def test_a_start_at_the_rounding_of_two_ways_to_its_cost_is_done():
-    objective = Objective(space(2, -2.0, 2.0), TwoWays(perfect), floor=1e-16)
-    starts = refine(objective, np.array([[0.6], [0.4]]), iterations=30)
-    assert starts.done.all()
-    np.testing.assert_allclose(objective.physical(starts.unit)[:, 0], [0.3, np.log(0.5)], atol=1e-8)
 
 
 # --- hybrid ------------------------------------------------------------------------------------

@@ -95,17 +95,6 @@ def fit(stop: StopRules, scorer=None, on_generation=None, **more):
     return optimize(genetic(**more), Objective(SPACE, scorer or Bowl()), stop, on_generation)
 
 
-def test_the_minimum_is_found_and_told_in_physical_units():
-    result = fit(StopRules(generations=200), population=500)
-    assert result.cost < 1e-4
-    assert result.parameters["a"] == pytest.approx(2, abs=0.01)
-    assert result.parameters["k"] == pytest.approx(1, rel=0.03)
-    assert result.parameters["e"] == -85
-    assert result.names == ("a", "e", "k")
-    assert result.units == ("1/ms", "mV", "")
-    assert result.cost == Bowl().cost(result.values[:, None])[0]
-
-
 @pytest.mark.parametrize("name", ["hybrid", "genetic"])
 def test_a_search_is_the_same_on_any_number_of_cores(name: str) -> None:
     fit = load_plan(
@@ -128,10 +117,8 @@ def test_a_search_is_the_same_on_any_number_of_cores(name: str) -> None:
 @pytest.mark.parametrize(
     ("rules", "generations", "reason"),
     [
-        ({"generations": 1}, 1, "1 generation done"),
         ({"generations": 7}, 7, "7 generations done"),
         ({"evaluations": 120}, 3, "150 candidates scored of 120 allowed"),
-        ({"evaluations": 150}, 3, "150 candidates scored of 150 allowed"),
         ({"generations": 5, "evaluations": 10**6, "seconds": 3600}, 5, "5 generations done"),
         ({"generations": 5, "evaluations": 100}, 2, "100 candidates scored of 100 allowed"),
     ],
@@ -203,12 +190,8 @@ def test_stop_at_stagnation(costs, tolerance, generations):
     [
         ("generations", 0),
         ("generations", 2.5),
-        ("generations", "ten"),
-        ("evaluations", -1),
         ("seconds", "60 s"),
         ("cost", math.nan),
-        ("cost", "low"),
-        ("tolerance", -1e-3),
     ],
 )
 def test_bad_rules_are_refused_by_key(rule, value):
@@ -294,86 +277,20 @@ def test_progress_tells_each_generation():
         assert progress.seconds_left == pytest.approx((12 - progress.generation) * pace)
 
 
-def test_the_result_prints_itself():
-    class AtTheEdge(Bowl):
-        backend = "cpu"
-        dtype = "float64"
-
-        def cost(self, parameters):
-            return parameters[0] + np.log10(parameters[2]) ** 2
-
-    optimizer = Genetic(2, 50, 1, initial=np.array([0.0, 0.5]))
-    lines = str(
-        optimize(optimizer, Objective(SPACE, AtTheEdge()), StopRules(generations=3))
-    ).splitlines()
-    assert lines[0] == "stopped:     3 generations done"
-    assert "evaluations: 150 candidates" in lines
-    assert (
-        "optimizer:   genetic (population 50, crossover_rate 0.1, mutation_rate 0.01), seed 1"
-        in lines
-    )
-    assert "backend:     cpu float64" in lines
-    assert lines[-3].split() == ["a", "0", "1/ms", "at", "lower", "bound"]
-    assert lines[-2].split() == ["e", "-85", "mV", "fixed"]
-    assert lines[-1].split() == ["k", "1"]
-    assert not any(line.startswith("failed") for line in lines)
-    assert "failed:" in str(fit(StopRules(generations=3), Failing()))
-
-
 # Settings
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("genetic", {"crossover_rate": 0.8, "mutation_rate": 0.02}),
-        ("swarm", {"inertia": 0.6, "cognitive": 1, "social": 2, "speed_limit": 0.2}),
-        ("ring", {"neighbors": 2, "batch": 7}),
-        ("groups", {"group": 4, "exchange": 3}),
-        ("differential", {"elite": 0.2}),
-        ("cma", {"step": 0.2}),
-    ],
-)
-def test_every_optimizer_searches_with_its_settings(name, settings):
-    settings = {"population": 14, **settings}
-    initial = np.array([0.25, 0.75])
-    assert make_optimizer(name, {}, 2, 1, initial=initial).ask()[:, 0] == pytest.approx(initial)
-    optimizer = make_optimizer(name, {"generations": 3, **settings}, 2, seed=1)
-    assert optimizer.name == name
-    assert settings.items() <= optimizer.settings.items()
-    result = optimize(optimizer, Objective(SPACE, Bowl()), StopRules(generations=80))
-    assert result.optimizer == name
-    assert result.cost < (0.5 if name == "genetic" else 1e-3)
-    assert result.history["best_cost"][0] > 1e-2
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "key", "message"),
     [
         ("genetics", {}, "optimizer.name", 'unknown optimizer "genetics"; did you mean genetic?'),
-        ("xyz", {}, "optimizer.name", 'unknown optimizer "xyz". Known: genetic'),
         ("genetic", {"popluation": 9}, "optimizer.popluation", "did you mean population?"),
         ("genetic", {"population": 2.5}, "optimizer.population", "whole number, 1 or more"),
-        ("genetic", {"population": "many"}, "optimizer.population", "not 'many'"),
-        ("genetic", {"population": True}, "optimizer.population", "not True"),
-        ("genetic", {"crossover_rate": "0.8"}, "optimizer.crossover_rate", "must be a number"),
         ("genetic", {"crossover_rate": 80}, "optimizer.crossover_rate", "between 0 and 1, not 80"),
-        ("ring", {"neighbours": 2}, "optimizer.neighbours", "did you mean neighbors?"),
         ("ring", {"population": 8, "batch": 9}, "optimizer.batch", "population of 8: 9"),
-        ("ring", {"neighbors": 0}, "optimizer.neighbors", "1 or more, not 0"),
         ("swarm", {"population": 9, "islands": 2, "migrants": 9}, "optimizer.migrants", "of 9: 9"),
-        ("genetic", {"islands": 0}, "optimizer.islands", "a whole number, 1 or more, not 0"),
         ("genetic", {"migrate_every": 1.5}, "optimizer.migrate_every", "a whole number"),
         ("cma", {"islands": 2}, "optimizer.islands", "Known: population"),
-        ("groups", {"group": 2.5}, "optimizer.group", "whole number"),
-        ("groups", {"exchange": 0}, "optimizer.exchange", "1 or more"),
-        ("swarm", {"inertia": 1.5}, "optimizer.inertia", "between 0 and 1"),
-        ("swarm", {"speed_limit": 2}, "optimizer.speed_limit", "between 0 and 1"),
-        ("differential", {"population": 3}, "optimizer.population", "4 or more"),
-        ("differential", {"weight": 0.5}, "optimizer.weight", "Known: population"),
-        ("differential", {"elite": 2}, "optimizer.elite", "between 0 and 1"),
-        ("cma", {"population": 3}, "optimizer.population", "4 or more"),
-        ("cma", {"step": "wide"}, "optimizer.step", "must be a number"),
     ],
 )
 def test_bad_settings_are_refused_with_what_is_known(name, settings, key, message):

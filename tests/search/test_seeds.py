@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-import channelfit as cf
 from channelfit.front import fitting, kinds
-from channelfit.front.main import main
 from channelfit.front.progress import PythonScreen
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Work
 from channelfit.reading.errors import InputError
-from channelfit.results.report.result_tables import searched_seeds
 from channelfit.results.resuming import identity
 from channelfit.results.run_folder import Claim
 from channelfit.scoring.scorer import make_scorer
@@ -159,18 +155,3 @@ def test_a_folder_of_pieces_goes_on_with_others_or_alone(plan: FitPlan, tmp_path
         assert lasting(run(plan, folder, again, resume=True)) == whole
         assert not (folder / "pieces.bin").exists()
         assert not (folder / "resume.json").exists()
-
-
-@pytest.mark.integration
-def test_the_command_and_python_agree(tmp_path: Path) -> None:
-    told = ["--optimizer", "genetic", "--population", "20", "--generations", "4", "--seed", "1"]
-    words = ["optimize", str(MODEL), *told, "--seeds", "3", "--backend", "cpu"]
-    out = CliRunner().invoke(main, [*words, "--json", "--out", str(tmp_path / "run")])
-    assert out.exit_code == 0, out.output
-    summary = json.loads(out.stdout.splitlines()[-1])["summary"]
-    assert summary["agreement"]["independent_starts"] == 3
-    assert summary["settings"]["seeds"] == 3
-    assert searched_seeds(summary) == "seeds 1 to 3"
-    assert (tmp_path / "run" / "history.csv").read_text().count("\n") == 1 + 12
-    again = cf.fit(tmp_path / "run" / "fit.yaml", backend="cpu", start="none", progress=False)
-    assert again.summary["cost"] == summary["cost"]

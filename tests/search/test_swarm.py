@@ -54,13 +54,6 @@ def test_a_leader_is_the_best_of_those_a_particle_knows(cost, topology, iteratio
         assert cost[leader] == python_leader(topology, cost, particle, iteration)
 
 
-def test_news_travels_one_neighbor_a_turn_round_the_ring():
-    swarm = Swarm(1, 9, seed=1, topology=Ring(), inertia=0.0, cognitive=0.0)
-    swarm.tell(swarm.ask(), np.where(np.arange(9) == 4, 0.0, 1.0))
-    moved = swarm.ask() != swarm._position
-    assert np.flatnonzero(moved[0]).tolist() == [3, 5]
-
-
 # The flight
 
 

@@ -10,10 +10,7 @@ from device_swarms import LocalGroups, SynchronousRing
 
 from channelfit.functions.function import build_function
 from channelfit.functions.scorers import FunctionCuda
-from channelfit.functions.swarm_cuda import AsynchronousRing, RingSearch, swarm_text
-from channelfit.reading.errors import InputError
-from channelfit.search.loop import StopRules, optimize
-from channelfit.search.objective import Objective
+from channelfit.functions.swarm_cuda import AsynchronousRing, swarm_text
 from channelfit.search.space import SearchSpace
 from channelfit.search.swarm import Groups, Ring, Swarm
 from support import cuda_host
@@ -92,14 +89,6 @@ def test_a_best_is_what_its_position_costs(dtype):
         np.testing.assert_allclose(swarm.costs[0], again, rtol=1e-9 if dtype == "float64" else 2e-4)
 
 
-def test_the_first_population_gives_the_first_bests():
-    on = scorer("sphere", 3)
-    for swarm in all_swarms(on):
-        swarm.fly(1)
-        np.testing.assert_array_equal(swarm.bests, swarm.positions)
-        np.testing.assert_allclose(swarm.costs[0], on.problem.cost(swarm.positions[0].T))
-
-
 def test_what_is_not_a_number_never_becomes_a_best():
     on = FunctionCuda(function(HALF[0], 3, HALF[1]))
     for swarm in all_swarms(on, population=9):
@@ -110,21 +99,6 @@ def test_what_is_not_a_number_never_becomes_a_best():
             found = np.isfinite(costs)
             assert (bests[found][:, 0] < 0).all()
         assert found.all()
-
-
-def test_a_swarm_recovers_from_a_population_without_a_number():
-    """A twentieth of the square is good, so the first draws are bad for many seeds."""
-    problem = function("sum(x[i]**2, i, 1, n) + log(-1.6 - x[1])", 2, [-2, 2])
-    on = FunctionCuda(problem)
-    recovered = 0
-    for seed in range(6):
-        for swarm in all_swarms(on, population=3, seed=seed):
-            swarm.fly(1)
-            bad = np.isinf(swarm.costs).all()
-            swarm.fly(60)
-            assert np.isfinite(swarm.costs).any()
-            recovered += bool(bad)
-    assert recovered > 2
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [("float64", "log"), ("float32", "linear")])
@@ -141,13 +115,6 @@ def test_bounds_hold(dtype, scale):
                 assert (place <= upper).all()
         best = swarm.bests[0, int(swarm.costs[0].argmin())]
         np.testing.assert_allclose(best, [lower, lower, upper], atol=0.05)
-
-
-def test_fixed_parameters_stay():
-    problem = function("sum((x[i] - 1)**2, i, 1, n)", 2, [-2, 2], fixed=True, value=[0.5, 1.5])
-    swarm = AsynchronousRing(FunctionCuda(problem), 3, 0)
-    swarm.fly(5)
-    np.testing.assert_array_equal(swarm.positions[0], [[0.5, 1.5]] * 3)
 
 
 def test_swarms_side_by_side_are_swarms_of_the_seeds_that_follow():
@@ -203,9 +170,3 @@ def test_the_text_compiles_for_a_device(kind, dtype):
     group, lanes = (32, 4) if kind is LocalGroups else (1, 32)
     on = scorer("griewank", 128, dtype)
     cuda_host.compile_with_nvrtc(swarm_text(on.source.text, kind.kind, lanes, group))
-
-
-def test_a_search_without_an_end_of_its_own_needs_a_rule():
-    objective = Objective(SearchSpace(scorer("sphere", 2).problem.model.parameters), None)
-    with pytest.raises(InputError, match="at least one rule"):
-        optimize(RingSearch(8), objective, StopRules())
