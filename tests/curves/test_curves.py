@@ -1,4 +1,4 @@
-"""Curves fitted to many data sets: against SciPy, mpmath, the Cramer-Rao bound and nasty data."""
+"""Curves fitted to many data sets: against SciPy, mpmath, likelihoods, and with nasty data."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import channelfit as cf
-from channelfit.curves.batch import Settings, fit_curve, fit_pieces
+from channelfit.curves.batch import Settings, fit_curve
 from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.data_files import read_data
 from channelfit.curves.fitting import DataSets
@@ -25,7 +25,7 @@ from channelfit.reading.csv_tables import bare
 from channelfit.reading.documents import dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from support.curve_sets import activation, images
+from support.curve_sets import activation
 from support.places import ROOT
 
 GOOD: dict[str, Any] = {
@@ -127,27 +127,6 @@ def test_a_long_table_of_sets_with_their_own_inputs(tmp_path: Path) -> None:
     assert [row["half"] for row in same] == [rows[0]["half"], rows[2]["half"]]
 
 
-def test_images_larger_than_a_piece_are_fitted_piece_by_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, data = images(50)
-    np.save(tmp_path / "spots.npy", data.values.reshape(-1, 11, 11))
-    curve = load_curve("gaussian_2d")
-    groups = read_data(tmp_path / "spots.npy", curve)
-    assert isinstance(groups[0].values.base, np.memmap) or isinstance(groups[0].values, np.memmap)
-    whole = next(fit_pieces(curve, groups, Settings(backend="cpu")))
-    monkeypatch.setattr("channelfit.curves.batch._SETS", 17)
-    pieces = list(fit_pieces(curve, groups, Settings(backend="cpu")))
-    assert [p.first for p in pieces] == [0, 17, 34]
-    joined = np.concatenate([p.fits.values for p in pieces])
-    assert joined.tobytes() == whole.fits.values.tobytes()
-    done = run(
-        "gaussian_2d", tmp_path / "spots.npy", "--out", tmp_path / "s", "--likelihood", "poisson"
-    )
-    assert done.exit_code == 0, done.output
-    assert len(rows_of(tmp_path / "s.csv")) == 50
-
-
 def test_a_curve_of_two_inputs_in_a_list_of_points(tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     x, y = random.uniform(0, 10, (2, 60))
@@ -245,23 +224,6 @@ def test_a_key_of_a_curve_acts(tmp_path: Path, section: str, key: str) -> None:
         drawn = (tmp_path / f"o{k}.png").read_bytes() if key == "inputs" else b""
         seen.append((told, (tmp_path / f"o{k}.csv").read_text(), drawn))
     assert seen[0] != seen[1]
-
-
-def test_swarms_tell_both_estimates_of_errors_and_repeat(tmp_path: Path) -> None:
-    data = write_wide(tmp_path / "activation.csv", activation(3))
-    texts = []
-    for k, seed in enumerate((4, 4, 5)):
-        done = run(
-            "boltzmann", data, "--method", "swarm", "--iterations", 40, "--particles", 64,
-            "--seed", seed, "--out", tmp_path / f"o{k}", "--backend", "cpu",
-        )  # fmt: skip
-        assert done.exit_code == 0, done.output
-        texts.append((tmp_path / f"o{k}.csv").read_text())
-    assert texts[0] == texts[1] != texts[2]
-    for row in rows_of(tmp_path / "o0.csv"):
-        assert abs(float(row["half"]) + 32) < 3
-        assert float(row["half_spread"]) > 0
-        assert float(row["half_error"]) > 0
 
 
 def test_names_of_data_sets_act_in_no_spreadsheet(tmp_path: Path) -> None:
@@ -430,20 +392,6 @@ def test_sets_that_cannot_be_fitted_cost_no_others(tmp_path: Path) -> None:
     assert "half.range: its range from 5 to 5 is empty" in told["still"][1]
     covariance = np.load(tmp_path / "o-covariance.npy")
     assert np.isfinite(covariance).all((1, 2)).tolist() == [True, False, False]
-
-
-def test_columns_of_inputs_are_found_by_name_or_told(tmp_path: Path) -> None:
-    (tmp_path / "yx.csv").write_text("y,time,z\n" + "1,2,3\n2,3,4\n" * 5)
-    done = run("gaussian_2d", tmp_path / "yx.csv", "--out", tmp_path / "o")
-    assert done.exit_code == 2
-    assert 'no column "x", though other inputs have one' in " ".join(done.output.split())
-    table = activation(2)
-    wide = write_wide(tmp_path / "wide.csv", table)
-    done = run("boltzmann", wide, "--out", tmp_path / "o", "--backend", "cpu")
-    assert "is the column" not in done.output
-    wide.write_text(wide.read_text().replace("v,", "V (mV),", 1))
-    done = run("boltzmann", wide, "--out", tmp_path / "o", "--backend", "cpu")
-    assert 'v is the column "V (mV)"' in done.output
 
 
 def test_an_input_of_an_array_is_the_column_of_its_name(tmp_path: Path) -> None:

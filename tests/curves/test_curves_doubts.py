@@ -146,22 +146,6 @@ def test_what_python_hands_over_is_checked() -> None:
             cf.fit_curves("boltzmann", *given, **more)
 
 
-def two_exponentials(n: int, ratio: float, noise: float = 0.02) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and data sets (n, 200) of two terms of one size."""
-    t = np.linspace(0, 100, 200)
-    clean = 0.6 * np.exp(-t / 10) + 0.6 * np.exp(-t / (10 * ratio))
-    return t, clean + noise * np.random.default_rng(1).standard_normal((n, len(t)))
-
-
-def test_two_exponentials_that_cannot_be_parted_are_not_ok() -> None:
-    t, near = two_exponentials(40, 1.4)
-    fits = cf.fit_curves("double_exponential", near, t)
-    assert "ok" not in fits.quality
-    assert sum("one term less follows the data as well" in text for text in fits.reason) > 35
-    t, far = two_exponentials(40, 8.0)
-    assert cf.fit_curves("double_exponential", far, t).quality.count("ok") > 35
-
-
 @pytest.mark.parametrize("place", [3, 60, 150])
 def test_an_outlier_is_told_and_noise_is_none(place: int) -> None:
     t = np.linspace(0, 50, 200)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from click.testing import CliRunner, Result
 from channelfit.curves import cpu, pieces
 from channelfit.curves.batch import Settings
 from channelfit.curves.curve import load_curve
-from channelfit.curves.data_files import read_data
 from channelfit.curves.fitting import DataSets
 from channelfit.curves.pieces import CurvesWork, KeptFits
 from channelfit.front.main import main
@@ -243,27 +241,3 @@ def test_what_differs_is_refused_with_the_difference(
     assert beside.exit_code == 2
     assert "--method" in beside.stderr
     assert run("--resume", tmp_path / "cut").exit_code == 0
-
-
-def test_a_work_travels_without_its_data(small: None, tmp_path: Path) -> None:
-    """An array in a file is mapped anew by each process, which then does the same pieces."""
-    data, curve = array(tmp_path, 2_000), load_curve("gaussian")
-    work = CurvesWork(curve, read_data(data, curve), Settings("cpu"))
-    sent = pickle.dumps(work)
-    assert len(sent) < 20_000 < data.stat().st_size
-    away = pickle.loads(sent)
-    assert isinstance(away.groups[0].values, np.memmap)
-    assert away.identity == work.identity
-    assert away.keys == work.keys
-    assert len(work.keys) == 125
-    for key in (work.keys[0], work.keys[-1]):
-        here, there = work.do(key), away.do(key)
-        assert set(here) == set(there)
-        for name in here:
-            np.testing.assert_array_equal(here[name], there[name])
-        work.check(key, there, data)
-    with pytest.raises(InputError, match="data sets 1 to 16 are others"):
-        work.check(work.keys[0], away.do(work.keys[1]), data)
-    data.unlink()
-    with pytest.raises(InputError, match="cannot be read by this process"):
-        pickle.loads(sent)

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from channelfit.fitzhugh_nagumo import (
     Adaptive,
@@ -21,9 +19,7 @@ from channelfit.fitzhugh_nagumo import (
     simulate,
     wave_speed,
 )
-from channelfit.fitzhugh_nagumo import crank_nicolson as cn
 from channelfit.fitzhugh_nagumo import equation as eq
-from channelfit.fitzhugh_nagumo.control import pulse_edges
 from channelfit.fitzhugh_nagumo.noise import add_noise
 from channelfit.fitzhugh_nagumo.tridiagonal import cyclic_reduction, thomas
 from channelfit.reading.errors import InputError
@@ -133,19 +129,6 @@ def test_a_spacing_without_decay_is_solved_exactly():
     lanes = CrankNicolson(Equation(), cable, tolerance=1e-15).advance(v, w, 4.0, 3)
     other = CrankNicolson(Equation(), cable, "thomas", tolerance=1e-15).advance(v, w, 4.0, 3)
     np.testing.assert_allclose(lanes[0], other[0], 0, 1e-11)
-
-
-@settings(max_examples=12)
-@given(st.floats(0.02, 0.97), st.integers(1, 8))
-def test_reach_bounds_what_is_felt_from_afar(decay, n_steps):
-    """Against the convolution itself: of the implicit kernel and its explicit neighbor."""
-    nodes = int(cn.reach(decay, n_steps))
-    size = 2 * nodes + 400
-    x = np.arange(-size, size + 1)
-    kernel = np.fft.rfft(np.fft.ifftshift((1 - decay) / (1 + decay) * decay ** abs(x)))
-    spread = np.fft.fftshift(np.fft.irfft(kernel**n_steps, 2 * size + 1))
-    tail = spread[x >= nodes - n_steps].sum()
-    assert tail < 1e-14  # what the transform itself can tell; the bound asks for 1e-18
 
 
 # --- what every scheme keeps: its order, the exact front, its limits, runs side by side
@@ -283,24 +266,6 @@ def test_a_blown_up_solution_is_said_to_be():
         simulate(Explicit(Equation(), cable), 0, 0, [50], dt=0.1)
 
 
-# --- Newton
-
-
-def test_a_step_that_newton_refuses_is_taken_shorter():
-    class Narrow(CrankNicolson):
-        def n_controls(self, n_cables):
-            return 0
-
-        def advance(self, v, w, dt, n_steps, drive=None):
-            if dt > 0.05:
-                raise eq.NotConverged("too long")
-            return super().advance(v, w, dt, n_steps, drive)
-
-    run = simulate(Narrow(Equation(), Cable()), 0.1, 0, [2], tolerance=1e-4)
-    assert run.facts["steps_refused"] > 0
-    assert 0.01 < run.facts["longest_step"] <= 0.05
-
-
 # --- noise
 
 
@@ -319,22 +284,6 @@ def test_noise_has_the_variance_of_its_discrete_equation():
     np.testing.assert_array_equal(again.advance(np.zeros((n, 64)), w * 0, dt, 600)[0], v)
     other = Explicit(equation, cable, noise=sigma, seed=8).advance(np.zeros((n, 64)), w * 0, dt, 9)
     assert np.abs(np.corrcoef(other[0].ravel(), v.ravel())[0, 1]) < 0.05
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_noise_at_an_end_without_flux_is_that_of_half_a_ring(held: bool):
-    """Of u on a ring, (u(x) + u(-x))/sqrt 2 solves the cable without flux, and - the held one."""
-    n, sigma, dt, k = 12, 1e-4, 0.05, 0.5
-    ends: eq.End = 0.0 if held else "no_flux"
-    scheme = Explicit(Equation(a=k, epsilon=0.0), Cable(n, 0.5, ends, ends), noise=sigma, seed=3)
-    v, _ = scheme.advance(np.zeros((3000, n)), np.zeros((3000, n)), dt, 300)
-    ring = 2 * n - 2
-    waves = 2 * np.pi * np.arange(ring) / ring
-    factor = 1 - dt * (k + (2 - 2 * np.cos(waves)) / 0.25)
-    modes = sigma**2 * dt / 0.5 * (1 - factor**600) / (1 - factor**2)
-    apart = np.cos(2 * waves * np.arange(n)[:, None])
-    expected = np.mean(modes * (1 - apart if held else 1 + apart), axis=1)
-    np.testing.assert_allclose(np.var(v, axis=0), expected, rtol=0.08, atol=1e-20)
 
 
 @pytest.mark.parametrize("kinds", [(0, 1), (1, 0), (0, 0)])
@@ -370,17 +319,6 @@ def test_a_state_that_is_none_is_refused(tmp_path: Path, content):
     (tmp_path / "state.npz").write_bytes(b"PK no zip at all")
     with pytest.raises(InputError, match=r"state\.npz"):
         eq.from_file(tmp_path / "state.npz", np.arange(3.0))
-
-
-def test_pulses_repeat_and_keep_their_charge():
-    pulse = Pulse(2.0, 1.3, 2.9, 1.0, 1.5, 4.0)
-    cable = Cable(21, 0.25, stimulus=(pulse,))
-    total = sum(
-        n * 0.3 * (0 if d is None else d.sum() * 0.25) for n, d in cable.spans(0.1, 0.3, 66)
-    )
-    assert total == pytest.approx(2.0 * 1.6 * 0.5 * 5)
-    assert pulse_edges(cable, 0, 10) == [1.0, 1.5, 5.0, 5.5, 9.0, 9.5]
-    assert sum(n for n, _ in cable.spans(0, 1e-4, 200_000)) == 200_000
 
 
 def test_arrival_times_and_speed_of_a_known_wave():

@@ -1,4 +1,4 @@
-"""What the cable's benchmarks compare: the same equations by everyone, and the paper's solvers."""
+"""What the cable's benchmarks compare: the same equations by everyone."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ import numpy as np
 import pytest
 
 from channelfit.fitzhugh_nagumo import Cable, Equation
-from support.cable_truth import rates as independent
 from support.cable_truth import truth
-
-
-def test_the_peers_rates_are_the_cables() -> None:
-    fhn = importlib.import_module("fhn")
-    y = np.random.default_rng(1).uniform(-0.2, 1.1, 42)
-    dv, dw = independent(Equation(), Cable(21, fhn.DX), y[::2], y[1::2], 0.0)
-    ours = fhn.rates(y, 1, np.empty(42))
-    np.testing.assert_allclose(ours[::2], dv, 0, 1e-13)
-    np.testing.assert_allclose(ours[1::2], dw, 0, 1e-15)
 
 
 @pytest.mark.integration

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,6 @@ import pytest
 
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Pulse, simulate
 from channelfit.fitzhugh_nagumo.equation import gaussian
-from channelfit.scoring.machine.machine_code import Kernel
-from support.kernel_ways import plain, text_of
 
 PULSES = (Pulse(0.3, x_from=1, x_to=4, start=1.5, end=2.25),)
 CASES = {
@@ -64,33 +61,3 @@ def test_the_first_steps_see_errors_of_both_signs(monkeypatch: Any) -> None:
     for fact in ("steps", "steps_refused"):
         assert ours[fact] == theirs[fact] > 0
     assert ours["shortest_step"] == pytest.approx(theirs["shortest_step"], rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["one cable", "cables side by side"])
-def test_calls_may_end_between_frames(name: str, monkeypatch: Any) -> None:
-    """Whatever is done in one call, the bits are the same; so a run can go on from any call."""
-    cable, n_cables = CASES[name]
-    v = gaussian(cable.x, 12)
-    whole = simulate(scheme_of(cable, n_cables), v, 0, TIMES)
-    module = import_module(CrankNicolson.__module__)
-    monkeypatch.setattr(module, "_NODES_A_CALL", 7 * cable.n_nodes)
-    parts = simulate(scheme_of(cable, n_cables, 2), v, 0, TIMES)
-    np.testing.assert_array_equal(whole.v, parts.v)
-    assert whole.facts == parts.facts
-
-
-@pytest.mark.parametrize("name", ["a held end and a stimulus", "cables side by side"])
-def test_the_same_bits_as_plain_python(name: str, monkeypatch: Any) -> None:
-    """Where no product and sum become one instruction there is one result, to the last bit."""
-    module = import_module(CrankNicolson.__module__)
-    names = ("control_pieces", "control_cables")
-    texts = plain(text_of("channelfit.fitzhugh_nagumo.crank_nicolson_controlled"))
-    cable, n_cables = CASES[name]
-    found = []
-    for ways in ({k: getattr(module, k) for k in names}, {k: getattr(texts, k) for k in names}):
-        for key, way in ways.items():
-            one = Kernel(way.source, way.name, contract=False) if isinstance(way, Kernel) else way
-            monkeypatch.setattr(module, key, one)
-        run = simulate(scheme_of(cable, n_cables), gaussian(cable.x, 12), 0, [1.6], tolerance=1e-3)
-        found.append(np.array([run.v, run.w]))
-    np.testing.assert_array_equal(*found)

@@ -15,9 +15,7 @@ from channelfit.fitzhugh_nagumo import (
     Explicit,
     Pulse,
     RungeKutta,
-    simulate,
 )
-from channelfit.fitzhugh_nagumo.crank_nicolson import Coefficients
 from channelfit.fitzhugh_nagumo.cuda import crank_nicolson as cuda_crank_nicolson
 from channelfit.fitzhugh_nagumo.cuda.adaptive import adaptive_text
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
@@ -106,20 +104,6 @@ def test_a_device_steps_as_the_processor_does(device, monkeypatch, number):
         assert_same(scheme, *same)
 
 
-def test_wide_tiles_are_taken_where_they_must_be(device):
-    """By dt/dx^2: the usual tiles, wide ones, none."""
-    chosen = []
-    for coupling in (0.4, 1000.0, 1e6):
-        dx = (0.1 / coupling) ** 0.5
-        scheme = CrankNicolsonCuda(Equation(), Cable(10**6, dx), device=device)
-        step = Coefficients.of(Equation(), 1, dx, 0.1)
-        tiles = scheme._tiles(10**6, step.decay(), 8)
-        chosen.append(tiles and (tiles.shape, tiles.steps))
-    assert chosen[0] == ((scheme.nodes, scheme.threads, scheme.blocks), 4)
-    assert chosen[1] == (cuda_crank_nicolson._WIDE, 4)
-    assert chosen[2] is None
-
-
 @pytest.mark.parametrize(
     ("coupling", "dtype"), [(1e3, "float32"), (1e5, "float64"), (1e5, "float32")]
 )
@@ -166,18 +150,3 @@ def test_the_text_compiles_for_a_device_without_spilling_much(dtype):
         spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
         assert spilled
         assert max(spilled) <= bound
-
-
-@pytest.mark.parametrize(
-    ("make", "reference"),
-    [(ExplicitCuda, Explicit), (RungeKuttaCuda, RungeKutta), (CrankNicolsonCuda, CrankNicolson)],
-)
-def test_runs_of_both_backends_agree(device, make, reference):
-    """With steps that end at the stimulus's edges."""
-    cable = Cable(201, 0.5, stimulus=(Pulse(0.5, 0, 5, 1.03, 3),))
-    ours, theirs = (
-        simulate(scheme, 0, 0, [2, 6], dt=0.1)
-        for scheme in (make(Equation(), cable, device=device), reference(Equation(), cable))
-    )
-    assert ours.facts["steps"] == theirs.facts["steps"]
-    np.testing.assert_allclose(ours.v, theirs.v, 0, 1e-11)

@@ -53,21 +53,3 @@ def test_adaptive_on_the_device(device, monitor, ends):
     assert runs[0].facts["mean_nodes"] == runs[1].facts["mean_nodes"]
     np.testing.assert_allclose(runs[0].v, runs[1].v, 0, 1e-12)
     np.testing.assert_allclose(runs[0].w, runs[1].w, 0, 1e-12)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda c, d: Adaptive(Equation(), c),
-        lambda c, d: AdaptiveCuda(Equation(), c, device=d),
-        lambda c, d: Explicit(Equation(), c, noise=0.01),
-    ],
-)
-def test_a_scheme_remembers_nothing_of_an_earlier_run(make, device):
-    cable = Cable(201, 0.5)
-    scheme = make(cable, device)
-    runs = []
-    for center in (20, 70, 20):
-        runs.append(simulate(scheme, eq.gaussian(cable.x, center), 0, [5], dt=0.1).v)
-    np.testing.assert_array_equal(runs[0], runs[2])
-    assert np.abs(runs[0] - runs[1]).max() > 0.1

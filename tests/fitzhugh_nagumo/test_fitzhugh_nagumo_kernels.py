@@ -1,4 +1,4 @@
-"""The cable's kernels as our own machine code, under Numba and as plain Python: the same bits."""
+"""The cable's kernels as our own machine code and as plain Python: the same bits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from channelfit.fitzhugh_nagumo import (
 )
 from channelfit.fitzhugh_nagumo.noise import add_noise
 from channelfit.scoring.machine.machine_code import Kernel, generated
-from support.kernel_ways import plain, text_of, with_numba
+from support.kernel_ways import plain, text_of
 
 HELD: dict[str, Any] = {"left": 0.3, "right": "no_flux"}
 RING: dict[str, Any] = {"left": "periodic", "right": "periodic"}
@@ -102,24 +102,6 @@ def test_the_same_bits_as_plain_python(name: str, monkeypatch: pytest.MonkeyPatc
     texts = plain(text_of(module))
     ours = case.run(monkeypatch, lowered)
     theirs = case.run(monkeypatch, {k: getattr(texts, k) for k in kernels})
-    np.testing.assert_array_equal(ours, theirs)
-
-
-_under_numba: dict[str, Any] = {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_the_same_bits_as_under_numba(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine code as it is used, contracted, beside Numba's of the same text."""
-    case = CASES[name]
-    module = NAME + case.module
-    kernels = _kernels(import_module(module))
-    assert kernels
-    if module not in _under_numba:
-        _under_numba[module] = with_numba(text_of(module))
-    ours = case.run(monkeypatch, {})
-    theirs = case.run(monkeypatch, {k: getattr(_under_numba[module], k) for k in kernels})
     np.testing.assert_array_equal(ours, theirs)
 
 

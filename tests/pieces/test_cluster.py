@@ -11,13 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import channelfit
@@ -114,43 +112,6 @@ def test_the_same_work_at_once_again_is_another_one(two: Cluster) -> None:
         late = two(Toy(seconds=0.05), wanted)  # its pieces are on their way when it ends
         next(late)
         late.close()
-
-
-@dataclass(frozen=True)
-class Counted(Toy):
-    """Leaves a line in its folder whenever it arrives in a process."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        with (state["folder"] / "arrived").open("a") as lines:
-            lines.write(f"{os.getpid()}\n")
-
-
-@dataclass(frozen=True)
-class Sums(Counted):
-    """Adds up what is told with each piece. terms: what that is, and does not travel by itself."""
-
-    terms: Sequence[np.ndarray] = ()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "terms"}
-
-    def told(self, key: Key) -> Arrays:
-        return {"terms": self.terms[int(key[1])]}
-
-    def do(self, key: Key, told: Arrays | None = None) -> Arrays:
-        return {"sum": np.sum((told or self.told(key))["terms"], keepdims=True)}
-
-
-def test_what_is_told_with_pieces_changes_and_the_work_travels_once(
-    two: Cluster, tmp_path: Path
-) -> None:
-    for seed in range(5):
-        work = Sums(folder=tmp_path, terms=list(np.random.default_rng(seed).normal(size=(8, 5))))
-        found, here = done(two, work, 8), done(Here(), work, 8)
-        assert all(found[key]["sum"] == here[key]["sum"] for key in here)
-    arrived = [int(line) for line in (tmp_path / "arrived").read_text().split()]
-    assert sorted(arrived) == sorted(processes(two))
 
 
 def test_a_fault_of_the_input_comes_back_as_it_is(two: Cluster) -> None:
@@ -340,36 +301,6 @@ def test_a_program_that_is_no_scheduler_is_an_error(
 
 async def nthreads(cluster: Cluster) -> dict[str, int]:
     return dict(await cluster.client.nthreads())
-
-
-def other_code(folder: Path) -> Path:
-    """Another installation of channelfit, which differs in one module."""
-    os.makedirs(folder)
-    for each in (ROOT / "channelfit").rglob("*"):
-        target = folder / each.relative_to(ROOT)
-        if each.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-        elif "__pycache__" not in each.parts:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(each.read_bytes())
-    changed = folder / "channelfit" / "scoring" / "kernels" / "fast_rates.py"
-    changed.write_text(changed.read_text() + "\n# another one\n")
-    return folder
-
-
-@pytest.mark.slow
-def test_a_worker_with_other_code_is_refused_and_others_go_on(tmp_path: Path) -> None:
-    port, said = free_port(), list[str]()
-    other = other_code(tmp_path / "other")
-    plan = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}")
-    with scheduler(port), worker(port, path=other) as strange, worker(port):
-        with Cluster(plan, said.append) as cluster:
-            wait_until(lambda: len(cluster._call(nthreads(cluster))) == 2)
-            found = done(cluster, Toy(seconds=0.05), 40)
-    assert strange.pid not in {int(a["where"][0]) for a in found.values()}
-    refusals = [text for text in said if "is not used" in text]
-    assert len(refusals) == len(set(refusals))
-    assert "channelfit's own code is" in refusals[0]
 
 
 def certificates(folder: Path) -> dict[str, str]:

@@ -170,17 +170,6 @@ def test_the_arguments_of_a_queue_are_those_of_its_class(
         assert words in text
 
 
-def test_a_queue_that_does_not_take_an_argument_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("dask_jobqueue")
-    monkeypatch.chdir(tmp_path)  # a folder whose name has no space
-    document = {"class": "HTCondorCluster", "job": {**QUEUE["job"], "account": "lab"}}
-    with pytest.raises(InputError, match="HTCondorCluster cannot be used: .*account"):
-        with open_cluster(written(tmp_path, document)):
-            pass
-
-
 def test_encryption_without_certificates_says_what_is_missing() -> None:
     with pytest.raises(InputError, match=r"give --cluster a FILE\.yaml with scheduler and tls"):
         with open_cluster("tls://127.0.0.1:1"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from channelfit.search.genetic import Genetic, default_crossover_rate
+from channelfit.search.genetic import Genetic
 from channelfit.search.philox import philox
 
 # Every statistical test below has a fixed seed; the level says how unlikely a sound generator
@@ -93,13 +93,6 @@ def test_children_change_parents_at_every_point_equally_often(rate, n_parameters
         assert changes.sum() == children.shape[1]
     if n_parameters > 2:
         assert stats.chisquare(changes).pvalue > LEVEL
-
-
-def test_large_populations_cross_more():
-    assert default_crossover_rate(112) == default_crossover_rate(4999) == 0.1
-    assert default_crossover_rate(5000) == default_crossover_rate(11_200) == 0.8
-    assert Genetic(2, 11_200, seed=0).crossover_rate == 0.8
-    assert Genetic(2, 11_200, seed=0, crossover_rate=0.3).crossover_rate == 0.3
 
 
 # Mutation

@@ -273,19 +273,6 @@ def test_a_search_ends_where_it_ends_on_the_host(readbacks, stop, reason):
     assert reason in same_results(stop).stop_reason
 
 
-def test_the_device_is_ahead_of_what_is_read_but_not_far(readbacks):
-    scorer, leads = Bowl(), []
-
-    def note(progress):
-        leads.append(scorer.calls - progress.generation)
-
-    optimize(on_host(2, 60, 1), Objective(LINEAR, scorer), StopRules(generations=30), note)
-    assert max(leads) <= 17
-    if readbacks != "at once":
-        assert max(leads) >= 1
-        assert leads[0] >= 1
-
-
 def test_an_interrupt_keeps_what_has_arrived(readbacks):
     result = optimize(
         on_host(2, 60, 1), Objective(LINEAR, Bowl(interrupt=12)), StopRules(generations=90)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -210,27 +209,6 @@ def test_stop_rules_hold_within_a_round():
     assert "3 generations" in result.stop_reason
     result = hybrid(Residuals(valleys), 4, stop=StopRules(evaluations=100))
     assert result.generations == 1
-
-
-@dataclass(frozen=True)
-class Below:
-    """The sum of all coordinates is at most this."""
-
-    most: float
-    name: str = "sum"
-    places: frozenset[int] = frozenset((0, 1))
-
-    def allowed(self, physical: np.ndarray, xp: object = np) -> np.ndarray:
-        return physical.sum(axis=0) <= self.most
-
-
-def test_stages_that_try_only_what_is_not_allowed():
-    """The lowest point lies beyond the bound: the last starts' steps all lead there, and nothing
-    is scored in such a stage."""
-    objective = Objective(space(2, -3.0, 3.0), Residuals(lambda x: x - 2.0), (Below(1.0),))
-    result = optimize(make_optimizer("hybrid", {"patience": 2}, 2, 0), objective, StopRules())
-    assert (np.diff(result.history["evaluations"]) == 0).any()
-    assert result.values.sum() == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize(("minima", "enough"), [(1, 8), (2, 17), (3, 30)])

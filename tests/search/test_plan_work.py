@@ -1,4 +1,4 @@
-"""Epochs, profiles and chains by somebody else: the same to the bit as in this process."""
+"""Epochs by somebody else: the same to the bit as in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from channelfit.front import kinds
-from channelfit.front.studies import Elsewhere, Wanted, study
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Work
 from channelfit.results.resuming import identity
@@ -94,22 +93,3 @@ def test_epochs_that_were_kept_are_not_computed_again(islands: FitPlan, tmp_path
     assert told(searched(islands, others, kept)) == whole
     assert len(others.done) == 9 - 5
     kept.close(keep=False)
-
-
-@pytest.fixture(scope="module")
-def studied(plan: FitPlan) -> dict[bool, dict]:
-    pytest.importorskip("emcee")
-    wanted = Wanted(("gmax", "a12"), 0, 30, None, 5, ensembles=2)
-    found, others = {}, Others()
-    for away in (False, True):
-        scorer = make_scorer(plan.problem, "cpu")
-        elsewhere = Elsewhere(others, work_on(plan)) if away else None
-        values = plan.problem.values() * 1.01
-        found[away] = study(plan, scorer, values, wanted, elsewhere=elsewhere).summary
-    assert {key[0] for key in others.done} == {"profile", "chains"}
-    return found
-
-
-def test_a_study_elsewhere_is_that_of_this_process(studied: dict[bool, dict]) -> None:
-    assert studied[True] == studied[False]
-    assert studied[True]["posterior"]["walkers"] == 2 * 36

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from channelfit.front.kinds import load_plan
-from channelfit.front.main import main
 from channelfit.model.channel import Parameter
 from channelfit.results.uncertainty.assessment import assess
-from channelfit.results.uncertainty.curvature import count_samples, estimate
+from channelfit.results.uncertainty.curvature import estimate
 from channelfit.results.uncertainty.profiles import profiles
 from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import Score, make_scorer
-from support.little import save_fit
 from support.uncertain import Differences, curve_objective, loaded, written
 
 ADVICE = "refines the fit first"
@@ -84,30 +79,3 @@ def test_bounds_on_rates_that_hold_a_fit_back_are_named_and_refining_is_not_advi
         text = " ".join(judged.remarks)
         assert "the bounds on the rates of C -> O keep the fit" in text
         assert ADVICE not in text
-
-
-@pytest.mark.integration
-def test_the_command_refines_once_and_for_all(tmp_path):
-    fit = loaded(tmp_path, noise=5.0)
-    values = fit.problem.model.values() * np.array([1.02, 0.99, 1.02, 0.995])
-    file, summaries = save_fit(fit, values, tmp_path / "run"), []
-    for k in range(2):
-        out = tmp_path / f"sure{k}"
-        done = CliRunner().invoke(
-            main,
-            ["uncertainty", str(file), "--out", str(out), "--backend", "cpu", "--profiles", "all"],
-        )
-        assert done.exit_code == 0, done.output
-        assert ADVICE not in done.output
-        summaries.append(json.loads((out / "uncertainty.json").read_text()))
-        for one in summaries[-1]["profiles"].values():
-            assert min(one["chi_square"]) > -0.1
-        file = out / "refined.yaml" if k == 0 else file
-    first, second = summaries
-    assert first["cost"] < first["cost_before_refining"]
-    assert second["cost"] == pytest.approx(first["cost"], rel=1e-9)
-    assert second["cost_before_refining"] == pytest.approx(first["cost"], rel=1e-9)
-    refined = load_plan(tmp_path / "sure0" / "refined.yaml")
-    cost = make_scorer(refined.problem).score(refined.problem.model.values()[:, None]).cost[0]
-    assert cost == pytest.approx(first["cost"], rel=1e-6)
-    assert count_samples(refined.problem) == count_samples(fit.problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from channelfit.front import fitting, kinds
-from channelfit.front.progress import PythonScreen
+from channelfit.front import kinds
 from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.pieces.work import Work
 from channelfit.reading.errors import InputError
 from channelfit.results.resuming import identity
-from channelfit.results.run_folder import Claim
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.loop import FitResult, optimize
 from channelfit.search.plan import FitPlan
@@ -125,33 +122,3 @@ def test_searches_that_score_nothing_count_only_if_all_do(
     for search in (here, lambda plan: elsewhere(plan, Backwards())):
         with pytest.raises(InputError, match="no candidate could be scored"):
             search(plan)
-
-
-def run(plan: FitPlan, folder: Path, doer: Any, resume: bool = False) -> dict[str, Any]:
-    claim = Claim.resumed(folder) if resume else Claim(folder)
-    scorer = make_scorer(plan.problem, "cpu")
-    try:
-        made = kinds.open_folder(claim, plan)
-        return fitting.run(plan, scorer, made, PythonScreen("test"), doer=doer).summary
-    finally:
-        claim.release()
-
-
-def lasting(summary: dict[str, Any]) -> dict[str, Any]:
-    left = ("seconds", "candidates_per_second", "finished", "file", "command")
-    return {key: value for key, value in summary.items() if key not in left}
-
-
-@pytest.mark.integration
-def test_a_folder_of_pieces_goes_on_with_others_or_alone(plan: FitPlan, tmp_path: Path) -> None:
-    whole = lasting(run(plan, tmp_path / "whole", None))
-    for name, again in (("others", Backwards()), ("alone", None)):
-        folder = tmp_path / name
-        partial = run(plan, folder, Backwards(most=1))
-        assert partial["stop_reason"] == "interrupted"
-        state = json.loads((folder / "state.json").read_text())
-        assert state["state"] == "interrupted"
-        assert (folder / "pieces.bin").exists()
-        assert lasting(run(plan, folder, again, resume=True)) == whole
-        assert not (folder / "pieces.bin").exists()
-        assert not (folder / "resume.json").exists()

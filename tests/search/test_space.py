@@ -83,13 +83,6 @@ def test_points_outside_the_cube_land_on_the_bounds_and_the_input_is_kept():
     np.testing.assert_array_equal(unit, [[-0.5, 1.5]])
 
 
-@pytest.mark.parametrize("scale", ["linear", "log"])
-def test_a_range_of_no_width_is_its_value(scale):
-    space = space_of((0.3, 0.3), scale=scale)
-    np.testing.assert_array_equal(space.to_physical(np.array([[0.0, 0.37, 1.0]])), [[0.3] * 3])
-    np.testing.assert_array_equal(space.to_unit(np.array([[0.3]])), [[0.0]])
-
-
 @pytest.mark.parametrize("value", [-0.1, 1.1, np.nan, np.inf])
 def test_a_value_outside_its_range_is_refused_by_name(value):
     with pytest.raises(InputError, match=r"parameters\.p1: .* \[0, 1\] mV"):
