@@ -394,21 +394,6 @@ def test_sets_that_cannot_be_fitted_cost_no_others(tmp_path: Path) -> None:
     assert np.isfinite(covariance).all((1, 2)).tolist() == [True, False, False]
 
 
-def test_an_input_of_an_array_is_the_column_of_its_name(tmp_path: Path) -> None:
-    table = activation(2)
-    np.save(tmp_path / "a.npy", table[:, 1:].T.copy())
-    lines = [f"{k},{v!r}" for k, v in enumerate(table[:, 0].tolist())]
-    for heads, code in (("k,v", 0), ("k,volts", 2)):
-        (tmp_path / "v.csv").write_text("\n".join([heads, *lines]))
-        done = run(
-            "boltzmann", tmp_path / "a.npy", "--input", f"v={tmp_path / 'v.csv'}",
-            "--out", tmp_path / "o", "--backend", "cpu",
-        )  # fmt: skip
-        assert done.exit_code == code, done.output
-    assert 'has no column "v", but several others' in " ".join(done.output.split())
-    assert float(rows_of(tmp_path / "o.csv")[0]["half"]) == pytest.approx(-32, abs=3)
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_standard_errors_come_from_columns_and_arrays(tmp_path: Path, shared: bool) -> None:
     """All ways to give the same ones come to the same table, which is that of Python."""
@@ -469,9 +454,7 @@ def test_standard_errors_come_from_columns_and_arrays(tmp_path: Path, shared: bo
         ("a.npy", np.full((3, 4), np.inf), "sem.npy: data set 1, point 1: .* not inf"),
     ],
 )
-def test_standard_errors_that_cannot_be_used(
-    tmp_path: Path, name: str, text: Any, message: str
-) -> None:
+def test_unusable_standard_errors(tmp_path: Path, name: str, text: Any, message: str) -> None:
     sigma: Any = "sem"
     if name == "a.npy":
         np.save(tmp_path / name, np.ones((3, 4)))
@@ -526,9 +509,7 @@ def test_results_never_replace_what_they_are_computed_from(tmp_path: Path) -> No
     assert not list(tmp_path.glob("*unfinished"))
 
 
-def test_an_old_table_survives_a_run_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_table_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_wide(tmp_path / "activation.csv", activation(1))
     (tmp_path / "o.csv").write_text("old")
 

@@ -65,9 +65,7 @@ def test_both_backends_find_the_same(name: str, likelihood: str) -> None:
 
 
 @pytest.mark.parametrize(("loss", "dtype"), [("soft_l1", "float64"), ("linear", "float32")])
-def test_weights_and_losses_are_alike_on_both_backends(
-    loss: str, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_losses(loss: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_CHUNK", 128)
     curve, data = noisy("gaussian", 200)
     random = np.random.default_rng(5)

@@ -200,7 +200,7 @@ def test_a_signal_costs_one_piece(number: signal.Signals, tmp_path: Path, small:
     assert results(tmp_path / "cut") == results(tmp_path / "whole")
 
 
-def test_what_differs_is_refused_with_the_difference(
+def test_what_differs_is_refused(
     small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, file = array(tmp_path), tmp_path / "peak.yaml"

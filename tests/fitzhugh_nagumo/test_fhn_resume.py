@@ -143,9 +143,7 @@ def test_every_scheme_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "float64") for name in ON_GPU), ("adaptive", "float32")]
 )
-def test_every_scheme_on_a_device_goes_on(
-    name: str, dtype: str, device: Any, tmp_path: Path
-) -> None:
+def test_a_device_goes_on(name: str, dtype: str, device: Any, tmp_path: Path) -> None:
     make, steps = ON_GPU[name]
     assert goes_on(lambda: make(dtype), tmp_path / "kept", **steps) >= len(TIMES)
 
@@ -230,7 +228,7 @@ def test_a_signal_costs_nothing(number: signal.Signals, suffix: str, tmp_path: P
 
 
 @posix
-def test_what_differs_is_refused_and_a_full_disk_is_told(
+def test_what_differs_and_a_full_disk_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state from a file that has changed, another processor; no file longer than a limit."""
@@ -280,9 +278,7 @@ def test_what_differs_is_refused_and_a_full_disk_is_told(
         ("explicit", "memory_steps", lambda a: a[:0]),
     ],
 )
-def test_a_state_that_no_run_has_left_is_refused_before_a_kernel_sees_it(
-    name: str, array: str, change: Any, tmp_path: Path
-) -> None:
+def test_a_forged_state_is_refused(name: str, array: str, change: Any, tmp_path: Path) -> None:
     """Kernels write to the places that a state names."""
     make, steps = ON_CPU[name]
     v = eq.gaussian(CABLE.x, 20)

@@ -145,9 +145,7 @@ def test_a_worker_that_is_killed_costs_its_piece_alone(two: Cluster, tmp_path: P
     assert sum(work.begun(number) for number in range(20)) <= 22
 
 
-def test_a_piece_that_ends_every_worker_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deadly_piece_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_MOST_ENDS", 3)
     work = Toy(seconds=0.05, folder=tmp_path, faults={1: "deadly"})
     with Cluster(ClusterPlan(local=2)) as cluster:
@@ -288,9 +286,7 @@ def no_scheduler(port: int, told: bytes) -> Iterator[int]:
 
 @pytest.mark.parametrize("told", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
 @pytest.mark.filterwarnings("error")
-def test_a_program_that_is_no_scheduler_is_an_error(
-    told: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_scheduler(told: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_ANSWERING", 0.5)
     with no_scheduler(0, told) as port:
         plan = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}", wait=1)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from channelfit.reading.errors import InputError
 from channelfit.search.cma_es import CmaEs, _ranked
 from support.landscapes import rastrigin, rosenbrock, run, sphere
 
@@ -71,9 +69,3 @@ def test_it_leaves_no_files_and_reads_none(tmp_path, monkeypatch):
     run(search, sphere, 20)
     assert search.descents == 1
     assert [path.name for path in tmp_path.iterdir()] == ["cma_signals.in"]
-
-
-def test_without_pycma_it_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cma", None)
-    with pytest.raises(InputError, match=r'cma is not installed.*pip install "channelfit\[cma\]"'):
-        CmaEs(2, 8, seed=1)

@@ -217,15 +217,6 @@ def test_an_interrupt_ends_with_the_best_so_far():
         fit(StopRules(generations=100), Interrupted(1))
 
 
-def test_an_interrupt_in_the_callback_keeps_the_generation():
-    def stop_at_five(progress):
-        if progress.generation == 5:
-            raise KeyboardInterrupt
-
-    result = fit(StopRules(generations=100), on_generation=stop_at_five)
-    assert (result.generations, result.stop_reason) == (5, "interrupted")
-
-
 # Failed candidates
 
 

@@ -104,9 +104,7 @@ def test_searches_that_were_kept_are_not_repeated(plan: FitPlan, tmp_path: Path)
     kept.close(keep=False)
 
 
-def test_searches_that_score_nothing_count_only_if_all_do(
-    plan: FitPlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_searches_without_a_score(plan: FitPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     import channelfit.search.seeds as seeds
 
     def failing(optimizer: Any, *more: Any) -> FitResult:

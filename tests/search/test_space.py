@@ -43,19 +43,6 @@ def test_bounds_are_exact_and_never_left(range_, unit, dtype):
     assert physical[0, 2] == pytest.approx(middle, rel=1e-12, abs=1e-12 * abs(bounds[0]))
 
 
-@pytest.mark.parametrize(
-    ("scale", "bounds"),
-    [("linear", (-120.0, 60.0)), ("linear", (0.0, 1e-3)), ("log", (1e-7, 1e3)), ("log", (2, 3))],
-)
-def test_the_inverse_returns_the_point(scale, bounds):
-    space = space_of(bounds, scale=scale)
-    unit = np.linspace(0, 1, 1001)[None, :]
-    back = space.to_unit(space.to_physical(unit))
-    np.testing.assert_allclose(back, unit, rtol=0, atol=1e-14)
-    assert back[0, 0] == 0
-    assert back[0, -1] == 1
-
-
 def test_fixed_parameters_are_put_back_in_their_place():
     space = SearchSpace(
         (

@@ -127,20 +127,6 @@ def test_swarms_side_by_side_are_swarms_of_the_seeds_that_follow():
         np.testing.assert_array_equal(together.bests[k], alone.bests[0])
 
 
-def test_particles_in_turn_are_led_by_what_was_published_before():
-    """On the host blocks run one after the other: the second particle follows the first's best."""
-    on = scorer("sphere", 3)
-    ring = AsynchronousRing(on, 3, seed=4)
-    ring.fly(40)
-    alone = AsynchronousRing(on, 1, seed=4)
-    alone.fly(40)
-    np.testing.assert_array_equal(ring.bests[0, 0], alone.bests[0, 0])
-    versions = np.array(ring._version)[0]
-    assert (versions % 2 == 0).all()
-    assert (versions > 2).all()
-    assert ring.costs[0, 1] < 0.5 * alone.costs[0, 0]
-
-
 def test_a_torn_record_is_not_followed():
     """A neighbour stopped in the middle of writing: its version is odd, its cost a lie."""
     on = scorer("sphere", 3)
