@@ -190,11 +190,8 @@ def test_what_is_required_decides_beside_the_limits(folder: Path) -> None:
     [
         ({"seall": "> 500"}, 'fit.require.seall: there is no column "seall"; did you mean seal?'),
         ({"seal": 500}, 'fit.require.seal: a comparison such as "> 500 MOhm" or "< 0.05" was'),
-        ({"seal": "500"}, "a comparison such as"),
         ({"seal": "> 5 mV"}, 'fit.require.seal: seal is in MOhm, which "mV" is not'),
-        ({"seal": "> )"}, "fit.require.seal:"),
         ({"g_error/": "< 1"}, "is no column, and no arithmetic"),
-        ({"3 + 4": "< 1"}, "is no column, and no arithmetic"),
         ({"().__class__": "< 1"}, "fit.require.().__class__:"),
         (["seal > 3"], "fit.require: a mapping"),
     ],

@@ -5,12 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +24,7 @@ from channelfit.front.main import main
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
 from channelfit.results.run_state import STATE
-from support.plate_folder import FIT, MODEL, NOISE, WELLS, called, save, truth
+from support.plate_folder import FIT, NOISE, WELLS, called, save, truth
 
 pytestmark = pytest.mark.integration
 
@@ -114,14 +109,6 @@ def test_workers_come_to_the_same_table(plate: Path) -> None:
     assert Path("here/wells.csv").read_bytes() == Path("there/wells.csv").read_bytes()
     told = called(*words, "whole", "--cluster", "local:2")
     assert "--cluster: has one piece to do, of 4 wells" in told.output
-
-
-def test_the_same_batch_gives_the_same_bytes_however_it_is_named(plate: Path) -> None:
-    called("fit.yaml", "plate", "--out", "one", "--only", "A01,A02,A03")
-    called("fit.yaml", "plate/*A0[123].csv", "--out", "two")
-    for name in ("wells.csv", "wells-columns.json", "traces.npz"):
-        one, two = ((plate / run / name).read_bytes() for run in ("one", "two"))
-        assert one == two, name
 
 
 def test_a_file_of_many_wells_gives_all_of_them(plate, currents):
@@ -227,36 +214,6 @@ def test_the_clamp_of_a_well_is_that_of_the_table_or_of_the_instrument(plate: Pa
     assert plate / "plate" / "plate.json" in [Path(file) for file in template.files_of(well)]
 
 
-def test_leak_and_run_down_are_measured_before_conditioning(plate: Path) -> None:
-    """Pulses of which one shows the leak, each smaller than the one before."""
-    steps = {
-        "holding": "-80 mV",
-        "sampling": "0.2 ms",
-        "segments": [
-            {"hold": "10 ms"},
-            {"step": "-120 mV", "for": "10 ms"},
-            {"hold": "10 ms"},
-            {"step": {"values": ["20 mV"] * 4}, "for": "40 ms"},
-        ],
-    }
-    (plate / "pulses.yaml").write_text(yaml.safe_dump(steps))
-    protocol = cf.Protocol.load(plate / "pulses.yaml")
-    current = np.asarray(cf.simulate(cf.Model(**MODEL), protocol).current)
-    smaller = np.array([1, 0.95, 0.9, 0.85])[:, None] * current + 0.5 * protocol.command()
-    save(plate / "p-A01.csv", smaller)
-    fit = copy.deepcopy(FIT)
-    fit["fit"]["experiments"][0]["protocol"] = "pulses.yaml"
-    fit["fit"]["experiments"][0]["recording"]["condition"] = [
-        {"leak": {"from": "0 ms", "to": "20 ms"}}
-    ]
-    (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
-    called("fit.yaml", "p-A01.csv", "--out", "run")
-    row = WellTable.read(plate / "run").row(0)
-    assert 0.5 < row["leak"] < 2  # the leak, and the channels that are open at rest
-    assert row["seal"] == pytest.approx(1000 / row["leak"])
-    assert -0.16 < row["run_down"] < -0.08
-
-
 def test_a_bad_file_is_that_wells_failure(plate: Path) -> None:
     folder = plate / "plate"
     (folder / "cells-A01.csv").write_text("hello\n")
@@ -292,24 +249,6 @@ def test_a_plate_of_which_too_few_wells_are_ok_is_not_finished(plate: Path) -> N
     assert "Error: 1 of 2 wells are ok, fewer than --min-ok 2" in found.stderr
 
 
-def test_a_column_that_is_nearly_one_of_the_batch_is_told(plate: Path) -> None:
-    (plate / "list.csv").write_text("file,wieght,dose\nplate/cells-A01.csv,0,1\n")
-    told = called("fit.yaml", "list.csv", "--out", "run").stderr
-    assert 'column "wieght": is taken for metadata; did you mean weight?' in " ".join(told.split())
-    assert "dose" not in told
-
-
-def test_metadata_are_not_replaced_by_results(plate: Path) -> None:
-    lines = [f"plate/cells-{well}.csv,control,x" for well in WELLS[:6]]
-    (plate / "list.csv").write_text("\n".join(["file,group,b_shrunken", *lines]))
-    for words in (["--groups", "1"], ["--population", "b"]):
-        told = called("fit.yaml", "list.csv", "--out", "run", *words, code=2).stderr
-        assert "rename it" in told
-        assert not (plate / "run").exists()
-    called("fit.yaml", "list.csv", "--only", "A01", "--out", "run")
-    assert rows_of("run")["A01"]["group"] == "control"
-
-
 def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
     for well in WELLS:
         (plate / "plate" / f"cells-{well}.csv").write_text("")
@@ -323,26 +262,12 @@ def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
     [
         (["fit.yaml"], "no recordings are named"),
         ([], "Missing argument '[FIT]'"),
-        (["nix.yaml", "plate"], "nix.yaml: no such file"),
         (["kv.yaml", "plate"], "a batch needs `experiments` with a recording"),
-        (["fit.yaml", "plate", "--set", "fit.sed=1"], 'unknown key "sed"'),
-        (["fit.yaml", "plate", "--set", "parameters.g.range=[5,1]"], "parameters.g"),
-        (["fit.yaml", "plate", "--set", "fit.experiments[1].protocol=x.yaml"], "x.yaml"),
         (["fit.yaml", "plate", "--where", "quality == 'ok'"], "Before a fit only these are known"),
-        (["fit.yaml", "plate", "--where", "row == 'P'"], "no well of 12 is chosen"),
-        (["fit.yaml", "plate", "--only", "Z9"], 'no well "Z9"'),
-        (["fit.yaml", "plate/*.abf"], "no file fits this pattern"),
         (["fit.yaml", "plate", "--out", "plate"], "this folder is not empty"),
-        (["--rerun", "nothing"], "nothing"),
-        (["--rerun", "plate", "plate"], "Error"),
-        (["--resume", "plate"], "holds nothing to go on with"),
-        (["--show", "plate"], "holds no table of wells"),
         (["fit.yaml", "plate", "--population", "q"], '"q" is none of a'),
-        (["fit.yaml", "plate", "--groups", "few"], "a number or auto was expected"),
         (["--show", "plate", "--rerun", "plate"], "exclude each other"),
         (["--resume", "plate", "--seed", "0"], "cannot stand beside --resume"),
-        (["--show", "plate", "--seed", "0"], "cannot stand beside --show"),
-        (["fit.yaml", "plate", "--only", " , "], "'--only' is empty"),
         (["fit.yaml", "plate", "--where", ""], "'--where' is empty"),
         (["fit.yaml", "plate", "--population", "a", "--shared", "a"], "is named in --population"),
     ],
@@ -494,35 +419,6 @@ COMMAND = ("fit.yaml", "plate", "--chunk", "2", "--seed", "4")
 RESULTS = ("wells.csv", "wells-columns.json", "traces.npz", "fits.npz", "fit.yaml")
 
 
-def begun(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "channelfit", "batch", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        # a job in the background ignores Ctrl-C, and so would what it starts
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def wait_for(file: Path, size: int, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None:
-        if file.exists() and file.stat().st_size >= size:
-            return
-        time.sleep(0.005)
-
-
-def cut(folder: Path, size: int, number: int) -> int:
-    """Begins the batch and sends a signal once its file of pieces is so large; its exit code."""
-    process = begun(folder, *COMMAND, "--out", "run")
-    wait_for(folder / "run" / "pieces.bin", size, process)
-    process.send_signal(number)
-    process.wait(60)
-    return process.returncode
-
-
 _WHOLE: dict[str, bytes] = {}
 
 
@@ -534,23 +430,6 @@ def whole(plate: Path) -> dict[str, bytes]:
         _WHOLE.update({name: (plate / "run" / name).read_bytes() for name in RESULTS})
         shutil.rmtree(plate / "run")
     return _WHOLE
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
-@pytest.mark.parametrize(
-    ("number", "code", "state"),
-    [(signal.SIGKILL, -9, "running"), (signal.SIGINT, 130, "interrupted")],
-)
-def test_a_batch_that_was_cut_off_goes_on_to_the_same_bytes(number, code, state, plate, whole):
-    assert cut(plate, 20_000, number) == code
-    assert json.loads((plate / "run" / STATE).read_text())["state"] == state
-    assert not (plate / "run" / "wells.csv").exists()
-    kept = (plate / "run" / "pieces.bin").stat().st_size
-    assert kept > 20
-    called("--resume", "run")
-    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
-    assert not (plate / "run" / "pieces.bin").exists()
-    assert "has finished" in called("--resume", "run").stderr
 
 
 class Cut(BaseException):
@@ -631,7 +510,9 @@ def test_pieces_are_not_done_twice(plate, monkeypatch, whole):
     monkeypatch.setattr(runs.Wells, "do", do)
     called("--resume", "run")
     assert done == [("wells", 8, 10), ("wells", 10, 12)]
-    assert (plate / "run" / "wells.csv").read_bytes() == whole["wells.csv"]
+    assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
+    assert not (plate / "run" / "pieces.bin").exists()
+    assert "has finished" in called("--resume", "run").stderr
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from channelfit.batch.families import families
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.masks_cuda import CudaOwnMasks
 from channelfit.batch.search import Settings
-from channelfit.batch.together import CpuTogether, together
+from channelfit.batch.together import CpuTogether
 from channelfit.batch.together_cuda import CudaTogether
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import Clamp
@@ -26,9 +26,7 @@ from channelfit.problem.experiment import Experiment, Problem, square_sum, total
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
-from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.cuda_tangents import ramps_of
 from channelfit.scoring.kernels.cuda_pieces import MOST_STATES
@@ -41,7 +39,6 @@ from support.cuda_host import HostCupy, compile_with_nvrtc
 from support.differences import errors, on_the_grid, stairs
 from support.little import LITTLE
 from support.schemes import (
-    MODELS,
     PROTOCOLS,
     candidates,
     from_yaml,
@@ -197,11 +194,6 @@ RAMPS = from_yaml(
         {"hold": 2},
     ]
 )
-#: Schemes of three states, and of five with a leak.
-IN_PIECES = {
-    "model_b": lambda: of("model_b", RAMPS),
-    "herg_markov": lambda: leaking(of("herg_markov", RAMPS)),
-}
 
 
 def chain_of(states: int) -> dict[str, Any]:
@@ -216,34 +208,10 @@ def chain_of(states: int) -> dict[str, Any]:
     }
 
 
-def leaking(problem: Problem) -> Problem:
-    """The same with a leak, so that the current has two terms."""
-    document = dict(read_yaml(MODELS / "herg_markov.yaml"))
-    document["leak"] = {"conductance": "g_leak", "reversal": "e_leak"}
-    document["parameters"] = document["parameters"] | {
-        "g_leak": {"range": [0, 20], "value": 2},
-        "e_leak": {"range": [-60, 60], "value": -10},
-    }
-    return Problem(build_model(document, None), problem.experiments)
-
-
-def by_finer_pieces(problem: Problem, parameters: np.ndarray) -> Linearization:
-    """By the CPU, with pieces of 2 mV and order 23."""
-    linearizer = Linearizer(problem)
-    linearizer._grades = 1, None
-    n_parameters, n = parameters.shape
-    gradient, curvature = np.zeros((n_parameters, n)), np.zeros((n_parameters, n_parameters, n))
-    found = Linearization(np.empty(n), np.empty(n, np.int8), gradient, curvature)
-    linearizer.linearize(parameters, 0, n, *_arrays(found))
-    return found
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", IN_PIECES)
-def test_ramps_in_pieces(name: str, device: str) -> None:
-    """The costs of the reference, which steps, the derivatives of threads that step, and closer
-    those of the CPU by finer pieces."""
-    problems = wells_of(IN_PIECES[name](), 2)
+def test_ramps_in_pieces(device: str) -> None:
+    """The costs of the reference, which steps, and the derivatives of threads that step."""
+    problems = wells_of(of("model_b", RAMPS), 2)
     plated, well = together_of(problems), np.arange(6) % 2
     parameters = candidates(problems[0].model, 6, seed=4)
     test, values = plated.linearize(parameters, well), plated.score(parameters, well)
@@ -256,47 +224,8 @@ def test_ramps_in_pieces(name: str, device: str) -> None:
         stepped = CudaScorer(problem, path="stepping").linearize(parameters[:, mine])
         own = Linearization(*(a[..., mine] for a in _arrays(test)))
         assert max(errors(own, stepped, parameters[:, mine])) < 1e-4  # steps are of order four
-        finer = by_finer_pieces(problem, parameters[:, mine])
-        assert max(errors(own, finer, parameters[:, mine])) < 1e-6
     same_bits(test, together_of(problems, 2).linearize(parameters, well))
     same_bits(test, plated.linearize(parameters[:, [4]], well[[4]]), [4])
-
-
-@pytest.mark.slow
-def test_a_candidate_that_pieces_do_not_follow_is_stepped(device, monkeypatch):
-    """Fast and steep rates need finer pieces, or every sample; other candidates do not notice."""
-    problems = wells_of(of("model_b", RAMPS), 2)
-    names, well = problems[0].model.parameter_names, np.arange(4) % 2
-    parameters = candidates(problems[0].model, 4, seed=4)
-    parameters[:, 1:] = parameters[:, :1]
-    plain = together_of(problems).linearize(parameters, well)
-    parameters[[names.index("a21"), names.index("z21")], 1] = 1.0, 0.06
-    parameters[[names.index("a32"), names.index("z32")], 2] = 1.0, 0.2
-    plated = together_of(problems)
-    test = plated.linearize(parameters, well)
-    ways = [sum(map(len, (r.lengths for r in way.tangents.ramps.values()))) for way in plated._ways]
-    assert ways[0] < ways[1]
-    assert ways[2] == 0  # the last one steps
-    for w, problem in enumerate(problems):
-        truth = ReferenceScorer(problem).score(parameters[:, well == w])
-        assert np.array_equal(test.status[well == w], truth.status)
-        assert test.cost[well == w] == pytest.approx(truth.cost, rel=1e-7)
-    same_bits(plain, Linearization(*(a[..., [0, 3]] for a in _arrays(test))), [0, 3])
-
-
-@pytest.mark.slow
-def test_masks_of_their_own_cut_ramps_in_pieces(device: str) -> None:
-    problems = with_own_masks(of("model_b", RAMPS), 4)
-    plated, well = CudaOwnMasks(problems), np.arange(8) % 4
-    assert plated._first.tangents.ramps
-    parameters = candidates(problems[0].model, 8, seed=5)
-    test = plated.linearize(parameters, well)
-    for w, problem in enumerate(problems):
-        mine = well == w
-        own = Linearization(*(a[..., mine] for a in _arrays(test)))
-        truth = on_the_grid(problem).linearize(parameters[:, mine])
-        assert max(errors(own, truth, parameters[:, mine])) < 1e-6
-        assert own.cost == pytest.approx(ReferenceScorer(problem).score(parameters[:, mine]).cost)
 
 
 @pytest.mark.parametrize("states", slow_but([3], [3, MOST_STATES]))
@@ -369,17 +298,6 @@ def test_a_plate_of_many_wells(device: str) -> None:
     assert across.with_data == pytest.approx(truth.with_data, rel=1e-9, abs=1e-6)
 
 
-def test_few_or_no_candidates(device: str) -> None:
-    plated = together_of(wells_of(of("leak", stairs([65])), 3))
-    for n in (0, 1):
-        parameters, well = np.ones((2, n)), np.full(n, 2)
-        shapes = [a.shape for a in _arrays(plated.linearize(parameters, well))]
-        assert shapes == [(n,), (n,), (2, n), (2, 2, n)]
-        assert plated.score(parameters, well).cost.shape == (n,)
-        shapes = [a.shape for a in _arrays(plated.across(parameters, (0,)))]
-        assert shapes == [(n,), (n, 2, 2), (n, 2, 3)]
-
-
 def with_own_masks(problem: Problem, n: int) -> list[Problem]:
     """Wells of which each leaves out other samples: some, most, the beginning of every step."""
     found = []
@@ -447,14 +365,6 @@ def test_a_bad_candidate_leaves_its_neighbors_alone(device: str) -> None:
 
 
 def test_what_is_refused(device: str) -> None:
-    plated = together_of(wells_of(of("leak", stairs([65])), 3))
-    with pytest.raises(ValueError, match=r"parameters must be \(2, n\)"):
-        plated.score(np.ones((3, 1)), np.zeros(1, int))
-    with pytest.raises(ValueError, match=r"well must be \(2,\)"):
-        plated.score(np.ones((2, 2)), np.zeros(1, int))
-    for wrong in (-1, 3):
-        with pytest.raises(ValueError, match=r"well must be in 0 \.\. 2"):
-            plated.linearize(np.ones((2, 1)), np.array([wrong]))
     experiment = of("leak", stairs([65])).experiments[0]
     silent = Problem(model_named("leak"), (dataclasses.replace(experiment, weight=0.0),))
     with pytest.raises(InputError, match="nothing to score"):
@@ -462,20 +372,6 @@ def test_what_is_refused(device: str) -> None:
     clamped = dataclasses.replace(experiment, clamp=Clamp())
     with pytest.raises(InputError, match="--backend cpu takes others"):
         together_of([Problem(model_named("leak"), (clamped,))])
-
-
-def test_a_family_goes_to_the_gpu_where_one_walk_serves_it(device: str) -> None:
-    """Wells with a mask of their own are families of their own, and on the GPU as well."""
-    problems = wells_of(of("leak", stairs([65])), 3)
-    masked = wells_of(of("leak", stairs([65]), weights="masked"), 2)
-    found = together([*problems, *masked], "cuda")
-    assert [wells.tolist() for wells, _ in found] == [[0, 1, 2], [3, 4]]
-    assert all(isinstance(one, CudaTogether) for _, one in found)
-    parameters = np.array([[1.0, 2.0], [10.0, 20.0]])
-    for wells, one in found:
-        for k, w in enumerate(wells):
-            truth = ReferenceScorer([*problems, *masked][w]).score(parameters)
-            assert one.score(parameters, np.full(2, k)).cost == pytest.approx(truth.cost, rel=1e-9)
 
 
 def noisy_plate(n: int) -> tuple[FitPlan, list[Problem]]:

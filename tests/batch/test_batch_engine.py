@@ -10,11 +10,10 @@ import pytest
 import sympy
 
 from channelfit.batch import costs as costs_module
-from channelfit.batch import families as families_module
 from channelfit.batch import fits as fits_module
 from channelfit.batch import together as together_module
 from channelfit.batch.costs import Wells
-from channelfit.batch.families import families, kin
+from channelfit.batch.families import families
 from channelfit.batch.fits import Settings, WellFits, fit_wells, joined
 from channelfit.batch.lowest import keep_lowest
 from channelfit.batch.population import left_out, usable
@@ -22,7 +21,6 @@ from channelfit.batch.together import CpuTogether, OneByOne, together
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import run_tree
-from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import assess
 from channelfit.scoring.machine.machine_code import Kernel
 from channelfit.scoring.scorer import make_scorer
@@ -142,23 +140,6 @@ def test_data_of_wells_lie_as_a_tree_of_runs_lays_them_out(little, weighted):
         assert constant > 0
 
 
-def test_a_mask_that_wells_share_is_digested_once(little, monkeypatch):
-    problems, _ = wells_of(little, 4)
-    weight = np.ones_like(current_of(problems[0]))
-    weight[0, 3] = 0
-    for k in (1, 2):
-        problems[k] = with_currents(problems[k], [current_of(problems[k])], weight.copy())
-    digested = []
-    blake2b = families_module.hashlib.blake2b
-    monkeypatch.setattr(
-        families_module.hashlib, "blake2b", lambda data: digested.append(1) or blake2b(data)
-    )
-    assert [family.wells.tolist() for family in families(problems)] == [[0, 3], [1, 2]]
-    assert len(digested) == 3  # that of the first well comes back in the last
-    assert [own.tolist() for own in kin(problems)] == [[0, 1, 2, 3]]
-    assert len(digested) == 3
-
-
 def tried(plan: FitPlan, scorer, unit):
     """The costs (n, n_wells) of points, and what is solved of each (n, n_open, n_wells)."""
     wells = Wells(plan, scorer)
@@ -184,32 +165,6 @@ def test_what_is_tried_on_all_wells_is_solved_for_each_of_them(leaky):
             inside = ((point > 0) & (point < 1))[rows, 0]
             step = here.gradient[rows, 0] ** 2 / np.diag(here.curvature[:, :, 0])[rows]
             assert np.all(step[inside] < 1e-6 * here.cost[0])  # nothing left to gain by them
-
-
-def test_solved_values_keep_to_their_ranges(leaky):
-    narrow = tuple(
-        replace(p, lower=12.0, upper=13.0) if p.name == "g" else p
-        for p in leaky.problem.model.parameters
-    )
-    plan = replace(
-        leaky, problem=replace(leaky.problem, model=replace(leaky.problem.model, parameters=narrow))
-    )
-    problems, truth = wells_of(leaky, 2, spread=0.01)
-    ours = [replace(p, model=plan.problem.model) for p in problems]
-    ((_, scorer),) = together(ours, "cpu")
-    truth[[p.name for p in plan.problem.parameters].index("g")] = 12.5
-    unit = plan.space.to_unit(truth)
-    wells, cost, solved = tried(plan, scorer, unit)
-    point = wells.placed(unit[:, [0]], solved[0, :, 1][:, None])
-    g = wells.open.coordinates[[p.name for p in wells.open.parameters].index("g")]
-    assert point[g, 0] == 0.0
-    assert wells.objective(1).linearize(point).cost[0] == pytest.approx(cost[0, 1], rel=1e-6)
-    best = scorer.score(wells.space.to_physical(point), np.array([1])).cost[0]
-    near = np.repeat(point, 7, axis=1)
-    for k, row in enumerate(wells.open.coordinates):
-        near[row, 2 * k : 2 * k + 2] += [1e-3, -1e-3]
-    costs = scorer.score(wells.space.to_physical(near.clip(0, 1)), np.ones(7, np.int64)).cost
-    assert np.all(costs > best * (1 - 1e-6))
 
 
 def test_the_lowest_points_do_not_depend_on_company_blocks_or_threads(leaky, monkeypatch):
@@ -287,29 +242,6 @@ def test_wells_with_masks_of_their_own_share_a_scan(leaky, monkeypatch):
         own = assess(replace(leaky, problem=problem), make_scorer(problem, "cpu"), fits.values[w])
         assert fits.errors[w] == pytest.approx(own.estimate.physical_errors, rel=1e-6)
     assert np.all(fits.agreed >= 2)
-
-
-def test_masks_with_little_in_common_are_searched_apart(little):
-    problems, _ = wells_of(little, 2)
-    first = np.zeros_like(current_of(problems[0]))
-    first[0] = 1
-    apart = [
-        with_currents(p, [current_of(p)], w)
-        for p, w in zip(problems, (first, 1 - first), strict=True)
-    ]
-    fits = fit_wells(little, apart, SETTINGS)
-    for w, problem in enumerate(apart):
-        assert fits.cost[w] == pytest.approx(alone(little, problem)[1], rel=1e-6)
-
-
-def test_wells_with_other_parameters_and_no_wells_are_refused(little):
-    problems, _ = wells_of(little, 2)
-    parameters = tuple(replace(p, upper=2 * p.upper) for p in little.problem.model.parameters)
-    problems[1] = replace(problems[1], model=replace(little.problem.model, parameters=parameters))
-    with pytest.raises(InputError, match="recording 2 has other parameters"):
-        fit_wells(little, problems, SETTINGS)
-    with pytest.raises(InputError, match="no recording"):
-        fit_wells(little, [], SETTINGS)
 
 
 @pytest.mark.parametrize("plan", ["little", "leaky"])
@@ -427,16 +359,6 @@ def test_threads_and_how_many_wells_are_judged_at_once_change_nothing(little, mo
     assert same_bits(fits[0], fits[2])
 
 
-def test_the_seed_decides_where_a_search_begins(little):
-    problems, _ = wells_of(little, 2)
-    one, same, other = (
-        fit_wells(little, problems, replace(SETTINGS, seed=seed)) for seed in (1, 1, 2)
-    )
-    assert same_bits(one, same)
-    assert not same_bits(one, other)
-    assert one.cost == pytest.approx(other.cost, rel=1e-6)
-
-
 def test_a_parameter_at_a_bound_is_told(little):
     problems, _ = wells_of(little, 2)
     parameters = tuple(
@@ -475,18 +397,6 @@ def test_rounding_is_no_misfit_of_currents_that_were_simulated(little):
     fits = fit_wells(little, [with_currents(problems[0], [current])], SETTINGS)
     assert fits.rms[0] > 3 * fits.noise[0]
     assert fits.quality.tolist() == ["ok"]
-
-
-def test_what_the_data_do_not_determine_is_told(tmp_path):
-    document = LITTLE | {
-        "current": {"open": ["O"], "conductance": "g*h", "reversal": "-90 mV"},
-        "parameters": LITTLE["parameters"] | {"h": {"range": [0.5, 2], "unit": "1", "value": 1}},
-    }
-    plan = planned(tmp_path, document)
-    problems, _ = wells_of(plan, 1)
-    fits = fit_wells(plan, problems, SETTINGS)
-    assert fits.quality.tolist() == ["check"]
-    assert "g and h are determined only through" in fits.reason[0]
 
 
 def test_priors_fixed_parameters_and_bounds_on_rates_count(tmp_path):
@@ -543,18 +453,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say(little):
     inside = (fits.lower <= truth.T) & (fits.upper >= truth.T)
     assert 0.91 < inside.mean() < 0.99
     assert np.all(fits.quality == "ok")
-
-
-def test_progress_is_told_and_intervals_can_be_left_out(little):
-    problems, _ = wells_of(little, 3)
-    told = []
-    fits = fit_wells(little, problems, replace(SETTINGS, intervals=False), told.append)
-    assert np.isfinite(fits.values).all()
-    assert np.isnan([fits.errors, fits.lower]).all()
-    stages = list(dict.fromkeys(p.stage for p in told))
-    assert stages == ["scanning", "refining", "exchanging", "judging"]
-    assert all(p.done <= p.wells == 3 for p in told)
-    assert told[-1].done == 3
 
 
 def test_no_current_is_judged_beside_the_leak_and_not_where_a_misfit_is_large(leaky):

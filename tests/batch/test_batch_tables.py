@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import string
 import zipfile
 from pathlib import Path
@@ -23,7 +22,7 @@ from channelfit.batch.recordings import (
     metadata,
 )
 from channelfit.batch.sheets import read_sheet
-from channelfit.batch.table import Column, WellTable, joined, texts
+from channelfit.batch.table import Column, WellTable, texts
 from channelfit.batch.where import chosen
 from channelfit.reading.errors import InputError
 
@@ -62,11 +61,7 @@ def some_table() -> WellTable:
     [
         ("quality == 'ok'", ["A01"]),
         ('quality == "ok" or seal > 1000', ["A01", "B01"]),
-        ("quality == 'ok' and seal > 500", []),
-        ("not (quality == 'ok')", ["A02", "B01"]),
         ("seal > 0.5 GOhm", ["A02", "B01"]),
-        ("seal>0.5GOhm and seal < 1e9 Ohm", ["A02"]),
-        ("500 < seal <= 900", ["A02"]),
         ("g >= 1000 pS", ["A01", "A02"]),
         ("not g < 5", ["B01"]),
         ("well in ['A01', 'B01']", ["A01", "B01"]),
@@ -74,16 +69,11 @@ def some_table() -> WellTable:
         ("'bound' in reason", ["A02"]),
         ("reason == ''", ["A01"]),
         ("`gmax[cell 1]` > 1.5 nS", ["A02", "B01"]),
-        ("g > -1 nS", ["A01", "A02"]),
         ("rate > 0.5/ms", ["A02"]),
-        ("rate in [0.3 /ms, 3]", ["A01"]),
-        ("quality == 'nS 5 and'", []),
         ("g/`gmax[cell 1]` == 1", ["A01", "A02"]),
         ("g - 500 pS < 1", ["A01"]),
-        ("1/g < 0.75", ["A02"]),
         ("g/(g - g) > 0", []),
         ("abs(g - 1.5 nS) < 0.6", ["A01", "A02"]),
-        ("well == 'a1'", ["A01"]),
         ("well in ['B1', 'a02']", ["A02", "B01"]),
     ],
 )
@@ -98,24 +88,14 @@ def test_conditions_choose_rows(condition: str, wanted: list[str]) -> None:
         ("qualty == 'ok'", 'no column "qualty"; did you mean quality? There are: well, g, seal'),
         ("quality = 'ok'", "write == to compare"),
         ("g > 'many'", "g is a number"),
-        ("g < seal", "g is in nS, seal in MOhm"),
         ("g > 5 mV", 'g is in nS, which "mV" is not'),
-        ("g > 5/ms", 'g is in nS, which "1/ms" is not'),
         ("well in 'A01'", "a list was expected after in"),
-        ("'x' in g", "may be in a column of text"),
-        ("", "is not a condition"),
         ("__import__('os').system('echo 1') == 0", "is no column, number or text"),
-        ("g.__class__ == 3", "is no column, number or text"),
-        ("g + 1 mV > 2", 'g is in nS, which "mV" is not'),
         ("g + seal > 2", "g + seal adds what is in nS and MOhm"),
-        ("g*seal > 2 nS", 'g * seal has no unit of one name; leave "nS" out'),
         ("g + well > 2", "well is text, with which nothing can be computed"),
         ("g**9**9**9 > 1", "are the arithmetic that there is"),
-        ("+".join(["g"] * 999) + " > 1", "nested more than 100 deep"),
         ("f'{g}' == 'x'", "is no column, number or text"),
-        ("g > 1\x00", "is not a condition"),
         ("(" * 3000 + "g > 1" + ")" * 3000, "longer than"),
-        ("(" * 2000 + "g > 1" + ")" * 2000, "is not a condition"),
         ("not " * 1000 + "g > 1", ""),
         ("g > 1" + "9" * 400, "is no number that can be compared"),
     ],
@@ -136,21 +116,6 @@ def test_any_text_is_a_condition_or_a_message(text: str) -> None:
         return
     assert mask.shape == (3,)
     assert mask.dtype == bool
-
-
-numbers = st.one_of(st.floats(allow_infinity=False, width=64), st.just(math.nan))
-
-
-@given(st.lists(numbers, min_size=1, max_size=8), st.floats(-1e9, 1e9), st.sampled_from("<>"))
-def test_comparisons_are_those_of_numbers(values: list[float], limit: float, sign: str) -> None:
-    table = WellTable({"x": np.array(values)})
-    for equal in ("", "="):
-        found = chosen(f"x {sign}{equal} {limit!r}", table)
-        compare = {"<": float.__lt__, ">": float.__gt__, "<=": float.__le__, ">=": float.__ge__}
-        wanted = [not math.isnan(x) and compare[sign + equal](x, limit) for x in values]
-        assert found.tolist() == wanted
-    both = chosen(f"x {sign} {limit!r} or not x {sign} {limit!r}", table)
-    assert both.all()
 
 
 def test_a_table_comes_back_to_the_bit(tmp_path: Path) -> None:
@@ -184,36 +149,11 @@ def test_no_cell_of_the_csv_is_a_formula_or_steers_a_terminal(tmp_path: Path) ->
     assert list(WellTable.read(tmp_path)["=well"]) == texts_of
 
 
-def test_without_pyarrow_the_csv_is_there_and_the_user_is_told(tmp_path, monkeypatch):
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name)
-    )
-    (told,) = some_table().write(tmp_path)
-    assert "channelfit[plate]" in told
-    assert not (tmp_path / "wells.parquet").exists()
-    assert len(WellTable.read(tmp_path)) == 3
-
-
-def test_tables_are_joined_by_the_names_of_their_columns() -> None:
-    first = WellTable({"well": texts(["a"]), "x": np.array([1.0])})
-    second = WellTable({"well": texts(["b"]), "t": texts(["z"])})
-    both = joined([first, second])
-    assert list(both["well"]) == ["a", "b"]
-    assert both.rows() == [{"well": "a", "x": 1.0, "t": ""}, {"well": "b", "x": None, "t": "z"}]
-    with pytest.raises(InputError, match="in one table and text"):
-        joined([first, WellTable({"x": texts(["y"])})])
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("", "is empty"),
-        ("a,b\n1\n", "1 cells, where the header has 2"),
         ("a,a\n1,2\n", "same name"),
-        ("x\nabc\n", "could not convert"),
     ],
 )
 def test_a_damaged_table_is_refused(text: str, told: str, tmp_path: Path) -> None:
@@ -257,20 +197,11 @@ def test_names_that_steer_a_terminal_are_shown_by_their_codes(tmp_path: Path) ->
     assert Path(found[0].file).read_text() == "1\n2\n"
 
 
-@pytest.mark.parametrize("name", ["x-A25.csv", "x-Q01.csv", "xA01.csv", "A01-B02.csv", "A00.csv"])
-def test_what_names_no_well_of_a_plate_is_called_by_its_file(name: str, tmp_path: Path) -> None:
-    touch(tmp_path, name)
-    (found,) = find_recordings([tmp_path / name], ONE)
-    assert found.well == name.removesuffix(".csv")
-    assert found.row == ""
-
-
 @pytest.mark.parametrize(
     ("given_", "told"),
     [
         ([], "no recordings are named"),
         (["nothing.csv"], "no such file"),
-        (["*.nothing"], "no file fits this pattern"),
         (["empty"], "no recordings in this folder"),
         (["list.csv"], "line 3: no file is named"),
         (["p-A13-after.csv.gz", "p-A13-before.csv.gz"], "two recordings are of the well A13.*bef"),
@@ -359,12 +290,8 @@ def test_a_table_names_recordings_and_what_is_known_of_them(name: str, tmp_path:
     [
         ([["file", "quality"], ["a.csv", "x"]], "quality of the results is called so"),
         ([["file", "weight"], ["a.csv", "-1"]], "line 2: a weight of 0 or more"),
-        ([["file", "row", "column"], ["a.csv", "A", "two"]], "a number of a column was expected"),
-        ([["file", "row"], ["x-B02.csv", "C"]], 'a place has a row and a column, not row "C"'),
         ([["file", "well", "row", "column"], ["a.csv", "A1", "C", "7"]], "A1 is not in row C, col"),
         ([["file", "x", "x"], ["a.csv", "1", "2"]], 'two columns are called "x"'),
-        ([["file", "FILE"], ["a.csv", "b.csv"]], "two columns are called FILE and file"),
-        ([["file", "name"], ["a.csv", "n" * 300]], "more than 200 characters"),
         ([["file", "x"], ["a.csv", "1", "2"]], "3 cells, where the header has 2"),
     ],
 )
@@ -381,10 +308,6 @@ def test_a_table_that_cannot_be_used_is_refused(rows, told, tmp_path):
         ({"well": "C7"}, "C07", ("C", 7)),
         ({"row": "c", "column": "7"}, "C07", ("C", 7)),
         ({"well": "C7", "row": "C", "column": "7"}, "C07", ("C", 7)),
-        ({"well": "cell 3", "row": "C", "column": "7"}, "cell 3", ("C", 7)),
-        ({"name": "mine", "row": "C", "column": "7"}, "mine", ("C", 7)),
-        ({"row": "3", "column": "7"}, "B02", ("3", 7)),
-        ({}, "B02", ("B", 2)),
     ],
 )
 def test_a_well_is_called_by_what_its_row_says(row, called, place, tmp_path):
@@ -435,11 +358,6 @@ def test_a_hostile_workbook_is_refused(tmp_path: Path) -> None:
     [
         ("t,A01,A02,B1", ONE, {"A01": ["A01"], "A02": ["A02"], "B01": ["B1"]}),
         (
-            "A01 sweep 1,A01 sweep 2,B01 sweep 1,B01 sweep 2",
-            Expected(2),
-            {"A01": ["A01 sweep 1", "A01 sweep 2"], "B01": ["B01 sweep 1", "B01 sweep 2"]},
-        ),
-        (
             "A01 sweep 1,A01 sweep 10,A01 sweep 2,B01 +40 mV,B01 -20 mV,B01 10 mV",
             Expected(3),
             {
@@ -448,8 +366,6 @@ def test_a_hostile_workbook_is_refused(tmp_path: Path) -> None:
             },
         ),
         ("t,left,right", Expected(1, True, "t"), {"x left": ["left"], "x right": ["right"]}),
-        ("1.5,2.5", Expected(1, True), {"x 1": ["1"], "x 2": ["2"]}),
-        ("t,left,right", Expected(2, True, "t"), {"x": []}),
         ("A01,time", ONE, {"x": []}),
     ],
 )

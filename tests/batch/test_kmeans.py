@@ -34,7 +34,7 @@ from channelfit.results.uncertainty.k_means_sums import (
     next_centers,
     partial_sums,
 )
-from channelfit.results.uncertainty.mixtures import Choice, how_many
+from channelfit.results.uncertainty.mixtures import how_many
 from channelfit.scoring.machine import gpu
 from support.cuda_host import HostCupy, compile_with_nvrtc
 from support.plates import Fits, fits_of
@@ -163,7 +163,6 @@ def test_points_with_nan_are_left_out(device: None) -> None:
     ("k", "words"),
     [
         (11, "11 groups need as many points, and there are 10 without NaN"),
-        (0, "0 groups cannot be made"),
         (6, "6 groups were asked for, and only 5 points are different"),
     ],
 )
@@ -173,8 +172,6 @@ def test_what_cannot_be_grouped_is_refused(k: int, words: str) -> None:
         k_means(points, k)
     with pytest.raises(InputError, match="weights of k-means must be numbers above 0"):
         k_means(points, 2, np.zeros(10))
-    with pytest.raises(InputError, match='"fast" is no way'):
-        k_means(points, 2, way="fast")
 
 
 def test_without_scikit_learn_sums_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,16 +223,6 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     for other in (by(2), by(5)):
         for name in ("weight", "total", "inertia"):
             assert getattr(other, name).tobytes() == getattr(alone, name).tobytes()
-
-
-def test_beginnings_among_many_equal_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A draw of some points that are all alike is not enough: all points are looked at."""
-    monkeypatch.setattr(module, "_DRAWN_FROM", 10)
-    monkeypatch.setattr(module, "_FIRST_ROWS", 5)
-    points = np.zeros((500, 2))
-    points[:2] = [[1.0, 0.0], [0.0, 1.0]]
-    starts = beginnings(points, None, 3, 0, 4)
-    assert all(len(np.unique(centers, axis=0)) == 3 for centers in starts)
 
 
 @pytest.mark.parametrize(("k", "d", "weighted"), [(4, 2, False), (10, 5, True)])
@@ -328,22 +315,6 @@ def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.M
         k_means(tmp_path / "objects.npy", 1)
 
 
-def test_a_work_tells_what_its_sums_depend_on() -> None:
-    points, centers = clouds(n=20), np.zeros((1, 2, 3))
-    one = Part(points, None, centers).identity
-    assert one == Part(points.copy(), None, centers.copy()).identity
-    assert one != Part(points + 1, None, centers).identity
-    assert one != Part(points, np.full(20, 2.0), centers).identity
-    assert one != Part(points, None, centers + 1).identity
-    assert one != Part(points, None, centers, labels=True).identity
-    for k, size in ((128, 1), (129, 2)):  # labels travel as small numbers
-        points = np.arange(k + 1.0)[:, None]
-        points[k] = np.nan
-        found = Part(points, None, points[None, :k], labels=True).do(("rows", 0, k + 1))["labels"]
-        assert found.tolist() == [*range(k), -1]
-        assert found.itemsize == size
-
-
 def two_kinds(n: int, other: int, d: int, seed: int = 0) -> np.ndarray:
     """Logarithms of parameters that scatter by 12 %, two of them 2.7 times apart between kinds."""
     points = 0.12 * np.random.default_rng(seed).normal(size=(n + other, d))
@@ -385,15 +356,6 @@ def test_the_likelihood_of_a_skewed_population_is_that_of_scipy() -> None:
     _, power = stats.yeojohnson(scaled[:, 0])
     best = stats.yeojohnson_llf(power, scaled[:, 0]) - 150 * (1 + np.log(2 * np.pi))
     assert how_many(values[:, None]).skewed == pytest.approx(-2 * best + 3 * np.log(300), abs=1)
-
-
-def test_a_choice_says_how_sure_it_is() -> None:
-    choice = Choice(1, np.zeros(3), 5.0, 5.0, 6.0, 2.5, None)
-    assert choice.is_ambiguous
-    assert "ambiguous, several groups are better by 6" in choice.sentence()
-    assert "2.5 standard deviations apart" in choice.sentence()
-    assert how_many(clouds(n=6)).k == how_many(np.ones((50, 2))).k == 1
-    assert how_many(clouds(n=250, k=5, d=3, seed=11, apart=8.0)).k == 5
 
 
 RATE = Parameter("a", "1/ms", 0.01, 10.0, "log")
@@ -455,27 +417,3 @@ def test_what_a_well_hardly_determines_does_not_sort_it() -> None:
     found = groups(fits, 2, parameters=[RATE, CHARGE, SIZE], names=["a", "z"])
     assert found.sizes.tolist() == [60, 30]
     assert found.centers[:, 1] == pytest.approx(0.1, rel=0.1)
-
-
-def test_wells_without_a_fit_have_no_group() -> None:
-    fits, _ = wells()
-    fits.unit[3] = np.nan
-    fits.quality[5] = "failed"
-    fits.information[7] = 0.0
-    fits.reason[7] = "no current: the fit explains the recording no better than zero does"
-    labels = [f"A{k:02d}" for k in range(90)]
-    found = groups(fits, 2, parameters=[RATE, CHARGE, SIZE], names=["a", "z"], wells=labels)
-    assert found.numbers[[3, 5, 7]].tolist() == [0, 0, 0]
-    assert found.columns()["group"][3] == ""
-    assert found.notes[0] == (
-        "3 of 90 wells are left out: 2 have no fit (A03, A05), 1 shows no current (A07)"
-    )
-
-
-def test_groups_of_wells_are_checked() -> None:
-    fits, _ = wells(n=6)
-    with pytest.raises(InputError, match='"q" is no parameter that was fitted; a, z, g were'):
-        groups(fits, 2, parameters=[RATE, CHARGE, SIZE], names=["q"])
-    fits.quality[:5] = "failed"
-    with pytest.raises(InputError, match="2 groups need as many wells, and 1 of 6 count: 5 of 6"):
-        groups(fits, 2, parameters=[RATE, CHARGE, SIZE])

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from channelfit.batch import mixed as mixed_module
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.mixed import Evidence, Level, Mixed, eliminated, threshold
 from channelfit.batch.population import Population, kinetic_names, left_out, population, usable
@@ -35,7 +34,6 @@ from channelfit.search.plan import FitPlan
 from channelfit.search.space import SearchSpace
 from support import uncertain
 from support.plates import Fits, fits_of
-from support.truths import slow_but
 
 LINEAR = Parameter("z", "1/mV", 0.0, 0.2)
 LOG = Parameter("a", "1/ms", 0.01, 10.0, "log")
@@ -157,21 +155,6 @@ def test_wells_that_say_nothing_of_a_parameter_weigh_nothing_in_it() -> None:
     )
 
 
-def test_large_populations_profile_as_their_parabola(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With many degrees of freedom the interval of a spread is taken from the curvature."""
-    random = np.random.default_rng(7)
-    information = random_information(random, 250, 1, 0.05)
-    unit = observed(random, random.normal(0.5, 0.1, (250, 1)), information)
-    level = Level.of(mixed_of(unit, information, 1))
-    assert level.spread_degrees[0] > mixed_module._MANY
-    quick = level.spread_interval()
-    monkeypatch.setattr(mixed_module, "_MANY", math.inf)
-    profile = level.spread_interval()
-    assert profile != quick
-    assert quick[0] == pytest.approx(profile[0], rel=0.01)
-    assert quick[1] == pytest.approx(profile[1], rel=0.01)
-
-
 def covered(
     n: int, error: float, spread: float, repeats: int, n_drawn: int = 1, seed: int = 1
 ) -> tuple[float, float]:
@@ -202,8 +185,6 @@ def covered(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 (5, 0.01, 0.1, 1, 200),
-                (5, 0.05, 0.1, 3, 50),
-                (20, 0.1, 0.1, 1, 150),
                 (100, 0.1, 0.1, 2, 30),
                 (10, 0.05, 0.0, 1, 100),
             )
@@ -301,18 +282,6 @@ def test_wells_without_a_fit_or_a_current_are_left_out_and_counted() -> None:
         found_of(fits)
 
 
-def test_wells_with_a_large_misfit_count_and_are_told() -> None:
-    fits, _ = plate(200)
-    want = found_of(fits)
-    fits.reason[[3, 7]] = "g is at its upper bound; the misfit is large: 40 pA, with noise of 5 pA"
-    fits.reason[5], fits.quality[5] = "the misfit is large: 9 pA, with noise of 1 pA", "failed"
-    got = found_of(fits, wells=[f"A{k:02d}" for k in range(200)])
-    assert got.used.sum() == 199
-    told = "2 of the 199 wells that count have a large misfit (A03, A07)"
-    assert [told in note for note in got.notes].count(True) == 1
-    assert not any("large misfit" in note for note in want.notes)
-
-
 def test_one_two_and_equal_wells() -> None:
     """One has no spread, two have a wide interval, equal ones none."""
     found = found_of(plate(1)[0])
@@ -371,20 +340,6 @@ def test_bounds_priors_and_what_no_well_determines_are_said() -> None:
     before = Parameter("z", "1/mV", 0.0, 0.2, prior=Prior("normal", 0.1, 0.01))
     found = population(fits, ["z"], parameters=[before, LOG, OWN])
     assert any("the prior of z counted in the fit of every well" in n for n in found.notes)
-
-
-@pytest.mark.parametrize(
-    ("drawn", "shared", "words"),
-    [
-        ((), (), "at least one parameter"),
-        (("q",), (), '"q" is no parameter that was fitted; z, a, g were'),
-        (("z",), ("z",), '"z" is named twice'),
-    ],
-)
-def test_names_are_checked(drawn: tuple[str, ...], shared: tuple[str, ...], words: str) -> None:
-    fits, _ = plate(5)
-    with pytest.raises(InputError, match=words):
-        found_of(fits, drawn, shared=shared)
 
 
 RATE = Parameter("k", "1/ms", 0.02, 20.0, "log")
@@ -478,19 +433,6 @@ def test_wells_of_poor_data_are_linearized_where_the_population_says_they_are() 
     assert got.iterations < 30
 
 
-@pytest.mark.parametrize(
-    ("n", "spread", "noise"),
-    slow_but([(8, 0.5, 1.0)], [(40, 1.0, 0.6), (15, 0.1, 2.0), (8, 0.5, 1.0)]),
-)
-def test_wells_of_the_poorest_data_come_to_rest(n: int, spread: float, noise: float) -> None:
-    """Single wells hardly show a current; they must not go to and fro for ever."""
-    for seed in (0, 4):
-        wells = Decays.drawn(n, spread, noise, seed)
-        found = wells.of(drawn=["k"], relinearize=wells.relinearize)
-        assert found.iterations < 60
-        assert not any("still move" in note for note in found.notes)
-
-
 def test_wells_are_linearized_anew_where_they_need_it() -> None:
     """Good data need no second look: both ways come to the same."""
     wells = Decays.drawn(20, 0.3, 0.01, 9)
@@ -572,20 +514,6 @@ def test_shared_kinetics_are_those_of_a_fit_with_a_conductance_per_cell(tmp_path
     assert got.cells[:, 3] == pytest.approx(own, rel=2e-3)
     lower, upper = sure.interval()
     assert got.upper - got.lower == pytest.approx((upper - lower)[:3], rel=0.1)
-
-
-def test_rates_that_differ_between_recorded_cells_are_found(tmp_path: Path) -> None:
-    truth = 0.1 * np.exp(0.3 * np.random.default_rng(5).normal(size=12))
-    plan, wells = recorded_wells(tmp_path, truth)
-    fits = fit_wells(plan, wells, Settings(backend="cpu"))
-    parameters = plan.problem.parameters
-    plain = population(fits, ["a"], ["z", "b"], parameters=parameters)
-    again = linearizer(plan, wells, fits, usable(fits), "cpu")
-    got = population(fits, ["a"], ["z", "b"], again, parameters=parameters)
-    assert got.spread[0] == pytest.approx(np.log(truth).std(ddof=1), rel=0.05)
-    assert got.cells[:, 0] == pytest.approx(truth, rel=0.05)
-    assert got.mean[1:] == pytest.approx([0.03, 0.05], rel=0.02)
-    assert plain.spread == pytest.approx(got.spread, rel=0.05)
 
 
 def test_the_wells_of_a_batch_are_read_again_to_linearize_them(tmp_path: Path) -> None:

@@ -3,20 +3,16 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from typing import IO
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from channelfit.model.model_file import load_model
-from channelfit.problem.protocol import Protocol, load_protocol
-from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines
+from channelfit.problem.protocol import load_protocol
 from channelfit.results.report import artist
-from channelfit.results.report.artist import Artist, draw, packed, unpacked, write_report
+from channelfit.results.report.artist import Artist, draw, write_report
 from channelfit.results.report.page_content import Facts
-from channelfit.results.report.scheme_words import scheme_of
 from channelfit.results.report.traces import Page, Traces
 from support.places import ROOT
 
@@ -60,43 +56,8 @@ def test_the_other_process_writes_the_report(tmp_path):
     other.finish()
 
 
-def every_wave() -> Protocol:
-    """A protocol with each kind of segment."""
-    waves = (
-        Constant(-80.0),
-        Ramp(-80.0, 1 / 3),
-        Sines(-10.0, (5.0, 2.0), (0.1, 0.7), (0.0, 1.0), 3.0),
-        Samples(np.arange(4.0), np.array([0.0, -0.0, np.pi, 1e-300])),
-    )
-    sweep = tuple(Segment(k, k + 1.0, wave) for k, wave in enumerate(waves))
-    return Protocol("n\u00e4me $x$ \n\x07", -80.0, 0.25, (sweep, sweep[:2]), True, 2.5, "d", "s")
-
-
-def same(a: object, b: object) -> bool:
-    """Whether two values are equal to the last bit."""
-    if isinstance(a, np.ndarray):
-        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.tobytes() == b.tobytes()
-    if isinstance(a, tuple):
-        return isinstance(b, tuple) and len(a) == len(b) and all(map(same, a, b))
-    if hasattr(a, "__dict__"):
-        return type(a) is type(b) and all(same(v, vars(b)[k]) for k, v in vars(a).items())
-    return a == b
-
-
 def started() -> Artist:
     return Artist(artist._started())
-
-
-def test_what_is_sent_arrives_to_the_last_bit(tmp_path):
-    values = np.array([[np.nan, np.inf, -np.inf, 0.1]])
-    sent = Page((Traces(every_wave(), values, None, values > 0, "t", ("a",), (values,)),), "x")
-    back, file = unpacked(packed(sent, tmp_path / "x.png"))
-    assert same(back, sent)
-    assert file == tmp_path / "x.png"
-    scheme = scheme_of(load_model(ROOT / "models" / "na_hh.yaml"))
-    found, _ = unpacked(packed(replace(facts(), scheme=scheme), tmp_path / "report.html"))
-    assert found.scheme == scheme
-    assert [chain.is_gate for chain in scheme.chains] == [True, True]
 
 
 def test_the_other_process_draws_the_same_picture(tmp_path, monkeypatch):
@@ -141,16 +102,6 @@ def test_nobody_stays_behind(tmp_path, monkeypatch):
     one = started()  # ends with the one that started it, who closes its end of the pipe
     one._child.stdin.close()
     assert one._child.wait(60) == 0
-
-
-@pytest.mark.parametrize("child", [True, False])
-def test_a_picture_that_cannot_be_drawn_raises_its_error(tmp_path, child):
-    missing = tmp_path / "no such folder" / "x.png"
-    one = started() if child else Artist()
-    one.begin(page(), missing)
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        one.finish()
-    one.dismiss()
 
 
 def test_a_search_does_not_load_matplotlib(tmp_path):

@@ -22,7 +22,6 @@ from channelfit.results import comparison
 from channelfit.results.comparison import Contender, file_names, weights
 from support import json_told
 from support.little import save_fit
-from support.places import ROOT
 from support.uncertain import MODEL, STEPS, loaded
 
 NAMES = ("a", "z", "b", "g")
@@ -107,16 +106,12 @@ def test_weights_are_shares_of_likelihood():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"experiments": 0}, "1 experiments, but"),
         ({"data": "30.0"}, "experiment 1 has another recording"),
         ({"weight": 2}, "experiment 1 has another weight or mask"),
-        ({"protocol": "value"}, "experiment 1 has another protocol"),
     ],
 )
 def test_other_data_are_refused(two, tmp_path, change, words):
     text = two[1].read_text().replace("../", f"{two[0].parents[1].as_posix()}/")
-    if "experiments" in change:
-        text = re.sub(r"  - protocol: [^\n]*late.yaml.*", "", text, flags=re.DOTALL)
     if "data" in change:
         rows = two[0].with_name("data.csv").read_text().splitlines()
         rows[3] = re.sub(r",[^,]*$", ",30.0", rows[3])
@@ -124,9 +119,6 @@ def test_other_data_are_refused(two, tmp_path, change, words):
         text = text.replace(f"{two[0].parent.as_posix()}/data.csv", "data.csv")
     if "weight" in change:
         text = text.replace("    recording:", "    weight: 2\n    recording:", 1)
-    if "protocol" in change:
-        (tmp_path / "steps.yaml").write_text(STEPS.replace("-60 mV", "-61 mV"))
-        text = text.replace(f"{two[0].parents[1].as_posix()}/steps.yaml", "steps.yaml")
     other = tmp_path / "other.yaml"
     other.write_text(text)
     with pytest.raises(InputError) as caught:
@@ -183,15 +175,6 @@ def test_uncertainty_writes_everything(two, tmp_path):
     again = ("uncertainty", tmp_path / "refined.yaml", "--out", tmp_path / "again")
     refined = run(*again, "--json", "--backend", "cpu")
     assert json_told.summary(refined.stdout)["cost"] == pytest.approx(found["cost"], rel=1e-6)
-
-
-def test_what_has_no_uncertainty_is_refused(two, tmp_path):
-    result = run("uncertainty", two[0], "--profiles", "gmax", "--out", tmp_path, "--backend", "cpu")
-    assert result.exit_code == 2
-    assert 'no free parameter "gmax" to profile. There is: a, z, b, g, or all' in result.stderr
-    result = run("uncertainty", ROOT / "models" / "functions" / "sphere.yaml", "--out", tmp_path)
-    assert result.exit_code == 2
-    assert "a function has no currents" in result.stderr
 
 
 def test_a_preferred_scheme_that_predicts_worse_is_named(contenders):

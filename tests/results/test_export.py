@@ -24,9 +24,7 @@ from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.documents import dump_yaml, read_json
 from channelfit.reading.errors import InputError
-from channelfit.results.export.digits import cost_of_six_digits
 from channelfit.results.export.kinds import KINDS, exported
-from channelfit.results.export.latex import escaped, named, quantity
 from channelfit.results.export.nmodl import Settings
 from channelfit.results.export.subject import Subject, read_subject, subject_of
 from support.exports import MODELS, WHOLE_CELL, exports, of, simulated, steps, subject
@@ -160,14 +158,10 @@ def test_a_permeability_takes_the_ions_concentrations() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("na_hh", {"ions": ("xy",)}, "charge of the ion xy is not known"),
         ("na_hh", {"ions": ("Na+",)}, "is no name of an ion"),
-        ("na_hh", {"ions": ("none=na",)}, "no current"),
         ("na_hh", {"ions": ("na", "k")}, "two ions"),
         ("na_hh", {"suffix": "hh"}, "mechanism of its own that is called hh"),
-        ("na_hh", {"suffix": "a b"}, "cannot name a mechanism"),
         ("na_hh", {"suffix": "x{}\nVERBATIM"}, "cannot name a mechanism"),
-        ("na_hh", {"point_process": True}, "leave --capacitance out"),
         ("cav31_anwar", {"ions": ("ca",)}, "depend on cai, cao"),
         ("calcium", {"ions": ("k",)}, "charge of 1, that of the model 2"),
         ("sum of all", {"ions": ("k",)}, "several currents .* say which"),
@@ -177,31 +171,6 @@ def test_settings_that_cannot_be_are_refused(name, given, message):
     found = of(document(name)) if name in DOCUMENTS else subject(name)
     with pytest.raises(InputError, match=message):
         exported(found, "nmodl", replace(WHOLE_CELL, **given))
-
-
-def test_celsius_is_neurons_own_where_the_model_has_a_q10() -> None:
-    text = exported(subject("na_squid"), "nmodl", WHOLE_CELL)
-    assert "    celsius (degC)\n" in text
-    assert "qt = 3^((celsius - 6.3)/10)" in text
-    assert "set celsius = 16" in " ".join(text.split())
-    size = exported(subject("hcn2_golgi"), "nmodl", WHOLE_CELL)
-    assert "1.5^" in re.findall(r"\n    g = .*", size)[0]  # a q10 of the conductance stays live
-    cold = exported(subject("na_hh"), "nmodl", WHOLE_CELL)
-    assert "celsius (degC)" not in cold
-    assert "the rates hold at 6.3 degC, whatever celsius says" in " ".join(cold.split())
-
-
-def test_schemes_are_kinetic_gates_are_cnexp_and_nothing_is_bounded() -> None:
-    scheme = exported(subject("herg_markov"), "nmodl", WHOLE_CELL)
-    assert "SOLVE scheme METHOD sparse" in scheme
-    assert "~ C1 <-> C2 (k_C1_C2, k_C2_C1)" in scheme
-    gates = exported(subject("kv34_khaliq"), "nmodl", WHOLE_CELL)
-    assert "SOLVE gates METHOD cnexp" in gates
-    assert "m' = (minf - m)/mtau" in gates
-    for name in ("na_hh", "herg_markov", "na_markov", "model_b"):
-        text = exported(subject(name), "nmodl", WHOLE_CELL).split("ENDCOMMENT")[2]
-        bounded = re.sub(r"FUNCTION exprel\(x\) \{.*?\n\}\n", "", text, flags=re.DOTALL)
-        assert not re.search(r"\bif\b|smaller|larger|TABLE|<\d", bounded)
 
 
 def test_a_scheme_with_cycles_starts_by_state_reduction() -> None:
@@ -221,18 +190,6 @@ def test_arbor_may_have_what_neuron_assigns() -> None:
         assert not {"v", f"e{ion}", f"i{ion}", "celsius"} & set(assigned)
         assert "PROCEDURE rates(v (mV), celsius (degC)) {" in text
         assert "rates(v, celsius)" in text
-
-
-def test_a_cost_of_six_digits_is_told_where_there_is_one() -> None:
-    exact = subject("na_hh")
-    assert cost_of_six_digits(exact) == 0
-    assert "Digits:" not in exported(exact, "nmodl", WHOLE_CELL)
-    rows = tuple(
-        replace(p, value=p.value * 1.0000033) if p.value else p for p in exact.channel.parameters
-    )
-    long = replace(exact, channel=replace(exact.channel, parameters=rows))
-    assert 1e-8 < cost_of_six_digits(long) < 1e-4
-    assert "Digits: NEURON keeps six" in exported(long, "nmodl", WHOLE_CELL)
 
 
 def test_a_fit_tells_data_hash_protocol_error_seed_version_and_intervals(run: Path) -> None:
@@ -412,13 +369,6 @@ def test_latex_compiles(name: str, tmp_path: Path) -> None:
     _compile(exported(subject(name), "latex", Settings()), tmp_path)
 
 
-def test_names_in_formulas() -> None:
-    names = {"a12": r"a_{\mathrm{12}}", "alpha": r"\alpha", "k_C_O": r"k_{\mathrm{C\_O}}"}
-    assert {name: named(name) for name in names} == names
-    assert quantity(4.5e-5) == r"4.5 \times 10^{-5}"
-    assert escaped("50 % of a_b & \\x {é} \u202e") == r"50 \% of a\_b \& \textbackslash{}x \{e\} ?"
-
-
 def _compile(text: str, folder: Path) -> None:
     if shutil.which("pdflatex") is None:
         pytest.skip("no pdflatex here")
@@ -531,11 +481,8 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path: Path, monkeypatch
     ("options", "message"),
     [
         ([], "say to what to export"),
-        (["--out", "a.xyz"], "the ending of the file says"),
         (["--to", "latex", "--ion", "na"], "are NMODL's"),
-        (["--to", "python", "--point-process"], "are NMODL's"),
         (["--to", "nmodl"], "nothing says how large the cell was"),
-        (["--to", "json", "--cell", "a"], 'no cell "a"'),
     ],
 )
 def test_the_command_refuses(options, message, tmp_path, monkeypatch):

@@ -14,16 +14,14 @@ import pytest
 
 import channelfit as cf
 from channelfit.model.model_file import build_model
-from channelfit.problem.protocol import Protocol
 from channelfit.results.export.kinds import exported
 from channelfit.results.export.nmodl import Settings
-from channelfit.results.export.subject import Subject, read_subject
+from channelfit.results.export.subject import Subject
 from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
 from channelfit.scoring.neuron.oracle import CLAMP
 from support.exports import MODELS, WHOLE_CELL, of, simulated, steps, subject
 from support.exports_neuron import BAR, exports
-from support.places import ROOT
 from support.term_models import DOCUMENTS, document
 from support.truths import slow_but
 
@@ -181,14 +179,3 @@ def test_a_cell_fires_as_with_the_builtin_channels(neuron, potassium, adaptive, 
     assert len(spike_times(wanted)) == 8
     assert np.abs(found - wanted).max() < tolerance_mV
     assert spike_times(found) == pytest.approx(spike_times(wanted), abs=1e-5)
-
-
-def test_the_fit_of_two_clamps_carries_its_current(neuron: Any) -> None:
-    """Goldman, Hodgkin and Katz; the cell's capacitance is the one that the clamp found."""
-    file = ROOT / "models" / "fits" / "nav_iv_two_clamps.yaml"
-    protocol: Protocol = replace(steps(), sweeps=steps().sweeps[::2])
-    for cell in ("0CP", "80CP"):
-        found = read_subject(file, cell=cell)
-        density = exported(found, "nmodl", Settings())
-        theirs = exports.in_neuron(density, protocol, 25.0) * 17.8 / exports.CAPACITANCE
-        assert exports.apart(theirs, exports.ours(file, protocol, cell)) < BAR

@@ -46,21 +46,6 @@ def test_expressions_read_as_people_write_them() -> None:
         assert printer.text(expression) == expected
 
 
-def test_a_conditional_becomes_a_function_of_what_a_function_cannot_see() -> None:
-    printer = NmodlPrinter({"u": "u", "a": "a"}, local=["u"])
-    call = printer.text(parse_expression("a if v > u and v < 10 else 2*a", ["a", "u", "v"]))
-    assert call == "choice1(u, v)"
-    assert printer.functions.blocks["choice1"].splitlines() == [
-        "FUNCTION choice1(u, v) {",
-        "    if (((v) > (u)) && ((v) < (10))) {",
-        "        choice1 = a",
-        "    } else {",
-        "        choice1 = 2*a",
-        "    }",
-        "}",
-    ]
-
-
 def scheme(
     states: list[str], rates: dict[str, str], names: list[str], **more: object
 ) -> ChannelModel:
@@ -79,20 +64,6 @@ def scheme(
 TWO = {"C -> O": "a", "O -> C": "b*exp(-v/20)"}
 
 
-def test_a_scheme_starts_by_detailed_balance_where_it_is_a_tree() -> None:
-    text = nmodl_text(scheme(["C", "O"], TWO, ["a", "b"]))
-    assert "SUFFIX test_channel" in text
-    assert "~ C <-> O (k_C_O, k_O_C)" in text
-    assert "CONSERVE C + O = 1" in text
-    assert "O = C*k_C_O/k_O_C" in text
-    assert "k_O_C = b*exp(-v/20)" in text
-    assert "STEADYSTATE" not in text
-    states = ["A", "B", "O"]
-    text = nmodl_text(scheme(states, {"A -> B": "a", "B -> O": "a", "O -> A": "a"}, ["a"]))
-    assert "SOLVE scheme STEADYSTATE sparse" in text  # a cycle of transitions of one way
-    assert "~ A <-> B (k_A_B, 0)" in text
-
-
 def test_values_survive_to_the_last_bit_and_a_description_cannot_end_its_comment() -> None:
     value = 0.1 + 1e-16 + np.pi / 1e7
     model = scheme(["C", "O"], TWO, ["a", "b"], description="x ENDCOMMENT\nVERBATIM é")
@@ -101,59 +72,6 @@ def test_values_survive_to_the_last_bit_and_a_description_cannot_end_its_comment
     assert float(line.split("=")[1].split()[0]) == value
     assert text.count("ENDCOMMENT") == 1
     assert text.isascii()
-
-
-def test_gates_become_derivatives_with_their_powers() -> None:
-    gates = {"m": {"power": 3, "alpha": "a", "beta": "b"}, "h": {"inf": "0.5", "tau": "2"}}
-    document = {
-        "name": "gated",
-        "gates": gates,
-        "current": {"conductance": "g*2", "reversal": "50 mV"},
-        "parameters": {n: {"range": [0, 1], "value": 0.5} for n in ("a", "b", "g")},
-    }
-    text = nmodl_text(build_model(document, None), "point_process")
-    assert "i = (0.001)*2*g*m^3*h*(v - erev)" in text
-    assert "m' = alpha_m*(1 - m) - beta_m*m" in text
-    assert "SOLVE gates METHOD cnexp" in text
-    assert "KINETIC" not in text
-
-
-def test_a_density_has_gbar_and_not_the_fitted_conductance() -> None:
-    document = {
-        "name": "d",
-        "states": ["C", "O"],
-        "rates": {"C -> O": "1", "O -> C": "1"},
-        "current": {"open": {"C": 0.5, "O": 1}, "conductance": "gmax", "reversal": "ek"},
-        "parameters": {
-            "gmax": {"range": [0, 10], "unit": "nS", "value": 5},
-            "ek": {"range": [-100, 0], "unit": "mV", "value": -80},
-        },
-    }
-    text = nmodl_text(build_model(document, None))
-    assert "i = gbar*(0.5*C + O)*(v - ek)" in text
-    assert "gmax" not in text.split("ENDCOMMENT")[1]
-    assert "5 nS" in text
-    assert "erev" not in text
-
-
-def test_taken_names_get_an_underscore_and_stay_apart() -> None:
-    rates = {
-        "C1 -> C10": "threshold",
-        "C10 -> C1": "threshold_",
-        "C10 -> IF": "t1",
-        "IF -> C10": "i",
-    }
-    model = scheme(["C1", "C10", "IF"], rates, ["threshold", "threshold_", "t1", "i"])
-    names = nmodl_names(model)
-    written = [*names.parameters.values(), *names.states.values()]
-    assert len(set(written)) == len(written)
-    assert names.parameters == {
-        "threshold": "threshold_",
-        "threshold_": "threshold__",
-        "t1": "t1",
-        "i": "i_",
-    }
-    assert list(names.states.values()) == ["C1", "C10_", "IF_"]  # NEURON itself declares C10
 
 
 def test_names_of_nmodl_and_of_neuron_are_renamed_in_every_role() -> None:

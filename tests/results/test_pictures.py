@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,15 +17,13 @@ from channelfit.model.channel import Parameter
 from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol, load_protocol
-from channelfit.reading.documents import dump_yaml
 from channelfit.results.report import uncertainty as pictures
 from channelfit.results.report.plots import save, traces_figure
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.scheme_words import scheme_of
 from channelfit.results.report.traces import Traces, fitted
 from channelfit.results.uncertainty.curvature import estimate
-from channelfit.results.uncertainty.families import Family
-from channelfit.results.uncertainty.profiles import Profile, profiles
+from channelfit.results.uncertainty.profiles import profiles
 from channelfit.scoring.reference import ReferenceScorer
 from support.places import ROOT
 from support.truths import slow_but
@@ -139,18 +135,6 @@ def test_hostile_and_long_names_are_drawn_as_they_are(tmp_path):
     assert sum("…" in t for t in written) >= 3
 
 
-@pytest.mark.parametrize("n_sweeps", [1, 60])
-def test_any_number_of_sweeps_has_a_readable_key(n_sweeps):
-    figure = traces_figure([with_data(n_sweeps=n_sweeps)], "many")
-    assert_readable(figure)
-    keys = [axis for axis in every_axis(figure) if axis.get_ylabel() == "step (mV)"]
-    assert len(keys) == (n_sweeps > 1)
-    if keys:
-        labels = [float(t.get_text().replace("−", "-")) for t in keys[0].get_yticklabels()]
-        assert labels == sorted(labels)
-        assert 2 <= len(labels) <= 8
-
-
 @pytest.mark.parametrize(("current", "duration"), [(0.0, "0.1 ms"), (-1e-9, "10 ms")])
 def test_one_sample_and_flat_traces_are_drawn(current, duration, tmp_path):
     protocol = steps(1, duration)
@@ -184,27 +168,6 @@ def lines_of(axis: Axes, y: np.ndarray) -> list:
     return [line for line in axis.lines if np.array_equal(line.get_ydata(), y, equal_nan=True)]
 
 
-def test_the_data_are_above_what_they_are_compared_with():
-    rivals = 2
-    traces = with_data(off=0.01)
-    traces = Traces(
-        traces.protocol,
-        traces.result,
-        traces.data,
-        traces.weight,
-        "steps",
-        rivals=tuple(traces.result * (1.02 + k / 50) for k in range(rivals)),
-    )
-    names = ("data", *(f"fit {k}" for k in range(rivals + 1)), "fit − data")
-    axis = axis_of(traces_figure([traces], "x", names=names), "current")
-    for k, row in enumerate(traces.data):
-        (data,) = lines_of(axis, row)
-        for result in traces.results:
-            (fit,) = lines_of(axis, result[k])
-            assert data.get_zorder() > fit.get_zorder()
-            assert data.get_linewidth() < fit.get_linewidth() / 2
-
-
 def test_no_scheme_hides_another_in_a_comparison():
     """One lies in the gaps of the other, and what they leave is shown without the noise."""
     plain = with_data(noise=60.0)
@@ -226,82 +189,8 @@ def test_no_scheme_hides_another_in_a_comparison():
     assert shown < 0.7 * float(np.nanstd(plain.result - plain.data))
 
 
-@pytest.mark.parametrize(
-    ("count", "wide", "above", "said"),
-    [
-        (1, 0.0, 0.0, "the best fit"),
-        (3, 0.2, 4.2, "3 fits, χ²"),
-        (3, 0.001, 0.0, "3 fits in one place, the best among them"),
-    ],
-)
-def test_families_are_named_by_what_parts_them_from_the_best(count, wide, above, said):
-    family = Family(np.linspace(0, wide, count) * np.ones((4, 1)), np.full(count, above), 0, 0)
-    assert pictures._family_label(family).startswith(said)
-    assert ("χ² 4.2 above the best" in pictures._family_label(family)) == (above > 0)
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_lines_are_followed_only_where_there_are_several_families(several):
-    parameters = tuple(Parameter(name, "1/ms", 0.1, 10.0, "log") for name in "abc")
-    space = SimpleNamespace(parameters=parameters, free=range(3))
-    found = SimpleNamespace(names=tuple("abc"), objective=SimpleNamespace(space=space))
-    units = np.random.default_rng(0).uniform(size=(2, 3, 5))
-    families = [Family(unit, np.zeros(5), 0, 0) for unit in units][: 1 + several]
-    (axis,) = pictures.families_figure(found, families, "x").axes
-    drawn = [line for line in axis.get_lines() if len(line.get_ydata()) == 3]
-    assert len(drawn) == 6 * len(families)
-    assert all((line.get_linestyle() == "-") == several for line in drawn)
-
-
-def test_data_that_are_a_band_of_noise_are_beneath_the_line():
-    traces = with_data(noise=60.0)
-    axis = axis_of(traces_figure([traces], "x"), "current")
-    (data,), (fit,) = lines_of(axis, traces.data[0]), lines_of(axis, traces.result[0])
-    assert data.get_zorder() < fit.get_zorder()
-    assert fit.get_linewidth() < 2
-    few = with_data(off=1e-4)
-    scaled = Traces(few.protocol, 100 * few.result, 100 * few.data, few.weight, "x")
-    figure = traces_figure([scaled], "x")  # residuals have a unit of their own
-    assert axis_of(figure, "current").get_ylabel() == "current (nA)"
-    assert axis_of(figure, "fit − data").get_ylabel() == "fit − data (pA)"
-
-
-def test_two_that_agree_are_both_seen_and_so_is_what_lies_between_them(tmp_path):
-    """As `validate` draws NEURON and us, 8,600 samples, apart by a billionth."""
-    ramp = simulated("model_b", "ramp")
-    other = ramp.result * (1 + 1e-9 * np.sin(ramp.protocol.times_ms / 50))
-    names = ("NEURON", "channelfit", "difference")
-    figure = traces_figure([Traces(ramp.protocol, ramp.result, other)], "x", names=names)
-    save(figure, tmp_path / "x.png")
-    picture = imread(tmp_path / "x.png")[..., :3]
-    inside = axis_of(figure, "current").get_window_extent()
-    rows = slice(int(figure.bbox.height - inside.y1), int(figure.bbox.height - inside.y0))
-    part = picture[rows, int(inside.x0) + 4 : int(inside.x1)]
-    dark = np.all(part < 0.3, axis=-1)
-    blue = (part[..., 2] > 0.5) & (part[..., 0] < 0.4)
-    # in most columns of the picture, both
-    assert dark.any(axis=0).mean() > 0.9
-    assert blue.any(axis=0).mean() > 0.9
-    below = axis_of(figure, "difference")
-    assert below.get_ylabel() == "difference (10⁻⁹ pA)"
-    low, high = below.get_ylim()
-    assert 100 < high - low < 5000
-    assert not below.yaxis.get_offset_text().get_text()
-
-
 def enlarged(figure: Figure) -> list[Axes]:
     return [axis for axis in every_axis(figure) if axis.get_xlabel().endswith("enlarged")]
-
-
-def test_what_happens_in_2_of_40_ms_is_enlarged():
-    traces = simulated("na_nav15", "na_iv")
-    (axis,) = enlarged(traces_figure([traces], "na_nav15"))
-    start, end = axis.get_xlim()
-    assert 9 < start < 10.3
-    assert 11 < end < 16
-    peaks = traces.protocol.times_ms[np.abs(traces.result).argmax(axis=1)]
-    large = np.abs(traces.result).max(axis=1) > 0.2 * np.abs(traces.result).max()
-    assert np.all((peaks[large] > start) & (peaks[large] < end))
 
 
 def test_the_enlarged_part_has_all_of_its_samples():
@@ -343,78 +232,9 @@ def test_profiles_and_intervals_are_readable(names):
     assert_readable(pictures.intervals_figure(found, HOSTILE))
 
 
-@pytest.mark.parametrize(("least", "decades"), [(1e-5, 0.6), (0.000123, 2.4), (3.0, 6.0)])
-def test_ticks_of_logarithmic_profiles_do_not_collide(least, decades):
-    value = least * 10 ** (decades / 2)
-    parameters = [Parameter("k", "1/ms", least / 1e3, least * 1e9, scale="log")]
-    u = np.random.default_rng(1).standard_normal(30)
-    objective = curve_objective(lambda p: np.log(p) + 0 * u[:, None], np.log(value) + u, parameters)
-    found = estimate(objective, objective.space.to_unit(np.array([[value]]))[:, 0], 30)
-    values = least * np.logspace(0, decades, 21)
-    rise = np.linspace(-1.3, 1.3, 21) ** 2 * 4
-    unit = objective.space.to_unit(values[None])
-    one = Profile("k", 0, values, rise, unit, 4.0, values[3], values[-4], False, False)
-    figure = pictures.profiles_figure(found, [one] * 4, "profiles")
-    assert_readable(figure)
-    assert all(len(axis.get_xticks()) >= 2 for axis in every_axis(figure))
-
-
-def test_intervals_are_written_with_the_digits_they_need():
-    assert pictures.interval_text(1001.74, 999.8, 1003.7) == "1001.7 (999.8 to 1003.7)"
-    assert pictures.interval_text(0.10399, 0.10389, 0.1041) == "0.10399 (0.10389 to 0.10410)"
-    assert pictures.interval_text(5e7, 1e7, 9e7) == "50000000 (10000000 to 90000000)"
-    assert pictures.interval_text(2e-9, 1.5e-9, 2.5e-9) == "2.00e-09 (1.50e-09 to 2.50e-09)"
-    assert "bound" in pictures.interval_text(1.0, np.nan, np.nan)
-    for text in (pictures.interval_text(1.0, 1.0, 1.0), pictures.interval_text(0.0, 0.0, 0.0)):
-        assert "nan" not in text
-
-
 EVERY = sorted((ROOT / "models").glob("*.yaml"))
 #: One of them is tried first.
 SCHEMES = [f for f in EVERY if f.stem in ("model_a",)], EVERY
-
-
-def scheme_file(folder: Path, **changes) -> Path:
-    document = {
-        "name": "A name that is much longer than the drawing beneath it, of 2026 (v. 2)",
-        "gates": {
-            "h__slow_": {
-                "power": 2,
-                "alpha": "a*exp(z*v) + b*exp(-z*v) + a",
-                "beta": "a/(1 + exp(v*z))",
-            }
-        },
-        "current": {"conductance": "g", "reversal": "-90 mV"},
-        "parameters": {
-            "a": {"range": [0.01, 2], "unit": "1/ms", "value": 0.1},
-            "b": {"range": [0.01, 2], "unit": "1/ms", "value": 0.1},
-            "z": {"range": [0.01, 2], "unit": "1/mV", "value": 0.1},
-            "g": {"range": [50, 5000], "unit": "nS", "value": 1000},
-        },
-    }
-    path = folder / "scheme.yaml"
-    path.write_text(dump_yaml({k: v for k, v in (document | changes).items() if v}))
-    return path
-
-
-def test_long_names_of_states_are_large_enough_to_read(tmp_path):
-    assert_readable(scheme_figure(scheme_of(load_model(scheme_file(tmp_path)))))  # of gates
-    states = ["Closed_far_away", "Closed_near_by", "Inactivated_slow"]
-    rates = {f"{a} -> {b}": "a*exp(z*v)" for a, b in itertools.pairwise(states)}
-    rates |= {f"{b} -> {a}": "b" for a, b in itertools.pairwise(states)}
-    current = {"open": states[2:], "conductance": "g", "reversal": "-90 mV"}
-    file = scheme_file(tmp_path, gates=None, states=states, rates=rates, current=current)
-    figure = scheme_figure(scheme_of(load_model(file)))
-    assert_readable(figure)
-    names = [t for t in texts(figure) if t.get_text() in states]
-    assert len(names) == 3
-    assert min(t.get_fontsize() for t in names) >= 6.9
-    circles = figure.axes[0].patches
-    for text in names:
-        box = text.get_window_extent()
-        assert any(
-            c.get_window_extent().x0 < box.x0 and box.x1 < c.get_window_extent().x1 for c in circles
-        )
 
 
 @pytest.mark.parametrize("file", slow_but(*SCHEMES), ids=lambda f: f.stem)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import math
-
 import numpy as np
 import pytest
-from rich.console import Console
 from scipy.optimize import brentq, minimize
 
 from channelfit.model.channel import Parameter
-from channelfit.results.report.result_tables import profile_table
-from channelfit.results.uncertainty.curvature import count_samples, estimate
+from channelfit.results.uncertainty.curvature import estimate
 from channelfit.results.uncertainty.profiles import profile, profiles
 from channelfit.search.least_squares import refine
-from support.uncertain import Differences, curve_objective, loaded
+from support.uncertain import curve_objective
 
 
 def line(n: int = 40):
@@ -106,26 +101,3 @@ def test_a_profile_leads_to_a_better_fit_and_starts_again_there():
     np.testing.assert_allclose(moved.unit, best.unit, atol=1e-8)
     assert one.lower == pytest.approx(best.interval()[0][0], rel=1e-6)
     assert one.chi_square.min() >= -1e-9
-
-
-def test_profiles_of_a_channel_agree_with_its_curvature(tmp_path):
-    fit = loaded(tmp_path, noise=5.0)
-    objective = fit.objective(Differences(fit.problem))
-    start = fit.space.to_unit(fit.problem.model.values()[:, None])
-    found = estimate(objective, refine(objective, start).unit[:, 0], count_samples(fit.problem))
-    lower, upper = found.interval()
-    one = profile(found, 1)
-    assert one.lower == pytest.approx(lower[1], rel=0.02)
-    assert one.upper == pytest.approx(upper[1], rel=0.02)
-    assert math.isclose(one.chi_square.min(), 0, abs_tol=0.01)
-
-
-@pytest.mark.parametrize("open_below", [False, True])
-def test_the_table_says_what_an_end_in_parentheses_is(open_below):
-    own = {"interval": [0.25, 2.0], "open_below": open_below, "open_above": False}
-    summary = {"parameters": {"a": {"interval": [0.5, 1.5]}}, "profiles": {"a": own}}
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(profile_table(summary))
-    shown = console.export_text()
-    assert ("(0.25) .. 2" if open_below else "0.25 .. 2") in shown
-    assert ("an end of the range in parentheses" in shown) == open_below

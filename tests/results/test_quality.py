@@ -8,13 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from channelfit.results.report.quality import Quality, explained, pooled, quality
-from channelfit.results.report.result_tables import quality_texts, result_lines
-from channelfit.results.report.traces import fitted
+from channelfit.results.report.quality import Quality, pooled, quality
+from channelfit.results.report.result_tables import quality_texts
 from channelfit.results.run_folder import json_text
-from channelfit.results.run_summary import rescore
-from channelfit.scoring.reference import ReferenceScorer
-from support.uncertain import loaded
 
 DATA = np.array([[0.0, 10.0, 2.0], [0.0, -4.0, -2.0]])  # mean 1, squares about it 118
 FIT = np.array([[1.0, 8.0, 2.0], [0.0, -5.0, -1.0]])  # off by 1, -2, 0, 0, -1, 1: squares 7
@@ -55,17 +51,6 @@ def test_weights_count_and_what_is_masked_does_not():
     assert found.peak_error_pA == pytest.approx(math.sqrt((2**2 + 1**2) / 2))
 
 
-def test_a_long_baseline_flatters_the_rms_alone():
-    """No channel at all, where 2 of 100 samples are a peak: 14 % of the peak, but nothing of it."""
-    data = np.zeros((1, 100))
-    data[0, 50:52] = 1000
-    found = quality(np.zeros((1, 100)), data)
-    assert found.rms_relative_to_peak == pytest.approx(math.sqrt(0.02))
-    assert found.variance_explained == pytest.approx(1 - 2e6 / (2e6 - 2000**2 / 100))
-    assert found.variance_explained < 0
-    assert found.peak_error_relative == 1
-
-
 @pytest.mark.parametrize("level", [0.0, 0.1, -700.3])
 def test_constant_data_have_no_variance(level):
     """Sums of 0.1 are not exact: rounding must not pass for variance."""
@@ -104,30 +89,3 @@ def test_experiments_are_pooled_by_their_weights():
     assert whole.peak_pA == 10
     # 3 instead of 4 in the second experiment
     assert whole.peak_error_pA == pytest.approx(math.sqrt((4 + 1 + 3 * 1) / (2 + 3)))
-
-
-def test_a_share_is_written_with_the_nines_that_matter():
-    shares = {0.974: "97.4 %", 0.5: "50 %", 0.999986: "99.9986 %", 1.0: "100 %", 0.0: "0 %"}
-    shares |= {-0.351: "-35 %", -1e6: "-1e+08 %", 1 - 1e-12: "over 99.999999 %"}
-    assert {share: explained(share) for share in shares} == shares
-
-
-def test_the_screen_and_the_summary_have_them(tmp_path):
-    fit = loaded(tmp_path, noise=5.0)
-    winner = rescore(fit, ReferenceScorer(fit.problem), fit.problem.model.values())
-    experiment = fit.problem.experiments[0]
-    data = experiment.recording.current_pA
-    left = winner.traces[0] - data
-    share = 1 - np.sum(left**2) / np.sum((data - data.mean()) ** 2)
-    plain = winner.quality.as_plain()
-    assert winner.cost == pytest.approx(np.mean(left**2))
-    assert plain["variance_explained"] == pytest.approx(share)
-    own = [plain | {"protocol": "steps", "weight": 1.0}] * 2
-    numbers = {"evaluations": 1, "seconds": 1.0, "candidates_per_second": 1.0, "seed": 0}
-    words = {"dtype": "float64", "stop_reason": "", "settings": {}, "failed_candidates": {}}
-    summary = plain | numbers | words | {"cost": winner.cost, "experiments": own}
-    text = "\n".join(result_lines(summary))
-    assert f"explained  {explained(share)} of the variance" in text
-    assert f"peaks      off by {plain['peak_error_pA']:.4g} pA" in text
-    assert text.count("steps") == 2
-    assert explained(share) in " ".join(fitted(experiment, winner.traces[0]).subtitle)

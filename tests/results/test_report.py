@@ -23,15 +23,14 @@ from scipy.optimize import least_squares
 import channelfit as cf
 from channelfit.front.main import main
 from channelfit.problem.clamp import Clamp
-from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
+from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.errors import InputError
-from channelfit.results.report import page_words, step_families
-from channelfit.results.report.page import report_page
-from channelfit.results.report.page_content import run_of, side_by_side
+from channelfit.results.report import step_families
+from channelfit.results.report.page_content import run_of
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.page_figures import packed_samples
 from channelfit.results.report.plots import traces_figure
-from channelfit.results.report.print_figures import NARROW, WIDE, figures_of, save_figures
+from channelfit.results.report.print_figures import save_figures
 from channelfit.results.report.residuals import autocorrelation
 from channelfit.results.report.step_families import (
     Family,
@@ -328,28 +327,6 @@ def test_a_report_is_made_again_and_replaces_nothing_else(folder, tmp_path):
     assert mine.read_text(encoding="utf-8") == "<p>mine</p>"
 
 
-@pytest.mark.integration
-def test_figures_for_print_have_the_width_of_columns_and_letters(folder, tmp_path):
-    out = tmp_path / "report.html"
-    arguments = ["report", str(folder), "--out", str(out), "--figures", "pdf,svg"]
-    said = CliRunner().invoke(main, arguments)
-    assert said.exit_code == 0, said.output
-    made = sorted(file.name for file in (tmp_path / "figures").iterdir())
-    for name in ("scheme", "traces_1", "residuals_1", "iv_1", "conductance_1", "parameters"):
-        assert {f"{name}.pdf", f"{name}.svg"} <= set(made)
-    for name, width in (("traces_1", 175), ("iv_1", 85), ("parameters", 85)):
-        text = (tmp_path / "figures" / f"{name}.svg").read_text(encoding="utf-8")
-        points = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', text)[1])
-        assert points / 72 * 25.4 == pytest.approx(width, abs=0.1)
-        assert "<text" in text  # letters that a drawing program can edit
-        sizes = {float(size) for size in re.findall(r"font: (?:\w+ )*?([\d.]+)px", text)}
-        assert sizes == {8.0} or sizes <= {7.0, 7.5, 8.0}
-        body = (tmp_path / "figures" / f"{name}.pdf").read_bytes()
-        assert b"/Type3" not in body
-        assert b"/FontFile2" in body
-    assert [25.4 * inches for inches in (NARROW, WIDE)] == pytest.approx([85, 175])
-
-
 def test_names_are_no_formulas_in_figures(tmp_path):
     """Of Matplotlib, in whose texts a dollar sign begins one."""
     evil = r"$\frac{1}{0}$ $"
@@ -379,52 +356,6 @@ def little_run():
     fit = cf.fit(model, steps, data, seed=1, progress=False)
     facts = facts_of(fit.plan, fit.result, json_text(fit.summary))
     return run_of("one", page_of(fit.plan, fit._winner, 1), facts)
-
-
-def test_the_methods_say_the_numbers_of_the_fit_and_what_looked_wrong():
-    run = little_run()
-    text, summary = page_words.methods(run), run.summary
-    for said in (
-        "The 4 free parameters of the model little (2 states)",
-        "5 sweeps sampled every 0.5 ms",
-        f"{summary['rms_pA']:.3g} pA",
-        f"seed {summary['seed']}",
-        f"{summary['evaluations']:,} candidates",
-        f"channelfit {cf.__version__}",
-        "95 % intervals",
-        f"noise of {summary['uncertainty']['noise_pA']:.3g} pA",
-    ):
-        assert said in text, said
-    assert "\n" not in text
-    (first, *_) = page_words.citation(run)
-    assert cf.__version__ in first[1]
-    agreement = {"independent_starts": 4, "arrived": 1, "wanted": 3, "agree": False}
-    agreement |= {"lowest_costs": [1.0, 2.0], "perfect": False}
-    wrong = {
-        **summary,
-        "warnings": [{"place": "data.csv", "value": "clipped", "advice": "look at it"}],
-        "strange_rates": ["a rate is strange"],
-        "stop_reason": "interrupted",
-        "failed_candidates": {"not finite": 7},
-        "agreement": agreement,
-    }
-    told = " ".join(page_words.what_looked_wrong(wrong))
-    for said in ("data.csv: clipped; look at it.", "strange", "do not agree", "interrupted"):
-        assert said in told
-    assert "7 not" in told
-    assert page_words.what_looked_wrong({"parameters": {}}) == []
-    assert "No course of a search" in report_page([replace(run, history=np.empty((0, 4)))])
-
-
-def test_runs_of_one_recording_are_laid_over_each_other():
-    first, other = (replace(little_run(), label=label) for label in "ab")
-    (shown,) = side_by_side([first, other])
-    assert (shown.runs, shown.places) == ((0, 1), (0, 0))
-    assert len(shown.traces.results) == 2
-    apart = replace(other, panels=(replace(other.panels[0], data=other.panels[0].data + 1),))
-    assert [one.runs for one in side_by_side([first, apart])] == [(0,), (1,)]
-    names = [name for name, _ in figures_of([first, other])]
-    assert {"scheme_1", "scheme_2", "traces", "parameters_2", "convergence"} <= set(names)
 
 
 @pytest.mark.parametrize("seed", slow_but(range(0, 40, 4), range(40)))
@@ -482,27 +413,3 @@ def test_a_peak_is_smoothed_by_the_noise_and_its_name_says_so(noise: float, said
         some = LEVELS != 0
         raw = np.where(LEVELS < 0, data.min(axis=1), data.max(axis=1))
         np.testing.assert_allclose(curve.data[some], raw[some])
-
-
-def test_a_recovery_family_may_end_with_a_rest_that_fills_its_sweeps() -> None:
-    """Two pulses, an interval that grows between them, and all sweeps equally long."""
-    gaps = np.array([1.0, 3.0, 10.0, 30.0])
-    rows = [
-        {"hold": 5},
-        {"step": 0, "for": 10},
-        {"step": -100, "for": {"values": gaps.tolist()}},
-        {"step": 0, "for": 10},
-        {"step": -100, "for": {"values": (50 - gaps).tolist()}},
-    ]
-    plan = {"holding": -100, "sampling": 0.1, "segments": rows}
-    for segments in (rows, rows[:-1]):
-        protocol = build_protocol(plan | {"segments": segments}, None)
-        current = np.zeros((4, protocol.n_times_max))
-        for k, gap in enumerate(gaps):
-            first = round((15 + gap) / 0.1)
-            current[k, first : first + 100] = 500 * (1 - np.exp(-gap / 8))
-        found = measured(Traces(protocol, current))
-        assert isinstance(found, Family), found
-        (curve,) = found.curves
-        assert curve.file == "recovery"
-        assert np.allclose(curve.results[0], (1 - np.exp(-gaps / 8)) / (1 - np.exp(-30 / 8)))

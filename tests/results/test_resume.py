@@ -315,18 +315,6 @@ def test_what_is_no_journal_of_this_search_is_refused_and_left_alone(tmp_path: P
     assert same(found, answers[: len(found)])
 
 
-def test_a_fast_scorer_does_not_fill_the_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(journals, "_FREE", 4000)
-    monkeypatch.setattr(journals, "_PACE", 0)
-    journal = Journal(tmp_path / "j")
-    for k in range(20):
-        journal.add(0, k, [np.zeros(100)])
-        journal.write()
-    journal.close(keep=True)
-    assert not journal.complete
-    assert 800 < (tmp_path / "j").stat().st_size <= 4000
-
-
 def test_the_time_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = SimpleNamespace(t=100.0)
     monkeypatch.setattr(journals.time, "perf_counter", lambda: now.t)
@@ -430,20 +418,6 @@ def test_another_cell_or_temperature_is_refused(recorded, tmp_path, monkeypatch)
     ):
         with pytest.raises(InputError, match=told):
             fit(**usual | now, resume=True)
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("text", ["[1]", '{"process": 3}', None])
-def test_a_run_goes_on_whose_state_a_power_failure_has_damaged(cut_run, recorded, text):
-    if text is None:
-        (cut_run / STATE).unlink()
-    else:
-        (cut_run / STATE).write_text(text)
-    with pytest.raises(InputError, match="missing or damaged.*remove the file .running"):
-        fitted(recorded, "genetic", cut_run, resume=True)
-    (cut_run / ".running").unlink()
-    whole = fitted(recorded, "genetic", cut_run.with_name("whole"))
-    assert told(fitted(recorded, "genetic", cut_run, resume=True)) == told(whole)
 
 
 def fit_file(folder: Path, population: int = 300, generations: int = 300) -> Path:
@@ -575,38 +549,6 @@ def test_a_study_that_was_cut_off_goes_on(wanted, tmp_path, monkeypatch):
             assert (tmp_path / "cut" / name).read_bytes() == (
                 tmp_path / "whole" / name
             ).read_bytes()
-
-
-@pytest.mark.integration
-def test_a_study_that_finds_no_room_for_its_results_goes_on(tmp_path: Path) -> None:
-    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu", "--profiles", "gmax"]
-    out = tmp_path / "out"
-    (out / "uncertainty.json").mkdir(parents=True)  # in its place nothing can be written
-    failed = CliRunner().invoke(main, [*words, "--out", str(out)])
-    assert failed.exit_code == 2
-    assert "uncertainty.json: cannot be written" in failed.output
-    assert f"the same call with --resume goes on with what is kept in {out}" in failed.output
-    (out / "uncertainty.json").rmdir()
-    asked = []
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Journaled, "_keep", lambda *given: asked.append(given))
-        done = CliRunner().invoke(main, [*words, "--out", str(out), "--resume"])
-    assert done.exit_code == 0, done.output
-    assert not asked  # all was known already
-    assert (out / "uncertainty.json").is_file()
-    assert not list(out.glob("uncertainty-*"))
-
-
-@pytest.mark.integration
-def test_what_an_earlier_study_has_left_is_told(tmp_path: Path) -> None:
-    words = ["uncertainty", str(fit_file(tmp_path)), "--backend", "cpu"]
-    words += ["--out", str(tmp_path / "out")]
-    assert CliRunner().invoke(main, [*words, "--profiles", "gmax"]).exit_code == 0
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0
-    told = "by an earlier study: profiles.csv, profiles.png"
-    assert told in " ".join(done.stderr.split())
-    assert "earlier study" not in CliRunner().invoke(main, [*words, "--profiles", "gmax"]).output
 
 
 @pytest.mark.integration

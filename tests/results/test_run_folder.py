@@ -201,38 +201,6 @@ def test_a_signal_ends_a_command_in_order(number, place, command, code, tmp_path
     assert (code == 0) == bool(list(tmp_path.rglob("summary.json")))
 
 
-@pytest.mark.integration
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a process")
-@pytest.mark.parametrize(
-    ("name", "of_ctrl_c", "code"),
-    [("SIGINT", signal.SIG_DFL, 130), ("SIGTERM", signal.SIG_IGN, 143)],
-)
-def test_an_interrupt_within_a_del_is_not_lost(name, of_ctrl_c, code):
-    """It ends a call that waits; SIGTERM also in a job in the background, which ignores Ctrl-C."""
-    program = (
-        "import signal, time\n"
-        "from channelfit.front import interrupts\n"
-        "interrupts.begin()\n"
-        "class Gone:\n"
-        "    def __del__(self):\n"
-        f"        signal.raise_signal(signal.{name})\n"
-        "try:\n"
-        "    with interrupts.acted_upon():\n"
-        "        Gone()\n"
-        "        time.sleep(600)\n"
-        "except KeyboardInterrupt:\n"
-        "    print(interrupts.exit_code())\n"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, of_ctrl_c),
-    )
-    assert (said.returncode, said.stdout, said.stderr) == (0, f"{code}\n", "")
-
-
 def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path: Path) -> None:
     """By the same command: its folder holds nothing but its mark and its state."""
     folder = tmp_path / "run"

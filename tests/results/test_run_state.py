@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from channelfit.front.main import main
-from channelfit.front.result import read_fit
 from channelfit.reading.errors import InputError
 from channelfit.results import processes, run_folder
 from channelfit.results.processes import still_runs, this_process
 from channelfit.results.resuming import cut_off_early
-from channelfit.results.run_folder import Claim
-from channelfit.search.loop import Progress
 from support.places import MODELS
 
 MODEL = MODELS / "model_b.yaml"
@@ -139,27 +134,6 @@ def test_a_run_that_breaks_off_says_why(error, state, reason, tmp_path, monkeypa
     assert (told["state"], told["reason"]) == (state, reason)
 
 
-def test_it_says_where_it_works_and_which_ranges_are_logarithmic(tmp_path, monkeypatch):
-    plan = read_fit(MODEL).plan
-    claim = Claim(tmp_path / "new")
-    assert state_of(claim.path)["state"] == "running"
-    claim.release()
-    assert not list(tmp_path.iterdir())
-
-    def gone() -> str:  # the folder in which the process works
-        raise FileNotFoundError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "getcwd", gone)
-        assert state_of(Claim(tmp_path / "lost").path)["directory"] == ""
-    folder = run_folder.RunFolder(Claim(tmp_path / "run"), plan)
-    scales = {p.name: p.scale for p in plan.problem.parameters}
-    told = state_of(folder.path)["logarithmic"]
-    assert told == [name for name, scale in scales.items() if scale == "log"]
-    plan = read_fit(MODEL.parent / "herg_beattie.yaml").plan
-    assert "p1" in state_of(run_folder.RunFolder(Claim(tmp_path / "b"), plan).path)["logarithmic"]
-
-
 def test_a_state_that_cannot_be_written_is_told_once_and_ends_no_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "TELL_EVERY", 0.0)
     write = run_folder.write_text
@@ -184,32 +158,6 @@ def test_a_state_that_cannot_be_written_is_told_once_and_ends_no_fit(tmp_path, m
         assert said.exit_code == (2 if writer is full else 0)  # the history is a result
 
 
-def test_writings_that_take_long_become_rare(tmp_path, monkeypatch):
-    """A hundredth of the time at most: a writing of 50 ms is followed by 5 s without any."""
-    now, written = [0.0], []
-
-    class Clock:
-        @staticmethod
-        def monotonic() -> float:
-            return now[0]
-
-    def slow(path: Path, text: str) -> None:
-        now[0] += 0.025
-        written.append(now[0])
-
-    monkeypatch.setattr(run_folder, "time", Clock)
-    monkeypatch.setattr(run_folder, "write_text", slow)
-    plan = read_fit(MODEL).plan
-    folder = run_folder.RunFolder(Claim(tmp_path / "run"), plan)
-    written.clear()
-    for k in range(1, 2001):
-        now[0] += 0.01
-        folder.record(Progress(k, 1.0, 2.0, 8 * k, 0.1 * k, 80.0, None, None))
-    states = written[1::2]
-    assert 3 <= len(states) <= 5
-    assert all(later - earlier >= 5.0 for earlier, later in pairwise(states))
-
-
 def test_a_process_that_has_ended_is_gone_before_its_parent_has_asked_for_it():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     told = {"pid": child.pid, "started": processes._started(child.pid), "host": processes.host()}
@@ -229,16 +177,3 @@ def test_of_what_cannot_be_seen_from_here_nothing_is_said():
     changes = [{"host": "another computer"}, {"started": ""}, {"started": None}]
     for change in [*changes, *({"pid": pid} for pid in ("1; rm -rf /", -1, 0, 2**70, None))]:
         assert still_runs(here | change) is None
-
-
-def test_a_program_may_have_brackets_in_its_name(tmp_path):
-    if sys.platform != "linux":
-        pytest.skip("only Linux tells the name of a program before its state")
-    strange = tmp_path / ") S 1 2 (x"
-    strange.symlink_to("/bin/sleep")
-    child = subprocess.Popen([strange, "600"])
-    started = processes._started(child.pid)
-    child.kill()
-    child.communicate()
-    assert started.split()[-1].isdigit()
-    assert os.path.basename(strange) not in started

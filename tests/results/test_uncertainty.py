@@ -15,7 +15,7 @@ from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import parameter_rows
-from channelfit.results.uncertainty.curvature import count_samples, estimate, peak_pA, undetermined
+from channelfit.results.uncertainty.curvature import estimate, undetermined
 from channelfit.results.uncertainty.noise_spectrum import (
     Spectrum,
     bands_of,
@@ -241,15 +241,6 @@ def test_errors_under_correlated_noise_follow_its_spectrum(poles):
     np.testing.assert_allclose(np.mean(found, axis=0), true_variance(design, poles), rtol=0.25)
 
 
-def test_neighbors_that_are_alike_are_called_so(little):
-    """Negative lobes do not cancel what is said of the correlation."""
-    noise = filtered(4000, *LOBES)
-    residuals, counts = [noise], [np.ones(noise.shape, bool)]
-    found = spectrum_of(residuals, counts)
-    assert found.neighbors == pytest.approx(2 * 0.85 * math.cos(0.6) / (1 + 0.85**2), abs=0.05)
-    assert correlation_time(with_residuals(little, noise), [np.zeros_like(noise)]) > 5
-
-
 def test_intervals_hold_under_one_over_f_noise():
     """Those of independent residuals would hold every third time."""
     n, random = 1000, np.random.default_rng(4)
@@ -326,25 +317,6 @@ def test_what_the_data_do_not_determine_is_named(scale):
     assert words(exponential, LOG, [0.5, 2.0, 3.0], sigma=30.0) != []  # noise decides
 
 
-def test_two_groups_stay_apart():
-    parameters = [Parameter(name, "", 1e-4, 1e3, "log") for name in "abcd"]
-    found = words(lambda t, p: p[0] * p[2] * np.exp(-p[1] * p[3] * t), parameters, [1, 2, 3, 0.2])
-    assert [f.names for f in found] == [("a", "c"), ("b", "d")]
-
-
-def test_a_product_of_rates_in_a_channel_is_named(tmp_path):
-    rates = {"C -> O": "a*s*exp(z*v)", "O -> C": "b*exp(-0.02*v)"}
-    parameters = MODEL["parameters"] | {
-        "s": {"range": [0.01, 100], "unit": "1", "scale": "log", "value": 2}
-    }
-    fit = loaded(tmp_path, rates=rates, parameters=parameters)
-    objective = fit.objective(Differences(fit.problem))
-    unit = at(objective, *fit.problem.model.values())
-    (found,) = undetermined(estimate(objective, unit, count_samples(fit.problem)))
-    assert found.names == ("a", "s")
-    assert "product" in found.text
-
-
 def test_a_parameter_pushed_against_its_bound_has_no_error_of_its_own():
     objective, design, best, _ = straight_line()
     tight = [Parameter("offset", "pA", -10, 10), Parameter("slope", "pA", 0, best[1] - 0.5)]
@@ -368,13 +340,6 @@ def test_intervals_end_at_the_range_and_a_point_without_a_cost_is_refused():
     nowhere = curve_objective(lambda p: np.full((50, p.shape[1]), np.nan), np.zeros(50), slope)
     with pytest.raises(InputError, match="cannot be scored"):
         estimate(nowhere, np.array([0.5]), 50)
-
-
-def test_the_peak_is_the_largest_that_counts(little):
-    rows = np.array([[1.0, -5.0, 100.0]])
-    problem = with_residuals(little, rows, np.array([[1.0, 1.0, 0.0]]))
-    assert peak_pA(problem) == 5
-    assert count_samples(problem) == 2
 
 
 def test_a_tied_parameter_has_the_error_of_what_it_follows_from(tmp_path):
