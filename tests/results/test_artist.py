@@ -143,19 +143,14 @@ class Struck:
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("where", ["before", "within", "report"])
+@pytest.mark.parametrize("where", ["within", "report"])
 def test_an_interrupt_while_the_page_is_sent_ends_the_process(tmp_path, monkeypatch, where):
     """Which would wait for the rest of the page, and the command for its end."""
-
-    def struck(*_: object) -> bytes:
-        raise KeyboardInterrupt
 
     monkeypatch.setattr(artist.subprocess, "Popen", Impatient)
     one = started()
     child, pipe = one._child, one._child.stdin
-    if where == "before":
-        monkeypatch.setattr(artist, "packed", struck)
-    elif where == "within":
+    if where == "within":
         monkeypatch.setattr(child, "stdin", Struck(pipe))
 
     def interrupted() -> None:

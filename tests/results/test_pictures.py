@@ -149,17 +149,6 @@ def test_one_sample_and_flat_traces_are_drawn(current, duration, tmp_path):
     assert dark[rows, int(inside.x0) + 3 : int(inside.x1)].any()
 
 
-def test_every_sweep_of_a_key_has_the_color_of_its_line():
-    figure = traces_figure([simulated("model_b", "deactivation")], "model_b")
-    panel = axis_of(figure, "current")
-    key = next(axis for axis in every_axis(figure) if axis.get_ylabel() == "step (mV)")
-    strip = np.asarray(key.images[0].get_array())[:, 0]
-    lines = [line.get_color() for line in panel.lines]
-    # the file has the steps from the highest down or up; the key always from the lowest up
-    command = load_protocol(ROOT / "protocols" / "deactivation.yaml").command()[:, -1]
-    np.testing.assert_allclose(strip, np.array(lines)[np.argsort(command)])
-
-
 def axis_of(figure: Figure, what: str) -> Axes:
     return next(axis for axis in every_axis(figure) if axis.get_ylabel().startswith(what))
 
