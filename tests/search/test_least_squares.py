@@ -203,14 +203,6 @@ def test_a_start_still_under_way_that_is_the_lowest_is_followed_to_its_end():
     np.testing.assert_allclose(objective.physical(found.best()[:, None]), 0.3, atol=1e-6)
 
 
-def test_stop_rules_hold_within_a_round():
-    result = hybrid(Residuals(valleys), 4, stop=StopRules(generations=3))
-    assert result.generations == 3
-    assert "3 generations" in result.stop_reason
-    result = hybrid(Residuals(valleys), 4, stop=StopRules(evaluations=100))
-    assert result.generations == 1
-
-
 @pytest.mark.parametrize(("minima", "enough"), [(1, 8), (2, 17), (3, 30)])
 def test_as_many_starts_as_say_that_no_rival_is_unseen(minima, enough):
     """w (n - 1)/(n - w - 2) minima are expected of w that n starts have seen."""
