@@ -24,8 +24,8 @@ from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.reading import memory as free_memory
 from channelfit.reading.errors import InputError
 from support import json_told
-from support.cable_command import run
 from support.cable_truth import truth
+from support.json_told import fhn as run
 
 TIMES = np.linspace(0, 40, 21)
 

@@ -13,8 +13,8 @@ from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.scoring.machine import gpu
 from support import json_told
-from support.cable_command import run
 from support.cuda_host import HostCupy
+from support.json_told import fhn as run
 
 SHORT = ("--nodes", 61, "--end", 4, "--frames", 5, "--initial", "gaussian:15")
 

@@ -166,14 +166,6 @@ def test_a_command_is_taken_as_the_recording_is_sampled(here: Path) -> None:
     assert (bare.sampling_ms, bare.peak is None) == (0.1, False)
 
 
-def test_a_choice_among_several_currents_is_told(here: Path) -> None:
-    rows = "\n".join(f"{k},{k % 3},{k % 5}" for k in range(40))
-    Path("two.csv").write_text(f"t (ms),I (pA),J (nA)\n{rows}\n")
-    told = " ".join(run("inspect", "two.csv").output.split())
-    assert '2 signals may be the current; "I" was taken; say --signal for another: "J"' in told
-    assert "may be the current" not in run("inspect", "two.csv", "--signal", "J").output
-
-
 def test_a_command_that_is_none_is_told(here: Path) -> None:
     random = np.random.default_rng(4).normal(size=(400, 2))
     table = np.column_stack([np.arange(400) / 10, random * [5, 30]])

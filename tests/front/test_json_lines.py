@@ -22,7 +22,6 @@ from channelfit.front.json_lines import EVENTS, EVERY_LINE, JsonLines, line, mar
 from channelfit.front.progress import Pieces
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
-from channelfit.results.report.terminal import PlainConsole, SearchScreen
 from support import json_told
 from support.json_told import run
 from support.places import ROOT
@@ -190,21 +189,6 @@ def test_pieces_are_told_with_the_time_that_is_left(
     assert told["done"][0]["result"] == {"cost": None}
     assert told["failed"][0]["reason"] == "the seal was lost"
     assert told["warning"][0]["place"] == "plate.csv"
-
-
-def test_a_screen_that_is_written_to_a_file_is_calm(tmp_path: Path) -> None:
-    """A thousand pieces in no time are two lines, and of many failures the first are named."""
-    with open(tmp_path / "log", "w") as file:
-        screen = SearchScreen("x", console=PlainConsole(file=file, width=200))
-        with screen:
-            pieces = Pieces(screen, 1000, "wells")
-            for k in range(1000):
-                pieces.done(f"well {k}", reason="lost\x1b[2J" if k % 2 else "")
-    lines = (tmp_path / "log").read_text().splitlines()
-    assert sum("done" in text for text in lines) == 1
-    assert lines[-1].startswith("1,000 of 1,000 wells done, 500 failed, 0:")
-    assert lines[0] == "failed: well 1: lost\\x1b[2J"
-    assert len(lines) == 22
 
 
 def test_what_it_raises_is_told_and_raised(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.export.kinds import exported
 from channelfit.results.export.nmodl import Settings
 from channelfit.results.export.subject import Subject
-from support.exports import of, steps
-from support.exports_neuron import BAR, exports
+from support.exports import BAR, exports, of, steps
 from support.mod_files import of_text
 
 pytestmark = pytest.mark.integration

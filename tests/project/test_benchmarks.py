@@ -18,13 +18,11 @@ from chains import chain_model, paper_protocols
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.scorer import Score, make_scorer
 from scoring import candidates, problem
-from support.cuda_host import HostCupy
 from support.places import ROOT
 
 pytestmark = pytest.mark.integration
 
 
-baseline_2012: Any = importlib.import_module("baseline_2012")
 gpu_scoring: Any = importlib.import_module("gpu_scoring")
 readme: Any = importlib.import_module("readme")
 report: Any = importlib.import_module("report")
@@ -70,41 +68,6 @@ def test_operations_of_the_2012_design() -> None:
     assert moved == 25 * (4 * 9 + 8)  # read and added to at each launch, one a sweep
     # a sample: 7 entries of Q and 3 occupancies read, 3 written
     assert gpu_scoring.shared_bytes_2012(paper) == 12_500 * 4 * (7 + 3 + 3)
-
-
-def test_ratios_name_the_design_and_its_text_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both opponents stand in the rows of one run, on a GPU that NumPy plays."""
-    monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    baseline_2012._on_device.cache_clear()
-    for module, name, few in (
-        (states, "UNROLLED", (4,)),
-        (ways, "UNROLLED", (4,)),
-        (ways, "BLOCKS", (32, 64)),
-        (states, "OURS", ways.OURS[:1]),
-        (states, "CHECKED", 8),
-    ):
-        monkeypatch.setattr(module, name, few)
-    paper, truth = states.prepared(2, 20, "cuda")
-    drawn = candidates(paper.model, 64)
-    tuned = [ways.fastest_2012(paper, drawn, stored) for stored in states.STORED]
-    rows = states.one_case("2 x 20", paper, truth, list(ways.OURS[:1]), 64, tuned)
-    values = {row.name.removeprefix("2 x 20: "): row for row in rows}
-    design, unbound, ours = (
-        values[way.name] for way in (ways.DESIGN_2012, ways.IN_REGISTERS, ways.STEPPING_32)
-    )
-    assert "threads a block" in design.note
-    assert design.note.split("; ")[1] == unbound.note.split("; ")[1]  # the same costs
-    assert ours.ratio == ours.value / design.value
-    for opponent in (design, unbound):
-        ratio = values[f"fastest of ours over {opponent.name.removeprefix('2 x 20: ')}"].ratio
-        assert ratio == ours.value / opponent.value
-
-    run = gpu_scoring.Run(True, gpu_scoring.QUICK)
-    found = run.rates("trial", paper, drawn, list(ways.OURS[:1]), few=drawn[:, :8])
-    other = ["2012 design, in registers", "stepping, float32"]
-    assert list(found) == [design.name.removeprefix("2 x 20: "), *other]
-    assert run.design(paper, drawn, tune=False, stored="shared").threads in (32, 64)
-    baseline_2012._on_device.cache_clear()
 
 
 def test_the_pages_say_what_the_results_say() -> None:

@@ -153,20 +153,6 @@ def test_a_dangling_link_in_the_place_of_an_example_is_not_written_through(tmp_p
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_shipped_file_that_is_not_here_is_hinted_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    hint = 'models/model_b.yaml comes with channelfit, and "channelfit examples ." copies it here'
-    for name in ("models/model_b.yaml", "model_b.yaml"):
-        done = CliRunner().invoke(main, ["optimize", name])
-        assert done.exit_code == 2
-        assert f"{name}: no such file; {hint}" in done.output
-    for name in ("models/my_model.yaml", "README.md"):
-        done = CliRunner().invoke(main, ["show", str(tmp_path / name)])
-        assert done.output.rstrip().endswith(": no such file")
-
-
 # --- completion ----------------------------------------------------------------------------------
 
 

@@ -20,8 +20,7 @@ from channelfit.results.export.subject import Subject
 from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
 from channelfit.scoring.neuron.oracle import CLAMP
-from support.exports import MODELS, WHOLE_CELL, of, simulated, steps, subject
-from support.exports_neuron import BAR, exports
+from support.exports import BAR, MODELS, WHOLE_CELL, exports, of, simulated, steps, subject
 from support.term_models import DOCUMENTS, document
 from support.truths import slow_but
 

@@ -35,16 +35,11 @@ def noisy(name: str, n: int, noise: float = 0.02, seed: int = 1) -> tuple[Curve,
     return curve, points(curve, x, z + random.normal(0, noise, (n, len(x))))
 
 
-def images(
-    n: int,
-    seed: int = 0,
-    offset: tuple[float, float] = (5, 20),
-    peak: tuple[float, float] = (50, 300),
-) -> tuple[np.ndarray, DataSets]:
+def images(n: int, seed: int = 0) -> tuple[np.ndarray, DataSets]:
     """True parameters (n, 6) and images of 11 x 11 counts."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[:11, :11]
-    ranges = (offset, peak, (1, 2.2), (1, 2.2), (3.5, 6.5), (3.5, 6.5))
+    ranges = ((5, 20), (50, 300), (1, 2.2), (1, 2.2), (3.5, 6.5), (3.5, 6.5))
     t = np.stack([random.uniform(*ends, n) for ends in ranges])
     half = ((x[..., None] - t[4]) / t[2]) ** 2 + ((y[..., None] - t[5]) / t[3]) ** 2
     f = np.moveaxis(t[0] + t[1] * np.exp(-half / 2), -1, 0)

@@ -24,6 +24,8 @@ published: Any = importlib.import_module("published_mods")
 MODELS = {file.stem: file for file in exports.MODELS}
 
 
+#: The bar of an export to NEURON: the largest error over the largest current.
+BAR = 1e-5
 WHOLE_CELL = Settings(capacitance_pF=20.0)
 
 

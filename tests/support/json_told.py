@@ -1,5 +1,6 @@
 """Commands called in this process; what `--json` has told: the lines, the summary in the last."""
 
+import functools
 import json
 from typing import Any
 
@@ -11,6 +12,9 @@ from channelfit.front.main import main
 def run(*words: object) -> Result:
     """Calls `channelfit` with these words."""
     return CliRunner().invoke(main, [str(word) for word in words])
+
+
+fhn = functools.partial(run, "fhn")
 
 
 def told(stdout: str) -> list[dict[str, Any]]:

@@ -29,14 +29,12 @@ def plain(text: str) -> SimpleNamespace:
     return SimpleNamespace(**_namespace(text, lambda function: function, _PRIMITIVES))
 
 
-def with_numba(text: str, contract: bool = True) -> SimpleNamespace:
+def with_numba(text: str) -> SimpleNamespace:
     """Compiled by Numba, with its own type inference and lowering."""
     from numba import njit
 
-    options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
-    if contract:
-        options["fastmath"] = {"contract"}
-    return SimpleNamespace(**_namespace(text, njit(**options), _numba_primitives()))
+    compiled = njit(error_model="numpy", nogil=True, fastmath={"contract"})
+    return SimpleNamespace(**_namespace(text, compiled, _numba_primitives()))
 
 
 def text_of(module: str) -> str:

@@ -64,9 +64,9 @@ def write_nwb(path: Path, tables: bool = False, timestamps: bool = False) -> Pat
     return path
 
 
-def write_ibw(path: Path, version: int = 5, order: str = "<", matrix: bool = True) -> Path:
+def write_ibw(path: Path, version: int = 5, order: str = "<") -> Path:
     """Sweeps of the current in nA as an Igor wave, or the first of them alone."""
-    values = (CURRENT.T if matrix and version == 5 else CURRENT[0]) / 1e3
+    values = (CURRENT.T if version == 5 else CURRENT[0]) / 1e3
     data = np.asfortranarray(values, dtype=order + "f8").tobytes(order="F")
     if version == 5:
         head = struct.pack(order + "hhi", 5, 0, 320 + len(data)) + bytes(56)
