@@ -20,7 +20,7 @@ def errors(
 
     By the inequality of Cauchy and Schwarz: a derivative is as large as the lengths of the columns
     that it is the product of. Given the parameters, a column that is next to nothing beside the
-    others, as that of a rate whose every reaction is at equilibrium, counts as 1e-7 of them.
+    others, as that of a rate whose every reaction is at equilibrium, counts as 1e-6 of them.
     """
     assert np.array_equal(test.status, truth.status)
     ok = truth.status == OK
@@ -28,7 +28,7 @@ def errors(
     length = np.sqrt(np.maximum(diagonal, 1e-300))
     if parameters is not None:
         scale = np.abs(parameters[:, ok]) + 1e-300
-        length = np.maximum(length, 1e-7 * (length * scale).max(axis=0) / scale)
+        length = np.maximum(length, 1e-6 * (length * scale).max(axis=0) / scale)
     gradient = np.abs(test.gradient - truth.gradient)[:, ok] / (length * np.sqrt(2 * cost))
     curvature = np.abs(test.curvature - truth.curvature)[..., ok] / (length[:, None] * length)
     return tuple(
