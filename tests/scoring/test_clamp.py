@@ -226,6 +226,68 @@ def test_a_clamp_without_resistance_is_the_ideal_one(name: str, least: float) ->
     assert max(off[2:]) < 1e-4 * abs(ideal).max()
 
 
+def of_a_fast_gate() -> ChannelModel:
+    """Rates that change by a factor of 245 over a jump of 110 mV; `off` is for an offset, mV."""
+    gate = {"power": 1, "alpha": "exp((v + 40)/20)", "beta": "k*exp(-(v + 40)/20)"}
+    document = {
+        "name": "fast",
+        "temperature": "25 degC",
+        "currents": {"i": {"gates": {"m": gate}, "conductance": "10 nS", "reversal": "-80 mV"}},
+        "parameters": {
+            "k": {"range": [0.1, 10], "unit": "1/ms", "value": 1},
+            "off": {"range": [-10, 10], "unit": "mV", "value": 2},
+        },
+    }
+    return build_model(document, None, used_elsewhere=["off"])
+
+
+FAST_STEP = Protocol.steps([10], duration=1.0, holding=-100, sampling=0.01)
+
+
+def fast_truth(k: Any, off: Any) -> np.ndarray:
+    """pA at all samples behind the jump: exponentials, of complex parameters if need be."""
+    at = [(np.exp((v + 40) / 20), k * np.exp(-(v + 40) / 20)) for v in (-100 + off, 10 + off)]
+    before, after = (a / (a + b) for a, b in at)
+    gate = after + (before - after) * np.exp(-sum(at[1]) * FAST_STEP.times_ms[1:])
+    return np.asarray(10 * gate * (90 + off))
+
+
+def test_a_membrane_that_follows_at_once_has_rates_from_behind_the_jump(backend: str) -> None:
+    """Currents, and the gradient by a rate and by the offset, beside those of exponentials."""
+    model = of_a_fast_gate()
+    problem = clamped(model, FAST_STEP, offset=sympy.Symbol("off", real=True))
+    truth = fast_truth(1.0, 2.0)
+    data = np.append(0.0, truth + 50 * np.sin(np.arange(len(truth))))
+    weight = np.append(0.0, np.ones(len(truth)))
+    recording = Recording.from_arrays(FAST_STEP, data[None], weight=weight[None])
+    problem = replace(problem, experiments=(replace(problem.experiments[0], recording=recording),))
+    scorer = make_scorer(problem, backend)
+    values = np.array([[1.0], [2.0]])
+    shown = to_host(scorer.simulate(values)[0])[0, 1:, 0]
+    assert abs(shown - truth).max() < 2e-6 * abs(truth).max()
+    slopes = [fast_truth(1 + 1e-20j, 2.0).imag, fast_truth(1.0, 2 + 1e-20j).imag]
+    wanted = np.array([2e20 * slope @ (truth - data[1:]) / len(truth) for slope in slopes])
+    found = to_host(scorer.linearize(values).gradient)[:, 0]
+    assert abs(found / wanted - 1).max() < 1e-4
+
+
+@pytest.mark.parametrize("lag", [2e-10, 2e-8, 2e-7, 2e-6])
+def test_what_happens_within_nanoseconds_of_a_jump_is_not_lost(lag: float) -> None:
+    """The membrane follows with the lag; 1.6e-3 off, or "out of clamp", with steps from 2 ns on."""
+    problem = clamped(of_a_fast_gate(), FAST_STEP, lag=sympy.Float(lag))
+
+    def slope(t: float, m: np.ndarray) -> np.ndarray:
+        drive = (50 - 110 * np.exp(-t / lag)) / 20
+        return np.asarray(np.exp(drive) * (1 - m) - np.exp(-drive) * m)
+
+    rest = 1 / (1 + np.exp(6))
+    options: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-13, "first_step": 0.1 * lag}
+    times = FAST_STEP.times_ms
+    solved = solve_ivp(slope, (0, times[-1]), [rest], "LSODA", times[1:], **options)
+    ours = ClampScorer(problem).simulate(np.array([[1.0], [2.0]]))[0][0, 1:, 0]
+    assert abs(ours - 900 * solved.y[0]).max() < 1e-5 * abs(ours).max()
+
+
 # --- derivatives ---------------------------------------------------------------------------------
 
 

@@ -13,8 +13,10 @@ from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.printer import PYTHON, harmless
 from channelfit.scoring.layout.clamp_grid import (
     BEGIN,
+    BEHIND,
     FIRST_SAMPLE,
     FIRST_STEP,
+    LEAP,
     LENGTH,
     N_SAMPLES,
     N_STEPS,
@@ -135,6 +137,16 @@ class ClampCpuSource:
             self._for_each("finishBy")
             w("start(a, d, s, m)", "observe(a, d, s, m)")
             self._for_each("observeBy")
+        w("", "", "def takeLeap(a, d, s, m):")
+        w('    """What follows a jump of the command at once."""')
+        with w:
+            w("factor(a, d, s, m)")
+            self._for_each("begins")
+            w("stage0(a, d, s, m)")
+            self._for_each("stageBy0")
+            w("leap(a, d, s, m)")
+            self._for_each("leapBy")
+            w("start(a, d, s, m)")
 
     def _samples(self) -> None:
         """Writes readSamples: every sample that a step holds, lane by lane."""
@@ -292,12 +304,14 @@ class ClampCpuSource:
             w("s = steps[n]")
             with w.block("if n == first_step:"):
                 w(read.format(begin=f"s[{BEGIN}]", h="1.0", end=f"s[{BEGIN}]"))
-            w("takeStep(a, d, s, m)")
-            with w.block("if jumped[n] != 0:"):
+            with w.block(f"if jumped[n] == {LEAP}:"):
+                w("takeLeap(a, d, s, m)", "continue")
+            w("takeStep(a, d, s, m)", "measure(a, d, s, m)")
+            with w.block(f"if jumped[n] == {BEHIND}:"):
                 w("polynomialFlat(a, d, s, m)")
                 self._for_each("polynomialsFlat")
             with w.block("else:"):
-                w("measure(a, d, s, m)", "polynomial(a, d, s, m)")
+                w("polynomial(a, d, s, m)")
                 self._for_each("polynomials")
             if self.step.n_modes:
                 w("lowPass(a, d, s, m)")

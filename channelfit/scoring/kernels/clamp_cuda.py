@@ -15,8 +15,10 @@ from channelfit.scoring.kernels.cuda_common import CUDA, CudaWriter, plain
 from channelfit.scoring.kernels.cuda_math import cuda_math
 from channelfit.scoring.layout.clamp_grid import (
     BEGIN,
+    BEHIND,
     FIRST_SAMPLE,
     FIRST_STEP,
+    LEAP,
     LENGTH,
     N_SAMPLES,
     N_STEPS,
@@ -122,6 +124,8 @@ class ClampCudaSource:
             "late_by": late,
             "stages": "\n    ".join(line for line in stages if line),
             "begins": each("begins"),
+            "stageBy0": each("stageBy0"),
+            "leapBy": each("leapBy"),
             "finishBy": each("finishBy"),
             "observeBy": each("observeBy"),
             "settleBy": each("settleBy"),
@@ -147,6 +151,8 @@ class ClampCudaSource:
             "N_SAMPLES": N_SAMPLES,
             "BEGIN": BEGIN,
             "LENGTH": LENGTH,
+            "LEAP": LEAP,
+            "BEHIND": BEHIND,
         }
         w(*text.splitlines())
 
@@ -162,6 +168,17 @@ __device__ void takeStep(double *a, double *d, const double *s, const double *m)
     start(a, d, s, m);
     observe(a, d, s, m);
     %(observeBy)s
+}
+
+// What follows a jump of the command at once.
+__device__ void takeLeap(double *a, double *d, const double *s, const double *m) {
+    factor(a, d, s, m);
+    %(begins)s
+    stage0(a, d, s, m);
+    %(stageBy0)s
+    leap(a, d, s, m);
+    %(leapBy)s
+    start(a, d, s, m);
 }
 
 struct Sums {
@@ -269,12 +286,16 @@ extern "C" __global__ void %(name)s(
             const double begin = s[%(BEGIN)d], h = s[%(LENGTH)d];
             if (step == 0) readSamples(a, d, begin, 1.0, begin, i, stop, times, data, weight, sums,
                                        trace, n, c);
+            if (jumped[place] == %(LEAP)d) {
+                takeLeap(a, d, s, m);
+                continue;
+            }
             takeStep(a, d, s, m);
-            if (jumped[place]) {
+            measure(a, d, s, m);
+            if (jumped[place] == %(BEHIND)d) {
                 polynomialFlat(a, d, s, m);
                 %(flatBy)s
             } else {
-                measure(a, d, s, m);
                 polynomial(a, d, s, m);
                 %(polynomials)s
             }

@@ -200,6 +200,19 @@ class ClampStages(ClampRates):
             t.put(at("y", n), f"{at('ys', n)} + {last}")
             t.put(at("rate", n), f"({1 / GAMMA!r}*{last} - {before})*per")
 
+    def _leap(self) -> None:
+        """Writes leap: what follows a jump of the command at once does so, and nothing else.
+
+        The first stage alone, a linearly implicit Euler step of no length to speak of: potentials
+        whose mass is 0 go where the circuit has them, those that must be charged stay, and so do
+        the occupancies. Rates are then those behind the jump. The six stages would look at them up
+        to twice as far away as the jump goes, and at slopes from before it.
+        """
+        for name, at in (("leap", self.a), ("leapBy", self.d))[: 1 + bool(self.free)]:
+            with self.t.function(name, "The potentials that follow a jump at once."):
+                for n in range(self.n_x, self.n_y):
+                    self.t.put(at("y", n), f"{at('y', n)} + {at('k', n)}")
+
     def _finish(self) -> None:
         """Writes finish, the end of the step, and measure, the largest error of a step so far."""
         t = self.t
@@ -207,9 +220,11 @@ class ClampStages(ClampRates):
             self._advance(self.a)
         with t.function("measure", "The largest error of a step so far."):
             t.let("error0", self.a("error"))
+            long, full = f"{_PER_MV_AND_MS!r}*{self.s(LENGTH)}", repr(_PER_MV)
+            t.let("share", t.choose(f"{long} < {full}", long, full))
             for n in range(self.n_x + 1):
                 last = self.a("k", 5 * self.n_y + n)
-                share = f"{_PER_MV!r}*" if n == self.at_v else ""
+                share = "share*" if n == self.at_v else ""
                 t.let(f"size{n}", f"{share}{self._absolute()}{last})")
                 # what is no number is the larger one
                 larger = t.choose(f"size{n} <= error{n}", f"error{n}", f"size{n}")
@@ -217,5 +232,7 @@ class ClampStages(ClampRates):
             t.put(self.a("error"), f"error{self.n_x + 1}")
 
 
-#: What an error of 1 mV of the membrane potential counts beside one of an occupancy.
-_PER_MV = 0.01
+#: What an error of 1 mV of the membrane potential counts beside one of an occupancy, and that of a
+#: step of 1 ms where that is less: behind a jump of the command the potential may move within less
+#: than a step, and then what counts is how long it is wrong.
+_PER_MV, _PER_MV_AND_MS = 0.01, 100.0

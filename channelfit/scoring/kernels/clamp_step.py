@@ -27,6 +27,7 @@ class ClampStep(ClampSeen):
             if i:
                 self._reach(i)
             self._stage(i)
+        self._leap()
         self._finish()
         self._observe()
         self._polynomial("a")

@@ -1,11 +1,13 @@
 """The steps in which a clamp is integrated, the same for all candidates.
 
-After every jump of the command the steps begin at nanoseconds and grow with the time since the
-jump, h = t/q. Such a mesh resolves a relaxation of any time constant alike, be it the lag of the
-amplifier, the charging of the membrane or the gating of the channel, because where a relaxation of
-time constant tau happens, near t = tau, the steps are tau/q. So the mesh need not know the
-candidate, and a candidate's score cannot depend on which others stand beside it. Kinks of the
-command restart the mesh as finely as their size asks; a moving command bounds the steps besides.
+A jump of the command is first leapt over: what follows it at once, such as the membrane where there
+is no resistance, is then behind it before rates are evaluated. From there the steps begin at 1 ps,
+soon are nanoseconds, and grow with the time since the jump, h = t/q. Such a mesh resolves a
+relaxation of any time constant alike, be it the lag of the amplifier, the charging of the membrane
+or the gating of the channel, because where a relaxation of time constant tau happens, near t = tau,
+the steps are tau/q. So the mesh need not know the candidate, and a candidate's score cannot depend
+on which others stand beside it. Kinks of the command restart the mesh as finely as their size asks;
+a moving command bounds the steps besides.
 Steps do not end at samples: these are read off the cubic between the ends of a step.
 
 What a mesh cannot foresee is a current that escapes from the clamp long after the jump. Every
@@ -27,8 +29,12 @@ from channelfit.scoring.layout.clamp_scheme import NODES
 
 #: Steps per time since the jump, coarse to fine.
 LEVELS = (12, 24, 48, 96)
-#: ms: the first step after a jump, at the coarsest level.
-_FIRST_STEP = 2e-6
+#: ms: the length of a leap, within which potentials follow a jump whose time constants are shorter.
+_AT_ONCE = 1e-10
+#: ms: the first step after a jump, and that up to which steps grow by _GROWTH times the time since
+#: the jump, at the coarsest level. What happens faster than the second leaves an error through its
+#: effect on occupancies alone, which is smaller the shorter it lasts.
+_FIRST_STEP, _SHORTEST, _GROWTH = 1e-9, 3e-6, 9.0
 #: mV that the command may move in one step, and radians of its fastest sine, at the coarsest level.
 _MOST_MV, _MOST_RADIANS = 2.0, 0.25
 #: mV and mV/ms of a jump and of a kink that are none.
@@ -39,6 +45,8 @@ BEGIN, LENGTH, COMMAND, RISE = 0, 1, 2, 2 + len(NODES)
 #: Columns of `Grid.sweeps`: the holding voltage from whose rest it begins, -1 to go on from the
 #: sweep before; its first step and how many; its first sample and how many.
 REST, FIRST_STEP, N_STEPS, FIRST_SAMPLE, N_SAMPLES = range(5)
+#: Values of `Grid.jumped`: a leap over a jump of the command, and the step behind it.
+LEAP, BEHIND = 2, 1
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,8 @@ class Grid:
         holding: (n_rests,) mV, the distinct voltages at which sweeps rest.
         sweeps: (n_sweeps, 5) int64, columns REST .. N_SAMPLES.
         steps: (n_steps, 3 + len(NODES)), columns BEGIN .. RISE.
-        jumped: (n_steps,) int64, 1 where the command has just jumped.
+        jumped: (n_steps,) int64, LEAP for the step of no length over a jump of the command, BEHIND
+            for the one after it, and 0.
         times, data, weight: (n_samples,) ms from the start of the sweep, pA, and weights.
         outputs: for each experiment (n_sweeps, n_times_max), where each sample stands in `times`,
             -1 where it is not among them.
@@ -183,18 +192,20 @@ class _Mesh:
     Attributes:
         voltage: mV at the end of the steps so far; level: index into LEVELS.
         slope: mV/ms there.
-        age, shortest: ms since the last jump, and of the first step behind it. A sweep that carries
-            on goes on with both: what the last jump began may not be over.
+        age, first, shortest: ms since the last jump, of the first step behind it, and from where
+            on steps grow no faster than the age. A sweep that carries on goes on with them: what
+            the last jump began may not be over.
     """
 
     voltage: float
     level: int
     slope: float = 0.0
     age: float = math.inf
+    first: float = math.inf
     shortest: float = math.inf
 
     def steps(self, pieces: Sequence[_Piece]) -> Iterator[tuple[np.ndarray, int]]:
-        """The rows of `Grid.steps` of one sweep, and whether the command has just jumped at each.
+        """The rows of `Grid.steps` of one sweep, and what `Grid.jumped` says of each.
 
         The next sweep goes on from here where all of them are taken.
         """
@@ -205,30 +216,39 @@ class _Mesh:
             while t < piece.end:
                 steepest = max(abs(piece.slope(t)), 1e-300)
                 h = min(
-                    max(self.shortest, self.age / per_age),
+                    self._due(per_age),  # of the time since the jump
                     _MOST_MV / finer / steepest,
                     _MOST_RADIANS / finer / max(piece.fastest, 1e-300),
                 )
                 left = piece.end - t
                 h = left if h > left * (1 - 1e-9) else min(h, 0.5 * left) if h > 0.6 * left else h
                 at = np.minimum(t + h * np.asarray(NODES), piece.end)
-                yield np.array([t, h, *piece.voltage(at), h * piece.slope(t)]), jump
+                row = np.array([t, h, *piece.voltage(at), h * piece.slope(t)])
+                if jump:
+                    command = np.repeat(row[COMMAND], len(NODES))
+                    yield np.array([t, _AT_ONCE, *command, 0.0]), LEAP
+                yield row, jump
                 t, self.age, jump = (piece.end if h == left else t + h), self.age + h, 0
             self.voltage = float(piece.voltage(piece.end))
             self.slope = piece.slope(piece.end)
 
+    def _due(self, per_age: int) -> float:
+        """ms: the step that the time since the last jump or kink asks for."""
+        growing = max(self.first, _GROWTH * self.age * LEVELS[0] / per_age)
+        return max(min(self.shortest, growing), self.age / per_age)
+
     def _begin(self, piece: _Piece) -> int:
-        """1 where the command jumps as a piece begins; what a kink needs is seen to as well."""
+        """BEHIND where the command jumps as a piece begins; sees to what a kink needs as well."""
         per_age = LEVELS[self.level]
-        first = _FIRST_STEP * LEVELS[0] / per_age
+        first, shortest = (h * LEVELS[0] / per_age for h in (_FIRST_STEP, _SHORTEST))
         kink = abs(piece.slope(piece.begin) - self.slope)
         if abs(float(piece.voltage(piece.begin)) - self.voltage) > _NO_JUMP:
-            self.age, self.shortest = 0.0, first
-            return 1
+            self.age, self.first, self.shortest = 0.0, first, shortest
+            return BEHIND
         if kink > _NO_KINK:
-            least = max(_MOST_MV / kink / per_age, first)
+            least = max(_MOST_MV / kink / per_age, shortest)
             if least < max(self.shortest, self.age / per_age):
-                self.age, self.shortest = 0.0, least
+                self.age, self.first, self.shortest = 0.0, least, least
         return 0
 
 
