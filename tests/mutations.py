@@ -484,7 +484,7 @@ FAULTS = [
         "scoring/kernels/cuda_math.py",
         "min(max(__double2loint(shifted), -1023), 1024)",
         "min(max(__double2loint(shifted), -1024), 1024)",
-        "cuda_host cuda_source",
+        "cuda_source backends",
     ),
     Fault(
         "tangents: the second ramp looks at the last edge of the first",
