@@ -149,7 +149,8 @@ def test_a_deadly_piece_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(clusters, "_MOST_ENDS", 3)
     work = Toy(seconds=0.05, folder=tmp_path, faults={1: "deadly"})
     with Cluster(ClusterPlan(local=2)) as cluster:
-        with pytest.raises(InputError, match=r"piece piece 1 was lost 3 times.*end of worker.*mem"):
+        # or one that lay beside it on each worker that ended
+        with pytest.raises(InputError, match=r"piece piece \d+ was lost 3 times.*of worker.*mem"):
             done(cluster, work, 40)
     assert 1 <= work.begun(1) <= 3  # on a busy machine a worker may end before it begins
 
