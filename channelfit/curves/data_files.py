@@ -102,8 +102,8 @@ def with_sigma(data: DataSets, sigma: np.ndarray, file: Path | None = None) -> D
         )
     flat = sigma.reshape(-1, data.values.shape[1])
     if bad := bad_sigma(flat, data.values):
-        s, i, told = bad
-        raise InputError(told, file, f"data set {s + 1}, point {i + 1}")
+        s, i, message = bad
+        raise InputError(message, file, f"data set {s + 1}, point {i + 1}")
     return replace(data, sigma=flat)
 
 
@@ -200,8 +200,8 @@ def _read_wide(path: Path, curve: Curve, sigma: str | None) -> DataSets:
                 )
         errors = np.array([table[name] for name in dict.fromkeys(sources)])
         if bad := bad_sigma(errors, values):
-            s, i, told = bad
-            raise InputError(told, path, f"{table.place(i)}: column {sources[s]}")
+            s, i, message = bad
+            raise InputError(message, path, f"{table.place(i)}: column {sources[s]}")
     return DataSets(
         (curve.inputs,),
         coordinates,

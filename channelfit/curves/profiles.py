@@ -30,15 +30,15 @@ INTERVALS = ("t", "profile")
 
 
 def chosen_intervals(
-    task: Task, fits: Fits, told: Sequence[tuple[str, str]], profiles: bool, first: int = 0
+    task: Task, fits: Fits, judged: Sequence[tuple[str, str]], profiles: bool, first: int = 0
 ) -> tuple[np.ndarray, list[str]]:
     """95 % intervals (n_sets, n_free, 2), and which of INTERVALS those of each data set are.
 
     Arguments:
-        told: quality and reason of each; with `profiles` those that are to be checked get one.
+        judged: quality and reason of each; with `profiles` those that are to be checked get one.
     """
-    found, kinds = intervals(task, fits), [INTERVALS[0]] * len(told)
-    which = np.flatnonzero([profiles and quality == "check" for quality, _ in told])
+    found, kinds = intervals(task, fits), [INTERVALS[0]] * len(judged)
+    which = np.flatnonzero([profiles and quality == "check" for quality, _ in judged])
     if which.size:
         found[which] = profile_intervals(task, fits, which, first)
         for k in which:

@@ -137,6 +137,6 @@ def bad_sigma(sigma: np.ndarray, values: np.ndarray) -> tuple[int, int, str] | N
         bad = np.isfinite(values[a : a + step]) & ~((part > 0) & (part < np.inf))
         if bad.any():
             s, i = (int(k) for k in np.unravel_index(int(bad.argmax()), bad.shape))
-            told = f"a standard error is a finite number above 0, not {part[s, i]:g}"
-            return a + s, i, told
+            message = f"a standard error is a finite number above 0, not {part[s, i]:g}"
+            return a + s, i, message
     return None

@@ -92,7 +92,7 @@ def other_order(protocol: Protocol, current: np.ndarray) -> OtherOrder | None:
         shuffled[steps.known] = random.permutation(jumps[steps.known])
         if other.left > _OF_SHUFFLED * steps.ordered(shuffled).left:
             return None
-    return steps.told(given[best], other)
+    return steps.compared(given[best], other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,10 +147,10 @@ class _Steps:
                 first, last = s.voltage(np.array([s.start_ms, s.end_ms]))
                 rows.append((k, s.start_ms, first, last, s.is_constant))
                 earlier = current[k, max(before, a - _BEFORE) : a]
-                told = len(earlier) >= _LEAST_SAMPLES and b - a >= size
-                jump = current[k, a : a + size] - earlier.mean() if told else np.nan
+                long = len(earlier) >= _LEAST_SAMPLES and b - a >= size
+                jump = current[k, a : a + size] - earlier.mean() if long else np.nan
                 jumps.append(np.broadcast_to(jump, size))
-                noise.append(np.diff(earlier).std() / np.sqrt(2) if told else np.nan)
+                noise.append(np.diff(earlier).std() / np.sqrt(2) if long else np.nan)
                 before = a
         courses = np.array(jumps)
         known = np.isfinite(courses).all(axis=1)
@@ -230,7 +230,7 @@ class _Steps:
         scale = scale + 3 * self.noise_pA * np.abs(worths)
         return np.asarray(np.minimum(1.0, ((like - jumps_mV) / scale) ** 4))
 
-    def told(self, own: _Order, other: _Order) -> OtherOrder:
+    def compared(self, own: _Order, other: _Order) -> OtherOrder:
         """What there is to say of another order beside that of the protocol."""
         apart = np.abs(other.jumps_mV - own.jumps_mV) * (own.astray - other.astray)
         at = int(apart.argmax())
