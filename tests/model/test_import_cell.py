@@ -14,9 +14,6 @@ from channelfit.model.imports.myokit_model import read_myokit
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.importing_myokit import MyokitModel, prove_myokit, translated
 
-pytestmark = pytest.mark.integration
-
-
 # Each current stands for a class of those in published models of whole cells.
 CELL = """[[model]]
 name: cell

@@ -19,9 +19,6 @@ from channelfit.results.export.subject import Subject
 from support.exports import BAR, exports, of, steps
 from support.mod_files import of_text
 
-pytestmark = pytest.mark.integration
-
-
 DENSITY = Settings()
 #: A calcium current: how its file writes the constant field, and which constants of nature it has.
 CALCIUM = """NEURON {{ SUFFIX cal USEION ca READ cai, cao WRITE ica RANGE p }}

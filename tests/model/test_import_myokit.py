@@ -15,9 +15,6 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.importing_myokit import MyokitModel, prove_myokit, read_myokit_model
 from support.places import MECHANISMS
 
-pytestmark = pytest.mark.integration
-
-
 pytest.importorskip("myokit")
 MMT = MECHANISMS / "import_channel.mmt"
 SCHEME = """[[model]]

@@ -26,14 +26,12 @@ from channelfit.scoring.neuron.importing import (
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable
 from support.mod_files import MOD, few, of_text
 
-pytestmark = pytest.mark.integration
-
-
 FIXTURES = sorted(MOD.glob("import_*.mod"))
 CLOSE = 1e-8
 
 
 # --- beside NEURON
+@pytest.mark.integration
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("compiler")
 def test_each_construct_gives_the_current_that_neuron_computes(path: Path) -> None:
@@ -66,6 +64,7 @@ def test_an_exact_truth_decides_where_neurons_integrator_is_the_weak_side() -> N
     assert "which decides" in found.notes[0]
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("compiler")
 def test_what_neuron_does_not_take_from_a_file_is_told(tmp_path: Path) -> None:
     """A PARAMETER ek is the cell's: NEURON runs at -77 mV, or at what ki and ko give."""
@@ -115,6 +114,7 @@ PROCEDURE rates(x) { LOCAL a, b, ntau
 """
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("compiler")
 def test_exact_steps_idle_c_and_powers_that_are_parameters_are_read(tmp_path: Path) -> None:
     """As many published potassium channels are written; at -40 mV this one is 0/0."""
@@ -153,6 +153,7 @@ def test_a_reversal_potential_beside_concentrations_is_that_of_nernst(tmp_path: 
     assert ek == pytest.approx(-74.1716725122837, rel=1e-9)
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("compiler")
 def test_a_wrong_translation_does_not_pass(tmp_path: Path) -> None:
     mechanism = read_mechanism(MOD / "import_gates.mod", "gates")
@@ -280,6 +281,7 @@ def test_hostile_titles_come_out_inert(title: str, tmp_path: Path) -> None:
 
 
 # --- the command
+@pytest.mark.integration
 @pytest.mark.usefixtures("compiler")
 def test_the_command_proves_and_writes_a_model_that_other_commands_take(tmp_path: Path) -> None:
     file, out = MOD / "import_coupled.mod", tmp_path / "coupled.yaml"
@@ -296,6 +298,7 @@ def test_the_command_proves_and_writes_a_model_that_other_commands_take(tmp_path
     assert "is there already" in again.output
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("compiler")
 def test_a_failed_proof_writes_nothing_unless_asked(tmp_path, monkeypatch):
     work = "channelfit.front.exchange"

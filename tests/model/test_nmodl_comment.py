@@ -22,9 +22,6 @@ from support.mod_files import few, of_text
 from support.places import MODELS
 from support.term_models import DOCUMENTS
 
-pytestmark = pytest.mark.integration
-
-
 FEW = replace(steps(), sweeps=steps().sweeps[::3])
 WHOLE = Settings(capacitance_pF=20.0)
 #: A file, how it is exported, the reversal potential or concentrations that the cell then decides
@@ -79,6 +76,7 @@ def test_an_export_comes_back_equal(case: str, tmp_path: Path) -> None:
     assert np.abs(currents(back) - expected).max() < 1e-9 * np.abs(expected).max()
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("compiler")
 def test_what_came_back_is_proven_in_neuron(tmp_path: Path) -> None:
     """Densities and what the cell decides on are set in NEURON as the model has them."""

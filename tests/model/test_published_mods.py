@@ -26,9 +26,6 @@ from support.differences import by_differences, errors
 from support.places import ROOT
 from support.schemes import recording_of
 
-pytestmark = pytest.mark.integration
-
-
 published: Any = importlib.import_module("published_mods")
 
 CASES = {f"{case.model}-{case.kind}": case for case in published.CASES}
@@ -245,6 +242,7 @@ def demonstration() -> list[Path]:
     return folders  # type: ignore[no-any-return]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", NEURONS_OWN, ids=lambda case: case.model)
 def test_neurons_own_files_agree_once_they_compute_their_rates(case, demonstration):
     text = published.found(case, demonstration).read_text(encoding="latin-1")
