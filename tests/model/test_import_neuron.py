@@ -318,7 +318,7 @@ def test_without_a_compiler_it_warns_that_nothing_is_proven(tmp_path, monkeypatc
     def absent() -> str:
         raise NeuronUnavailable("nrnivmodl is not here")
 
-    monkeypatch.setattr("channelfit.scoring.neuron.mechanisms._nrnivmodl", absent)
+    monkeypatch.setattr("channelfit.scoring.neuron.mechanisms.find_nrnivmodl", absent)
     out = tmp_path / "kept.yaml"
     done = CliRunner().invoke(main, ["import", str(MOD / "import_kept.mod"), "--out", str(out)])
     assert done.exit_code == 0, done.output

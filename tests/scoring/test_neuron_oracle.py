@@ -503,3 +503,14 @@ def test_a_mechanism_is_loaded_from_a_file_that_only_its_user_reaches(tmp_path: 
     mechanisms._load(Hoc(), b"a library", tmp_path)
     assert seen == [(b"a library", 0)]
     assert not list(tmp_path.iterdir())
+
+
+def test_nrnivmodl_in_a_folder_with_a_space_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "two words" / "nrnivmodl"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
+    with pytest.raises(NeuronUnavailable, match="path has a space"):
+        mechanisms.check_compiler()

@@ -20,6 +20,7 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.cache import cache_folder
 from channelfit.scoring.machine.computer import machine
 from channelfit.scoring.machine.threads import usable_cores
+from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, find_nrnivmodl
 from channelfit.scoring.scorer import BACKENDS
 
 _LIBRARIES = ("numpy", "scipy", "sympy", "llvmlite", "matplotlib", "click", "rich")
@@ -103,11 +104,10 @@ def neuron() -> State:
 
 def nrnivmodl() -> State:
     """NEURON's compiler of mechanisms."""
-    found = shutil.which("nrnivmodl", path=str(Path(sys.executable).parent))
-    found = found or shutil.which("nrnivmodl")
-    if found:
-        return State(True, found)
-    return State(False, "is not found", "comes with NEURON")
+    try:
+        return State(True, find_nrnivmodl())
+    except NeuronUnavailable as error:
+        return State(False, str(error))
 
 
 def compiler() -> State:

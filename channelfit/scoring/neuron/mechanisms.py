@@ -78,7 +78,7 @@ def neuron_parser() -> Any:
 def check_compiler() -> None:
     """Raises NeuronUnavailable where no mechanism can be compiled."""
     neuron_hoc()
-    _nrnivmodl()
+    find_nrnivmodl()
     _check_cpp()
 
 
@@ -132,7 +132,11 @@ def _compiled(text: str, name: str) -> bytes:
         (work / f"{name}.mod").write_text(text, encoding="utf-8")
         try:
             done = subprocess.run(  # noqa: S603  (a fixed command; the text is only compiled)
-                [_nrnivmodl(), f"{name}.mod"], cwd=work, capture_output=True, text=True, check=False
+                [find_nrnivmodl(), f"{name}.mod"],
+                cwd=work,
+                capture_output=True,
+                text=True,
+                check=False,
             )
         except OSError as error:
             raise NeuronUnavailable(f"nrnivmodl does not run: {error}") from error
@@ -145,13 +149,18 @@ def _compiled(text: str, name: str) -> bytes:
         return found[0].read_bytes()
 
 
-def _nrnivmodl() -> str:
+def find_nrnivmodl() -> str:
     """The path of nrnivmodl, first beside this Python and then anywhere in PATH."""
     beside = Path(sys.executable).parent
     found = shutil.which("nrnivmodl", path=str(beside)) or shutil.which("nrnivmodl")
     if not found:
         raise NeuronUnavailable(
             f"nrnivmodl, which compiles NEURON's mechanisms, is neither in {beside} nor in PATH"
+        )
+    if " " in found:  # neither its first line nor its makefile quotes paths
+        raise NeuronUnavailable(
+            f"NEURON's nrnivmodl does not run in a folder whose path has a space ({found}): "
+            "use a virtual environment elsewhere"
         )
     return found
 
