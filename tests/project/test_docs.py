@@ -65,6 +65,17 @@ def test_links_lead_to_files_of_the_repository() -> None:
     assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) < 150, "README.md stays short"
 
 
+def test_files_that_contributing_names_are_there_and_its_glossary_is_short() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./]+/(?:[\w.]+\.(?:py|yaml|md))?)`", text))
+    assert len(named) > 20
+    missing = [n for n in named if not ((ROOT / n).exists() or (ROOT / "channelfit" / n).exists())]
+    assert [name for name in sorted(missing) if "NAME" not in name] == []
+    glossary = text[text.index("| word | meaning |") : text.index("## To add")].splitlines()
+    words = [word for row in glossary[2:] if row for word in row.split("|")[1].split(",")]
+    assert 30 < len(words) <= 50
+
+
 def test_every_key_of_a_file_is_explained() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     sections = set(KEYS) - {"printed file", "printed model", "printed parameter"}
