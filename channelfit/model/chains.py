@@ -76,7 +76,9 @@ class _Row:
 
 
 def read_scheme(root: Section, scope: Scope, current: Section) -> tuple[Chain, Balance | None]:
-    """The chain of a model of states, and what is still to be checked where rates balance."""
+    """Return the chain of a model of states,
+    and what is still to be checked where rates balance.
+    """
     states = _states(root)
     rows = [_rate_row(root, key, text, states) for key, text in root.rows("rates", {})]
     for row in rows:
@@ -110,7 +112,7 @@ def _states(root: Section) -> list[str]:
 
 
 def _rate_row(root: Section, key: str, text: object, states: list[str]) -> _Row:
-    """``C -> O: a``, or ``C -> O: up = a`` and ``k12: a``, rates that others may use by name."""
+    """Read ``C -> O: a``, or ``C -> O: up = a`` and ``k12: a``, whose names others may use."""
     way = _ends(root, key, states)
     named = NAMED_RATE.fullmatch(text) if isinstance(text, str) else None
     if named:
@@ -119,7 +121,7 @@ def _rate_row(root: Section, key: str, text: object, states: list[str]) -> _Row:
 
 
 def _ends(root: Section, key: str, states: list[str]) -> Way:
-    """Source and target of ``C1 -> C2`` or of the numbered form ``k12`` (states count from 1)."""
+    """Return source and target of ``C1 -> C2`` or of the numbered form ``k12`` (counted from 1)."""
     if arrow := _ARROW.fullmatch(key):
         if arrow[2]:
             raise root.error(
@@ -145,7 +147,7 @@ def _ends(root: Section, key: str, states: list[str]) -> Way:
 
 
 def _open(current: Section, states: list[str]) -> tuple[float, ...]:
-    """The relative conductance of every state; 0 where it does not conduct."""
+    """Return the relative conductance of every state; 0 where it does not conduct."""
     raw = current.take("open", ...)
     named = map(str, current.items("open"))
     listed = raw if isinstance(raw, Mapping) else dict.fromkeys(named, 1.0)
@@ -163,7 +165,9 @@ def _open(current: Section, states: list[str]) -> tuple[float, ...]:
 
 
 def _check_connected(root: Section, states: list[str], transitions: list[Transition]) -> None:
-    """Sweeps start from the steady state, so every state must be reachable from every other."""
+    """Refuse a scheme without a unique steady state: every state
+    must be reachable from all others.
+    """
     pairs = [(t.source, t.target) for t in transitions]
     if len(set(pairs)) < len(pairs):
         twice = next(pair for pair in pairs if pairs.count(pair) > 1)
@@ -200,7 +204,7 @@ def _check_connected(root: Section, states: list[str], transitions: list[Transit
 def _balance(
     root: Section, scope: Scope, transitions: list[Transition], rows: list[_Row]
 ) -> tuple[list[Transition], Balance]:
-    """The transitions with a definition for every rate that is to balance."""
+    """Return the transitions with a definition for every rate that is to balance."""
     rates = {(t.source, t.target): t.rate for t in transitions}
     wanted = {row.way: row for row in rows if row.balances}
     for way, row in wanted.items():
@@ -223,7 +227,7 @@ def _balance(
 
 
 def check_balance(model: ChannelModel, balance: Balance) -> None:
-    """Raises InputError where cycles that share transitions would ask for different rates.
+    """Raise InputError where cycles that share transitions would ask for different rates.
 
     Two products of rates are taken for equal where they agree at random values and voltages.
     """
@@ -246,7 +250,9 @@ def check_balance(model: ChannelModel, balance: Balance) -> None:
 
 
 def _random_values(model: ChannelModel) -> dict[str, Any]:
-    """Voltages, parameters within their ranges, and definitions: (_POINTS,) each, by name."""
+    """Return voltages, parameters within their ranges,
+    and definitions: (_POINTS,) each, by name.
+    """
     draw = np.random.Generator(np.random.Philox(0))
     values: dict[str, Any] = {V.name: draw.uniform(-100, 50, _POINTS)}
     for p in model.parameters:
@@ -266,7 +272,7 @@ def _random_values(model: ChannelModel) -> dict[str, Any]:
 
 
 def read_gates(root: Section, scope: Scope) -> tuple[Chain, ...]:
-    """The chains of `gates`, one of two states for each gate."""
+    """Return the chains of `gates`, one of two states for each gate."""
     chains = tuple(_gate(root, scope, name, row) for name, row in root.rows("gates"))
     if not chains:
         raise root.error("at least one gate is needed", "gates")
@@ -276,7 +282,7 @@ def read_gates(root: Section, scope: Scope) -> tuple[Chain, ...]:
 
 
 def _gate(root: Section, scope: Scope, name: str, row: object) -> Chain:
-    """A gate, given by alpha and beta (1/ms), or by inf and tau (ms)."""
+    """Return a gate, given by alpha and beta (1/ms), or by inf and tau (ms)."""
     check_word(root, name, f"gates.{name}")
     gate = Section(row, root.file, root.path(f"gates.{name}"))
     gate.expect(KEYS["gate"])

@@ -45,7 +45,7 @@ CELSIUS = "celsius"
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of a parameter beforehand: it, or its logarithm, is normally distributed.
+    """Knowledge of a parameter before the fit: it, or its logarithm, is normally distributed.
 
     Attributes:
         kind: "normal" or "lognormal".
@@ -59,14 +59,16 @@ class Prior:
     spread: float
 
     def deviation(self, values: Any) -> Any:
-        """How many standard deviations values, an array of any shape, lie from the center."""
+        """Return how many standard deviations values, an array of any shape,
+        lie from the center.
+        """
         if self.kind == "normal":
             return (values - self.center) / self.spread
         # NumPy's function works on CuPy's arrays too.
         return np.log(values / self.center) / math.log(self.spread)
 
     def slope(self, values: Any) -> Any:
-        """The derivative of `deviation` with respect to the parameter."""
+        """Return the derivative of `deviation` with respect to the parameter."""
         if self.kind == "normal":
             return 1.0 / self.spread
         return 1.0 / (math.log(self.spread) * values)
@@ -105,7 +107,7 @@ class Parameter:
     input: str = ""
 
     def of_cell(self, cell: str) -> Parameter:
-        """The parameter as a cell has it, under its own name and no longer per cell.
+        """Return the parameter as a cell has it, under its own name and no longer per cell.
 
         Raises: InputError where nothing says what this cell has.
         """
@@ -120,7 +122,7 @@ class Parameter:
 
 
 def values_of(parameters: Iterable[Parameter]) -> np.ndarray:
-    """The values of parameters (n_parameters,), base units.
+    """Return the values of parameters (n_parameters,), base units.
 
     Raises:
         InputError: one has no value; it names all of these.
@@ -282,7 +284,7 @@ class Term:
 
 
 def _goldman(ion: Ion) -> sympy.Expr:
-    """The current, pA for each um3/ms of permeability, after Goldman, Hodgkin and Katz.
+    """Return the current, pA for each um3/ms of permeability, after Goldman, Hodgkin and Katz.
 
     z F u (inside - outside exp(-u))/(1 - exp(-u)) with u = z F v/(R T), written so that u = 0 needs
     no limit and no exponential can overflow: u/(1 - exp(-u)) is 1/exprel(-u).
@@ -387,7 +389,7 @@ class ChannelModel:
         return {s: c for s, c in zip(chain.states, chain.conductances, strict=True) if c}
 
     def values(self) -> np.ndarray:
-        """The parameters' values (n_parameters,), base units.
+        """Return the parameters' values (n_parameters,), base units.
 
         Raises:
             InputError: a parameter has no value; it names all of these.
@@ -395,7 +397,7 @@ class ChannelModel:
         return values_of(self.parameters)
 
     def tied_values(self, values: np.ndarray) -> dict[str, float]:
-        """The values of tied parameters by name, base units.
+        """Return the values of tied parameters by name, base units.
 
         Arguments:
             values: of the other parameters, (n_parameters,).
@@ -408,14 +410,14 @@ class ChannelModel:
         return {tie.name: float(scope[tie.name]) for tie in self.ties}
 
     def of_cell(self, cell: str) -> ChannelModel:
-        """The model of one cell, in which no parameter is per cell any more.
+        """Return the model of one cell, in which no parameter is per cell any more.
 
         Raises: InputError where nothing says which value or range this cell has.
         """
         return replace(self, parameters=tuple(p.of_cell(cell) for p in self.parameters))
 
     def with_values(self, values: np.ndarray) -> ChannelModel:
-        """The same model with other values (n_parameters,) of its parameters."""
+        """Return the same model with other values (n_parameters,) of its parameters."""
         pairs = zip(self.parameters, values, strict=True)
         return replace(self, parameters=tuple(replace(p, value=float(x)) for p, x in pairs))
 
@@ -438,7 +440,7 @@ class ChannelModel:
         return found
 
     def used_names(self) -> set[str]:
-        """All names on which a rate or a term of the current depends."""
+        """Return all names on which a rate or a term of the current depends."""
         rest = {s.name for term in self.terms for s in term.drive.free_symbols}
         return self._rate_names() | self._needed(rest)
 
@@ -448,16 +450,16 @@ class ChannelModel:
         return CELSIUS in self.used_names()
 
     def names_behind(self, name: str) -> set[str]:
-        """All names on which a definition depends, its own among them."""
+        """Return all names on which a definition depends, its own among them."""
         return self._needed([name])
 
     def _rate_names(self) -> set[str]:
-        """The names on which a rate depends, directly or through definitions."""
+        """Return the names on which a rate depends, directly or through definitions."""
         rates = [t.rate for chain in self.chains for t in chain.transitions]
         return self._needed(s.name for rate in rates for s in rate.free_symbols)
 
     def _needed(self, names: Iterable[str]) -> set[str]:
-        """Names, and all that their definitions use."""
+        """Return names, and all that their definitions use."""
         names = set(names)
         for name, expression in reversed(self.definitions):
             if name in names:
@@ -465,7 +467,7 @@ class ChannelModel:
         return names
 
     def generator(self) -> sympy.Matrix:
-        """The generator A (n_states, n_states) of a scheme, 1/ms, with dp/dt = A p.
+        """Return the generator A (n_states, n_states) of a scheme, 1/ms, with dp/dt = A p.
 
         A[j, i] is the rate from state i to state j, and every column sums to zero: it is the
         transpose of the Q of Colquhoun and Hawkes.
@@ -480,7 +482,8 @@ class ChannelModel:
         return matrix
 
     def expanded(self) -> ChannelModel:
-        """The equivalent model of a single scheme, in which a gate of power q has q + 1 states.
+        """Return the equivalent model of a single scheme,
+        in which a gate of power q has q + 1 states.
 
         Raises:
             InputError: a gate without a time constant (tau: 0), which no scheme can be; or several
@@ -521,14 +524,16 @@ class ChannelModel:
         return replace(self, chains=(scheme,), terms=terms)
 
     def alone(self, term: Term) -> ChannelModel:
-        """The model with one of its terms, and the chains of that term, alone."""
+        """Return the model with one of its terms, and the chains of that term, alone."""
         chains = tuple(self.chains[k] for k in term.chains)
         only = replace(term, chains=tuple(range(len(chains))))
         return replace(self, chains=chains, terms=(only,))
 
 
 def _ladder(chain: Chain) -> Chain:
-    """A gate of power q as one scheme: its states g0, g1 .. gq count how many of q are open."""
+    """Return a gate of power q as one scheme: its states g0,
+    g1 .. gq count how many of q are open.
+    """
     if chain.power == 1:
         return chain
     opening, closing = chain.transitions

@@ -44,7 +44,7 @@ class Opening:
 
 
 def read_openings(root: Section, scope: Scope, current: Section) -> tuple[Opening, ...]:
-    """The currents of a model file with the chains that open them.
+    """Return the currents of a model file with the chains that open them.
 
     Arguments:
         root: the model file.
@@ -79,7 +79,7 @@ def read_openings(root: Section, scope: Scope, current: Section) -> tuple[Openin
 def _chains(
     place: Section, scope: Scope, current: Section
 ) -> tuple[tuple[Chain, ...], Balance | None]:
-    """The chains of a scheme, of gates, or of a scheme times gates."""
+    """Return the chains of a scheme, of gates, or of a scheme times gates."""
     if "gates" not in place:
         chain, balance = read_scheme(place, scope, current)
         return (chain,), balance
@@ -107,13 +107,15 @@ def _chains(
 
 
 def _bounded(gate: Chain) -> Chain:
-    """A gate whose occupancy stays in [0, 1], as that of a state does: an inf above 1 fails."""
+    """Return a gate whose occupancy stays in [0, 1],
+    as that of a state does: an inf above 1 fails.
+    """
     steps = tuple(replace(t, signed=False) for t in gate.transitions)
     return replace(gate, transitions=steps)
 
 
 def _renamed(chain: Chain, current: str) -> Chain:
-    """A chain under names that no other current has: state O of the current ito is ito_O."""
+    """Return a chain under names that no other current has: state O of the current ito is ito_O."""
     steps = tuple(
         replace(t, source=f"{current}_{t.source}", target=f"{current}_{t.target}")
         for t in chain.transitions
@@ -145,7 +147,9 @@ class Flow:
     celsius: float | None
 
     def terms(self, openings: Sequence[Opening]) -> tuple[Term, ...]:
-        """The terms of the current: those of the openings, whose chains follow each other."""
+        """Return the terms of the current: those of the openings,
+        whose chains follow each other.
+        """
         found, first = [], 0
         for opening in openings:
             n = len(opening.chains)
@@ -208,7 +212,9 @@ class Flow:
         )
 
     def _constant(self, section: Section, key: str) -> sympy.Expr:
-        """A quantity (``-100 mV``), or an expression of parameters and of definitions without v."""
+        """Return a quantity (``-100 mV``), or an expression of
+        parameters and of definitions without v.
+        """
         raw, dimension = section.take(key, ...), section.shape(key, Constant).dimension
         try:
             return sympy.Float(parse_quantity(raw, dimension, self.membrane), 17)
@@ -221,7 +227,8 @@ class Flow:
         return self._in_parameters(section, key, written)
 
     def _in_parameters(self, section: Section, key: str, expression: sympy.Expr) -> sympy.Expr:
-        """A conductance or another constant in terms of parameters alone, without definitions.
+        """Return a conductance or another constant in terms of parameters alone,
+        without definitions.
 
         Raises:
             InputError: it depends on the voltage, or grows too long.
@@ -258,7 +265,7 @@ class Flow:
 
 
 def _depth(expression: sympy.Expr, of_names: Mapping[str, int]) -> int:
-    """How many operations deep an expression is, where names are as deep as is told."""
+    """Return how many operations deep an expression is, where names are as deep as is told."""
     found: dict[sympy.Basic, int] = {}
     for part in parts_of(expression):
         inner = max((found[argument] for argument in part.args), default=0)

@@ -155,7 +155,9 @@ class _Walk:
     done: dict[sympy.Basic, _Found] = field(default_factory=dict)
 
     def run(self, uses: list[Use]) -> list[_Complaint]:
-        """The complaints, in the order of the expressions; definitions come before their uses."""
+        """Return the complaints, in the order of the expressions;
+        definitions come before their uses.
+        """
         for use in uses:
             self.key, self.text = use.key, use.text
             found = self.settled(self.of(use.expression), use.wanted)
@@ -177,7 +179,9 @@ class _Walk:
         self.complain(f"{_said(wanted)} is wanted, but this is {_said(found.exponents)}")
 
     def settled(self, found: _Found, wanted: Exponents | None = RATE) -> _Found:
-        """A rate or a time in place of one that a factor lacks its "per mV" for; complains."""
+        """Return a rate or a time in place of one that a factor
+        lacks its "per mV" for; complains.
+        """
         for rate, per_mv in ((RATE, _VOLTAGE_RATE), (TIME, _power(_VOLTAGE_RATE, -1))):
             if found.exponents == per_mv and found.firm and wanted in (None, rate):
                 self.complain(
@@ -191,7 +195,7 @@ class _Walk:
     # the walk
 
     def of(self, node: Any) -> _Found:
-        """The dimension of a part; each is worked out once."""
+        """Return the dimension of a part; each is worked out once."""
         if node not in self.done:
             found = self.found(node)
             absurd = found.exponents and max(map(abs, found.exponents)) > _LARGEST_EXPONENT
@@ -251,7 +255,7 @@ class _Walk:
         return _Found(_power(base.exponents, share), base.firm)
 
     def alike(self, node: Any, parts: Any) -> _Found:
-        """The dimension that terms of a sum, or sides of a comparison, have in common."""
+        """Return the dimension that terms of a sum, or sides of a comparison, have in common."""
         found = [(part, self.of(part)) for part in parts]
         rates = any(f.exponents == RATE and f.firm for _, f in found)
         if rates:
@@ -295,7 +299,7 @@ class _Walk:
 def uses_of(
     read: Mapping[str, tuple[str, sympy.Expr]], names: Mapping[str, str], units: Mapping[str, Unit]
 ) -> list[Use]:
-    """The expressions of a model file, each with the dimension that its place asks for.
+    """Return the expressions of a model file, each with the dimension that its place asks for.
 
     Arguments:
         read: text and expression by dotted key, such as ``gates.m.tau``.
@@ -326,7 +330,7 @@ def check_units(
     refuse: Callable[[str, str], InputError],
     place: Callable[[str], str],
 ) -> tuple[Caution, ...]:
-    """Cautions about the units of a model.
+    """Return cautions about the units of a model.
 
     Arguments:
         uses: all expressions, definitions before those that use them.
@@ -359,7 +363,7 @@ def _complaints(uses: list[Use], units: Mapping[str, Unit]) -> list[_Complaint]:
 
 
 def _remedy(wrong: _Complaint, uses: list[Use], units: Mapping[str, Unit]) -> str:
-    """Advice: the one unit that would put everything right, if there is one."""
+    """Return as advice the one unit that would make all dimensions agree, if there is one."""
     for name in islice(_names_behind(wrong.key, uses), _MOST_NAMES):
         for unit in _REMEDIES if name in units and name != "celsius" else ():
             changed = _complaints(uses, {**units, name: Unit(unit, unit)})
@@ -377,7 +381,7 @@ def _units_used(key: str, uses: list[Use], units: Mapping[str, Unit]) -> str:
 
 
 def _names_behind(key: str, uses: list[Use]) -> Iterator[str]:
-    """The names that an expression uses: its own first, then those of its definitions."""
+    """Yield the names that an expression uses: its own first, then those of its definitions."""
     by_name = {use.name: use for use in uses if use.name}
     pending, seen = [use for use in uses if use.key == key], set[str]()
     while pending:
@@ -401,7 +405,7 @@ def _is_count(number: Any) -> bool:
 
 
 def _is_below(factor: Any) -> bool:
-    """Whether a factor stands in the denominator."""
+    """Return whether a factor stands in the denominator."""
     return bool(isinstance(factor, sympy.Pow) and factor.exp.is_negative)
 
 
@@ -411,7 +415,7 @@ def _said(exponents: Exponents | None) -> str:
 
 
 def _unit(exponents: Exponents) -> str:
-    """A dimension as a unit, such as ``mV/ms``."""
+    """Return a dimension as a unit, such as ``mV/ms``."""
     known = next((unit for unit, found in _OF_UNIT.items() if found == exponents), None)
     if known:
         return known

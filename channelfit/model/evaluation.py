@@ -18,7 +18,7 @@ Array: TypeAlias = npt.NDArray[np.float64]
 
 
 def evaluate(expression: sympy.Expr, values: Mapping[str, npt.ArrayLike], xp: Any = np) -> Array:
-    """The value of an expression in float64, step by step with NumPy.
+    """Return the value of an expression in float64, step by step with NumPy.
 
     Arguments:
         expression: anything ``parse_expression`` and ``remove_singularities`` give, and their
@@ -40,7 +40,7 @@ def evaluate(expression: sympy.Expr, values: Mapping[str, npt.ArrayLike], xp: An
 
 
 def exprel_values(x: Any, xp: Any = np) -> Array:
-    """(exp(x) - 1)/x of every element, and 1 at 0, within two roundings everywhere."""
+    """Return (exp(x) - 1)/x of every element, 1 at 0, within two roundings everywhere."""
     x = xp.asarray(x, dtype=np.float64)
     with np.errstate(all="ignore"):
         value: Array = xp.where(x == 0, 1.0, xp.where(x == np.inf, np.inf, xp.expm1(x) / x))
@@ -48,7 +48,9 @@ def exprel_values(x: Any, xp: Any = np) -> Array:
 
 
 def exprel_slope_values(x: Any, xp: Any = np) -> Array:
-    """The derivative of exprel at every element; by its series sum x^k/(k! (k + 2)) if |x| < 1."""
+    """Return the derivative of exprel at every element;
+    by its series sum x^k/(k! (k + 2)) if |x| < 1.
+    """
     x = xp.asarray(x, dtype=np.float64)
     near = xp.where(xp.abs(x) < 1, x, 0.0)
     series = xp.zeros_like(near)
@@ -101,7 +103,7 @@ _BY_SQUARES, _MOST_SQUARED = 9, 1 << 20
 
 
 def _raised(base: Any, power: int) -> Any:
-    """A base, a number or an array, to a whole power of 1 or more."""
+    """Return a base, a number or an array, to a whole power of 1 or more."""
     result = None
     while power:
         if power & 1:
@@ -124,14 +126,14 @@ class _Steps:
         self.result = self.of(expression)
 
     def run(self, values: Mapping[str, Any], xp: Any) -> Any:
-        """The expression's value, given those of its symbols."""
+        """Return the expression's value, given those of its symbols."""
         results: list[Any] = []
         for step in self.steps:
             results.append(step(results, values, xp))
         return results[self.result]
 
     def of(self, node: Any) -> int:
-        """The place in the list of the step that gives a part's value."""
+        """Return the place in the list of the step that gives a part's value."""
         if node not in self.places:
             self.places[node] = self.added(self.step(node))
         return self.places[node]
@@ -142,7 +144,7 @@ class _Steps:
         return len(self.steps) - 1
 
     def step(self, node: Any) -> _Step:
-        """The step that computes a part from its arguments, which become steps before it."""
+        """Return the step that computes a part from its arguments, which become steps before it."""
         if hasattr(node, "evaluated"):  # sums of closed formulas, inside which an index varies
             return lambda _, values, xp: node.evaluated(values)
         if isinstance(node, sympy.Symbol):
@@ -176,7 +178,7 @@ class _Steps:
         raise TypeError(f"no value for {type(node).__name__} in {str(node)[:60]}")
 
     def product(self, node: sympy.Mul) -> _Step:
-        """A product as one product over another.
+        """Return a product as one product over another.
 
         v/10 is divided by 10 in this way, and not multiplied by a rounded 0.1.
         """
@@ -195,7 +197,7 @@ class _Steps:
         )
 
     def power(self, base: Any, power: Any) -> _Step:
-        """A power; a square root and a reciprocal by themselves."""
+        """Return a power; a square root and a reciprocal by themselves."""
         of_base = self.of(base)
         if power == sympy.Rational(1, 2):
             return lambda done, _, xp: xp.sqrt(done[of_base])
@@ -207,7 +209,7 @@ class _Steps:
         return lambda done, _, xp: xp.power(done[of_base], done[of_power])
 
     def piecewise(self, node: sympy.Piecewise) -> _Step:
-        """The value of the first condition that is true, NaN where none is."""
+        """Return the value of the first condition that is true, NaN where none is."""
         pairs = []
         for pair in reversed(node.args):
             assert isinstance(pair, ExprCondPair)

@@ -157,7 +157,7 @@ def check_name(name: str) -> None:
 def parse_expression(
     text: str | float, names: Collection[str], unmentioned: Collection[str] = ()
 ) -> sympy.Expr:
-    """A SymPy expression of ``v`` and ``names`` from the text in a user's file.
+    """Return a SymPy expression of ``v`` and ``names`` from the text in a user's file.
 
     Arguments:
         text: e.g. ``a12*exp(z12*v)``, or a number. Accepted: numbers, names, ``+ - * / **``,
@@ -200,7 +200,7 @@ class ExpressionError(InputError):
         self.column = column
 
     def at(self, file: str | PathLike[str] | None = None, key: str | None = None) -> InputError:
-        """The same mistake and column, told with the place where it was found."""
+        """Return the same mistake and column, told with the place where it was found."""
         moved = super().at(file, key)
         if isinstance(moved, ExpressionError):
             moved.column = self.column
@@ -230,7 +230,7 @@ class Reader:
         self.indent = len(text) - len(text.lstrip())
 
     def read(self) -> sympy.Expr:
-        """The expression. Raises ExpressionError for a text that cannot be used."""
+        """Return the expression. Raises ExpressionError for a text that cannot be used."""
         self.check_text()
         tree = self.parse()
         self.check_size(tree)
@@ -298,7 +298,7 @@ class Reader:
                 self.refuse(f"more than {MAX_BRACKETS} nested brackets", index)
 
     def parse(self) -> ast.expr:
-        """The syntax tree of the text, by Python's own parser, which evaluates nothing."""
+        """Return the syntax tree of the text, by Python's own parser, which evaluates nothing."""
         # A folded YAML text may hold line breaks; one for one, so that columns stay true.
         line = re.sub(r"\s", " ", self.text).strip()
         try:
@@ -340,7 +340,7 @@ class Reader:
                 self.refuse("a number overflows", None)
 
     def number(self, node: ast.expr) -> _Value:
-        """The value of a node: a Python number where it is constant, else an expression."""
+        """Return the value of a node: a Python number where it is constant, else an expression."""
         if isinstance(node, ast.Constant):
             return self.literal(node)
         if isinstance(node, ast.Name):
@@ -360,7 +360,7 @@ class Reader:
         )
 
     def literal(self, node: ast.Constant) -> _Constant:
-        """A number that stands in the text."""
+        """Return a number that stands in the text."""
         value = node.value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             if isinstance(value, bool) or value is None:
@@ -371,7 +371,7 @@ class Reader:
         return value if isinstance(value, int) and value <= LARGEST_INTEGER else float(value)
 
     def name(self, node: ast.Name) -> sympy.Expr:
-        """The symbol of a name."""
+        """Return the symbol of a name."""
         if node.id in self.names:
             return symbol(node.id)
         if node.id in self.functions:
@@ -381,7 +381,7 @@ class Reader:
         self.refuse_name(node.id, node, "name", self.names)
 
     def unary(self, node: ast.UnaryOp) -> _Value:
-        """The value of an expression such as ``-x`` or ``+x``."""
+        """Return the value of an expression such as ``-x`` or ``+x``."""
         if isinstance(node.op, ast.Not):
             self.refuse("a condition where a number is wanted", node, 'use "a if v < b else c"')
         if not isinstance(node.op, (ast.USub, ast.UAdd)):
@@ -396,7 +396,7 @@ class Reader:
         )
 
     def binary(self, node: ast.BinOp) -> _Value:
-        """A sum, difference, product, quotient or power."""
+        """Return a sum, difference, product, quotient or power."""
         function = _BINARY.get(type(node.op))
         if function is None:
             self.refuse(f"{_kind(node)} cannot be used", node, "operators: + - * / **")
@@ -416,7 +416,9 @@ class Reader:
         return self.checked(sum_of(a, b), node)
 
     def power(self, node: ast.BinOp, left: _Value, right: _Value) -> _Value:
-        """A power that is not constant; whole exponents are limited, since SymPy multiplies out."""
+        """Return a power that is not constant; whole exponents are limited,
+        since SymPy multiplies out.
+        """
         limit = f"exponents are at most {MAX_EXPONENT}"
         if isinstance(right, (int, float)) and abs(right) > MAX_EXPONENT:
             self.refuse("an exponent is too large", node, limit)
@@ -429,7 +431,7 @@ class Reader:
         return result
 
     def call(self, node: ast.Call) -> _Value:
-        """A function of the language, applied to its arguments."""
+        """Return a function of the language, applied to its arguments."""
         if not isinstance(node.func, ast.Name):
             if isinstance(node.func, ast.Attribute):
                 self.number(node.func)
@@ -456,7 +458,7 @@ class Reader:
         return self.checked(on_symbols(*arguments), node)
 
     def conditional(self, node: ast.IfExp) -> _Value:
-        """``a if condition else b``; one of the two where the condition is constant."""
+        """Return ``a if condition else b``; one of the two where the condition is constant."""
         if sum(isinstance(inner, ast.IfExp) for inner in ast.walk(node.test)) > MAX_CONDITIONALS:
             told = f"more than {MAX_CONDITIONALS} conditionals in a condition"
             self.refuse(told, node.test, "use definitions")
@@ -471,7 +473,7 @@ class Reader:
             self.refuse("a comparison of what is not a real number", node.test)
 
     def condition(self, node: ast.expr) -> _Condition:
-        """What stands between ``if`` and ``else``; true or false where it is constant."""
+        """Return the condition between ``if`` and ``else``; true or false where it is constant."""
         if isinstance(node, ast.Compare):
             return self.comparison(node)
         if isinstance(node, ast.BoolOp):
@@ -483,7 +485,7 @@ class Reader:
         self.refuse("a condition is wanted", node, "for example v < -40")
 
     def comparison(self, node: ast.Compare) -> _Condition:
-        """One or more comparisons in a row, such as ``-80 < v <= -40``."""
+        """Return one or more comparisons in a row, such as ``-80 < v <= -40``."""
         values = [self.number(operand) for operand in (node.left, *node.comparators)]
         parts: list[_Condition] = []
         for kind, left, right in zip(node.ops, values, values[1:], strict=False):
@@ -500,7 +502,9 @@ class Reader:
         return _all(parts)
 
     def folded(self, node: ast.expr, function: Callable[..., Any], *values: _Constant) -> _Constant:
-        """A function of constants, in float64; a whole number where operands and result are."""
+        """Return a function of constants, in float64;
+        a whole number where operands and result are.
+        """
         try:
             result = function(*map(float, values))
         except OverflowError:
@@ -517,7 +521,9 @@ class Reader:
         return int(result) if whole and abs(result) <= LARGEST_INTEGER else float(result)
 
     def checked(self, value: sympy.Expr, node: ast.expr) -> _Value:
-        """SymPy's result, refused where it is not finite and real; a Python number if constant."""
+        """Return SymPy's result, a Python number if constant;
+        refuse one that is not finite and real.
+        """
         if value in (sympy.zoo, sympy.nan, sympy.oo, -sympy.oo):
             self.refuse("not finite (a division by zero?)", node)
         if value.is_Number or not value.free_symbols:
@@ -532,7 +538,7 @@ class Reader:
 
 
 def _all(parts: list[_Condition]) -> _Condition:
-    """Whether all conditions hold; constant ones are decided here."""
+    """Return whether all conditions hold; constant ones are decided here."""
     if any(part is False for part in parts):
         return False
     open_parts = [part for part in parts if not isinstance(part, bool)]
@@ -542,7 +548,7 @@ def _all(parts: list[_Condition]) -> _Condition:
 
 
 def _any(parts: list[_Condition]) -> _Condition:
-    """Whether any condition holds; constant ones are decided here."""
+    """Return whether any condition holds; constant ones are decided here."""
     if any(part is True for part in parts):
         return True
     open_parts = [part for part in parts if not isinstance(part, bool)]
@@ -552,7 +558,7 @@ def _any(parts: list[_Condition]) -> _Condition:
 
 
 def _kind(node: ast.AST) -> str:
-    """A piece of Python syntax in words."""
+    """Return a piece of Python syntax in words."""
     if isinstance(node, ast.Constant):
         return "a complex number" if isinstance(node.value, complex) else "this"
     if isinstance(node, ast.BinOp):
@@ -573,7 +579,7 @@ def _shortened(text: str, length: int) -> str:
 
 
 def _excerpt(text: str, index: int) -> str:
-    """Up to 60 characters of the text around an index, on one line."""
+    """Return up to 60 characters of the text around an index, on one line."""
     start = max(0, min(index - 20, len(text) - 60))
     shown = re.sub(r"\s", " ", text[start : start + 60])
     end = "..." if start + 60 < len(text) else ""
@@ -581,7 +587,7 @@ def _excerpt(text: str, index: int) -> str:
 
 
 def definition_order(definitions: Mapping[str, sympy.Expr]) -> list[str]:
-    """The names of definitions, each after all those that its expression uses.
+    """Return the names of definitions, each after all those that its expression uses.
 
     Raises:
         ExpressionError: definitions that use each other in a cycle; the message names it.

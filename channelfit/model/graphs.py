@@ -9,7 +9,8 @@ import numpy as np
 
 
 def components(leads: np.ndarray) -> np.ndarray:
-    """The groups of nodes that can be reached from each other, each node by the number of its own.
+    """Return the groups of nodes that can be reached from each other,
+    each node by the number of its own.
 
     Arguments:
         leads: (n, n) bool, [i, j] whether an edge leads from i to j.
@@ -29,7 +30,7 @@ def components(leads: np.ndarray) -> np.ndarray:
 
 
 def narrow_order(joined: np.ndarray) -> np.ndarray:
-    """The nodes in an order that puts those with an edge between them near each other.
+    """Return the nodes in an order that puts those with an edge between them near each other.
 
     The order goes outward from a node with few edges, neighbors with few edges first, and is then
     reversed (Cuthill and McKee 1969, ACM Proc 24:157-172; George 1971).

@@ -11,7 +11,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}")
 
 
 class IonVariable(NamedTuple):
-    """What a cell decides of an ion.
+    """A property of an ion that the cell around a channel decides.
 
     Attributes:
         ion: such as "ca".
@@ -23,12 +23,12 @@ class IonVariable(NamedTuple):
 
 
 def variables(ion: str) -> tuple[str, str, str, str]:
-    """NEURON's names of an ion's current, reversal potential, and concentrations in and out."""
+    """Return NEURON's names of an ion's current, reversal potential, and concentrations."""
     return f"i{ion}", f"e{ion}", f"{ion}i", f"{ion}o"
 
 
 def ion_variable(name: str) -> IonVariable | None:
-    """What a name such as "cai" or "ek" is to NEURON; None where it is no variable of an ion."""
+    """Return the meaning of a name such as "cai" or "ek" to NEURON; None for other names."""
     if not _NAME.fullmatch(name):
         return None
     concentration = name[-1] in "io"

@@ -138,7 +138,8 @@ class Model:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:
-        """The model in a YAML file, or in a file of the compact form of Ben-Shalom et al. 2012.
+        """Return the model in a YAML file, or in a file of the
+        compact form of Ben-Shalom et al. 2012.
 
         A `fit` section in the file is left out.
 
@@ -161,7 +162,7 @@ class Model:
 
     @classmethod
     def from_yaml(cls, text: str) -> Model:
-        """The model in a YAML text, such as `to_yaml` gives.
+        """Return the model in a YAML text, such as `to_yaml` gives.
 
         Raises:
             InputError: the text is not YAML, or not a model; with line or key.
@@ -178,7 +179,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """The name of the model."""
         return self._channel.name
 
     @property
@@ -217,7 +218,7 @@ class Model:
         return copy.deepcopy(self._document)
 
     def to_yaml(self) -> str:
-        """The model as the text of a model file; reading it gives an equal model.
+        """Return the model as the text of a model file; reading it gives an equal model.
 
         Example:
             >>> import channelfit as cf
@@ -245,7 +246,9 @@ class Model:
         return write_text(self.to_yaml(), path, overwrite)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same channel; cautions, which name a file, are not compared."""
+        """Return whether both are the same channel;
+        cautions, which name a file, are not compared.
+        """
         if not isinstance(other, Model):
             return NotImplemented
         return replace(self._channel, cautions=()) == replace(other._channel, cautions=())

@@ -25,7 +25,8 @@ from channelfit.reading.keys import KEYS
 
 
 def load_model(path: str | os.PathLike[str]) -> ChannelModel:
-    """The model in a YAML file, or in a file of the compact form of Ben-Shalom et al. 2012.
+    """Return the model in a YAML file, or in a file of the
+    compact form of Ben-Shalom et al. 2012.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
@@ -39,7 +40,7 @@ def build_model(
     celsius_of_one: float | None = None,
     used_elsewhere: Collection[str] = (),
 ) -> ChannelModel:
-    """A model from plain data by the keys of a model file.
+    """Return a model from plain data by the keys of a model file.
 
     Arguments:
         document: the data; it is not changed.
@@ -95,7 +96,7 @@ def build_model(
 
 
 def _model_name(root: Section, file: str | os.PathLike[str] | None) -> str:
-    """The model's name; without one, that of its file."""
+    """Return the model's name; without one, that of its file."""
     stem = re.sub(r"[^\w .,+()-]", "_", Path(file).stem).lstrip("_ .,+()-")[:80] if file else ""
     return checked_name(root, root.text("name", stem or "model"), "a model's name")
 
@@ -106,7 +107,7 @@ def _model_name(root: Section, file: str | os.PathLike[str] | None) -> str:
 def _check_ties(
     root: Section, ties: tuple[Tie, ...], definitions: tuple[tuple[str, sympy.Expr], ...]
 ) -> None:
-    """Raises InputError for a tied parameter that would change with the voltage."""
+    """Raise InputError for a tied parameter that would change with the voltage."""
     changing = moving(definitions)
     for tie in ties:
         if tie.name in changing:
@@ -117,7 +118,7 @@ def _check_ties(
 
 
 def _check_use(root: Section, model: ChannelModel, elsewhere: Collection[str]) -> None:
-    """Raises InputError for a free parameter on which nothing depends."""
+    """Raise InputError for a free parameter on which nothing depends."""
     used = model.used_names() | set(elsewhere)
     for p in model.parameters:
         if p.name not in used and not p.fixed:
@@ -129,7 +130,7 @@ def _check_use(root: Section, model: ChannelModel, elsewhere: Collection[str]) -
 
 
 def _unit_cautions(root: Section, model: ChannelModel, scope: Scope) -> tuple[Caution, ...]:
-    """Units that look wrong. Raises InputError where they contradict each other."""
+    """Return units that look wrong. Raises InputError where they contradict each other."""
     rows = dict(root.rows("parameters", {}))
     stated: list[Parameter | Tie] = [p for p in model.parameters if p.name in rows]
     stated += model.ties

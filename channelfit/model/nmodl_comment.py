@@ -70,7 +70,7 @@ class Row:
 
 @dataclass
 class Metadata:
-    """What the comment says; rows, numbers and the cell's values by the names of the file.
+    """The comment's contents; rows, numbers and the cell's values by the names of the file.
 
     Attributes:
         rows: the parameters.
@@ -87,12 +87,14 @@ class Metadata:
 
 
 def is_metadata(line: str) -> bool:
-    """Whether a comment that begins with this line is one of these."""
+    """Return whether a comment that begins with this line is one of these."""
     return _HEADER.fullmatch(line.strip()) is not None
 
 
 def written(metadata: Metadata) -> list[str]:
-    """The lines of the comment; what has no such form, as a name of 100 letters, is left out."""
+    """Return the lines of the comment; what has no such form,
+    as a name of 100 letters, is left out.
+    """
     lines = []
     for own, row in metadata.rows.items():
         unit = f" {row.unit}" if row.unit else ""
@@ -113,7 +115,7 @@ def written(metadata: Metadata) -> list[str]:
 
 
 def _text(value: float) -> str:
-    """The shortest text that is read as the same number."""
+    """Return the shortest text that is read as the same number."""
     return repr(float(value)).removesuffix(".0")
 
 
@@ -126,7 +128,7 @@ def _is_readable(line: str) -> bool:
 
 
 def read_metadata(lines: Sequence[str], first: int) -> Metadata:
-    """What a comment says.
+    """Return the contents of a comment.
 
     Arguments:
         lines: of the comment, from its header on.

@@ -21,12 +21,12 @@ LARGEST = 1e150
 
 
 def is_tie(row: object) -> bool:
-    """Whether a row says that its parameter follows from others."""
+    """Return whether a row says that its parameter follows from others."""
     return isinstance(row, Mapping) and row.get("tie") is not None
 
 
 def read_parameter(root: Section, membrane: Membrane, name: str, row: object) -> Parameter:
-    """A parameter of its own, in base units. Raises InputError."""
+    """Return a parameter of its own, in base units. Raises InputError."""
     key = f"parameters.{name}"
     check_word(root, name, key)
     section = Section(row, root.file, root.path(key))
@@ -53,7 +53,7 @@ def _read_per_cell(
     shared: Mapping[str, object],
     by_cell: Mapping[str, Mapping[str, object]],
 ) -> Parameter:
-    """A parameter of which every cell has a value of its own.
+    """Return a parameter of which every cell has a value of its own.
 
     Arguments:
         section: its whole row.
@@ -61,7 +61,7 @@ def _read_per_cell(
     """
 
     def of(cell: str) -> Section:
-        """The row of the parameter with the values that hold for a cell."""
+        """Return the row of the parameter with the values that hold for a cell."""
         own = {k: given.get(cell, given.get(OTHERS)) for k, given in by_cell.items()}
         told = {k: value for k, value in own.items() if value is not None}
         row = Section({**shared, **told}, section.file, section.key)
@@ -87,7 +87,7 @@ def _read_per_cell(
 
 
 def _read_one(section: Section, membrane: Membrane, name: str) -> Parameter:
-    """A parameter of which one range and one value are given, from its announced section."""
+    """Return a parameter of which one range and one value are given, from its announced section."""
     section.take("per")
     section.take("tie")
     own = _input(section)
@@ -109,7 +109,7 @@ def _read_one(section: Section, membrane: Membrane, name: str) -> Parameter:
 
 
 def _input(section: Section) -> str:
-    """NEURON's name of what the cell around the channel decides; empty where there is none."""
+    """Return NEURON's name of a quantity that the cell decides; empty where there is none."""
     own = section.text("input") if section.take("input") is not None else ""
     if own and ion_variable(own) is None:
         raise section.error(
@@ -121,7 +121,9 @@ def _input(section: Section) -> str:
 
 
 def read_tie(root: Section, scope: Scope, membrane: Membrane, name: str, row: object) -> Tie:
-    """A parameter that follows from others; its expression becomes a definition of the scope."""
+    """Return a parameter that follows from others;
+    its expression becomes a definition of the scope.
+    """
     key = f"parameters.{name}"
     section = Section(row, root.file, root.path(key))
     section.expect(KEYS["parameter"])
@@ -142,7 +144,7 @@ def read_tie(root: Section, scope: Scope, membrane: Membrane, name: str, row: ob
 
 
 def plain_number(section: Section, value: object, key: str) -> float:
-    """A finite number without a unit. Raises InputError with its place."""
+    """Return a finite number without a unit. Raises InputError with its place."""
     try:
         return parse_quantity(value, "none")
     except InputError as error:
@@ -150,7 +152,7 @@ def plain_number(section: Section, value: object, key: str) -> float:
 
 
 def _unit(section: Section, membrane: Membrane) -> tuple[float, str]:
-    """The factor from the parameter's unit to the base unit, and the name of the latter."""
+    """Return the factor from the parameter's unit to the base unit, and the name of the latter."""
     try:
         factor, unit = unit_factor(section.text("unit"), membrane=membrane)
     except InputError as error:
@@ -168,14 +170,18 @@ def _range(section: Section, factor: float) -> tuple[float, float]:
 
 
 def _in_base_unit(section: Section, factor: float, number: float, key: str) -> float:
-    """A number in the base unit. Raises InputError for one that no arithmetic has room for."""
+    """Return a number in the base unit. Raises InputError for
+    one that no arithmetic has room for.
+    """
     if abs(factor * number) > LARGEST:
         raise section.error(f"{number:g} is beyond {LARGEST:g} in the base unit", key)
     return factor * number
 
 
 def _prior(section: Section, parameter: Parameter, factor: float) -> Prior | None:
-    """``{normal: [mean, sd]}`` or ``{lognormal: [median, factor]}``, in the parameter's unit."""
+    """Read ``{normal: [mean, sd]}`` or ``{lognormal: [median, factor]}``,
+    in the parameter's unit.
+    """
     if section.take("prior") is None:
         return None
     if parameter.fixed:
@@ -204,7 +210,7 @@ def _prior(section: Section, parameter: Parameter, factor: float) -> Prior | Non
 
 
 def _check_parameter(section: Section, parameter: Parameter) -> None:
-    """Raises InputError for an empty range, one that a log scale excludes, or a value outside."""
+    """Raise InputError for an empty range, one that a log scale excludes, or a value outside."""
     lower, upper, value = parameter.lower, parameter.upper, parameter.value
     if parameter.fixed:
         return

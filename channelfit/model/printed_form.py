@@ -26,7 +26,8 @@ _PRINTED = re.compile(rf"{_SPACE}model\s*[:=]{_SPACE}\{{")
 
 
 def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The model file as plain data; the printed ``model: { ... };`` is turned into YAML first.
+    """Return the model file as plain data; the printed ``model: {
+    ... };`` is turned into YAML first.
 
     Raises:
         InputError: the file cannot be read, or is neither; with the line.
@@ -41,14 +42,15 @@ def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def is_printed_form(document: Mapping[str, Any]) -> bool:
-    """Whether a document is in the compact form of 2012."""
+    """Return whether a document is in the compact form of 2012."""
     return isinstance(document.get("model"), Mapping)
 
 
 def modern_form(
     document: Mapping[str, Any], file: str | os.PathLike[str] | None
 ) -> Mapping[str, Any]:
-    """A document by the keys of a model file; one that has them already is returned as it is.
+    """Return a document by the keys of a model file;
+    one that has them already is returned as it is.
 
     Raises:
         InputError: a compact form that contradicts itself, with file and key.
@@ -84,7 +86,7 @@ def modern_form(
 
 
 def _parameters(root: Section) -> dict[str, Any]:
-    """The parameters by name; the last is the conductance."""
+    """Return the parameters by name; the last is the conductance."""
     rows = [
         Section(row, root.file, root.path(f"params[{i}]"))
         for i, row in enumerate(root.items("params"), 1)
@@ -101,7 +103,7 @@ def _parameters(root: Section) -> dict[str, Any]:
 
 
 def _rates(root: Section) -> dict[str, str]:
-    """The rates' expressions by ``k12``."""
+    """Return the rates' expressions by ``k12``."""
     rates: dict[str, str] = {}
     for i, line in enumerate(root.items("rates"), 1):
         named = NAMED_RATE.fullmatch(line) if isinstance(line, str) else None
@@ -120,7 +122,7 @@ def _check_count(root: Section, key: str, count: int) -> None:
 
 
 def _as_yaml(text: str) -> str:
-    """``name = "a12"; ( ... )`` with // comments, as printed, turned into YAML flow style."""
+    """Turn ``name = "a12"; ( ... )`` with // comments, as printed, into YAML flow style."""
     parts = re.split(r'("[^"\n]*")', re.sub(r"//[^\n]*", "", text))
     swap = str.maketrans({"=": ":", ";": ",", "(": "[", ")": "]"})
     parts[::2] = [re.sub(r":(?=\S)", ": ", part.translate(swap)) for part in parts[::2]]

@@ -44,7 +44,7 @@ class Cycle:
 def balanced_rates(
     rates: Mapping[Way, sympy.Expr], wanted: Sequence[Way], refuse: Callable[[Way, str], Exception]
 ) -> tuple[dict[Way, sympy.Expr], list[Cycle]]:
-    """The rates that follow from the others, so that every cycle balances.
+    """Return the rates that follow from the others, so that every cycle balances.
 
     Arguments:
         rates: of all transitions; those that are wanted are symbols.
@@ -80,7 +80,7 @@ def balanced_rates(
 
 
 def _both_ways(rates: Iterable[Way]) -> dict[str, list[str]]:
-    """The neighbors of each state to which transitions lead both there and back."""
+    """Return the neighbors of each state to which transitions lead both there and back."""
     known, neighbors = set(rates), dict[str, list[str]]()
     for a, b in rates:
         if (b, a) in known:
@@ -89,7 +89,9 @@ def _both_ways(rates: Iterable[Way]) -> dict[str, list[str]]:
 
 
 def _tree(neighbors: Mapping[str, list[str]], root: str) -> dict[str, str]:
-    """Every state that can be reached from a root, and the state before it on a shortest way."""
+    """Return every state that can be reached from a root,
+    and the state before it on a shortest way.
+    """
     parents, queue = {root: root}, deque([root])
     while queue:
         here = queue.popleft()
@@ -101,7 +103,7 @@ def _tree(neighbors: Mapping[str, list[str]], root: str) -> dict[str, str]:
 
 
 def _path(neighbors: Mapping[str, list[str]], start: str, end: str) -> list[str]:
-    """The states on a shortest way; empty where there is none."""
+    """Return the states on a shortest way; empty where there is none."""
     parents = _tree(neighbors, start)
     if end not in parents:
         return []
@@ -112,7 +114,7 @@ def _path(neighbors: Mapping[str, list[str]], start: str, end: str) -> list[str]
 
 
 def _connected_cycles(neighbors: Mapping[str, list[str]], way: Way) -> list[Cycle]:
-    """A basis of the cycles that are connected with those through a transition.
+    """Return a basis of the cycles that are connected with those through a transition.
 
     Each transition outside a spanning tree closes one cycle. Those cycles that share transitions,
     directly or through others, belong to one two-connected part of the graph, and only they can
@@ -138,7 +140,7 @@ def _edges(states: Sequence[str]) -> list[Way]:
 
 
 def _closed(parents: Mapping[str, str], a: str, b: str) -> list[str]:
-    """The cycle that a transition between a and b closes in a tree."""
+    """Return the cycle that a transition between a and b closes in a tree."""
     ways = []
     for state in (a, b):
         way = [state]
@@ -151,7 +153,7 @@ def _closed(parents: Mapping[str, str], a: str, b: str) -> list[str]:
 
 
 def _why_undecided(rates: Iterable[Way], paths: Mapping[Way, list[str]]) -> str:
-    """Why no cycle decides the first of the rates that are still wanted, in words."""
+    """Return why no cycle decides the first of the rates that are still wanted, in words."""
     way = next(iter(paths))
     others = [other for other in paths if other != way]
     everywhere = _both_ways([w for w in rates if w not in (way, way[::-1])])

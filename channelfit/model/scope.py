@@ -43,7 +43,7 @@ RESERVED = {
 
 
 def checked_name(root: Section, name: str, what: str) -> str:
-    """A name that can stand in titles, file names and generated code. Raises InputError."""
+    """Return a name that can stand in titles, file names and generated code. Raises InputError."""
     if not _TITLE.fullmatch(name):
         raise root.error(
             f"{shown(name)} cannot be {what}; use up to 80 letters, digits, spaces "
@@ -54,7 +54,9 @@ def checked_name(root: Section, name: str, what: str) -> str:
 
 
 def check_cell(section: Section, name: str, key: str | None = None) -> str:
-    """The name of a cell, which stands in brackets behind a parameter's. Raises InputError."""
+    """Return the name of a cell, which stands in brackets behind a parameter's.
+    Raises InputError.
+    """
     if not _CELL.fullmatch(name) or name == "others":
         why = "stands for all cells not named" if name == "others" else "cannot name a cell"
         raise section.error(
@@ -64,7 +66,7 @@ def check_cell(section: Section, name: str, key: str | None = None) -> str:
 
 
 def check_word(root: Section, name: str, key: str) -> None:
-    """Raises InputError for a name that no expression, and no generated code, could use."""
+    """Raise InputError for a name that no expression, and no generated code, could use."""
     if not _NAME.fullmatch(name) or name in RESERVED:
         why = "is a reserved word" if name in RESERVED else "cannot be a name"
         raise root.error(
@@ -112,7 +114,7 @@ class Scope:
     def parse(
         self, section: Section, key: str, text: object, unmentioned: Collection[str] = ()
     ) -> sympy.Expr:
-        """The expression of a text, with removable singularities made exact.
+        """Return the expression of a text, with removable singularities made exact.
 
         Arguments:
             section, key: where the text stands.
@@ -144,7 +146,7 @@ class Scope:
 
 
 def _check_comparisons(expression: sympy.Expr, text: str) -> None:
-    """Raises ExpressionError for a comparison that turns out to be of no real numbers.
+    """Raise ExpressionError for a comparison that turns out to be of no real numbers.
 
     That log(-(exp(v) - 1)/v) is one of them is seen only once the quotient is written by exprel.
     """

@@ -38,7 +38,7 @@ _UNEVALUATED = (
 
 
 def remove_singularities(expression: sympy.Expr) -> sympy.Expr:
-    """The same function, with x/(exp(x) - 1) and its relatives written by exprel.
+    """Return the same function, with x/(exp(x) - 1) and its relatives written by exprel.
 
     Rewritten is every product of ``f**m`` and ``D**n`` (whole m and n of opposite sign) with
     ``D = c*(exp(u) - 1)``, in any of the forms ``c*exp(u) - c``, ``1 - exp(u)``,
@@ -50,7 +50,8 @@ def remove_singularities(expression: sympy.Expr) -> sympy.Expr:
 
 
 def _rewritten(node: sympy.Basic, done: dict[sympy.Basic, sympy.Basic]) -> Any:
-    """A part of an expression without its singularities: a number for a number, else a condition.
+    """Return a part of an expression without its singularities: a number for a number,
+    else a condition.
 
     Arguments:
         done: parts that were rewritten already, and what became of them.
@@ -66,7 +67,7 @@ def _rewritten(node: sympy.Basic, done: dict[sympy.Basic, sympy.Basic]) -> Any:
 
 
 def _rebuilt(node: sympy.Basic, args: list[Any]) -> Any:
-    """A part of an expression with other arguments, as unevaluated as it was."""
+    """Return a part of an expression with other arguments, as unevaluated as it was."""
     if isinstance(node, _UNEVALUATED):
         return node.func(*args, evaluate=False)
     if isinstance(node, sympy.Mul):
@@ -77,7 +78,7 @@ def _rebuilt(node: sympy.Basic, args: list[Any]) -> Any:
 
 
 def _without_quotients(node: sympy.Mul) -> sympy.Expr:
-    """A product in which no factor r*u is left beside an exp(u) - 1 on the other side."""
+    """Return a product in which no factor r*u is left beside an exp(u) - 1 on the other side."""
     factors = [_base_and_exponent(factor) for factor in node.args]
     changed = False
     for i, (base, exponent) in enumerate(factors):
@@ -104,14 +105,14 @@ def _without_quotients(node: sympy.Mul) -> sympy.Expr:
 
 
 def _base_and_exponent(factor: sympy.Expr) -> tuple[sympy.Expr, int]:
-    """A factor as a power with a whole exponent; anything else is its own base."""
+    """Return a factor as a power with a whole exponent; anything else is its own base."""
     if isinstance(factor, sympy.Pow) and factor.exp.is_Integer:
         return factor.base, int(factor.exp)
     return factor, 1
 
 
 def _exponential_difference(base: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr, bool] | None:
-    """c and u where an expression is c*(exp(u) - 1), else None.
+    """Return c and u where an expression is c*(exp(u) - 1), else None.
 
     Returns:
         (c, u, recovered), the last whether u was found through a logarithm, and so is rounded.
@@ -134,7 +135,7 @@ def _exponential_difference(base: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr, b
 
 
 def _coefficient_and_exponent(term: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
-    """c and u of a term c*exp(u); u is 0 where it holds no exponential."""
+    """Return c and u of a term c*exp(u); u is 0 where it holds no exponential."""
     factors = sympy.Mul.make_args(term)
     exponents = [factor.exp for factor in factors if isinstance(factor, sympy.exp)]
     others = [factor for factor in factors if not isinstance(factor, sympy.exp)]
@@ -142,7 +143,7 @@ def _coefficient_and_exponent(term: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]
 
 
 def _ratio(factor: sympy.Expr, u: sympy.Expr) -> sympy.Expr | None:
-    """r, free of v, where a factor is r*u, else None.
+    """Return r, free of v, where a factor is r*u, else None.
 
     Both must be linear in one symbol and vanish at the same value of it.
     """
@@ -158,7 +159,9 @@ def _ratio(factor: sympy.Expr, u: sympy.Expr) -> sympy.Expr | None:
 
 
 def _equal(left: sympy.Expr, right: sympy.Expr) -> bool:
-    """Whether two expressions are visibly equal, up to rounding, when they are multiplied out."""
+    """Return whether two expressions are visibly equal, up to rounding,
+    when they are multiplied out.
+    """
     if left == right:
         return True
     if _expanded_terms(left) > _MOST_TERMS or _expanded_terms(right) > _MOST_TERMS:
@@ -169,7 +172,7 @@ def _equal(left: sympy.Expr, right: sympy.Expr) -> bool:
 
 
 def _expanded_terms(node: sympy.Expr) -> int:
-    """How many terms an expression would have if it were multiplied out."""
+    """Return how many terms an expression would have if it were multiplied out."""
     if isinstance(node, sympy.Add):
         return sum(map(_expanded_terms, node.args))
     if isinstance(node, sympy.Mul):

@@ -23,7 +23,9 @@ LARGEST_INTEGER = 2**31
 
 
 def symbol(name: str) -> sympy.Symbol:
-    """The symbol that stands for a parameter, a definition or the voltage in every expression."""
+    """Return the symbol that stands for a parameter,
+    a definition or the voltage in every expression.
+    """
     return sympy.Symbol(name, real=True)
 
 
@@ -43,7 +45,9 @@ class exprel(sympy.Function):  # type: ignore[misc]
         return sympy.Integer(1) if is_zero(x) else None
 
     def fdiff(self, argindex: int = 1) -> sympy.Expr:
-        """The derivative, a function of its own because (exp(x) - exprel(x))/x is 0/0 at 0."""
+        """Return the derivative, a function of its own because
+        (exp(x) - exprel(x))/x is 0/0 at 0.
+        """
         return exprel_slope(self.args[0])
 
     def _eval_evalf(self, prec: int) -> sympy.Expr | None:
@@ -62,7 +66,7 @@ class exprel_slope(sympy.Function):  # type: ignore[misc]
         return sympy.Rational(1, 2) if is_zero(x) else None
 
     def fdiff(self, argindex: int = 1) -> sympy.Expr:
-        """(exp(x) - 2 exprel_slope(x))/x; exact at 0 itself, loses digits within 1e-3 of it."""
+        """Return (exp(x) - 2 exprel_slope(x))/x; exact at 0, loses digits within 1e-3 of it."""
         x = self.args[0]
         away = (sympy.exp(x) - 2 * self) / x
         return sympy.Piecewise((sympy.Rational(1, 3), sympy.Eq(x, 0)), (away, True))
@@ -75,7 +79,7 @@ class exprel_slope(sympy.Function):  # type: ignore[misc]
 
 
 def _evaluated(x: sympy.Expr, prec: int, function: Callable[[Any, Any], Any]) -> sympy.Expr | None:
-    """A function's value at an argument, in so many bits; None where it is not a number."""
+    """Return a function's value at an argument, in so many bits; None where it is not a number."""
     value = x._evalf(prec + 10)
     if not value.is_Float and not value.is_Integer:
         return None
@@ -85,7 +89,7 @@ def _evaluated(x: sympy.Expr, prec: int, function: Callable[[Any, Any], Any]) ->
 
 
 def as_float(value: Any) -> float:
-    """A number as a float; infinite where it is too large for one, or no real number."""
+    """Return a number as a float; infinite where it is too large for one, or no real number."""
     try:
         return float(value)
     except (OverflowError, TypeError):
@@ -93,14 +97,14 @@ def as_float(value: Any) -> float:
 
 
 def as_expression(value: int | float | sympy.Expr) -> sympy.Expr:
-    """A number as SymPy's, in double precision; an expression as it is."""
+    """Return a number as SymPy's, in double precision; an expression as it is."""
     if isinstance(value, int):
         return sympy.Integer(value)
     return sympy.Float(float(value), precision=53) if isinstance(value, float) else value
 
 
 def is_zero(value: sympy.Expr) -> bool:
-    """Whether an expression is the number 0, and not merely equal to it.
+    """Return whether an expression is the number 0, and not merely equal to it.
 
     SymPy's own property of this name starts a search on an expression, which may not end.
     """
@@ -108,7 +112,8 @@ def is_zero(value: sympy.Expr) -> bool:
 
 
 def may_be_real(value: sympy.Expr) -> bool:
-    """Whether an expression is not known to be no real number, as the logarithm of -exp(v) is.
+    """Return whether an expression is not known to be no real number,
+    as the logarithm of -exp(v) is.
 
     SymPy raises an error where it builds a comparison, a minimum or a maximum of these anew.
     """
@@ -116,7 +121,7 @@ def may_be_real(value: sympy.Expr) -> bool:
 
 
 def exponential(x: sympy.Expr) -> sympy.Expr:
-    """exp(x) as it is written.
+    """Return exp(x) as it is written.
 
     Evaluated, exp(v/18 + 2.25) would become 9.49*exp(v/18), and where exp(u) = 1 would be lost.
     """
@@ -124,7 +129,7 @@ def exponential(x: sympy.Expr) -> sympy.Expr:
 
 
 def product(*terms: sympy.Expr) -> sympy.Expr:
-    """The product, in which exponentials and a number times a sum stay as they are."""
+    """Return the product, in which exponentials and a number times a sum stay as they are."""
     factors = [factor for term in terms for factor in sympy.Mul.make_args(term)]
     kept = [factor for factor in factors if isinstance(factor, sympy.exp)]
     numbers = [factor for factor in factors if factor.is_Number]
@@ -137,12 +142,12 @@ def product(*terms: sympy.Expr) -> sympy.Expr:
 
 
 def quotient(over: Iterable[sympy.Expr], under: Iterable[sympy.Expr]) -> sympy.Expr:
-    """One product divided by another, neither multiplied out."""
+    """Return one product divided by another, neither multiplied out."""
     return product(*over, *(power(term, sympy.Integer(-1)) for term in under))
 
 
 def sum_of(*terms: sympy.Expr) -> sympy.Expr:
-    """The sum, in which terms that hold an exponential stay as they are."""
+    """Return the sum, in which terms that hold an exponential stay as they are."""
     flat = [part for term in terms for part in sympy.Add.make_args(term)]
     kept = [part for part in flat if _has_exponential(part)]
     rest = sympy.Add(*(part for part in flat if not _has_exponential(part)))
@@ -154,7 +159,7 @@ def _has_exponential(term: sympy.Expr) -> bool:
 
 
 def power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
-    """The power; exp(u)**n becomes exp(n*u)."""
+    """Return the power; exp(u)**n becomes exp(n*u)."""
     if isinstance(base, sympy.exp):
         return exponential(product(exponent, base.exp))
     if isinstance(base, sympy.Mul) and exponent.is_Integer:
@@ -163,7 +168,7 @@ def power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
 
 
 def with_plain_numbers(value: sympy.Expr) -> sympy.Expr:
-    """The same expression with 3*sqrt(2)*x as 4.24*x, and without large whole numbers.
+    """Return the same expression with 3*sqrt(2)*x as 4.24*x, and without large whole numbers.
 
     Otherwise ((1000*v)**1000)**1000 would carry 1000**1000000 along, digit by digit.
     """
@@ -182,7 +187,8 @@ def with_plain_numbers(value: sympy.Expr) -> sympy.Expr:
 
 
 def in_plain_numbers(expression: sympy.Expr) -> sympy.Expr:
-    """The same expression without large whole numbers and fractions, however deep they stand.
+    """Return the same expression without large whole numbers and fractions,
+    however deep they stand.
 
     SymPy makes them where it raises the values of a conditional to a power, for instance.
     """
@@ -195,7 +201,8 @@ def in_plain_numbers(expression: sympy.Expr) -> sympy.Expr:
 
 
 def parts_of(expression: sympy.Basic) -> list[sympy.Basic]:
-    """Every part of an expression once, each after its arguments, the expression itself last.
+    """Return every part of an expression once, each after its arguments,
+    the expression itself last.
 
     A part that occurs many times is walked into once only, and the depth is not bounded by Python's
     stack.
@@ -213,7 +220,7 @@ def parts_of(expression: sympy.Basic) -> list[sympy.Basic]:
 
 
 def linear_in(node: sympy.Expr, name: sympy.Symbol) -> tuple[sympy.Expr, sympy.Expr] | None:
-    """The slope and the intercept of an expression that is visibly linear in a symbol.
+    """Return the slope and the intercept of an expression that is visibly linear in a symbol.
 
     Returns:
         (slope, intercept), each free of the symbol; None where it is not linear, or not visibly so.
@@ -239,7 +246,7 @@ def linear_in(node: sympy.Expr, name: sympy.Symbol) -> tuple[sympy.Expr, sympy.E
 
 
 def moving(definitions: Iterable[tuple[str, sympy.Expr]]) -> set[str]:
-    """The names that change with the voltage: v, and the definitions that depend on it.
+    """Return the names that change with the voltage: v, and the definitions that depend on it.
 
     Arguments:
         definitions: names and expressions, each after those that it uses.

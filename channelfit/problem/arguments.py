@@ -18,7 +18,7 @@ TIME_SLACK = 0.1
 
 
 def quantities(given: Any, name: str, dimension: str) -> list[float]:
-    """One or more quantities in base units. Raises InputError with the argument's name."""
+    """Return one or more quantities in base units. Raises InputError with the argument's name."""
     values = plain(given, name)
     values = values if isinstance(values, list) else [values]
     try:
@@ -31,7 +31,7 @@ def quantities(given: Any, name: str, dimension: str) -> list[float]:
 
 
 def durations(given: Any, name: str) -> list[float]:
-    """One or more times of 0 ms or more. Raises InputError with the argument's name."""
+    """Return one or more times of 0 ms or more. Raises InputError with the argument's name."""
     found = quantities(given, name, "time")
     if min(found) < 0:
         raise InputError(f"a duration of 0 or more was expected, not {min(found):g} ms", None, name)
@@ -39,7 +39,7 @@ def durations(given: Any, name: str) -> list[float]:
 
 
 def check_lengths(given: Mapping[str, Sequence[float]]) -> None:
-    """Raises InputError for lists of different lengths, by the names of the arguments."""
+    """Raise InputError for lists of different lengths, by the names of the arguments."""
     counts = {key: len(values) for key, values in given.items() if len(values) > 1}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{key} has {count} values" for key, count in counts.items())
@@ -47,7 +47,8 @@ def check_lengths(given: Mapping[str, Sequence[float]]) -> None:
 
 
 def numbers(values: Any, name: str) -> np.ndarray:
-    """A new array of floats from lists, arrays, or columns of pandas; what is missing is NaN.
+    """Return a new array of floats from lists, arrays, or columns of pandas;
+    what is missing is NaN.
 
     The columns of a pandas frame are sweeps, and become the rows of the array.
 
@@ -76,7 +77,7 @@ class CountedSamples(Table):
 
 
 def even_step(times_ms: np.ndarray) -> float:
-    """The interval of evenly spaced times (n,), ms, free of rounding. Raises InputError."""
+    """Return the interval of evenly spaced times (n,), ms, free of rounding. Raises InputError."""
     intervals = len(times_ms) - 1
     step = float(times_ms[-1]) / intervals
     stray = np.abs(times_ms - step * np.arange(intervals + 1))

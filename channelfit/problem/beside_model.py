@@ -37,7 +37,7 @@ _CHARGED = 10.0
 
 
 def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[Caution, ...]:
-    """Cautions about recordings beside the model that is to be fitted to them.
+    """Return cautions about recordings beside the model that is to be fitted to them.
 
     Arguments:
         problem: the model and the experiments.
@@ -99,7 +99,7 @@ class _Judged:
 
 
 def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _Judged | None:
-    """A recording beside what a model can carry; None where the ranges leave that open."""
+    """Return a recording beside what a model can carry; None where the ranges leave that open."""
     offset = span(clamp.offset, model) if clamp is not None else (0.0, 0.0)
     margin = _NEAR_REVERSAL + max(map(abs, offset or (0.0,)))
     own, beside = carried(model, seen.command_mV, margin), leaks(model, clamp)
@@ -115,7 +115,9 @@ def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _Judged | N
 
 
 def _charging(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> np.ndarray:
-    """The samples after steps in which a membrane is charged by a current that nothing cancels."""
+    """Return the samples after steps in which a membrane is
+    charged by a current that nothing cancels.
+    """
     none = np.zeros(seen.known.shape, dtype=bool)
     if clamp is None:
         return none
@@ -131,7 +133,7 @@ def _charging(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> np.ndarra
 
 
 def _too_sharp(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> Iterator[Caution]:
-    """A caution where a delay is fitted to steps of the current that no sample resolves.
+    """Yield a caution where a delay is fitted to steps of the current that no sample resolves.
 
     What jumps between two samples makes the cost jump where a delay carries it across one of them:
     the search finds a minimum as narrow as that, and a delay that looks very certain.
@@ -158,7 +160,9 @@ def _is_free(expression: sympy.Expr, model: ChannelModel) -> bool:
 
 
 def _smoothing_ms(model: ChannelModel, clamp: Clamp) -> float:
-    """The longest time, ms, in which a step of the command can appear in the recorded current."""
+    """Return the longest time, ms, in which a step of the command
+    can appear in the recorded current.
+    """
     lag, resistance, capacitance, cancelled = (
         span(e, model) or (0.0, 0.0)
         for e in (
@@ -174,7 +178,7 @@ def _smoothing_ms(model: ChannelModel, clamp: Clamp) -> float:
 
 
 def _at_steps(seen: Seen, model: ChannelModel, clamp: Clamp) -> np.ndarray:
-    """The samples between a step and the latest time at which a delay can bring it."""
+    """Return the samples between a step and the latest time at which a delay can bring it."""
     delay = span(clamp.delay, model) or (0.0, 0.0)
     h = seen.protocol.sampling_ms
     found = np.zeros(seen.known.shape, dtype=bool)
@@ -185,7 +189,7 @@ def _at_steps(seen: Seen, model: ChannelModel, clamp: Clamp) -> np.ndarray:
 
 
 def _inverted(judged: _Judged) -> Iterator[Caution]:
-    """A caution where most current flows against the driving force, whatever leaks."""
+    """Yield a caution where most current flows against the driving force, whatever leaks."""
     both = judged.against + judged.flipped
     if judged.against < _LEAST_AGAINST or judged.against < _AGAINST * both:
         return
@@ -206,7 +210,7 @@ def _inverted(judged: _Judged) -> Iterator[Caution]:
 
 
 def _size(judged: _Judged) -> Iterator[Caution]:
-    """A caution where currents are too large for the conductance, or far too small."""
+    """Yield a caution where currents are too large for the conductance, or far too small."""
     seen = judged.seen
     most, usable = _reach(judged)
     if not usable.any():
@@ -233,7 +237,8 @@ def _size(judged: _Judged) -> Iterator[Caution]:
 
 
 def _reach(judged: _Judged) -> tuple[np.ndarray, np.ndarray]:
-    """The largest current that the channels can carry at each sample, pA, and where it is large.
+    """Return the largest current that the channels can carry at each sample, pA,
+    and where it is large.
 
     Near the reversal potential it is small, and says nothing.
     """
@@ -244,7 +249,7 @@ def _reach(judged: _Judged) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _excess(judged: _Judged, usable: np.ndarray) -> np.ndarray:
-    """The samples that no channel and no leak within the ranges could carry."""
+    """Return the samples that no channel and no leak within the ranges could carry."""
     seen = judged.seen
     low, high = judged.carried.at(seen.command_mV)
     low, high = np.minimum(low, -high), np.maximum(high, -low)  # the sign is judged elsewhere
@@ -256,7 +261,7 @@ def _excess(judged: _Judged, usable: np.ndarray) -> np.ndarray:
 
 
 def _needs(judged: _Judged, index: tuple[int, int], peak: float) -> str:
-    """What the current at a sample needs of the channels, in words.
+    """Return in words the conductance or current that a sample requires of the channels.
 
     Arguments:
         peak: the share of what all channels can carry at most.
@@ -279,7 +284,9 @@ def _needs(judged: _Judged, index: tuple[int, int], peak: float) -> str:
 
 
 def _too_quiet(seen: Seen) -> bool:
-    """Whether the noise at rest is less than that of a membrane, but not 0 as in a simulation."""
+    """Return whether the noise at rest is less than that of a membrane,
+    but not 0 as in a simulation.
+    """
     pairs = seen.resting[:, 1:] & seen.resting[:, :-1]
     steps = np.diff(np.where(seen.known, seen.current_pA, 0.0), axis=1)[pairs]
     noise = 1.4826 * float(np.median(np.abs(steps))) / math.sqrt(2) if steps.size > 19 else 0.0

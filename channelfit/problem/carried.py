@@ -35,7 +35,8 @@ Span = tuple[float, float]
 
 
 def span(expression: sympy.Expr, model: ChannelModel) -> Span | None:
-    """The least and the largest value that the parameters' ranges allow; None if there is none.
+    """Return the least and the largest value that the parameters' ranges allow;
+    None if there is none.
 
     They are looked for at the corners of the ranges, since in practice a conductance or a reversal
     potential rises or falls with each parameter.
@@ -47,7 +48,9 @@ def span(expression: sympy.Expr, model: ChannelModel) -> Span | None:
 def _at_corners(
     expression: sympy.Expr, model: ChannelModel, v_mV: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """The least and the largest value (n_voltages,) at the corners of the parameters' ranges."""
+    """Return the least and the largest value (n_voltages,) at the
+    corners of the parameters' ranges.
+    """
     names = {s.name for s in expression.free_symbols}
     for name in sorted(names):
         names |= model.names_behind(name)
@@ -71,7 +74,8 @@ def _at_corners(
 
 @dataclass(frozen=True)
 class Carried:
-    """What the channels of a model can carry, all of them open, from the least to the largest.
+    """The currents that the channels of a model can carry, all open,
+    from the least to the largest.
 
     Attributes:
         v_mV: (n_voltages,) in rising order.
@@ -90,7 +94,7 @@ class Carried:
     reversal_mV: Span | None
 
     def at(self, command_mV: np.ndarray, around_mV: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """The lowest and the highest current, pA, at a command, or within some mV of it."""
+        """Return the lowest and the highest current, pA, at a command, or within some mV of it."""
         low, high = self.low_pA, self.high_pA
         if around_mV > 0:
             reach = math.ceil(around_mV / (self.v_mV[1] - self.v_mV[0]))
@@ -99,14 +103,14 @@ class Carried:
 
 
 def _widest(values: np.ndarray, reach: int) -> np.ndarray:
-    """The largest of each value and of so many on either side."""
+    """Return the largest of each value and of so many on either side."""
     padded = np.pad(values, reach, constant_values=-np.inf)
     found: np.ndarray = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
     return found
 
 
 def carried(model: ChannelModel, command_mV: np.ndarray, margin_mV: float) -> Carried | None:
-    """What the channels of a model can carry under a command; None where that is not known.
+    """Return the currents that a model's channels can carry under a command; None if unknown.
 
     Arguments:
         margin_mV: by how much the voltages go beyond those of the command.
@@ -129,14 +133,16 @@ def carried(model: ChannelModel, command_mV: np.ndarray, margin_mV: float) -> Ca
 
 
 def _all_open(term: Term, model: ChannelModel) -> float:
-    """The open probability of a term at most."""
+    """Return the open probability of a term at most."""
     return math.prod(
         max(model.chains[k].conductances) ** model.chains[k].power for k in term.chains
     )
 
 
 def _ohmic(gated: Sequence[Term], model: ChannelModel) -> tuple[Span | None, Span | None]:
-    """The conductance, nS, and the reversal potential, mV, of one ohmic current; else None."""
+    """Return the conductance, nS, and the reversal potential, mV,
+    of one ohmic current; else None.
+    """
     if len(gated) > 1 or not gated[0].ohmic or gated[0].reversal is None:
         return None, None
     sizes, opened = span(gated[0].size, model), _all_open(gated[0], model)
@@ -153,13 +159,13 @@ class LeakRange:
     reversal_mV: Span
 
     def largest_pA(self, command_mV: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The lowest and the highest current, pA, at a command."""
+        """Return the lowest and the highest current, pA, at a command."""
         currents = [g * (command_mV - e) for g in self.conductance_nS for e in self.reversal_mV]
         return np.min(currents, axis=0), np.max(currents, axis=0)
 
 
 def leaks(model: ChannelModel, clamp: Clamp | None) -> list[LeakRange] | None:
-    """The leaks of a model and of its clamp; None where their ranges are not known."""
+    """Return the leaks of a model and of its clamp; None where their ranges are not known."""
     pairs = [(t.conductance, t.reversal) for t in model.terms if not t.chains]
     if clamp is not None and not clamp.leak_conductance.is_zero:
         pairs.append((clamp.leak_conductance, clamp.leak_reversal))
@@ -181,7 +187,8 @@ def leak_pA(
     weight: np.ndarray,
     signs: np.ndarray,
 ) -> tuple[np.ndarray, float]:
-    """The leak, within its ranges, that leaves least of a current against the driving force.
+    """Return the leak, within its ranges, that leaves least of a
+    current against the driving force.
 
     Arguments:
         current_pA, command_mV: (n_sweeps, n_times).
@@ -214,7 +221,7 @@ def leak_pA(
 
 
 def _tried(conductance_nS: Span) -> np.ndarray:
-    """Conductances from the least to the largest, closer to each other toward the least."""
+    """Return conductances from the least to the largest, closer to each other toward the least."""
     low, high = conductance_nS
     return low + (high - low) * np.linspace(0.0, 1.0, _CONDUCTANCES) ** 3
 

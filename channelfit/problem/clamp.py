@@ -89,7 +89,7 @@ class Clamp:
     low_pass: LowPass | None = None
 
     def quantities(self) -> dict[str, sympy.Expr]:
-        """The expression of each quantity by its name, the filter left out."""
+        """Return the expression of each quantity by its name, the filter left out."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "low_pass"}
 
     @property
@@ -98,12 +98,12 @@ class Clamp:
         return bool(self.series_resistance.is_zero and self.offset.is_zero)
 
     def used_names(self) -> set[str]:
-        """The parameters on which a quantity depends."""
+        """Return the parameters on which a quantity depends."""
         return {s.name for e in self.quantities().values() for s in e.free_symbols}
 
 
 def words_of_clamps(document: object) -> set[str]:
-    """The words in all ``clamp:`` sections, and in ``delay:``, of a raw fit section."""
+    """Return the words in all ``clamp:`` sections, and in ``delay:``, of a raw fit section."""
     found: set[str] = set()
 
     def collect(value: object, inside: bool) -> None:
@@ -121,7 +121,7 @@ def words_of_clamps(document: object) -> set[str]:
 
 
 def left_out(document: Mapping[str, object], file: object) -> tuple[Caution, ...]:
-    """What is to be told where the channel of a fit with a clamp is simulated alone.
+    """Return the caution that the clamp of a fit is left out; none where it has no clamp.
 
     Arguments:
         document: the model, with its raw fit section under `fit`.
@@ -137,7 +137,7 @@ def left_out(document: Mapping[str, object], file: object) -> tuple[Caution, ...
 
 
 def read_clamp(section: Section, model: ChannelModel) -> Clamp:
-    """The clamp that a ``clamp:`` mapping describes.
+    """Return the clamp that a ``clamp:`` mapping describes.
 
     Arguments:
         section: the mapping, with the keys ``KEYS["clamp"]``.
@@ -174,7 +174,9 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
 
 
 def read_delay(section: Section, model: ChannelModel) -> sympy.Expr:
-    """The ``delay:`` of an experiment, as an expression of the parameters. Raises InputError."""
+    """Return the ``delay:`` of an experiment, as an expression of the parameters.
+    Raises InputError.
+    """
     return _Reader(model).quantity(section, "delay", "delay")
 
 
@@ -185,7 +187,7 @@ class _Reader:
         self.model, self.known = model, dict(model.definitions)
 
     def quantity(self, section: Section, key: str, name: str) -> sympy.Expr:
-        """The expression under a key, in the base unit; 0 where the key is not given."""
+        """Return the expression under a key, in the base unit; 0 where the key is not given."""
         raw, dimension = section.take(key, 0), section.shape(key, Constant).dimension
         try:
             number = parse_quantity(raw, dimension)
@@ -213,7 +215,7 @@ class _Reader:
     def _check(
         self, section: Section, key: str, name: str, expression: sympy.Expr, dimension: str
     ) -> None:
-        """Raises InputError for a parameter of another unit, or a range of impossible values."""
+        """Raise InputError for a parameter of another unit, or a range of impossible values."""
         if not expression.is_Symbol:
             return
         parameter = next(p for p in self.model.parameters if p.name == expression.name)
@@ -249,7 +251,9 @@ def _read_low_pass(section: Section) -> LowPass | None:
 
 
 def read_low_pass(inner: Section) -> LowPass:
-    """The filter that a mapping with ``poles`` and ``cutoff`` describes. Raises InputError."""
+    """Return the filter that a mapping with ``poles`` and ``cutoff`` describes.
+    Raises InputError.
+    """
     poles, cutoff = inner.integer("poles"), inner.quantity("cutoff")
     if cutoff <= 0:
         raise inner.error(f"a frequency above 0 was expected, not {cutoff:g} kHz", "cutoff")
@@ -257,7 +261,7 @@ def read_low_pass(inner: Section) -> LowPass:
 
 
 def _check_circuit(section: Section, found: Mapping[str, sympy.Expr]) -> None:
-    """Raises InputError for keys that would change nothing, or a current without a bound."""
+    """Raise InputError for keys that would change nothing, or a current without a bound."""
 
     def absent(name: str) -> bool:
         return bool(found.get(name, _ZERO).is_zero)
@@ -289,6 +293,8 @@ def _check_circuit(section: Section, found: Mapping[str, sympy.Expr]) -> None:
 
 
 def values_of(clamp: Clamp, model: ChannelModel, values: object) -> dict[str, float]:
-    """The quantities of a clamp at values (n_parameters,) of the model's parameters, base units."""
+    """Return the quantities of a clamp at values (n_parameters,)
+    of the model's parameters, base units.
+    """
     scope = dict(zip(model.parameter_names, values, strict=True))  # type: ignore[call-overload]
     return {name: float(evaluate(e, scope)) for name, e in clamp.quantities().items()}

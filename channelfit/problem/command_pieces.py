@@ -45,7 +45,7 @@ _FAR = 6.0
 
 @dataclass(frozen=True)
 class Grain:
-    """How exact a record is: the standard deviation of its noise, and its least step, mV."""
+    """The precision of a record: the standard deviation of its noise, and its least step, mV."""
 
     noise: float
     quantum: float
@@ -57,18 +57,18 @@ class Grain:
 
     @property
     def most(self) -> float:
-        """How far a single sample may stray from what describes it, mV."""
+        """The largest distance of a single sample from a curve that describes it, mV."""
         sensible = SENSIBLE / 2 if self.measured else 0.0
         return _FAR * self.noise + 1.05 * self.quantum + sensible + EXACT
 
     def level(self, n: int) -> float:
-        """To how many mV the mean of n samples is known."""
+        """Return the uncertainty of the mean of n samples, mV."""
         sure = max(4 * self.noise / math.sqrt(n), 0.6 * self.quantum, EXACT)
         return max(sure, SENSIBLE) if self.measured else sure
 
 
 def grain_of(rows: Sequence[np.ndarray]) -> Grain:
-    """Noise and least step of all sweeps together."""
+    """Return noise and least step of all sweeps together."""
     # fifth differences hardly see ramps and waves, and a median does not see jumps
     fifth = np.concatenate([np.diff(row, 5) for row in rows if len(row) > 12] or [np.zeros(1)])
     noise = 1.4826 * float(np.median(np.abs(fifth))) / math.sqrt(252)
@@ -83,7 +83,8 @@ def grain_of(rows: Sequence[np.ndarray]) -> Grain:
 
 
 def _quantum(small: np.ndarray, of_all: int) -> float:
-    """The least step of a converter, mV, of which small differences are multiples; 0 without one.
+    """Return the least step of a converter, mV, of which small differences are multiples;
+    0 without one.
 
     Arguments:
         small: (n,) mV, the second differences of the record that may be such multiples.
@@ -118,7 +119,7 @@ class _Piece:
     jumps: bool = True
 
     def at(self, sample: float) -> float:
-        """The voltage of a line at a sample, which may lie between two."""
+        """Return the voltage of a line at a sample, which may lie between two."""
         return self.line[0] + self.line[1] * (sample - self.first)
 
 
@@ -144,7 +145,7 @@ class SweepPieces:
         return np.concatenate([np.zeros((6, 1)), np.cumsum(columns, axis=1)], axis=1)
 
     def segments(self) -> Iterator[Segment]:
-        """The segments of the sweep, without a gap from 0 to its end."""
+        """Yield the segments of the sweep, without a gap from 0 to its end."""
         pieces = [piece for a, b in self._stretches() for piece in self._described(a, b)]
         starts = [self._start(before, piece) for before, piece in pairwise(pieces)]
         times = [0.0, *starts, round(len(self.v) * self.h, 9)]
@@ -154,7 +155,9 @@ class SweepPieces:
         yield from joined([segment for segment in shown if segment.end_ms > segment.start_ms])
 
     def _touching(self, before: Segment, after: Segment) -> tuple[Segment, Segment]:
-        """Two neighbors, of which a ramp begins or ends at the level that the other one holds."""
+        """Return two neighbors, of which a ramp begins or ends at
+        the level that the other one holds.
+        """
         near = 3 * self.grain.level(1) if self.grain.measured else EXACT
         held, ramp = before.wave, after.wave
         if isinstance(held, Constant) and isinstance(ramp, Ramp):
@@ -167,7 +170,7 @@ class SweepPieces:
         return before, after
 
     def _stretches(self) -> Iterator[tuple[int, int]]:
-        """The samples between two jumps; those within the edge of a step belong to none."""
+        """Yield the samples between two jumps; those within the edge of a step belong to none."""
         n, grain = len(self.v), self.grain
         least = max(_LEAST_JUMP, 2 * _FAR * grain.noise + 2 * grain.quantum)
         record = Samples(np.arange(n) * self.h, self.v)
@@ -180,7 +183,7 @@ class SweepPieces:
             yield first + lead, last
 
     def _lead(self, first: int, last: int) -> int:
-        """How many samples after a jump belong to its edge, as a filter spreads it."""
+        """Return how many samples after a jump belong to its edge, as a filter spreads it."""
         most = min(_LEAD, (last - first) // 4)
         if most < 1 or not self.grain.measured:
             return 0
@@ -193,7 +196,7 @@ class SweepPieces:
     # --- lines -------------------------------------------------------------------------------
 
     def _line(self, a: int, b: int) -> tuple[float, float]:
-        """The least-squares line through samples [a, b): its voltage at a, and its slope."""
+        """Return the least-squares line through samples [a, b): its voltage at a, and its slope."""
         n, k = b - a, np.arange(b - a)
         mean = float(self.v[a:b].mean())
         middle = (n - 1) / 2
@@ -205,12 +208,14 @@ class SweepPieces:
         return mean - slope * middle, slope
 
     def _strays(self, a: int, b: int) -> float:
-        """How far the samples [a, b) stray from their line, mV."""
+        """Return how far the samples [a, b) stray from their line, mV."""
         start, slope = self._line(a, b)
         return float(np.abs(self.v[a:b] - start - slope * np.arange(b - a)).max())
 
     def _squares(self, a: Any, b: Any) -> np.ndarray:
-        """The sum of squares about the least-squares line of samples [a, b), arrays of indices."""
+        """Return the sum of squares about the least-squares line of
+        samples [a, b), arrays of indices.
+        """
         first, last = np.broadcast_arrays(a, b)
         n, k, kk, v, kv, vv = self._sums[:, last] - self._sums[:, first]
         n = np.maximum(n, 1)
@@ -219,12 +224,14 @@ class SweepPieces:
         return np.asarray(np.maximum(vv - v * v / n - slope, 0.0))
 
     def _knot(self, a: int, b: int) -> int:
-        """Where two lines instead of one describe the samples [a, b) best."""
+        """Return where two lines instead of one describe the samples [a, b) best."""
         knots = np.arange(a + 1, b)
         return int(knots[np.argmin(self._squares(a, knots) + self._squares(knots, b))])
 
     def _lines(self, a: int, b: int, most: int) -> list[int] | None:
-        """The ends of at most so many lines that describe the samples [a, b); None without any."""
+        """Return the ends of at most so many lines that describe the
+        samples [a, b); None without any.
+        """
         ends = [a, b]
         while True:
             strays = [self._strays(*piece) for piece in pairwise(ends)]
@@ -244,7 +251,7 @@ class SweepPieces:
     # --- what describes a stretch ------------------------------------------------------------
 
     def _described(self, a: int, b: int) -> Iterator[_Piece]:
-        """The pieces of the samples [a, b) between two jumps."""
+        """Yield the pieces of the samples [a, b) between two jumps."""
         ends = self._lines(a, b, _FEW_LINES)
         wave: Wave | None = None
         if ends is None and b - a >= _SHORTEST_WAVE:
@@ -260,7 +267,7 @@ class SweepPieces:
             yield _Piece(first, last, self._line(first, last), jumps=i == 0)
 
     def _start(self, before: _Piece, piece: _Piece) -> float:
-        """The time, ms, at which a piece begins: a sample, or where two lines meet."""
+        """Return the time, ms, at which a piece begins: a sample, or where two lines meet."""
         if before.wave is not None or piece.wave is not None or piece.jumps:
             return round(self._edge(before, piece) * self.h, 9)
         bend = piece.line[1] - before.line[1]
@@ -281,7 +288,7 @@ class SweepPieces:
         return rounded(meet * self.h, min(unsure / abs(bend), n / 4) * self.h)
 
     def _edge(self, before: _Piece, piece: _Piece) -> int:
-        """The first sample of an edge that has made half of its way."""
+        """Return the first sample of an edge that has made half of its way."""
         if before.last == piece.first:
             return piece.first
         low, high = self.v[before.last - 1], self.v[piece.first]
@@ -308,7 +315,9 @@ class SweepPieces:
     # --- sines -------------------------------------------------------------------------------
 
     def _sines(self, a: int, b: int) -> Sines | None:
-        """The sum of few sines that describes the samples [a, b); None where there is none."""
+        """Return the sum of few sines that describes the samples
+        [a, b); None where there is none.
+        """
         v, k = self.v[a:b], np.arange(b - a, dtype=float)
         omegas, rest = np.zeros(0), v - v.mean()
         for _ in range(_MOST_SINES):
@@ -327,7 +336,7 @@ class SweepPieces:
     def _rounded_sines(
         self, v: np.ndarray, k: np.ndarray, omegas: np.ndarray, linear: np.ndarray
     ) -> Sines:
-        """The sines in round numbers, where these describe the samples as well."""
+        """Return the sines in round numbers, where these describe the samples as well."""
         order = np.argsort(omegas)
         cosine, sine = linear[1::2][order], linear[2::2][order]
         exact = Sines(
@@ -352,7 +361,7 @@ class SweepPieces:
 
 
 def _strongest(rest: np.ndarray) -> float:
-    """The angular frequency, per sample, of the strongest sine in what is left."""
+    """Return the angular frequency, per sample, of the strongest sine in what is left."""
     n = 4 * len(rest)
     power = np.abs(np.fft.rfft(rest * np.hanning(len(rest)), n))
     return 2 * math.pi * max(int(power.argmax()), 1) / n
@@ -361,7 +370,7 @@ def _strongest(rest: np.ndarray) -> float:
 def _fit_sines(
     v: np.ndarray, k: np.ndarray, omegas: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Sines of about these frequencies fitted to samples (n,) by the method of Gauss and Newton.
+    """Fit sines of about these frequencies to samples (n,) by the method of Gauss and Newton.
 
     Returns:
         The angular frequencies per sample; the offset, then cosine and sine of each; what is left.
@@ -388,5 +397,5 @@ def _fit_sines(
 
 
 def sampled(v: np.ndarray, sampling_ms: float) -> Samples:
-    """A command (n,) mV that is kept sample by sample."""
+    """Return a command (n,) mV that is kept sample by sample."""
     return Samples(np.arange(len(v)) * sampling_ms, v)

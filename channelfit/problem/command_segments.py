@@ -58,7 +58,7 @@ def find_segments(
     holding_mV: float | None = None,
     name: str = "recorded command",
 ) -> FoundCommand:
-    """The protocol that a recorded or computed command follows.
+    """Return the protocol that a recorded or computed command follows.
 
     Arguments:
         command: (n_sweeps, n_samples) mV; NaN after the end of a shorter sweep.
@@ -100,7 +100,8 @@ def protocol_of_epochs(
     holding_mV: float,
     name: str = "epochs of the file",
 ) -> Protocol | None:
-    """The protocol that the header of a file describes; None where steps and ramps do not say it.
+    """Return the protocol that the header of a file describes;
+    None where steps and ramps do not say it.
 
     Arguments:
         epochs: the pieces of each sweep.
@@ -116,12 +117,12 @@ def protocol_of_epochs(
 
 
 def _whole(row: np.ndarray, sampling_ms: float) -> Segment:
-    """A sweep as its samples."""
+    """Return a sweep as its samples."""
     return Segment(0.0, round(len(row) * sampling_ms, 9), sampled(row, sampling_ms))
 
 
 def _can_be_written(protocol: Protocol) -> bool:
-    """Whether the sweeps have the shape that one protocol file can hold."""
+    """Return whether the sweeps have the shape that one protocol file can hold."""
     try:
         segment_rows(protocol.sweeps, protocol.holding_mV, lambda _: {})
     except InputError:
@@ -130,7 +131,7 @@ def _can_be_written(protocol: Protocol) -> bool:
 
 
 def _until_end(row: np.ndarray, sweep: int) -> np.ndarray:
-    """The voltages of a sweep until its end."""
+    """Return the voltages of a sweep until its end."""
     known = np.flatnonzero(np.isfinite(row))
     if not known.size or known.size <= known[-1]:
         what = "no sample" if not known.size else "samples without a voltage before its end"
@@ -139,7 +140,7 @@ def _until_end(row: np.ndarray, sweep: int) -> np.ndarray:
 
 
 def cut_into_sweeps(protocol: Protocol, n_sweeps: int, sweep_ms: float) -> Protocol | None:
-    """A command of one sweep that holds many, as lists of steps do, cut into them.
+    """Return a command of one sweep that holds many, as lists of steps do, cut into them.
 
     All sweeps last equally long. Of each its first part was recorded; during the rest of it the
     command was at the holding potential, and the channel's state is carried over to the next.
@@ -167,7 +168,7 @@ def cut_into_sweeps(protocol: Protocol, n_sweeps: int, sweep_ms: float) -> Proto
 
 
 def _window(protocol: Protocol, start: float, lasts: float, period: float) -> list[Segment] | None:
-    """What was recorded of a command from `start` on, ms.
+    """Return the samples of a recorded command from `start` on, ms.
 
     Arguments:
         lasts: how long it was recorded, ms.

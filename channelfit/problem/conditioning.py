@@ -101,7 +101,7 @@ def conditioned(
     protocol: Protocol,
     read_other: Callable[[Section], np.ndarray],
 ) -> Conditioned:
-    """Currents after the steps that a ``recording:`` mapping names.
+    """Return currents after the steps that a ``recording:`` mapping names.
 
     Arguments:
         section: the mapping; its keys ``baseline`` and ``condition`` are read here.
@@ -137,7 +137,7 @@ def conditioned(
 
 
 def _steps(section: Section) -> list[tuple[str, Section]]:
-    """The steps in their order: the name of each and its mapping."""
+    """Return the steps in their order: the name of each and its mapping."""
     found = []
     for k, entry in enumerate(section.items("condition"), 1):
         step = Section(entry, section.file, section.path(f"condition[{k}]"))
@@ -150,7 +150,9 @@ def _steps(section: Section) -> list[tuple[str, Section]]:
 
 
 def _other(section: Section, inner: Section) -> Section:
-    """The mapping of a recording to subtract, with what it takes from the one it belongs to."""
+    """Return the mapping of a recording to subtract,
+    with what it takes from the one it belongs to.
+    """
     inner.expect(KEYS["condition subtract"])
     own = {key: inner.take(key) for key in inner.given() if key in KEYS["recording"]}
     taken = {key: section.take(key) for key in _INHERITED if key in section}
@@ -161,14 +163,18 @@ def _other(section: Section, inner: Section) -> Section:
 
 
 def within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.ndarray:
-    """Which times lie in [start, end); one that is nearly at a bound counts as being at it."""
+    """Return which times lie in [start, end); one that is nearly
+    at a bound counts as being at it.
+    """
     tiny = TIME_TOLERANCE * protocol.sampling_ms
     inside: np.ndarray = (t >= start - tiny) & (t < end - tiny)
     return inside
 
 
 def _window(section: Section, work: _Work) -> np.ndarray:
-    """Which samples (n_sweeps, n_times) lie between ``from`` and ``to`` and were recorded."""
+    """Return which samples (n_sweeps, n_times) lie between
+    ``from`` and ``to`` and were recorded.
+    """
     start, end = section.quantity("from", default=...), section.quantity("to", default=...)
     if start >= end:
         raise section.error(f"from {start:g} ms to {end:g} ms holds no time", "to")
@@ -188,7 +194,7 @@ def _window(section: Section, work: _Work) -> np.ndarray:
 
 
 def _baseline(section: Section, work: _Work) -> None:
-    """Subtracts from every sweep its mean over a window."""
+    """Subtract from every sweep its mean over a window."""
     section.expect(KEYS["baseline"])
     window = _window(section, work)
     section.finish()
@@ -216,7 +222,7 @@ def _doubt_voltage(section: Section, work: _Work, window: np.ndarray) -> None:
 
 
 def _leak(section: Section, work: _Work) -> None:
-    """Subtracts a current that is a straight line in the command voltage.
+    """Subtract a current that is a straight line in the command voltage.
 
     The line is given, or goes through current against command in a window in which the channel is
     closed: a ramp, or a step and what stands before it. Each sweep has its own line where the
@@ -250,7 +256,7 @@ def _leak_lines(
     window: np.ndarray,
     reversal: float | None,
 ) -> dict[int, tuple[float, float]]:
-    """Conductance, nS, and reversal potential, mV, of the leak of every recorded sweep."""
+    """Return conductance, nS, and reversal potential, mV, of the leak of every recorded sweep."""
     spans = {k: float(np.ptp(command[k, window[k]])) for k in work.rows}
     alone = reversal is not None or min(spans.values()) >= LEAST_SPAN_MV
     groups = [[k] for k in work.rows] if alone else [work.rows]
@@ -271,7 +277,8 @@ def _leak_lines(
 def _line(
     section: Section, v: np.ndarray, i: np.ndarray, reversal: float | None
 ) -> tuple[float, float]:
-    """Slope, nS, and zero, mV, of the line through currents at voltages; transients do not count.
+    """Return slope, nS, and zero, mV, of the line through currents at voltages;
+    transients do not count.
 
     Least squares, repeated without the samples that lie far from the line before.
     """
@@ -303,7 +310,7 @@ def _line(
 
 
 def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
-    """Subtracts another recording under the same command: after a blocker, or scaled subpulses."""
+    """Subtract another recording under the same command: after a blocker, or scaled subpulses."""
     wanted = section.take("scale")
     drift = section.choice("drift")
     scale = None if wanted == "fit" else section.number("scale")
@@ -352,7 +359,7 @@ def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
 
 
 def _windows(section: Section, work: _Work, other: np.ndarray) -> np.ndarray:
-    """Which samples lie in the windows ``over`` and are known in both recordings."""
+    """Return which samples lie in the windows ``over`` and are known in both recordings."""
     entries = section.take("over")
     entries = [entries] if isinstance(entries, Mapping) else entries
     if not isinstance(entries, list) or not entries:
@@ -371,7 +378,7 @@ def _windows(section: Section, work: _Work, other: np.ndarray) -> np.ndarray:
 
 
 def _run_down(section: Section, work: _Work) -> None:
-    """Scales every sweep to the first one by the mean current in a window with one command."""
+    """Scale every sweep to the first one by the mean current in a window with one command."""
     section.expect(KEYS["condition run_down"])
     window = _window(section, work)
     trend = section.choice("trend")
@@ -400,7 +407,7 @@ def _run_down(section: Section, work: _Work) -> None:
 
 
 def _trend(section: Section, sizes: np.ndarray, trend: str) -> np.ndarray:
-    """Amplitudes (n_sweeps,) as a trend over the sweeps has them."""
+    """Return amplitudes (n_sweeps,) as a trend over the sweeps has them."""
     if trend == "each" or len(sizes) == 1:
         return sizes
     x = np.arange(len(sizes))
@@ -416,7 +423,7 @@ def _trend(section: Section, sizes: np.ndarray, trend: str) -> np.ndarray:
 
 
 def _lowpass(section: Section, work: _Work) -> None:
-    """Filters every sweep as an amplifier would have, and leaves samples out as `every` says."""
+    """Filter every sweep as an amplifier would have, and leave samples out as `every` says."""
     section.expect(KEYS["condition lowpass"])
     if work.low_pass is not None:
         raise section.error("one low-pass filter was expected, and this is the second")
@@ -447,7 +454,7 @@ def _lowpass(section: Section, work: _Work) -> None:
 
 
 def filtered(trace: np.ndarray, sampling_ms: float, low_pass: LowPass, before: float) -> np.ndarray:
-    """What a Bessel filter makes of samples (n_times,) that are joined by straight lines.
+    """Return samples (n_times,), joined by straight lines, after a Bessel filter.
 
     This is exact at the samples: each pole relaxes on its own, and its equation has a solution in
     closed form where its input is a straight line.
@@ -481,7 +488,7 @@ _STEPS: dict[str, Callable[[Section, _Work], None]] = {
 
 
 def _spread(values: list[float] | tuple[float, ...]) -> str:
-    """Numbers in a few words: one, or from the smallest to the largest."""
+    """Return numbers in a few words: one, or from the smallest to the largest."""
     low, high = min(values), max(values)
     one, other = f"{low:.4g}", f"{high:.4g}"
     return one if one == other else f"{one} to {other}"

@@ -88,7 +88,7 @@ class Problem:
         return tuple(dict.fromkeys(e.cell for e in self.experiments)) or ("",)
 
     def of_model(self, name: str) -> dict[str, Parameter]:
-        """By cell, the parameters of the fit that a parameter of the model stands for.
+        """Return, by cell, the parameters of the fit that a parameter of the model stands for.
 
         One that all cells share stands under the cell "".
         """
@@ -144,7 +144,7 @@ class Problem:
         return tuple(groups)
 
     def _celsius(self, k: int) -> float | None:
-        """The temperature that the model is told with an experiment, if it is told any.
+        """Return the temperature that the model is told with an experiment, if it is told any.
 
         Where nothing in the model depends on it, it says where the recording comes from, no more.
 
@@ -174,7 +174,8 @@ class Problem:
         return replace(self.model, parameters=tuple(parameters))
 
     def linear_parameters(self) -> dict[str, bool]:
-        """As `ChannelModel.linear_parameters`, by the model's names, those free for any cell.
+        """Return names of the model's linear parameters
+        (`ChannelModel.linear_parameters`) free for any cell.
 
         With a clamp there is none: what flows changes the potential at which it flows.
         """
@@ -183,14 +184,14 @@ class Problem:
         return self._shared_model.linear_parameters()
 
     def values(self) -> np.ndarray:
-        """The values of the parameters (n_parameters,), base units.
+        """Return the values of the parameters (n_parameters,), base units.
 
         Raises: InputError where parameters have no value; it names all of these.
         """
         return values_of(self.parameters)
 
     def with_values(self, values: np.ndarray) -> Problem:
-        """The same problem with values (n_parameters,), base units, as the model's own."""
+        """Return the same problem with values (n_parameters,), base units, as the model's own."""
         given = dict(zip((p.name for p in self.parameters), values.tolist(), strict=True))
         parameters = []
         for p in self.model.parameters:
@@ -224,7 +225,7 @@ class Problem:
         return tuple(tie for tie, _, _ in self._tied.values())
 
     def tied_values(self, values: np.ndarray) -> dict[str, float]:
-        """The values of `ties` by name, base units, at parameters (n_parameters,)."""
+        """Return the values of `ties` by name, base units, at parameters (n_parameters,)."""
         found = {}
         for name, (_, models, group) in self._tied.items():
             own = group.parameters(np.asarray(values)[:, None])[:, 0]
@@ -232,7 +233,7 @@ class Problem:
         return found
 
     def label(self, group: Group, names: set[str]) -> str:
-        """What tells a group from others, for an expression that depends on these names."""
+        """Return the cell and the temperature of a group, as far as these names depend on them."""
         per_cell = any(p.per_cell and p.name in names for p in self.model.parameters)
         parts = [group.cell] if per_cell and group.cell else []
         parts += [degrees(group.temperature_C)] if CELSIUS in names else []
@@ -244,7 +245,7 @@ class Problem:
         return [e for e in self.experiments if e.recording is not None and e.weight > 0]
 
     def check_memory(self, n_candidates: int = 1, file: str | PathLike[str] | None = None) -> None:
-        """Refuses candidates whose currents, all held at once, this machine has no memory for.
+        """Refuse candidates whose currents, all held at once, this machine has no memory for.
 
         Raises: InputError with what is needed and what is free.
         """
@@ -290,12 +291,14 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What tells it from others, such as "cell 1, 34 degC"; empty where nothing does."""
+        """The difference from other groups, such as "cell 1, 34 degC";
+        empty where there is none.
+        """
         return ", ".join(filter(None, (self.cell, degrees(self.temperature_C))))
 
     @property
     def clamp(self) -> Clamp | None:
-        """What the amplifier did, in all of its experiments; None for an ideal clamp."""
+        """The clamp of all of its experiments; None for an ideal one."""
         return next((e.clamp for e in self.problem.experiments), None)
 
     @property
@@ -304,7 +307,7 @@ class Group:
         return None in self.rows
 
     def parameters(self, whole: Any) -> Any:
-        """The parameters of the model, (n_model_parameters, n_candidates) float64.
+        """Return the parameters of the model, (n_model_parameters, n_candidates) float64.
 
         Arguments:
             whole: (n_parameters, n_candidates), those of the fit, an array of NumPy or CuPy.
@@ -315,7 +318,7 @@ class Group:
         return own
 
     def own_model(self, whole: Problem) -> ChannelModel:
-        """The model with what is given for this group: ranges, values and temperature.
+        """Return the model with what is given for this group: ranges, values and temperature.
 
         Arguments:
             whole: the problem of which this is a group.
@@ -330,32 +333,33 @@ class Group:
 
 
 def degrees(celsius: float | None) -> str:
-    """A temperature in words, empty where there is none."""
+    """Return a temperature in words, empty where there is none."""
     return "" if celsius is None else f"{celsius:g} degC"
 
 
 def labelled(name: str, label: str) -> str:
-    """The name of what there are several of, such as ``gmax[cell 1]``."""
+    """Return the name of what there are several of, such as ``gmax[cell 1]``."""
     return f"{name}[{label}]" if label else name
 
 
 def total_weight(problem: Problem) -> float:
-    """The sum of the weights of all samples that count."""
+    """Return the sum of the weights of all samples that count."""
     return float(sum(weight.sum() for weight, _ in _weighted(problem)))
 
 
 def mean_square(problem: Problem) -> float:
-    """The cost of no current at all, pA^2: the weighted mean square of the data."""
+    """Return the cost of no current at all, pA^2: the weighted mean square of the data."""
     return square_sum(problem) / total_weight(problem)
 
 
 def square_sum(problem: Problem) -> float:
-    """The weighted sum of the squares of the data, pA^2."""
+    """Return the weighted sum of the squares of the data, pA^2."""
     return float(sum((weight * data**2).sum() for weight, data in _weighted(problem)))
 
 
 def rounding_floor(problem: Problem, dtype: str) -> float:
-    """The cost, pA^2, below which candidates differ by rounding and not by how well they fit.
+    """Return the cost, pA^2, below which candidates differ by
+    rounding and not by how well they fit.
 
     Arguments:
         dtype: the scorer's precision, "float64" or "float32".
@@ -364,12 +368,12 @@ def rounding_floor(problem: Problem, dtype: str) -> float:
 
 
 def n_scored(problem: Problem) -> int:
-    """How many samples have a weight above 0."""
+    """Return how many samples have a weight above 0."""
     return sum(weight.size for weight, _ in _weighted(problem))
 
 
 def _weighted(problem: Problem) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The weights and the data of the samples that count, for each experiment."""
+    """Return the weights and the data of the samples that count, for each experiment."""
     pairs = []
     for experiment in problem.experiments:
         if experiment.recording is not None:

@@ -63,7 +63,9 @@ class Extreme:
 
 
 def voltages_of(protocols: Iterable[Protocol]) -> np.ndarray:
-    """The voltages (n,) mV that protocols command or hold; -120 to 60 mV without any protocol."""
+    """Return the voltages (n,) mV that protocols command or hold;
+    -120 to 60 mV without any protocol.
+    """
     found = [np.append(p.command().ravel(), [p.holding_mV, p.resting_mV]) for p in protocols]
     v = np.unique(np.concatenate(found)) if found else _ORDINARY
     v = v[np.isfinite(v)]
@@ -78,7 +80,7 @@ def extremes(
     voltages_mV: np.ndarray,
     ceiling: float = RATE_CEILING,
 ) -> list[Extreme]:
-    """The rates and gates of a model that are strange at given parameters.
+    """Return the rates and gates of a model that are strange at given parameters.
 
     Arguments:
         values: (n_parameters,) base units.
@@ -109,7 +111,7 @@ def extremes(
 def fastest_rates(
     model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray
 ) -> np.ndarray:
-    """The largest rate of each candidate at any of the voltages.
+    """Return the largest rate of each candidate at any of the voltages.
 
     Arguments:
         candidates: (n_parameters, n) base units.
@@ -127,7 +129,7 @@ def fastest_rates(
 
 
 def failing(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> str | None:
-    """Why parameters (n_parameters,) give no current, in words; None where they give one."""
+    """Return why parameters (n_parameters,) give no current, in words; None where they give one."""
     strange = [str(e) for e in extremes(model, values, voltages_mV) if e.fails]
     return "; ".join(strange) or None
 
@@ -135,7 +137,7 @@ def failing(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) ->
 def examples(
     model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray, most: int = 3
 ) -> list[str]:
-    """One example of each way in which candidates fail, with their values, in words.
+    """Return one example of each way in which candidates fail, with their values, in words.
 
     Arguments:
         candidates: (n_parameters, n) base units.
@@ -152,7 +154,7 @@ def examples(
 
 
 def _scope(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> dict[str, Any]:
-    """The values of parameters, of the voltage and of all definitions by name."""
+    """Return the values of parameters, of the voltage and of all definitions by name."""
     scope: dict[str, Any] = dict(zip(model.parameter_names, values, strict=True))
     scope["v"] = np.asarray(voltages_mV, dtype=float)
     for name, expression in model.definitions:
@@ -177,7 +179,9 @@ def _rate(
 
 
 def _term(term: Term, of: str, scope: dict[str, Any]) -> list[Extreme]:
-    """What is strange of a term of the current; `of` says which, where there are several."""
+    """Return the extreme values in a term of the current;
+    `of` names it, where there are several.
+    """
     parts = (
         ("the conductance", term.conductance, "nS"),
         ("the reversal potential", term.reversal, "mV"),
@@ -235,7 +239,8 @@ def _worst(
     fails: bool,
     scope: dict[str, Any],
 ) -> list[Extreme]:
-    """The strangest voltage: among those where it is strange, the one of the least `order`.
+    """Return the strangest voltage: among those where it is strange,
+    the one of the least `order`.
 
     Returns:
         One extreme; none where it is strange nowhere.

@@ -44,12 +44,12 @@ class FileSignal:
 
     @property
     def places(self) -> list[str]:
-        """What the sweeps are called in messages."""
+        """The names of the sweeps in messages."""
         return [f"{self.name}, sweep {k}" for k in self.numbers]
 
 
 def refuse_columns_of_signals(section: Section, path: Path) -> None:
-    """Raises InputError where columns are named of a file that has signals."""
+    """Raise InputError where columns are named of a file that has signals."""
     suffix = suffix_of(path)
     if suffix in READERS and suffix not in TABLES:
         raise section.error(
@@ -59,7 +59,7 @@ def refuse_columns_of_signals(section: Section, path: Path) -> None:
 
 
 def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> FileSignal:
-    """The signal that ``signal:`` names, by name or number, and its sweeps.
+    """Return the signal that ``signal:`` names, by name or number, and its sweeps.
 
     Arguments:
         outer: has ``header``, ``decimal``, ``layout`` and ``sampling``.
@@ -87,7 +87,7 @@ def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> F
 
 
 def read_choices(section: Section) -> dict[str, Any]:
-    """What a section says of how to read its file; None for what it does not."""
+    """Return the options of a section on how to read its file; None for those left out."""
     return {
         "header": section.flag("header"),
         "decimal": section.choice("decimal"),
@@ -107,7 +107,7 @@ def _named(inner: Section, contents: Contents) -> Signal:
 
 
 def _factor(inner: Section, signal: Signal, dimension: str, membrane: Membrane | None) -> float:
-    """What the values of a signal are multiplied by to be in the base unit."""
+    """Return the factor from the values of a signal to the base unit."""
     given = inner.text("unit", None)
     if signal.unit and signal.kind not in ("other", dimension):
         raise inner.error(
@@ -149,7 +149,9 @@ def _unit_factor(inner: Section, unit: str, dimension: str, membrane: Membrane |
 
 
 def _sweeps(inner: Section, n_sweeps: int) -> list[int]:
-    """The sweeps of the file that ``sweeps: [1, 3]`` names, in that order; all without that key."""
+    """Return the sweeps of the file that ``sweeps: [1, 3]`` names, in that order;
+    all without that key.
+    """
     if "sweeps" not in inner:
         return list(range(1, n_sweeps + 1))
     numbers = inner.items("sweeps")
@@ -165,7 +167,9 @@ def _sweeps(inner: Section, n_sweeps: int) -> list[int]:
 
 
 def _sampling(outer: Section, contents: Contents) -> float:
-    """The sampling interval, ms, of the file or, where that does not say it, of the section."""
+    """Return the sampling interval, ms, of the file or, where that does not say it,
+    of the section.
+    """
     given = outer.quantity("sampling")
     own = contents.sampling_ms
     if given is None and not math.isfinite(own):

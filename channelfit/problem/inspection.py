@@ -60,7 +60,7 @@ _DRIFT = 0.2
 
 @dataclass(frozen=True)
 class Told:
-    """What a user says of a file where the file itself does not, or says otherwise.
+    """A user's statements about a file, where it does not say, or says otherwise.
 
     Attributes:
         signal: the name or the number (from 1) of the current.
@@ -80,7 +80,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in a file.
+    """The findings about a file.
 
     Attributes:
         contents: what the file holds.
@@ -127,7 +127,7 @@ class Inspection:
         return self.contents.file
 
     def of_the_clamp(self, name: str) -> float | None:
-        """What the file says of the amplifier or the cell, the median over the sweeps.
+        """Return a property of amplifier or cell in the file, the median over the sweeps.
 
         Arguments:
             name: a key of `Contents.clamp`, such as ``series_resistance_MOhm``.
@@ -139,7 +139,8 @@ class Inspection:
 
     @property
     def lost_mV(self) -> float:
-        """How far the membrane is from the command when the current is largest, as the file says.
+        """The distance of membrane from command at the largest current,
+        by the file's own values.
 
         That is the largest current times the part of the series resistance that is not compensated;
         0 where the file says no resistance, or no current is known.
@@ -152,7 +153,7 @@ class Inspection:
 
 
 def inspect_file(path: Path, told: Told | None = None) -> Inspection:
-    """What is in a file from the rig.
+    """Return the findings about a recording file or a protocol.
 
     Raises:
         InputError: a file that cannot be read, or something told that does not fit it.
@@ -199,7 +200,7 @@ def inspect_file(path: Path, told: Told | None = None) -> Inspection:
 
 
 def _without_infinite(contents: Contents) -> Contents:
-    """The same contents, in which an infinite sample is one that is missing, as in a fit."""
+    """Return the same contents, in which an infinite sample is one that is missing, as in a fit."""
     return replace(
         contents,
         signals=tuple(
@@ -212,7 +213,7 @@ def _without_infinite(contents: Contents) -> Contents:
 
 
 def less(found: Inspection, other: Inspection) -> Inspection:
-    """A recording less another under the same protocol, as before and after a blocker.
+    """Return a recording less another under the same protocol, as before and after a blocker.
 
     Raises:
         InputError: the other is of another size or sampling.
@@ -233,7 +234,7 @@ def less(found: Inspection, other: Inspection) -> Inspection:
 
 
 def _current(contents: Contents, told: Told) -> Signal | None:
-    """The signal that is the membrane current; None where the file holds none."""
+    """Return the signal that is the membrane current; None where the file holds none."""
     if told.signal is not None:
         return _named(told.signal, contents)
     signals = contents.signals
@@ -244,7 +245,7 @@ def _current(contents: Contents, told: Told) -> Signal | None:
 
 
 def _named(name: str, contents: Contents) -> Signal:
-    """The signal that a user names as the current, by its name or its number."""
+    """Return the signal that a user names as the current, by its name or its number."""
     signals = contents.signals
     names = [signal.name for signal in signals]
     if name in names:
@@ -264,7 +265,9 @@ def _named(name: str, contents: Contents) -> Signal:
 
 
 def _is_command(signal: Signal) -> bool:
-    """Whether a signal without a unit looks like a command in mV: wide, and without noise."""
+    """Return whether a signal without a unit looks like a command in mV: wide,
+    and without noise.
+    """
     values = signal.values[np.isfinite(signal.values)]
     low, high = _COMMAND_RANGE_MV
     width = float(np.ptp(values)) if values.size else 0.0
@@ -272,7 +275,7 @@ def _is_command(signal: Signal) -> bool:
 
 
 def _unit(current: Signal, told: Told) -> tuple[str, bool, float]:
-    """The unit of a current, whether it is guessed, and the factor that is left to pA."""
+    """Return the unit of a current, whether it is guessed, and the factor that is left to pA."""
     if told.unit is not None:
         factor = unit_factor(told.unit, "current")[0]
         if current.unit and current.kind == "current":
@@ -306,7 +309,9 @@ def _sampling(contents: Contents, told: Told) -> float:
 def _protocol(
     contents: Contents, current: Signal | None, sampling: float, told: Told
 ) -> tuple[Protocol | None, str, FoundCommand | None]:
-    """The protocol that ran, where it comes from, and how far a recorded command is from it."""
+    """Return the protocol that ran, where it comes from,
+    and how far a recorded command is from it.
+    """
     if told.command is not None:
         return _protocol_in(told.command, contents, sampling)
     if not math.isfinite(sampling):
@@ -329,7 +334,9 @@ def _protocol(
 def _protocol_in(
     path: Path, contents: Contents, sampling: float
 ) -> tuple[Protocol | None, str, FoundCommand | None]:
-    """The protocol that a file of its own holds, as a protocol, a list of steps or a record."""
+    """Return the protocol that a file of its own holds, as a protocol,
+    a list of steps or a record.
+    """
     source = f"the file {path.name}"
     if path.suffix.lower() in (*_YAML, ".eph"):
         made = load_protocol(path)
@@ -350,7 +357,8 @@ def _protocol_in(
 
 
 def _for_sweeps(protocol: Protocol, values: np.ndarray, path: Path) -> Protocol:
-    """The protocol for as many sweeps as were recorded: repeated, or a long one cut into them.
+    """Return the protocol for as many sweeps as were recorded: repeated,
+    or a long one cut into them.
 
     Raises:
         InputError: it has another number of sweeps.
@@ -375,7 +383,7 @@ def _for_sweeps(protocol: Protocol, values: np.ndarray, path: Path) -> Protocol:
 
 
 def _measured(found: Inspection) -> Inspection:
-    """The same with what the current shows, and what looks wrong."""
+    """Return the same with what the current shows, and what looks wrong."""
     place, protocol = found.file.name, found.protocol
     cautions = list(found.cautions)
     cautions += protocol_cautions(protocol, place) if protocol is not None else []
@@ -403,7 +411,7 @@ def _measured(found: Inspection) -> Inspection:
 
 
 def _cautions(found: Inspection, same: bool) -> list[Caution]:
-    """What looks wrong in an inspection; same: whether a sweep is as long as its protocol."""
+    """Return doubts about an inspection; same: whether a sweep is as long as its protocol."""
     told = (*_of_the_signals(found), *_of_the_samples(found, same), *_of_the_cell(found))
     return [Caution(found.file.name, value, advice) for value, advice in told]
 
@@ -413,7 +421,7 @@ _Told = tuple[str, str]
 
 
 def _of_the_signals(found: Inspection) -> Iterator[_Told]:
-    """What is doubtful about which signals command and current are, and about the unit."""
+    """Yield doubts about the choice of command and current, and about the unit."""
     if found.command is not None and found.command.residual_mV > _STRAYS_MV:
         (sweep, time), lost = found.command.residual_at, found.command.residual_mV
         yield (
@@ -443,7 +451,7 @@ def _of_the_signals(found: Inspection) -> Iterator[_Told]:
 
 
 def _of_the_samples(found: Inspection, same: bool) -> Iterator[_Told]:
-    """What is not known of sampling and protocol, and samples that are missing."""
+    """Yield doubts about sampling and protocol, and about samples that are missing."""
     if not math.isfinite(found.sampling_ms):
         yield "how it was sampled is not stated", "say for example --sampling 0.1ms"
     elif found.protocol is None:
@@ -466,7 +474,7 @@ def _of_the_samples(found: Inspection, same: bool) -> Iterator[_Told]:
 
 
 def _of_the_cell(found: Inspection) -> Iterator[_Told]:
-    """What looks wrong with seal, series resistance, noise and stability."""
+    """Yield doubts about seal, series resistance, noise and stability."""
     if found.leak is not None and found.leak.seal_MOhm < _POOR_SEAL:
         yield (
             f"the leak is up to {found.leak.conductance_nS:.3g} nS "
@@ -484,7 +492,7 @@ def _of_the_cell(found: Inspection) -> Iterator[_Told]:
 
 
 def _of_the_peak(found: Inspection, size_pA: float) -> Iterator[_Told]:
-    """What looks wrong beside a largest current of this size."""
+    """Yield doubts about other properties beside a largest current of this size."""
     if found.lost_mV > LOST_MV:
         resistance = found.of_the_clamp("series_resistance_MOhm")
         fraction = found.of_the_clamp("compensation")
@@ -517,7 +525,7 @@ def _of_the_peak(found: Inspection, size_pA: float) -> Iterator[_Told]:
 
 
 def _held_alike(protocol: Protocol | None) -> bool:
-    """Whether all sweeps begin at the holding potential."""
+    """Return whether all sweeps begin at the holding potential."""
     if protocol is None:
         return True
     return bool(np.all(np.abs(protocol.command()[:, 0] - protocol.holding_mV) < 1.0))

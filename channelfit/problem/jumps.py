@@ -134,7 +134,7 @@ class _Steps:
 
     @classmethod
     def of(cls, protocol: Protocol, current: np.ndarray) -> _Steps | None:
-        """The segments of a protocol; None where it is nothing like a staircase."""
+        """Return the segments of a protocol; None where it is nothing like a staircase."""
         least = _LEAST_STEPS * protocol.n_sweeps
         if not least < sum(map(len, protocol.sweeps)) <= _MOST_WORK:
             return None
@@ -174,16 +174,16 @@ class _Steps:
         return np.unique(self.first_mV[self.held])
 
     def are_seen(self, jumps: np.ndarray) -> bool:
-        """Whether jumps (n,) pA stand out of the noise."""
+        """Return whether jumps (n,) pA stand out of the noise."""
         large = np.abs(jumps[self.known]) > _SEEN * self.noise_pA
         return bool(large.mean() >= _SHARE and np.median(np.abs(jumps[self.known])) > 0)
 
     def moved(self, order: _Order) -> int:
-        """How many voltages of an order are not those of the protocol."""
+        """Return how many voltages of an order are not those of the protocol."""
         return int((np.abs(order.starts_mV - self.first_mV) > _TOLERANCE_MV).sum())
 
     def against(self, jumps: np.ndarray) -> int:
-        """At how many steps jumps (n,) pA have another sign beside the command than mostly.
+        """Return at how many steps jumps (n,) pA have the opposite of their usual sign.
 
         Large ones where the command does not jump are among them.
         """
@@ -194,12 +194,12 @@ class _Steps:
         return int((still & large).sum() + min((up & ~still).sum(), (down & ~still).sum()))
 
     def _jumps(self, starts: np.ndarray) -> np.ndarray:
-        """The jumps (n,) mV of voltages (n,) with which the segments begin."""
+        """Return the jumps (n,) mV of voltages (n,) with which the segments begin."""
         ends = np.where(self.held, starts, self.last_mV)
         return np.asarray(starts - np.append(0.0, ends[:-1]))
 
     def ordered(self, jumps: np.ndarray, moved: bool = True) -> _Order:
-        """The order that explains jumps (n,) pA best; that of the protocol if not moved."""
+        """Return the order that explains jumps (n,) pA best; that of the protocol if not moved."""
         worths = _WORTH_MV / np.median(np.abs(jumps[self.known]))
         worths = np.concatenate([worths, -worths])
         left, ends = np.zeros((len(worths), 1)), np.zeros(1)
@@ -223,7 +223,7 @@ class _Steps:
         return _Order(float(left[best].min()), found, steps, np.where(self.known, astray, 0.0))
 
     def _astray(self, jump_pA: float, worths: np.ndarray, jumps_mV: np.ndarray) -> np.ndarray:
-        """How far a jump is from those of a command, 0 to 1, (n_worths, *jumps_mV.shape)."""
+        """Return how far a jump is from those of a command, 0 to 1, (n_worths, *jumps_mV.shape)."""
         worths = worths.reshape(-1, *np.ones(jumps_mV.ndim, int))
         like = jump_pA * worths
         scale = _TOLERANCE * np.maximum(np.abs(like), np.abs(jumps_mV)) + _TOLERANCE_MV
@@ -231,7 +231,7 @@ class _Steps:
         return np.asarray(np.minimum(1.0, ((like - jumps_mV) / scale) ** 4))
 
     def compared(self, own: _Order, other: _Order) -> OtherOrder:
-        """What there is to say of another order beside that of the protocol."""
+        """Return how another order of the steps compares with the protocol's."""
         apart = np.abs(other.jumps_mV - own.jumps_mV) * (own.astray - other.astray)
         at = int(apart.argmax())
         return OtherOrder(

@@ -72,7 +72,8 @@ class Leak:
 
 
 def leak(current: np.ndarray, protocol: Protocol, blank_ms: float) -> Leak | None:
-    """The leak at most, from steps and ramps at -60 mV and below that nothing above preceded.
+    """Return the leak at most, from steps and ramps at -60 mV and
+    below that nothing above preceded.
 
     Arguments:
         current: (n_sweeps, n_times) pA.
@@ -89,7 +90,9 @@ def leak(current: np.ndarray, protocol: Protocol, blank_ms: float) -> Leak | Non
 def _leak_below(
     highest_mV: float, current: np.ndarray, protocol: Protocol, blank_ms: float
 ) -> Leak | None:
-    """The leak from what comes before the command first exceeds a voltage; None without any."""
+    """Return the leak from what comes before the command first exceeds a voltage;
+    None without any.
+    """
     early, late = list[tuple[float, ...]](), list[tuple[float, ...]]()
     skip = math.ceil(blank_ms / protocol.sampling_ms)
     command = protocol.command()
@@ -118,19 +121,19 @@ def _leak_below(
 
 
 def _leak(slope: float, offset: float, source: str) -> Leak:
-    """The leak of a line: its slope, nS, and its current at 0 mV, pA."""
+    """Return the leak of a line: its slope, nS, and its current at 0 mV, pA."""
     return Leak(max(slope, 0.0), -offset / slope if slope else math.nan, source)
 
 
 def _line(v: np.ndarray, i: np.ndarray) -> tuple[float, float]:
-    """Slope, nS, and current at 0 mV, pA, of the least-squares line."""
+    """Return slope, nS, and current at 0 mV, pA, of the least-squares line."""
     middle = v.mean()
     slope = float((v - middle) @ (i - i.mean()) / ((v - middle) @ (v - middle)))
     return slope, float(i.mean() - slope * middle)
 
 
 def transient_ms(current: np.ndarray, protocol: Protocol, noise: float) -> float:
-    """How long the capacitive transients after steps last, ms; 0 where none are seen.
+    """Return how long the capacitive transients after steps last, ms; 0 where none are seen.
 
     A transient is the part of the current after a step that is proportional to the step, in all
     steps of the recording together, and that is over within 5 ms.
@@ -170,8 +173,8 @@ def transient_ms(current: np.ndarray, protocol: Protocol, noise: float) -> float
 def _after_steps(
     current: np.ndarray, protocol: Protocol, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All steps: their sizes and the higher of their voltages (n_steps,) mV, and the current after
-    them, less that before each, (n_steps, size) pA; NaN where the next step begins.
+    """Return all steps: their sizes and the higher of their voltages (n_steps,) mV, and the current
+    after them, less that before each, (n_steps, size) pA; NaN where the next step begins.
     """
     command = protocol.command()
     places = [
@@ -192,14 +195,14 @@ def _after_steps(
 
 
 def _step_samples(protocol: Protocol, sweep: int) -> list[int]:
-    """The samples at which the command of a sweep jumps."""
+    """Return the samples at which the command of a sweep jumps."""
     return [round(float(t) / protocol.sampling_ms) for t in protocol.step_times_ms(sweep)]
 
 
 def _from_to(
     current: np.ndarray, sweep: np.ndarray, first: np.ndarray, end: np.ndarray, size: int
 ) -> np.ndarray:
-    """Stretches of the current, (n, size) pA, which are NaN from their ends on.
+    """Return stretches of the current, (n, size) pA, which are NaN from their ends on.
 
     Arguments:
         sweep, first, end: (n,) of each stretch.
@@ -232,7 +235,8 @@ class Peak:
 
 
 def holding_pA(current: np.ndarray, protocol: Protocol | None) -> np.ndarray:
-    """The mean current of each sweep, (n_sweeps,) pA, before the command leaves the holding one.
+    """Return the mean current of each sweep, (n_sweeps,) pA,
+    before the command leaves the holding one.
 
     Without a protocol, or where a sweep begins with a step, it is the mean of its first twentieth.
     """
@@ -254,7 +258,7 @@ def find_peak(
     blank_ms: float,
     raw: np.ndarray | None = None,
 ) -> Peak | None:
-    """The largest current that no transient explains; None where there is none.
+    """Return the largest current that no transient explains; None where there is none.
 
     Arguments:
         smooth: (n_sweeps, n_times) pA, without spikes of single samples.
@@ -285,7 +289,7 @@ def find_peak(
 
 
 def run_down(by_sweep: np.ndarray, protocol: Protocol) -> float | None:
-    """By which share the peaks changed from the first sweep to the last, along a straight line.
+    """Return the relative change of the peaks from first to last sweep, along a straight line.
 
     Arguments:
         by_sweep: (n_sweeps,) the peak of every sweep, pA.

@@ -25,7 +25,7 @@ def laid_out(
     protocol: Protocol,
     path: Path,
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Recorded sweeps, or parts of them, laid out as the protocol's.
+    """Return recorded sweeps, or parts of them, laid out as the protocol's.
 
     Arguments:
         section: may have ``starts``, the times at which the parts begin.
@@ -47,7 +47,8 @@ def laid_out(
 
 
 def _read_starts(section: Section, sweeps: list[int], protocol: Protocol) -> list[int]:
-    """The first sample, counted from 0, of each recorded sweep; 0 without the key ``starts``.
+    """Return the first sample, counted from 0, of each recorded sweep;
+    0 without the key ``starts``.
 
     Arguments:
         section: has ``starts``, one time of the sweep for all, or a list with one for each.
@@ -68,7 +69,9 @@ def _read_starts(section: Section, sweeps: list[int], protocol: Protocol) -> lis
 
 
 def common_start_ms(section: Section) -> float:
-    """The time of the sweep at which all of its recorded parts begin; 0 where they differ."""
+    """Return the time of the sweep at which all of its recorded parts begin;
+    0 where they differ.
+    """
     given = section.items("starts")
     return section.measured("starts", given[0]) if len(given) == 1 else 0.0
 
@@ -91,7 +94,7 @@ def _parts(
     firsts: list[int],
     protocol: Protocol,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Recorded parts, laid out as the protocol's sweeps.
+    """Return recorded parts, laid out as the protocol's sweeps.
 
     Arguments:
         current: (n_recorded, n_rows) pA.
@@ -125,7 +128,8 @@ def _parts(
 def _whole(
     current: np.ndarray, rows: list[int], headed: bool, protocol: Protocol, path: Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Currents of whole sweeps (n_sweeps, n_times), and which samples must have been recorded.
+    """Return currents of whole sweeps (n_sweeps, n_times),
+    and which samples must have been recorded.
 
     Arguments:
         headed: whether the first row is all numbers, and may be a heading.
@@ -147,7 +151,7 @@ def _whole(
 def _wrong_count(
     n_rows: int, expected: int, heading: bool, protocol: Protocol, path: Path
 ) -> InputError:
-    """The error of a recording with another number of samples than the protocol.
+    """Return the error of a recording with another number of samples than the protocol.
 
     Arguments:
         heading: whether its first row is all numbers, and would be one too many.

@@ -90,18 +90,18 @@ class Seen:
         return np.asarray(self.known & first & ~carried[:, None])
 
     def at(self, index: tuple[int, int]) -> str:
-        """The time of a sample, and its sweep where there are several, in words."""
+        """Return the time of a sample, and its sweep where there are several, in words."""
         sweep, sample = index
         time = f"{sample * self.protocol.sampling_ms:.6g} ms"
         return f"{time} of sweep {sweep + 1}" if self.protocol.n_sweeps > 1 else time
 
     def tell(self, value: str, advice: str) -> Caution:
-        """A caution at this place."""
+        """Return a caution at this place."""
         return Caution(self.place, value, advice)
 
 
 def protocol_cautions(protocol: Protocol, place: str) -> Iterator[Caution]:
-    """Cautions about a protocol by itself: times and voltages of an unlikely size."""
+    """Yield cautions about a protocol by itself: times and voltages of an unlikely size."""
     longest = max(sweep[-1].end_ms for sweep in protocol.sweeps)
     if longest < 1.0:
         yield Caution(place, f"the longest sweep lasts {longest:g} ms", "are its times in s?")
@@ -127,7 +127,7 @@ def protocol_cautions(protocol: Protocol, place: str) -> Iterator[Caution]:
 
 
 def _recorded_cautions(wave: Samples, place: str) -> Iterator[Caution]:
-    """Cautions about a recorded command that looks like times, or that has gaps."""
+    """Yield cautions about a recorded command that looks like times, or that has gaps."""
     steps = np.diff(wave.times_ms)
     usual = float(np.median(steps))
     for scale in (1.0, 1e-3, 1e3):
@@ -150,7 +150,7 @@ def _recorded_cautions(wave: Samples, place: str) -> Iterator[Caution]:
 
 
 def recording_cautions(seen: Seen, counts: bool, raw: Seen | None = None) -> tuple[Caution, ...]:
-    """Cautions about a recording beside its protocol.
+    """Return cautions about a recording beside its protocol.
 
     Arguments:
         seen: the recording at its own sampling, with the weights that the masks leave.
@@ -168,7 +168,7 @@ def recording_cautions(seen: Seen, counts: bool, raw: Seen | None = None) -> tup
 
 
 def _swapped(seen: Seen) -> Iterator[Caution]:
-    """A caution where the current looks like times, or like the command itself."""
+    """Yield a caution where the current looks like times, or like the command itself."""
     for k, (current, known) in enumerate(zip(seen.current_pA, seen.known, strict=True)):
         values, command = current[known], seen.command_mV[k][known]
         if look_like_times(values):
@@ -193,7 +193,7 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _constant(seen: Seen) -> Iterator[Caution]:
-    """A caution where the current of a sweep never changes."""
+    """Yield a caution where the current of a sweep never changes."""
     flat = [
         k
         for k, (row, known) in enumerate(zip(seen.current_pA, seen.known, strict=True))
@@ -208,7 +208,7 @@ def _constant(seen: Seen) -> Iterator[Caution]:
 
 
 def _levels(seen: Seen) -> Iterator[Caution]:
-    """A caution where the currents take only a few different values."""
+    """Yield a caution where the currents take only a few different values."""
     values = seen.current_pA[seen.known]
     if np.unique(values[:_LOOKED_AT]).size >= _FEW_LEVELS:
         return  # without sorting all of them
@@ -222,7 +222,9 @@ def _levels(seen: Seen) -> Iterator[Caution]:
 
 
 def _clipped(seen: Seen) -> Iterator[Caution]:
-    """A caution where a current stays at its largest or smallest value, and is never still else."""
+    """Yield a caution where a current stays at its largest or smallest value,
+    and is never still else.
+    """
     values = seen.current_pA[seen.known]
     moves = np.abs(np.diff(values))
     if not moves.any():
@@ -247,7 +249,9 @@ def _clipped(seen: Seen) -> Iterator[Caution]:
 
 
 def _stuck(seen: Seen) -> Iterator[Caution]:
-    """A caution where a current stays at a value in between, which its noise should not let it."""
+    """Yield a caution where a current stays at a value in between,
+    which its noise should not let it.
+    """
     current = np.where(seen.scored, seen.current_pA, np.nan)
     same = np.diff(current, axis=1) == 0
     if not same.any():
@@ -268,7 +272,9 @@ def _stuck(seen: Seen) -> Iterator[Caution]:
 
 
 def _disordered(seen: Seen) -> Iterator[Caution]:
-    """A caution where the current jumps as the voltages of a staircase in another order do."""
+    """Yield a caution where the current jumps as the voltages
+    of a staircase in another order do.
+    """
     found = other_order(seen.protocol, np.where(seen.known, seen.current_pA, np.nan))
     if found is not None:
         index = found.sweep, round(found.time_ms / seen.protocol.sampling_ms)
@@ -282,7 +288,7 @@ def _disordered(seen: Seen) -> Iterator[Caution]:
 
 
 def _longest_run(mask: np.ndarray) -> tuple[tuple[int, int], int]:
-    """Where the longest run of True begins, as (sweep, sample), and its length."""
+    """Return where the longest run of True begins, as (sweep, sample), and its length."""
     padded = np.pad(mask, ((0, 0), (1, 1))).astype(int)
     change = np.diff(padded, axis=1)
     sweeps, starts = np.nonzero(change == 1)
@@ -292,7 +298,7 @@ def _longest_run(mask: np.ndarray) -> tuple[tuple[int, int], int]:
 
 
 def _apart(seen: Seen) -> Iterator[Caution]:
-    """A caution where currents jump although the command does not change."""
+    """Yield a caution where currents jump although the command does not change."""
     n = seen.known.shape[1]
     window = max(_RESPONSE_SAMPLES, math.ceil(RESPONSE_MS / seen.protocol.sampling_ms))
     if n < 3 * window or not seen.known.any():
@@ -318,7 +324,8 @@ def _apart(seen: Seen) -> Iterator[Caution]:
 
 
 def _jumps(seen: Seen) -> tuple[np.ndarray, np.ndarray]:
-    """How much the current jumps at each sample, pA: the mean of three from it on less that before.
+    """Return how much the current jumps at each sample,
+    pA: the mean of three from it on less that before.
 
     Returns:
         (n_sweeps, n_times) the jumps, 0 where they are not known, and whether they are known.
@@ -335,7 +342,9 @@ def _jumps(seen: Seen) -> tuple[np.ndarray, np.ndarray]:
 
 
 def recently_moved(seen: Seen, window: int) -> np.ndarray:
-    """Whether the command has changed by more than 5 mV within so many samples before each."""
+    """Return whether the command has changed by more than 5 mV
+    within so many samples before each.
+    """
     command = seen.command_mV.copy()
     for row in command:
         row[np.isnan(row)] = row[np.isfinite(row)][-1]
@@ -350,7 +359,7 @@ def recently_moved(seen: Seen, window: int) -> np.ndarray:
 
 
 def _running(values: np.ndarray, size: int, larger: np.ufunc) -> np.ndarray:
-    """The largest, or smallest, of each sample and those after it, `size` in all.
+    """Return the largest, or smallest, of each sample and those after it, `size` in all.
 
     Returns:
         (n_sweeps, n_times - size + 1)
@@ -363,7 +372,9 @@ def _running(values: np.ndarray, size: int, larger: np.ufunc) -> np.ndarray:
 
 
 def _after_steps(seen: Seen, window: int) -> np.ndarray:
-    """Whether a step of the command lies at most so many samples before each, or just after it."""
+    """Return whether a step of the command lies at most so many samples before each,
+    or just after it.
+    """
     found = np.zeros(seen.known.shape, dtype=bool)
     for k, row in enumerate(found):
         for time in seen.protocol.step_times_ms(k):
@@ -373,14 +384,14 @@ def _after_steps(seen: Seen, window: int) -> np.ndarray:
 
 
 def _since(moved: np.ndarray, index: tuple[int, int]) -> int:
-    """How many samples before this one the command last changed."""
+    """Return how many samples before this one the command last changed."""
     sweep, sample = index
     earlier = np.flatnonzero(moved[sweep, :sample])
     return sample - int(earlier[-1]) if earlier.size else sample
 
 
 def _baseline(seen: Seen) -> Iterator[Caution]:
-    """A caution where the masks leave only what no channel contributes to."""
+    """Yield a caution where the masks leave only what no channel contributes to."""
     scored, known = seen.scored, seen.known
     advice = "nothing of the channel is left to fit to; look at the masks and the protocol"
     if not scored.any() or np.ptp(seen.command_mV[known]) < 1.0:
@@ -409,7 +420,7 @@ def _baseline(seen: Seen) -> Iterator[Caution]:
 
 
 def _share(seen: Seen) -> Iterator[Caution]:
-    """A caution where the masks leave less than one sample in a hundred."""
+    """Yield a caution where the masks leave less than one sample in a hundred."""
     known, scored = int(seen.known.sum()), int(seen.scored.sum())
     if known and scored < 0.01 * known:
         yield seen.tell(
@@ -419,12 +430,12 @@ def _share(seen: Seen) -> Iterator[Caution]:
 
 
 def place_of_largest(values: np.ndarray) -> tuple[int, int]:
-    """The sweep and the sample, counted from 0, of the largest value."""
+    """Return the sweep and the sample, counted from 0, of the largest value."""
     sweep, sample = np.unravel_index(int(values.argmax()), values.shape)
     return int(sweep), int(sample)
 
 
 def _numbers(sweeps: Sequence[int]) -> str:
-    """Sweeps in words, counted from 1."""
+    """Return sweeps in words, counted from 1."""
     listed = ", ".join(str(k + 1) for k in sweeps[:6])
     return listed + (f" and {len(sweeps) - 6} more" if len(sweeps) > 6 else "")

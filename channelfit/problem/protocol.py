@@ -98,7 +98,8 @@ class Protocol:
         description: str = "",
         source: str = "",
     ) -> Protocol:
-        """A step of the voltage, or a family of steps: one sweep for each level or duration.
+        """Return a step of the voltage, or a family of steps: one
+        sweep for each level or duration.
 
         Each of `levels`, `duration`, `before`, `after` and `after_level` is a number, text with a
         unit (``"0.2 s"``), or a list, range or array (n_sweeps,) of these with one value for each
@@ -181,7 +182,8 @@ class Protocol:
         description: str = "",
         source: str = "",
     ) -> Protocol:
-        """A protocol from rows of segments; the arguments are the keys of a protocol file.
+        """Return a protocol from rows of segments;
+        the arguments are the keys of a protocol file.
 
         Arguments:
             segments: one mapping each: ``{"hold": 5}``, ``{"step": 40, "for": 20}``,
@@ -242,7 +244,8 @@ class Protocol:
         description: str = "",
         source: str = "",
     ) -> Protocol:
-        """A protocol from a command voltage that was recorded, or computed, sample by sample.
+        """Return a protocol from a command voltage that was recorded, or computed,
+        sample by sample.
 
         The voltage is a straight line from each sample to the next, and the last sample is held
         for one more interval, so that a sweep has as many samples as the command has.
@@ -312,7 +315,7 @@ class Protocol:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Protocol:
-        """The protocol in a YAML file, or in a ``.eph`` file of Nanion's SyncroPatch.
+        """Return the protocol in a YAML file, or in a ``.eph`` file of Nanion's SyncroPatch.
 
         Arguments:
             path: the file; the tables of recorded commands that it names are looked for beside it.
@@ -328,7 +331,8 @@ class Protocol:
         return load_protocol(path)
 
     def to_yaml(self) -> str:
-        """The protocol as the text of a protocol file; reading it gives an equal protocol.
+        """Return the protocol as the text of a protocol file;
+        reading it gives an equal protocol.
 
         Raises:
             InputError: a recorded command, which needs a table beside the file (use `save`); or
@@ -397,7 +401,7 @@ class Protocol:
         return path
 
     def _document(self, tabled: Tabled) -> dict[str, Any]:
-        """The protocol by the keys of a protocol file."""
+        """Return the protocol by the keys of a protocol file."""
         junction = self.junction_potential_mV
         told = _moved(self, junction)
         between: Any = "carry over" if self.carry_over else "steady state"
@@ -449,16 +453,16 @@ class Protocol:
 
     @property
     def n_sweeps(self) -> int:
-        """How many sweeps there are."""
+        """The number of sweeps."""
         return len(self.sweeps)
 
     def n_times(self, sweep: int) -> int:
-        """How many samples a sweep (from 0) has: those at k * sampling_ms before its end."""
+        """Return how many samples a sweep (from 0) has: those at k * sampling_ms before its end."""
         return math.ceil(self.sweeps[sweep][-1].end_ms / self.sampling_ms - TIME_TOLERANCE)
 
     @property
     def n_times_max(self) -> int:
-        """How many samples the longest sweep has."""
+        """The number of samples in the longest sweep."""
         return max(self.n_times(k) for k in range(self.n_sweeps))
 
     @property
@@ -467,7 +471,7 @@ class Protocol:
         return np.arange(self.n_times_max) * self.sampling_ms
 
     def sample_ranges(self, sweep: int) -> list[tuple[int, int]]:
-        """The first sample of every segment of a sweep, and the one after its last."""
+        """Return the first sample of every segment of a sweep, and the one after its last."""
         n, h = self.n_times(sweep), self.sampling_ms
         edges = [0]
         edges += [
@@ -476,7 +480,9 @@ class Protocol:
         return list(pairwise(edges))
 
     def command(self) -> np.ndarray:
-        """The voltage at the samples, (n_sweeps, n_times_max) mV; NaN where a sweep has ended."""
+        """Return the voltage at the samples, (n_sweeps, n_times_max) mV;
+        NaN where a sweep has ended.
+        """
         t = self.times_ms
         out = np.full((self.n_sweeps, self.n_times_max), np.nan)
         for row, sweep, k in zip(out, self.sweeps, range(self.n_sweeps), strict=True):
@@ -485,7 +491,8 @@ class Protocol:
         return out
 
     def voltage(self, times_ms: Any = None) -> np.ndarray:
-        """The command voltage of every sweep, mV; NaN where a sweep has ended, or not begun.
+        """Return the command voltage of every sweep, mV;
+        NaN where a sweep has ended, or not begun.
 
         Arguments:
             times_ms: (n,) ms from the start of a sweep; without it the samples' times, `times_ms`.
@@ -518,7 +525,8 @@ class Protocol:
         return out
 
     def step_times_ms(self, sweep: int, least_mV: float = 1.0) -> np.ndarray:
-        """The times at which the command jumps by more than `least_mV`, ms from the sweep's start.
+        """Return the times at which the command jumps by more than `least_mV`,
+        ms from the sweep's start.
 
         Jumps inside a recorded command are among them, and so is the start of a sweep where the
         command leaves the voltage that was held before it.
@@ -554,7 +562,7 @@ class Protocol:
 
 
 def load_protocol(path: str | os.PathLike[str]) -> Protocol:
-    """The protocol in a YAML file, or in a ``.eph`` file of Nanion's SyncroPatch.
+    """Return the protocol in a YAML file, or in a ``.eph`` file of Nanion's SyncroPatch.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
@@ -569,7 +577,7 @@ def load_protocol(path: str | os.PathLike[str]) -> Protocol:
 
 
 def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> Protocol:
-    """A protocol from plain data by the keys of a protocol file.
+    """Return a protocol from plain data by the keys of a protocol file.
 
     Arguments:
         document: the data; it is not changed.
@@ -585,7 +593,7 @@ def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | N
 
 
 def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = ()) -> Protocol:
-    """The protocol that a document describes; its sweeps may be there already.
+    """Return the protocol that a document describes; its sweeps may be there already.
 
     Arguments:
         name: what it is called where it has no name.
@@ -614,7 +622,7 @@ def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = (
 
 
 def _moved(protocol: Protocol, by_mV: float) -> Protocol:
-    """The protocol with all of its voltages moved, as by a liquid junction potential."""
+    """Return the protocol with all of its voltages moved, as by a liquid junction potential."""
     if by_mV == 0:
         return protocol
     sweeps = tuple(
@@ -627,8 +635,8 @@ def _moved(protocol: Protocol, by_mV: float) -> Protocol:
 
 
 def _between(root: Section) -> tuple[bool, float, float | None]:
-    """What lies between sweeps: whether the channel's state is carried over, the rest, ms, and the
-    voltage of the rest, mV, where it has one of its own.
+    """Read the rest between sweeps: whether the channel's state is carried over, its duration, ms,
+    and its voltage, mV, where it has one of its own.
     """
     raw = root.take("between_sweeps")
     if isinstance(raw, Mapping):

@@ -62,7 +62,7 @@ class Bounded:
         return moving(self.definitions)
 
     def allowed(self, physical: Any, xp: Any = np) -> Any:
-        """Whether each candidate keeps within the bounds.
+        """Return whether each candidate keeps within the bounds.
 
         Arguments:
             physical: (n_parameters, n_candidates) base units, an array of the module xp.
@@ -93,7 +93,9 @@ class Bounded:
 
 
 def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
-    """All rates by the names that users give them: ``C -> O``, or ``n.alpha`` and ``n.beta``."""
+    """Return all rates by the names that users give them: ``C -> O``,
+    or ``n.alpha`` and ``n.beta``.
+    """
     rates = {}
     for chain in model.chains:
         for k, t in enumerate(() if chain.instant else chain.transitions):
@@ -109,7 +111,7 @@ def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
 def read_rate_bounds(
     section: Section, model: ChannelModel, protocols: Iterable[Protocol]
 ) -> tuple[Bounded, ...]:
-    """The bounds under ``rates_within`` in a fit section.
+    """Return the bounds under ``rates_within`` in a fit section.
 
     Arguments:
         section: the fit section.
@@ -135,7 +137,7 @@ def read_rate_bounds(
 
 
 def tied_bounds(model: ChannelModel) -> tuple[Bounded, ...]:
-    """The ranges of tied parameters, as bounds on their expressions."""
+    """Return the ranges of tied parameters, as bounds on their expressions."""
     found = []
     for tie in model.ties:
         if tie.lower is not None and tie.upper is not None:
@@ -145,7 +147,7 @@ def tied_bounds(model: ChannelModel) -> tuple[Bounded, ...]:
 
 
 def in_fit(bounds: Iterable[Bounded], problem: Problem) -> tuple[Bounded, ...]:
-    """Bounds on expressions of a model as bounds on the parameters of a fit.
+    """Return bounds on expressions of a model as bounds on the parameters of a fit.
 
     Of one that depends on parameters per cell, or on a temperature that experiments have of their
     own, there is one for each of these.
@@ -214,7 +216,8 @@ def bounded_expression(
     voltages_mV: tuple[float, ...] = (),
     largest: bool = False,
 ) -> Bounded:
-    """An expression of the model's names with its bounds, and all that is needed to evaluate it.
+    """Return an expression of the model's names with its bounds,
+    and all that is needed to evaluate it.
 
     Arguments:
         name: for messages.
@@ -233,7 +236,7 @@ def bounded_expression(
 
 
 def _voltage_range(protocols: Iterable[Protocol]) -> tuple[float, float]:
-    """The lowest and the highest command, mV, holding potentials included."""
+    """Return the lowest and the highest command, mV, holding potentials included."""
     values = [v for protocol in protocols for v in _extremes(protocol)]
     return min(values), max(values)
 
@@ -254,7 +257,7 @@ def _extremes(protocol: Protocol) -> Iterator[float]:
 
 
 class _Shape(NamedTuple):
-    """What can be seen of how an expression depends on v.
+    """The visible part of an expression's dependence on v.
 
     Attributes:
         still: it is free of v.
@@ -283,14 +286,14 @@ class _Shapes:
             self.known[symbol(name)] = self.of(expression)
 
     def of(self, expression: sympy.Expr) -> _Shape:
-        """The shape of an expression of parameters, v and the definitions."""
+        """Return the shape of an expression of parameters, v and the definitions."""
         for part in parts_of(expression):
             if part not in self.known:
                 self.known[part] = self._found(part)
         return self.known[expression]
 
     def _found(self, node: sympy.Basic) -> _Shape:
-        """The shape of a part whose arguments have theirs already."""
+        """Return the shape of a part whose arguments have theirs already."""
         shapes = [self.known[argument] for argument in node.args]
         if all(shape.still for shape in shapes):
             return _STILL
@@ -309,7 +312,7 @@ class _Shapes:
 
 
 def _voltages(shape: _Shape, span: tuple[float, float]) -> tuple[float, ...]:
-    """The voltages at which a rate of this shape is looked at, mV.
+    """Return the voltages at which a rate of this shape is looked at, mV.
 
     These are both ends where it is visibly exponential, so that it rises or falls all the way, and
     else a grid between them.

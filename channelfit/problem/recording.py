@@ -81,7 +81,8 @@ class Recording:
         weight: Any = None,
         source: str = "arrays",
     ) -> Recording:
-        """A recording from arrays, lists or columns of pandas, checked against its protocol.
+        """Return a recording from arrays, lists or columns of pandas,
+        checked against its protocol.
 
         Arguments:
             protocol: what was commanded while it was recorded.
@@ -149,7 +150,9 @@ class Recording:
 
 
 def _filled_up(rows: Any, protocol: Protocol) -> Any:
-    """A list of sweeps of different lengths, each as long as its sweep, filled up with NaN."""
+    """Return a list of sweeps of different lengths, each as long as its sweep,
+    filled up with NaN.
+    """
     if not isinstance(rows, (list, tuple)) or len(rows) != protocol.n_sweeps:
         return rows
     lengths = [len(row) if hasattr(row, "__len__") else 0 for row in rows]
@@ -163,7 +166,7 @@ def _filled_up(rows: Any, protocol: Protocol) -> Any:
 
 
 def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
-    """An array (n_sweeps, n_times); that of a single sweep may be (n_times,).
+    """Return an array (n_sweeps, n_times); that of a single sweep may be (n_times,).
 
     Raises:
         InputError: another shape, with the argument's name; it says so where the array is turned.
@@ -183,7 +186,7 @@ def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
 
 
 def _check_given_times(time: np.ndarray, protocol: Protocol) -> None:
-    """Raises InputError for times that are not the protocol's, and says whether they are in s."""
+    """Raise InputError for times that are not the protocol's, and say whether they are in s."""
     wanted, slack = protocol.times_ms, TIME_SLACK * protocol.sampling_ms
     if time.shape != wanted.shape:
         raise InputError(
@@ -210,7 +213,8 @@ def _sample(place: np.ndarray) -> str:
 def load_recording(
     section: Section, protocol: Protocol, read: Callable[..., Table] = read_columns
 ) -> Recording:
-    """The recording that a ``recording:`` mapping describes, laid out as the protocol's sweeps.
+    """Return the recording that a ``recording:`` mapping describes,
+    laid out as the protocol's sweeps.
 
     Arguments:
         section: the mapping, with the keys ``KEYS["recording"]``.
@@ -258,7 +262,9 @@ def load_recording(
 def _of_labels(
     section: Section, labels: Sequence[str], rows: Sequence[int], protocol: Protocol
 ) -> Iterator[Caution]:
-    """A caution where the voltages that head a file's columns are not those of the protocol."""
+    """Yield a caution where the voltages that head a file's
+    columns are not those of the protocol.
+    """
     if told := contradiction(labels, rows, protocol):
         yield Caution(f"{section.file}: {section.key}", *told)
 
@@ -266,7 +272,7 @@ def _of_labels(
 def _laid_out(
     section: Section, protocol: Protocol, read: Callable[..., Table]
 ) -> tuple[np.ndarray, list[int], Path, Sequence[str]]:
-    """The currents of a file as the protocol's sweeps, as they were recorded.
+    """Return the currents of a file as the protocol's sweeps, as they were recorded.
 
     Returns:
         The currents (n_sweeps, n_times), pA, NaN where there is none; the sweeps that were
@@ -294,7 +300,7 @@ def _laid_out(
 
 
 def _refuse_clamp(section: Section) -> None:
-    """Raises InputError for keys that describe the clamp, with the place where they belong."""
+    """Raise InputError for keys that describe the clamp, with the place where they belong."""
     for key in _OF_THE_CLAMP:
         if key in section:
             raise section.error(
@@ -306,7 +312,9 @@ def _refuse_clamp(section: Section) -> None:
 
 
 def empty_masks(entries: Sequence[Section], protocol: Protocol) -> Iterator[Caution]:
-    """Cautions about entries of ``mask:`` that name no sample of any sweep, from checked ones."""
+    """Yield cautions about entries of ``mask:`` that name no sample of any sweep,
+    from checked ones.
+    """
     lasts = max(sweep[-1].end_ms for sweep in protocol.sweeps)
     whole = masks([], protocol).sum()
     for entry in entries:
@@ -323,7 +331,7 @@ def empty_masks(entries: Sequence[Section], protocol: Protocol) -> Iterator[Caut
 
 
 def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
-    """The weights (n_sweeps, n_times_max) that a list of ``mask:`` entries leaves.
+    """Return the weights (n_sweeps, n_times_max) that a list of ``mask:`` entries leaves.
 
     Each entry names samples, by ``after_steps: 5 ms``, ``before_steps: 0.5 ms``, or ``from`` and
     ``to`` (either may be left out), and the factor ``weight`` by which they count, 0 without it;
@@ -364,7 +372,7 @@ def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
 
 
 def _span(entry: Section, kind: str) -> tuple[float, float]:
-    """The interval around a step, ms from it, that an entry names."""
+    """Return the interval around a step, ms from it, that an entry names."""
     width = entry.quantity(kind)
     if width <= 0:
         raise entry.error(f"a time above 0 was expected, not {width:g} ms", kind)
@@ -372,7 +380,9 @@ def _span(entry: Section, kind: str) -> tuple[float, float]:
 
 
 def _chosen(section: Section, n_sweeps: int) -> list[int]:
-    """The sweeps, counted from 0, that ``sweeps: [1, 3]`` names; all sweeps without that key."""
+    """Return the sweeps, counted from 0, that ``sweeps: [1, 3]`` names;
+    all sweeps without that key.
+    """
     if "sweeps" not in section:
         return list(range(n_sweeps))
     numbers = section.items("sweeps")
@@ -396,7 +406,7 @@ def _factor(section: Section, dimension: str, membrane: Membrane | None = None) 
 
 
 def _check_times(section: Section, protocol: Protocol, table: Table, path: Path) -> str | None:
-    """Raises InputError for times or a sampling that are not the protocol's.
+    """Raise InputError for times or a sampling that are not the protocol's.
 
     Returns:
         The name of the column of times; None where there is none.
@@ -469,7 +479,7 @@ def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path, other: st
 def _check_sampling(
     section: Section, key: str, sampling_ms: float, protocol: Protocol, n: int, factor: float = 0.0
 ) -> None:
-    """Raises InputError where the clocks of recording and protocol drift apart over n samples.
+    """Raise InputError where the clocks of recording and protocol drift apart over n samples.
 
     Arguments:
         sampling_ms: of the recording, stated under the key.
@@ -494,7 +504,8 @@ def _check_sampling(
 def _signal(
     section: Section, protocol: Protocol, path: Path
 ) -> tuple[Table, list[str], np.ndarray, Sequence[str]]:
-    """The sweeps of a signal as a table, their names, and the currents (n_sweeps, n_rows), pA.
+    """Return the sweeps of a signal as a table, their names,
+    and the currents (n_sweeps, n_rows), pA.
 
     Last come their names in the file, as far as it has any.
     """
@@ -517,7 +528,7 @@ def _currents(
     protocol: Protocol,
     path: Path,
 ) -> tuple[list[str], np.ndarray]:
-    """The names of the columns of currents, and these (n_columns, n_rows), pA."""
+    """Return the names of the columns of currents, and these (n_columns, n_rows), pA."""
     inner = section.section("current")
     inner.expect(KEYS["recording current"])
     if ("column" in inner) == ("columns" in inner):
@@ -554,7 +565,7 @@ def _currents(
 
 
 def _sweep_numbers(section: Section, n_columns: int, protocol: Protocol, path: Path) -> list[int]:
-    """The sweep, counted from 0, that each column holds."""
+    """Return the sweep, counted from 0, that each column holds."""
     chosen = _chosen(section, protocol.n_sweeps)
     if len(chosen) == n_columns:
         return chosen
@@ -577,7 +588,7 @@ def _refuse_missing(
     protocol: Protocol,
     path: Path,
 ) -> None:
-    """Raises InputError for a NaN or inf inside a recorded sweep; names the first of them."""
+    """Raise InputError for a NaN or inf inside a recorded sweep; names the first of them."""
     count, first = 0, None
     for k, start, name in zip(rows, firsts, names, strict=True):
         bad = np.flatnonzero(missing[k])
@@ -595,7 +606,7 @@ def _refuse_missing(
 
 
 def _refuse_absurd(current: np.ndarray, path: Path) -> None:
-    """Raises InputError for currents whose squares a score could not even add up."""
+    """Raise InputError for currents whose squares a score could not even add up."""
     top = float(np.abs(current).max(initial=0.0))
     if top > _MAX_PA:
         raise InputError(

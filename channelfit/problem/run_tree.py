@@ -99,7 +99,7 @@ class _Run:
     members: list[_Member] = field(default_factory=list)
 
     def same_course(self, other: _Run) -> bool:
-        """Whether both take every candidate through the same states at the same samples."""
+        """Return whether both take every candidate through the same states at the same samples."""
         return (
             (self.kind, self.n, self.dt, self.n_sub, len(self.samples) > 0)
             == (other.kind, other.n, other.dt, other.n_sub, len(other.samples) > 0)
@@ -114,7 +114,7 @@ def run_tree(
     currents: Sequence[np.ndarray | None],
     weights: Sequence[np.ndarray | None],
 ) -> RunTree:
-    """The tree of runs of some experiments.
+    """Return the tree of runs of some experiments.
 
     What has weight 0 and leads to nothing that has more is left out: a sweep that is held out, and
     the end of one after its last sample that counts, cost a score nothing.
@@ -138,7 +138,9 @@ def run_tree(
 
 
 def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, _Run]]]:
-    """The runs that follow each start from the steady state, in order, each with its sweep."""
+    """Return the runs that follow each start from the steady state, in order,
+    each with its sweep.
+    """
     courses: list[list[tuple[int, _Run]]] = []
     for k in range(protocol.n_sweeps):
         row = None if weight is None else weight[k]
@@ -153,7 +155,7 @@ def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[i
 
 
 def _insert(level: list[_Run], run: _Run, member: _Member) -> list[_Run]:
-    """Finds a run of the same course on a level, or adds one; returns its children."""
+    """Find a run of the same course on a level, or adds one; returns its children."""
     node = next((other for other in level if other.same_course(run)), None)
     if node is None:
         node = run
@@ -164,7 +166,7 @@ def _insert(level: list[_Run], run: _Run, member: _Member) -> list[_Run]:
 
 
 def _pruned(roots: list[_Run], traced: set[int]) -> list[_Run]:
-    """The roots, after branches that lead to no sample that counts have been cut off.
+    """Return the roots, after branches that lead to no sample that counts have been cut off.
 
     Arguments:
         traced: experiments of which every sample is wanted, whatever its weight.
@@ -193,7 +195,7 @@ def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[_
 def _pieces(
     segment: Segment, first: int, last: int, h: float
 ) -> Iterator[tuple[Segment, int, int]]:
-    """The parts of a segment with their samples; a command that stands still is held."""
+    """Yield the parts of a segment with their samples; a command that stands still is held."""
     wave = segment.wave
     if not isinstance(wave, Samples):
         yield segment, first, last
@@ -219,7 +221,9 @@ def _pieces(
 def _piece_runs(
     segment: Segment, first: int, last: int, h: float, weight: np.ndarray | None
 ) -> Iterator[_Run]:
-    """The way to the first sample, the samples, and the way from the last one to the boundary."""
+    """Yield the way to the first sample, the samples,
+    and the way from the last one to the boundary.
+    """
     tiny = TIME_TOLERANCE * h
     if first >= last:
         yield from _unsampled(segment, segment.start_ms, segment.end_ms)
@@ -239,7 +243,9 @@ def _piece_runs(
 def _stretches(
     first: int, last: int, weight: np.ndarray | None
 ) -> Iterator[tuple[int, int, float]]:
-    """The ranges [first, last) of samples that have the same weight, each with that weight."""
+    """Yield the ranges [first, last) of samples that have the
+    same weight, each with that weight.
+    """
     if weight is None:
         yield first, last, 0.0
         return
@@ -281,12 +287,12 @@ def _sampled(
 
 
 def _rounded(dt: float) -> float:
-    """A duration rounded to 1e-9 ms, so that equal durations share a propagator."""
+    """Return a duration rounded to 1e-9 ms, so that equal durations share a propagator."""
     return round(dt, 9)
 
 
 def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
-    """Sub-steps of each sample (n,) in which the voltage moves at most MAX_STEP_MV.
+    """Return the sub-steps of each sample (n,) in which the voltage moves at most MAX_STEP_MV.
 
     A power of two.
     """
@@ -337,7 +343,9 @@ class _Flattener:
         self.constant = self.total_weight = 0.0
 
     def flatten(self, roots: dict[float, list[_Run]]) -> RunTree:
-        """The arrays of all runs below some roots, which are listed by their holding potential."""
+        """Return the arrays of all runs below some roots,
+        which are listed by their holding potential.
+        """
         self.starts = [self._index(self.voltages, v) for v in roots]
         for slot, children in enumerate(roots.values()):
             self._visit_all(children, slot, len(roots))
@@ -360,7 +368,7 @@ class _Flattener:
         )
 
     def _visit_all(self, roots: list[_Run], slot: int, free: int) -> None:
-        """Depth first without recursion; the last child overwrites its parent's state."""
+        """Visit depth first without recursion; the last child overwrites its parent's state."""
         stack = [(roots, 0, slot, free)]
         while stack:
             level, k, source, free = stack.pop()
@@ -431,7 +439,7 @@ def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def by_sweep(out: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The currents of one experiment as (n_sweeps, n_times_max, n_candidates), pA.
+    """Return the currents of one experiment as (n_sweeps, n_times_max, n_candidates), pA.
 
     Arguments:
         out: (n_data, n_candidates) pA, in the order of the tree's data.

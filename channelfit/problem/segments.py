@@ -49,7 +49,7 @@ Tabled = Callable[[Sequence[Samples]], dict[str, Any]]
 
 
 def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
-    """The sweeps that the rows of `segments` describe.
+    """Return the sweeps that the rows of `segments` describe.
 
     Arguments:
         root: the protocol, of which `segments` is read.
@@ -110,7 +110,7 @@ class _Row:
         self.count = max(len(self.waves), len(self.durations))
 
     def at(self, sweep: int) -> tuple[Wave, float]:
-        """The wave and the duration, ms, of this row in a sweep."""
+        """Return the wave and the duration, ms, of this row in a sweep."""
         return (
             self.waves[sweep if len(self.waves) > 1 else 0],
             self.durations[sweep if len(self.durations) > 1 else 0],
@@ -118,7 +118,7 @@ class _Row:
 
 
 def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wave], list[float]]:
-    """The waves of a row, and its durations where `for` does not give them."""
+    """Return the waves of a row, and its durations where `for` does not give them."""
     if kind == "hold":
         return [Constant(holding_mV)], _family(row, "hold")
     if kind == "step":
@@ -132,7 +132,7 @@ def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wa
 
 
 def _laid_out(pieces: Sequence[_Row], sweep: int) -> Sweep:
-    """One sweep: the rows one after the other, those of no duration left out."""
+    """Return one sweep: the rows one after the other, those of no duration left out."""
     start, segments = 0.0, list[Segment]()
     for wave, duration in (piece.at(sweep) for piece in pieces):
         end = round(start + duration, _DIGITS)
@@ -145,12 +145,12 @@ def _laid_out(pieces: Sequence[_Row], sweep: int) -> Sweep:
 
 
 def _family(row: Section, key: str) -> list[float]:
-    """The values of a row: one, the list under `values`, or those from / to / by."""
+    """Return the values of a row: one, the list under `values`, or those from / to / by."""
     return _members(row, row.take(key, ...), key)
 
 
 def _members(row: Section, raw: object, key: str) -> list[float]:
-    """The values that one entry of a row gives: a single one, or those of a family."""
+    """Return the values that one entry of a row gives: a single one, or those of a family."""
     if not isinstance(raw, Mapping):
         return [row.measured(key, raw)]
     inner = Section(raw, row.file, row.path(key))
@@ -172,13 +172,13 @@ def _members(row: Section, raw: object, key: str) -> list[float]:
 
 
 def _stepped(start: float, stop: float, by: float) -> list[float]:
-    """The values from start to stop, both included where `by` leads there."""
+    """Return the values from start to stop, both included where `by` leads there."""
     count = int((stop - start) / by + 1e-9) + 1
     return [round(start + i * by, _DIGITS) for i in range(count)]
 
 
 def _ramps(row: Section) -> list[Wave]:
-    """The ramps of a row: one, or one for each sweep where an end of it is a family."""
+    """Return the ramps of a row: one, or one for each sweep where an end of it is a family."""
     ends = row.items("ramp")
     if len(ends) != 2:
         raise row.error(f"a ramp is [start, end], not {shown(ends)}", "ramp")
@@ -221,7 +221,7 @@ def _sines(row: Section) -> Sines:
 
 
 def _recorded(row: Section) -> list[Samples]:
-    """The commands in the columns of a table: one for all sweeps, or one for each sweep."""
+    """Return the commands in the columns of a table: one for all sweeps, or one for each sweep."""
     inner = row.section("recorded")
     inner.expect(KEYS["recorded"])
     path = inner.existing(inner.text("file"), "file")
@@ -253,7 +253,7 @@ def _recorded(row: Section) -> list[Samples]:
 
 
 def _signal(inner: Section, path: Path) -> list[Samples]:
-    """The sweeps of a command that the file of an amplifier holds."""
+    """Return the sweeps of a command that the file of an amplifier holds."""
     signal = read_signal(inner, inner, path, "voltage")
     inner.finish()
     commands = list[Samples]()
@@ -267,7 +267,7 @@ def _signal(inner: Section, path: Path) -> list[Samples]:
 
 
 def _column_names(inner: Section, table: Table, clock: str) -> list[str]:
-    """The columns of a recorded command: one, or those of a family of sweeps."""
+    """Return the columns of a recorded command: one, or those of a family of sweeps."""
     if "columns" not in inner:
         return [inner.text("column", ...)]
     if "column" in inner:
@@ -282,7 +282,7 @@ def _column_names(inner: Section, table: Table, clock: str) -> list[str]:
 
 
 def _factor(section: Section) -> float:
-    """The factor from the section's `unit` to the base unit."""
+    """Return the factor from the section's `unit` to the base unit."""
     try:
         return unit_factor(section.text("unit"), *section.shape("unit", Unit).dimensions)[0]
     except InputError as error:
@@ -290,7 +290,7 @@ def _factor(section: Section) -> float:
 
 
 def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Table) -> str:
-    """Why a recorded command (n,) mV at times (n,) ms cannot be used; empty where it can.
+    """Return why a recorded command (n,) mV at times (n,) ms cannot be used; empty where it can.
 
     Arguments:
         table: tells how its source counts the samples.
@@ -313,7 +313,7 @@ def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Table) -> st
 def check_sweeps(
     root: Section, sweeps: Sequence[Sweep], sampling_ms: float, *held_mV: float
 ) -> None:
-    """Raises InputError for sizes and voltages that are a slip of a unit, with the key."""
+    """Raise InputError for sizes and voltages that are a slip of a unit, with the key."""
     longest = max(sweep[-1].end_ms for sweep in sweeps) / sampling_ms
     if not longest * len(sweeps) <= _MAX_SAMPLES:
         raise root.error(
@@ -332,7 +332,7 @@ def check_sweeps(
 
 
 def _check_voltage(root: Section, segment: Segment, sampling: float, sweep: int) -> None:
-    """Raises InputError for a voltage beyond any clamp, and for sines too fast for the samples."""
+    """Raise InputError for a voltage beyond any clamp, and for sines too fast for the samples."""
     wave = segment.wave
     if isinstance(wave, Sines):
         top = abs(wave.offset_mV) + sum(abs(a) for a in wave.amplitudes_mV)
@@ -360,7 +360,7 @@ def _check_voltage(root: Section, segment: Segment, sampling: float, sweep: int)
 def segment_rows(
     sweeps: Sequence[Sweep], holding_mV: float, tabled: Tabled
 ) -> list[dict[str, Any]]:
-    """The rows of `segments` that describe sweeps.
+    """Return the rows of `segments` that describe sweeps.
 
     Arguments:
         holding_mV: segments at this voltage are written as `hold`.
@@ -383,7 +383,9 @@ def segment_rows(
 
 
 def _aligned(sweeps: Sequence[Sweep]) -> list[tuple[Segment | None, ...]]:
-    """Segments of all sweeps in rows; None where a sweep has fewer held segments than others."""
+    """Return segments of all sweeps in rows;
+    None where a sweep has fewer held segments than others.
+    """
     stages = [list(_stages(sweep)) for sweep in sweeps]
     if len({len(each) for each in stages}) > 1:
         raise _different("numbers of ramps, sines or recorded commands")
@@ -396,7 +398,7 @@ def _aligned(sweeps: Sequence[Sweep]) -> list[tuple[Segment | None, ...]]:
 
 
 def _stages(sweep: Sweep) -> Iterator[tuple[list[Segment], Segment | None]]:
-    """Held segments and the varying one after them, until the sweep ends with held ones."""
+    """Return held segments and the varying one after them, until the sweep ends with held ones."""
     held: list[Segment] = []
     for segment in sweep:
         if segment.is_constant:
@@ -408,7 +410,7 @@ def _stages(sweep: Sweep) -> Iterator[tuple[list[Segment], Segment | None]]:
 
 
 def _varies(row: Sequence[Segment | None]) -> bool:
-    """Whether a row becomes a family by itself."""
+    """Return whether a row becomes a family by itself."""
     first = row[0]
     if first is None or None in row:
         return True
@@ -420,7 +422,7 @@ def _varies(row: Sequence[Segment | None]) -> bool:
 
 
 def _duration(start: float, segment: Segment | None) -> float:
-    """The shortest number, ms, that leads from here to the end of a segment."""
+    """Return the shortest number, ms, that leads from here to the end of a segment."""
     if segment is None:
         return 0.0
     short = round(segment.end_ms - start, _DIGITS)
@@ -474,7 +476,8 @@ def _written_sines(wave: Sines, own_origin: bool) -> dict[str, Any]:
 
 
 def _written_family(values: Sequence[float], unit: str, force: bool = False) -> Any:
-    """One quantity where all values are equal, else from / to / by where that says it, or a list.
+    """Return one quantity where all values are equal,
+    else from / to / by where that says it, or a list.
 
     Arguments:
         force: write a list in any case, since nothing else says how many sweeps there are.
@@ -489,7 +492,7 @@ def _written_family(values: Sequence[float], unit: str, force: bool = False) -> 
 
 
 def written(value: float, unit: str) -> str:
-    """A quantity in the fewest digits that give it back."""
+    """Return a quantity in the fewest digits that give it back."""
     short = f"{value:g}"
     return f"{short if float(short) == value else repr(value)} {unit}"
 
@@ -505,7 +508,7 @@ def _different(what: str) -> InputError:
 
 
 def refuse_table(commands: Sequence[Samples]) -> dict[str, Any]:
-    """Raises InputError: a text alone cannot hold recorded commands."""
+    """Raise InputError: a text alone cannot hold recorded commands."""
     raise InputError(
         "a recorded command cannot stand in YAML; use save(path), which writes it as a table "
         "beside the protocol file"
@@ -513,7 +516,7 @@ def refuse_table(commands: Sequence[Samples]) -> dict[str, Any]:
 
 
 def command_table(commands: Sequence[Samples]) -> tuple[str, list[str]]:
-    """Recorded commands as a table in CSV, and the names of its columns of voltages.
+    """Return recorded commands as a table in CSV, and the names of its columns of voltages.
 
     Raises:
         InputError: commands with different times.

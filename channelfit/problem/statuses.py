@@ -13,7 +13,7 @@ N_STATUSES = 1 + len(FAILURES)
 
 
 def cuda_names() -> str:
-    """The statuses as an enumeration for generated CUDA."""
+    """Return the statuses as an enumeration for generated CUDA."""
     names = {
         "OK": OK,
         "NOT_FINITE": NOT_FINITE,

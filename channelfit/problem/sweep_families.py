@@ -14,7 +14,7 @@ EXACT = 2e-5
 
 
 def rounded(value: float, unsure: float) -> float:
-    """The value on the coarsest grid of ones and fives that is no farther than `unsure`."""
+    """Return the value on the coarsest grid of ones and fives that is no farther than `unsure`."""
     for power in range(2, -10, -1):
         for step in (10.0**power, 5 * 10.0 ** (power - 1)):
             near = round(round(value / step) * step, 9)
@@ -26,7 +26,7 @@ def rounded(value: float, unsure: float) -> float:
 def leveled(
     sweeps: Sequence[Sequence[Segment]], least_mV: float
 ) -> tuple[tuple[Segment, ...], ...]:
-    """Sweeps of which held voltages that differ by less than `least_mV` are the same.
+    """Return sweeps of which held voltages that differ by less than `least_mV` are the same.
 
     The most frequent of such voltages, by the time that they last, is the one that stays.
     """
@@ -52,7 +52,8 @@ def leveled(
 
 
 def sweeps_of_epochs(epochs: Sequence[Sequence[Epoch]]) -> tuple[tuple[Segment, ...], ...]:
-    """The sweeps that the header of a file describes; empty where steps and ramps do not say them.
+    """Return the sweeps that the header of a file describes;
+    empty where steps and ramps do not say them.
 
     Arguments:
         epochs: the pieces of each sweep.
@@ -76,7 +77,7 @@ def sweeps_of_epochs(epochs: Sequence[Sequence[Epoch]]) -> tuple[tuple[Segment, 
 
 
 def joined(segments: Sequence[Segment]) -> Iterator[Segment]:
-    """Segments of which neighbors at the same voltage are one."""
+    """Yield segments of which neighbors at the same voltage are one."""
     held: Segment | None = None
     for segment in segments:
         if held is not None and segment.is_constant and segment.wave == held.wave:
@@ -92,7 +93,8 @@ def joined(segments: Sequence[Segment]) -> Iterator[Segment]:
 def aligned(
     sweeps: Sequence[list[Segment]], sampling_ms: float, measured: bool = False
 ) -> tuple[tuple[Segment, ...], ...]:
-    """Sweeps of the same number of segments, where some have fewer since a step led nowhere.
+    """Return sweeps of the same number of segments,
+    where some have fewer since a step led nowhere.
 
     Such a sweep is cut where that makes it most like one of those that have all segments. Edges
     that the noise of the record has moved by one sample are moved to where most sweeps have them.
@@ -121,12 +123,16 @@ def aligned(
 
 
 def _as_ramp(wave: Wave) -> Wave:
-    """A held voltage as a ramp that leads nowhere, which has a place in a family of ramps."""
+    """Return a held voltage as a ramp that leads nowhere,
+    which has a place in a family of ramps.
+    """
     return Ramp(wave.v_mV, wave.v_mV) if isinstance(wave, Constant) else wave
 
 
 def _cut_like(sweep: list[Segment], whole: list[Segment], sampling_ms: float) -> list[Segment]:
-    """A sweep, of which held segments are cut in two until it has as many as another sweep."""
+    """Return a sweep, of which held segments are cut in two
+    until it has as many as another sweep.
+    """
     while len(sweep) < len(whole):
         cuts = [
             [*sweep[:i], replace(s, end_ms=time), replace(s, start_ms=time), *sweep[i + 1 :]]
@@ -149,7 +155,7 @@ def _lasts(segment: Segment) -> float:
 
 
 def _likeness(sweep: Sequence[Segment], whole: Sequence[Segment], sampling_ms: float) -> int:
-    """In how many waves and durations two sweeps agree, segment by segment."""
+    """Return in how many waves and durations two sweeps agree, segment by segment."""
     return sum(
         2 * (type(a.wave) is type(b.wave))
         + (a.wave == b.wave)

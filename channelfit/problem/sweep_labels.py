@@ -19,7 +19,7 @@ _MOST_MV = 1000.0
 
 
 def voltages_of(labels: Sequence[str]) -> np.ndarray | None:
-    """The voltages, mV, that head sweeps; None where the headings are something else.
+    """Return the voltages, mV, that head sweeps; None where the headings are something else.
 
     Numbers without a unit are voltages where they are evenly stepped and some are negative, as a
     count of sweeps is not.
@@ -41,7 +41,7 @@ def voltages_of(labels: Sequence[str]) -> np.ndarray | None:
 def contradiction(
     labels: Sequence[str], rows: Sequence[int], protocol: Protocol
 ) -> tuple[str, str] | None:
-    """What a file's headings and the protocol say of the same sweep, where they differ.
+    """Return headings and protocol of the same sweep in words, where they contradict; else None.
 
     Arguments:
         labels: the heading of each column.
@@ -74,7 +74,9 @@ def contradiction(
 
 
 def _levels(protocol: Protocol, sweep: int) -> set[float]:
-    """The voltages at which a sweep is held, mV, as its file and as its membrane have them."""
+    """Return the voltages at which a sweep is held, mV,
+    as its file and as its membrane have them.
+    """
     held = {
         round(float(s.voltage(np.array([s.start_ms]))[0]), 6)
         for s in protocol.sweeps[sweep]
@@ -84,7 +86,7 @@ def _levels(protocol: Protocol, sweep: int) -> set[float]:
 
 
 def _own(levels: Sequence[set[float]], sweep: int) -> set[float]:
-    """The voltages that not all sweeps have; all of a sweep where none differs."""
+    """Return the voltages that not all sweeps have; all of a sweep where none differs."""
     common = set.intersection(*levels)
     return levels[sweep] - common or levels[sweep]
 
@@ -94,7 +96,9 @@ def _among(voltage: float, levels: set[float]) -> bool:
 
 
 def _order(values: np.ndarray, levels: Sequence[set[float]]) -> list[int] | None:
-    """The only sweep, counted from 0, that has each voltage; None where there is not one each."""
+    """Return the only sweep, counted from 0, that has each voltage;
+    None where there is not one each.
+    """
     found = []
     for v in values:
         places = [k for k in range(len(levels)) if _among(float(v), _own(levels, k))]

@@ -23,7 +23,7 @@ class Constant:
     v_mV: float
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at times t_ms in the sweep."""
+        """Return the voltage at times t_ms in the sweep, mV."""
         return np.full(np.shape(t_ms), self.v_mV)
 
 
@@ -35,7 +35,7 @@ class Ramp:
     v_end_mV: float
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at times t_ms in the sweep."""
+        """Return the voltage at times t_ms in the sweep, mV."""
         part = (np.asarray(t_ms) - start_ms) / (end_ms - start_ms)
         return np.asarray(self.v_start_mV + (self.v_end_mV - self.v_start_mV) * part)
 
@@ -54,7 +54,7 @@ class Sines:
     origin_ms: float
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at times t_ms in the sweep."""
+        """Return the voltage at times t_ms in the sweep, mV."""
         t = np.asarray(t_ms, dtype=float)
         found, flat = np.empty(t.size), t.reshape(-1, 1)
         step = max(1, _AT_ONCE // len(self.phases))
@@ -80,7 +80,7 @@ class Samples:
     v_mV: np.ndarray
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same samples at the same times."""
+        """Return whether both are the same samples at the same times."""
         if not isinstance(other, Samples):
             return NotImplemented
         pairs = ((self.times_ms, other.times_ms), (self.v_mV, other.v_mV))
@@ -90,11 +90,11 @@ class Samples:
         return hash((self.times_ms.tobytes(), self.v_mV.tobytes()))
 
     def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
-        """mV at times t_ms in the sweep; after the last sample its voltage is held."""
+        """Return the voltage at times t_ms in the sweep, mV; after the last sample it is held."""
         return np.asarray(np.interp(np.asarray(t_ms) - start_ms, self.times_ms, self.v_mV))
 
     def jump_times_ms(self, sampling_ms: float, least_mV: float) -> np.ndarray:
-        """The times at which the command jumps, ms from the segment's start.
+        """Return the times at which the command jumps, ms from the segment's start.
 
         A jump takes one to three samples, since it may have been filtered; its time is that of the
         first sample that shows it. It is larger than `least_mV` and than the noise of the command,
@@ -130,7 +130,9 @@ Wave = Constant | Ramp | Sines | Samples
 
 
 def shifted(wave: Wave, by_mV: float) -> Wave:
-    """The same wave at other voltages, rounded to 1e-9 mV so that shifting back gives it again."""
+    """Return the same wave at other voltages,
+    rounded to 1e-9 mV so that shifting back gives it again.
+    """
     if isinstance(wave, Constant):
         return Constant(round(wave.v_mV + by_mV, 9))
     if isinstance(wave, Ramp):
@@ -154,5 +156,5 @@ class Segment:
         return isinstance(self.wave, Constant)
 
     def voltage(self, t_ms: np.ndarray) -> np.ndarray:
-        """mV at times t_ms in the sweep, an array of any shape."""
+        """Return the voltage at times t_ms in the sweep, mV, an array of any shape."""
         return self.wave.voltage(t_ms, self.start_ms, self.end_ms)

@@ -126,7 +126,7 @@ atexit.register(end)
 
 
 def _process() -> subprocess.Popen[bytes] | None:
-    """The second process, started where it does not run; None where that is not possible."""
+    """Return the second process, started where it does not run; None where that is not possible."""
     global _child
     if _idle is not None:
         _idle.cancel()

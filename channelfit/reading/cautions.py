@@ -25,5 +25,5 @@ class Caution:
 
 
 def each_once(cautions: Iterable[Caution]) -> tuple[Caution, ...]:
-    """The cautions in their order, each only once."""
+    """Return the cautions in their order, each only once."""
     return tuple(dict.fromkeys(cautions))

@@ -31,7 +31,7 @@ _HIDDEN = re.compile(
 
 
 def cell(text: str) -> str:
-    """A text as one cell, quoted where it must be."""
+    """Return a text as one cell, quoted where it must be."""
     if text.isalnum():
         return text
     text = _HIDDEN.sub(_code, text)
@@ -43,14 +43,16 @@ def cell(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    """The text of a cell that `cell` has written, after the quotes of CSV are gone."""
+    """Return the text of a cell that `cell` has written, after the quotes of CSV are gone."""
     if text.startswith("'") and text[1:].startswith((*_FORMULA, "\r")):
         text = text[1:]
     return _WRITTEN.sub(lambda found: chr(int(found[0][2:], 16)), text)
 
 
 def csv_rows(rows: Iterable[Iterable[str | float | None]]) -> str:
-    """Rows of texts and of numbers, which are written to the last bit; None is an empty cell."""
+    """Return rows of texts and of numbers, which are written to the last bit;
+    None is an empty cell.
+    """
     cells = (
         [cell(x) if isinstance(x, str) else "" if x is None else str(x) for x in row]
         for row in rows
@@ -63,7 +65,7 @@ def csv_table(
     digits: int | None = None,
     exact: Collection[str] = (),
 ) -> str:
-    """A table with a line of names; NaN is an empty cell.
+    """Return a table with a line of names; NaN is an empty cell.
 
     Arguments:
         columns: names, and texts or numbers, as many in each column.
@@ -83,7 +85,7 @@ def csv_table(
 
 
 def number_text(value: float, digits: int | None = None) -> str:
-    """A number with so many digits, or as short as gives back every bit; empty for NaN."""
+    """Return a number with so many digits, or as short as gives back every bit; empty for NaN."""
     if value != value:
         return ""
     if digits is not None:

@@ -66,7 +66,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        """The value of a node; one with a tag that its text does not fit is refused."""
+        """Return the value of a node; one with a tag that its text does not fit is refused."""
         if node.tag not in _ACCEPTED:
             tag = node.tag.replace("tag:yaml.org,2002:", "!!")
             raise _at_line(node, f"the YAML tag {shown(tag)} is not accepted; leave it out")
@@ -111,7 +111,7 @@ for _tag, _pattern, _first in (
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """Return the mapping in a YAML file.
 
     Raises:
         InputError: missing, unreadable, too large, not YAML, or not a mapping; with the line.
@@ -120,7 +120,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a file. Raises InputError where it is missing, too large, or not text."""
+    """Return the text of a file. Raises InputError where it is missing, too large, or not text."""
     if file_size(path) > _MAX_BYTES:
         raise InputError(f"larger than {_MAX_BYTES:,} bytes; is this the right file?", path)
     try:
@@ -131,12 +131,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 @lru_cache(maxsize=16)
 def _loaded(text: str) -> Any:
-    """A YAML text as plain data; a command asks several times for the same small files."""
+    """Return a YAML text as plain data; a command asks several times for the same small files."""
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader, narrowed further
 
 
 def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """The mapping in a YAML text.
+    """Return the mapping in a YAML text.
 
     Arguments:
         file: where the text comes from, for messages.
@@ -164,7 +164,7 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The object in a JSON file, of finite numbers.
+    """Return the object in a JSON file, of finite numbers.
 
     Raises:
         InputError: missing, unreadable, too large, not JSON, or not an object; with the line.
@@ -206,7 +206,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Text with separators of lines that are not newlines, which survive only in double quotes."""
+    """Return text with separators of lines that are not newlines,
+    which survive only in double quotes.
+    """
     style = '"' if any(c in text for c in "\x85\u2028\u2029") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
@@ -215,7 +217,8 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def dump_yaml(data: Mapping[str, Any], in_braces: bool = False) -> str:
-    """A mapping of plain data as YAML text, keys in their order; `parse_yaml` gives it back.
+    """Return a mapping of plain data as YAML text, keys in their order;
+    `parse_yaml` gives it back.
 
     Arguments:
         in_braces: whether all of it stands in one line.
@@ -258,19 +261,19 @@ class Section:
         return key in self._data
 
     def given(self) -> list[str]:
-        """The keys that the user has given."""
+        """Return the keys that the user has given."""
         return list(self._data)
 
     def path(self, key: str | None) -> str:
-        """The dotted key of an entry, for messages."""
+        """Return the dotted key of an entry, for messages."""
         return ".".join(part for part in (self.key, key) if part)
 
     def error(self, message: str, key: str | None = None) -> InputError:
-        """An InputError at this place, or at one of its keys."""
+        """Return an InputError at this place, or at one of its keys."""
         return InputError(message, self.file, self.path(key) or None)
 
     def take(self, key: str, default: Any = _TABLED) -> Any:
-        """The value of a key as it was given, or the default."""
+        """Return the value of a key as it was given, or the default."""
         told = self._told(key)
         self._taken.add(key)
         if key in self._data:
@@ -280,13 +283,17 @@ class Section:
         return told.default if default is _TABLED else default
 
     def _told(self, key: str) -> Key:
-        """What the table says of a key. Raises LookupError for one that it does not have."""
+        """Return the row of a key in the section's table.
+        Raises LookupError where there is none.
+        """
         if key not in self._keys:
             raise LookupError(f"{self.path(key)} is read, but not announced as accepted")
         return self._keys[key]
 
     def shape(self, key: str, *kinds: type[_Kind]) -> _Kind:
-        """The shape of a key in the table, or the first part of it, that is of one of the kinds."""
+        """Return the shape of a key in the table, or the first part of it,
+        that is of one of the kinds.
+        """
         told = self._told(key).shape
         for part in told.parts():
             if isinstance(part, kinds):
@@ -295,14 +302,16 @@ class Section:
         raise LookupError(f"{self.path(key)} is read as {wanted}, but announced as {told}")
 
     def _read(self, key: str, default: Any) -> tuple[Any, bool]:
-        """The value of a key, and whether the user gave it: null may count as leaving it out."""
+        """Return the value of a key, and whether the user gave it:
+        null may count as leaving it out.
+        """
         value, told = self.take(key, default), self._told(key)
         if value is None and told.null and default is not ...:
             return told.default if default is _TABLED else default, False
         return value, key in self._data
 
     def text(self, key: str, default: Any = _TABLED) -> Any:
-        """A text; a number is accepted as its text."""
+        """Return a text; a number is accepted as its text."""
         value, given = self._read(key, default)
         self.shape(key, Text, Unit, Choice)
         if not given:
@@ -312,13 +321,14 @@ class Section:
         return str(value).strip()
 
     def quantity(self, key: str, *, default: Any = _TABLED) -> Any:
-        """A number, or text with a unit, in the base unit of its dimension."""
+        """Return a number, or text with a unit, in the base unit of its dimension."""
         value, given = self._read(key, default)
         self.shape(key, Quantity)
         return self.measured(key, value) if given else value
 
     def measured(self, key: str, value: object) -> float:
-        """One of the quantities under a key, in the base unit of the dimension in the table.
+        """Return one of the quantities under a key,
+        in the base unit of the dimension in the table.
 
         Arguments:
             value: as the user wrote it.
@@ -329,13 +339,13 @@ class Section:
             raise error.at(self.file, self.path(key)) from None
 
     def number(self, key: str, default: Any = _TABLED) -> Any:
-        """A plain finite number."""
+        """Return a plain finite number."""
         if self.shape(key, Quantity).dimension != "none":
             raise LookupError(f"{self.path(key)} is read as a number, but announced with a unit")
         return self.quantity(key, default=default)
 
     def integer(self, key: str, default: Any = _TABLED) -> Any:
-        """A whole number within the bounds in the table."""
+        """Return a whole number within the bounds in the table."""
         (value, given), shape = self._read(key, default), self.shape(key, Whole)
         if not given:
             return value
@@ -347,7 +357,7 @@ class Section:
         return value
 
     def flag(self, key: str) -> Any:
-        """True or false."""
+        """Return the value of a key that is true or false."""
         value, given = self._read(key, _TABLED)
         self.shape(key, Flag)
         if given and not isinstance(value, bool):
@@ -355,33 +365,34 @@ class Section:
         return value
 
     def choice(self, key: str, *, default: Any = _TABLED) -> Any:
-        """One of a few words."""
+        """Return one of a few words."""
         (value, given), words = self._read(key, default), self.shape(key, Choice).words
         if given and value not in words:
             raise self.error(f"{shown(value)} is not one of {', '.join(words)}", key)
         return value
 
     def items(self, key: str, default: Any = _TABLED) -> list[Any]:
-        """A list; a single value counts as a list of one."""
+        """Return a list; a single value counts as a list of one."""
         value = self.take(key, default)
         if isinstance(value, Mapping) or not isinstance(value, (list, tuple)):
             value = [] if value is None else [value]
         return list(value)
 
     def section(self, key: str, default: Any = _TABLED) -> Section:
-        """A mapping inside this one, with the keys of the section that the table names."""
+        """Return a mapping inside this one, with the keys of the section that the table names."""
         inner = Section(self.take(key, default), self.file, self.path(key))
         shapes = self._told(key).shape.parts()
         inner._sections = tuple(shape.section for shape in shapes if isinstance(shape, Within))
         return inner
 
     def rows(self, key: str, default: Any = _TABLED) -> Iterator[tuple[str, Any]]:
-        """The keys and values of a mapping inside this one, in the order of the file."""
+        """Return the keys and values of a mapping inside this one, in the order of the file."""
         inner = Section(self.take(key, default), self.file, self.path(key))
         return iter(inner._data.items())
 
     def resolve(self, name: str, key: str) -> Path:
-        """The path that a user's text names: relative to this file, with ${NAME} replaced.
+        """Return the path that a user's text names: relative to this file,
+        with ${NAME} replaced.
 
         Arguments:
             name: the text, in which ``${NAME}`` stands for the environment variable NAME.
@@ -407,7 +418,8 @@ class Section:
             raise self.error(f"{shown(name)} begins with no known user's home", key) from None
 
     def existing(self, name: str, key: str) -> Path:
-        """The path that a user's text names, as `resolve` gives it, of a file that is there.
+        """Return the path that a user's text names, as `resolve` gives it,
+        of a file that is there.
 
         Raises:
             InputError: it is not there, or no file; with this file, the key and the path.
@@ -444,7 +456,7 @@ class Section:
 
 
 def read_membrane(section: Section) -> Membrane:
-    """The size of the membrane, from ``area`` and ``capacitance`` of a section."""
+    """Return the size of the membrane, from ``area`` and ``capacitance`` of a section."""
     sizes = {key: section.quantity(key) for key in ("area", "capacitance")}
     for key, size in sizes.items():
         if size is not None and size <= 0:
@@ -453,7 +465,7 @@ def read_membrane(section: Section) -> Membrane:
 
 
 def check_membrane(section: Section, membrane: Membrane, what: str) -> None:
-    """Raises InputError for a size of the membrane that no unit has asked for.
+    """Raise InputError for a size of the membrane that no unit has asked for.
 
     Arguments:
         what: the quantities that might have asked for it, in words.

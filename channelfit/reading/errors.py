@@ -33,7 +33,7 @@ class InputError(ValueError):
         super().__init__(": ".join(part for part in (self.file, key, message) if part))
 
     def at(self, file: str | PathLike[str] | None = None, key: str | None = None) -> InputError:
-        """The same mistake, with the place where it was found, where it has none yet.
+        """Return the same mistake, with the place where it was found, where it has none yet.
 
         Keys nest: a mistake at ``k12`` that was found under ``rates`` is at ``rates.k12``.
         """
@@ -42,4 +42,4 @@ class InputError(ValueError):
 
 
 class NotWritten(InputError):
-    """What was to be written has no room or no permission; the same may succeed later."""
+    """A file cannot be written for want of space or permission; the same may succeed later."""

@@ -29,7 +29,8 @@ _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os,
 def whole(
     path: Path, folder: Path | None = None, mode: int = 0o666, replaces: bool = True
 ) -> Iterator[IO[bytes]]:
-    """A file to write to, which appears under its name when the block has ended well.
+    """Open a file for writing that appears under its name when
+    the block has ended without an error.
 
     A file that was there before stays until then.
 
@@ -62,7 +63,7 @@ def whole(
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """All of the content or nothing; a file that was there before stays until then.
+    """Write all of the content or nothing; a file that was there before stays until then.
 
     Raises:
         InputError: no permission, no space.
@@ -72,13 +73,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same of a text, in UTF-8."""
+    """Write a text in UTF-8, whole or not at all, as `write_bytes` does."""
     write_bytes(path, text.encode())
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A full disk, or a place without permission, becomes an InputError."""
+    """Turn errors of the system, such as a full disk or a missing permission,
+    into an InputError.
+    """
     try:
         yield
     except OSError as error:
@@ -86,7 +89,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def opened(path: Path, more: int = 0) -> int:
-    """Opens a file to read it and to change it in place; it is made where there is none.
+    """Open a file to read it and to change it in place; it is made where there is none.
 
     Arguments:
         more: flags for `os.open` besides, such as `os.O_APPEND`.
@@ -118,14 +121,16 @@ def opened(path: Path, more: int = 0) -> int:
 
 
 def discard_partial(folder: Path) -> None:
-    """Removes what a kill has left of files that were not whole, in a folder that nobody uses."""
+    """Remove what a kill has left of files that were not whole, in a folder that nobody uses."""
     for path in folder.iterdir():
         if PARTIAL.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
             path.unlink(missing_ok=True)
 
 
 def _is_replaceable(path: Path) -> bool:
-    """Whether there is nothing, a file, or a link; a device such as /dev/null is none of them."""
+    """Return whether there is nothing, a file, or a link;
+    a device such as /dev/null is none of them.
+    """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -136,7 +141,7 @@ def _is_replaceable(path: Path) -> bool:
 def read_plain(
     file: Path, most: int, trusted: Callable[[os.stat_result], bool] = lambda status: True
 ) -> bytes | None:
-    """The content of a plain file; None where it is missing, too large, or anything else.
+    """Return the content of a plain file; None where it is missing, too large, or anything else.
 
     No link is followed, and nobody waits for a pipe.
 

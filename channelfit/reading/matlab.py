@@ -27,7 +27,7 @@ _SPARSE = "a sparse matrix cannot be used; save full(..) of it"
 
 
 def variables(path: Path) -> dict[str, np.ndarray | str]:
-    """Vectors and matrices of real numbers by name; a text says why a variable cannot be used.
+    """Return vectors and matrices of real numbers by name; a text says why one cannot be used.
 
     Other variables (objects, structures, cells, texts) are not even unpacked.
 
@@ -60,7 +60,7 @@ def variables(path: Path) -> dict[str, np.ndarray | str]:
 
 
 def _check_packing(numbers: int, path: Path) -> None:
-    """Refuses variables that are packed as no recording with noise can be."""
+    """Refuse variables that are packed as no recording with noise can be."""
     n_bytes = path.stat().st_size
     if numbers > _FREE_NUMBERS and numbers > _MOST_A_BYTE * n_bytes:
         raise InputError(
@@ -71,7 +71,7 @@ def _check_packing(numbers: int, path: Path) -> None:
 
 
 def _variables_of_hdf5(path: Path) -> dict[str, np.ndarray | str]:
-    """The same of a file of version 7.3, whose matrices HDF5 sees with their axes reversed."""
+    """Return the variables of a file of version 7.3, whose matrices HDF5 has with axes reversed."""
     found: dict[str, np.ndarray | str] = {}
     with opened(path, "a MATLAB 7.3 file") as file:
         total = 0

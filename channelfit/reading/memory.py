@@ -37,7 +37,7 @@ def check(
     key: str | None = None,
     gpu_free: int | None = None,
 ) -> None:
-    """Refuses work that the memory of this machine, or of its GPU, cannot hold.
+    """Refuse work that the memory of this machine, or of its GPU, cannot hold.
 
     Arguments:
         n: of how many things the work consists. bytes_each: the memory for one of them.
@@ -60,7 +60,7 @@ def check(
 
 
 def check_address_space() -> None:
-    """Refuses to begin within a limit that the libraries cannot even be loaded in.
+    """Refuse to begin within a limit that the libraries cannot even be loaded in.
 
     Some of them then end the process, or try for ever. Within a limit that leaves no room for the
     threads of BLAS, it is told to start a single one, which it reads when it is loaded.
@@ -79,13 +79,13 @@ def check_address_space() -> None:
 
 
 def room_for_a_thread() -> bool:
-    """Whether one more thread leaves room for libraries that are loaded later."""
+    """Return whether one more thread leaves room for libraries that are loaded later."""
     limit = _address_space()
     return limit is None or all(left > _LIBRARIES // 2 + _A_THREAD for left in _left_of(limit))
 
 
 def ran_out(error: BaseException | None) -> str:
-    """What an error, or one that it came from, says of memory that has run out.
+    """Return the message of an error, or of its cause, that says that memory has run out.
 
     A library that cannot be loaded for want of memory is an ImportError, for instance, whose reason
     may stand in the error before it. The text is empty where nothing is said of memory.
@@ -101,7 +101,7 @@ def ran_out(error: BaseException | None) -> str:
 
 
 def _address_space() -> int | None:
-    """The bytes of address space that this process may use; None where there is no limit."""
+    """Return the bytes of address space that this process may use; None where there is no limit."""
     if sys.platform == "win32":
         return None
     import resource  # Windows has none
@@ -111,7 +111,7 @@ def _address_space() -> int | None:
 
 
 def size(n_bytes: int) -> str:
-    """Bytes in words, such as 1.2 GB."""
+    """Return bytes in words, such as 1.2 GB."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if n_bytes >= factor:
             return f"{min(n_bytes, 10**30) / factor:,.1f} {unit}"
@@ -119,7 +119,7 @@ def size(n_bytes: int) -> str:
 
 
 def available() -> int | None:
-    """The bytes that a program may still take here; None where the system does not say."""
+    """Return the bytes that a program may still take here; None where the system does not say."""
     if sys.platform == "win32":
         return _on_windows()
     free = []
@@ -137,7 +137,9 @@ def available() -> int | None:
 
 
 def _left_of(space: int) -> list[int]:
-    """The bytes of a limited address space that are not used, in a list; empty where not told."""
+    """Return the bytes of a limited address space that are not used, in a list;
+    empty where not told.
+    """
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except OSError:  # not Linux
@@ -146,7 +148,9 @@ def _left_of(space: int) -> list[int]:
 
 
 def _left_in(folder: Path, limit: str, used: str, cache: str) -> list[int]:
-    """The bytes that the limit of a container leaves, in a list; an empty list without a limit."""
+    """Return the bytes that the limit of a container leaves, in a list;
+    an empty list without a limit.
+    """
     try:
         left = int((folder / limit).read_text()) - int((folder / used).read_text())
         stat = (folder / limit).with_name("memory.stat").read_text().split()

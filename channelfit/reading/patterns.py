@@ -14,7 +14,7 @@ _MOST = 100_000
 
 
 def matching(pattern: Path) -> list[Path]:
-    """What fits a pattern, sorted; ``**`` stands for any folders.
+    """Return the files that fit a pattern, sorted; ``**`` stands for any folders.
 
     Raises:
         InputError: too many files and folders would have to be searched.
@@ -27,13 +27,15 @@ def matching(pattern: Path) -> list[Path]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files in a folder and those in it, sorted. Raises InputError where they are too many."""
+    """Yield all files in a folder and those in it, sorted.
+    Raises InputError where they are too many.
+    """
     _count(folder, None, folder)
     yield from sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _count(base: Path, deep: int | None, asked: Path) -> None:
-    """Refuses what would search more than `_MOST` files and folders; links are followed as there.
+    """Refuse what would search more than `_MOST` files and folders; links are followed as there.
 
     Arguments:
         deep: through how many levels of folders; None for all.

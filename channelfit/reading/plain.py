@@ -19,7 +19,8 @@ _KINDS = "fiubUO"
 
 
 def plain(value: object, key: str = "", depth: int = 0) -> Any:
-    """A copy made of text, numbers, truth values, None, lists and mappings with text as keys.
+    """Return a copy made of text, numbers, truth values, None,
+    lists and mappings with text as keys.
 
     NumPy's numbers become Python's; tuples, ranges, arrays and columns of pandas become lists.
 

@@ -49,7 +49,7 @@ models explains expressions.
 
 
 def reference() -> str:
-    """The whole page: every section of every kind of file, each once."""
+    """Return the whole page: every section of every kind of file, each once."""
     parts, done = [OPENING], set[str]()
     for kind, root in FILES.items():
         roots = [root, "printed file"] if kind == "model" else [root]
@@ -61,7 +61,7 @@ def reference() -> str:
 
 
 def section_reference(name: str) -> str:
-    """The part of the page about one section, a key of `schema.SECTIONS`."""
+    """Return the part of the page about one section, a key of `schema.SECTIONS`."""
     keys = SECTIONS[name]
     level = "##" if name in FILES.values() else "###"
     lines = [f"{level} {_title(name)}", "", keys.meaning, ""]
@@ -77,7 +77,9 @@ def section_reference(name: str) -> str:
 
 
 def _reachable(root: str) -> Iterable[str]:
-    """The sections that stand in one, itself first, each after the one in which it stands."""
+    """Return the sections that stand in one, itself first,
+    each after the one in which it stands.
+    """
     found, left = dict[str, None](), [root]
     while left:
         name = left.pop(0)
@@ -95,7 +97,9 @@ def _reachable(root: str) -> Iterable[str]:
 
 
 def _places(name: str) -> str:
-    """The keys under which a section stands, with links to the sections that have these keys."""
+    """Return the keys under which a section stands,
+    with links to the sections that have these keys.
+    """
     places = [
         f"`{key}` of [{_named(place)}](#{_anchor(place)})"
         for place, keys in SECTIONS.items()
@@ -106,7 +110,7 @@ def _places(name: str) -> str:
 
 
 def _named(section: str) -> str:
-    """What a section is called within a sentence."""
+    """Return the name of a section within a sentence."""
     return _title(section).replace("`", "").replace("A ", "a ")
 
 
@@ -117,7 +121,7 @@ def _sections(shape: Shape) -> tuple[str, ...]:
 
 
 def _rules(keys: Keys) -> list[str]:
-    """Which keys of a section go together, in sentences."""
+    """Return which keys of a section go together, in sentences."""
     rules = keys.rules
     found = [f"Exactly one of {_words(group)} must be given." for group in rules.one]
     for group in rules.apart:
@@ -146,7 +150,7 @@ def _table(keys: Keys) -> list[str]:
 
 
 def _without(key: Key) -> str:
-    """What holds where a key is left out, in words."""
+    """Return in words what holds where a key is left out."""
     if key.required:
         return "it is needed"
     if key.otherwise:
@@ -163,12 +167,12 @@ def _without(key: Key) -> str:
 
 
 def _flow(name: str, value: Any) -> str:
-    """A key and its value in one line of YAML."""
+    """Return a key and its value in one line of YAML."""
     return dump_yaml({name: value}, in_braces=True).strip()[1:-1]
 
 
 def _title(name: str) -> str:
-    """The heading of a section."""
+    """Return the heading of a section."""
     files = {section: f"A {kind} file" for kind, section in FILES.items()}
     return files.get(name, f"`{name}`")
 
@@ -178,7 +182,7 @@ def _title(name: str) -> str:
 
 @singledispatch
 def written(shape: Shape) -> str:
-    """How a value is written, in words."""
+    """Return how a value is written, in words."""
     raise LookupError(f"no words for {shape}")
 
 
@@ -276,7 +280,7 @@ def _(shape: Either) -> str:
 
 
 def _anchor(name: str) -> str:
-    """What a heading is called in links, as the builders of Markdown pages call it."""
+    """Return the anchor of a heading, as the builders of Markdown pages derive it."""
     return _title(name).lower().replace("`", "").replace(" ", "-")
 
 

@@ -13,7 +13,7 @@ _FEWEST = 10
 
 
 def look_like_times(values: np.ndarray) -> bool:
-    """Whether values (n,) rise evenly, as times do and currents do not."""
+    """Return whether values (n,) rise evenly, as times do and currents do not."""
     if values.ndim != 1 or len(values) < _FEWEST or not np.isfinite(values).all():
         return False
     usual = (values[-1] - values[0]) / (len(values) - 1)
@@ -22,13 +22,13 @@ def look_like_times(values: np.ndarray) -> bool:
 
 
 def hint_at_times(table: Mapping[str, np.ndarray], name: str) -> str:
-    """A hint at another column that looks like times; empty where there is none."""
+    """Return a hint at another column that looks like times; empty where there is none."""
     others = [other for other, values in table.items() if other != name and look_like_times(values)]
     return f'; column "{others[0]}" rises evenly: is that the time?' if others else ""
 
 
 def advice_on_times(times_ms: np.ndarray, k: int) -> str:
-    """What to do about times (n,) ms whose interval from sample k to the next is not right."""
+    """Return advice on times (n,) ms whose interval from sample k to the next is not right."""
     steps = np.diff(times_ms)
     sampling = (times_ms[-1] - times_ms[0]) / len(steps)
     moving = steps[steps > 0]

@@ -48,7 +48,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def check_shape(value: Any, shape: Any, file: Path, key: str = "") -> None:
-    """Refuses data from JSON that are of another shape than was written.
+    """Refuse data from JSON that are of another shape than was written.
 
     Null may stand for any value that is not required; keys that no shape names are left alone.
 
@@ -77,7 +77,9 @@ def check_shape(value: Any, shape: Any, file: Path, key: str = "") -> None:
 
 
 def _is_of(value: Any, shape: str) -> bool:
-    """Whether a single value is of a shape; true and false are no numbers, though of Python's."""
+    """Return whether a single value is of a shape;
+    true and false are no numbers, though of Python's.
+    """
     if isinstance(value, bool):
         return shape in (FLAG, PLAIN)
     if isinstance(value, int) and abs(value) > memory.MOST:
@@ -100,7 +102,7 @@ def _other(value: Any, expected: str, file: Path, key: str) -> InputError:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file.
+    """Return all arrays of an .npz file.
 
     Raises:
         InputError: it is missing or damaged, holds anything but plain numbers, or unpacks to more

@@ -59,7 +59,9 @@ _TEXT = ("string", "number")
 
 
 def kind_of(document: Mapping[str, Any]) -> str:
-    """The kind of file, a key of `FILES`, that a document is, as the readers tell them apart."""
+    """Return the kind of file, a key of `FILES`, that a document is,
+    as the readers tell them apart.
+    """
     if isinstance(document.get("model"), str):
         return "fit"
     if is_function(document):
@@ -74,7 +76,7 @@ def kind_of(document: Mapping[str, Any]) -> str:
 
 
 def file_schema(kind: str) -> Schema:
-    """The schema of a whole file of a kind, a key of `FILES`."""
+    """Return the schema of a whole file of a kind, a key of `FILES`."""
     writer = _Writer()
     root = writer.section(FILES[kind])
     if kind == "model":  # or in the form of 2012
@@ -84,7 +86,7 @@ def file_schema(kind: str) -> Schema:
 
 
 def section_schema(name: str) -> Schema:
-    """The schema of one section, a key of `SECTIONS`, by itself."""
+    """Return the schema of one section, a key of `SECTIONS`, by itself."""
     writer = _Writer()
     return writer.whole(f"{TITLE}{name}", writer.section(name))
 
@@ -96,20 +98,20 @@ class _Writer:
         self.definitions: Schema = {}
 
     def whole(self, title: str, root: Schema) -> Schema:
-        """A schema with all definitions that were asked for."""
+        """Return a schema with all definitions that were asked for."""
         found = dict(sorted(self.definitions.items()))
         root = {"allOf": [root]} if "$ref" in root else root
         return {"$schema": _DRAFT, "title": title, **root, "definitions": found}
 
     def _defined(self, name: str, schema: Schema) -> Schema:
-        """A reference to a definition."""
+        """Return a reference to a definition."""
         self.definitions.setdefault(name, schema)
         return {"$ref": f"#/definitions/{name}"}
 
     # sections
 
     def section(self, name: str) -> Schema:
-        """A reference to the schema of a section."""
+        """Return a reference to the schema of a section."""
         word = name.replace(" ", "-")
         if word not in self.definitions:
             self.definitions[word] = {}  # so that a section may hold itself
@@ -146,8 +148,8 @@ class _Writer:
     # shapes
 
     def _joined(self, shape: Shape, null: bool = False) -> Schema:
-        """The schema of a shape: which part of it holds depends on whether it is a mapping, a list
-        or neither, so that an editor tells what is wrong in the part that was meant.
+        """Return the schema of a shape: which part of it holds depends on whether it is a mapping,
+        a list or neither, so that an editor tells what is wrong in the part that was meant.
         """
         kinds = self._kinds(shape)
         if null:  # naming the other types, too, tells a reader of the editor's message all of them
@@ -161,7 +163,7 @@ class _Writer:
         return found
 
     def _kinds(self, shape: Shape) -> dict[str, list[Schema]]:
-        """The schemas of a shape for mappings, for lists and for all else."""
+        """Return the schemas of a shape for mappings, for lists and for all else."""
         found: dict[str, list[Schema]] = {}
         if isinstance(shape, Either):
             for one in shape.shapes:
@@ -185,7 +187,7 @@ class _Writer:
 
     @singledispatchmethod
     def of(self, shape: Shape) -> Schema:
-        """The schema of a shape that is no list and no choice of shapes."""
+        """Return the schema of a shape that is no list and no choice of shapes."""
         raise LookupError(f"no schema for {shape}")
 
     @of.register
@@ -293,7 +295,7 @@ def _mapping(meaning: str, properties: Schema) -> Schema:
 
 
 def _any_of(schemas: list[Schema]) -> Schema:
-    """One of several schemas; types that nothing narrows are joined."""
+    """Return one of several schemas; types that nothing narrows are joined."""
     plain = [s["type"] for s in schemas if set(s) == {"type"}]
     types = dict.fromkeys(t for one in plain for t in ([one] if isinstance(one, str) else one))
     left = [s for s in schemas if set(s) != {"type"}]
@@ -308,18 +310,18 @@ def _bounds(least: float | None, most: float | None) -> Schema:
 
 
 def _quantity(shape: Quantity) -> str:
-    """A pattern for the text of a quantity."""
+    """Return a pattern for the text of a quantity."""
     return rf"\s*{NUMBER}\s*{unit_pattern([shape.dimension], shape.sized)}?\s*"
 
 
 def _units(dimensions: Iterable[str], sized: bool) -> str:
-    """The units of some dimensions, in words."""
+    """Return the units of some dimensions, in words."""
     known = known_units(d for d in dimensions if d != "none")
     return known + " and these per area or capacitance" * sized
 
 
 def _rules(keys: Keys) -> list[Schema]:
-    """Which keys of a section go together."""
+    """Return which keys of a section go together."""
     found: list[Schema] = []
     for group in keys.rules.one:
         message = f"one of {', '.join(group)} was expected"
@@ -331,7 +333,9 @@ def _rules(keys: Keys) -> list[Schema]:
 
 
 def _without_others(keys: Keys, one: str, others: Iterable[str]) -> Schema:
-    """A key beside which others must not be given; null may stand there where it means nothing."""
+    """Return a key beside which others must not be given;
+    null may stand there where it means nothing.
+    """
     empty = {key: keys.null or keys[key].null for key in (one, *others)}
     given: Schema = {"required": [one]}
     if empty[one]:
@@ -341,7 +345,7 @@ def _without_others(keys: Keys, one: str, others: Iterable[str]) -> Schema:
 
 
 def _of_each_optimizer() -> list[Schema]:
-    """Which settings each optimizer has; without a name it is one of two."""
+    """Return which settings each optimizer has; without a name it is one of two."""
     known = dict.fromkeys(setting for own in SETTINGS.values() for setting in own)
     unnamed = SETTINGS["hybrid"] | SETTINGS["genetic"]
     found: list[Schema] = [

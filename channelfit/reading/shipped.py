@@ -18,7 +18,9 @@ _COMMON = ("README.md", "LICENSE")
 
 
 def shipped_folder() -> Path | None:
-    """The folder that holds the shipped `models` and `protocols`; None if they are missing."""
+    """Return the folder that holds the shipped `models` and `protocols`;
+    None if they are missing.
+    """
     for folder in (_PACKAGE / "examples", _PACKAGE.parent):
         if (folder / "models" / "model_b.yaml").is_file():
             return folder
@@ -26,7 +28,9 @@ def shipped_folder() -> Path | None:
 
 
 def shipped_files() -> list[PurePosixPath]:
-    """The paths of all shipped files, relative to `shipped_folder`, in alphabetical order."""
+    """Return the paths of all shipped files, relative to `shipped_folder`,
+    in alphabetical order.
+    """
     folder = shipped_folder()
     if folder is None:
         return []
@@ -39,7 +43,9 @@ def shipped_files() -> list[PurePosixPath]:
 
 
 def hint_at_examples(file: object) -> str:
-    """What to add to "no such file" if a shipped file has this name; otherwise an empty text."""
+    """Return a hint for "no such file" where a shipped file has this name;
+    otherwise an empty text.
+    """
     name = Path(str(file)).name
     for found in shipped_files() if name not in _COMMON else ():
         if found.name == name:
@@ -48,7 +54,7 @@ def hint_at_examples(file: object) -> str:
 
 
 def copy_examples(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Copies all shipped files into a folder, byte for byte, and replaces nothing.
+    """Copy all shipped files into a folder, byte for byte, and replace nothing.
 
     Arguments:
         folder: is made if it is not there.

@@ -72,7 +72,7 @@ class Table(dict[str, np.ndarray]):
         self.update({f"{name}.{k + 1}": row for k, row in enumerate(self[name].T)})
 
     def place(self, row: int) -> str:
-        """Where a row, counted from 0, stands in its file, in words."""
+        """Return where a row, counted from 0, stands in its file, in words."""
         return f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
 
 
@@ -82,7 +82,8 @@ def read_columns(
     decimal: str | None = None,
     layout: str | None = None,
 ) -> Table:
-    """All columns of a file: CSV by its header (``1``, ``2``.. without one), MATLAB by variable.
+    """Return all columns of a file: CSV by its header (``1``, ``2``.. without one),
+    MATLAB by variable.
 
     A MATLAB matrix of several columns gives ``NAME.1``, ``NAME.2``.. beside ``NAME`` itself, which
     is then (n_rows, n_columns).
@@ -120,7 +121,7 @@ def read_columns(
 
 
 def _turned(table: Table, path: Path) -> Table:
-    """A table whose rows become its columns; of a MATLAB file, the same of its matrices."""
+    """Return a table whose rows become its columns; of a MATLAB file, the same of its matrices."""
     matrices = [name for name, values in table.items() if values.ndim == 2]
     if not len(table.lines):
         for name in matrices:
@@ -138,7 +139,9 @@ def _turned(table: Table, path: Path) -> Table:
 
 
 def column(table: Table, name: str, path: Path) -> np.ndarray:
-    """One column (n_rows,). Raises InputError, with the names that there are, for another name."""
+    """Return one column (n_rows,). Raises InputError, with the names that there are,
+    for another name.
+    """
     found = table.get(name)
     if name in table.refused:
         raise InputError(table.refused[name], path, name)
@@ -179,7 +182,9 @@ def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Ta
 
 
 def _numbered_lines(path: Path) -> tuple[Sequence[int], Sequence[str]]:
-    """The lines of a table that are neither empty nor comments, after the numbers they have."""
+    """Return the lines of a table that are neither empty nor comments,
+    after the numbers they have.
+    """
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
             data = _within_memory(file, path)
@@ -199,7 +204,9 @@ def _numbered_lines(path: Path) -> tuple[Sequence[int], Sequence[str]]:
 def _values(
     rows: Sequence[str], places: Sequence[int], delimiter: str | None, path: Path
 ) -> np.ndarray:
-    """The numbers of the rows, (n_rows, n_columns), NaN for a cell that is empty or says so."""
+    """Return the numbers of the rows, (n_rows, n_columns),
+    NaN for a cell that is empty or says so.
+    """
     filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
     try:
         return _numbers(filled, delimiter)
@@ -219,7 +226,7 @@ def _numbers(rows: Sequence[str], delimiter: str | None) -> np.ndarray:
 def _check_names(
     names: Sequence[str], values: np.ndarray, delimiter: str | None, path: Path
 ) -> None:
-    """Raises InputError where a header does not name each column of values (n_rows, n_columns)."""
+    """Raise InputError where a header does not name each column of values (n_rows, n_columns)."""
     if values.size == 0 or len(names) != values.shape[1]:
         commas = delimiter == "," and values.shape[1] > len(names)
         raise InputError(
@@ -237,7 +244,7 @@ def _refuse_too_large(
     delimiter: str | None,
     path: Path,
 ) -> None:
-    """Raises InputError for a number such as 1e400, which became infinite; `inf` says what it is.
+    """Raise InputError for a number such as 1e400, which became infinite; `inf` says what it is.
 
     Arguments:
         values: (n_rows, n_columns) the numbers of the rows. places: the line of each row.
@@ -253,7 +260,9 @@ def _refuse_too_large(
 
 
 def _text(data: bytes, path: Path) -> str:
-    """The text of a table; its headings may be as Excel writes ``Zeit (µs)`` in western Europe."""
+    """Return the text of a table; its headings may be as Excel
+    writes ``Zeit (µs)`` in western Europe.
+    """
     try:
         return decoded(data, path)
     except InputError:
@@ -266,7 +275,9 @@ def _text(data: bytes, path: Path) -> str:
 
 
 def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes:
-    """All bytes of a table of text. Raises InputError before its rows take too much memory."""
+    """Return all bytes of a table of text. Raises InputError
+    before its rows take too much memory.
+    """
     parts, n_bytes, n_lines = list[bytes](), 0, 1
     while part := file.read(_PIECE):
         parts.append(part)
@@ -281,7 +292,7 @@ def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes
 
 
 def _delimiter(lines: Sequence[str], decimal: str | None) -> str | None:
-    """What stands between the cells of a table; None for blanks.
+    """Return the delimiter between the cells of a table; None for blanks.
 
     A comma is looked for last, since beside any other delimiter it can only be a decimal comma.
     """
@@ -300,7 +311,7 @@ def _with_points(
     decimal: str | None,
     path: Path,
 ) -> Sequence[str]:
-    """The lines with decimal points, where their numbers have decimal commas.
+    """Return the lines with decimal points, where their numbers have decimal commas.
 
     Without being told, that is certain where one of them cannot have a comma between thousands.
 
@@ -357,7 +368,7 @@ def _comma(cell: str) -> str:
 
 
 def _refuse_ambiguous(rows: Sequence[str], path: Path, line: int) -> None:
-    """Raises InputError for a table of pairs of whole numbers, which may be decimal commas.
+    """Raise InputError for a table of pairs of whole numbers, which may be decimal commas.
 
     So may be a number such as 1.234 before a whole one: 1.234,5 is 1234.5 in some countries. Empty
     cells, as spreadsheets leave them at the end of a row, say nothing against that.
@@ -380,7 +391,7 @@ def _without_empty_end(row: str) -> str:
 def _first_fault(
     rows: Sequence[str], places: Sequence[int], delimiter: str | None
 ) -> tuple[str | None, str]:
-    """The first line that is not a row of numbers, and why."""
+    """Return the first line that is not a row of numbers, and why."""
     wanted = len(_cells(rows[0], delimiter))
     for row, place in zip(rows, places, strict=True):
         cells = _cells(row, delimiter)
@@ -399,12 +410,14 @@ def _first_fault(
 
 
 def _fill_empty(row: str, delimiter: str) -> str:
-    """A row with NaN in its empty cells, which tables of sweeps of different lengths have."""
+    """Return a row with NaN in its empty cells,
+    which tables of sweeps of different lengths have.
+    """
     return delimiter.join(cell if cell.strip() else "nan" for cell in row.split(delimiter))
 
 
 def _fill_missing(row: str, delimiter: str | None) -> str:
-    """A row with NaN in its empty cells, and in those that say that there is no number."""
+    """Return a row with NaN in its empty cells, and in those that say that there is no number."""
     cells = _cells(row, delimiter)
     if delimiter and any(delimiter in cell for cell in cells):
         return row  # quoted, as thousands are: it must stay one cell, and be refused
@@ -413,7 +426,7 @@ def _fill_missing(row: str, delimiter: str | None) -> str:
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell says that there is no number, as spreadsheets and programs do."""
+    """Return whether a cell says that there is no number, as spreadsheets and programs do."""
     return cell.strip().lower() in _MISSING
 
 
@@ -426,7 +439,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _read_mat(path: Path) -> Table:
-    """The variables of a MATLAB file."""
+    """Return the variables of a MATLAB file."""
     table = Table()
     for name, value in read_apart("channelfit.reading.matlab:variables", path, _MATLAB).items():
         if isinstance(value, str):

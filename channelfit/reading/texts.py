@@ -25,12 +25,14 @@ _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def printable(text: str) -> str:
-    """A text for a terminal, in which steering characters are shown by their codes (``\\x1b``)."""
+    """Return a text for a terminal, in which steering characters
+    are shown by their codes (``\x1b``).
+    """
     return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def file_size(file: str | os.PathLike[str]) -> int:
-    """The size in bytes of a file that can be read.
+    """Return the size in bytes of a file that can be read.
 
     Raises:
         InputError: there is no such file, or the name is that of a folder, a device or a pipe,
@@ -51,7 +53,7 @@ def file_size(file: str | os.PathLike[str]) -> int:
 
 
 def decoded(data: bytes, file: str | os.PathLike[str]) -> str:
-    """The text of a file in UTF-8, or in UTF-16 with a byte order mark; without the mark.
+    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark; without the mark.
 
     Raises:
         InputError: another encoding, with the line of the first byte that does not fit.
@@ -71,7 +73,7 @@ def decoded(data: bytes, file: str | os.PathLike[str]) -> str:
 
 
 def refuse_foreign(text: str, file: str | os.PathLike[str] | None) -> None:
-    """Raises InputError for the model of another program; it says of which one."""
+    """Raise InputError for the model of another program; it says of which one."""
     suffix = Path(file).suffix.lower() if file else ""
     if suffix == ".mod" or _NMODL.search(text):
         raise InputError(
@@ -95,7 +97,7 @@ def refuse_foreign(text: str, file: str | os.PathLike[str] | None) -> None:
 
 
 def stem_of(path: Path) -> str:
-    """The name of a file without its suffix, and without that of its compression."""
+    """Return the name of a file without its suffix, and without that of its compression."""
     name = path.name[:-3] if path.name.lower().endswith((".gz", ".xz")) else path.name
     stem = Path(name).stem
     return "" if stem.startswith(".") else stem

@@ -168,7 +168,8 @@ class Membrane:
     used: set[str] = field(default_factory=set)
 
     def whole(self, unit: str, dimension: str, divisor: str, factor: float) -> float:
-        """The factor from a unit per area or capacitance to the base unit of the dimension.
+        """Return the factor from a unit per area or capacitance to
+        the base unit of the dimension.
 
         Raises:
             InputError: the size is not known; it says how to give it.
@@ -188,17 +189,17 @@ class Membrane:
 
 
 def base_unit(dimension: str) -> str:
-    """The unit in which values of a dimension are kept, such as ``mV`` for ``voltage``."""
+    """Return the unit in which values of a dimension are kept, such as ``mV`` for ``voltage``."""
     return next(unit for unit, factor in _UNITS[dimension].items() if factor == 1.0)
 
 
 def known_units(dimensions: Iterable[str]) -> str:
-    """The accepted units of these dimensions, for error messages."""
+    """Return the accepted units of these dimensions, for error messages."""
     return ", ".join(unit for d in dimensions for unit in _UNITS[d] if unit)
 
 
 def unit_factor(unit: str, *dimensions: str, membrane: Membrane | None = None) -> tuple[float, str]:
-    """The factor from a unit to its base unit, and the name of the latter.
+    """Return the factor from a unit to its base unit, and the name of the latter.
 
     Arguments:
         unit: as the user wrote it, such as ``1/s``.
@@ -232,7 +233,9 @@ def unit_factor(unit: str, *dimensions: str, membrane: Membrane | None = None) -
 
 
 def unit_that_fits(factor: float, dimension: str) -> str | None:
-    """The unit with a given factor to the base unit, to a part in a thousand; None if none has."""
+    """Return the unit with a given factor to the base unit, to a part in a thousand;
+    None if none has.
+    """
     for unit, known in _UNITS[dimension].items():
         if abs(factor / known - 1) < 1e-3:
             return unit
@@ -240,7 +243,7 @@ def unit_that_fits(factor: float, dimension: str) -> str | None:
 
 
 def is_unit(text: str) -> bool:
-    """Whether a text is a unit and nothing else, as the last cell of ``current, nA`` is."""
+    """Return whether a text is a unit and nothing else, as the last cell of ``current, nA`` is."""
     spelled = _spelled(text)
     return any(spelled in units for dimension, units in _UNITS.items() if dimension != "none")
 
@@ -250,12 +253,12 @@ _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 
 
 def dimensions() -> tuple[str, ...]:
-    """The names of all dimensions."""
+    """Return the names of all dimensions."""
     return tuple(_UNITS)
 
 
 def unit_pattern(dimensions: Iterable[str], sized: bool = False) -> str:
-    """A regular expression, of Python as of JavaScript, for all spellings of some units.
+    """Return a regular expression, of Python as of JavaScript, for all spellings of some units.
 
     Arguments:
         dimensions: of which units are accepted.
@@ -270,7 +273,7 @@ def unit_pattern(dimensions: Iterable[str], sized: bool = False) -> str:
 
 
 def _patterns(unit: str) -> list[str]:
-    """Patterns of all texts that `_REWRITTEN` turns into a unit."""
+    """Return patterns of all texts that `_REWRITTEN` turns into a unit."""
     parts = re.fullmatch(r"([A-Za-z]+3?|1)((?:/[A-Za-z]+2?)+)", unit)
     if not parts:
         return [_characters(unit)]
@@ -290,14 +293,18 @@ def _patterns(unit: str) -> list[str]:
 
 
 def _characters(text: str) -> str:
-    """A pattern for what is rewritten as these characters, which may have carets before numbers."""
+    """Return a pattern for what is rewritten as these characters,
+    which may have carets before numbers.
+    """
     known = {"u": "[uµμ]", "2": r"\^?[2²]"}
     found = [known.get(c, rf"\^?{c}" if c.isdigit() else _SPECIAL.sub(r"\\\g<0>", c)) for c in text]
     return re.sub(r"-(?=\\\^)", r"\\^?-", "".join(found))
 
 
 def _divided(name: str, power: str) -> str:
-    """A pattern for ``/cm2``, ``cm-2`` behind a blank or a sign of multiplication, and so on."""
+    """Return a pattern for ``/cm2``, ``cm-2`` behind a blank or a
+    sign of multiplication, and so on.
+    """
     above, below = ("2", "-2") if power else ("1", "-1")
     optional = _characters(above) if power else f"(?:{_characters(above)})?"
     letters = _characters(name)
@@ -305,7 +312,7 @@ def _divided(name: str, power: str) -> str:
 
 
 def _spelled(unit: str) -> str:
-    """A unit in the spelling of the tables above, where it is known in another one."""
+    """Return a unit in the spelling of the tables above, where it is known in another one."""
     spelled = unit.strip()
     if len(spelled) > _LONGEST_UNIT:  # no unit is; the patterns below would take long
         return spelled
@@ -317,7 +324,8 @@ def _spelled(unit: str) -> str:
 
 
 def parse_quantity(value: object, dimension: str, membrane: Membrane | None = None) -> float:
-    """A finite number in the base unit, from ``-100 mV``, ``0.2 s`` or a number without a unit.
+    """Return a finite number in the base unit, from ``-100 mV``,
+    ``0.2 s`` or a number without a unit.
 
     Raises:
         InputError: not a number, not finite, or a unit that does not fit the dimension.
@@ -340,7 +348,7 @@ def parse_quantity(value: object, dimension: str, membrane: Membrane | None = No
 
 
 def is_expression(value: object) -> bool:
-    """Whether a value that is no quantity is meant as an expression, as ``rs/2`` is."""
+    """Return whether a value that is no quantity is meant as an expression, as ``rs/2`` is."""
     return isinstance(value, str) and not re.fullmatch(WITH_UNIT, value)
 
 
@@ -352,7 +360,9 @@ def _as_float(value: int | float) -> float:
 
 
 def shown(value: object) -> str:
-    """A user's value as it is shown in a message: text in quotes, and cut where it is long."""
+    """Return a user's value as it is shown in a message: text in quotes,
+    and cut where it is long.
+    """
     text = f'"{value}"' if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else " " for c in text[:100])
     return text if len(text) <= 60 else text[:57] + "..."

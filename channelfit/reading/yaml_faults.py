@@ -17,7 +17,9 @@ _CLOSED = {"{": "}", "[": "]"}
 
 
 def find_fault(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str]:
-    """The line, counted from 1, that is to be corrected, and what is wrong there in words."""
+    """Return the line, counted from 1, that is to be corrected,
+    and what is wrong there in words.
+    """
     lines = text.splitlines()
     problem = " ".join(str(error.problem or error.context or "").split())
     if error.problem_mark is None:
@@ -48,12 +50,14 @@ def _without_colon(line: str) -> str:
 
 
 def _before(lines: list[str], at: int) -> int | None:
-    """The last line above that is neither empty nor a comment."""
+    """Return the last line above that is neither empty nor a comment."""
     return next((k for k in range(at - 1, -1, -1) if not re.match(r"\s*(#|$)", lines[k])), None)
 
 
 def _second_colon(lines: list[str], at: int) -> tuple[int, str]:
-    """The line and the mistake where a colon stands in a value, or after a line without one."""
+    """Return the line and the mistake where a colon stands in a value,
+    or after a line without one.
+    """
     above = _before(lines, at)
     if above is not None and not _KEY.match(lines[above]):
         return above + 1, _without_colon(lines[above])
@@ -65,7 +69,9 @@ def _second_colon(lines: list[str], at: int) -> tuple[int, str]:
 def _inside_brackets(
     lines: list[str], begun: int, first: int, at: int, column: int, problem: str
 ) -> tuple[int, str]:
-    """The line and the mistake inside brackets: one is never closed, or a comma is missing."""
+    """Return the line and the mistake inside brackets: one is never closed,
+    or a comma is missing.
+    """
     bracket = lines[begun][first : first + 1]
     if not _is_closed("\n".join([lines[begun][first:], *lines[begun + 1 :]])):
         closing = _CLOSED.get(bracket, "bracket")
@@ -77,7 +83,9 @@ def _inside_brackets(
 
 
 def _is_closed(text: str) -> bool:
-    """Whether the bracket with which a text begins is closed in it, outside quotes and comments."""
+    """Return whether the bracket with which a text begins is closed in it,
+    outside quotes and comments.
+    """
     depth = 0
     for part in re.finditer(r"\"[^\"]*\"|'[^']*'|\s#[^\n]*|[\[\]{}]", text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(part[0], 0)

@@ -95,7 +95,7 @@ class Imported:
 
 
 def imported(found: Equations, title: str, source: str, fit: Collection[str] = ()) -> Imported:
-    """The model file that says what the equations say.
+    """Return the model file that says what the equations say.
 
     Arguments:
         found: the equations of the foreign model.
@@ -141,7 +141,7 @@ class _Writer:
     # what is used
 
     def _roots(self) -> Iterator[Node]:
-        """Every expression that the model file will hold beside definitions."""
+        """Yield every expression that the model file will hold beside definitions."""
         for one in self.products:
             yield one.conductance
             if one.goldman is None:
@@ -171,7 +171,9 @@ class _Writer:
                     one.scheme.rates[way] = replaced(rate, by)
 
     def _tidy(self) -> dict[str, Node]:
-        """The definitions that are needed; short ones that are used once are put in their place."""
+        """Return the definitions that are needed;
+        short ones that are used once are put in their place.
+        """
         found = self.found
         needed = {key: found.definitions[key] for key in found.used(list(self._roots()))}
         counts = dict.fromkeys(needed, 0)
@@ -195,7 +197,7 @@ class _Writer:
         return kept
 
     def _in_condition(self, key: str, needed: dict[str, Node]) -> bool:
-        """Whether a name stands in a condition, where no long expression belongs."""
+        """Return whether a name stands in a condition, where no long expression belongs."""
         for root in [*needed.values(), *self._roots()]:
             if key in root.names:
                 for part in parts(root):
@@ -210,7 +212,9 @@ class _Writer:
         return {key: given for key, given in self.found.parameters.items() if key in used}
 
     def _largest(self, one: Flowing) -> str | None:
-        """The parameter that is the largest conductance of what flows; None where none is."""
+        """Return the parameter that is the largest conductance of what flows;
+        None where none is.
+        """
         above = [
             node.args[0]
             for node, under in factors(one.conductance)
@@ -236,7 +240,7 @@ class _Writer:
     # names
 
     def _words(self) -> dict[str, str]:
-        """A name that a model file may use, for each foreign one."""
+        """Return a name that a model file may use, for each foreign one."""
         result = {"v": "v", "celsius": "celsius"}
         taken = {"v", "celsius", "leak"}
         if not self._parameters():
@@ -267,7 +271,7 @@ class _Writer:
     # the document
 
     def document(self, units: bool) -> Imported:
-        """The model file, with the units of parameters where it knows them."""
+        """Return the model file, with the units of parameters where it knows them."""
         lines = list(self._head())
         warm = any(one.goldman and one.goldman.thermal is None for one in self.products)
         roots = (*self.definitions.values(), *self._roots())
@@ -388,7 +392,9 @@ class _Writer:
             yield f"{indent}rectification: {self._text(one.rectification)}"
 
     def _constant(self, node: Node) -> str:
-        """The text of a constant, in brackets where it would be read as a number and its unit."""
+        """Return the text of a constant, in brackets where it would
+        be read as a number and its unit.
+        """
         text = self._text(node)
         return f"({text})" if node.op == "if" else text
 
@@ -405,7 +411,7 @@ class _Writer:
             yield f"{indent}rectification: {self._text(one.rectification)}"
 
     def _conductance(self, one: Flowing, units: bool, per: float = 1.0) -> Node:
-        """The conductance, nS: the file's own, times what a unit of the file is in ours.
+        """Return the conductance, nS: the file's own, times what a unit of the file is in ours.
 
         Of a constant-field current the permeability, um3/ms, where `per` is z F.
         """
@@ -424,7 +430,9 @@ class _Writer:
         return joined([(number(_whole(scale)), False), *still])
 
     def _unit(self, key: str, units: bool) -> str | None:
-        """The unit that a parameter has in the model file; None where it is written without."""
+        """Return the unit that a parameter has in the model file;
+        None where it is written without.
+        """
         if not units:
             return None
         given = self.found.parameters[key]
@@ -476,7 +484,7 @@ class _Writer:
     def _span(
         self, given: Given, value: float, unit: str, largest: bool, asked: bool, positive: bool
     ) -> tuple[float, float, str] | None:
-        """Where a parameter is searched; None for one that keeps its value.
+        """Return where a parameter is searched; None for one that keeps its value.
 
         It is searched where `--fit` names it; without `--fit` as in the model that the file was
         exported from; and else where it is a largest conductance.
@@ -490,7 +498,7 @@ class _Writer:
         return None
 
     def _below_a_line(self) -> set[str]:
-        """Parameters that something is divided by, which must not change their sign."""
+        """Return parameters that something is divided by, which must not change their sign."""
         found: set[str] = set()
         for node in (*self.definitions.values(), *self._roots()):
             for part in parts(node):
@@ -506,13 +514,13 @@ _PER_AREA = {"S/cm2", "mS/cm2", "pS/um2", "cm/s"}
 
 
 def _whole(value: float) -> float:
-    """A factor without the last digits that are rounding alone."""
+    """Return a factor without the last digits that are rounding alone."""
     near = float(f"{value:.12g}")
     return near if abs(near - value) <= 1e-13 * abs(value) else value
 
 
 def _check_zeros(model: ChannelModel, zeros: list[float]) -> None:
-    """Raises InputError where a rate of the model is no number although its file guards it."""
+    """Raise InputError where a rate of the model is no number although its file guards it."""
     values: dict[str, Any] = dict(zip(model.parameter_names, model.values(), strict=True))
     for v in zeros:
         known = {**values, V.name: v}
@@ -528,7 +536,7 @@ def _check_zeros(model: ChannelModel, zeros: list[float]) -> None:
 
 
 def _range(value: float, unit: str, largest: bool, positive: bool) -> tuple[float, float, str]:
-    """Where a parameter is searched: by a factor where it is positive, by an addend else."""
+    """Return where a parameter is searched: by a factor where it is positive, by an addend else."""
     if largest:
         return _neat(value / 100), _neat(value * 100), "log"
     if unit == "mV" and not positive:
@@ -550,7 +558,7 @@ def _plain(unit: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """A text from a foreign file that cannot leave the line of its comment."""
+    """Return a text from a foreign file that cannot leave the line of its comment."""
     shown = "".join(c if c.isascii() and c.isprintable() else " " for c in text)
     return " ".join(shown.split())[:300]
 
@@ -560,5 +568,5 @@ def _quoted(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """A text as the name of a model."""
+    """Return a text as the name of a model."""
     return re.sub(r"[^A-Za-z0-9_ .,+()-]", "_", text).lstrip("_ .,+()-")[:80] or "imported"

@@ -124,12 +124,12 @@ class Equations:
     advice: str = ""
 
     def refusal(self, message: str, name: str = "") -> InputError:
-        """The error for what cannot be translated, at the line of a name."""
+        """Return the error for what cannot be translated, at the line of a name."""
         line = self.lines.get(name) or self.states.get(name)
         return InputError(message, None, f"line {line}" if line else None)
 
     def dependent(self, names: frozenset[str]) -> frozenset[str]:
-        """These names and those of all definitions that depend on them."""
+        """Return these names and those of all definitions that depend on them."""
         found = set(names)
         for defined, node in self.definitions.items():
             if node.names & found:
@@ -137,7 +137,7 @@ class Equations:
         return frozenset(found)
 
     def expanded(self, node: Node, names: frozenset[str]) -> Node:
-        """An expression in which definitions that depend on these names are written out."""
+        """Return an expression in which definitions that depend on these names are written out."""
         hidden = self.dependent(names) - names
         while node.names & hidden:
             by = {key: self.definitions[key] for key in node.names & hidden}
@@ -145,7 +145,7 @@ class Equations:
         return node
 
     def used(self, nodes: list[Node]) -> Iterator[str]:
-        """The names of definitions on which expressions depend, in their order."""
+        """Return the names of definitions on which expressions depend, in their order."""
         wanted: set[str] = set()
         for node in nodes:
             wanted |= node.names

@@ -70,7 +70,7 @@ class Flowing:
 
 
 def flows(found: Equations, opening: Gating) -> list[Flowing]:
-    """All that flows, product by product.
+    """Return all that flows, product by product.
 
     Raises:
         InputError: a current that is no sum of products of what is open.
@@ -126,7 +126,9 @@ def _of_one(found: Equations, opening: Gating, current: str, node: Node) -> list
 
 
 def _counted(found: Equations, node: Node, states: frozenset[str]) -> Node:
-    """A current in which the power of a state that is a PARAMETER is the number that it is."""
+    """Return a current in which the power of a state that is a
+    PARAMETER is the number that it is.
+    """
     if node.is_atom or not node.names & states:
         return node
     args = tuple(_counted(found, arg, states) for arg in node.args)
@@ -141,7 +143,7 @@ def _counted(found: Equations, node: Node, states: frozenset[str]) -> Node:
 
 
 def _complemented(node: Node, opening: Gating) -> Node:
-    """A current in which 1 - m, of a gate m, is a gate of its own."""
+    """Return a current in which 1 - m, of a gate m, is a gate of its own."""
     if node.is_atom:
         return node
     args = tuple(_complemented(arg, opening) for arg in node.args)
@@ -155,7 +157,7 @@ def _complemented(node: Node, opening: Gating) -> Node:
 
 
 def _gates_of_two(opening: Gating, terms: dict[Monomial, Node]) -> None:
-    """Schemes of two states become gates where a current has more of them than one occupancy."""
+    """Turn schemes of two states into gates where a current has more than their plain occupancy."""
     for scheme in [one for one in opening.schemes if len(one.states) == 2]:
         own = set(scheme.states)
         plain = all(
@@ -183,7 +185,9 @@ def _flowing(
     gates: tuple[tuple[str, int], ...],
     row: dict[str, Node],
 ) -> list[Flowing]:
-    """What flows through the same gates; states of a scheme share it where drives are the same."""
+    """Return the terms with the same gates;
+    states of a scheme share one where their drives agree.
+    """
     shares: list[tuple[Node, dict[str, float]]] = []
     for state, coefficient in row.items():
         constant, rest = _share(coefficient)
@@ -208,7 +212,7 @@ def _flowing(
 
 
 def _share(node: Node) -> tuple[float, Node]:
-    """The number in a product, and the rest of it."""
+    """Return the number in a product, and the rest of it."""
     rows = factors(node)
     constant = joined([row for row in rows if row[0].is_number])
     return constant.value, joined([row for row in rows if not row[0].is_number])
@@ -218,7 +222,9 @@ def _share(node: Node) -> tuple[float, Node]:
 
 
 def _drive(found: Equations, one: Flowing, drive: Node) -> None:
-    """Conductance, reversal potential and rectification of the current of an open channel."""
+    """Return conductance, reversal potential and rectification
+    of the current of an open channel.
+    """
     moving = found.dependent(_V)
     rows = factors(drive)
     still = [row for row in rows if not row[0].names & moving]
@@ -255,14 +261,14 @@ def _drive(found: Equations, one: Flowing, drive: Node) -> None:
 
 
 def _is_finite(found: Equations, rows: list[tuple[Node, bool]]) -> bool:
-    """Whether a product has a value at every whole voltage."""
+    """Return whether a product has a value at every whole voltage."""
     values = values_of(found, {"v": _WHOLE})
     node = joined(rows)
     return node.names <= values.keys() and bool(np.isfinite(computed(node, values)).all())
 
 
 def _written_out(found: Equations, rows: list[tuple[Node, bool]]) -> list[tuple[Node, bool]]:
-    """Factors without definitions that follow the voltage, if they stay short enough."""
+    """Return factors without definitions that follow the voltage, if they stay short enough."""
     try:
         return factors(found.expanded(joined(rows), _V))
     except InputError:
@@ -270,7 +276,7 @@ def _written_out(found: Equations, rows: list[tuple[Node, bool]]) -> list[tuple[
 
 
 def _is_infinite(found: Equations, rest: list[tuple[Node, bool]], reversal: Node) -> bool:
-    """Whether the other factors of a drive grow without limit where it reverses."""
+    """Return whether the other factors of a drive grow without limit where it reverses."""
     values = values_of(found, {})
     if not rest or not reversal.names <= values.keys():
         return False
@@ -284,7 +290,9 @@ def _is_infinite(found: Equations, rest: list[tuple[Node, bool]], reversal: Node
 
 
 def linear_in_v(found: Equations, node: Node) -> tuple[Node, Node] | None:
-    """Slope and root of an expression that is a straight line in v; None where it is none."""
+    """Return slope and root of an expression that is a straight line in v;
+    None where it is none.
+    """
     try:
         node = found.expanded(node, _V)
     except InputError:  # too long; what is no line that can be seen is a rectification

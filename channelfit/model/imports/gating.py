@@ -39,7 +39,7 @@ class Gate:
         return make("/", alpha, make("+", alpha, beta))
 
     def complement(self) -> Gate:
-        """The gate that is open where this one is closed."""
+        """Return the gate that is open where this one is closed."""
         if "inf" in self.keys:
             return Gate({"inf": make("-", ONE, self.keys["inf"]), "tau": self.keys["tau"]})
         return Gate({"alpha": self.keys["beta"], "beta": self.keys["alpha"]})
@@ -68,12 +68,12 @@ class Gating:
     dependent: dict[str, Node] = field(default_factory=dict)
 
     def scheme_of(self, state: str) -> Scheme | None:
-        """The scheme that a state belongs to; None for a gate."""
+        """Return the scheme that a state belongs to; None for a gate."""
         return next((scheme for scheme in self.schemes if state in scheme.states), None)
 
 
 def gating(found: Equations) -> Gating:
-    """Gates and schemes of equations.
+    """Return gates and schemes that equations describe.
 
     Raises:
         InputError: equations that are not linear in their states, or none at all for a state.
@@ -95,7 +95,7 @@ def gating(found: Equations) -> Gating:
 
 
 def _groups(found: Equations, rhs: dict[str, Node]) -> list[list[str]]:
-    """The states that depend on each other, in the order of the file."""
+    """Return the states that depend on each other, in the order of the file."""
     linked: dict[str, set[str]] = {s: {s} for s in found.states}
     pairs = [(r.source, r.target) for r in found.reactions]
     pairs += [(s, other) for s, node in rhs.items() for other in node.names & found.states.keys()]
@@ -115,7 +115,9 @@ def _groups(found: Equations, rhs: dict[str, Node]) -> list[list[str]]:
 
 
 def gate_of(found: Equations, state: str, rhs: Node) -> Gate:
-    """The gate whose derivative is given: by inf and tau, or by rates, as the file writes it."""
+    """Return the gate whose derivative is given: by inf and tau, or by rates,
+    as the file writes it.
+    """
     relaxing = _relaxing(state, rhs) or _by_rates(state, rhs)
     if relaxing is not None:
         return relaxing
@@ -133,7 +135,7 @@ def gate_of(found: Equations, state: str, rhs: Node) -> Gate:
 
 
 def _relaxing(state: str, rhs: Node) -> Gate | None:
-    """(inf - m)/tau, in whatever order its factors stand."""
+    """Return inf and tau of (inf - m)/tau, in whatever order its factors stand."""
     rows = factors(rhs)
     moving = [row for row in rows if state in row[0].names]
     if len(moving) != 1 or moving[0][1]:
@@ -152,7 +154,7 @@ def _relaxing(state: str, rhs: Node) -> Gate | None:
 
 
 def _by_rates(state: str, rhs: Node) -> Gate | None:
-    """alpha (1 - m) - beta m, in whatever order its terms stand."""
+    """Return alpha and beta of alpha (1 - m) - beta m, in whatever order its terms stand."""
     alpha = beta = ZERO
     for term, negative in _terms(rhs):
         rows = factors(term)
@@ -170,7 +172,7 @@ def _by_rates(state: str, rhs: Node) -> Gate | None:
 
 
 def _terms(node: Node, negative: bool = False) -> list[tuple[Node, bool]]:
-    """The terms of a sum, each with whether it is subtracted."""
+    """Return the terms of a sum, each with whether it is subtracted."""
     if node.op in ("+", "-"):
         left, right = node.args
         return _terms(left, negative) + _terms(right, negative ^ (node.op == "-"))
@@ -180,7 +182,9 @@ def _terms(node: Node, negative: bool = False) -> list[tuple[Node, bool]]:
 
 
 def _collected(node: Node) -> Node:
-    """A sum in which terms that differ in a number alone are put together, and so may cancel."""
+    """Return a sum in which terms that differ in a number alone are put together,
+    and so may cancel.
+    """
     sums: dict[Node, float] = {}
     for term, negative in _terms(node):
         rows = factors(term)
@@ -195,7 +199,7 @@ def _collected(node: Node) -> Node:
 
 
 def _reacting(found: Equations, group: list[str], reactions: list[Reaction]) -> Scheme:
-    """The scheme of reactions; rates between the same two states add up."""
+    """Return the scheme of reactions; rates between the same two states add up."""
     scheme = Scheme(group)
     moving = found.dependent(frozenset(found.states))
     for reaction in reactions:
@@ -215,7 +219,7 @@ def _reacting(found: Equations, group: list[str], reactions: list[Reaction]) -> 
 
 
 def _coupled(found: Equations, group: list[str], rhs: dict[str, Node], result: Gating) -> Scheme:
-    """The scheme of derivatives that are linear in each other.
+    """Return the scheme of derivatives that are linear in each other.
 
     What leaves a state and arrives at no other one of them goes to a state that has no derivative:
     1 less the sum of the others.

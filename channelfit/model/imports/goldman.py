@@ -67,12 +67,12 @@ class Goldman:
     rest: Factors
 
     def constants(self) -> list[Node]:
-        """The expressions of the ion: concentrations and, where it has its own, RT/F."""
+        """Return the expressions of the ion: concentrations and, where it has its own, RT/F."""
         known = [self.inside, self.outside]
         return known if self.thermal is None else [*known, self.thermal]
 
     def replaced(self, by: Mapping[str, Node]) -> Goldman:
-        """The same current with other expressions in place of some names."""
+        """Return the same current with other expressions in place of some names."""
         inside, outside = nodes.replaced(self.inside, by), nodes.replaced(self.outside, by)
         thermal = None if self.thermal is None else nodes.replaced(self.thermal, by)
         return replace(self, inside=inside, outside=outside, thermal=thermal)
@@ -92,7 +92,7 @@ class _Shape:
 
 
 def goldman(found: Equations, moving: Factors) -> Goldman | None:
-    """The constant-field current among the factors of a drive; None where there is none.
+    """Return the constant-field current among the factors of a drive; None where there is none.
 
     Arguments:
         found: the equations.
@@ -118,7 +118,7 @@ def goldman(found: Equations, moving: Factors) -> Goldman | None:
 
 
 def _choices(moving: Factors) -> Iterator[Factors]:
-    """All selections of factors, the largest first."""
+    """Yield all selections of factors, the largest first."""
     for n in range(len(moving), 0, -1):
         for chosen in itertools.combinations(moving, n):
             yield list(chosen)
@@ -137,7 +137,7 @@ class _Trial:
         self.known = self.product.names <= self.base.keys() | {"v"}
 
     def made(self) -> tuple[Node, int, Node, Node, Node | None] | None:
-        """Size, valence, concentrations and RT/F; None where this is no such current."""
+        """Return size, valence, concentrations and RT/F; None where this is no such current."""
         shape = self._shape({}) if self.known else None
         if shape is None:
             return None
@@ -168,7 +168,7 @@ class _Trial:
                 self.frozen.append(key)
 
     def _is_anion(self, ends: tuple[str | float, str | float]) -> bool:
-        """Whether what positive voltages drive out of the cell comes from the bath."""
+        """Return whether what positive voltages drive out of the cell comes from the bath."""
         for end, other in zip(ends, ("outside", "inside"), strict=True):
             given = self.found.parameters.get(end) if isinstance(end, str) else None
             variable = ion_variable(given.own) if given is not None and given.kind else None
@@ -182,7 +182,7 @@ class _Trial:
         return {**self.base, **changed}
 
     def _shape(self, changed: dict[str, float]) -> _Shape | None:
-        """Limits and slope at some values; None where the current has another shape."""
+        """Return limits and slope at some values; None where the current has another shape."""
         values = self._values(changed)
         at = np.concatenate([[_FAR, -_FAR], _VOLTS])
         with np.errstate(all="ignore"):
@@ -198,7 +198,9 @@ class _Trial:
         return _Shape(float(inside), float(outside), slope)
 
     def _moved(self, key: str) -> tuple[float, _Shape | None]:
-        """The value of a parameter in a trial of its own, and the shape that the current has."""
+        """Return the value of a parameter in a trial of its own,
+        and the shape that the current has.
+        """
         value = self.base[key]
         value = value + _WARMER if key == "celsius" else (value or 1.0) * _TIMES
         return value, self._shape({key: value})
@@ -206,7 +208,7 @@ class _Trial:
     # --- what it depends on
 
     def _ends(self, shape: _Shape) -> tuple[str | float, str | float] | None:
-        """The concentrations inside and outside: names of parameters, or numbers."""
+        """Return the concentrations inside and outside: names of parameters, or numbers."""
         ends: list[str] = ["", ""]
         for key in self.names:
             value, moved = self._moved(key)
@@ -233,7 +235,7 @@ class _Trial:
         return name(end) if isinstance(end, str) else number(end)
 
     def _thermal(self, shape: _Shape) -> tuple[int, Any, Node] | None:
-        """The valence, and RT/F as a function of degC and as an expression."""
+        """Return the valence, and RT/F as a function of degC and as an expression."""
         for key in self.names:
             if self._moved(key)[1] is None:
                 return None
@@ -269,7 +271,7 @@ class _Trial:
     def _size(
         self, ends: tuple[str | float, str | float], number_of: Any, node: Node
     ) -> Node | None:
-        """What the shape is multiplied by: a number, RT/F and concentrations to some powers."""
+        """Return the factor of the shape: a number, RT/F and concentrations to some powers."""
         keys: list[str] = [*self.names, *(["celsius"] if self.warm else [])]
         changes = [{}, *({key: self._moved(key)[0]} for key in keys)]
         shapes = [self._shape(change) for change in changes]
@@ -298,5 +300,5 @@ def _same(a: float, b: float) -> bool:
 
 
 def _rounded(value: float) -> float:
-    """A measured number without the digits that are rounding alone."""
+    """Return a measured number without the digits that are rounding alone."""
     return float(f"{value:.12g}")

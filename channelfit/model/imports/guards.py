@@ -26,7 +26,8 @@ _LARGEST = 200
 def unguarded(
     found: Equations, condition: Node, near: Node, far: Node, line: int = 0
 ) -> Node | None:
-    """What holds beside a guard, written so that its singularity can be seen; None if it is none.
+    """Return the branch beside a guard, so that its singularity can be seen;
+    None without a guard.
 
     Arguments:
         found: the definitions so far.
@@ -77,21 +78,21 @@ def unguarded(
 
 
 def _keeps_away(condition: Node) -> bool:
-    """Whether a condition holds everywhere but near 0, as in ``abs(x) > 1e-6``."""
+    """Return whether a condition holds everywhere but near 0, as in ``abs(x) > 1e-6``."""
     if condition.op == "!=":
         return True
     return condition.op in (">", ">=") and condition.args[0].op == "abs"
 
 
 def _half_width(condition: Node) -> float:
-    """How far from 0 what a guard compares may be."""
+    """Return how far from 0 what a guard compares may be."""
     if condition.op in (">", ">="):
         return _half_width(make("<", *reversed(condition.args)))
     return condition.args[1].value if condition.op in ("<", "<=") else 0.0
 
 
 def _distance(condition: Node) -> Node | None:
-    """What is near 0 where a guard holds; None where a condition does not look like a guard."""
+    """Return the quantity that is near 0 where a guard holds; None for another condition."""
     if condition.op == "==":
         left, right = condition.args
         return make("-", left, right) if not left.is_number or not right.is_number else None
@@ -105,7 +106,9 @@ def _distance(condition: Node) -> Node | None:
 
 
 def _whole(found: Equations, node: Node) -> Node:
-    """An expression with definitions written out. Raises InputError where it becomes long."""
+    """Return an expression with definitions written out.
+    Raises InputError where it becomes long.
+    """
     while node.names & found.definitions.keys():
         node = replaced(
             node, {k: found.definitions[k] for k in node.names & found.definitions.keys()}

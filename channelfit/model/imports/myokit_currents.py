@@ -11,7 +11,7 @@ _SUMS = ("Plus", "Minus", "PrefixPlus", "PrefixMinus")
 
 
 def mentioned(tree: Tree) -> set[str]:
-    """The variables in an expression; none where there is no expression."""
+    """Return the variables in an expression; none where there is no expression."""
     found: set[str] = set()
     stack = [tree]
     while stack:
@@ -25,7 +25,9 @@ def mentioned(tree: Tree) -> set[str]:
 
 
 def through_definitions(variables: dict[str, dict[str, Any]], tree: Tree) -> set[str]:
-    """The variables on which an expression depends at a moment, without the past of its states."""
+    """Return the variables on which an expression depends at a moment,
+    without the past of its states.
+    """
     found: set[str] = set()
     stack = list(mentioned(tree))
     while stack:
@@ -38,7 +40,8 @@ def through_definitions(variables: dict[str, dict[str, Any]], tree: Tree) -> set
 
 
 def ion_currents(plain: dict[str, Any]) -> list[str]:
-    """The names of the currents that flow through the membrane, in the order of their sum.
+    """Return the names of the currents that flow through the membrane,
+    in the order of their sum.
 
     A sum of other currents is taken apart. What depends on an input of the model, such as a
     stimulus, is no ion current; nor is what flows to other cells, which a lone cell has as a 0.
@@ -51,7 +54,7 @@ def ion_currents(plain: dict[str, Any]) -> list[str]:
 
 
 def _added(plain: dict[str, Any], tree: Tree) -> Iterable[str]:
-    """The ion currents in a sum that may be multiplied by, or divided by, constants."""
+    """Yield the ion currents in a sum that may be multiplied by, or divided by, constants."""
     variables = plain["variables"]
     kind, *rest = tree
     if kind in _SUMS:
@@ -71,7 +74,7 @@ def _added(plain: dict[str, Any], tree: Tree) -> Iterable[str]:
 
 
 def _of_currents(plain: dict[str, Any], row: dict[str, Any]) -> Tree | None:
-    """The expression of a variable if it is another current, or a sum of some; else None."""
+    """Return the expression of a variable if it is another current, or a sum of some; else None."""
     variables, tree = plain["variables"], row["rhs"]
     parts = _terms(tree)
     for part in parts:
@@ -83,7 +86,7 @@ def _of_currents(plain: dict[str, Any], row: dict[str, Any]) -> Tree | None:
 
 
 def _terms(tree: Tree) -> list[Tree]:
-    """The terms of a sum without their signs and numbers in front."""
+    """Return the terms of a sum without their signs and numbers in front."""
     kind, *rest = tree
     if kind in _SUMS:
         return [term for part in rest for term in _terms(part)]
@@ -94,7 +97,7 @@ def _terms(tree: Tree) -> list[Tree]:
 
 
 def _moves(plain: dict[str, Any], tree: Tree) -> bool:
-    """Whether an expression changes while the model runs."""
+    """Return whether an expression changes while the model runs."""
     variables = plain["variables"]
     used = through_definitions(variables, tree)
     return any(
@@ -104,7 +107,7 @@ def _moves(plain: dict[str, Any], tree: Tree) -> bool:
 
 
 def _from_outside(plain: dict[str, Any], tree: Tree) -> bool:
-    """Whether an expression depends on an input of the model or on the time."""
+    """Return whether an expression depends on an input of the model or on the time."""
     variables = plain["variables"]
     used = through_definitions(variables, tree)
     return plain["time"] in used or any(variables[key]["binding"] for key in used)

@@ -66,7 +66,7 @@ _PICOAMPS = {"[pA]": 1.0, "[nA]": 1e3, "[uA]": 1e6, "[A]": 1e12}
 
 
 def read_myokit(path: Path) -> dict[str, Any]:
-    """The variables of a model, and which are its voltage, its time and its states.
+    """Return the variables of a model, and which are its voltage, its time and its states.
 
     Raises:
         InputError: Myokit is not installed, or cannot read the file.
@@ -77,7 +77,7 @@ def read_myokit(path: Path) -> dict[str, Any]:
 
 
 def equations(plain: dict[str, Any], current: str | None, hold: Collection[str] = ()) -> Equations:
-    """The equations of one current.
+    """Return the equations of one current.
 
     States that do not gate it, such as concentrations, are held at their initial values.
 
@@ -118,7 +118,7 @@ class _Reader:
         self.currents = {*ion_currents(plain), self.chosen}
 
     def _state(self, text: str) -> str:
-        """The full name of a state."""
+        """Return the full name of a state."""
         states = [key for key, row in self.variables.items() if row["state"]]
         known = [key for key in states if text in (key, key.rpartition(".")[2])]
         if len(known) != 1:
@@ -127,7 +127,7 @@ class _Reader:
         return known[0]
 
     def _is_held(self, key: str) -> bool:
-        """Whether a state is no gate: a concentration, or one that currents change."""
+        """Return whether a state is no gate: a concentration, or one that currents change."""
         row = self.variables[key]
         if key in self.held or row["concentration"]:
             return True
@@ -135,14 +135,18 @@ class _Reader:
         return not used.isdisjoint(self.currents)
 
     def _is_constant(self, key: str) -> bool:
-        """Whether a variable is held: a state that is no gate, or a concentration behind such."""
+        """Return whether a variable is held: a state that is no gate,
+        or a concentration behind such.
+        """
         row = self.variables[key]
         if row["state"]:
             return self._is_held(key)
         return row["concentration"] and row["value"] is not None and bool(self._behind(key))
 
     def _behind(self, key: str) -> set[str] | None:
-        """The states on which a variable depends; None if it follows the voltage or an input."""
+        """Return the states on which a variable depends;
+        None if it follows the voltage or an input.
+        """
         states: set[str] = set()
         stack = [key]
         while stack:
@@ -177,7 +181,7 @@ class _Reader:
         return known[unit]
 
     def _names(self) -> dict[str, str]:
-        """A short name for each variable: its own where no other one has it."""
+        """Return a short name for each variable: its own where no other one has it."""
         short = [key.rpartition(".")[2] for key in self.variables]
         return {
             key: last if short.count(last) == 1 and last != "v" else key.replace(".", "_")
@@ -314,7 +318,7 @@ class _Reader:
 
 
 def answer(path: Path) -> dict[str, str]:
-    """The model of a file as JSON; called in the other process."""
+    """Return the model of a file as JSON; called in the other process."""
     model = load(path)
     voltage = voltage_of(model)
     time = model.time()
@@ -342,7 +346,7 @@ def answer(path: Path) -> dict[str, str]:
 
 
 def load(path: Path) -> Any:
-    """Myokit's model of a .mmt or .cellml file. Raises InputError where there is none."""
+    """Return Myokit's model of a .mmt or .cellml file. Raises InputError where there is none."""
     try:
         import myokit  # optional
         import myokit.formats
@@ -364,7 +368,7 @@ def load(path: Path) -> Any:
 
 
 def voltage_of(model: Any) -> Any:
-    """The variable that is the membrane potential: labeled so, or named so."""
+    """Return the variable that is the membrane potential: labeled so, or named so."""
     labeled = model.label(_LABEL)
     if labeled is not None:
         return labeled
@@ -382,7 +386,9 @@ def voltage_of(model: Any) -> Any:
 
 
 def _value(variable: Any) -> float | None:
-    """The value of a variable that is no state where all states have their initial values."""
+    """Return the value of a variable that is no state where all
+    states have their initial values.
+    """
     import myokit  # optional, and loaded by now
 
     if variable.is_state() or variable.rhs() is None:
@@ -395,7 +401,7 @@ def _value(variable: Any) -> float | None:
 
 
 def _is_concentration(variable: Any) -> bool:
-    """Whether the unit of a variable is one of a concentration."""
+    """Return whether the unit of a variable is one of a concentration."""
     import myokit  # optional, and loaded by now
 
     unit = variable.unit()
@@ -403,7 +409,7 @@ def _is_concentration(variable: Any) -> bool:
 
 
 def _plain(expression: Any) -> list[Any]:
-    """An expression as nested lists: its kind, then its operands."""
+    """Return an expression as nested lists: its kind, then its operands."""
     kind = type(expression).__name__
     if kind == "Number":
         return ["Number", float(expression.eval())]

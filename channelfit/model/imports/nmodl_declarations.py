@@ -75,13 +75,13 @@ class Declarations:
     temperature_C: float | None = None
 
     def knows(self, key: str) -> bool:
-        """Whether a variable, or an element of an array, may be given a value."""
+        """Return whether a variable, or an element of an array, may be given a value."""
         base = key.partition("[")[0]
         return base in self.variables or base in self.parameters or key in self.states
 
 
 def declarations(tree: Tree, title: str) -> Declarations:
-    """What a file declares.
+    """Return the declarations of a file.
 
     Raises:
         InputError: something that no channel has, with its line.
@@ -138,7 +138,7 @@ def _put_in_defined(found: Declarations, tree: Tree) -> None:
 
 
 def _check_tables(tree: Tree) -> None:
-    """Refuses a TABLE that would fill the memory of the NEURON that proves the translation."""
+    """Refuse a TABLE that would fill the memory of the NEURON that proves the translation."""
     for table in tree.walk():
         counts = table.all("Integer")[-1:] if table.kind == "TableStatement" else []
         if counts and float(counts[0].text) > _LONGEST_TABLE:
@@ -265,7 +265,9 @@ def _variable(found: Declarations, row: Tree, state: bool) -> None:
 
 
 def _length(number: Tree, line: int) -> int:
-    """How many elements an array has. Raises InputError for more than a channel could have."""
+    """Return how many elements an array has.
+    Raises InputError for more than a channel could have.
+    """
     if not 0 < float(number.text) <= _LONGEST_ARRAY:
         raise InputError(
             f"an array of {number.text[:20]}; one has 1 to {_LONGEST_ARRAY} elements",
@@ -276,7 +278,7 @@ def _length(number: Tree, line: int) -> int:
 
 
 def _value(row: Tree) -> float:
-    """The first number in a row, with the sign that stands before it."""
+    """Return the first number in a row, with the sign that stands before it."""
     sign = 1.0
     for tree in row.walk():
         if tree.kind == "UnaryOperator" and tree.text == "-":
@@ -287,7 +289,7 @@ def _value(row: Tree) -> float:
 
 
 def _factor(row: Tree) -> float:
-    """A constant of nature in a unit, such as (faraday) (kilocoulombs), or a number."""
+    """Return a constant of nature in a unit, such as (faraday) (kilocoulombs), or a number."""
     if row.all("Double", "Integer", "Float"):
         return _value(row)
     what, *units = (child.text.strip() for child in row.children if child.kind == "Unit")

@@ -132,7 +132,7 @@ class Run:
         return found
 
     def _fresh(self) -> dict[str, Node]:
-        """The values of parameters, states and constants before anything has run."""
+        """Return the values of parameters, states and constants before anything has run."""
         given = {key: name(key) for key in ("v", *self.declared.parameters, *self.declared.states)}
         for key, one in self.declared.parameters.items():
             if one.factor != 1.0:
@@ -143,12 +143,14 @@ class Run:
         self.values = dict(values)
 
     def _constant(self, node: Node) -> bool:
-        """Whether an expression depends neither on the voltage nor on states nor on what was."""
+        """Return whether an expression depends neither on the
+        voltage nor on states nor on what was.
+        """
         moving = self.found.dependent(frozenset({"v", *self.declared.states}))
         return not node.names & moving and not self._resolved(node)
 
     def _resolved(self, node: Node) -> frozenset[str]:
-        """The old values on which an expression depends."""
+        """Return the old values on which an expression depends."""
         return node.names & self.found.dependent(frozenset(self.old))
 
     def _step(self) -> dict[str, Node]:
@@ -161,7 +163,7 @@ class Run:
         return dict(self.values)
 
     def _outcome(self) -> list[Node]:
-        """All expressions that the model consists of, written out in their old values."""
+        """Return all expressions that the model consists of, written out in their old values."""
         roots = self._roots()
         return [*roots, *(self.found.definitions[key] for key in self.found.used(roots))]
 
@@ -258,7 +260,7 @@ class Run:
             self._refuse(f"{key} is given a value but is not declared")
 
     def _defined(self, key: str, value: Node) -> Node:
-        """A value as it is kept: a very short one as it is, else a new definition."""
+        """Return a value as it is kept: a very short one as it is, else a new definition."""
         if value.size <= _TINY and value.op not in ("if", *nodes.FUNCTIONS):
             return value
         base = key.replace("[", "_").replace("]", "")
@@ -273,7 +275,7 @@ class Run:
         return name(unique)
 
     def _key(self, tree: Tree, frame: Frame) -> str:
-        """The name of a variable; of an element of an array with its index."""
+        """Return the name of a variable; of an element of an array with its index."""
         if tree.kind == "Name":
             return tree.text
         if tree.kind == "IndexedName":
@@ -289,7 +291,9 @@ class Run:
         self._branches(self._switched(condition), pieces[1], pieces[2:], frame)
 
     def _switched(self, condition: Node) -> Node:
-        """A condition; decided where it asks which number a PARAMETER is, as a switch does."""
+        """Return a condition; decided where it asks which number a PARAMETER is,
+        as a switch does.
+        """
         if condition.op not in ("==", "!="):
             return condition
         for key, other in itertools.permutations(condition.args):
@@ -389,12 +393,12 @@ class Run:
             self._refuse(error.message)
 
     def _condition(self, node: Node) -> Node:
-        """A condition; a number is true where it is not 0."""
+        """Return a condition; a number is true where it is not 0."""
         logical = node.op in (*COMPARISONS, "and", "or", "not") or node.is_number
         return node if logical else make("!=", node, nodes.ZERO)
 
     def _number(self, node: Node) -> Node:
-        """A number; a condition is 1 where it holds and 0 else."""
+        """Return a number; a condition is 1 where it holds and 0 else."""
         if node.op in (*COMPARISONS, "and", "or", "not"):
             return choice(node, nodes.ONE, nodes.ZERO)
         return node
@@ -414,7 +418,7 @@ class Run:
         self._refuse(f"{key} is not declared")
 
     def _unset(self, key: str) -> Node:
-        """What a variable held before this step."""
+        """Return a variable's value before this step."""
         self.old.setdefault(_OLD + key, (key, self.line))
         return name(_OLD + key)
 
@@ -439,7 +443,7 @@ class Run:
         return self._made(_ONE_ARGUMENT[called], *args)
 
     def _inlined(self, called: str, args: list[Node]) -> Node:
-        """What a FUNCTION returns, or what a PROCEDURE leaves behind."""
+        """Return the value of a FUNCTION, or the assignments of a PROCEDURE."""
         block, line = self.declared.functions[called], self.line
         names = [argument.name for argument in block.all("Argument")]
         if len(names) != len(args):
@@ -534,7 +538,9 @@ class Run:
             self.found.lines[state] = tree.line
 
     def _species(self, side: Tree) -> list[str]:
-        """The one state of a side of a reaction, and the constants that it is multiplied by."""
+        """Return the one state of a side of a reaction,
+        and the constants that it is multiplied by.
+        """
         names = []
         for piece in [side] if side.kind == "ReactVarName" else side.all("ReactVarName"):
             if any(child.kind == "Integer" for child in piece.children):

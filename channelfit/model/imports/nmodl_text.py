@@ -75,7 +75,7 @@ class NmodlText:
 
 
 def read_nmodl(data: bytes) -> NmodlText:
-    """A .mod file without its comments.
+    """Return a .mod file without its comments.
 
     Raises:
         InputError: it is too long, or holds a word or a character that is refused, with the line.
@@ -120,7 +120,7 @@ def read_nmodl(data: bytes) -> NmodlText:
 
 
 def _without_idle_c(text: str) -> str:
-    """The text without C code that does nothing, which is blanked and so never compiled.
+    """Return the text without C code that does nothing, which is blanked and so never compiled.
 
     That is C of nothing but comments and headers of the standard library, and `return 0;` at the
     end of a PROCEDURE.
@@ -136,7 +136,7 @@ def _without_idle_c(text: str) -> str:
 
 
 def _ends_procedure(text: str, found: re.Match[str]) -> bool:
-    """Whether what was found is the last statement of a PROCEDURE."""
+    """Return whether what was found is the last statement of a PROCEDURE."""
     depth, block = 0, ""
     for word in _BLOCK_WORDS.findall(text[: found.start()]):
         if word in "{}":
@@ -162,7 +162,7 @@ def _check(line: str, k: int) -> None:
 
 
 def _check_depth(text: str) -> None:
-    """Refuses what NEURON's parser would take minutes for, or not survive.
+    """Refuse what NEURON's parser would take minutes for, or not survive.
 
     It works for each level of a nesting on all levels below, and a chain of operators nests, too.
     """

@@ -40,11 +40,11 @@ class Tree:
     line: int = 0
 
     def all(self, *kinds: str) -> list[Tree]:
-        """The pieces of these kinds that stand directly in this one."""
+        """Return the pieces of these kinds that stand directly in this one."""
         return [child for child in self.children if child.kind in kinds]
 
     def walk(self) -> Iterator[Tree]:
-        """This piece and all pieces inside it, in the order of the file."""
+        """Yield this node and all nodes inside it, in the order of the file."""
         stack = [self]
         while stack:
             tree = stack.pop()
@@ -58,7 +58,7 @@ class Tree:
 
 
 def read_tree(answer: str, text: str) -> Tree:
-    """The tree of a file.
+    """Return the tree of a file.
 
     Arguments:
         answer: of the parser, as JSON.
@@ -107,7 +107,7 @@ class _Reader:
 
 
 def _text_of(pieces: Any) -> str:
-    """The text at the end of the first branch of a piece."""
+    """Return the text at the end of the first branch of a piece."""
     while not isinstance(pieces, str):
         pieces = pieces[0] if isinstance(pieces, list) else next(iter(pieces.values()))
     return pieces

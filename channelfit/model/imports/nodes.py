@@ -102,7 +102,7 @@ class Node:
 
 
 def number(value: float) -> Node:
-    """A finite number. Raises InputError for one that is not."""
+    """Return a finite number. Raises InputError for one that is not."""
     if not math.isfinite(value):
         raise InputError("a number overflows or is divided by zero")
     return Node("number", (float(value),), 1, frozenset())
@@ -112,12 +112,13 @@ ZERO, ONE = number(0.0), number(1.0)
 
 
 def name(text: str) -> Node:
-    """A name."""
+    """Return a name."""
     return Node("name", (text,), 1, frozenset((text,)))
 
 
 def make(op: str, *args: Node) -> Node:
-    """An operation or a function of other expressions, computed at once where all are numbers.
+    """Return an operation or a function of other expressions,
+    computed at once where all are numbers.
 
     Raises:
         InputError: it is not finite, or the expression becomes larger than `LARGEST`.
@@ -135,7 +136,7 @@ def make(op: str, *args: Node) -> Node:
 
 
 def _shortened(op: str, args: tuple[Node, ...]) -> Node | None:
-    """What 0 and 1 leave of an operation; None where there is nothing to leave out."""
+    """Return an operation simplified by an operand of 0 or 1; None where there is none."""
     if op == "if":
         if args[0].is_number:
             return args[1] if args[0].value else args[2]
@@ -169,7 +170,9 @@ def _shortened(op: str, args: tuple[Node, ...]) -> Node | None:
 
 
 def _decided(left: Node, right: Node, deciding: Node) -> Node | None:
-    """A condition of two of which one is known; `deciding` is the value that decides alone."""
+    """Return a condition of two of which one is known;
+    `deciding` is the value that decides alone.
+    """
     for known, other in ((left, right), (right, left)):
         if known.is_number:
             return deciding if bool(known.value) == bool(deciding.value) else other
@@ -177,7 +180,7 @@ def _decided(left: Node, right: Node, deciding: Node) -> Node | None:
 
 
 def add(left: Node, right: Node) -> Node:
-    """The sum; a difference where the second is negative."""
+    """Return the sum; a difference where the second is negative."""
     if right.op == "neg":
         return make("-", left, right.args[0])
     if right.is_number and right.value < 0:
@@ -186,7 +189,7 @@ def add(left: Node, right: Node) -> Node:
 
 
 def times(left: Node, right: Node) -> Node:
-    """The product, with signs taken out."""
+    """Return the product, with signs taken out."""
     sign = 1
     if left.op == "neg":
         left, sign = left.args[0], -sign
@@ -197,12 +200,12 @@ def times(left: Node, right: Node) -> Node:
 
 
 def choice(condition: Node, chosen: Node, other: Node) -> Node:
-    """One expression where a condition holds, else the other."""
+    """Return one expression where a condition holds, else the other."""
     return make("if", condition, chosen, other)
 
 
 def parts(node: Node) -> Iterator[Node]:
-    """An expression and all its parts."""
+    """Yield an expression and all its parts."""
     stack = [node]
     while stack:
         part = stack.pop()
@@ -212,7 +215,7 @@ def parts(node: Node) -> Iterator[Node]:
 
 
 def replaced(node: Node, by: Mapping[str, Node]) -> Node:
-    """An expression with other expressions in place of some names."""
+    """Return an expression with other expressions in place of some names."""
     if not node.names & by.keys():
         return node
     if node.op == "name":
@@ -221,7 +224,7 @@ def replaced(node: Node, by: Mapping[str, Node]) -> Node:
 
 
 def computed(node: Node, values: Mapping[str, Any]) -> Any:
-    """The value of an expression by NumPy: NaN or infinite where it is not defined.
+    """Return the value of an expression by NumPy: NaN or infinite where it is not defined.
 
     Raises:
         KeyError: a name has no value.
@@ -238,18 +241,18 @@ def computed(node: Node, values: Mapping[str, Any]) -> Any:
 
 
 def written(node: Node) -> str:
-    """The text of an expression in the language of model files."""
+    """Return the text of an expression in the language of model files."""
     return _text(node, 0)
 
 
 def number_text(value: float) -> str:
-    """The shortest text that reads as this number."""
+    """Return the shortest text that reads as this number."""
     whole = value.is_integer() and abs(value) < 1e15
     return str(int(value)) if whole else repr(value)
 
 
 def _text(node: Node, least: int) -> str:
-    """The text, in brackets where it binds less tightly than it has to."""
+    """Return the text, in brackets where it binds less tightly than it has to."""
     op, args = node.op, node.args
     if op == "name":
         return str(args[0])
@@ -293,7 +296,7 @@ class NotPolynomial(ValueError):
 
 
 def polynomial(node: Node, of: frozenset[str]) -> Polynomial:
-    """An expression multiplied out in some names; what it has of others stays together.
+    """Return an expression multiplied out in some names; what it has of others stays together.
 
     Raises:
         NotPolynomial: it is no polynomial in these names, or one of too many terms.
@@ -347,7 +350,7 @@ def _multiplied(left: Polynomial, right: Polynomial) -> Polynomial:
 
 
 def factors(node: Node, over: bool = False) -> list[tuple[Node, bool]]:
-    """The factors of a product or a quotient, each with whether it stands under the line."""
+    """Return the factors of a product or a quotient, each with whether it stands under the line."""
     if node.op == "*":
         return factors(node.args[0], over) + factors(node.args[1], over)
     if node.op == "/":
@@ -358,7 +361,9 @@ def factors(node: Node, over: bool = False) -> list[tuple[Node, bool]]:
 
 
 def joined(rows: list[tuple[Node, bool]]) -> Node:
-    """The product of factors, those under the line in one denominator; numbers are put together."""
+    """Return the product of factors, those under the line in one denominator;
+    numbers are put together.
+    """
     constant, above, below = 1.0, ONE, ONE
     for node, under in rows:
         if node.is_number:

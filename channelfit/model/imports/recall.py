@@ -58,7 +58,7 @@ def _take(declared: Declarations, found: Metadata) -> None:
 
 
 def _is_parameter(declared: Declarations, own: str) -> bool:
-    """Whether the file has a PARAMETER of its own of this name."""
+    """Return whether the file has a PARAMETER of its own of this name."""
     given = declared.parameters.get(own)
     if given is not None and not given.kind:
         return True
@@ -114,7 +114,7 @@ def _cell(declared: Declarations, own: str, said: float) -> None:
 
 
 def _compare(declared: Declarations, own: str, value: float, said: float) -> bool:
-    """Whether file and comment agree; a note where they do not."""
+    """Return whether file and comment agree; a note where they do not."""
     if abs(value - said) <= _SAME * max(abs(value), abs(said)):
         return True
     declared.notes.append(

@@ -86,7 +86,7 @@ def _compare(found: Equations, state: str, wanted: Any, values: Mapping[str, Any
 
 
 def _stationary(states: list[str], rates: Mapping[tuple[str, str], Any], n: int) -> Array:
-    """(n_states, n) the steady state of a scheme."""
+    """Return the steady state of a scheme, (n_states, n)."""
     generator = np.zeros((n, len(states), len(states)))
     for (source, target), rate in rates.items():
         a, b = states.index(source), states.index(target)

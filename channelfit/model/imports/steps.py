@@ -28,7 +28,8 @@ _STEPS, _SAME = (0.003, 0.006), 1e-9
 
 
 def exact_step(found: Equations, state: str, step: Node, dt: str) -> Node | None:
-    """The derivative of a gate of which a file gives the exact step; None where it is none.
+    """Return the derivative of a gate of which a file gives the exact step;
+    None where it is none.
 
     Arguments:
         found: the equations.
@@ -62,7 +63,7 @@ def _values(found: Equations, node: Node, dt: str, step_ms: float) -> Any:
 
 
 def _proportional(found: Equations, node: Node, dt: str) -> bool:
-    """Whether an expression is proportional to the step."""
+    """Return whether an expression is proportional to the step."""
     try:
         short, long = (_values(found, node, dt, h) for h in _STEPS)
     except KeyError:
@@ -71,7 +72,7 @@ def _proportional(found: Equations, node: Node, dt: str) -> bool:
 
 
 def _same(found: Equations, left: Node, right: Node, dt: str) -> bool:
-    """Whether two expressions have the same values at all of `VOLTAGES`."""
+    """Return whether two expressions have the same values at all of `VOLTAGES`."""
     try:
         pairs = [(_values(found, left, dt, h), _values(found, right, dt, h)) for h in _STEPS]
     except KeyError:

@@ -26,7 +26,8 @@ Array = npt.NDArray[np.float64]
 
 
 def without_voltage(found: Equations) -> list[str]:
-    """States that do not follow the voltage, and are no gates of the current by themselves.
+    """Return states that do not follow the voltage,
+    and are no gates of the current by themselves.
 
     A gate with constant rates that stands alone may stay: it is at its steady state.
     """
@@ -97,13 +98,13 @@ def leave_out_empty(found: Equations, initial: Mapping[str, float]) -> None:
 
 
 def _rates(found: Equations, states: Mapping[str, float]) -> dict[str, Array]:
-    """The derivatives of states at `VOLTAGES`."""
+    """Return the derivatives of states at `VOLTAGES`."""
     values = values_of(found, {"v": VOLTAGES, **states})
     return {s: np.asarray(computed(node, values)) for s, node in found.rhs.items()}
 
 
 def _is_gate(found: Equations, state: str, rhs: Node) -> bool:
-    """Whether a derivative is that of a gate."""
+    """Return whether a derivative is that of a gate."""
     try:
         gate_of(found, state, rhs)
     except InputError:
@@ -112,7 +113,7 @@ def _is_gate(found: Equations, state: str, rhs: Node) -> bool:
 
 
 def _is_linear(state: str, rhs: Node) -> bool:
-    """Whether a derivative is linear in its own state."""
+    """Return whether a derivative is linear in its own state."""
     try:
         return polynomial(rhs, frozenset((state,))).keys() <= {(), ((state, 1),)}
     except NotPolynomial:
@@ -120,7 +121,7 @@ def _is_linear(state: str, rhs: Node) -> bool:
 
 
 def _common_limit(state: str, rhs: Node) -> Node | None:
-    """The value at which a derivative is 0 whatever else holds; None where none is seen."""
+    """Return the value at which a derivative is 0 whatever else holds; None where none is seen."""
     limits: list[Node] = []
     for branch in _branches(rhs):
         inner = [node for node, under in factors(branch) if not under and node.op == "-"]
@@ -138,14 +139,14 @@ def _common_limit(state: str, rhs: Node) -> Node | None:
 
 
 def _branches(node: Node) -> list[Node]:
-    """What holds in each case of an expression, without cases in which it is 0."""
+    """Return the expression in each of its cases, without cases in which it is 0."""
     if node.op == "if":
         return [branch for arg in node.args[1:] for branch in _branches(arg)]
     return [] if node.is_number and node.value == 0 else [node]
 
 
 def _before_use(found: Equations, state: str, limit: Node) -> dict[str, Node]:
-    """The definitions with one more, which stands behind those on which it depends."""
+    """Return the definitions with one more, which stands behind those on which it depends."""
     needed = set(found.used([limit]))
     first = {key: node for key, node in found.definitions.items() if key in needed}
     rest = {key: node for key, node in found.definitions.items() if key not in needed}

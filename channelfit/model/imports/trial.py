@@ -24,7 +24,7 @@ _FAR_MV = np.array([-201.0, -200.0, 200.0, 201.0])
 
 
 def values_of(found: Equations, at: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of parameters and of all definitions that have one.
+    """Return the values of parameters and of all definitions that have one.
 
     Arguments:
         found: the equations.
@@ -40,7 +40,9 @@ def values_of(found: Equations, at: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def never_seen(found: Equations, key: str, used: Iterable[Node]) -> bool:
-    """Whether a name changes no value although conditions mention it, at any of `VOLTAGES`."""
+    """Return whether a name changes no value although conditions mention it,
+    at any of `VOLTAGES`.
+    """
     states = {state: np.full(VOLTAGES.size, 0.5) for state in found.states}
     results = []
     for value in (0.25, 0.75):
@@ -51,7 +53,9 @@ def never_seen(found: Equations, key: str, used: Iterable[Node]) -> bool:
 
 
 def limit(node: Node, values: Mapping[str, Any]) -> float:
-    """The value of an expression, by its limit where it is 0/0; NaN where it cannot be had."""
+    """Return the value of an expression, by its limit where it is 0/0;
+    NaN where it cannot be had.
+    """
     try:
         expression = remove_singularities(parse_expression(written(node), node.names))
     except InputError:
@@ -60,7 +64,7 @@ def limit(node: Node, values: Mapping[str, Any]) -> float:
 
 
 def same_values(found: Equations, left: Node, right: Node) -> bool:
-    """Whether two expressions of v and parameters agree to 1e-9 at all of `VOLTAGES`."""
+    """Return whether two expressions of v and parameters agree to 1e-9 at all of `VOLTAGES`."""
     values = values_of(found, {"v": VOLTAGES})
     a, b = (np.broadcast_to(computed(node, values), VOLTAGES.shape) for node in (left, right))
     return bool(
@@ -69,7 +73,7 @@ def same_values(found: Equations, left: Node, right: Node) -> bool:
 
 
 def jumps(found: Equations) -> list[float]:
-    """Voltages, mV, at which a condition of some expression changes, in their order.
+    """Return voltages, mV, at which a condition of some expression changes, in their order.
 
     Both sides of a condition are continued as straight lines from far below and from far above, so
     that of ``abs(v + 47) > 0.001`` both ends are found.
@@ -88,7 +92,7 @@ def jumps(found: Equations) -> list[float]:
 
 
 def _far_off(found: Equations, node: Node) -> Array | None:
-    """An expression at far voltages; None where it depends on more than v and parameters."""
+    """Return an expression at far voltages; None where it depends on more than v and parameters."""
     values = values_of(found, {"v": _FAR_MV})
     if not node.names <= values.keys():
         return None

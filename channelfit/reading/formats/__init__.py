@@ -60,7 +60,7 @@ _LARGEST = 1e100
 
 
 def read(path: Path, **choices: Any) -> Contents:
-    """What a file from the rig holds: signals in pA and mV, nominal protocol, amplifier, notes.
+    """Return the contents of a file: signals in pA and mV, nominal protocol, amplifier, notes.
 
     Arguments:
         path: a file whose suffix is in `READERS`.
@@ -94,7 +94,9 @@ def read(path: Path, **choices: Any) -> Contents:
 
 
 def _of_a_size(contents: Contents) -> Contents:
-    """The same contents. Raises InputError for a number whose square no computation could hold."""
+    """Return the same contents. Raises InputError for a number
+    whose square no computation could hold.
+    """
     for signal in contents.signals:
         for k, sweep in enumerate(signal.values, 1):
             largest = np.max(np.abs(sweep), where=np.isfinite(sweep), initial=0.0)
@@ -109,12 +111,12 @@ def _of_a_size(contents: Contents) -> Contents:
 
 
 def choices_of(path: Path) -> list[str]:
-    """What may be chosen of how a file is read, by the format that its suffix tells."""
+    """Return the names of the options that the reader of this file's format takes."""
     reader = READERS.get(suffix_of(path))
     return list(inspect.signature(reader).parameters)[1:] if reader else []
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix that tells the format, such as ``.csv.gz``; in lower case."""
+    """Return the suffix that tells the format, such as ``.csv.gz``; in lower case."""
     both = "".join(suffix.lower() for suffix in path.suffixes[-2:])
     return both if both in READERS else path.suffix.lower()

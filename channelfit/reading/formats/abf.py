@@ -46,7 +46,7 @@ _NEAR_MV, _SHARE = 2.0, 0.95
 
 
 def read(path: Path) -> Contents:
-    """What an ABF file holds.
+    """Return the contents of an ABF file.
 
     Raises:
         InputError: damaged, truncated, or without pyABF.
@@ -55,7 +55,7 @@ def read(path: Path) -> Contents:
 
 
 def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
-    """The same for the process that reads foreign formats."""
+    """Return the contents of an ABF file, packed for another process (`apart`)."""
     try:
         import pyabf  # optional
     except ImportError:
@@ -117,7 +117,7 @@ def _contents(pyabf: Any, path: Path) -> Contents:
 
 
 def _check_size(path: Path) -> None:
-    """Raises InputError where the header tells of more than the file has, or of no samples."""
+    """Raise InputError where the header tells of more than the file has, or of no samples."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         head = file.read(_HEAD)
@@ -150,7 +150,7 @@ def _text(name: str) -> str:
 
 
 def _sweeps(abf: Any) -> list[np.ndarray]:
-    """The samples of each channel, (n_sweeps, n_samples)."""
+    """Return the samples of each channel, (n_sweeps, n_samples)."""
     lengths = [abf.sweepPointCount] * abf.sweepCount
     if abf.sweepCount > 1 and hasattr(abf, "_synchArraySection"):
         lengths = [n // abf.channelCount for n in abf._synchArraySection.lLength]
@@ -161,7 +161,7 @@ def _sweeps(abf: Any) -> list[np.ndarray]:
 
 
 def _sampling_us(abf: Any) -> float:
-    """Microseconds between the samples of one channel; pyABF itself rounds their rate to 1 Hz."""
+    """Return the sampling interval of one channel, microseconds; pyABF rounds the rate to 1 Hz."""
     if abf.abfVersion["major"] == 1:
         return float(abf._headerV1.fADCSampleInterval) * int(abf.channelCount)
     return float(abf._protocolSection.fADCSequenceInterval)
@@ -173,7 +173,9 @@ def _outputs(abf: Any, key: str) -> list[int]:
 
 
 def _waveform_output(abf: Any, notes: list[str]) -> int | None:
-    """The number of the output that commands the voltage; None where the header defines none."""
+    """Return the number of the output that commands the voltage;
+    None where the header defines none.
+    """
     outputs = range(min(len(abf.holdingCommand), len(abf.dacUnits)))
     volts = [k for k in outputs if math.isfinite(_voltage_factor(abf, k))]
     enabled = _outputs(abf, "nWaveformEnable")
@@ -185,7 +187,7 @@ def _waveform_output(abf: Any, notes: list[str]) -> int | None:
 
 
 def _refuse_current_clamp(abf: Any, signals: Sequence[Signal], path: Path) -> None:
-    """Raises InputError where voltages answer a command that is a current."""
+    """Raise InputError where voltages answer a command that is a current."""
     enabled = _outputs(abf, "nWaveformEnable")
     commands = [
         _text(unit)
@@ -201,7 +203,7 @@ def _refuse_current_clamp(abf: Any, signals: Sequence[Signal], path: Path) -> No
 
 
 def _voltage_factor(abf: Any, dac: int) -> float:
-    """The factor from the unit of an output to mV; NaN where it commands no voltage."""
+    """Return the factor from the unit of an output to mV; NaN where it commands no voltage."""
     try:
         return unit_factor(_text(abf.dacUnits[dac]), "voltage")[0]
     except InputError:
@@ -211,7 +213,9 @@ def _voltage_factor(abf: Any, dac: int) -> float:
 def _epochs(
     pyabf: Any, abf: Any, dac: int, factor: float, sampling_ms: float, notes: list[str]
 ) -> tuple[tuple[Epoch, ...], ...]:
-    """The nominal protocol of each sweep; empty, with a note why, where the header tells none."""
+    """Return the nominal protocol of each sweep;
+    empty, with a note why, where the header tells none.
+    """
     enabled, source = _outputs(abf, "nWaveformEnable"), _outputs(abf, "nWaveformSource")
     if dac >= len(enabled) or enabled[dac] != 1 or source[dac] == 0:
         notes.append("The header defines no waveform; what was commanded is not in the file.")
@@ -239,7 +243,7 @@ def _epochs(
 def _one_sweep(
     table: Any, factor: float, sampling_ms: float, n_samples: int
 ) -> tuple[Epoch, ...] | None:
-    """The epochs of a sweep; None where they cannot have run."""
+    """Return the epochs of a sweep; None where they cannot have run."""
     epochs, before, position = list[Epoch](), table.levels[0] * factor, 0
     for first, last, level, kind in zip(
         table.p1s, table.p2s, table.levels, table.types, strict=True
@@ -256,7 +260,9 @@ def _one_sweep(
 
 
 def _agree(epochs: Sequence[Sequence[Epoch]], recorded: np.ndarray, sampling_ms: float) -> bool:
-    """Whether a recorded command (n_sweeps, n_samples) mV is the nominal one, but for its noise."""
+    """Return whether a recorded command (n_sweeps, n_samples) mV is the nominal one,
+    but for its noise.
+    """
     near = list[np.ndarray]()
     for sweep, row in zip(epochs, recorded, strict=True):
         start = 0
@@ -270,7 +276,9 @@ def _agree(epochs: Sequence[Sequence[Epoch]], recorded: np.ndarray, sampling_ms:
 
 
 def _telegraphed(abf: Any, kinds: Sequence[str]) -> dict[str, float]:
-    """What the amplifier told of the first channel of current: capacitance, pF, and filter, kHz."""
+    """Return the amplifier's telegraphed capacitance, pF, and filter, kHz,
+    of the first current channel.
+    """
     section = abf._headerV1 if abf.abfVersion["major"] == 1 else abf._adcSection
     on = list(getattr(section, "nTelegraphEnable", ()))
     channels = [k for k, kind in enumerate(kinds) if kind == "current"]

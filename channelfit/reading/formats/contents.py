@@ -53,7 +53,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file from the rig holds, converted once to base units.
+    """The contents of a recording file, converted once to base units.
 
     Attributes:
         file: where it was read.
@@ -86,12 +86,12 @@ class Contents:
 
     @property
     def n_sweeps(self) -> int:
-        """How many sweeps there are."""
+        """The number of sweeps."""
         return len(self.signals[0].values) if self.signals else len(self.epochs)
 
     @property
     def n_samples(self) -> int:
-        """How many samples the longest sweep has."""
+        """The number of samples in the longest sweep."""
         return self.signals[0].values.shape[1] if self.signals else 0
 
 
@@ -105,12 +105,12 @@ _KINDS = ("current", "voltage")
 
 
 def missing(package: str, what: str) -> InputError:
-    """The error of a file whose optional package is not installed."""
+    """Return the error of a file whose optional package is not installed."""
     return InputError(f"{what} needs the package {package}: {INSTALL}")
 
 
 def signal(name: str, unit: str, values: np.ndarray, kind: str = "other") -> Signal:
-    """A signal in base units.
+    """Return a signal in base units.
 
     Arguments:
         name, unit: as the file says.
@@ -128,7 +128,7 @@ def signal(name: str, unit: str, values: np.ndarray, kind: str = "other") -> Sig
 
 
 def kind_and_factor(unit: str) -> tuple[str, float]:
-    """What is measured in a unit ("current", "voltage" or "other"), and its factor to pA or mV."""
+    """Return "current", "voltage" or "other" for a unit, and its factor to pA or mV."""
     for kind in _KINDS:
         try:
             return kind, unit_factor(_IN_FULL.get(unit.strip().lower(), unit), kind)[0]
@@ -138,7 +138,9 @@ def kind_and_factor(unit: str) -> tuple[str, float]:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Names of signals, each once: a second ``Im`` becomes ``Im 2``, one without a name ``2``."""
+    """Return names of signals, each once: a second ``Im`` becomes ``Im 2``,
+    one without a name ``2``.
+    """
     found = list[str]()
     for place, name in enumerate(names, 1):
         base = name or str(place)
@@ -150,7 +152,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def stacked(sweeps: Sequence[np.ndarray]) -> np.ndarray:
-    """Sweeps (n,) of any lengths as (n_sweeps, n_samples), filled up with NaN."""
+    """Return sweeps (n,) of any lengths as (n_sweeps, n_samples), filled up with NaN."""
     values = np.full((len(sweeps), max(map(len, sweeps))), np.nan)
     for row, sweep in zip(values, sweeps, strict=True):
         row[: len(sweep)] = sweep
@@ -161,7 +163,7 @@ def stacked(sweeps: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def packed(contents: Contents) -> dict[str, np.ndarray | str]:
-    """Contents as arrays and one text of JSON, which `reading.apart` can send."""
+    """Return contents as arrays and one text of JSON, which `reading.apart` can send."""
     found: dict[str, np.ndarray | str] = {
         f"values {k}": signal.values for k, signal in enumerate(contents.signals)
     }
@@ -184,7 +186,8 @@ def packed(contents: Contents) -> dict[str, np.ndarray | str]:
 
 
 def read_contents(reader: str, path: Path, what: str) -> Contents:
-    """Contents that a function ``module:function`` packs in the process for foreign formats.
+    """Return contents that a function ``module:function`` packs
+    in the process for foreign formats.
 
     Raises:
         InputError: what that function raised, or that the process died or took too long.

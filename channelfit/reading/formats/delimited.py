@@ -38,7 +38,7 @@ def read(
     decimal: str | None = None,
     protocol: Path | None = None,
 ) -> Contents:
-    """The sweeps in the columns of a table, or the steps in its rows.
+    """Return the sweeps in the columns of a table, or the steps in its rows.
 
     Arguments:
         header: whether the first row names the columns; found out without it.
@@ -73,7 +73,8 @@ _METADATA = (
 
 
 def _with_metadata(contents: Contents) -> Contents:
-    """The same with what ``NAME_meta.csv`` beside ``NAME.csv`` says of the cell and the amplifier.
+    """Return the same with what ``NAME_meta.csv`` beside
+    ``NAME.csv`` says of the cell and the amplifier.
 
     A row of it is a sweep where there are as many; else the median of its rows counts.
     """
@@ -101,7 +102,7 @@ def _with_metadata(contents: Contents) -> Contents:
 
 
 def _spelled(unit: str) -> str:
-    """A unit in the spelling of `units`, whatever the case of its letters."""
+    """Return a unit in the spelling of `units`, whatever the case of its letters."""
     known = {"mohm": "MOhm", "gohm": "GOhm", "kohm": "kOhm", "ohm": "Ohm", "pf": "pF", "nf": "nF"}
     return known.get(unit.lower(), unit)
 
@@ -136,12 +137,14 @@ def _recording(path: Path, columns: dict[str, np.ndarray]) -> Contents:
 
 
 def _called(key: tuple[str, str, str], members: Sequence[str]) -> str:
-    """The name of a signal: its column's, or what its columns have in common."""
+    """Return the name of a signal: its column's, or what its columns have in common."""
     return read_heading(members[0]).name if len(members) == 1 else key[2] or "columns"
 
 
 def _headed_by_voltages(table: Table) -> bool:
-    """Whether a first row of numbers, taken for data, is that of the voltages of a family."""
+    """Return whether a first row of numbers, taken for data,
+    is that of the voltages of a family.
+    """
     if len(table.first) < _LEAST_FAMILY:
         return False
     row = np.array([math.nan if _is_number_free(cell) else float(cell) for cell in table.first])
@@ -162,7 +165,9 @@ def _is_number_free(text: str) -> bool:
 
 
 def _steps(path: Path, columns: dict[str, np.ndarray]) -> tuple[tuple[Epoch, ...], tuple[str, ...]]:
-    """The steps of a list of voltages and durations, and notes; empty where the table is none."""
+    """Return the steps of a list of voltages and durations, and notes;
+    empty where the table is none.
+    """
     headings = {name: read_heading(name) for name in columns}
     if len(columns) == 2 and list(columns) == ["1", "2"]:
         headings = dict(zip(columns, _commented(path), strict=False))
@@ -190,7 +195,8 @@ def _steps(path: Path, columns: dict[str, np.ndarray]) -> tuple[tuple[Epoch, ...
 def _until_next(
     starts: np.ndarray, lengths: np.ndarray, path: Path
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """How long each step lasts, ms, where a list says when each starts; and a note on overlaps.
+    """Return how long each step lasts, ms, where a list says when each starts;
+    and a note on overlaps.
 
     Raises:
         InputError: a step that starts later than the one before it ends, or before it starts.
@@ -214,7 +220,9 @@ def _until_next(
 
 
 def _commented(path: Path) -> list[Heading]:
-    """The headings in a comment above columns without names: ``# Voltage (mV) Duration (ms)``."""
+    """Return the headings in a comment above columns without
+    names: ``# Voltage (mV) Duration (ms)``.
+    """
     if path.suffix.lower() == ".gz":
         return []
     with open(path, "rb") as file:

@@ -30,7 +30,7 @@ _UNIT_OF = "unit of "
 
 
 def read(path: Path, layout: str | None = None, signal: str | None = None) -> Contents:
-    """The vectors and matrices of a file, by their paths.
+    """Return the vectors and matrices of a file, by their paths.
 
     Arguments:
         layout: "sweeps x samples" or "samples x sweeps"; found out without it.
@@ -54,7 +54,9 @@ def read(path: Path, layout: str | None = None, signal: str | None = None) -> Co
 
 
 def datasets(path: Path) -> dict[str, np.ndarray | str]:
-    """Arrays of real numbers and their units, by path; a text says why one cannot be used."""
+    """Return arrays of real numbers and their units, by path;
+    a text says why one cannot be used.
+    """
     found: dict[str, np.ndarray | str] = {}
     with opened(path, "an HDF5 file") as file:
         total = 0
@@ -72,7 +74,7 @@ def datasets(path: Path) -> dict[str, np.ndarray | str]:
 
 @contextmanager
 def opened(path: Path, what: str) -> Iterator[Any]:
-    """An HDF5 file, open for reading, whose faults end in `InputError`.
+    """Open an HDF5 file for reading; its faults become `InputError`.
 
     Arguments:
         what: such as "an NWB file", for messages.
@@ -91,7 +93,7 @@ def opened(path: Path, what: str) -> Iterator[Any]:
 
 
 def walked(group: Any) -> Iterator[tuple[str, Any]]:
-    """All datasets of a group and of those inside it, by path; each once.
+    """Yield all datasets of a group and of those inside it, by path; each once.
 
     Raises:
         InputError: a link to another file, or more groups and datasets than a recording has.
@@ -114,7 +116,8 @@ def walked(group: Any) -> Iterator[tuple[str, Any]]:
 
 
 def member(group: Any, name: str) -> Any:
-    """What has a name in a group; None where nothing has, or a link leads nowhere.
+    """Return the member of a group with a name;
+    None where there is none, or a link leads nowhere.
 
     Raises:
         InputError: a link to another file.
@@ -129,7 +132,7 @@ def member(group: Any, name: str) -> Any:
 
 
 def unusable(dataset: Any) -> str:
-    """Why a dataset holds no real numbers that can be used; empty where it does."""
+    """Return why a dataset holds no real numbers that can be used; empty where it does."""
     if dataset.external:
         return "is stored in another file; store it in this one"
     if dataset.is_virtual:
@@ -142,7 +145,7 @@ def unusable(dataset: Any) -> str:
 
 
 def numbers(dataset: Any, total: int) -> np.ndarray:
-    """The numbers of a dataset in float64.
+    """Return the numbers of a dataset in float64.
 
     Arguments:
         total: how many numbers the file has up to this dataset.
@@ -157,7 +160,7 @@ def numbers(dataset: Any, total: int) -> np.ndarray:
 
 
 def as_text(value: Any) -> str:
-    """The text of an attribute; empty where it is no text."""
+    """Return the text of an attribute; empty where it is no text."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     return value.strip() if isinstance(value, str) else ""

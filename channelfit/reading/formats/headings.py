@@ -46,7 +46,7 @@ class Heading:
 
 
 def read_heading(text: str) -> Heading:
-    """The name, quantity and unit that the heading of a column states."""
+    """Return the name, quantity and unit that the heading of a column states."""
     for place, pattern in enumerate(_WITH_UNIT):
         found = pattern.fullmatch(text.strip())
         if not found or not is_unit(found["unit"]):
@@ -59,12 +59,13 @@ def read_heading(text: str) -> Heading:
 
 
 def is_time(heading: Heading) -> bool:
-    """Whether a heading names times of samples."""
+    """Return whether a heading names times of samples."""
     return heading.kind == "time"
 
 
 def sampling_of(times: np.ndarray, unit: str) -> tuple[float, list[str]]:
-    """The sampling interval of times, ms, and what is worth telling; NaN where they are not even.
+    """Return the sampling interval of times, ms, and what is worth telling;
+    NaN where they are not even.
 
     Arguments:
         times: (n,) as they are stored.

@@ -27,7 +27,7 @@ _BYTES_A_NUMBER = 16
 
 
 def read(path: Path) -> Contents:
-    """What a wave holds; its first dimension is time.
+    """Return the contents of a wave; its first dimension is time.
 
     Raises:
         InputError: no wave, one of texts or complex numbers or three dimensions, or truncated.
@@ -70,7 +70,7 @@ def read(path: Path) -> Contents:
 
 
 def _stored(kind: int, order: str, path: Path) -> np.dtype[Any]:
-    """How the numbers of a wave are stored; order is "<" or ">"."""
+    """Return how the numbers of a wave are stored; order is "<" or ">"."""
     if kind & _COMPLEX or kind & ~_UNSIGNED not in _NUMBERS:
         raise InputError(
             "a wave of text or of complex numbers; one of real numbers is needed", path
@@ -82,7 +82,7 @@ def _stored(kind: int, order: str, path: Path) -> np.dtype[Any]:
 
 
 def _sampling(step: float, axis: str) -> tuple[float, tuple[str, ...]]:
-    """Milliseconds from sample to sample, NaN where they are not known, and notes on that.
+    """Return the sampling interval, ms, NaN where it is not known, and notes on it.
 
     Arguments:
         step: of the first axis of the wave, in the unit `axis`.
@@ -99,7 +99,7 @@ def _sampling(step: float, axis: str) -> tuple[float, tuple[str, ...]]:
 def _header(
     data: bytes, order: str, version: int, begin: int
 ) -> tuple[int, str, str, str, tuple[int, ...], float]:
-    """Type, name, unit, unit of the first axis, shape, and step along the first axis."""
+    """Return type, name, unit, unit of the first axis, shape, and step along the first axis."""
 
     def get(code: str, offset: int) -> tuple[int | float, ...]:
         return struct.unpack_from(order + code, data, begin + offset)
@@ -116,7 +116,7 @@ def _header(
 
 
 def _long_units(path: Path, head: bytes, order: str, end: int) -> tuple[str, str]:
-    """Units of more than three letters, of the numbers and of the first axis.
+    """Return units of more than three letters, of the numbers and of the first axis.
 
     They stand behind the numbers, which end at byte `end`, the formula and the note.
     """

@@ -12,7 +12,7 @@ from channelfit.reading.formats.matrices import Array, contents_of
 
 
 def read(path: Path, layout: str | None = None, signal: str | None = None) -> Contents:
-    """The vectors and matrices of a MATLAB file, version 5 to 7.3.
+    """Return the vectors and matrices of a MATLAB file, version 5 to 7.3.
 
     Arguments:
         layout: "sweeps x samples" or "samples x sweeps"; found out without it.

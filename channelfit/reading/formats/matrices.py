@@ -35,7 +35,7 @@ class Array:
 
 
 def check_layout(layout: str | None, path: Path) -> None:
-    """Raises InputError for a layout that is none of `LAYOUTS`."""
+    """Raise InputError for a layout that is none of `LAYOUTS`."""
     if layout is not None and layout not in LAYOUTS:
         raise InputError(f"{shown(layout)} is not one of {', '.join(LAYOUTS)}", path, "layout")
 
@@ -48,7 +48,7 @@ def contents_of(
     refused: Sequence[str] = (),
     wanted: str | None = None,
 ) -> Contents:
-    """The recording in a file of arrays.
+    """Return the recording in a file of arrays.
 
     Arguments:
         kind: the format in words.
@@ -107,7 +107,7 @@ def contents_of(
 
 
 def _traces(arrays: list[Array], notes: list[str]) -> tuple[list[Array], list[str]]:
-    """Arrays, with the traces of PatchMaster's exports put together as sweeps of signals.
+    """Return arrays, with the traces of PatchMaster's exports put together as sweeps of signals.
 
     A ``Trace_1_2_3_1`` is signal 1 in sweep 3 of series 2 of group 1, its times, s, beside it.
     """
@@ -139,7 +139,7 @@ def _squeezed(array: Array) -> Array:
 
 
 def _samples(path: Path, main: Array, others: Sequence[Array], layout: str | None) -> int:
-    """How many samples a sweep of the main array has."""
+    """Return how many samples a sweep of the main array has."""
     shape = main.values.shape
     if len(shape) == 1:
         return int(shape[0])
@@ -166,7 +166,7 @@ def _either_way(path: Path | None, array: Array) -> InputError:
 
 
 def _in_sweeps(array: Array, n: int, layout: str | None) -> np.ndarray | None:
-    """An array as (n_sweeps, n); None where it has no axis of n samples."""
+    """Return an array as (n_sweeps, n); None where it has no axis of n samples."""
     values = array.values
     if values.ndim == 1:
         return values[None] if len(values) == n else None

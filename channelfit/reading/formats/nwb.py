@@ -58,7 +58,7 @@ class _Series:
 
 
 def read(path: Path) -> Contents:
-    """The voltage-clamp sweeps of an NWB file, with their commands where it has them.
+    """Return the voltage-clamp sweeps of an NWB file, with their commands where it has them.
 
     Raises:
         InputError: damaged, without voltage-clamp series, with links to other files, or no h5py.
@@ -67,7 +67,7 @@ def read(path: Path) -> Contents:
 
 
 def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
-    """The same for the process that reads foreign formats."""
+    """Return the contents of an NWB file, packed for another process (`apart`)."""
     with opened(path, "an NWB file") as file:
         if not as_text(file.attrs.get("nwb_version", "")):
             raise InputError("an HDF5 file without an NWB version; is it NWB 2?", path)
@@ -116,7 +116,7 @@ def _contents(file: Any, path: Path) -> Contents:
 
 
 def _all_series(file: Any, group: str, wanted: str) -> tuple[list[_Series], set[str]]:
-    """The series of one type in a group, and the types of what else is there."""
+    """Return the series of one type in a group, and the types of what else is there."""
     found, others, total = list[_Series](), set[str](), 0
     parent = _at(file, group)
     for name in parent if parent is not None else ():
@@ -156,7 +156,9 @@ def _series(group: Any, name: str, stored: np.ndarray, attributes: Any) -> _Seri
 
 
 def _clock(group: Any, n: int, name: str) -> tuple[float, float, list[str]]:
-    """The rate, Hz, and the start, s, of a series; from its timestamps where it has no rate."""
+    """Return the rate, Hz, and the start, s, of a series;
+    from its timestamps where it has no rate.
+    """
     start = member(group, "starting_time")
     if start is not None:
         rate = _number(start.attrs.get("rate"), math.nan)
@@ -175,7 +177,7 @@ def _clock(group: Any, n: int, name: str) -> tuple[float, float, list[str]]:
 
 
 def _of_one_rate(series: list[_Series]) -> tuple[list[_Series], list[str]]:
-    """The series of the rate that most have, and the names of the others."""
+    """Return the series of the rate that most have, and the names of the others."""
     rates = [s.rate_Hz for s in series]
     usual = max(dict.fromkeys(rates), key=rates.count)
     return [s for s in series if s.rate_Hz == usual], [s.name for s in series if s.rate_Hz != usual]
@@ -184,7 +186,9 @@ def _of_one_rate(series: list[_Series]) -> tuple[list[_Series], list[str]]:
 def _commands(
     file: Any, responses: Sequence[_Series], stimuli: Sequence[_Series], notes: list[str]
 ) -> dict[str, _Series]:
-    """The command of each response by name: by the file's table, by sweep number, or in order."""
+    """Return the command of each response by name: by the file's table,
+    by sweep number, or in order.
+    """
     by_name = {s.name: s for s in stimuli}
     pairs = _table_pairs(file)
     found = {a: by_name[b] for a, b in pairs.items() if b in by_name}
@@ -204,7 +208,7 @@ def _commands(
 
 
 def _table_pairs(file: Any) -> dict[str, str]:
-    """Names of stimuli by those of responses, from the table of intracellular recordings."""
+    """Return names of stimuli by those of responses, from the table of intracellular recordings."""
     columns = []
     for table, column in (("responses", "response"), ("stimuli", "stimulus")):
         dataset = _at(file, f"{_TABLE}/{table}/{column}")
@@ -221,7 +225,7 @@ def _table_pairs(file: Any) -> dict[str, str]:
 def _signal(
     name: str, kind: str, sweeps: Sequence[_Series | None], n_sweeps: int, n: int
 ) -> Signal:
-    """Sweeps as one signal; NaN where one has no samples."""
+    """Return sweeps as one signal; NaN where one has no samples."""
     known = next(s for s in sweeps if s is not None)
     rows = [np.full(n, np.nan) if s is None else s.values[:n] for s in sweeps]
     values = np.full((n_sweeps, n), np.nan)
@@ -238,7 +242,7 @@ _FREQUENCY = re.compile(r"(\d+\.?\d*)\s*(k?Hz)\b", re.IGNORECASE)
 
 
 def _electrode(file: Any, name: str, notes: list[str]) -> dict[str, float]:
-    """The seal, MOhm, and the cutoff of the filter, kHz, that the electrode's texts say."""
+    """Return the seal, MOhm, and the cutoff of the filter, kHz, that the electrode's texts say."""
     group = _at(file, f"general/intracellular_ephys/{name}")
     found = {}
     if text := _words(group, "seal"):
@@ -259,7 +263,7 @@ def _electrode(file: Any, name: str, notes: list[str]) -> dict[str, float]:
 
 
 def _words(group: Any, name: str) -> str:
-    """A text in a group; empty where there is none."""
+    """Return a text in a group; empty where there is none."""
     found = member(group, name) if group is not None else None
     return as_text(found[()]) if found is not None and found.shape == () else ""
 
@@ -269,7 +273,7 @@ def _over_sweeps(values: list[float]) -> np.ndarray | float:
 
 
 def _at(file: Any, path: str) -> Any:
-    """What lies at a path; None where nothing does."""
+    """Return the object at a path; None where there is none."""
     found = file
     for name in path.split("/"):
         found = member(found, name) if found is not None and hasattr(found, "keys") else None
@@ -291,5 +295,5 @@ def _scalar(group: Any, name: str) -> float:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts sweep_2 before sweep_10."""
+    """Return a key that sorts sweep_2 before sweep_10."""
     return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name) if p]

@@ -37,7 +37,7 @@ _MEASURES = {
 
 
 def read(path: Path) -> Contents:
-    """A protocol alone: what was commanded, and how it was sampled, without currents.
+    """Return a protocol alone: what was commanded, and how it was sampled, without currents.
 
     Raises:
         InputError: not a protocol of a SyncroPatch, or one with times and voltages that cannot be.
@@ -46,7 +46,7 @@ def read(path: Path) -> Contents:
 
 
 def with_protocol(contents: Contents, protocol: Path | None = None) -> Contents:
-    """A table of currents with the protocol that ran, if there is one.
+    """Return a table of currents with the protocol that ran, if there is one.
 
     Arguments:
         contents: the table.
@@ -79,7 +79,7 @@ def with_protocol(contents: Contents, protocol: Path | None = None) -> Contents:
 
 
 def measured_in(table: Path, row: str, column: int) -> dict[str, float]:
-    """What the instrument has measured of a well, the medians over the sweeps.
+    """Return the instrument's own measurements of a well, the medians over the sweeps.
 
     Arguments:
         table: of currents, beside which the instrument's ``.json`` lies.
@@ -100,7 +100,7 @@ def measured_in(table: Path, row: str, column: int) -> dict[str, float]:
 
 
 def _of_well(sweeps: Any, row: str, column: int) -> list[float]:
-    """The values above 0 of a well in all sweeps; none where it was not measured."""
+    """Return the values above 0 of a well in all sweeps; none where it was not measured."""
     try:
         values = [float(sweep[column - 1][ord(row) - ord("A")]) for sweep in sweeps]
     except (TypeError, ValueError, IndexError, KeyError):  # not measured in this well
@@ -109,12 +109,14 @@ def _of_well(sweeps: Any, row: str, column: int) -> list[float]:
 
 
 def files_of_measures(table: Path) -> list[Path]:
-    """The files from which `measured_in` reads."""
+    """Return the files from which `measured_in` reads."""
     return [path for path, _ in _measures_in(table.parent)]
 
 
 def _measures_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Each .json of a SyncroPatch in a folder with its measures, by sweep, column and row."""
+    """Return each .json of a SyncroPatch in a folder with its measures, by sweep,
+    column and row.
+    """
     beside = sorted(p for p in folder.iterdir() if p.suffix.lower() == ".json")
     places = [(path, path.stat().st_mtime_ns) for path in beside[:_MAX_CANDIDATES]]
     return [(path, known) for path, at in places if (known := _measures_of(path, at))]
@@ -122,7 +124,7 @@ def _measures_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 @lru_cache(maxsize=_MAX_CANDIDATES)
 def _measures_of(path: Path, changed: int) -> dict[str, Any]:
-    """The measures in a file by their names; none where it is another program's.
+    """Return the measures in a file by their names; none where it is another program's.
 
     Arguments:
         changed: when it was written.
@@ -165,7 +167,7 @@ def _joined(contents: Contents, protocol: Contents) -> Contents:
 
 
 def _n_samples(protocol: Contents) -> int:
-    """How many samples a sweep of a protocol has; 0 where it has no sweep."""
+    """Return how many samples a sweep of a protocol has; 0 where it has no sweep."""
     if not protocol.epochs:
         return 0
     return round(sum(e.duration_ms for e in protocol.epochs[0]) / protocol.sampling_ms)
@@ -205,7 +207,7 @@ def _from_eph(path: Path) -> Contents:
 
 
 def _check_whole(lines: Sequence[str], samples: float, notes: list[str], path: Path) -> None:
-    """Refuses a table of segments with fewer samples than the file says, as one that is cut off."""
+    """Refuse a table of segments with fewer samples than the file says, as one that is cut off."""
     name = "# of Samples"
     stated = _setting(lines, name, path) if any(x.startswith(name) for x in lines) else 1.0
     if round(samples) < (1 if notes else stated):
@@ -217,7 +219,7 @@ def _check_whole(lines: Sequence[str], samples: float, notes: list[str], path: P
 
 
 def _setting(lines: Sequence[str], name: str, path: Path) -> float:
-    """The number behind the name of a setting."""
+    """Return the number behind the name of a setting."""
     text = next((line[len(name) :].strip() for line in lines if line.startswith(name)), None)
     if text is None:
         raise InputError(f'no line "{name}"', path)
@@ -237,7 +239,9 @@ def _finite(text: Any, path: Path, place: str) -> float:
 def _eph_sweep(
     rows: Sequence[tuple[int, list[str]]], sweep: int, holding: float, path: Path
 ) -> tuple[Epoch, ...]:
-    """The segments of a sweep that were recorded; each sweep adds an increment to the voltages."""
+    """Return the segments of a sweep that were recorded;
+    each sweep adds an increment to the voltages.
+    """
     epochs, before = list[Epoch](), holding
     for number, (kind, membrane, level, duration, increment, recorded, *_) in rows:
         place = f"line {number}"
@@ -303,7 +307,7 @@ def _inside(document: Mapping[str, Any], outer: str, inner: str) -> Any:
 def _measures(
     document: Mapping[str, Any], row: str, column: int, n_sweeps: int
 ) -> dict[str, np.ndarray | float]:
-    """The quality measures of a well in each sweep, where there are as many as sweeps."""
+    """Return the quality measures of a well in each sweep, where there are as many as sweeps."""
     found: dict[str, np.ndarray | float] = {}
     for key, (name, factor) in _MEASURES.items():
         sweeps = _inside(document, "QCData", name)

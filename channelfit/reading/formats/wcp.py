@@ -24,7 +24,7 @@ _RECORD = struct.Struct("<8s4s3f8f")
 
 
 def read(path: Path) -> Contents:
-    """What a WinWCP file holds.
+    """Return the contents of a WinWCP file.
 
     Raises:
         InputError: damaged, truncated, without records, or without Neo.
@@ -33,7 +33,7 @@ def read(path: Path) -> Contents:
 
 
 def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
-    """The same for the process that reads foreign formats."""
+    """Return the contents of a WinWCP file, packed for another process (`apart`)."""
     try:
         from neo.rawio.winwcprawio import WinWcpRawIO  # optional
     except ImportError:
@@ -68,7 +68,8 @@ def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
 
 
 def _records(path: Path) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """When each record began, ms; the full scale of its channels; which were rejected.
+    """Return the time of each record, ms, the full scale of its channels,
+    and which were rejected.
 
     Raises:
         InputError: sizes that the file does not have, or that Neo does not expect.

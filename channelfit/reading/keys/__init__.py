@@ -34,5 +34,5 @@ __all__ = ["KEYS", "OPTIMIZER", "SETTINGS", "STOP", "is_function"]
 
 
 def is_function(document: Mapping[str, Any]) -> bool:
-    """Whether a document describes a function rather than a channel."""
+    """Return whether a document describes a function rather than a channel."""
     return any(key in document for key in ("cost", "outputs")) and "states" not in document

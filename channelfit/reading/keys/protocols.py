@@ -54,7 +54,7 @@ SWEEPS_OF_FILE = Key(
 
 
 def _family(dimension: str) -> Shape:
-    """One quantity, or a family of them with a sweep for each."""
+    """Return one quantity, or a family of them with a sweep for each."""
     return either(Quantity(dimension), Within(f"family of {dimension}s"))
 
 

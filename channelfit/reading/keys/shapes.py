@@ -19,10 +19,10 @@ NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
 
 @dataclass(frozen=True)
 class Shape:
-    """How the value of a key is written."""
+    """The form in which the value of a key is written."""
 
     def parts(self) -> Iterator[Shape]:
-        """This shape and all those inside of it."""
+        """Yield this shape and all those inside of it."""
         yield self
 
 
@@ -192,13 +192,13 @@ class Either(Shape):
 
 
 def either(*shapes: Shape) -> Either:
-    """One of these shapes."""
+    """Return one of these shapes."""
     return Either(shapes)
 
 
 @dataclass(frozen=True)
 class Key:
-    """What one key of a section is.
+    """One key of a section: its shape, meaning, example and default.
 
     Attributes:
         shape: how its value is written.
