@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
 
 import channelfit as cf  # noqa: E402
+from channelfit.front.kinds import load_plan  # noqa: E402
 from channelfit.results import run_folder  # noqa: E402
 from channelfit.search.loop import Progress  # noqa: E402
 from support import watched  # noqa: E402
@@ -99,7 +100,7 @@ def spent_by_a_search(temporary: Path, population: int, n: int) -> list[Row]:
 
 def spent_after_long(temporary: Path) -> Row:
     """One writing of the numbers of a search whose history is long."""
-    plan = cf.load(MODEL).plan
+    plan = load_plan(MODEL)
     folder = run_folder.RunFolder(run_folder.Claim(temporary / "long"), plan)
     spent: list[float] = []
     with telling(0.0, spent):
