@@ -281,8 +281,8 @@ FAULTS = [
     Fault(
         "protocol: a junction potential is added, not subtracted",
         "problem/protocol.py",
-        "return _moved(told, -junction)",
-        "return _moved(told, junction)",
+        "return _moved(protocol, -junction)",
+        "return _moved(protocol, junction)",
         "command_segments",
     ),
     Fault(
@@ -395,8 +395,8 @@ FAULTS = [
     Fault(
         "abf: a command below the nominal one counts as the same",
         "reading/formats/abf.py",
-        "near.append(np.abs(row[start:end] - wanted) < _NEAR_MV)",
-        "near.append(row[start:end] - wanted < _NEAR_MV)",
+        "near.append(np.abs(row[start:end] - nominal) < _NEAR_MV)",
+        "near.append(row[start:end] - nominal < _NEAR_MV)",
         "formats",
     ),
     Fault(

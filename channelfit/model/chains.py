@@ -206,8 +206,8 @@ def _balance(
 ) -> tuple[list[Transition], Balance]:
     """Return the transitions with a definition for every rate that is to balance."""
     rates = {(t.source, t.target): t.rate for t in transitions}
-    wanted = {row.way: row for row in rows if row.balances}
-    for way, row in wanted.items():
+    balancing = {row.way: row for row in rows if row.balances}
+    for way, row in balancing.items():
         name = row.name
         if name is None:
             name = f"k_{way[0]}_{way[1]}"
@@ -217,9 +217,9 @@ def _balance(
         rates[way] = symbol(name)
 
     def refuse(way: Way, message: str) -> InputError:
-        return root.error(message, f"rates.{wanted[way].key}")
+        return root.error(message, f"rates.{balancing[way].key}")
 
-    found, cycles = balanced_rates(rates, list(wanted), refuse)
+    found, cycles = balanced_rates(rates, list(balancing), refuse)
     for way, expression in found.items():
         scope.definitions[rates[way].name] = expression
     balanced = [replace(t, rate=rates[t.source, t.target]) for t in transitions]

@@ -172,18 +172,18 @@ class _Walk:
     def complain(self, problem: str, wrong: bool = True, advice: str = "") -> None:
         self.complaints.append(_Complaint(self.key, self.text, problem, wrong, advice))
 
-    def check_use(self, found: _Found, wanted: Exponents) -> None:
+    def check_use(self, found: _Found, required: Exponents) -> None:
         """Complain where an expression as a whole has not the dimension that its place asks for."""
-        if found.exponents == wanted or not found.binds or not found.firm:
+        if found.exponents == required or not found.binds or not found.firm:
             return
-        self.complain(f"{_said(wanted)} is wanted, but this is {_said(found.exponents)}")
+        self.complain(f"{_said(required)} is wanted, but this is {_said(found.exponents)}")
 
-    def settled(self, found: _Found, wanted: Exponents | None = RATE) -> _Found:
+    def settled(self, found: _Found, required: Exponents | None = RATE) -> _Found:
         """Return a rate or a time in place of one that a factor
         lacks its "per mV" for; complains.
         """
         for rate, per_mv in ((RATE, _VOLTAGE_RATE), (TIME, _power(_VOLTAGE_RATE, -1))):
-            if found.exponents == per_mv and found.firm and wanted in (None, rate):
+            if found.exponents == per_mv and found.firm and required in (None, rate):
                 self.complain(
                     f"in {_unit(per_mv)}, so a factor that is given in 1/ms is per mV",
                     wrong=False,
@@ -268,11 +268,13 @@ class _Walk:
         first, shared = binding[0]
         for part, other in binding[1:]:
             if other.exponents != shared.exponents and firm:
-                what = "these are compared" if isinstance(node, Relational) else "in one sum stand"
+                relation = (
+                    "these are compared" if isinstance(node, Relational) else "in one sum stand"
+                )
                 if isinstance(node, (sympy.Min, sympy.Max, sympy.Piecewise)):
-                    what = "one result is chosen from"
+                    relation = "one result is chosen from"
                 self.complain(
-                    f"{what} {_shown(first)}, {_said(shared.exponents)}, "
+                    f"{relation} {_shown(first)}, {_said(shared.exponents)}, "
                     f"and {_shown(part)}, {_said(other.exponents)}"
                 )
                 break
@@ -280,16 +282,18 @@ class _Walk:
                 return _Found()
         return _Found(shared.exponents, firm)
 
-    def check_pure(self, part: Any, what: str) -> None:
+    def check_pure(self, part: Any, place: str) -> None:
         """Complain where a part that must be a pure number has a dimension."""
         found = self.of(part)
         if found.exponents in (None, PURE):
             return
         if found.firm:
-            self.complain(f"{what}, {_shown(part)}, is {_said(found.exponents)}, not a pure number")
+            self.complain(
+                f"{place}, {_shown(part)}, is {_said(found.exponents)}, not a pure number"
+            )
         elif found.exponents == VOLTAGE:
             self.complain(
-                f"{what}, {_shown(part)}, is {_said(found.exponents)}, so the slope is 1/mV, "
+                f"{place}, {_shown(part)}, is {_said(found.exponents)}, so the slope is 1/mV, "
                 "25 elementary charges",
                 wrong=False,
                 advice="divide the voltage by a slope, as in exp(v/10) or exp(z*v)",
@@ -308,8 +312,8 @@ def uses_of(
     """
     uses = []
     for name, key in names.items():
-        wanted = _OF_UNIT.get(units[name].base) if name in units else _wanted(key)
-        uses.append(Use(key, *read[key], wanted, name))
+        required = _OF_UNIT.get(units[name].base) if name in units else _wanted(key)
+        uses.append(Use(key, *read[key], required, name))
     others = [key for key in read if key not in names.values()]
     return uses + [Use(key, *read[key], _wanted(key)) for key in others]
 

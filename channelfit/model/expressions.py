@@ -143,15 +143,15 @@ def check_name(name: str) -> None:
     Raises:
         ExpressionError: says which of these it is.
     """
-    shown = f'name "{_printable(name[:40])}"'
+    quoted = f'name "{_printable(name[:40])}"'
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or len(name) > 100:
         raise ExpressionError(
-            f"{shown} must be a letter followed by at most 99 letters, digits or underscores"
+            f"{quoted} must be a letter followed by at most 99 letters, digits or underscores"
         )
     if keyword.iskeyword(name):
-        raise ExpressionError(f"{shown} is a word of the expression language; choose another")
+        raise ExpressionError(f"{quoted} is a word of the expression language; choose another")
     if name == V.name or name in _FUNCTIONS:
-        raise ExpressionError(f"{shown} already has a meaning in expressions; choose another")
+        raise ExpressionError(f"{quoted} already has a meaning in expressions; choose another")
 
 
 def parse_expression(
@@ -256,15 +256,15 @@ class Reader:
             index = self.indent + getattr(place, "col_offset", 0)
         assert index is None or isinstance(index, int)
         where = "in" if index is None else f"at column {index + 1} of"
-        shown = f'{where} "{_excerpt(self.text, index or 0)}"'
+        quoted = f'{where} "{_excerpt(self.text, index or 0)}"'
         column = None if index is None else index + 1
         raise ExpressionError(
-            f"{problem} {shown}" + (f"; {advice}" if advice else ""), column=column
+            f"{problem} {quoted}" + (f"; {advice}" if advice else ""), column=column
         ) from None
 
     def refuse_name(self, name: str, node: ast.AST, kind: str, known: Collection[str]) -> NoReturn:
         """Refuse a name that is not among those known, and offer those that resemble it."""
-        shown = f'unknown {kind} "{_shortened(name, 40)}"'
+        message = f'unknown {kind} "{_shortened(name, 40)}"'
         known = set(known) - self.unmentioned
         ordered = [*sorted(set(known) - {V.name}), *({V.name} & set(known))]
         folded = {other.lower(): other for other in reversed(ordered)}
@@ -274,7 +274,7 @@ class Reader:
             advice = f"did you mean {' or '.join(folded[match] for match in close)}? "
         listed = ", ".join(_shortened(other, 40) for other in ordered[-25:])
         more = f" and {len(ordered) - 25} more" if len(ordered) > 25 else ""
-        self.refuse(shown, node, f"{advice}Known: {listed}{more}")
+        self.refuse(message, node, f"{advice}Known: {listed}{more}")
 
     # before and after the walk
 
@@ -290,8 +290,8 @@ class Reader:
         for index, character in enumerate(self.text):
             if not self.characters.fullmatch(character):
                 name = unicodedata.name(character, "unprintable")
-                told = f" ({name})" if ord(character) > 126 or ord(character) < 32 else ""
-                problem = f'unexpected character "{_printable(character)}"{told}'
+                description = f" ({name})" if ord(character) > 126 or ord(character) < 32 else ""
+                problem = f'unexpected character "{_printable(character)}"{description}'
                 self.refuse(problem, index, _CHARACTER_HINTS.get(character, ""))
             depth += (character == "(") - (character == ")")
             if depth > MAX_BRACKETS:
@@ -334,8 +334,10 @@ class Reader:
         """Refuse a result with a number in it that is not real or not finite."""
         for part in parts_of(expression):
             if part in (sympy.I, sympy.zoo):
-                told = "not a real number" if part is sympy.I else "not finite (division by zero?)"
-                self.refuse(told, None)
+                reason = (
+                    "not a real number" if part is sympy.I else "not finite (division by zero?)"
+                )
+                self.refuse(reason, None)
             if part.is_Number and not math.isfinite(as_float(part)):
                 self.refuse("a number overflows", None)
 
@@ -443,10 +445,10 @@ class Reader:
             self.refuse_name(name, node, "function", self.functions)
         if node.keywords:
             self.refuse(f"{name}() takes no named arguments", node)
-        wanted, on_floats, on_symbols = self.functions[name]
+        n_arguments, on_floats, on_symbols = self.functions[name]
         count = len(node.args)
-        if count != wanted if wanted else not 1 <= count <= MAX_ARGUMENTS:
-            takes = "1 argument" if wanted else f"1 to {MAX_ARGUMENTS} arguments"
+        if count != n_arguments if n_arguments else not 1 <= count <= MAX_ARGUMENTS:
+            takes = "1 argument" if n_arguments else f"1 to {MAX_ARGUMENTS} arguments"
             self.refuse(f"{name}() takes {takes}, not {count},", node)
         values = [self.number(argument) for argument in node.args]
         constants = [value for value in values if isinstance(value, (int, float))]
@@ -460,8 +462,8 @@ class Reader:
     def conditional(self, node: ast.IfExp) -> _Value:
         """Return ``a if condition else b``; one of the two where the condition is constant."""
         if sum(isinstance(inner, ast.IfExp) for inner in ast.walk(node.test)) > MAX_CONDITIONALS:
-            told = f"more than {MAX_CONDITIONALS} conditionals in a condition"
-            self.refuse(told, node.test, "use definitions")
+            message = f"more than {MAX_CONDITIONALS} conditionals in a condition"
+            self.refuse(message, node.test, "use definitions")
         condition = self.condition(node.test)
         chosen, other = self.number(node.body), self.number(node.orelse)
         if isinstance(condition, bool):
@@ -581,9 +583,9 @@ def _shortened(text: str, length: int) -> str:
 def _excerpt(text: str, index: int) -> str:
     """Return up to 60 characters of the text around an index, on one line."""
     start = max(0, min(index - 20, len(text) - 60))
-    shown = re.sub(r"\s", " ", text[start : start + 60])
+    excerpt = re.sub(r"\s", " ", text[start : start + 60])
     end = "..." if start + 60 < len(text) else ""
-    return ("..." if start else "") + _printable(shown) + end
+    return ("..." if start else "") + _printable(excerpt) + end
 
 
 def definition_order(definitions: Mapping[str, sympy.Expr]) -> list[str]:

@@ -93,7 +93,7 @@ class Model:
                 "that fits",
                 key="fit",
             )
-        accepted = {key: told for key, told in KEYS["model"].items() if key != "fit"}
+        accepted = {key: row for key, row in KEYS["model"].items() if key != "fit"}
         Section(unknown, None).expect(accepted)
         given = {
             "name": name,
@@ -258,13 +258,13 @@ class Model:
         gates = [c for c in channel.chains if c.is_gate]
         states = [s for c in channel.chains if not c.is_gate for s in c.states]
         more = f" and {len(states) - 8} more" if len(states) > 8 else ""
-        told_of = ["states " + ", ".join(states[:8]) + more] if states else []
+        opening = ["states " + ", ".join(states[:8]) + more] if states else []
         powers = (c.name + (f"^{c.power}" if c.power > 1 else "") for c in gates)
-        told_of += ["gates " + ", ".join(powers)] if gates else []
-        parts = "; ".join(told_of)
+        opening += ["gates " + ", ".join(powers)] if gates else []
+        parts = "; ".join(opening)
         count = f"{len(channel.parameters)} parameter{'s' * (len(channel.parameters) != 1)}"
         fixed = sum(p.fixed for p in channel.parameters)
         count += f" ({fixed} fixed)" if fixed else ""
         odd = len(channel.cautions)
-        told = f"; {odd} caution{'s' * (odd > 1)} in .channel.cautions" if odd else ""
-        return f"<Model {channel.name}: {parts}; {count}{told}>"
+        doubts = f"; {odd} caution{'s' * (odd > 1)} in .channel.cautions" if odd else ""
+        return f"<Model {channel.name}: {parts}; {count}{doubts}>"

@@ -63,8 +63,8 @@ def _read_per_cell(
     def of(cell: str) -> Section:
         """Return the row of the parameter with the values that hold for a cell."""
         own = {k: given.get(cell, given.get(OTHERS)) for k, given in by_cell.items()}
-        told = {k: value for k, value in own.items() if value is not None}
-        row = Section({**shared, **told}, section.file, section.key)
+        stated = {k: value for k, value in own.items() if value is not None}
+        row = Section({**shared, **stated}, section.file, section.key)
         row.expect(KEYS["parameter"])
         return row
 

@@ -116,9 +116,9 @@ def _rates(root: Section) -> dict[str, str]:
 
 
 def _check_count(root: Section, key: str, count: int) -> None:
-    said = root.integer(key, count)
-    if said != count:
-        raise root.error(f"{said} are announced but {count} are given", key)
+    stated = root.integer(key, count)
+    if stated != count:
+        raise root.error(f"{stated} are announced but {count} are given", key)
 
 
 def _as_yaml(text: str) -> str:

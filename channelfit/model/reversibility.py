@@ -42,32 +42,34 @@ class Cycle:
 
 
 def balanced_rates(
-    rates: Mapping[Way, sympy.Expr], wanted: Sequence[Way], refuse: Callable[[Way, str], Exception]
+    rates: Mapping[Way, sympy.Expr],
+    balanced: Sequence[Way],
+    refuse: Callable[[Way, str], Exception],
 ) -> tuple[dict[Way, sympy.Expr], list[Cycle]]:
     """Return the rates that follow from the others, so that every cycle balances.
 
     Arguments:
-        rates: of all transitions; those that are wanted are symbols.
-        wanted: the transitions whose rates are to follow.
+        rates: of all transitions; those that follow are symbols.
+        balanced: the transitions whose rates are to follow.
         refuse: makes the error of a transition and a message.
 
     Returns:
-        The wanted rates in terms of the others, and the cycles that must balance by themselves for
+        These rates in terms of the others, and the cycles that must balance by themselves for
         these to be the only answer.
 
     Raises:
         What `refuse` makes, for a rate that no cycle decides.
     """
-    for a, b in wanted:
-        if (b, a) in wanted or (b, a) not in rates:
+    for a, b in balanced:
+        if (b, a) in balanced or (b, a) not in rates:
             why = "is to balance as well" if (b, a) in rates else "is missing"
             raise refuse(
                 (a, b), f"balance needs a rate for the way back, but that of {b} -> {a} {why}"
             )
-    known = {way: rate for way, rate in rates.items() if way not in wanted}
+    known = {way: rate for way, rate in rates.items() if way not in balanced}
     found: dict[Way, sympy.Expr] = {}
-    while len(found) < len(wanted):
-        paths = {w: _path(_both_ways(known), *w) for w in wanted if w not in found}
+    while len(found) < len(balanced):
+        paths = {w: _path(_both_ways(known), *w) for w in balanced if w not in found}
         solved = [way for way, path in paths.items() if path]
         if not solved:
             raise refuse(next(iter(paths)), _why_undecided(rates, paths))
@@ -76,7 +78,7 @@ def balanced_rates(
         there = [rates[way[::-1]], *(rates[step] for step in steps)]
         found[way] = quotient(there, [rates[step[::-1]] for step in steps])
         known[way] = rates[way]
-    return found, [cycle for way in wanted for cycle in _connected_cycles(_both_ways(known), way)]
+    return found, [cycle for way in balanced for cycle in _connected_cycles(_both_ways(known), way)]
 
 
 def _both_ways(rates: Iterable[Way]) -> dict[str, list[str]]:
@@ -153,7 +155,7 @@ def _closed(parents: Mapping[str, str], a: str, b: str) -> list[str]:
 
 
 def _why_undecided(rates: Iterable[Way], paths: Mapping[Way, list[str]]) -> str:
-    """Return why no cycle decides the first of the rates that are still wanted, in words."""
+    """Return why no cycle decides the first of the rates that are still unknown, in words."""
     way = next(iter(paths))
     others = [other for other in paths if other != way]
     everywhere = _both_ways([w for w in rates if w not in (way, way[::-1])])

@@ -42,11 +42,11 @@ RESERVED = {
 }
 
 
-def checked_name(root: Section, name: str, what: str) -> str:
+def checked_name(root: Section, name: str, kind: str) -> str:
     """Return a name that can stand in titles, file names and generated code. Raises InputError."""
     if not _TITLE.fullmatch(name):
         raise root.error(
-            f"{shown(name)} cannot be {what}; use up to 80 letters, digits, spaces "
+            f"{shown(name)} cannot be {kind}; use up to 80 letters, digits, spaces "
             "and . , + - _ ( )",
             "name",
         )

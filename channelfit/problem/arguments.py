@@ -17,9 +17,9 @@ from channelfit.reading.units import parse_quantity
 TIME_SLACK = 0.1
 
 
-def quantities(given: Any, name: str, dimension: str) -> list[float]:
+def quantities(argument: Any, name: str, dimension: str) -> list[float]:
     """Return one or more quantities in base units. Raises InputError with the argument's name."""
-    values = plain(given, name)
+    values = plain(argument, name)
     values = values if isinstance(values, list) else [values]
     try:
         found = [parse_quantity(value, dimension) for value in values]
@@ -30,20 +30,20 @@ def quantities(given: Any, name: str, dimension: str) -> list[float]:
     return found
 
 
-def durations(given: Any, name: str) -> list[float]:
+def durations(argument: Any, name: str) -> list[float]:
     """Return one or more times of 0 ms or more. Raises InputError with the argument's name."""
-    found = quantities(given, name, "time")
+    found = quantities(argument, name, "time")
     if min(found) < 0:
         raise InputError(f"a duration of 0 or more was expected, not {min(found):g} ms", None, name)
     return found
 
 
-def check_lengths(given: Mapping[str, Sequence[float]]) -> None:
+def check_lengths(lists: Mapping[str, Sequence[float]]) -> None:
     """Raise InputError for lists of different lengths, by the names of the arguments."""
-    counts = {key: len(values) for key, values in given.items() if len(values) > 1}
+    counts = {key: len(values) for key, values in lists.items() if len(values) > 1}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{key} has {count} values" for key, count in counts.items())
-        raise InputError(f"{told}; lists vary together, sweep by sweep, and need equal lengths")
+        lengths = ", ".join(f"{key} has {count} values" for key, count in counts.items())
+        raise InputError(f"{lengths}; lists vary together, sweep by sweep, and need equal lengths")
 
 
 def numbers(values: Any, name: str) -> np.ndarray:

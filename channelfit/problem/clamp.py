@@ -151,8 +151,8 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
     reader = _Reader(model)
     found = {
         key: reader.quantity(section, key, key)
-        for key, told in KEYS["clamp"].items()
-        if isinstance(told.shape, Constant)
+        for key, row in KEYS["clamp"].items()
+        if isinstance(row.shape, Constant)
     }
     given = section.take("compensation")
     if isinstance(given, Mapping):
@@ -219,11 +219,11 @@ class _Reader:
         if not expression.is_Symbol:
             return
         parameter = next(p for p in self.model.parameters if p.name == expression.name)
-        wanted = base_unit(dimension)
-        if parameter.unit and parameter.unit != wanted:
+        unit = base_unit(dimension)
+        if parameter.unit and parameter.unit != unit:
             raise section.error(
                 f"{parameter.name} is in {parameter.unit}, but this is a {dimension}; give "
-                f"the parameter a unit such as {wanted}",
+                f"the parameter a unit such as {unit}",
                 key,
             )
         ends = [parameter.value] if parameter.fixed else [parameter.lower, parameter.upper]
@@ -237,9 +237,9 @@ class _Reader:
             return
         most = _LARGEST[name]
         if number < 0 or (most is not None and number > most):
-            wanted = "0 or more" if most is None else f"0 to {most:g}"
+            expected = "0 or more" if most is None else f"0 to {most:g}"
             reaches = f"; {of} reaches {number:g}" if of else f", not {number:g}"
-            raise section.error(f"{wanted} was expected{reaches}", key)
+            raise section.error(f"{expected} was expected{reaches}", key)
 
 
 def _read_low_pass(section: Section) -> LowPass | None:

@@ -149,10 +149,12 @@ class SweepPieces:
         pieces = [piece for a, b in self._stretches() for piece in self._described(a, b)]
         starts = [self._start(before, piece) for before, piece in pairwise(pieces)]
         times = [0.0, *starts, round(len(self.v) * self.h, 9)]
-        shown = [self._segment(p, a, b) for p, (a, b) in zip(pieces, pairwise(times), strict=True)]
-        for i, (before, after) in enumerate(pairwise(shown)):
-            shown[i], shown[i + 1] = self._touching(before, after)
-        yield from joined([segment for segment in shown if segment.end_ms > segment.start_ms])
+        segments = [
+            self._segment(p, a, b) for p, (a, b) in zip(pieces, pairwise(times), strict=True)
+        ]
+        for i, (before, after) in enumerate(pairwise(segments)):
+            segments[i], segments[i + 1] = self._touching(before, after)
+        yield from joined([segment for segment in segments if segment.end_ms > segment.start_ms])
 
     def _touching(self, before: Segment, after: Segment) -> tuple[Segment, Segment]:
         """Return two neighbors, of which a ramp begins or ends at
@@ -189,8 +191,8 @@ class SweepPieces:
             return 0
         a, b = first + most, min(last, first + 3 * most)
         start, slope = self._line(a, b)
-        told = start + slope * (np.arange(first, a) - a)
-        off = np.abs(self.v[first:a] - told) > self.grain.most
+        predicted = start + slope * (np.arange(first, a) - a)
+        off = np.abs(self.v[first:a] - predicted) > self.grain.most
         return int(np.flatnonzero(off)[-1]) + 1 if off.any() else 0
 
     # --- lines -------------------------------------------------------------------------------

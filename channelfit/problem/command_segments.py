@@ -83,10 +83,10 @@ def find_segments(
     if not _can_be_written(protocol):
         kept = [(_whole(row, sampling_ms),) for row in rows]
         protocol = replace(protocol, sweeps=tuple(kept))
-    said = protocol.command()
+    nominal = protocol.command()
     strayed = np.zeros(command.shape)
     for k, row in enumerate(rows):
-        apart = np.abs(said[k, : len(row)] - row)
+        apart = np.abs(nominal[k, : len(row)] - row)
         strayed[k, : len(row)] = np.where(found[k].edges, 0.0, apart)
     sweep, sample = np.unravel_index(int(strayed.argmax()), strayed.shape)
     slowest = max((n for each in found for n in each.leads), default=0)
@@ -134,8 +134,8 @@ def _until_end(row: np.ndarray, sweep: int) -> np.ndarray:
     """Return the voltages of a sweep until its end."""
     known = np.flatnonzero(np.isfinite(row))
     if not known.size or known.size <= known[-1]:
-        what = "no sample" if not known.size else "samples without a voltage before its end"
-        raise InputError(f"the command of sweep {sweep + 1} has {what}, and gives no protocol")
+        problem = "no sample" if not known.size else "samples without a voltage before its end"
+        raise InputError(f"the command of sweep {sweep + 1} has {problem}, and gives no protocol")
     return np.asarray(row[: known[-1] + 1], dtype=float)
 
 

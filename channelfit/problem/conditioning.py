@@ -124,9 +124,9 @@ def conditioned(
             other = _Work(read_other(_other(section, inner)), rows, protocol, [], "subtracted")
             if "baseline" in section:
                 _baseline(section.section("baseline"), other)
-            for before, told in steps[:k]:
+            for before, step in steps[:k]:
                 if before != "subtract":
-                    _STEPS[before](told, other)
+                    _STEPS[before](step, other)
             work.notes += other.notes
             _subtract(inner, work, other.current)
         else:
@@ -311,9 +311,9 @@ def _line(
 
 def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
     """Subtract another recording under the same command: after a blocker, or scaled subpulses."""
-    wanted = section.take("scale")
+    choice = section.take("scale")
     drift = section.choice("drift")
-    scale = None if wanted == "fit" else section.number("scale")
+    scale = None if choice == "fit" else section.number("scale")
     fitted = scale is None or drift != "none"
     windows = _windows(section, work, other) if fitted else None
     if not fitted and "over" in section:
@@ -344,18 +344,18 @@ def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
         moved.append(float(own[0]) if len(own) else 0.0)
         work.current[k] = rest
     name = Path(section.text("file")).name
-    if wanted == "fit" and min(scales) < _LEAST_SCALE:
-        what = "with the other sign" if min(scales) < 0 else "hardly at all"
+    if choice == "fit" and min(scales) < _LEAST_SCALE:
+        amount = "with the other sign" if min(scales) < 0 else "hardly at all"
         work.doubts.append(
             (
                 section.key,
                 f"the scale of what is subtracted comes out as {_spread(scales)}: {name} is "
-                f"subtracted {what}",
+                f"subtracted {amount}",
                 "do both recordings hold the same current over this window? Else give the scale",
             )
         )
-    told = f"{_spread(scales)} times {name} subtracted"
-    work.note(told + (f", and a drift from {_spread(moved)} pA" if drift != "none" else ""))
+    note = f"{_spread(scales)} times {name} subtracted"
+    work.note(note + (f", and a drift from {_spread(moved)} pA" if drift != "none" else ""))
 
 
 def _windows(section: Section, work: _Work, other: np.ndarray) -> np.ndarray:

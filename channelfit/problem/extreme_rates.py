@@ -148,8 +148,8 @@ def examples(
         for e in extremes(model, values, voltages_mV):
             if e.fails and (e.place, e.consequence) not in found and len(found) < most:
                 pairs = zip(model.parameters, values, strict=True)
-                given = ", ".join(f"{p.name} {x:.4g}" for p, x in pairs if not p.fixed)
-                found[e.place, e.consequence] = f"{e}; with {given}"
+                listed = ", ".join(f"{p.name} {x:.4g}" for p, x in pairs if not p.fixed)
+                found[e.place, e.consequence] = f"{e}; with {listed}"
     return list(found.values())
 
 
@@ -213,13 +213,13 @@ def _limit(gate: str, expression: sympy.Expr, scope: dict[str, Any]) -> list[Ext
 
 def _tau(gate: str, expression: sympy.Expr, scope: dict[str, Any], most: float) -> list[Extreme]:
     place, tau = f"tau of gate {gate}", _at_all(expression, scope)
-    wanted = "a time above 0 is wanted; write `tau: 0` for a gate without one"
+    advice = "a time above 0 is wanted; write `tau: 0` for a gate without one"
     with np.errstate(divide="ignore"):
         rate = 1 / tau
     fast, slow = rate > most, (rate < RATE_FLOOR) & (tau > 0)
     ceiling, floor = (f"its rates are taken for {x:g} /ms" for x in (most, RATE_FLOOR))
     return [
-        *_worst(place, tau, "ms", ~(tau > 0), tau, wanted, True, scope),
+        *_worst(place, tau, "ms", ~(tau > 0), tau, advice, True, scope),
         *_worst(place, tau, "ms", fast & (tau > 0), tau, ceiling, False, scope),
         *_worst(place, tau, "ms", slow, -tau, floor, False, scope),
     ]

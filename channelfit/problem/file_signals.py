@@ -71,8 +71,8 @@ def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> F
         InputError: no such signal or sweep; one of another dimension; a unit or a sampling that
             the file contradicts, or that neither of both says.
     """
-    wanted = inner.take("signal")
-    named = {"signal": wanted} if isinstance(wanted, str) and "signal" in choices_of(path) else {}
+    chosen = inner.take("signal")
+    named = {"signal": chosen} if isinstance(chosen, str) and "signal" in choices_of(path) else {}
     contents = read(path, **read_choices(outer), **named)
     signal = _named(inner, contents)
     membrane = read_membrane(inner) if dimension == "current" else None
@@ -96,19 +96,19 @@ def read_choices(section: Section) -> dict[str, Any]:
 
 
 def _named(inner: Section, contents: Contents) -> Signal:
-    wanted = inner.take("signal")
+    chosen = inner.take("signal")
     names = [signal.name for signal in contents.signals]
-    if str(wanted) in names:
-        return contents.signals[names.index(str(wanted))]
-    if isinstance(wanted, int) and not isinstance(wanted, bool) and 1 <= wanted <= len(names):
-        return contents.signals[wanted - 1]
+    if str(chosen) in names:
+        return contents.signals[names.index(str(chosen))]
+    if isinstance(chosen, int) and not isinstance(chosen, bool) and 1 <= chosen <= len(names):
+        return contents.signals[chosen - 1]
     listed = ", ".join(f"{k}: {name}" for k, name in enumerate(names[:12], 1)) or "none"
-    raise inner.error(f"no signal {shown(wanted)}; there are {listed}", "signal")
+    raise inner.error(f"no signal {shown(chosen)}; there are {listed}", "signal")
 
 
 def _factor(inner: Section, signal: Signal, dimension: str, membrane: Membrane | None) -> float:
     """Return the factor from the values of a signal to the base unit."""
-    given = inner.text("unit", None)
+    unit = inner.text("unit", None)
     if signal.unit and signal.kind not in ("other", dimension):
         raise inner.error(
             f"{shown(signal.name)} is a {signal.kind}, in {signal.unit}; a {dimension} is needed",
@@ -124,17 +124,17 @@ def _factor(inner: Section, signal: Signal, dimension: str, membrane: Membrane |
                 f"the file says that {shown(signal.name)} is in {signal.unit}: {error.message}",
                 "signal",
             ) from None
-    elif given is not None:
-        return _unit_factor(inner, given, dimension, membrane)
+    elif unit is not None:
+        return _unit_factor(inner, unit, dimension, membrane)
     else:
         raise inner.error(
             f"the file does not say in which unit {shown(signal.name)} is; add `unit`", "unit"
         )
-    if given is not None:
-        told = _unit_factor(inner, given, dimension, membrane)
-        if not math.isclose(told, stored, rel_tol=1e-9):
+    if unit is not None:
+        factor = _unit_factor(inner, unit, dimension, membrane)
+        if not math.isclose(factor, stored, rel_tol=1e-9):
             raise inner.error(
-                f"{shown(given)}, but the file says that {shown(signal.name)} is in "
+                f"{shown(unit)}, but the file says that {shown(signal.name)} is in "
                 f"{signal.unit}; leave `unit` out",
                 "unit",
             )
@@ -170,20 +170,20 @@ def _sampling(outer: Section, contents: Contents) -> float:
     """Return the sampling interval, ms, of the file or, where that does not say it,
     of the section.
     """
-    given = outer.quantity("sampling")
+    stated = outer.quantity("sampling")
     own = contents.sampling_ms
-    if given is None and not math.isfinite(own):
+    if stated is None and not math.isfinite(own):
         raise outer.error(
             f"{contents.file.name} does not say how it was sampled; add for example "
             "`sampling: 0.1 ms`",
             "sampling",
         )
-    if given is not None and given <= 0:
-        raise outer.error(f"a sampling interval above 0 was expected, not {given:g}", "sampling")
-    if given is not None and math.isfinite(own) and not math.isclose(given, own, rel_tol=_SAME):
+    if stated is not None and stated <= 0:
+        raise outer.error(f"a sampling interval above 0 was expected, not {stated:g}", "sampling")
+    if stated is not None and math.isfinite(own) and not math.isclose(stated, own, rel_tol=_SAME):
         raise outer.error(
-            f"{given:g} ms, but {contents.file.name} is sampled every {own:g} ms; leave `sampling` "
-            "out",
+            f"{stated:g} ms, but {contents.file.name} is sampled every {own:g} ms; "
+            "leave `sampling` out",
             "sampling",
         )
-    return float(own if given is None else given)
+    return float(own if stated is None else stated)

@@ -134,8 +134,8 @@ class Inspection:
 
         Returns: the value in the unit that the name ends with; None where the file does not say it.
         """
-        told = self.contents.clamp.get(name)
-        return None if told is None else float(np.median(np.asarray(told)))
+        value = self.contents.clamp.get(name)
+        return None if value is None else float(np.median(np.asarray(value)))
 
     @property
     def lost_mV(self) -> float:
@@ -152,33 +152,33 @@ class Inspection:
         return abs(self.peak.raw_pA) * resistance * left / 1e3
 
 
-def inspect_file(path: Path, told: Told | None = None) -> Inspection:
+def inspect_file(path: Path, options: Told | None = None) -> Inspection:
     """Return the findings about a recording file or a protocol.
 
     Raises:
-        InputError: a file that cannot be read, or something told that does not fit it.
+        InputError: a file that cannot be read, or an option that does not fit it.
     """
-    told = told or Told()
+    options = options or Told()
     if path.suffix.lower() in _YAML:
-        if told != Told():
-            raise InputError("a protocol, of which nothing else need be told; leave it out", path)
+        if options != Told():
+            raise InputError("a protocol, of which nothing else need be said; leave it out", path)
         made = load_protocol(path)
         contents = Contents(path, "protocol of channelfit", made.sampling_ms, ())
         none = np.empty((0, 0))
         return _measured(
             Inspection(contents, None, none, "", False, made.sampling_ms, made, "the file itself")
         )
-    contents = _without_infinite(read(path, layout=told.layout, decimal=told.decimal))
+    contents = _without_infinite(read(path, layout=options.layout, decimal=options.decimal))
     memory.check(contents.n_sweeps * contents.n_samples, _BYTES_A_SAMPLE, "samples", path)
-    current = _current(contents, told)
-    sampling, cautions = _sampling(contents, told), list[Caution]()
+    current = _current(contents, options)
+    sampling, cautions = _sampling(contents, options), list[Caution]()
     if not contents.signals and not math.isfinite(sampling):
         sampling = _USUAL_SAMPLING_MS
-        what = f"a list of steps does not say how to sample; {sampling:g} ms was taken"
-        cautions.append(Caution(path.name, what, "say --sampling if it is another"))
-    unit, guessed, factor = ("", False, 1.0) if current is None else _unit(current, told)
+        value = f"a list of steps does not say how to sample; {sampling:g} ms was taken"
+        cautions.append(Caution(path.name, value, "say --sampling if it is another"))
+    unit, guessed, factor = ("", False, 1.0) if current is None else _unit(current, options)
     values = np.empty((contents.n_sweeps, 0)) if current is None else current.values * factor
-    protocol, source, command = _protocol(contents, current, sampling, told)
+    protocol, source, command = _protocol(contents, current, sampling, options)
     if protocol is not None and not math.isfinite(sampling):
         sampling = protocol.sampling_ms
     if current is not None and protocol is not None:
@@ -194,7 +194,7 @@ def inspect_file(path: Path, told: Told | None = None) -> Inspection:
         source,
         command,
         cautions=tuple(cautions),
-        signal_was_told=told.signal is not None,
+        signal_was_told=options.signal is not None,
     )
     return _measured(found)
 
@@ -233,10 +233,10 @@ def less(found: Inspection, other: Inspection) -> Inspection:
 # --- which signal --------------------------------------------------------------------------------
 
 
-def _current(contents: Contents, told: Told) -> Signal | None:
+def _current(contents: Contents, options: Told) -> Signal | None:
     """Return the signal that is the membrane current; None where the file holds none."""
-    if told.signal is not None:
-        return _named(told.signal, contents)
+    if options.signal is not None:
+        return _named(options.signal, contents)
     signals = contents.signals
     currents = [signal for signal in signals if signal.kind == "current"]
     sized = [s for s in currents if np.nanmax(np.abs(s.values), initial=0.0) < _MOST_PA]
@@ -274,46 +274,46 @@ def _is_command(signal: Signal) -> bool:
     return low <= width <= high and noise_pA(signal.values) < _QUIET * width
 
 
-def _unit(current: Signal, told: Told) -> tuple[str, bool, float]:
+def _unit(current: Signal, options: Told) -> tuple[str, bool, float]:
     """Return the unit of a current, whether it is guessed, and the factor that is left to pA."""
-    if told.unit is not None:
-        factor = unit_factor(told.unit, "current")[0]
+    if options.unit is not None:
+        factor = unit_factor(options.unit, "current")[0]
         if current.unit and current.kind == "current":
             if not math.isclose(factor, unit_factor(current.unit, "current")[0]):
                 raise InputError(
-                    f"{shown(told.unit)}, but the file says that {shown(current.name)} is in "
+                    f"{shown(options.unit)}, but the file says that {shown(current.name)} is in "
                     f"{current.unit}",
                     None,
                     "unit",
                 )
             return current.unit, False, 1.0
-        return told.unit, False, factor
+        return options.unit, False, factor
     if current.unit:
         return current.unit, False, 1.0
     unit = "nA" if 0 < noise_pA(current.values) < _NOISE_OF_NA else "pA"
     return unit, True, unit_factor(unit, "current")[0]
 
 
-def _sampling(contents: Contents, told: Told) -> float:
-    own, given = contents.sampling_ms, told.sampling_ms
-    if given is not None and math.isfinite(own) and not math.isclose(own, given, rel_tol=1e-6):
+def _sampling(contents: Contents, options: Told) -> float:
+    own, stated = contents.sampling_ms, options.sampling_ms
+    if stated is not None and math.isfinite(own) and not math.isclose(own, stated, rel_tol=1e-6):
         raise InputError(
-            f"{given:g} ms, but the file is sampled every {own:g} ms", contents.file, "sampling"
+            f"{stated:g} ms, but the file is sampled every {own:g} ms", contents.file, "sampling"
         )
-    return own if given is None else given
+    return own if stated is None else stated
 
 
 # --- which protocol ------------------------------------------------------------------------------
 
 
 def _protocol(
-    contents: Contents, current: Signal | None, sampling: float, told: Told
+    contents: Contents, current: Signal | None, sampling: float, options: Told
 ) -> tuple[Protocol | None, str, FoundCommand | None]:
     """Return the protocol that ran, where it comes from,
     and how far a recorded command is from it.
     """
-    if told.command is not None:
-        return _protocol_in(told.command, contents, sampling)
+    if options.command is not None:
+        return _protocol_in(options.command, contents, sampling)
     if not math.isfinite(sampling):
         return None, "", None
     name = stem_of(contents.file)
@@ -345,8 +345,8 @@ def _protocol_in(
         return made, source, None
     if not math.isfinite(sampling):
         raise InputError("the sampling of the recording is not known; tell it", contents.file)
-    told = replace(read(path), sampling_ms=sampling)
-    protocol, _, command = _protocol(told, None, sampling, Told())
+    recorded = replace(read(path), sampling_ms=sampling)
+    protocol, _, command = _protocol(recorded, None, sampling, Told())
     if protocol is None:
         raise InputError(
             "no protocol in it: a protocol file (YAML), .eph, a list of steps, or a record of the "
@@ -412,8 +412,8 @@ def _measured(found: Inspection) -> Inspection:
 
 def _cautions(found: Inspection, same: bool) -> list[Caution]:
     """Return doubts about an inspection; same: whether a sweep is as long as its protocol."""
-    told = (*_of_the_signals(found), *_of_the_samples(found, same), *_of_the_cell(found))
-    return [Caution(found.file.name, value, advice) for value, advice in told]
+    doubts = (*_of_the_signals(found), *_of_the_samples(found, same), *_of_the_cell(found))
+    return [Caution(found.file.name, value, advice) for value, advice in doubts]
 
 
 #: A value that looks wrong, and what may be done about it.
@@ -457,14 +457,16 @@ def _of_the_samples(found: Inspection, same: bool) -> Iterator[_Told]:
     elif found.protocol is None:
         yield "what was commanded is not in the file", "say --command FILE with the protocol"
     elif not same:
-        n, wanted = found.current_pA.shape[1], found.protocol.n_times_max
+        n, expected = found.current_pA.shape[1], found.protocol.n_times_max
         yield (
-            f"{n} samples a sweep, but its protocol has {wanted} ({found.protocol.sampling_ms:g} "
+            f"{n} samples a sweep, but its protocol has {expected} ({found.protocol.sampling_ms:g} "
             "ms from one to the next)",
             "is it the protocol that ran, and the sampling right?",
         )
-    elif told := contradiction(found.contents.labels, range(len(found.held_pA)), found.protocol):
-        yield told
+    elif contradicting := contradiction(
+        found.contents.labels, range(len(found.held_pA)), found.protocol
+    ):
+        yield contradicting
     missing = ~np.isfinite(found.current_pA)
     if missing.any():
         yield (

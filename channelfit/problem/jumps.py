@@ -72,8 +72,8 @@ def other_order(protocol: Protocol, current: np.ndarray) -> OtherOrder | None:
     if steps is None:
         return None
     seen = [jumps for jumps in steps.jumps_pA.T if steps.are_seen(jumps)]
-    given = [steps.ordered(jumps, moved=False) for jumps in seen]
-    own = min(given, key=lambda order: order.left, default=None)
+    nominal = [steps.ordered(jumps, moved=False) for jumps in seen]
+    own = min(nominal, key=lambda order: order.left, default=None)
     if own is None or own.left < _MORE:
         return None
     count = steps.known.sum()
@@ -92,7 +92,7 @@ def other_order(protocol: Protocol, current: np.ndarray) -> OtherOrder | None:
         shuffled[steps.known] = random.permutation(jumps[steps.known])
         if other.left > _OF_SHUFFLED * steps.ordered(shuffled).left:
             return None
-    return steps.compared(given[best], other)
+    return steps.compared(nominal[best], other)
 
 
 @dataclass(frozen=True, eq=False)

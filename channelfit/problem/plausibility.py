@@ -160,8 +160,8 @@ def recording_cautions(seen: Seen, counts: bool, raw: Seen | None = None) -> tup
     """
     found = list[Caution]()
     for check in (_swapped, _constant, _levels, _clipped, _stuck, _disordered):
-        said = list(check(seen))
-        found += said if said or raw is None else check(raw)
+        cautions = list(check(seen))
+        found += cautions if cautions or raw is None else check(raw)
     found += _apart(seen)
     found += [caution for check in (_baseline, _share) for caution in check(seen) if counts]
     return each_once(found)

@@ -139,25 +139,25 @@ class Protocol:
             >>> cf.Protocol.steps(-100, [1, 10, 100], holding=-80, sampling=0.5, name="pauses")
             <Protocol pauses: 3 sweeps of 2 to 200 samples every 0.5 ms, holding -80 mV>
         """
-        given = {
+        arguments = {
             "levels": quantities(levels, "levels", "voltage"),
             "duration": durations(duration, "duration"),
             "before": durations(before, "before"),
             "after": durations(after, "after"),
         }
         if after_level is not None:
-            given["after_level"] = quantities(after_level, "after_level", "voltage")
-            if not any(given["after"]):
+            arguments["after_level"] = quantities(after_level, "after_level", "voltage")
+            if not any(arguments["after"]):
                 raise InputError("a level after the step needs a duration `after`", None, "after")
-        check_lengths(given)
-        family = {key: {"values": values} for key, values in given.items() if any(values)}
-        rows = [{"step": {"values": given["levels"]}, "for": family.get("duration", 0)}]
+        check_lengths(arguments)
+        family = {key: {"values": values} for key, values in arguments.items() if any(values)}
+        rows = [{"step": {"values": arguments["levels"]}, "for": family.get("duration", 0)}]
         if "before" in family:
             rows.insert(0, {"hold": family["before"]})
         if "after" in family and after_level is None:
             rows.append({"hold": family["after"]})
         elif "after" in family:
-            rows.append({"step": {"values": given["after_level"]}, "for": family["after"]})
+            rows.append({"step": {"values": arguments["after_level"]}, "for": family["after"]})
         return cls.from_segments(
             rows,
             holding=holding,
@@ -218,7 +218,7 @@ class Protocol:
             ... )
             <Protocol steps and a ramp: 13 sweeps of 1450 samples every 0.1 ms, holding -100 mV>
         """
-        given = {
+        arguments = {
             "name": name,
             "description": description,
             "source": source,
@@ -228,7 +228,7 @@ class Protocol:
             "between_sweeps": between_sweeps,
             "segments": segments,
         }
-        return build_protocol(plain(given), None)
+        return build_protocol(plain(arguments), None)
 
     @classmethod
     def from_command(
@@ -403,21 +403,21 @@ class Protocol:
     def _document(self, tabled: Tabled) -> dict[str, Any]:
         """Return the protocol by the keys of a protocol file."""
         junction = self.junction_potential_mV
-        told = _moved(self, junction)
+        shifted = _moved(self, junction)
         between: Any = "carry over" if self.carry_over else "steady state"
         if self.rest_ms > 0:
             between = {"carry_over": self.carry_over, "rest": written(self.rest_ms, "ms")}
-            if told.rest_mV is not None:
-                between["at"] = written(told.rest_mV, "mV")
+            if shifted.rest_mV is not None:
+                between["at"] = written(shifted.rest_mV, "mV")
         document = {
             "name": self.name,
             "description": self.description,
             "source": self.source,
-            "holding": written(told.holding_mV, "mV"),
+            "holding": written(shifted.holding_mV, "mV"),
             "sampling": written(self.sampling_ms, "ms"),
             "junction_potential": written(junction, "mV"),
             "between_sweeps": between,
-            "segments": segment_rows(told.sweeps, told.holding_mV, tabled),
+            "segments": segment_rows(shifted.sweeps, shifted.holding_mV, tabled),
         }
         usual = {
             "description": "",
@@ -569,8 +569,8 @@ def load_protocol(path: str | os.PathLike[str]) -> Protocol:
     """
     if os.path.splitext(path)[1].lower() == ".eph":
         contents = read(Path(path))
-        told = {"holding": contents.holding_mV, "sampling": contents.sampling_ms}
-        root = Section({**told, "description": " ".join(contents.notes)}, path)
+        stated = {"holding": contents.holding_mV, "sampling": contents.sampling_ms}
+        root = Section({**stated, "description": " ".join(contents.notes)}, path)
         root.expect(KEYS["protocol"])
         return _built(root, Path(path).stem, sweeps_of_epochs(contents.epochs))
     return build_protocol(read_yaml(path), path)
@@ -615,10 +615,10 @@ def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = (
     sweeps = sweeps or read_sweeps(root, holding)
     root.finish()
     check_sweeps(root, sweeps, sampling, holding, holding if rest_mV is None else rest_mV)
-    told = Protocol(
+    protocol = Protocol(
         name, holding, sampling, sweeps, carry_over, rest, description, source, junction, rest_mV
     )
-    return _moved(told, -junction)
+    return _moved(protocol, -junction)
 
 
 def _moved(protocol: Protocol, by_mV: float) -> Protocol:

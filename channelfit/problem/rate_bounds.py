@@ -160,7 +160,7 @@ def in_fit(bounds: Iterable[Bounded], problem: Problem) -> tuple[Bounded, ...]:
         for group in problem.groups:
             label = problem.label(group, set(bounded.rows))
             places = {name: group.rows[row] for name, row in bounded.rows.items()}
-            told = (
+            stated = (
                 ((CELSIUS, sympy.Float(group.temperature_C, 17)),)
                 if None in places.values()
                 else ()
@@ -169,7 +169,7 @@ def in_fit(bounds: Iterable[Bounded], problem: Problem) -> tuple[Bounded, ...]:
                 bounded,
                 name=f"{bounded.name} ({label})" if label else bounded.name,
                 rows={name: row for name, row in places.items() if row is not None},
-                definitions=told + bounded.definitions,
+                definitions=stated + bounded.definitions,
             )
             found.setdefault((k, label), whole)
     return tuple(found.values())
@@ -190,18 +190,18 @@ def _rate_bounds(row: Section, model: ChannelModel, span: tuple[float, float]) -
             "range",
         )
     largest = row.choice("of") == "largest"
-    given = [row.measured("voltages", v) for v in row.items("voltages")]
-    if "voltages" in row and not given:
+    voltages = [row.measured("voltages", v) for v in row.items("voltages")]
+    if "voltages" in row and not voltages:
         raise row.error("at least one voltage is needed", "voltages")
     rates = rate_names(model)
-    wanted = [str(name) for name in row.items("rates", list(rates))]
-    for name in wanted:
+    chosen = [str(name) for name in row.items("rates", list(rates))]
+    for name in chosen:
         if name not in rates:
             raise row.error(f'no rate "{name[:40]}". Known: {", ".join(rates)}', "rates")
     found: dict[sympy.Expr, Bounded] = {}
     shapes = _Shapes(model.definitions)
-    for name in wanted:
-        at = tuple(given) or _voltages(shapes.of(rates[name]), span)
+    for name in chosen:
+        at = tuple(voltages) or _voltages(shapes.of(rates[name]), span)
         bounded = bounded_expression(name, rates[name], model, lower, upper, at, largest)
         found.setdefault(rates[name], bounded)
     return list(found.values())
@@ -223,14 +223,14 @@ def bounded_expression(
         name: for messages.
         lower, upper, voltages_mV, largest: as in `Bounded`.
     """
-    wanted = {s.name for s in expression.free_symbols}
+    used = {s.name for s in expression.free_symbols}
     definitions = []
     for define, by in reversed(model.definitions):
-        if define in wanted:
-            wanted |= {s.name for s in by.free_symbols}
+        if define in used:
+            used |= {s.name for s in by.free_symbols}
             definitions.append((define, by))
-    rows = {n: k for k, n in enumerate(model.parameter_names) if n in wanted}
-    voltages_mV = voltages_mV if V.name in wanted else ()
+    rows = {n: k for k, n in enumerate(model.parameter_names) if n in used}
+    voltages_mV = voltages_mV if V.name in used else ()
     ordered = tuple(reversed(definitions))
     return Bounded(name, expression, ordered, rows, lower, upper, voltages_mV, largest)
 

@@ -119,8 +119,8 @@ class Recording:
         traces = _in_sweeps(numbers(_filled_up(current, protocol), "current"), "current", protocol)
         weights = np.ones(shape)
         if weight is not None:
-            given = numbers(_filled_up(weight, protocol), "weight")
-            whole = np.broadcast_to(given, shape) if given.shape == shape[1:] else given
+            stated = numbers(_filled_up(weight, protocol), "weight")
+            whole = np.broadcast_to(stated, shape) if stated.shape == shape[1:] else stated
             weights = _in_sweeps(whole, "weight", protocol).copy()
         lengths = np.array([protocol.n_times(k) for k in range(shape[0])])
         inside = np.arange(shape[1]) < lengths[:, None]
@@ -144,8 +144,8 @@ class Recording:
             )
         traces = np.where(inside & np.isfinite(traces), traces, np.nan)
         names = [str(name) for name in getattr(current, "columns", ())]
-        told = contradiction(names, range(len(names)), protocol)
-        cautions = () if told is None else (Caution(source, *told),)
+        contradicting = contradiction(names, range(len(names)), protocol)
+        cautions = () if contradicting is None else (Caution(source, *contradicting),)
         return cls(protocol.times_ms, traces, weights, source, cautions)
 
 
@@ -156,12 +156,12 @@ def _filled_up(rows: Any, protocol: Protocol) -> Any:
     if not isinstance(rows, (list, tuple)) or len(rows) != protocol.n_sweeps:
         return rows
     lengths = [len(row) if hasattr(row, "__len__") else 0 for row in rows]
-    wanted = [protocol.n_times(k) for k in range(protocol.n_sweeps)]
-    if lengths != wanted or len(set(wanted)) == 1:
+    expected = [protocol.n_times(k) for k in range(protocol.n_sweeps)]
+    if lengths != expected or len(set(expected)) == 1:
         return rows
     filled = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
     for k, row in enumerate(rows):
-        filled[k, : wanted[k]] = numbers(row, f"sweep {k} (counted from 0)")
+        filled[k, : expected[k]] = numbers(row, f"sweep {k} (counted from 0)")
     return filled
 
 
@@ -187,20 +187,22 @@ def _in_sweeps(values: np.ndarray, name: str, protocol: Protocol) -> np.ndarray:
 
 def _check_given_times(time: np.ndarray, protocol: Protocol) -> None:
     """Raise InputError for times that are not the protocol's, and say whether they are in s."""
-    wanted, slack = protocol.times_ms, TIME_SLACK * protocol.sampling_ms
-    if time.shape != wanted.shape:
+    expected, slack = protocol.times_ms, TIME_SLACK * protocol.sampling_ms
+    if time.shape != expected.shape:
         raise InputError(
-            f"its shape is {time.shape}, but a sweep has {len(wanted)} samples, {wanted.shape}",
+            f"its shape is {time.shape}, but a sweep has {len(expected)} samples, {expected.shape}",
             None,
             "time",
         )
-    stray = np.flatnonzero(~(np.abs(time - wanted) <= slack))
+    stray = np.flatnonzero(~(np.abs(time - expected) <= slack))
     if stray.size:
-        k, seconds = int(stray[0]), np.allclose(1e3 * time, wanted, rtol=0, atol=slack)
-        told = "these are seconds: give 1000*time" if seconds else "correct times, or the protocol"
+        k, seconds = int(stray[0]), np.allclose(1e3 * time, expected, rtol=0, atol=slack)
+        advice = (
+            "these are seconds: give 1000*time" if seconds else "correct times, or the protocol"
+        )
         raise InputError(
             f"sample {k} (counted from 0) is at {time[k]:g} ms where the protocol has "
-            f"{wanted[k]:g} ms{_and_more(stray.size)}; {told}",
+            f"{expected[k]:g} ms{_and_more(stray.size)}; {advice}",
             None,
             "time",
         )
@@ -254,7 +256,7 @@ def load_recording(
         every=done.every,
         cautions=(
             *_of_labels(section, labels, rows, protocol),
-            *(Caution(f"{section.file}: {key}", *told) for key, *told in done.doubts),
+            *(Caution(f"{section.file}: {key}", *doubt) for key, *doubt in done.doubts),
         ),
     )
 
@@ -265,8 +267,8 @@ def _of_labels(
     """Yield a caution where the voltages that head a file's
     columns are not those of the protocol.
     """
-    if told := contradiction(labels, rows, protocol):
-        yield Caution(f"{section.file}: {section.key}", *told)
+    if contradicting := contradiction(labels, rows, protocol):
+        yield Caution(f"{section.file}: {section.key}", *contradicting)
 
 
 def _laid_out(
@@ -319,13 +321,13 @@ def empty_masks(entries: Sequence[Section], protocol: Protocol) -> Iterator[Caut
     whole = masks([], protocol).sum()
     for entry in entries:
         entry.expect(KEYS["mask"])
-        given = {key: entry.take(key) for key in entry.given()}
-        probe = Section({**given, "weight": 0}, entry.file, entry.key)
+        keys = {key: entry.take(key) for key in entry.given()}
+        probe = Section({**keys, "weight": 0}, entry.file, entry.key)
         if masks([probe], protocol).sum() == whole:
-            said = ", ".join(f"{key}: {value}" for key, value in given.items())
+            stated = ", ".join(f"{key}: {value}" for key, value in keys.items())
             yield Caution(
                 f"{entry.file}: {entry.key}",
-                f"{{{said}}} leaves out no sample of a protocol that lasts {lasts:g} ms",
+                f"{{{stated}}} leaves out no sample of a protocol that lasts {lasts:g} ms",
                 "is its time counted from the start of a sweep, and in ms?",
             )
 
@@ -485,9 +487,9 @@ def _check_sampling(
         sampling_ms: of the recording, stated under the key.
         factor: from the unit that the user gave to ms; 0 where it is not known.
     """
-    wanted = protocol.sampling_ms
-    if not abs(sampling_ms - wanted) * n <= max(TIME_SLACK, 1e-6 * n) * wanted:
-        ratio = wanted / sampling_ms if sampling_ms > 0 else 0.0
+    expected = protocol.sampling_ms
+    if not abs(sampling_ms - expected) * n <= max(TIME_SLACK, 1e-6 * n) * expected:
+        ratio = expected / sampling_ms if sampling_ms > 0 else 0.0
         finer = round(ratio) > 1 and abs(ratio - round(ratio)) < TIME_SLACK / n
         hint = f"; to use one sample of {round(ratio)}, give the protocol the sampling of the "
         hint += f"recording and the experiment `every: {round(ratio)}`"
@@ -497,7 +499,7 @@ def _check_sampling(
             hint = f"; are these times in {unit}? Then write the unit {unit}"
             hint = hint if unit else "; is the unit right?"
         raise section.error(
-            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {wanted:g} ms{hint}", key
+            f"sampled every {sampling_ms:g} ms, but {protocol.name} says {expected:g} ms{hint}", key
         )
 
 

@@ -300,8 +300,8 @@ def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
     v = segment.voltage(np.clip(fine, segment.start_ms, segment.end_ms))
     moved = np.abs(np.diff(v, axis=1)).max(axis=1) * (fine.shape[1] - 1)
     # Rounding must not double the steps of a ramp of exactly 1 mV a sample.
-    wanted = np.maximum(1, moved / MAX_STEP_MV * (1 - 1e-9))
-    return np.asarray(np.exp2(np.ceil(np.log2(wanted))), dtype=np.int64)
+    needed = np.maximum(1, moved / MAX_STEP_MV * (1 - 1e-9))
+    return np.asarray(np.exp2(np.ceil(np.log2(needed))), dtype=np.int64)
 
 
 def _varying(

@@ -199,11 +199,11 @@ def _sines(row: Section) -> Sines:
     inner.expect(KEYS["sines"])
     offset = inner.quantity("offset")
     origin = inner.quantity("origin", default=math.nan)
-    given = inner.items("terms")
-    if len(given) > _MAX_SINES:
-        raise inner.error(f"{len(given):,} sines; a sum has at most {_MAX_SINES:,}", "terms")
+    rows = inner.items("terms")
+    if len(rows) > _MAX_SINES:
+        raise inner.error(f"{len(rows):,} sines; a sum has at most {_MAX_SINES:,}", "terms")
     terms = []
-    for i, raw in enumerate(given, 1):
+    for i, raw in enumerate(rows, 1):
         term = Section(raw, row.file, inner.path(f"terms[{i}]"))
         term.expect(KEYS["sine"])
         amplitude = term.quantity("amplitude")
@@ -497,10 +497,10 @@ def written(value: float, unit: str) -> str:
     return f"{short if float(short) == value else repr(value)} {unit}"
 
 
-def _different(what: str) -> InputError:
+def _different(quantity: str) -> InputError:
     return InputError(
-        f"the sweeps have different {what}, which one protocol file cannot hold; write a protocol "
-        "for each sweep"
+        f"the sweeps have different {quantity}, which one protocol file cannot hold; "
+        "write a protocol for each sweep"
     )
 
 

@@ -35,16 +35,16 @@ def leveled(
         if isinstance(segment.wave, Constant):
             v = segment.wave.v_mV
             lasts[v] = lasts.get(v, 0.0) + _lasts(segment)
-    told, group = dict[float, float](), list[float]()
+    levels, group = dict[float, float](), list[float]()
     for v in [*sorted(lasts), math.inf]:
         if group and v - group[-1] >= least_mV:
             usual = max(group, key=lasts.__getitem__)
-            told |= dict.fromkeys(group, usual)
+            levels |= dict.fromkeys(group, usual)
             group = []
         group.append(v)
     return tuple(
         tuple(
-            replace(s, wave=Constant(told[s.wave.v_mV])) if isinstance(s.wave, Constant) else s
+            replace(s, wave=Constant(levels[s.wave.v_mV])) if isinstance(s.wave, Constant) else s
             for s in sweep
         )
         for sweep in sweeps

@@ -44,7 +44,7 @@ _BYTES, _PIECE = "<f8", 1_000_000
 
 
 def read_apart(
-    reader: str, path: Path, what: str, seconds: float = SECONDS
+    reader: str, path: Path, format_name: str, seconds: float = SECONDS
 ) -> dict[str, np.ndarray | str]:
     """Read a file by a function that runs in the second process.
 
@@ -55,7 +55,7 @@ def read_apart(
             real numbers by name, which arrive as float64; a text in place of an array says why
             what has this name cannot be used. It may raise `InputError`.
         path: the file.
-        what: such as "a MATLAB file", for the message.
+        format_name: such as "a MATLAB file", for the message.
         seconds: how long the function may take.
 
     Raises:
@@ -82,7 +82,7 @@ def read_apart(
             code = process.returncode
             why = f"took more than {seconds:g} s" if late.is_set() else f"ended with {code}"
             raise InputError(
-                f"not {what} that can be used: the process that read it {why}", path
+                f"not {format_name} that can be used: the process that read it {why}", path
             ) from None
         except BaseException:  # such as Ctrl-C: the answer may be half read
             end()
@@ -211,8 +211,8 @@ def serve() -> None:
         except MemoryError:
             _line({"message": "there is not enough memory to read it", "key": None}, answers)
         except Exception as error:  # of a library that did not expect such a file
-            told = f"it cannot be used: {type(error).__name__}: {' '.join(str(error).split())}"
-            _line({"message": told[:400], "key": None}, answers)
+            message = f"it cannot be used: {type(error).__name__}: {' '.join(str(error).split())}"
+            _line({"message": message[:400], "key": None}, answers)
         answers.flush()
 
 
@@ -234,8 +234,8 @@ def _limit_memory() -> None:
     if free is None:
         return
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    wanted = taken + int(memory.SHARE * free)
-    within = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    most_bytes = taken + int(memory.SHARE * free)
+    within = most_bytes if most == resource.RLIM_INFINITY else min(most_bytes, most)
     resource.setrlimit(resource.RLIMIT_AS, (within, most))
 
 

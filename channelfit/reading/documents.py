@@ -76,9 +76,9 @@ class _Loader(yaml.SafeLoader):
             raise
         except (LookupError, TypeError, ValueError) as error:
             kind = node.tag.rpartition(":")[2]
-            told = "a whole number of too many digits" if "digits" in str(error) else ""
-            told = told or f"{shown(node.value)} is no value of the YAML tag !!{kind}"
-            raise _at_line(node, told) from None
+            message = "a whole number of too many digits" if "digits" in str(error) else ""
+            message = message or f"{shown(node.value)} is no value of the YAML tag !!{kind}"
+            raise _at_line(node, message) from None
         if isinstance(value, str) and _SURROGATE.search(value):
             raise _at_line(node, f"{shown(value)} holds half of a surrogate pair, which is no text")
         return value
@@ -274,13 +274,13 @@ class Section:
 
     def take(self, key: str, default: Any = _TABLED) -> Any:
         """Return the value of a key as it was given, or the default."""
-        told = self._told(key)
+        row = self._told(key)
         self._taken.add(key)
         if key in self._data:
             return self._data[key]
-        if default is ... or (default is _TABLED and told.required):
+        if default is ... or (default is _TABLED and row.required):
             raise self.error(f'"{key}" is missing')
-        return told.default if default is _TABLED else default
+        return row.default if default is _TABLED else default
 
     def _told(self, key: str) -> Key:
         """Return the row of a key in the section's table.
@@ -294,27 +294,27 @@ class Section:
         """Return the shape of a key in the table, or the first part of it,
         that is of one of the kinds.
         """
-        told = self._told(key).shape
-        for part in told.parts():
+        shape = self._told(key).shape
+        for part in shape.parts():
             if isinstance(part, kinds):
                 return part
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise LookupError(f"{self.path(key)} is read as {wanted}, but announced as {told}")
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise LookupError(f"{self.path(key)} is read as {expected}, but announced as {shape}")
 
     def _read(self, key: str, default: Any) -> tuple[Any, bool]:
         """Return the value of a key, and whether the user gave it:
         null may count as leaving it out.
         """
-        value, told = self.take(key, default), self._told(key)
-        if value is None and told.null and default is not ...:
-            return told.default if default is _TABLED else default, False
+        value, row = self.take(key, default), self._told(key)
+        if value is None and row.null and default is not ...:
+            return row.default if default is _TABLED else default, False
         return value, key in self._data
 
     def text(self, key: str, default: Any = _TABLED) -> Any:
         """Return a text; a number is accepted as its text."""
-        value, given = self._read(key, default)
+        value, is_set = self._read(key, default)
         self.shape(key, Text, Unit, Choice)
-        if not given:
+        if not is_set:
             return value
         if not isinstance(value, (str, int, float)) or isinstance(value, bool):
             raise self.error(f"text was expected, not {shown(value)}", key)
@@ -322,9 +322,9 @@ class Section:
 
     def quantity(self, key: str, *, default: Any = _TABLED) -> Any:
         """Return a number, or text with a unit, in the base unit of its dimension."""
-        value, given = self._read(key, default)
+        value, is_set = self._read(key, default)
         self.shape(key, Quantity)
-        return self.measured(key, value) if given else value
+        return self.measured(key, value) if is_set else value
 
     def measured(self, key: str, value: object) -> float:
         """Return one of the quantities under a key,
@@ -346,8 +346,8 @@ class Section:
 
     def integer(self, key: str, default: Any = _TABLED) -> Any:
         """Return a whole number within the bounds in the table."""
-        (value, given), shape = self._read(key, default), self.shape(key, Whole)
-        if not given:
+        (value, is_set), shape = self._read(key, default), self.shape(key, Whole)
+        if not is_set:
             return value
         whole = isinstance(value, int) and not isinstance(value, bool)
         if not whole or value < shape.least or (shape.most is not None and value > shape.most):
@@ -358,16 +358,16 @@ class Section:
 
     def flag(self, key: str) -> Any:
         """Return the value of a key that is true or false."""
-        value, given = self._read(key, _TABLED)
+        value, is_set = self._read(key, _TABLED)
         self.shape(key, Flag)
-        if given and not isinstance(value, bool):
+        if is_set and not isinstance(value, bool):
             raise self.error(f"true or false was expected, not {shown(value)}", key)
         return value
 
     def choice(self, key: str, *, default: Any = _TABLED) -> Any:
         """Return one of a few words."""
-        (value, given), words = self._read(key, default), self.shape(key, Choice).words
-        if given and value not in words:
+        (value, is_set), words = self._read(key, default), self.shape(key, Choice).words
+        if is_set and value not in words:
             raise self.error(f"{shown(value)} is not one of {', '.join(words)}", key)
         return value
 
@@ -464,12 +464,12 @@ def read_membrane(section: Section) -> Membrane:
     return Membrane(**sizes, place=section.key)
 
 
-def check_membrane(section: Section, membrane: Membrane, what: str) -> None:
+def check_membrane(section: Section, membrane: Membrane, quantities: str) -> None:
     """Raise InputError for a size of the membrane that no unit has asked for.
 
     Arguments:
-        what: the quantities that might have asked for it, in words.
+        quantities: those that might need it, in words.
     """
     for key, size in (("area", membrane.area), ("capacitance", membrane.capacitance)):
         if size is not None and key not in membrane.used:
-            raise section.error(f"is not used, since {what} not per {key}; leave it out", key)
+            raise section.error(f"is not used, since {quantities} not per {key}; leave it out", key)

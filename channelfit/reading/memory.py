@@ -32,7 +32,7 @@ _CGROUPS = (
 def check(
     n: int,
     bytes_each: int,
-    what: str,
+    things: str,
     file: str | os.PathLike[str] | None = None,
     key: str | None = None,
     gpu_free: int | None = None,
@@ -41,7 +41,7 @@ def check(
 
     Arguments:
         n: of how many things the work consists. bytes_each: the memory for one of them.
-        what: the name of these things, in the plural.
+        things: their name, in the plural.
         file, key: the place that asks for the work.
         gpu_free: the free bytes of the GPU, for work that lies there; None for work that does not.
 
@@ -52,7 +52,7 @@ def check(
     if free is None or n * bytes_each <= SHARE * free:
         return
     raise InputError(
-        f"{n:,} {what} need {size(n * bytes_each)} of memory, and this {place} has {size(free)} "
+        f"{n:,} {things} need {size(n * bytes_each)} of memory, and this {place} has {size(free)} "
         f"free; {int(SHARE * free / bytes_each):,} would fit",
         file,
         key,
@@ -172,5 +172,5 @@ def _on_windows() -> int | None:
 
     status = Status(length=ctypes.sizeof(Status))
     windows = getattr(ctypes, "windll")  # noqa: B009 - other platforms' stubs lack it
-    told = windows.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
-    return int(status.free) if told else None
+    succeeded = windows.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+    return int(status.free) if succeeded else None

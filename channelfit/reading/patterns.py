@@ -34,7 +34,7 @@ def files_below(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _count(base: Path, deep: int | None, asked: Path) -> None:
+def _count(base: Path, deep: int | None, pattern: Path) -> None:
     """Refuse what would search more than `_MOST` files and folders; links are followed as there.
 
     Arguments:
@@ -51,7 +51,7 @@ def _count(base: Path, deep: int | None, asked: Path) -> None:
                         raise InputError(
                             f"more than {_MOST:,} files and folders would be searched; name a "
                             "folder nearer to the files",
-                            asked,
+                            pattern,
                         )
                     inside = (deep is None or level < deep) and entry.name[0] != "."
                     if inside and entry.is_dir():

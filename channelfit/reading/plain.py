@@ -82,6 +82,6 @@ def write_text(text: str, path: str | os.PathLike[str], overwrite: bool = False)
                 "it)",
                 path,
             ) from None
-        told = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot be written: {told}", path) from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot be written: {reason}", path) from None
     return Path(path)

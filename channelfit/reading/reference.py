@@ -103,8 +103,8 @@ def _places(name: str) -> str:
     places = [
         f"`{key}` of [{_named(place)}](#{_anchor(place)})"
         for place, keys in SECTIONS.items()
-        for key, told in keys.items()
-        if any(isinstance(part, Within) and part.section == name for part in told.shape.parts())
+        for key, row in keys.items()
+        if any(isinstance(part, Within) and part.section == name for part in row.shape.parts())
     ]
     return " and in ".join(places)
 

@@ -122,5 +122,5 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         *(ValueError, LookupError, EOFError, SyntaxError, RuntimeError, TypeError, OverflowError),
         *(zipfile.BadZipFile, zlib.error),
     ) as error:
-        told = " ".join(str(error).split())[:200]
-        raise InputError(f"is damaged, and no file of arrays: {told}", path) from None
+        message = " ".join(str(error).split())[:200]
+        raise InputError(f"is damaged, and no file of arrays: {message}", path) from None

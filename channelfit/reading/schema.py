@@ -119,11 +119,11 @@ class _Writer:
         return {"$ref": f"#/definitions/{word}"}
 
     def _keys(self, keys: Keys) -> Schema:
-        told = {name: key for name, key in keys.items() if not key.elsewhere}
+        rows = {name: key for name, key in keys.items() if not key.elsewhere}
         if keys is OPTIMIZER:
-            told |= {k: v for own in reversed(SETTINGS.values()) for k, v in own.items()}
-        found = _mapping(keys.meaning, self._properties(told, keys.null))
-        if needed := [name for name, key in told.items() if key.required]:
+            rows |= {k: v for own in reversed(SETTINGS.values()) for k, v in own.items()}
+        found = _mapping(keys.meaning, self._properties(rows, keys.null))
+        if needed := [name for name, key in rows.items() if key.required]:
             found["required"] = needed
         rules = [*_rules(keys), *(_of_each_optimizer() if keys is OPTIMIZER else [])]
         if rules:
@@ -337,11 +337,11 @@ def _without_others(keys: Keys, one: str, others: Iterable[str]) -> Schema:
     null may stand there where it means nothing.
     """
     empty = {key: keys.null or keys[key].null for key in (one, *others)}
-    given: Schema = {"required": [one]}
+    present: Schema = {"required": [one]}
     if empty[one]:
-        given["properties"] = {one: {"not": {"type": "null"}}}
+        present["properties"] = {one: {"not": {"type": "null"}}}
     refused = {key: {"type": "null"} if empty[key] else False for key in others}
-    return {"if": given, "then": {"properties": refused}}
+    return {"if": present, "then": {"properties": refused}}
 
 
 def _of_each_optimizer() -> list[Schema]:

@@ -78,18 +78,18 @@ def copy_examples(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _copied(source: Path, folder: Path) -> tuple[list[Path], list[Path]]:
-    wanted = {folder / file: (source / file).read_bytes() for file in shipped_files()}
-    kept = [place for place in wanted if place.exists() or place.is_symlink()]
+    contents = {folder / file: (source / file).read_bytes() for file in shipped_files()}
+    kept = [place for place in contents if place.exists() or place.is_symlink()]
     for place in kept:
-        if not place.is_file() or place.read_bytes() != wanted[place]:
+        if not place.is_file() or place.read_bytes() != contents[place]:
             raise InputError(
                 "this file exists already, differs from the one that comes with channelfit, and is "
                 "not replaced; nothing was written. Name another folder, or move the file away",
                 place,
             )
-    written = [place for place in wanted if place not in kept]
+    written = [place for place in contents if place not in kept]
     for place in written:
         place.parent.mkdir(parents=True, exist_ok=True)
         with whole(place, replaces=False) as file:  # half of one would be refused the next time
-            file.write(wanted[place])
+            file.write(contents[place])
     return written, kept

@@ -215,8 +215,8 @@ def _values(
     try:
         return _numbers(filled, delimiter)
     except ValueError as error:
-        where, what = _first_fault(filled, places, delimiter)
-        raise InputError(f"not a table of numbers: {what or error}"[:300], path, where) from None
+        where, problem = _first_fault(filled, places, delimiter)
+        raise InputError(f"not a table of numbers: {problem or error}"[:300], path, where) from None
 
 
 def _numbers(rows: Sequence[str], delimiter: str | None) -> np.ndarray:
@@ -392,7 +392,7 @@ def _first_fault(
     rows: Sequence[str], places: Sequence[int], delimiter: str | None
 ) -> tuple[str | None, str]:
     """Return the first line that is not a row of numbers, and why."""
-    wanted = len(_cells(rows[0], delimiter))
+    expected = len(_cells(rows[0], delimiter))
     for row, place in zip(rows, places, strict=True):
         cells = _cells(row, delimiter)
         for cell in cells:
@@ -400,10 +400,10 @@ def _first_fault(
                 return f"line {place}", _comma(cell)
             if cell and not _is_number(cell):
                 return f"line {place}", f"{shown(cell)} is not a number"
-        if len(cells) != wanted:
+        if len(cells) != expected:
             commas = delimiter == "," and _MAYBE_DECIMAL.fullmatch(rows[0]) is not None
             return f"line {place}", (
-                f"{len(cells)} cells where line {places[0]} has {wanted}"
+                f"{len(cells)} cells where line {places[0]} has {expected}"
                 + "; numbers with a decimal comma must be written with a point" * commas
             )
     return None, ""

@@ -47,8 +47,8 @@ def file_size(file: str | os.PathLike[str]) -> int:
     except ValueError:  # it holds a NUL or half of a surrogate pair
         raise InputError("no file can have this name", file) from None
     if not stat.S_ISREG(found.st_mode):
-        what = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
-        raise InputError(f"{what}, not a file", file)
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
+        raise InputError(f"{kind}, not a file", file)
     return found.st_size
 
 
@@ -59,16 +59,16 @@ def decoded(data: bytes, file: str | os.PathLike[str]) -> str:
         InputError: another encoding, with the line of the first byte that does not fit.
     """
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
-    wanted = "cannot be read: not text in UTF-8 or UTF-16"
+    message = "cannot be read: not text in UTF-8 or UTF-16"
     remedy = "save it as UTF-8 (an editor's `save with encoding`)"
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{data[error.start]:02x}"
-        raise InputError(f"{wanted} ({found}); {remedy}", file, f"line {line}") from None
+        raise InputError(f"{message} ({found}); {remedy}", file, f"line {line}") from None
     if "\0" in text:
-        raise InputError(f"{wanted} that begins with its mark (it holds NULs); {remedy}", file)
+        raise InputError(f"{message} that begins with its mark (it holds NULs); {remedy}", file)
     return text
 
 

@@ -331,7 +331,7 @@ def parse_quantity(value: object, dimension: str, membrane: Membrane | None = No
         InputError: not a number, not finite, or a unit that does not fit the dimension.
     """
     example = {"time": "5 ms", "voltage": "-80 mV", "current": "20 pA", "conductance": "5 nS"}
-    wanted = example.get(dimension, f"1 {base_unit(dimension)}".strip())
+    suggestion = example.get(dimension, f"1 {base_unit(dimension)}".strip())
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         number, unit = _as_float(value), ""
     elif (
@@ -339,11 +339,11 @@ def parse_quantity(value: object, dimension: str, membrane: Membrane | None = No
     ):
         number, unit = float(match[1]), match[2]
     else:
-        raise InputError(f"{shown(value)} is not a quantity; write for example {wanted}")
+        raise InputError(f"{shown(value)} is not a quantity; write for example {suggestion}")
     if unit:
         number *= unit_factor(unit, dimension, membrane=membrane)[0]
     if not math.isfinite(number):
-        raise InputError(f"{shown(value)} is not finite; write for example {wanted}")
+        raise InputError(f"{shown(value)} is not finite; write for example {suggestion}")
     return number
 
 

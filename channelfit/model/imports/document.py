@@ -365,8 +365,8 @@ class _Writer:
             yield f"{indent}  {self.words[key]}:"
             if power != 1:
                 yield f"{indent}    power: {power}"
-            for what, node in gate.keys.items():
-                yield f"{indent}    {what}: {self._text(node)}"
+            for label, node in gate.keys.items():
+                yield f"{indent}    {label}: {self._text(node)}"
         if one.always_open:
             yield f"{indent}  always: {{inf: 1, tau: 0}}"
 
@@ -455,8 +455,8 @@ class _Writer:
             if largest and value == 0:
                 value = _CONDUCTANCE
             row = []
-            asked = key in self.fit or given.own in self.fit
-            span = self._span(given, value, unit or given.unit, largest, asked, key in positive)
+            requested = key in self.fit or given.own in self.fit
+            span = self._span(given, value, unit or given.unit, largest, requested, key in positive)
             if span is not None:
                 low, high, scale = span
                 row.append(f"range: [{number_text(low)}, {number_text(high)}]")
@@ -467,22 +467,22 @@ class _Writer:
             own = given.own if given.kind in ("reversal", "concentration") else given.input
             if own:
                 row.append(f"input: {own}")
-            if span is None or (given.row is not None and given.row.fixed and not asked):
+            if span is None or (given.row is not None and given.row.fixed and not requested):
                 row.append("fixed: true")
-            told = []
+            remarks = []
             if given.own and given.own != self.words[key]:
-                told.append(f"{given.own} in the file")
+                remarks.append(f"{given.own} in the file")
             if given.unit and unit is None:
-                told.append(f"({_plain(given.unit)})")
+                remarks.append(f"({_plain(given.unit)})")
             if given.unheard is not None and given.unheard != given.value:
-                told.append(f"{given.unheard:g} in the file, which NEURON does not take")
+                remarks.append(f"{given.unheard:g} in the file, which NEURON does not take")
             if largest and given.value == 0:
-                told.append("0 in the file")
-            remark = f"  # {_comment('; '.join(told))}" if told else ""
+                remarks.append("0 in the file")
+            remark = f"  # {_comment('; '.join(remarks))}" if remarks else ""
             yield f"  {self.words[key]}: {{{', '.join(row)}}}{remark}"
 
     def _span(
-        self, given: Given, value: float, unit: str, largest: bool, asked: bool, positive: bool
+        self, given: Given, value: float, unit: str, largest: bool, requested: bool, positive: bool
     ) -> tuple[float, float, str] | None:
         """Return where a parameter is searched; None for one that keeps its value.
 
@@ -490,10 +490,10 @@ class _Writer:
         exported from; and else where it is a largest conductance.
         """
         row = given.row
-        if row is not None and row.bounds is not None and (asked or largest or not self.fit):
+        if row is not None and row.bounds is not None and (requested or largest or not self.fit):
             return (*row.bounds, "log" if row.log else "linear")
         held = row is not None and row.fixed and not self.fit
-        if asked or (largest and not held):
+        if requested or (largest and not held):
             return _range(value, unit, largest, positive)
         return None
 
@@ -559,8 +559,8 @@ def _plain(unit: str) -> str:
 
 def _comment(text: str) -> str:
     """Return a text from a foreign file that cannot leave the line of its comment."""
-    shown = "".join(c if c.isascii() and c.isprintable() else " " for c in text)
-    return " ".join(shown.split())[:300]
+    ascii_text = "".join(c if c.isascii() and c.isprintable() else " " for c in text)
+    return " ".join(ascii_text.split())[:300]
 
 
 def _quoted(text: str) -> str:

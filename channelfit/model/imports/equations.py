@@ -146,10 +146,10 @@ class Equations:
 
     def used(self, nodes: list[Node]) -> Iterator[str]:
         """Return the names of definitions on which expressions depend, in their order."""
-        wanted: set[str] = set()
+        used: set[str] = set()
         for node in nodes:
-            wanted |= node.names
+            used |= node.names
         for defined, node in reversed(self.definitions.items()):
-            if defined in wanted:
-                wanted |= node.names
-        return (defined for defined in self.definitions if defined in wanted)
+            if defined in used:
+                used |= node.names
+        return (defined for defined in self.definitions if defined in used)

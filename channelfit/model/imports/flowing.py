@@ -113,8 +113,8 @@ def _of_one(found: Equations, opening: Gating, current: str, node: Node) -> list
         scheme_states = [(s, n) for s, n in monomial if s not in opening.gates]
         gates = tuple(sorted(((s, n) for s, n in monomial if s in opening.gates), key=order))
         if len(scheme_states) > 1 or any(n > 1 for _, n in scheme_states):
-            told = "*".join(f"{s}^{n}" if n > 1 else s for s, n in scheme_states)
-            raise found.refusal(f"{current} has the product {told} of occupancies", current)
+            product = "*".join(f"{s}^{n}" if n > 1 else s for s, n in scheme_states)
+            raise found.refusal(f"{current} has the product {product} of occupancies", current)
         state = scheme_states[0][0] if scheme_states else ""
         scheme = opening.scheme_of(state) if state else None
         row = grouped.setdefault((id(scheme) if scheme else 0, gates), {})
@@ -136,8 +136,8 @@ def _counted(found: Equations, node: Node, states: frozenset[str]) -> Node:
         values = values_of(found, {})
         power = float(computed(args[1], values)) if args[1].names <= values.keys() else 0.0
         if power.is_integer() and 0 < power <= _LARGEST_POWER:
-            told = ", ".join(sorted(args[1].names))
-            found.notes.append(f"the power {told} of a gate is the number {power:g}")
+            names = ", ".join(sorted(args[1].names))
+            found.notes.append(f"the power {names} of a gate is the number {power:g}")
             args = (args[0], number(power))
     return make(node.op, *args)
 

@@ -231,19 +231,19 @@ def _coupled(found: Equations, group: list[str], rhs: dict[str, Node], result: G
         except (NotPolynomial, KeyError):
             terms = {((state, 2),): ONE}
         if any(sum(n for _, n in key) > 1 for key in terms):
-            told = f"{state}' is not linear in {', '.join(group)}{found.advice}"
-            raise found.refusal(told, state)
+            message = f"{state}' is not linear in {', '.join(group)}{found.advice}"
+            raise found.refusal(message, state)
         matrix[state] = terms
     return _markov(found, group, matrix, result)
 
 
 def _named_rest(found: Equations, group: list[str], rest: str) -> None:
     """Let what the file computes as 1 less all other states stand for the state that is left."""
-    wanted: Polynomial = {(): ONE, **{((state, 1),): make("neg", ONE) for state in group}}
+    target: Polynomial = {(): ONE, **{((state, 1),): make("neg", ONE) for state in group}}
     states = frozenset(group)
     for key in [key for key in found.definitions if key in found.dependent(states)]:
         try:
-            same = polynomial(found.expanded(found.definitions[key], states), states) == wanted
+            same = polynomial(found.expanded(found.definitions[key], states), states) == target
         except NotPolynomial:
             continue
         if same:

@@ -175,9 +175,9 @@ class _Reader:
         own = "" if own in known else own
         self.found.parameters[self.names[key]] = Given(value, unit, 0, kind, key, input=own)
 
-    def _factor(self, unit: str, known: dict[str, float], what: str) -> float:
+    def _factor(self, unit: str, known: dict[str, float], name: str) -> float:
         if unit not in known:
-            raise InputError(f"the {what} is in {unit}; known are {', '.join(filter(None, known))}")
+            raise InputError(f"the {name} is in {unit}; known are {', '.join(filter(None, known))}")
         return known[unit]
 
     def _names(self) -> dict[str, str]:
@@ -224,12 +224,12 @@ class _Reader:
         ]
         if len(known) == 1:
             return known[0]
-        told = f"they are {', '.join(known[:30])}" if known else "none has the unit of a current"
-        raise InputError(f"which variable is the current? Say it by --current; {told}")
+        choices = f"they are {', '.join(known[:30])}" if known else "none has the unit of a current"
+        raise InputError(f"which variable is the current? Say it by --current; {choices}")
 
-    def _need(self, wanted: str) -> None:
+    def _need(self, variable: str) -> None:
         """Take a variable and all on which it depends into the equations."""
-        stack = [(wanted, False)]
+        stack = [(variable, False)]
         while stack:
             key, ready = stack.pop()
             if ready:

@@ -211,9 +211,9 @@ def _ion(found: Declarations, row: Tree) -> None:
     reads = [child.name for child in row.all("ReadIonVar")]
     for key in (child.name for child in row.all("WriteIonVar")):
         if key != f"i{ion}":
-            what = "a reversal potential" if key == f"e{ion}" else "a concentration"
+            quantity = "a reversal potential" if key == f"e{ion}" else "a concentration"
             raise InputError(
-                f"{key}, {what}, is written: what moves in it cannot be translated",
+                f"{key}, {quantity}, is written: what moves in it cannot be translated",
                 None,
                 f"line {row.line}",
             )

@@ -133,11 +133,11 @@ class Run:
 
     def _fresh(self) -> dict[str, Node]:
         """Return the values of parameters, states and constants before anything has run."""
-        given = {key: name(key) for key in ("v", *self.declared.parameters, *self.declared.states)}
+        values = {key: name(key) for key in ("v", *self.declared.parameters, *self.declared.states)}
         for key, one in self.declared.parameters.items():
             if one.factor != 1.0:
-                given[key] = make("*", name(key), number(one.factor))
-        return {**given, **{key: number(x) for key, x in self.declared.constants.items()}}
+                values[key] = make("*", name(key), number(one.factor))
+        return {**values, **{key: number(x) for key, x in self.declared.constants.items()}}
 
     def _forget(self, values: Mapping[str, Node]) -> None:
         self.values = dict(values)
@@ -548,8 +548,8 @@ class Run:
             names.append(piece.name)
         states = [key for key in names if key in self.declared.states]
         if len(states) != 1:
-            told = " + ".join(names) or "nothing"
-            self._refuse(f"a reaction of {told}: one state on each side can be translated")
+            reactants = " + ".join(names) or "nothing"
+            self._refuse(f"a reaction of {reactants}: one state on each side can be translated")
         return [*states, *(key for key in names if key not in states)]
 
     def _conserve(self, tree: Tree, frame: Frame) -> None:

@@ -48,13 +48,13 @@ def _take(declared: Declarations, found: Metadata) -> None:
     for own, row in found.rows.items():
         if _is_parameter(declared, own):
             _row(declared, own, row)
-    for own, said in found.numbers.items():
+    for own, stated in found.numbers.items():
         if _is_parameter(declared, own):
             value = declared.parameters.pop(own).value
-            _compare(declared, own, value, said)
+            _compare(declared, own, value, stated)
             declared.constants[own] = value
-    for own, said in found.cell.items():
-        _cell(declared, own, said)
+    for own, stated in found.cell.items():
+        _cell(declared, own, stated)
 
 
 def _is_parameter(declared: Declarations, own: str) -> bool:
@@ -66,12 +66,12 @@ def _is_parameter(declared: Declarations, own: str) -> bool:
     return False
 
 
-def _temperature(declared: Declarations, said: float) -> None:
+def _temperature(declared: Declarations, stated: float) -> None:
     if declared.celsius_given:
-        _compare(declared, "celsius", declared.celsius, said)
+        _compare(declared, "celsius", declared.celsius, stated)
         return
-    declared.celsius, declared.celsius_given = said, True
-    declared.temperature_C = said
+    declared.celsius, declared.celsius_given = stated, True
+    declared.temperature_C = stated
 
 
 def _row(declared: Declarations, own: str, row: Row) -> None:
@@ -94,30 +94,33 @@ def _row(declared: Declarations, own: str, row: Row) -> None:
     )
 
 
-def _cell(declared: Declarations, own: str, said: float) -> None:
+def _cell(declared: Declarations, own: str, stated: float) -> None:
     given = declared.parameters.get(own)
     if given is None or not given.kind:
         declared.notes.append(f"the file's comment speaks of {own[:40]}, which it reads of no ion")
-    elif given.unheard is not None and given.unheard != said:
+    elif given.unheard is not None and given.unheard != stated:
         declared.notes.append(
-            f"{own} is {given.unheard:g} in the file and {said:g} in its comment; neither is taken"
+            f"{own} is {given.unheard:g} in the file and {stated:g} in its comment; "
+            "neither is taken"
         )
-    elif given.kind == "concentration" and said < 0:
-        declared.notes.append(f"{own} is {said:g} in the file's comment, which is no concentration")
+    elif given.kind == "concentration" and stated < 0:
+        declared.notes.append(
+            f"{own} is {stated:g} in the file's comment, which is no concentration"
+        )
     else:
-        if said != given.value:
+        if stated != given.value:
             declared.notes.append(
-                f"{own} is {said:.6g}, as the file's comment says of the model that was exported; "
+                f"{own} is {stated:.6g}, as the file's comment says of the model that was exported; "
                 f"a cell that does not set it has {given.value:.6g}"
             )
-        declared.parameters[own] = replace(given, value=said, unheard=None, stated=True)
+        declared.parameters[own] = replace(given, value=stated, unheard=None, stated=True)
 
 
-def _compare(declared: Declarations, own: str, value: float, said: float) -> bool:
+def _compare(declared: Declarations, own: str, value: float, stated: float) -> bool:
     """Return whether file and comment agree; a note where they do not."""
-    if abs(value - said) <= _SAME * max(abs(value), abs(said)):
+    if abs(value - stated) <= _SAME * max(abs(value), abs(stated)):
         return True
     declared.notes.append(
-        f"{own} is {value:.6g} by the file, and {said:.6g} by its comment; the file's is taken"
+        f"{own} is {value:.6g} by the file, and {stated:.6g} by its comment; the file's is taken"
     )
     return False

@@ -33,8 +33,8 @@ def check_start(found: Equations, opening: Gating) -> None:
     values = values_of(found, {"v": VOLTAGES[::20]})
     for state, gate in opening.gates.items():
         if state not in found.steady:
-            wanted = computed(gate.limit, values)
-            _compare(found, state, wanted, values)
+            steady = computed(gate.limit, values)
+            _compare(found, state, steady, values)
     for scheme in opening.schemes:
         rates = {way: computed(rate, values) for way, rate in scheme.rates.items()}
         occupied = _stationary(scheme.states, rates, VOLTAGES[::20].size)
@@ -45,9 +45,9 @@ def check_start(found: Equations, opening: Gating) -> None:
                 raise found.refusal(
                     "the LINEAR block of INITIAL does not give the steady state", scheme.states[0]
                 )
-        for state, wanted in zip(scheme.states, occupied, strict=True):
+        for state, steady in zip(scheme.states, occupied, strict=True):
             if state not in found.steady and state not in opening.dependent:
-                _compare(found, state, wanted, values)
+                _compare(found, state, steady, values)
 
 
 def _note_signs(found: Equations, opening: Gating) -> None:
@@ -64,7 +64,7 @@ def _note_signs(found: Equations, opening: Gating) -> None:
             )
 
 
-def _compare(found: Equations, state: str, wanted: Any, values: Mapping[str, Any]) -> None:
+def _compare(found: Equations, state: str, steady: Any, values: Mapping[str, Any]) -> None:
     node = found.initial.get(state)
     if node is None:
         raise found.refusal(
@@ -75,7 +75,7 @@ def _compare(found: Equations, state: str, wanted: Any, values: Mapping[str, Any
     if not node.names <= values.keys():
         unknown = ", ".join(sorted(node.names - values.keys()))
         raise found.refusal(f"INITIAL starts {state} from {unknown}, which is not known", state)
-    apart = np.nanmax(np.abs(computed(node, values) - wanted))
+    apart = np.nanmax(np.abs(computed(node, values) - steady))
     if not apart <= _SETTLED:
         raise found.refusal(
             f"INITIAL starts {state} up to {apart:.2g} from its steady state; every sweep here "

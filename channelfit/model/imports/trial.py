@@ -80,9 +80,11 @@ def jumps(found: Equations) -> list[float]:
     """
     nodes = [*found.definitions.values(), *found.rhs.values(), *found.currents.values()]
     nodes += [rate for r in found.reactions for rate in (r.forth, r.back)]
-    asked = dict.fromkeys(part for node in nodes for part in parts(node) if part.op in COMPARISONS)
+    conditions = dict.fromkeys(
+        part for node in nodes for part in parts(node) if part.op in COMPARISONS
+    )
     result: set[float] = set()
-    for condition in asked:
+    for condition in conditions:
         left, right = (_far_off(found, arg) for arg in condition.args)
         if left is not None and right is not None:
             for v, (here, next_to) in zip(_FAR_MV[::2], (left - right).reshape(2, 2), strict=True):

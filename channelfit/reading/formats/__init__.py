@@ -77,16 +77,16 @@ def read(path: Path, **choices: Any) -> Contents:
         raise InputError(way_round, path)
     if reader is None:
         raise InputError(f"not a format that can be read; accepted: {', '.join(READERS)}", path)
-    given = {key: value for key, value in choices.items() if value is not None}
+    options = {key: value for key, value in choices.items() if value is not None}
     accepted = choices_of(path)
-    for key, value in given.items():
+    for key, value in options.items():
         if key not in accepted:
             known = f"; there {', '.join(accepted)} may be told" if accepted else ""
             raise InputError(
                 f"{shown(value)} has no meaning for {suffix_of(path)} files{known}", path, key
             )
     try:
-        return _of_a_size(reader(path, **given))
+        return _of_a_size(reader(path, **options))
     except InputError as error:
         raise error.at(path) from None
     except OSError as error:

@@ -269,8 +269,8 @@ def _agree(epochs: Sequence[Sequence[Epoch]], recorded: np.ndarray, sampling_ms:
         for epoch in sweep:
             end = start + round(epoch.duration_ms / sampling_ms)
             if epoch.kind != "other":
-                wanted = np.linspace(epoch.start_mV, epoch.end_mV, end - start)
-                near.append(np.abs(row[start:end] - wanted) < _NEAR_MV)
+                nominal = np.linspace(epoch.start_mV, epoch.end_mV, end - start)
+                near.append(np.abs(row[start:end] - nominal) < _NEAR_MV)
             start = end
     return not near or float(np.concatenate(near).mean()) >= _SHARE
 
@@ -285,7 +285,7 @@ def _telegraphed(abf: Any, kinds: Sequence[str]) -> dict[str, float]:
     found = dict[str, float]()
     for k in channels[:1]:
         for name, key, factor, most in _TELEGRAPHED:
-            told = list(getattr(section, name, ()))
-            if k < min(len(told), len(on)) and on[k] == 1 and 0 < told[k] * factor < most:
-                found[key] = round(float(told[k]) * factor, 6)
+            values = list(getattr(section, name, ()))
+            if k < min(len(values), len(on)) and on[k] == 1 and 0 < values[k] * factor < most:
+                found[key] = round(float(values[k]) * factor, 6)
     return found

@@ -104,9 +104,9 @@ _IN_FULL = {"amperes": "A", "ampere": "A", "amps": "A", "volts": "V", "volt": "V
 _KINDS = ("current", "voltage")
 
 
-def missing(package: str, what: str) -> InputError:
+def missing(package: str, formats: str) -> InputError:
     """Return the error of a file whose optional package is not installed."""
-    return InputError(f"{what} needs the package {package}: {INSTALL}")
+    return InputError(f"{formats} needs the package {package}: {INSTALL}")
 
 
 def signal(name: str, unit: str, values: np.ndarray, kind: str = "other") -> Signal:
@@ -169,7 +169,7 @@ def packed(contents: Contents) -> dict[str, np.ndarray | str]:
     }
     if contents.start_ms is not None:
         found["start"] = contents.start_ms
-    told = {
+    header = {
         "format": contents.format,
         "sampling_ms": contents.sampling_ms,
         "signals": [[s.name, s.unit, s.kind, s.factor] for s in contents.signals],
@@ -182,33 +182,33 @@ def packed(contents: Contents) -> dict[str, np.ndarray | str]:
         "labels": contents.labels,
         "notes": contents.notes,
     }
-    return {**found, "told": json.dumps(told)}
+    return {**found, "header": json.dumps(header)}
 
 
-def read_contents(reader: str, path: Path, what: str) -> Contents:
+def read_contents(reader: str, path: Path, format_name: str) -> Contents:
     """Return contents that a function ``module:function`` packs
     in the process for foreign formats.
 
     Raises:
         InputError: what that function raised, or that the process died or took too long.
     """
-    found = read_apart(reader, path, what)
-    told = json.loads(str(found.pop("told")))
+    found = read_apart(reader, path, format_name)
+    header = json.loads(str(found.pop("header")))
     arrays = {key: value for key, value in found.items() if isinstance(value, np.ndarray)}
-    rows = enumerate(told["signals"])
+    rows = enumerate(header["signals"])
     clamp = {
         key: np.array(value, dtype=float) if isinstance(value, list) else value
-        for key, value in told["clamp"].items()
+        for key, value in header["clamp"].items()
     }
     return Contents(
         path,
-        told["format"],
-        told["sampling_ms"],
+        header["format"],
+        header["sampling_ms"],
         tuple(Signal(n, unit, kind, arrays[f"values {k}"], f) for k, (n, unit, kind, f) in rows),
         arrays.get("start"),
-        tuple(tuple(Epoch(*epoch) for epoch in sweep) for sweep in told["epochs"]),
-        told["holding_mV"],
+        tuple(tuple(Epoch(*epoch) for epoch in sweep) for sweep in header["epochs"]),
+        header["holding_mV"],
         clamp,
-        tuple(told["labels"]),
-        tuple(told["notes"]),
+        tuple(header["labels"]),
+        tuple(header["notes"]),
     )

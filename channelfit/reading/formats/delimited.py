@@ -112,8 +112,8 @@ def _recording(path: Path, columns: dict[str, np.ndarray]) -> Contents:
     notes, sampling = list[str](), math.nan
     clock = next((name for name, h in headings.items() if is_time(h)), None)
     if clock is not None and len(columns) > 1 and len(columns[clock]) > 1:
-        sampling, told = sampling_of(columns[clock], headings[clock].unit)
-        notes += told
+        sampling, remarks = sampling_of(columns[clock], headings[clock].unit)
+        notes += remarks
         if math.isfinite(sampling):
             del columns[clock], headings[clock]
     groups: dict[tuple[str, str, str], list[str]] = {}

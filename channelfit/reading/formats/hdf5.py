@@ -73,23 +73,23 @@ def datasets(path: Path) -> dict[str, np.ndarray | str]:
 
 
 @contextmanager
-def opened(path: Path, what: str) -> Iterator[Any]:
+def opened(path: Path, format_name: str) -> Iterator[Any]:
     """Open an HDF5 file for reading; its faults become `InputError`.
 
     Arguments:
-        what: such as "an NWB file", for messages.
+        format_name: such as "an NWB file", for messages.
     """
     try:
         import h5py  # optional
     except ImportError:
-        raise missing("h5py", what) from None
+        raise missing("h5py", format_name) from None
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except (InputError, MemoryError):
         raise
     except Exception as error:  # h5py raises many kinds on a damaged file
-        raise InputError(f"not {what} that can be read: {error}"[:200], path) from None
+        raise InputError(f"not {format_name} that can be read: {error}"[:200], path) from None
 
 
 def walked(group: Any) -> Iterator[tuple[str, Any]]:

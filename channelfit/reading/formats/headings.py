@@ -81,8 +81,8 @@ def sampling_of(times: np.ndarray, unit: str) -> tuple[float, list[str]]:
     if unit:
         return step * unit_factor(unit, "time")[0], []
     seconds = step < _SURELY_SECONDS
-    told = "s" if seconds else "ms"
-    note = f"No unit of the times is stated; {step:g} from one to the next was taken for {told}."
+    assumed = "s" if seconds else "ms"
+    note = f"No unit of the times is stated; {step:g} from one to the next was taken for {assumed}."
     return step * (1e3 if seconds else 1.0), [note]
 
 

@@ -50,8 +50,8 @@ def read(path: Path) -> Contents:
     stored = _stored(kind, order, path)
     if not shape or len(shape) > 2 or min(shape) < 1:
         without = ", one of them without samples" if shape and min(shape) < 1 else ""
-        told = f"{len(shape)} dimensions{without}; time, or time x sweeps, was expected"
-        raise InputError(told, path)
+        message = f"{len(shape)} dimensions{without}; time, or time x sweeps, was expected"
+        raise InputError(message, path)
     count = math.prod(shape)
     if numbers + count * stored.itemsize > size:
         raise InputError(
@@ -90,8 +90,8 @@ def _sampling(step: float, axis: str) -> tuple[float, tuple[str, ...]]:
     try:
         sampling = step * unit_factor(axis, "time")[0]
     except InputError:
-        said = f'is in "{axis}", which is no time' if axis else "has no unit"
-        note = f"The first axis of the wave {said}, so that its sampling is not known."
+        unit = f'is in "{axis}", which is no time' if axis else "has no unit"
+        note = f"The first axis of the wave {unit}, so that its sampling is not known."
         return math.nan, (note,)
     return (sampling if 0 < sampling < math.inf else math.nan), ()
 

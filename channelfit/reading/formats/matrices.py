@@ -46,7 +46,7 @@ def contents_of(
     arrays: Sequence[Array],
     layout: str | None,
     refused: Sequence[str] = (),
-    wanted: str | None = None,
+    chosen: str | None = None,
 ) -> Contents:
     """Return the recording in a file of arrays.
 
@@ -55,7 +55,7 @@ def contents_of(
         arrays: of one or two dimensions, real numbers.
         layout: of the matrices, one of `LAYOUTS`; None to find it out.
         refused: what else the file holds and why it cannot be used, for the notes.
-        wanted: the array that is the recording, where a file holds several of different lengths;
+        chosen: the array that is the recording, where a file holds several of different lengths;
             without it the largest is.
 
     Raises:
@@ -70,15 +70,15 @@ def contents_of(
     times = [array for array in long if array.values.ndim == 1 and is_time(_heading(array))]
     recorded = [array for array in long if array not in times] or long
     largest = max(recorded, key=lambda array: array.values.size)
-    main = next((array for array in long if array.name == wanted), largest)
+    main = next((array for array in long if array.name == chosen), largest)
     sampling, clock = math.nan, None
     for array in times:
         if array is main or len(array.values) not in main.values.shape:
             continue
-        found, told = sampling_of(array.values, array.unit or _heading(array).unit)
+        found, remarks = sampling_of(array.values, array.unit or _heading(array).unit)
         if math.isfinite(found):
             sampling, clock = found, array
-            notes += told
+            notes += remarks
             break
     others = [array for array in long if array is not clock]
     n = len(clock.values) if clock is not None else _samples(path, main, others, layout)

@@ -95,9 +95,9 @@ def _contents(file: Any, path: Path) -> Contents:
     for electrode, sweeps in by_electrode.items():
         suffix = f" {electrode}" if len(by_electrode) > 1 else ""
         signals.append(_signal(f"current{suffix}", "current", sweeps, n_sweeps, n))
-        given = [commands.get(series.name) for series in sweeps]
-        if any(given):
-            signals.append(_signal(f"command{suffix}", "voltage", given, n_sweeps, n))
+        matched = [commands.get(series.name) for series in sweeps]
+        if any(matched):
+            signals.append(_signal(f"command{suffix}", "voltage", matched, n_sweeps, n))
         if len(sweeps) < n_sweeps:
             notes.append(f"{electrode} has {len(sweeps)} of {n_sweeps} sweeps.")
     first = next(iter(by_electrode.values()))
@@ -115,14 +115,14 @@ def _contents(file: Any, path: Path) -> Contents:
     )
 
 
-def _all_series(file: Any, group: str, wanted: str) -> tuple[list[_Series], set[str]]:
+def _all_series(file: Any, group: str, neurodata_type: str) -> tuple[list[_Series], set[str]]:
     """Return the series of one type in a group, and the types of what else is there."""
     found, others, total = list[_Series](), set[str](), 0
     parent = _at(file, group)
     for name in parent if parent is not None else ():
         child = member(parent, name)
         kind = as_text(child.attrs.get("neurodata_type", "")) if child is not None else ""
-        if kind != wanted:
+        if kind != neurodata_type:
             others |= {kind} - {""}
             continue
         data = member(child, "data")

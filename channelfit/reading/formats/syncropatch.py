@@ -141,10 +141,11 @@ def _measures_of(path: Path, changed: int) -> dict[str, Any]:
 
 
 def _joined(contents: Contents, protocol: Contents) -> Contents:
-    wanted = _n_samples(protocol)
-    if wanted != contents.n_samples:
+    expected = _n_samples(protocol)
+    if expected != contents.n_samples:
         raise InputError(
-            f"{contents.n_samples:,} samples, but the protocol {protocol.file.name} has {wanted:,}",
+            f"{contents.n_samples:,} samples, but the protocol {protocol.file.name} "
+            f"has {expected:,}",
             contents.file,
         )
     epochs = protocol.epochs

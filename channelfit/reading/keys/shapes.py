@@ -250,5 +250,5 @@ class Keys(dict[str, Key]):
     def __init__(
         self, name: str, meaning: str, rules: Rules = Rules(), null: bool = False, /, **keys: Key
     ) -> None:
-        super().__init__({key.rstrip("_"): told for key, told in keys.items()})
+        super().__init__({key.rstrip("_"): row for key, row in keys.items()})
         self.name, self.meaning, self.rules, self.null = name, meaning, rules, null
