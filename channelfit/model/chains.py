@@ -52,7 +52,7 @@ class Balance:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _RateRow:
     """One row of `rates`.
 
     Attributes:
@@ -111,13 +111,13 @@ def _states(root: Section) -> list[str]:
     return states
 
 
-def _rate_row(root: Section, key: str, text: object, states: list[str]) -> _Row:
+def _rate_row(root: Section, key: str, text: object, states: list[str]) -> _RateRow:
     """Read ``C -> O: a``, or ``C -> O: up = a`` and ``k12: a``, whose names others may use."""
     way = _ends(root, key, states)
     named = NAMED_RATE.fullmatch(text) if isinstance(text, str) else None
     if named:
-        return _Row(way, key, named[2], named[1], f"rates.{key}.{named[1]}")
-    return _Row(way, key, text, key if _NUMBERED_RATE.fullmatch(key) else None, f"rates.{key}")
+        return _RateRow(way, key, named[2], named[1], f"rates.{key}.{named[1]}")
+    return _RateRow(way, key, text, key if _NUMBERED_RATE.fullmatch(key) else None, f"rates.{key}")
 
 
 def _ends(root: Section, key: str, states: list[str]) -> Way:
@@ -202,7 +202,7 @@ def _check_connected(root: Section, states: list[str], transitions: list[Transit
 
 
 def _balance(
-    root: Section, scope: Scope, transitions: list[Transition], rows: list[_Row]
+    root: Section, scope: Scope, transitions: list[Transition], rows: list[_RateRow]
 ) -> tuple[list[Transition], Balance]:
     """Return the transitions with a definition for every rate that is to balance."""
     rates = {(t.source, t.target): t.rate for t in transitions}

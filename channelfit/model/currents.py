@@ -16,7 +16,7 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.models import MAX_STATES, MOST_CHARGES
-from channelfit.reading.keys.shapes import Constant
+from channelfit.reading.keys.shapes import ConstantQuantity
 from channelfit.reading.units import Membrane, is_expression, parse_quantity, shown
 
 Definitions = tuple[tuple[str, sympy.Expr], ...]
@@ -215,7 +215,7 @@ class Flow:
         """Return a quantity (``-100 mV``), or an expression of
         parameters and of definitions without v.
         """
-        raw, dimension = section.take(key, ...), section.shape(key, Constant).dimension
+        raw, dimension = section.take(key, ...), section.shape(key, ConstantQuantity).dimension
         try:
             return sympy.Float(parse_quantity(raw, dimension, self.membrane), 17)
         except InputError as error:

@@ -88,7 +88,7 @@ _WORDS = {
 }
 
 
-class Unit(NamedTuple):
+class StatedUnit(NamedTuple):
     """A unit that a model states: as it is written, and its base unit ("1" for a pure number)."""
 
     written: str
@@ -103,19 +103,19 @@ class Use:
         key: where it stands.
         text: as the user wrote it.
         expression: as it was read.
-        wanted: the dimension that its place asks for; None where it may have any.
+        required: the dimension that its place requires; None where it may have any.
         name: of the definition that it gives, if any.
     """
 
     key: str
     text: str
     expression: sympy.Expr
-    wanted: Exponents | None = None
+    required: Exponents | None = None
     name: str = ""
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Dimension:
     """The dimension of a part of an expression.
 
     Attributes:
@@ -145,14 +145,14 @@ class _Complaint:
 
 
 @dataclass
-class _Walk:
+class _DimensionCheck:
     """One pass over all expressions, with given dimensions of names."""
 
-    known: dict[str, _Found]
+    known: dict[str, _Dimension]
     key: str = ""
     text: str = ""
     complaints: list[_Complaint] = field(default_factory=list)
-    done: dict[sympy.Basic, _Found] = field(default_factory=dict)
+    done: dict[sympy.Basic, _Dimension] = field(default_factory=dict)
 
     def run(self, uses: list[Use]) -> list[_Complaint]:
         """Return the complaints, in the order of the expressions;
@@ -160,10 +160,10 @@ class _Walk:
         """
         for use in uses:
             self.key, self.text = use.key, use.text
-            found = self.settled(self.of(use.expression), use.wanted)
-            if use.wanted is not None:
-                self.check_use(found, use.wanted)
-                found = _Found(use.wanted, True) if use.name else found
+            found = self.settled(self.of(use.expression), use.required)
+            if use.required is not None:
+                self.check_use(found, use.required)
+                found = _Dimension(use.required, True) if use.name else found
             if use.name:
                 self.known[use.name] = found
                 self.done.clear()
@@ -172,13 +172,15 @@ class _Walk:
     def complain(self, problem: str, wrong: bool = True, advice: str = "") -> None:
         self.complaints.append(_Complaint(self.key, self.text, problem, wrong, advice))
 
-    def check_use(self, found: _Found, required: Exponents) -> None:
+    def check_use(self, found: _Dimension, required: Exponents) -> None:
         """Complain where an expression as a whole has not the dimension that its place asks for."""
         if found.exponents == required or not found.binds or not found.firm:
             return
-        self.complain(f"{_said(required)} is wanted, but this is {_said(found.exponents)}")
+        self.complain(
+            f"{_in_words(required)} is expected, but this is {_in_words(found.exponents)}"
+        )
 
-    def settled(self, found: _Found, required: Exponents | None = RATE) -> _Found:
+    def settled(self, found: _Dimension, required: Exponents | None = RATE) -> _Dimension:
         """Return a rate or a time in place of one that a factor
         lacks its "per mV" for; complains.
         """
@@ -189,24 +191,24 @@ class _Walk:
                     wrong=False,
                     advice='write its unit as "1/(ms mV)"',
                 )
-                return _Found(rate, True)
+                return _Dimension(rate, True)
         return found
 
     # the walk
 
-    def of(self, node: Any) -> _Found:
+    def of(self, node: Any) -> _Dimension:
         """Return the dimension of a part; each is worked out once."""
         if node not in self.done:
             found = self.found(node)
             absurd = found.exponents and max(map(abs, found.exponents)) > _LARGEST_EXPONENT
-            self.done[node] = _Found() if absurd else found
+            self.done[node] = _Dimension() if absurd else found
         return self.done[node]
 
-    def found(self, node: Any) -> _Found:
+    def found(self, node: Any) -> _Dimension:
         if node.is_Symbol:
-            return self.known.get(node.name, _Found())
+            return self.known.get(node.name, _Dimension())
         if node.is_Number or not node.free_symbols:
-            return _Found()
+            return _Dimension()
         if isinstance(node, sympy.Mul):
             return self.product(node)
         if isinstance(node, sympy.Pow):
@@ -223,38 +225,38 @@ class _Walk:
         if isinstance(node, BooleanFunction):
             for part in node.args:
                 self.of(part)
-            return _Found()
+            return _Dimension()
         for argument in node.args:
             self.check_pure(argument, f"the argument of {_name(node)}")
-        return _Found(PURE)
+        return _Dimension(PURE)
 
-    def product(self, node: sympy.Mul) -> _Found:
+    def product(self, node: sympy.Mul) -> _Dimension:
         numbers = [f for f in node.args if not f.free_symbols and f != -1]
         parts = [(f, self.of(f)) for f in node.args if f.free_symbols]
         total, firm, firmly_pure = PURE, False, False
         for _, part in parts:
             if part.exponents is None:
-                return _Found()
+                return _Dimension()
             total = _times(total, part.exponents)
             firm |= part.firm
             firmly_pure |= part.firm and part.exponents == PURE
         above = any(p.exponents != PURE and not _is_below(f) for f, p in parts)
         if numbers and not (total != PURE and above and all(map(_is_count, numbers))):
-            return _Found()  # in 5/x the 5 has a unit of its own
-        return _Found(total, firmly_pure if total == PURE else firm)
+            return _Dimension()  # in 5/x the 5 has a unit of its own
+        return _Dimension(total, firmly_pure if total == PURE else firm)
 
-    def power(self, node: sympy.Pow) -> _Found:
+    def power(self, node: sympy.Pow) -> _Dimension:
         base, exponent = self.of(node.base), node.exp
         if exponent.free_symbols:
             self.check_pure(node.base, "what is raised to a power that varies")
             self.check_pure(exponent, "an exponent")
-            return _Found(PURE)
+            return _Dimension(PURE)
         if base.exponents is None:
             return base
         share = Fraction(float(exponent)).limit_denominator(1000)
-        return _Found(_power(base.exponents, share), base.firm)
+        return _Dimension(_power(base.exponents, share), base.firm)
 
-    def alike(self, node: Any, parts: Any) -> _Found:
+    def alike(self, node: Any, parts: Any) -> _Dimension:
         """Return the dimension that terms of a sum, or sides of a comparison, have in common."""
         found = [(part, self.of(part)) for part in parts]
         rates = any(f.exponents == RATE and f.firm for _, f in found)
@@ -264,7 +266,7 @@ class _Walk:
         firm = any(f.firm for _, f in binding)
         if not binding:
             pure = all(f.exponents == PURE or _is_count(part) for part, f in found)
-            return _Found(PURE) if pure else _Found()  # 1 + exp(x), but not 0.05 + exp(x)
+            return _Dimension(PURE) if pure else _Dimension()  # 1 + exp(x), but not 0.05 + exp(x)
         first, shared = binding[0]
         for part, other in binding[1:]:
             if other.exponents != shared.exponents and firm:
@@ -274,13 +276,13 @@ class _Walk:
                 if isinstance(node, (sympy.Min, sympy.Max, sympy.Piecewise)):
                     relation = "one result is chosen from"
                 self.complain(
-                    f"{relation} {_shown(first)}, {_said(shared.exponents)}, "
-                    f"and {_shown(part)}, {_said(other.exponents)}"
+                    f"{relation} {_excerpt(first)}, {_in_words(shared.exponents)}, "
+                    f"and {_excerpt(part)}, {_in_words(other.exponents)}"
                 )
                 break
             if other.exponents != shared.exponents:
-                return _Found()
-        return _Found(shared.exponents, firm)
+                return _Dimension()
+        return _Dimension(shared.exponents, firm)
 
     def check_pure(self, part: Any, place: str) -> None:
         """Complain where a part that must be a pure number has a dimension."""
@@ -289,19 +291,21 @@ class _Walk:
             return
         if found.firm:
             self.complain(
-                f"{place}, {_shown(part)}, is {_said(found.exponents)}, not a pure number"
+                f"{place}, {_excerpt(part)}, is {_in_words(found.exponents)}, not a pure number"
             )
         elif found.exponents == VOLTAGE:
             self.complain(
-                f"{place}, {_shown(part)}, is {_said(found.exponents)}, so the slope is 1/mV, "
-                "25 elementary charges",
+                f"{place}, {_excerpt(part)}, is {_in_words(found.exponents)}, so the slope is "
+                "1/mV, 25 elementary charges",
                 wrong=False,
                 advice="divide the voltage by a slope, as in exp(v/10) or exp(z*v)",
             )
 
 
 def uses_of(
-    read: Mapping[str, tuple[str, sympy.Expr]], names: Mapping[str, str], units: Mapping[str, Unit]
+    read: Mapping[str, tuple[str, sympy.Expr]],
+    names: Mapping[str, str],
+    units: Mapping[str, StatedUnit],
 ) -> list[Use]:
     """Return the expressions of a model file, each with the dimension that its place asks for.
 
@@ -312,13 +316,13 @@ def uses_of(
     """
     uses = []
     for name, key in names.items():
-        required = _OF_UNIT.get(units[name].base) if name in units else _wanted(key)
+        required = _OF_UNIT.get(units[name].base) if name in units else _required(key)
         uses.append(Use(key, *read[key], required, name))
     others = [key for key in read if key not in names.values()]
-    return uses + [Use(key, *read[key], _wanted(key)) for key in others]
+    return uses + [Use(key, *read[key], _required(key)) for key in others]
 
 
-def _wanted(key: str) -> Exponents | None:
+def _required(key: str) -> Exponents | None:
     parts, last = key.split("."), key.rpartition(".")[2]
     block = parts[0]
     if block == "currents":  # currents.NAME.conductance, but currents.NAME.rates.C -> O
@@ -330,7 +334,7 @@ def _wanted(key: str) -> Exponents | None:
 
 def check_units(
     uses: list[Use],
-    units: Mapping[str, Unit],
+    units: Mapping[str, StatedUnit],
     refuse: Callable[[str, str], InputError],
     place: Callable[[str], str],
 ) -> tuple[Caution, ...]:
@@ -360,24 +364,24 @@ def check_units(
     )
 
 
-def _complaints(uses: list[Use], units: Mapping[str, Unit]) -> list[_Complaint]:
+def _complaints(uses: list[Use], units: Mapping[str, StatedUnit]) -> list[_Complaint]:
     stated = {name: _OF_UNIT.get(unit.base) for name, unit in units.items()}
-    known = {name: _Found(found, True) for name, found in stated.items() if found is not None}
-    return _Walk(known | {V.name: _Found(VOLTAGE)}).run(uses)
+    known = {name: _Dimension(found, True) for name, found in stated.items() if found is not None}
+    return _DimensionCheck(known | {V.name: _Dimension(VOLTAGE)}).run(uses)
 
 
-def _remedy(wrong: _Complaint, uses: list[Use], units: Mapping[str, Unit]) -> str:
+def _remedy(wrong: _Complaint, uses: list[Use], units: Mapping[str, StatedUnit]) -> str:
     """Return as advice the one unit that would make all dimensions agree, if there is one."""
     for name in islice(_names_behind(wrong.key, uses), _MOST_NAMES):
         for unit in _REMEDIES if name in units and name != "celsius" else ():
-            changed = _complaints(uses, {**units, name: Unit(unit, unit)})
+            changed = _complaints(uses, {**units, name: StatedUnit(unit, unit)})
             if not any(c.wrong for c in changed) and len(changed) <= 1:
                 written = "no unit" if unit == "1" else f'unit "{unit}"'
                 return f"; {name} with {written} would be right"
     return "; correct a unit, or leave out units that are not sure"
 
 
-def _units_used(key: str, uses: list[Use], units: Mapping[str, Unit]) -> str:
+def _units_used(key: str, uses: list[Use], units: Mapping[str, StatedUnit]) -> str:
     named = [
         f"{name} in {units[name].written}" for name in _names_behind(key, uses) if name in units
     ]
@@ -413,7 +417,7 @@ def _is_below(factor: Any) -> bool:
     return bool(isinstance(factor, sympy.Pow) and factor.exp.is_negative)
 
 
-def _said(exponents: Exponents | None) -> str:
+def _in_words(exponents: Exponents | None) -> str:
     assert exponents is not None
     return _WORDS.get(exponents) or f"in {_unit(exponents)}"
 
@@ -438,6 +442,6 @@ def _name(node: Any) -> str:
     return type(node).__name__.lower()
 
 
-def _shown(part: Any) -> str:
+def _excerpt(part: Any) -> str:
     text = str(part)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -113,7 +113,7 @@ def _raised(base: Any, power: int) -> Any:
     return result
 
 
-class _Steps:
+class _Instructions:
     """An expression as a list of steps, each with a result that later ones use.
 
     A part that occurs twice is one step. To walk the tree for every evaluation would take several
@@ -225,8 +225,8 @@ class _Steps:
 
 
 @lru_cache(maxsize=1024)
-def _steps_of(expression: sympy.Expr) -> _Steps:
-    return _Steps(expression)
+def _steps_of(expression: sympy.Expr) -> _Instructions:
+    return _Instructions(expression)
 
 
 def _constant(value: Any) -> _Step:

@@ -356,7 +356,7 @@ class Reader:
         if isinstance(node, ast.IfExp):
             return self.conditional(node)
         if isinstance(node, (ast.Compare, ast.BoolOp)):
-            self.refuse("a condition where a number is wanted", node, 'use "a if v < b else c"')
+            self.refuse("a condition where a number is expected", node, 'use "a if v < b else c"')
         self.refuse(
             f"{_kind(node)} cannot be used", node, f"functions: {', '.join(self.functions)}"
         )
@@ -385,7 +385,7 @@ class Reader:
     def unary(self, node: ast.UnaryOp) -> _Value:
         """Return the value of an expression such as ``-x`` or ``+x``."""
         if isinstance(node.op, ast.Not):
-            self.refuse("a condition where a number is wanted", node, 'use "a if v < b else c"')
+            self.refuse("a condition where a number is expected", node, 'use "a if v < b else c"')
         if not isinstance(node.op, (ast.USub, ast.UAdd)):
             self.refuse(f"{_kind(node)} cannot be used", node)
         value = self.number(node.operand)
@@ -484,7 +484,7 @@ class Reader:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = self.condition(node.operand)
             return not inner if isinstance(inner, bool) else sympy.Not(inner)
-        self.refuse("a condition is wanted", node, "for example v < -40")
+        self.refuse("a condition is expected", node, "for example v < -40")
 
     def comparison(self, node: ast.Compare) -> _Condition:
         """Return one or more comparisons in a row, such as ``-80 < v <= -40``."""

@@ -39,7 +39,7 @@ class Model:
         gates: Hodgkin-Huxley gates by name, each a mapping of ``power`` and either ``alpha`` and
             ``beta`` (1/ms), or ``inf`` and ``tau`` (ms).
         definitions: named expressions that rates, gates and other definitions may use.
-        parameters: by name, each a mapping of ``range: [lower, upper]`` and, where wanted,
+        parameters: by name, each a mapping of ``range: [lower, upper]`` and, optionally,
             ``unit``, ``value``, ``scale`` ("linear" or "log"), ``fixed``, ``prior`` or ``tie``.
         current: a mapping of ``conductance`` and ``reversal`` (each a quantity such as
             ``"-90 mV"``, or an expression of parameters), and ``open`` for a model of states: the

@@ -14,7 +14,7 @@ import sympy
 from channelfit.model.chains import check_balance
 from channelfit.model.channel import CELSIUS, ChannelModel, Parameter, Tie
 from channelfit.model.currents import Flow, read_openings
-from channelfit.model.dimensions import Unit, check_units, uses_of
+from channelfit.model.dimensions import StatedUnit, check_units, uses_of
 from channelfit.model.parameters import is_tie, read_parameter, read_tie
 from channelfit.model.printed_form import modern_form, read_model_document
 from channelfit.model.scope import Scope, checked_name
@@ -135,9 +135,9 @@ def _unit_cautions(root: Section, model: ChannelModel, scope: Scope) -> tuple[Ca
     stated: list[Parameter | Tie] = [p for p in model.parameters if p.name in rows]
     stated += model.ties
     written = {p.name: str(rows[p.name].get("unit", "")).strip() for p in stated}
-    units = {p.name: Unit(written[p.name], p.unit or "1") for p in stated if written[p.name]}
+    units = {p.name: StatedUnit(written[p.name], p.unit or "1") for p in stated if written[p.name]}
     if model.temperature_C is not None or CELSIUS in model.parameter_names:
-        units[CELSIUS] = Unit("degC", "degC")
+        units[CELSIUS] = StatedUnit("degC", "degC")
     names = {name: scope.texts[name][0] for name, _ in model.definitions if name in scope.texts}
 
     def place(key: str) -> str:

@@ -69,7 +69,7 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _CapacityCheck:
     """A recording beside what a model can carry.
 
     Attributes:
@@ -98,7 +98,7 @@ class _Judged:
         return np.asarray(self.seen.smooth_pA - self.leak_pA)
 
 
-def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _Judged | None:
+def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _CapacityCheck | None:
     """Return a recording beside what a model can carry; None where the ranges leave that open."""
     offset = span(clamp.offset, model) if clamp is not None else (0.0, 0.0)
     margin = _NEAR_REVERSAL + max(map(abs, offset or (0.0,)))
@@ -111,7 +111,7 @@ def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _Judged | N
     weight = np.where(signs != 0, seen.weight, 0.0)
     leak, against = leak_pA(beside, seen.smooth_pA, seen.command_mV, weight, signs)
     _, flipped = leak_pA(beside, -seen.smooth_pA, seen.command_mV, weight, signs)
-    return _Judged(seen, usable, own, beside, signs, leak, against, flipped)
+    return _CapacityCheck(seen, usable, own, beside, signs, leak, against, flipped)
 
 
 def _charging(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> np.ndarray:
@@ -188,7 +188,7 @@ def _at_steps(seen: Seen, model: ChannelModel, clamp: Clamp) -> np.ndarray:
     return found
 
 
-def _inverted(judged: _Judged) -> Iterator[Caution]:
+def _inverted(judged: _CapacityCheck) -> Iterator[Caution]:
     """Yield a caution where most current flows against the driving force, whatever leaks."""
     both = judged.against + judged.flipped
     if judged.against < _LEAST_AGAINST or judged.against < _AGAINST * both:
@@ -209,7 +209,7 @@ def _inverted(judged: _Judged) -> Iterator[Caution]:
     )
 
 
-def _size(judged: _Judged) -> Iterator[Caution]:
+def _size(judged: _CapacityCheck) -> Iterator[Caution]:
     """Yield a caution where currents are too large for the conductance, or far too small."""
     seen = judged.seen
     most, usable = _reach(judged)
@@ -236,7 +236,7 @@ def _size(judged: _Judged) -> Iterator[Caution]:
         yield seen.tell(_needs(judged, index, peak), advice)
 
 
-def _reach(judged: _Judged) -> tuple[np.ndarray, np.ndarray]:
+def _reach(judged: _CapacityCheck) -> tuple[np.ndarray, np.ndarray]:
     """Return the largest current that the channels can carry at each sample, pA,
     and where it is large.
 
@@ -248,7 +248,7 @@ def _reach(judged: _Judged) -> tuple[np.ndarray, np.ndarray]:
     return most, judged.usable & (most > 0) & (most >= 0.5 * around)
 
 
-def _excess(judged: _Judged, usable: np.ndarray) -> np.ndarray:
+def _excess(judged: _CapacityCheck, usable: np.ndarray) -> np.ndarray:
     """Return the samples that no channel and no leak within the ranges could carry."""
     seen = judged.seen
     low, high = judged.carried.at(seen.command_mV)
@@ -260,7 +260,7 @@ def _excess(judged: _Judged, usable: np.ndarray) -> np.ndarray:
     return np.asarray(usable & beyond)
 
 
-def _needs(judged: _Judged, index: tuple[int, int], peak: float) -> str:
+def _needs(judged: _CapacityCheck, index: tuple[int, int], peak: float) -> str:
     """Return in words the conductance or current that a sample requires of the channels.
 
     Arguments:

@@ -29,7 +29,7 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.keys.shapes import Constant
+from channelfit.reading.keys.shapes import ConstantQuantity
 from channelfit.reading.units import base_unit, is_expression, parse_quantity, shown
 
 _ZERO = sympy.Integer(0)
@@ -148,11 +148,11 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
             number or a range outside what can be, or a circuit that cannot be.
     """
     section.expect(KEYS["clamp"])
-    reader = _Reader(model)
+    reader = _ClampReader(model)
     found = {
         key: reader.quantity(section, key, key)
         for key, row in KEYS["clamp"].items()
-        if isinstance(row.shape, Constant)
+        if isinstance(row.shape, ConstantQuantity)
     }
     given = section.take("compensation")
     if isinstance(given, Mapping):
@@ -177,10 +177,10 @@ def read_delay(section: Section, model: ChannelModel) -> sympy.Expr:
     """Return the ``delay:`` of an experiment, as an expression of the parameters.
     Raises InputError.
     """
-    return _Reader(model).quantity(section, "delay", "delay")
+    return _ClampReader(model).quantity(section, "delay", "delay")
 
 
-class _Reader:
+class _ClampReader:
     """Reads quantities that are numbers with units, or expressions of a model's parameters."""
 
     def __init__(self, model: ChannelModel) -> None:
@@ -188,7 +188,7 @@ class _Reader:
 
     def quantity(self, section: Section, key: str, name: str) -> sympy.Expr:
         """Return the expression under a key, in the base unit; 0 where the key is not given."""
-        raw, dimension = section.take(key, 0), section.shape(key, Constant).dimension
+        raw, dimension = section.take(key, 0), section.shape(key, ConstantQuantity).dimension
         try:
             number = parse_quantity(raw, dimension)
         except InputError as error:

@@ -44,7 +44,7 @@ _FAR = 6.0
 
 
 @dataclass(frozen=True)
-class Grain:
+class Precision:
     """The precision of a record: the standard deviation of its noise, and its least step, mV."""
 
     noise: float
@@ -67,7 +67,7 @@ class Grain:
         return max(sure, SENSIBLE) if self.measured else sure
 
 
-def grain_of(rows: Sequence[np.ndarray]) -> Grain:
+def precision_of(rows: Sequence[np.ndarray]) -> Precision:
     """Return noise and least step of all sweeps together."""
     # fifth differences hardly see ramps and waves, and a median does not see jumps
     fifth = np.concatenate([np.diff(row, 5) for row in rows if len(row) > 12] or [np.zeros(1)])
@@ -79,7 +79,7 @@ def grain_of(rows: Sequence[np.ndarray]) -> Grain:
     if noise <= EXACT and quantum > 0:
         noise = math.sqrt(float(np.mean(np.minimum(second, 3 * quantum) ** 2)) / 6)
         noise = min(noise, quantum)
-    return Grain(noise if noise > EXACT else 0.0, quantum)
+    return Precision(noise if noise > EXACT else 0.0, quantum)
 
 
 def _quantum(small: np.ndarray, of_all: int) -> float:
@@ -103,7 +103,7 @@ def _quantum(small: np.ndarray, of_all: int) -> float:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _FittedPiece:
     """Samples [first, last) of a sweep and what describes them.
 
     Attributes:
@@ -131,8 +131,8 @@ class SweepPieces:
         leads: over how many samples each of these edges is spread.
     """
 
-    def __init__(self, v: np.ndarray, sampling_ms: float, grain: Grain) -> None:
-        self.v, self.h, self.grain = v, sampling_ms, grain
+    def __init__(self, v: np.ndarray, sampling_ms: float, precision: Precision) -> None:
+        self.v, self.h, self.precision = v, sampling_ms, precision
         self.edges = np.zeros(len(v), dtype=bool)
         self.leads: list[int] = []
 
@@ -160,7 +160,7 @@ class SweepPieces:
         """Return two neighbors, of which a ramp begins or ends at
         the level that the other one holds.
         """
-        near = 3 * self.grain.level(1) if self.grain.measured else EXACT
+        near = 3 * self.precision.level(1) if self.precision.measured else EXACT
         held, ramp = before.wave, after.wave
         if isinstance(held, Constant) and isinstance(ramp, Ramp):
             close = abs(held.v_mV - ramp.v_start_mV) <= near
@@ -173,8 +173,8 @@ class SweepPieces:
 
     def _stretches(self) -> Iterator[tuple[int, int]]:
         """Yield the samples between two jumps; those within the edge of a step belong to none."""
-        n, grain = len(self.v), self.grain
-        least = max(_LEAST_JUMP, 2 * _FAR * grain.noise + 2 * grain.quantum)
+        n, precision = len(self.v), self.precision
+        least = max(_LEAST_JUMP, 2 * _FAR * precision.noise + 2 * precision.quantum)
         record = Samples(np.arange(n) * self.h, self.v)
         times = record.jump_times_ms(self.h, least) if n > 1 else np.zeros(0)
         cuts = sorted({0, *(round(t / self.h) for t in times)})
@@ -187,12 +187,12 @@ class SweepPieces:
     def _lead(self, first: int, last: int) -> int:
         """Return how many samples after a jump belong to its edge, as a filter spreads it."""
         most = min(_LEAD, (last - first) // 4)
-        if most < 1 or not self.grain.measured:
+        if most < 1 or not self.precision.measured:
             return 0
         a, b = first + most, min(last, first + 3 * most)
         start, slope = self._line(a, b)
         predicted = start + slope * (np.arange(first, a) - a)
-        off = np.abs(self.v[first:a] - predicted) > self.grain.most
+        off = np.abs(self.v[first:a] - predicted) > self.precision.most
         return int(np.flatnonzero(off)[-1]) + 1 if off.any() else 0
 
     # --- lines -------------------------------------------------------------------------------
@@ -203,8 +203,8 @@ class SweepPieces:
         mean = float(self.v[a:b].mean())
         middle = (n - 1) / 2
         slope = float((k - middle) @ (self.v[a:b] - mean)) * 12 / (n * (n * n - 1)) if n > 1 else 0
-        drift = max(5 * self.grain.noise * math.sqrt(12 / n), self.grain.quantum, EXACT)
-        drift = max(drift, SENSIBLE / 2) if self.grain.measured else drift
+        drift = max(5 * self.precision.noise * math.sqrt(12 / n), self.precision.quantum, EXACT)
+        drift = max(drift, SENSIBLE / 2) if self.precision.measured else drift
         if abs(slope) * (n - 1) <= drift:
             return mean, 0.0
         return mean - slope * middle, slope
@@ -238,7 +238,7 @@ class SweepPieces:
         while True:
             strays = [self._strays(*piece) for piece in pairwise(ends)]
             worst = int(np.argmax(strays))
-            if strays[worst] <= self.grain.most:
+            if strays[worst] <= self.precision.most:
                 break
             if len(ends) > most:
                 return None
@@ -246,13 +246,13 @@ class SweepPieces:
             for i in [*range(1, len(ends) - 1)] * 2 if len(ends) <= _FEW_LINES + 1 else []:
                 ends[i] = self._knot(ends[i - 1], ends[i + 1])
         for i in range(len(ends) - 2, 0, -1):
-            if self._strays(ends[i - 1], ends[i + 1]) <= self.grain.most:
+            if self._strays(ends[i - 1], ends[i + 1]) <= self.precision.most:
                 del ends[i]
         return ends
 
     # --- what describes a stretch ------------------------------------------------------------
 
-    def _described(self, a: int, b: int) -> Iterator[_Piece]:
+    def _described(self, a: int, b: int) -> Iterator[_FittedPiece]:
         """Yield the pieces of the samples [a, b) between two jumps."""
         ends = self._lines(a, b, _FEW_LINES)
         wave: Wave | None = None
@@ -263,12 +263,12 @@ class SweepPieces:
         if ends is None:
             if wave is None:
                 wave = Samples(np.arange(b - a) * self.h, self.v[a:b])
-            yield _Piece(a, b, wave=wave)
+            yield _FittedPiece(a, b, wave=wave)
             return
         for i, (first, last) in enumerate(pairwise(ends)):
-            yield _Piece(first, last, self._line(first, last), jumps=i == 0)
+            yield _FittedPiece(first, last, self._line(first, last), jumps=i == 0)
 
-    def _start(self, before: _Piece, piece: _Piece) -> float:
+    def _start(self, before: _FittedPiece, piece: _FittedPiece) -> float:
         """Return the time, ms, at which a piece begins: a sample, or where two lines meet."""
         if before.wave is not None or piece.wave is not None or piece.jumps:
             return round(self._edge(before, piece) * self.h, 9)
@@ -277,19 +277,19 @@ class SweepPieces:
         if bend == 0 or abs(gap) <= EXACT:
             return round(piece.first * self.h, 9)
         n, noise, late = min(piece.last - piece.first, before.last - before.first), 0.0, gap / bend
-        if self.grain.measured:
-            noise = self.grain.noise
-            apart = max(24 * noise / math.sqrt(n), 4 * noise, 3 * self.grain.quantum)
+        if self.precision.measured:
+            noise = self.precision.noise
+            apart = max(24 * noise / math.sqrt(n), 4 * noise, 3 * self.precision.quantum)
             meets = abs(gap) <= apart + 2 * abs(bend)
         else:  # the lines meet between the last sample of one and the first of the other
             meets = -1 - 1e-6 <= late <= 1e-6
         if not meets:  # a small jump
             return round(piece.first * self.h, 9)
         meet = min(max(piece.first + late, before.first), piece.last)
-        unsure = max(8 * noise / math.sqrt(n), self.grain.quantum, EXACT)
+        unsure = max(8 * noise / math.sqrt(n), self.precision.quantum, EXACT)
         return rounded(meet * self.h, min(unsure / abs(bend), n / 4) * self.h)
 
-    def _edge(self, before: _Piece, piece: _Piece) -> int:
+    def _edge(self, before: _FittedPiece, piece: _FittedPiece) -> int:
         """Return the first sample of an edge that has made half of its way."""
         if before.last == piece.first:
             return piece.first
@@ -297,12 +297,14 @@ class SweepPieces:
         way = np.abs(self.v[before.last : piece.first + 1] - low) >= 0.5 * abs(high - low)
         return before.last + int(np.flatnonzero(way)[0])
 
-    def _segment(self, piece: _Piece, start_ms: float, end_ms: float) -> Segment:
+    def _segment(self, piece: _FittedPiece, start_ms: float, end_ms: float) -> Segment:
         n = piece.last - piece.first
         if piece.wave is None and piece.line[1] == 0:
-            return Segment(start_ms, end_ms, Constant(rounded(piece.line[0], self.grain.level(n))))
+            return Segment(
+                start_ms, end_ms, Constant(rounded(piece.line[0], self.precision.level(n)))
+            )
         if piece.wave is None:
-            unsure = self.grain.level(max(1, n // 4))
+            unsure = self.precision.level(max(1, n // 4))
             ends = (rounded(piece.at(t / self.h), unsure) for t in (start_ms, end_ms))
             return Segment(start_ms, end_ms, Ramp(*ends))
         if isinstance(piece.wave, Sines):
@@ -329,7 +331,7 @@ class SweepPieces:
             if fitted is None:
                 return None
             omegas, linear, rest = fitted
-            if np.abs(rest).max() <= self.grain.most:
+            if np.abs(rest).max() <= self.precision.most:
                 return self._rounded_sines(v, k, omegas, linear)
             if float(rest @ rest) > _GAIN * before:
                 return None
@@ -348,7 +350,7 @@ class SweepPieces:
             tuple((np.arctan2(cosine, sine) % (2 * math.pi)).tolist()),
             0.0,
         )
-        unsure = self.grain.level(len(v))
+        unsure = self.precision.level(len(v))
         turn = unsure / max(exact.amplitudes_mV)
         slow = 2 * turn / (len(v) * self.h)
         short = Sines(
@@ -359,7 +361,7 @@ class SweepPieces:
             0.0,
         )
         apart = short.voltage(k * self.h, 0.0, 0.0) - v
-        return short if np.abs(apart).max() <= self.grain.most + 2 * unsure else exact
+        return short if np.abs(apart).max() <= self.precision.most + 2 * unsure else exact
 
 
 def _strongest(rest: np.ndarray) -> float:

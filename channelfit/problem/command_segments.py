@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from channelfit.problem.command_pieces import SENSIBLE, SweepPieces, grain_of, sampled
+from channelfit.problem.command_pieces import SENSIBLE, SweepPieces, precision_of, sampled
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.segments import segment_rows
 from channelfit.problem.sweep_families import (
@@ -71,10 +71,10 @@ def find_segments(
     """
     memory.check(command.size, _BYTES_A_SAMPLE, "samples of a command")
     rows = [_until_end(row, k) for k, row in enumerate(command)]
-    grain = grain_of(rows)
-    found = [SweepPieces(row, sampling_ms, grain) for row in rows]
-    sweeps = aligned([list(each.segments()) for each in found], sampling_ms, grain.measured)
-    sweeps = leveled(sweeps, 2 * SENSIBLE if grain.measured else EXACT)
+    precision = precision_of(rows)
+    found = [SweepPieces(row, sampling_ms, precision) for row in rows]
+    sweeps = aligned([list(each.segments()) for each in found], sampling_ms, precision.measured)
+    sweeps = leveled(sweeps, 2 * SENSIBLE if precision.measured else EXACT)
     if holding_mV is None:
         first = sweeps[0][0]
         holding_mV = float(first.voltage(np.array([first.start_ms]))[0])
@@ -91,7 +91,7 @@ def find_segments(
     sweep, sample = np.unravel_index(int(strayed.argmax()), strayed.shape)
     slowest = max((n for each in found for n in each.leads), default=0)
     at = (int(sweep), float(sample) * sampling_ms)
-    return FoundCommand(protocol, grain.noise, float(strayed.max()), at, slowest)
+    return FoundCommand(protocol, precision.noise, float(strayed.max()), at, slowest)
 
 
 def protocol_of_epochs(

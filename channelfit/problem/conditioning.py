@@ -71,7 +71,7 @@ class Conditioned:
 
 
 @dataclass
-class _Work:
+class _Currents:
     """Currents on their way through the steps, changed in place.
 
     Attributes:
@@ -115,13 +115,13 @@ def conditioned(
         InputError: a step that is not known, holds no samples, or finds nothing that it can use;
             with file and key.
     """
-    work = _Work(current.copy(), rows, protocol, [])
+    work = _Currents(current.copy(), rows, protocol, [])
     if "baseline" in section:
         _baseline(section.section("baseline"), work)
     steps = _steps(section)
     for k, (name, inner) in enumerate(steps):
         if name == "subtract":
-            other = _Work(read_other(_other(section, inner)), rows, protocol, [], "subtracted")
+            other = _Currents(read_other(_other(section, inner)), rows, protocol, [], "subtracted")
             if "baseline" in section:
                 _baseline(section.section("baseline"), other)
             for before, step in steps[:k]:
@@ -171,7 +171,7 @@ def within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.nd
     return inside
 
 
-def _window(section: Section, work: _Work) -> np.ndarray:
+def _window(section: Section, work: _Currents) -> np.ndarray:
     """Return which samples (n_sweeps, n_times) lie between
     ``from`` and ``to`` and were recorded.
     """
@@ -193,7 +193,7 @@ def _window(section: Section, work: _Work) -> np.ndarray:
 # --- the steps ------------------------------------------------------------------------------------
 
 
-def _baseline(section: Section, work: _Work) -> None:
+def _baseline(section: Section, work: _Currents) -> None:
     """Subtract from every sweep its mean over a window."""
     section.expect(KEYS["baseline"])
     window = _window(section, work)
@@ -205,7 +205,7 @@ def _baseline(section: Section, work: _Work) -> None:
     work.note(f"baseline of {_spread(means)} pA subtracted")
 
 
-def _doubt_voltage(section: Section, work: _Work, window: np.ndarray) -> None:
+def _doubt_voltage(section: Section, work: _Currents, window: np.ndarray) -> None:
     """Doubt a baseline away from the holding potential, where channels may be open."""
     holding = work.protocol.holding_mV
     voltages = work.protocol.command()[work.rows][window[work.rows]]
@@ -221,7 +221,7 @@ def _doubt_voltage(section: Section, work: _Work, window: np.ndarray) -> None:
         )
 
 
-def _leak(section: Section, work: _Work) -> None:
+def _leak(section: Section, work: _Currents) -> None:
     """Subtract a current that is a straight line in the command voltage.
 
     The line is given, or goes through current against command in a window in which the channel is
@@ -251,7 +251,7 @@ def _leak(section: Section, work: _Work) -> None:
 
 def _leak_lines(
     section: Section,
-    work: _Work,
+    work: _Currents,
     command: np.ndarray,
     window: np.ndarray,
     reversal: float | None,
@@ -309,7 +309,7 @@ def _line(
     return slope, -offset / slope
 
 
-def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
+def _subtract(section: Section, work: _Currents, other: np.ndarray) -> None:
     """Subtract another recording under the same command: after a blocker, or scaled subpulses."""
     choice = section.take("scale")
     drift = section.choice("drift")
@@ -358,7 +358,7 @@ def _subtract(section: Section, work: _Work, other: np.ndarray) -> None:
     work.note(note + (f", and a drift from {_spread(moved)} pA" if drift != "none" else ""))
 
 
-def _windows(section: Section, work: _Work, other: np.ndarray) -> np.ndarray:
+def _windows(section: Section, work: _Currents, other: np.ndarray) -> np.ndarray:
     """Return which samples lie in the windows ``over`` and are known in both recordings."""
     entries = section.take("over")
     entries = [entries] if isinstance(entries, Mapping) else entries
@@ -377,7 +377,7 @@ def _windows(section: Section, work: _Work, other: np.ndarray) -> np.ndarray:
     return both
 
 
-def _run_down(section: Section, work: _Work) -> None:
+def _run_down(section: Section, work: _Currents) -> None:
     """Scale every sweep to the first one by the mean current in a window with one command."""
     section.expect(KEYS["condition run_down"])
     window = _window(section, work)
@@ -422,7 +422,7 @@ def _trend(section: Section, sizes: np.ndarray, trend: str) -> np.ndarray:
     return fitted if sizes[0] > 0 else -fitted
 
 
-def _lowpass(section: Section, work: _Work) -> None:
+def _lowpass(section: Section, work: _Currents) -> None:
     """Filter every sweep as an amplifier would have, and leave samples out as `every` says."""
     section.expect(KEYS["condition lowpass"])
     if work.low_pass is not None:
@@ -479,7 +479,7 @@ def filtered(trace: np.ndarray, sampling_ms: float, low_pass: LowPass, before: f
     return total
 
 
-_STEPS: dict[str, Callable[[Section, _Work], None]] = {
+_STEPS: dict[str, Callable[[Section, _Currents], None]] = {
     "baseline": _baseline,
     "leak": _leak,
     "run_down": _run_down,

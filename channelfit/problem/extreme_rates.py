@@ -213,7 +213,7 @@ def _limit(gate: str, expression: sympy.Expr, scope: dict[str, Any]) -> list[Ext
 
 def _tau(gate: str, expression: sympy.Expr, scope: dict[str, Any], most: float) -> list[Extreme]:
     place, tau = f"tau of gate {gate}", _at_all(expression, scope)
-    advice = "a time above 0 is wanted; write `tau: 0` for a gate without one"
+    advice = "a time above 0 is expected; write `tau: 0` for a gate without one"
     with np.errstate(divide="ignore"):
         rate = 1 / tau
     fast, slow = rate > most, (rate < RATE_FLOOR) & (tau > 0)

@@ -68,7 +68,7 @@ def other_order(protocol: Protocol, current: np.ndarray) -> OtherOrder | None:
 
     Returns: None where the protocol explains them, or where they tell nothing.
     """
-    steps = _Steps.of(protocol, current)
+    steps = _SegmentJumps.of(protocol, current)
     if steps is None:
         return None
     seen = [jumps for jumps in steps.jumps_pA.T if steps.are_seen(jumps)]
@@ -112,7 +112,7 @@ class _Order:
 
 
 @dataclass(frozen=True, eq=False)
-class _Steps:
+class _SegmentJumps:
     """The segments of all sweeps in a row, and the jumps of the current where each begins.
 
     Attributes:
@@ -133,7 +133,7 @@ class _Steps:
     noise_pA: float
 
     @classmethod
-    def of(cls, protocol: Protocol, current: np.ndarray) -> _Steps | None:
+    def of(cls, protocol: Protocol, current: np.ndarray) -> _SegmentJumps | None:
         """Return the segments of a protocol; None where it is nothing like a staircase."""
         least = _LEAST_STEPS * protocol.n_sweeps
         if not least < sum(map(len, protocol.sweeps)) <= _MOST_WORK:

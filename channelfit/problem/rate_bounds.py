@@ -1,6 +1,6 @@
 """Bounds on rates and on tied parameters, which candidates must keep besides their own ranges.
 
-A rate may be wanted within bounds at all voltages. Published bounds differ in what they look at:
+A fit may require a rate to stay within bounds at all voltages. Published bounds differ: they concern
 every value of a rate, or only the largest over the voltages (Beattie et al. 2018, J Physiol
 596:1813); between the ends of the protocol, or at given voltages.
 """
@@ -199,7 +199,7 @@ def _rate_bounds(row: Section, model: ChannelModel, span: tuple[float, float]) -
         if name not in rates:
             raise row.error(f'no rate "{name[:40]}". Known: {", ".join(rates)}', "rates")
     found: dict[sympy.Expr, Bounded] = {}
-    shapes = _Shapes(model.definitions)
+    shapes = _Dependences(model.definitions)
     for name in chosen:
         at = tuple(voltages) or _voltages(shapes.of(rates[name]), span)
         bounded = bounded_expression(name, rates[name], model, lower, upper, at, largest)
@@ -256,7 +256,7 @@ def _extremes(protocol: Protocol) -> Iterator[float]:
             yield float(voltage.max())
 
 
-class _Shape(NamedTuple):
+class _Dependence(NamedTuple):
     """The visible part of an expression's dependence on v.
 
     Attributes:
@@ -270,10 +270,10 @@ class _Shape(NamedTuple):
     exponential: bool = False
 
 
-_STILL = _Shape(still=True, straight=True, exponential=True)
+_STILL = _Dependence(still=True, straight=True, exponential=True)
 
 
-class _Shapes:
+class _Dependences:
     """The shapes of expressions; each part of them is looked at once.
 
     Arguments:
@@ -281,37 +281,37 @@ class _Shapes:
     """
 
     def __init__(self, definitions: Iterable[tuple[str, sympy.Expr]]) -> None:
-        self.known: dict[sympy.Basic, _Shape] = {V: _Shape(straight=True)}
+        self.known: dict[sympy.Basic, _Dependence] = {V: _Dependence(straight=True)}
         for name, expression in definitions:
             self.known[symbol(name)] = self.of(expression)
 
-    def of(self, expression: sympy.Expr) -> _Shape:
+    def of(self, expression: sympy.Expr) -> _Dependence:
         """Return the shape of an expression of parameters, v and the definitions."""
         for part in parts_of(expression):
             if part not in self.known:
                 self.known[part] = self._found(part)
         return self.known[expression]
 
-    def _found(self, node: sympy.Basic) -> _Shape:
+    def _found(self, node: sympy.Basic) -> _Dependence:
         """Return the shape of a part whose arguments have theirs already."""
         shapes = [self.known[argument] for argument in node.args]
         if all(shape.still for shape in shapes):
             return _STILL
         if isinstance(node, sympy.exp):
-            return _Shape(exponential=shapes[0].straight)
+            return _Dependence(exponential=shapes[0].straight)
         if isinstance(node, sympy.Mul):
             changing = [shape for shape in shapes if not shape.still]
             straight = len(changing) == 1 and changing[0].straight
-            return _Shape(False, straight, all(shape.exponential for shape in shapes))
+            return _Dependence(False, straight, all(shape.exponential for shape in shapes))
         if isinstance(node, sympy.Pow):
             base, exponent = shapes
-            return _Shape(exponential=exponent.still and base.exponential)
+            return _Dependence(exponential=exponent.still and base.exponential)
         if isinstance(node, sympy.Add):
-            return _Shape(straight=all(shape.straight for shape in shapes))
-        return _Shape()
+            return _Dependence(straight=all(shape.straight for shape in shapes))
+        return _Dependence()
 
 
-def _voltages(shape: _Shape, span: tuple[float, float]) -> tuple[float, ...]:
+def _voltages(shape: _Dependence, span: tuple[float, float]) -> tuple[float, ...]:
     """Return the voltages at which a rate of this shape is looked at, mV.
 
     These are both ends where it is visibly exponential, so that it rises or falls all the way, and

@@ -83,7 +83,7 @@ class _Member:
 
 
 @dataclass
-class _Run:
+class _Node:
     """A node of the tree of runs, before slots are given out."""
 
     kind: int
@@ -95,10 +95,10 @@ class _Run:
     sample_mV: np.ndarray = field(default_factory=lambda: np.empty(0))
     samples: range = range(0)  # of the sweep; empty where nothing is sampled
     weight: float = 0.0
-    children: list[_Run] = field(default_factory=list)
+    children: list[_Node] = field(default_factory=list)
     members: list[_Member] = field(default_factory=list)
 
-    def same_course(self, other: _Run) -> bool:
+    def same_course(self, other: _Node) -> bool:
         """Return whether both take every candidate through the same states at the same samples."""
         return (
             (self.kind, self.n, self.dt, self.n_sub, len(self.samples) > 0)
@@ -124,7 +124,7 @@ def run_tree(
         currents: (n_sweeps, n_times_max) pA each, or None to simulate only.
         weights: (n_sweeps, n_times_max) each, or None for 1 everywhere (0 when simulating only).
     """
-    roots: dict[float, list[_Run]] = {}
+    roots: dict[float, list[_Node]] = {}
     outputs = []
     for k, (protocol, weight) in enumerate(zip(protocols, weights, strict=True)):
         outputs.append(np.full((protocol.n_sweeps, protocol.n_times_max), -1, dtype=np.int64))
@@ -137,11 +137,11 @@ def run_tree(
     return _Flattener(currents, outputs).flatten({v: level for v, level in grown.items() if level})
 
 
-def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, _Run]]]:
+def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, _Node]]]:
     """Return the runs that follow each start from the steady state, in order,
     each with its sweep.
     """
-    courses: list[list[tuple[int, _Run]]] = []
+    courses: list[list[tuple[int, _Node]]] = []
     for k in range(protocol.n_sweeps):
         row = None if weight is None else weight[k]
         runs = [(k, run) for run in _sweep_runs(protocol, k, row)]
@@ -149,12 +149,12 @@ def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[i
             courses.append(runs)
             continue
         if protocol.rest_ms > 0:
-            courses[0].append((k, _Run(HELD, 1, _rounded(protocol.rest_ms), protocol.resting_mV)))
+            courses[0].append((k, _Node(HELD, 1, _rounded(protocol.rest_ms), protocol.resting_mV)))
         courses[0].extend(runs)
     return courses
 
 
-def _insert(level: list[_Run], run: _Run, member: _Member) -> list[_Run]:
+def _insert(level: list[_Node], run: _Node, member: _Member) -> list[_Node]:
     """Find a run of the same course on a level, or adds one; returns its children."""
     node = next((other for other in level if other.same_course(run)), None)
     if node is None:
@@ -165,11 +165,11 @@ def _insert(level: list[_Run], run: _Run, member: _Member) -> list[_Run]:
     return node.children
 
 
-def _pruned(roots: list[_Run], traced: set[int]) -> list[_Run]:
+def _pruned(roots: list[_Node], traced: set[int]) -> list[_Node]:
     """Return the roots, after branches that lead to no sample that counts have been cut off.
 
     Arguments:
-        traced: experiments of which every sample is wanted, whatever its weight.
+        traced: experiments of which every sample is needed, whatever its weight.
     """
     in_order, stack = [], list(roots)
     while stack:
@@ -184,8 +184,8 @@ def _pruned(roots: list[_Run], traced: set[int]) -> list[_Run]:
     return [run for run in roots if id(run) in kept]
 
 
-def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[_Run]:
-    runs: list[_Run] = []
+def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[_Node]:
+    runs: list[_Node] = []
     for segment, (first, last) in zip(protocol.sweeps[k], protocol.sample_ranges(k), strict=True):
         for piece, a, b in _pieces(segment, first, last, protocol.sampling_ms):
             runs.extend(_piece_runs(piece, a, b, protocol.sampling_ms, weight))
@@ -220,7 +220,7 @@ def _pieces(
 
 def _piece_runs(
     segment: Segment, first: int, last: int, h: float, weight: np.ndarray | None
-) -> Iterator[_Run]:
+) -> Iterator[_Node]:
     """Yield the way to the first sample, the samples,
     and the way from the last one to the boundary.
     """
@@ -255,20 +255,20 @@ def _stretches(
         yield first + int(a), first + int(b), float(w[a])
 
 
-def _unsampled(segment: Segment, begin: float, end: float) -> Iterator[_Run]:
+def _unsampled(segment: Segment, begin: float, end: float) -> Iterator[_Node]:
     if segment.is_constant:
-        yield _Run(HELD, 1, _rounded(end - begin), float(segment.voltage(np.array([begin]))[0]))
+        yield _Node(HELD, 1, _rounded(end - begin), float(segment.voltage(np.array([begin]))[0]))
     else:
         yield _varying(segment, np.array([begin]), end - begin, range(0), 0.0)
 
 
 def _sampled(
     segment: Segment, samples: range, h: float, dt: float, weight: float
-) -> Iterator[_Run]:
+) -> Iterator[_Node]:
     t = np.arange(samples.start, samples.stop) * h
     if segment.is_constant:
         v = segment.voltage(t[:1])[0]
-        yield _Run(
+        yield _Node(
             HELD,
             len(t),
             _rounded(dt),
@@ -306,13 +306,13 @@ def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
 
 def _varying(
     segment: Segment, begins: np.ndarray, dt: float, samples: range, weight: float
-) -> _Run:
+) -> _Node:
     n_sub = int(_substeps(segment, begins, dt).max())
     h = dt / n_sub
     sub = begins[:, None] + h * np.arange(n_sub)
     nodes = segment.voltage(sub[..., None] + h * NODES)
     at_samples = segment.voltage(begins) if len(samples) else np.empty(0)
-    return _Run(
+    return _Node(
         VARYING,
         len(begins),
         h,
@@ -342,7 +342,7 @@ class _Flattener:
         self.n_data = self.n_nodes = self.n_slots = 0
         self.constant = self.total_weight = 0.0
 
-    def flatten(self, roots: dict[float, list[_Run]]) -> RunTree:
+    def flatten(self, roots: dict[float, list[_Node]]) -> RunTree:
         """Return the arrays of all runs below some roots,
         which are listed by their holding potential.
         """
@@ -367,7 +367,7 @@ class _Flattener:
             tuple(self.outputs),
         )
 
-    def _visit_all(self, roots: list[_Run], slot: int, free: int) -> None:
+    def _visit_all(self, roots: list[_Node], slot: int, free: int) -> None:
         """Visit depth first without recursion; the last child overwrites its parent's state."""
         stack = [(roots, 0, slot, free)]
         while stack:
@@ -379,7 +379,7 @@ class _Flattener:
             self._emit(level[k], source, target)
             stack.append((level[k].children, 0, target, max(free, target + 1)))
 
-    def _emit(self, run: _Run, source: int, target: int) -> None:
+    def _emit(self, run: _Node, source: int, target: int) -> None:
         if run.kind == HELD:
             key = (self._index(self.voltages, run.voltage), run.dt)
             table = self._index(self.tables, key)
@@ -406,7 +406,7 @@ class _Flattener:
         if run.members:
             self._merge(run, weight)
 
-    def _merge(self, run: _Run, weight: float) -> None:
+    def _merge(self, run: _Node, weight: float) -> None:
         n = len(run.sample_mV)
         for m in run.members:
             place = slice(m.samples.start, m.samples.stop)

@@ -24,7 +24,7 @@ from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.keys.shapes import Unit, Within
+from channelfit.reading.keys.shapes import UnitText, Within
 from channelfit.reading.sample_times import advice_on_times
 from channelfit.reading.tables import Table, column, read_columns
 from channelfit.reading.units import shown, unit_factor
@@ -62,7 +62,7 @@ def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
     if not rows:
         raise root.error("at least one segment is needed", "segments")
     pieces = [
-        _Row(Section(row, root.file, root.path(f"segments[{i}]")), holding_mV)
+        _SegmentRow(Section(row, root.file, root.path(f"segments[{i}]")), holding_mV)
         for i, row in enumerate(rows, 1)
     ]
     counts = {piece.count for piece in pieces if piece.count > 1}
@@ -86,7 +86,7 @@ def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
     return tuple(sweeps)
 
 
-class _Row:
+class _SegmentRow:
     """One row of `segments`: a wave and a duration for every sweep, or one for all."""
 
     def __init__(self, row: Section, holding_mV: float) -> None:
@@ -131,7 +131,7 @@ def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wa
     return waves, [] if "for" in row else [float(waves[0].times_ms[-1])]
 
 
-def _laid_out(pieces: Sequence[_Row], sweep: int) -> Sweep:
+def _laid_out(pieces: Sequence[_SegmentRow], sweep: int) -> Sweep:
     """Return one sweep: the rows one after the other, those of no duration left out."""
     start, segments = 0.0, list[Segment]()
     for wave, duration in (piece.at(sweep) for piece in pieces):
@@ -284,7 +284,7 @@ def _column_names(inner: Section, table: Table, clock: str) -> list[str]:
 def _factor(section: Section) -> float:
     """Return the factor from the section's `unit` to the base unit."""
     try:
-        return unit_factor(section.text("unit"), *section.shape("unit", Unit).dimensions)[0]
+        return unit_factor(section.text("unit"), *section.shape("unit", UnitText).dimensions)[0]
     except InputError as error:
         raise error.at(section.file, section.path("unit")) from None
 

@@ -74,7 +74,7 @@ def read_apart(
 
         alarm = _in(seconds, ring)
         try:
-            answer = _asked(process, reader, path)
+            answer = _exchange(process, reader, path)
         except (OSError, EOFError):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_DYING_SECONDS)
@@ -164,7 +164,7 @@ def _in(seconds: float, do: Callable[[], None]) -> Timer:
     return timer
 
 
-def _asked(
+def _exchange(
     process: subprocess.Popen[bytes], reader: str, path: Path
 ) -> dict[str, np.ndarray | str] | InputError:
     """Send a request and receive the answer. Raises EOFError where it ends too early."""

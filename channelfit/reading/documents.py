@@ -18,13 +18,13 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys.shapes import (
     Choice,
     Flag,
+    Integer,
     Key,
     Keys,
     Quantity,
     Shape,
     Text,
-    Unit,
-    Whole,
+    UnitText,
     Within,
 )
 from channelfit.reading.texts import decoded, file_size, refuse_foreign
@@ -274,7 +274,7 @@ class Section:
 
     def take(self, key: str, default: Any = _TABLED) -> Any:
         """Return the value of a key as it was given, or the default."""
-        row = self._told(key)
+        row = self._row(key)
         self._taken.add(key)
         if key in self._data:
             return self._data[key]
@@ -282,7 +282,7 @@ class Section:
             raise self.error(f'"{key}" is missing')
         return row.default if default is _TABLED else default
 
-    def _told(self, key: str) -> Key:
+    def _row(self, key: str) -> Key:
         """Return the row of a key in the section's table.
         Raises LookupError where there is none.
         """
@@ -294,7 +294,7 @@ class Section:
         """Return the shape of a key in the table, or the first part of it,
         that is of one of the kinds.
         """
-        shape = self._told(key).shape
+        shape = self._row(key).shape
         for part in shape.parts():
             if isinstance(part, kinds):
                 return part
@@ -305,7 +305,7 @@ class Section:
         """Return the value of a key, and whether the user gave it:
         null may count as leaving it out.
         """
-        value, row = self.take(key, default), self._told(key)
+        value, row = self.take(key, default), self._row(key)
         if value is None and row.null and default is not ...:
             return row.default if default is _TABLED else default, False
         return value, key in self._data
@@ -313,7 +313,7 @@ class Section:
     def text(self, key: str, default: Any = _TABLED) -> Any:
         """Return a text; a number is accepted as its text."""
         value, is_set = self._read(key, default)
-        self.shape(key, Text, Unit, Choice)
+        self.shape(key, Text, UnitText, Choice)
         if not is_set:
             return value
         if not isinstance(value, (str, int, float)) or isinstance(value, bool):
@@ -346,7 +346,7 @@ class Section:
 
     def integer(self, key: str, default: Any = _TABLED) -> Any:
         """Return a whole number within the bounds in the table."""
-        (value, is_set), shape = self._read(key, default), self.shape(key, Whole)
+        (value, is_set), shape = self._read(key, default), self.shape(key, Integer)
         if not is_set:
             return value
         whole = isinstance(value, int) and not isinstance(value, bool)
@@ -381,7 +381,7 @@ class Section:
     def section(self, key: str, default: Any = _TABLED) -> Section:
         """Return a mapping inside this one, with the keys of the section that the table names."""
         inner = Section(self.take(key, default), self.file, self.path(key))
-        shapes = self._told(key).shape.parts()
+        shapes = self._row(key).shape.parts()
         inner._sections = tuple(shape.section for shape in shapes if isinstance(shape, Within))
         return inner
 

@@ -21,7 +21,7 @@ class InputError(ValueError):
         ...     cf.Protocol.steps("20 ms", 10, holding=-80, sampling=0.1)
         ... except cf.InputError as error:
         ...     print(error)
-        levels: unit "ms" is a time; wanted one of mV, V, uV
+        levels: unit "ms" is a time; expected one of mV, V, uV
     """
 
     def __init__(

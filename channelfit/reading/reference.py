@@ -10,24 +10,24 @@ from typing import Any
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.keys import OPTIMIZER, SETTINGS
 from channelfit.reading.keys.shapes import (
-    Array,
     Changes,
     Choice,
-    Constant,
+    ConstantQuantity,
     Either,
     Expression,
     Flag,
+    Integer,
     Key,
     Keys,
     List,
     Name,
     Named,
+    NestedNumbers,
     Number,
     Quantity,
     Shape,
     Text,
-    Unit,
-    Whole,
+    UnitText,
     Within,
 )
 from channelfit.reading.schema import FILES, SECTIONS
@@ -206,7 +206,7 @@ def _(shape: Quantity) -> str:
 
 
 @written.register
-def _(shape: Constant) -> str:
+def _(shape: ConstantQuantity) -> str:
     return f"{written.dispatch(Quantity)(shape)}, or an expression of parameters"
 
 
@@ -216,7 +216,7 @@ def _(shape: Number) -> str:
 
 
 @written.register
-def _(shape: Unit) -> str:
+def _(shape: UnitText) -> str:
     if not shape.dimensions:
         return "a unit"
     density = "; per area or per capacitance too" if shape.sized else ""
@@ -224,7 +224,7 @@ def _(shape: Unit) -> str:
 
 
 @written.register
-def _(shape: Whole) -> str:
+def _(shape: Integer) -> str:
     return f"a whole number{_span(shape.least or None, shape.most)}"
 
 
@@ -245,7 +245,7 @@ def _(shape: Expression) -> str:
 
 
 @written.register
-def _(shape: Array) -> str:
+def _(shape: NestedNumbers) -> str:
     return "a number, or nested lists of numbers"
 
 

@@ -14,24 +14,24 @@ from typing import Any
 from channelfit.reading.keys import KEYS, OPTIMIZER, SETTINGS, STOP, is_function
 from channelfit.reading.keys.shapes import (
     NAME,
-    Array,
     Changes,
     Choice,
-    Constant,
+    ConstantQuantity,
     Either,
     Expression,
     Flag,
+    Integer,
     Key,
     Keys,
     List,
     Name,
     Named,
+    NestedNumbers,
     Number,
     Quantity,
     Shape,
     Text,
-    Unit,
-    Whole,
+    UnitText,
     Within,
     either,
 )
@@ -77,7 +77,7 @@ def kind_of(document: Mapping[str, Any]) -> str:
 
 def file_schema(kind: str) -> Schema:
     """Return the schema of a whole file of a kind, a key of `FILES`."""
-    writer = _Writer()
+    writer = _SchemaWriter()
     root = writer.section(FILES[kind])
     if kind == "model":  # or in the form of 2012
         printed = {"required": ["model"], "properties": {"model": {"type": "object"}}}
@@ -87,11 +87,11 @@ def file_schema(kind: str) -> Schema:
 
 def section_schema(name: str) -> Schema:
     """Return the schema of one section, a key of `SECTIONS`, by itself."""
-    writer = _Writer()
+    writer = _SchemaWriter()
     return writer.whole(f"{TITLE}{name}", writer.section(name))
 
 
-class _Writer:
+class _SchemaWriter:
     """Writes the definitions to which a schema refers, each once."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class _Writer:
         quantity, units = _quantity(shape), _units((shape.dimension,), shape.sized)
         name = f"quantity of {shape.dimension}{' or density' * shape.sized}"
         message = f"a number was expected{f', with or without a unit: {units}' if units else ''}"
-        if isinstance(shape, Constant):
+        if isinstance(shape, ConstantQuantity):
             quantity = rf"(?:{quantity}|(?!{WITH_UNIT}$)[\s\S]*)"
             message += "; or an expression of parameters"
             name += " or expression"
@@ -219,7 +219,7 @@ class _Writer:
         return self._defined(name.replace(" ", "-"), schema)
 
     @of.register
-    def _(self, shape: Unit) -> Schema:
+    def _(self, shape: UnitText) -> Schema:
         dimensions = shape.dimensions or all_dimensions()
         pattern = unit_pattern(dimensions, shape.sized) + "?" * ("none" in dimensions)
         schema = {
@@ -236,7 +236,7 @@ class _Writer:
         return {"type": "number"} | _bounds(shape.least, shape.most)
 
     @of.register
-    def _(self, shape: Whole) -> Schema:
+    def _(self, shape: Integer) -> Schema:
         return {"type": "integer"} | _bounds(shape.least, shape.most)
 
     @of.register
@@ -252,7 +252,7 @@ class _Writer:
         return {"type": list(_TEXT)}
 
     @of.register
-    def _(self, shape: Array) -> Schema:
+    def _(self, shape: NestedNumbers) -> Schema:
         numbers = {"type": ["number", "array"], "items": {"$ref": "#/definitions/numbers"}}
         return self._defined("numbers", numbers)
 

@@ -224,7 +224,7 @@ def unit_factor(unit: str, *dimensions: str, membrane: Membrane | None = None) -
         }
         if spelled in units or spelled in divided:
             raise InputError(
-                f'unit "{unit}" is a {dimension}; wanted one of {known_units(allowed)}'
+                f'unit "{unit}" is a {dimension}; expected one of {known_units(allowed)}'
             )
     every = [name for d in allowed for name in _UNITS[d] if name]
     close = difflib.get_close_matches(spelled, every, n=1, cutoff=0.5)

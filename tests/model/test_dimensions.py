@@ -83,14 +83,14 @@ def test_what_agrees_or_adapts_is_accepted() -> None:
 
 def test_stated_units_that_contradict_each_other():
     for text, said in (
-        ("w", '"w": a rate (1/ms) is wanted, but this is a time (ms) (w in ms); w with unit'),
+        ("w", '"w": a rate (1/ms) is expected, but this is a time (ms) (w in ms); w with unit'),
         ("a*exp(x*v)", '"a*exp(x*v)": the argument of exp, v*x, is in mV^2, not a pure number'),
         ("a*exp(x*v)", '(a in 1/ms, x in V); x with unit "1/mV" would be right'),
         ("a*exp(v - x)", "the argument of exp, v - x, is a voltage (mV), not a pure number"),
         ("a*exp(p*v)", "the argument of exp, p*v, is a voltage (mV)"),
         ("a + k", "in one sum stand a, a rate (1/ms), and k, a voltage (mV)"),
         ("a*b", "but this is in 1/ms^2"),
-        ("p", "a rate (1/ms) is wanted, but this is a pure number"),
+        ("p", "a rate (1/ms) is expected, but this is a pure number"),
         ("a if v < w else b", "these are compared v, a voltage (mV), and w, a time (ms)"),
         ("a*p**(z*v*k)", "an exponent, k*v*z, is a voltage (mV)"),
     ):
@@ -110,13 +110,13 @@ def slope(blocks: dict[str, Any]) -> dict[str, Any]:
 def test_every_place_has_its_dimension():
     for blocks, said in (
         (of(conductance="k"), 'this is a voltage (mV) (k in mV); k with unit "nS" would be right'),
-        (of(reversal="g"), 'current.reversal: "g": a voltage (mV) is wanted, but this is a cond'),
+        (of(reversal="g"), 'current.reversal: "g": a voltage (mV) is expected, but this is a cond'),
         (slope({"definitions": {"d": "k + w"}}), 'd: "k + w": in one sum stand k, a voltage'),
         (slope({"definitions": {"d": "2*z"}}), '"a*exp(v/d)": the argument of exp, v/d, is in'),
         ({"rates": {"C -> O": "up = a*exp(w*v)", "O -> C": "b"}}, "the argument of exp, v*w, is"),
         (
             slope({"parameters": {"d": {"tie": "a/z", "unit": "mV"}}}),
-            'parameters.d.tie: "a/z": a voltage (mV) is wanted, but this is in mV/ms',
+            'parameters.d.tie: "a/z": a voltage (mV) is expected, but this is in mV/ms',
         ),
     ):
         assert said in refused(built, **blocks)
@@ -124,8 +124,11 @@ def test_every_place_has_its_dimension():
 
 def test_gates():
     for row, said in (
-        ({"inf": "w", "tau": "w"}, 'gates.m.inf: "w": a pure number is wanted, but this is a time'),
-        ({"inf": "1/(1 + exp(v/k))", "tau": "a"}, 'gates.m.tau: "a": a time (ms) is wanted'),
+        (
+            {"inf": "w", "tau": "w"},
+            'gates.m.inf: "w": a pure number is expected, but this is a time',
+        ),
+        ({"inf": "1/(1 + exp(v/k))", "tau": "a"}, 'gates.m.tau: "a": a time (ms) is expected'),
         ({"alpha": "a", "beta": "k*exp(v/k)"}, 'gates.m.beta: "k*exp(v/k)": a rate (1/ms) is'),
     ):
         assert said in refused(gate, **row)

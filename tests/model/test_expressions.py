@@ -104,7 +104,7 @@ def test_conditions_and_extremes():
         ("exp(1, 2)", 1, "1 argument, not 2"),
         ("exp(**v)", 1, "no named arguments"),
         ("v < 3", 1, "a condition where a number"),
-        ("1 if v else 2", 6, "a condition is wanted"),
+        ("1 if v else 2", 6, "a condition is expected"),
         ("1 if v is 2 else 3", 6, "'is' cannot be used"),
         ("2j", 1, "complex"),
         ("(v", 1, "never closed"),

@@ -198,7 +198,7 @@ def test_mistakes_are_told_with_their_place():
         ("definitions", {"x": "y", "y": "x"}, "definitions go round in a circle: x uses y uses x"),
         # current
         ("current/conductance", "g*v", 'current.conductance: "g*v" depends on v'),
-        ("current/conductance", "5 mV", 'unit "mV" is a voltage; wanted one of nS'),
+        ("current/conductance", "5 mV", 'unit "mV" is a voltage; expected one of nS'),
         # parameters
         ("parameters/a/range", [1, 0], "the lower end 1 is not below the upper end 0"),
         ("parameters/a/range", [0, float("nan")], "parameters.a.range: nan is not finite"),

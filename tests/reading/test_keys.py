@@ -26,7 +26,7 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.problem.recording import load_recording
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.keys import KEYS, SETTINGS, STOP
-from channelfit.reading.keys.shapes import Choice, Flag, Quantity, Unit, Whole
+from channelfit.reading.keys.shapes import Choice, Flag, Integer, Quantity, UnitText
 from channelfit.search.choose import make_optimizer
 from channelfit.search.loop import StopRules, make_stop_rules, optimize
 from channelfit.search.objective import Objective
@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 #: Shapes that a reader takes from the table by asking for them (`Section.shape`).
-ASKED_FOR = (Quantity, Whole, Flag, Choice, Unit)
+ASKED_FOR = (Quantity, Integer, Flag, Choice, UnitText)
 #: Sections of which some keys are read where they are passed on to.
 PASSED_ON = {"condition subtract": "recording", "fit file": "model"}
 

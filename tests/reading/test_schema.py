@@ -29,7 +29,7 @@ from channelfit.functions.fit_file import FunctionPlan
 from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, SETTINGS
-from channelfit.reading.keys.shapes import Choice, Key, Number, Quantity, Shape, Unit, Whole
+from channelfit.reading.keys.shapes import Choice, Integer, Key, Number, Quantity, Shape, UnitText
 from channelfit.reading.reference import reference
 from channelfit.reading.schema import FILES, SECTIONS, file_schema, kind_of, section_schema
 from channelfit.reading.units import Membrane, dimensions, unit_factor, unit_pattern
@@ -141,7 +141,7 @@ def test_keys_are_explained_and_values_of_another_kind_are_seen(section: str) ->
         wrong: list[object] = [{"no": {"such": "thing"}}]
         if not inside(key.shape, Quantity) or "expression" not in str(key.shape):
             wrong += [] if str(key.shape).startswith(("Flag", "Either")) else [True]
-        if inside(key.shape, Quantity) or inside(key.shape, Unit):
+        if inside(key.shape, Quantity) or inside(key.shape, UnitText):
             wrong += ["5 furlong", "5 mm"]
         if isinstance(key.shape, Choice):
             wrong += [key.shape.words[0] + "x", 5]
@@ -293,12 +293,12 @@ def test_defaults_and_bounds_of_settings_are_those_of_the_optimizers(name: str) 
                 place = optimizer.topology if topology else optimizer
             assert getattr(place, setting, place) == key.default, setting
         shape = key.shape
-        assert isinstance(shape, Whole | Number)
+        assert isinstance(shape, Integer | Number)
         for bound, step in ((shape.least, -1), (shape.most, 1)):
             if bound is not None:
                 with pytest.raises(InputError, match=setting):
                     made({setting: bound + step})
-        if isinstance(shape, Whole):
+        if isinstance(shape, Integer):
             made(beside | {setting: shape.least})
 
 

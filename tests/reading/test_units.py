@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from channelfit.reading import units
 from channelfit.reading.documents import Section, parse_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.keys.shapes import Choice, Flag, Key, Quantity, Text, Whole, either
+from channelfit.reading.keys.shapes import Choice, Flag, Integer, Key, Quantity, Text, either
 from channelfit.reading.units import parse_quantity
 
 
@@ -68,7 +68,7 @@ def test_every_factor_follows_from_prefixes_and_powers(table: dict[str, float]) 
     ("value", "dimension", "message"),
     [
         ("5 mW", "voltage", 'unknown unit "mW"; did you mean mV? Known: mV, V, uV'),
-        ("5 ms", "voltage", 'unit "ms" is a time; wanted one of mV, V, uV'),
+        ("5 ms", "voltage", 'unit "ms" is a time; expected one of mV, V, uV'),
         ("", "voltage", '"" is not a quantity; write for example -80 mV'),
         (None, "current", "None is not a quantity; write for example 20 pA"),
         (float("nan"), "time", "nan is not finite"),
@@ -142,10 +142,10 @@ def test_any_text_is_a_mapping_or_an_input_error_in_a_line_that_there_is(text: s
 #: What the keys in these tests are announced as, beside those that are texts.
 TOLD = {
     "b": Key(Quantity("time"), ""),
-    "c": Key(either(Whole(), Quantity("none")), ""),
+    "c": Key(either(Integer(), Quantity("none")), ""),
     "d": Key(Flag(), ""),
-    "n": Key(Whole(3), ""),
-    "p": Key(Whole(1, 8), ""),
+    "n": Key(Integer(3), ""),
+    "p": Key(Integer(1, 8), ""),
     "choice": Key(Choice(("no", "on")), "", default="on"),
     "time": Key(Quantity("time"), "", default=1.5),
 }

@@ -11,8 +11,8 @@ import numpy as np
 
 from channelfit.model.channel import FARADAY, ChannelModel
 from channelfit.model.evaluation import evaluate
-from channelfit.model.imports.equations import Equations, Given
-from channelfit.model.imports.flowing import FAR, Flowing, flows
+from channelfit.model.imports.equations import Equations, ImportedParameter
+from channelfit.model.imports.flowing import FAR, CurrentProduct, flows
 from channelfit.model.imports.gating import Gating, gating
 from channelfit.model.imports.goldman import Goldman
 from channelfit.model.imports.nodes import (
@@ -88,7 +88,7 @@ class Imported:
 
     text: str
     model: ChannelModel
-    names: dict[str, Given] = field(default_factory=dict)
+    names: dict[str, ImportedParameter] = field(default_factory=dict)
     largest: tuple[str, ...] = ()
     area: float | None = None
     notes: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def imported(found: Equations, title: str, source: str, fit: Collection[str] = (
     opening = gating(found)
     check_start(found, opening)
     products = flows(found, opening)
-    writer = _Writer(found, opening, products, title, source, frozenset(fit))
+    writer = _DocumentWriter(found, opening, products, title, source, frozenset(fit))
     try:
         return writer.document(units=True)
     except InputError as error:
@@ -120,12 +120,12 @@ def imported(found: Equations, title: str, source: str, fit: Collection[str] = (
         raise first from None
 
 
-class _Writer:
+class _DocumentWriter:
     def __init__(
         self,
         found: Equations,
         opening: Gating,
-        products: list[Flowing],
+        products: list[CurrentProduct],
         title: str,
         source: str,
         fit: frozenset[str],
@@ -205,13 +205,13 @@ class _Writer:
                         return needed[key].size > 8
         return False
 
-    def _parameters(self) -> dict[str, Given]:
+    def _parameters(self) -> dict[str, ImportedParameter]:
         used: set[str] = set()
         for node in (*self.definitions.values(), *self._roots()):
             used |= node.names
         return {key: given for key, given in self.found.parameters.items() if key in used}
 
-    def _largest(self, one: Flowing) -> str | None:
+    def _largest(self, one: CurrentProduct) -> str | None:
         """Return the parameter that is the largest conductance of what flows;
         None where none is.
         """
@@ -344,7 +344,7 @@ class _Writer:
             "chosen here, since the file has a density" if chosen else "as the file's comment says"
         )
 
-    def _named(self, rest: list[Flowing]) -> Iterator[tuple[str, Flowing]]:
+    def _named(self, rest: list[CurrentProduct]) -> Iterator[tuple[str, CurrentProduct]]:
         seen: dict[str, int] = {}
         for one in rest:
             base = re.sub(r"\W", "_", one.name, flags=re.ASCII).strip("_")[:30] or "i"
@@ -352,7 +352,7 @@ class _Writer:
             seen[base] = seen.get(base, 0) + 1
             yield (base if seen[base] == 1 else f"{base}_{seen[base]}"), one
 
-    def _opening(self, one: Flowing, indent: str) -> Iterator[str]:
+    def _opening(self, one: CurrentProduct, indent: str) -> Iterator[str]:
         if one.scheme is not None:
             states = [self.words[s] for s in one.scheme.states]
             yield f"{indent}states: [{', '.join(states)}]"
@@ -370,7 +370,7 @@ class _Writer:
         if one.always_open:
             yield f"{indent}  always: {{inf: 1, tau: 0}}"
 
-    def _flow(self, one: Flowing, units: bool, indent: str) -> Iterator[str]:
+    def _flow(self, one: CurrentProduct, units: bool, indent: str) -> Iterator[str]:
         if one.scheme is not None:
             if all(w == 1 for w in one.weights.values()):
                 yield f"{indent}open: [{', '.join(self.words[s] for s in one.weights)}]"
@@ -398,7 +398,9 @@ class _Writer:
         text = self._text(node)
         return f"({text})" if node.op == "if" else text
 
-    def _goldman(self, one: Flowing, field: Goldman, units: bool, indent: str) -> Iterator[str]:
+    def _goldman(
+        self, one: CurrentProduct, field: Goldman, units: bool, indent: str
+    ) -> Iterator[str]:
         size = self._conductance(one, units, 1e-3 * field.valence * FARADAY)
         yield f"{indent}permeability: {self._constant(size)}"
         yield f"{indent}ion:"
@@ -410,7 +412,7 @@ class _Writer:
         if one.rectification is not None:
             yield f"{indent}rectification: {self._text(one.rectification)}"
 
-    def _conductance(self, one: Flowing, units: bool, per: float = 1.0) -> Node:
+    def _conductance(self, one: CurrentProduct, units: bool, per: float = 1.0) -> Node:
         """Return the conductance, nS: the file's own, times what a unit of the file is in ours.
 
         Of a constant-field current the permeability, um3/ms, where `per` is z F.
@@ -482,7 +484,13 @@ class _Writer:
             yield f"  {self.words[key]}: {{{', '.join(row)}}}{remark}"
 
     def _span(
-        self, given: Given, value: float, unit: str, largest: bool, requested: bool, positive: bool
+        self,
+        given: ImportedParameter,
+        value: float,
+        unit: str,
+        largest: bool,
+        requested: bool,
+        positive: bool,
     ) -> tuple[float, float, str] | None:
         """Return where a parameter is searched; None for one that keeps its value.
 

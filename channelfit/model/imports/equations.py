@@ -11,7 +11,7 @@ from channelfit.reading.errors import InputError
 
 
 @dataclass(frozen=True)
-class Given:
+class ImportedParameter:
     """A number of a foreign model that has a name.
 
     Attributes:
@@ -99,7 +99,7 @@ class Equations:
     """
 
     title: str = ""
-    parameters: dict[str, Given] = field(default_factory=dict)
+    parameters: dict[str, ImportedParameter] = field(default_factory=dict)
     definitions: dict[str, Node] = field(default_factory=dict)
     bases: dict[str, str] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)

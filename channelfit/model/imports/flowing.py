@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from channelfit.model.imports.equations import Equations
-from channelfit.model.imports.gating import Gate, Gating, Scheme
+from channelfit.model.imports.gating import Gate, Gating, RateScheme
 from channelfit.model.imports.goldman import Goldman, goldman
 from channelfit.model.imports.nodes import (
     ONE,
@@ -40,7 +40,7 @@ _WHOLE = np.arange(-150.0, 101.0)
 
 
 @dataclass
-class Flowing:
+class CurrentProduct:
     """One product of a current: what opens, and what flows then.
 
     Attributes:
@@ -56,7 +56,7 @@ class Flowing:
 
     name: str
     gates: dict[str, tuple[Gate, int]] = field(default_factory=dict)
-    scheme: Scheme | None = None
+    scheme: RateScheme | None = None
     weights: dict[str, float] = field(default_factory=dict)
     conductance: Node = ONE
     reversal: Node = ZERO
@@ -69,13 +69,13 @@ class Flowing:
         return not self.gates and self.scheme is None
 
 
-def flows(found: Equations, opening: Gating) -> list[Flowing]:
+def flows(found: Equations, opening: Gating) -> list[CurrentProduct]:
     """Return all that flows, product by product.
 
     Raises:
         InputError: a current that is no sum of products of what is open.
     """
-    result: list[Flowing] = []
+    result: list[CurrentProduct] = []
     for current, node in found.currents.items():
         result += _of_one(found, opening, current, node)
     if not result:
@@ -83,7 +83,7 @@ def flows(found: Equations, opening: Gating) -> list[Flowing]:
     return result
 
 
-def _of_one(found: Equations, opening: Gating, current: str, node: Node) -> list[Flowing]:
+def _of_one(found: Equations, opening: Gating, current: str, node: Node) -> list[CurrentProduct]:
     states = frozenset((*found.states, *opening.dependent))
     node = replaced(found.expanded(node, states), {})
     node = _complemented(_counted(found, node, states), opening)
@@ -184,7 +184,7 @@ def _flowing(
     current: str,
     gates: tuple[tuple[str, int], ...],
     row: dict[str, Node],
-) -> list[Flowing]:
+) -> list[CurrentProduct]:
     """Return the terms with the same gates;
     states of a scheme share one where their drives agree.
     """
@@ -199,7 +199,7 @@ def _flowing(
             shares.append((rest, {state: constant}))
     result = []
     for rest, weights in shares:
-        one = Flowing(current, {s: (opening.gates[s], n) for s, n in gates})
+        one = CurrentProduct(current, {s: (opening.gates[s], n) for s, n in gates})
         if next(iter(weights)):
             one.scheme = opening.scheme_of(next(iter(weights)))
             largest = max(weights.values(), key=abs)
@@ -221,7 +221,7 @@ def _share(node: Node) -> tuple[float, Node]:
 # --- the drive -----------------------------------------------------------------------------------
 
 
-def _drive(found: Equations, one: Flowing, drive: Node) -> None:
+def _drive(found: Equations, one: CurrentProduct, drive: Node) -> None:
     """Return conductance, reversal potential and rectification
     of the current of an open channel.
     """

@@ -46,7 +46,7 @@ class Gate:
 
 
 @dataclass
-class Scheme:
+class RateScheme:
     """States and the rates between them, 1/ms."""
 
     states: list[str]
@@ -64,10 +64,10 @@ class Gating:
     """
 
     gates: dict[str, Gate] = field(default_factory=dict)
-    schemes: list[Scheme] = field(default_factory=list)
+    schemes: list[RateScheme] = field(default_factory=list)
     dependent: dict[str, Node] = field(default_factory=dict)
 
-    def scheme_of(self, state: str) -> Scheme | None:
+    def scheme_of(self, state: str) -> RateScheme | None:
         """Return the scheme that a state belongs to; None for a gate."""
         return next((scheme for scheme in self.schemes if state in scheme.states), None)
 
@@ -198,9 +198,9 @@ def _collected(node: Node) -> Node:
     return result
 
 
-def _reacting(found: Equations, group: list[str], reactions: list[Reaction]) -> Scheme:
+def _reacting(found: Equations, group: list[str], reactions: list[Reaction]) -> RateScheme:
     """Return the scheme of reactions; rates between the same two states add up."""
-    scheme = Scheme(group)
+    scheme = RateScheme(group)
     moving = found.dependent(frozenset(found.states))
     for reaction in reactions:
         there, back = (reaction.source, reaction.target), (reaction.target, reaction.source)
@@ -218,7 +218,9 @@ def _reacting(found: Equations, group: list[str], reactions: list[Reaction]) -> 
     return scheme
 
 
-def _coupled(found: Equations, group: list[str], rhs: dict[str, Node], result: Gating) -> Scheme:
+def _coupled(
+    found: Equations, group: list[str], rhs: dict[str, Node], result: Gating
+) -> RateScheme:
     """Return the scheme of derivatives that are linear in each other.
 
     What leaves a state and arrives at no other one of them goes to a state that has no derivative:
@@ -256,10 +258,10 @@ def _markov(
     group: list[str],
     matrix: dict[str, dict[tuple[tuple[str, int], ...], Node]],
     result: Gating,
-) -> Scheme:
+) -> RateScheme:
     constant = {state: terms.get((), ZERO) for state, terms in matrix.items()}
     closed = all(node == ZERO for node in constant.values())
-    scheme = Scheme(list(group))
+    scheme = RateScheme(list(group))
     for target in group:
         for source in group:
             if source != target:

@@ -79,7 +79,7 @@ class Goldman:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class _Asymptotes:
     """A current at one set of values: its limits divided by v, and its slope, 1/mV."""
 
     inside: float
@@ -155,7 +155,7 @@ class _Trial:
             size, valence, inside, outside = make("neg", size), -valence, outside, inside
         return size, valence, inside, outside, self._unless_of_nature(number_of, node)
 
-    def _freeze(self, shape: _Shape) -> None:
+    def _freeze(self, shape: _Asymptotes) -> None:
         """Take constants of nature and charges that are PARAMETERs for the numbers that they are.
 
         They are known by what they do: the slope follows them, and the reversal potential of the
@@ -181,7 +181,7 @@ class _Trial:
     def _values(self, changed: dict[str, float]) -> dict[str, Any]:
         return {**self.base, **changed}
 
-    def _shape(self, changed: dict[str, float]) -> _Shape | None:
+    def _shape(self, changed: dict[str, float]) -> _Asymptotes | None:
         """Return limits and slope at some values; None where the current has another shape."""
         values = self._values(changed)
         at = np.concatenate([[_FAR, -_FAR], _VOLTS])
@@ -195,9 +195,9 @@ class _Trial:
             return None
         if not (inside > 0 and outside > 0):
             return None
-        return _Shape(float(inside), float(outside), slope)
+        return _Asymptotes(float(inside), float(outside), slope)
 
-    def _moved(self, key: str) -> tuple[float, _Shape | None]:
+    def _moved(self, key: str) -> tuple[float, _Asymptotes | None]:
         """Return the value of a parameter in a trial of its own,
         and the shape that the current has.
         """
@@ -207,7 +207,7 @@ class _Trial:
 
     # --- what it depends on
 
-    def _ends(self, shape: _Shape) -> tuple[str | float, str | float] | None:
+    def _ends(self, shape: _Asymptotes) -> tuple[str | float, str | float] | None:
         """Return the concentrations inside and outside: names of parameters, or numbers."""
         ends: list[str] = ["", ""]
         for key in self.names:
@@ -234,7 +234,7 @@ class _Trial:
     def _concentration(self, end: str | float) -> Node:
         return name(end) if isinstance(end, str) else number(end)
 
-    def _thermal(self, shape: _Shape) -> tuple[int, Any, Node] | None:
+    def _thermal(self, shape: _Asymptotes) -> tuple[int, Any, Node] | None:
         """Return the valence, and RT/F as a function of degC and as an expression."""
         for key in self.names:
             if self._moved(key)[1] is None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from channelfit.model.imports.equations import Equations, Given
+from channelfit.model.imports.equations import Equations, ImportedParameter
 from channelfit.model.imports.myokit_currents import (
     ion_currents,
     mentioned,
@@ -89,11 +89,11 @@ def equations(plain: dict[str, Any], current: str | None, hold: Collection[str] 
     Raises:
         InputError: it is not there, or an expression cannot be translated.
     """
-    reader = _Reader(plain, current, hold)
+    reader = _MyokitReader(plain, current, hold)
     found = reader.equations()
     while still := without_voltage(found):
         own = {short: key for key, short in reader.names.items()}
-        reader = _Reader(plain, current, (*reader.held, *(own[state] for state in still)))
+        reader = _MyokitReader(plain, current, (*reader.held, *(own[state] for state in still)))
         found = reader.equations()
     initial = {reader.names[k]: row["initial"] for k, row in reader.variables.items()}
     leave_out_empty(found, {k: value for k, value in initial.items() if value is not None})
@@ -101,7 +101,7 @@ def equations(plain: dict[str, Any], current: str | None, hold: Collection[str] 
     return found
 
 
-class _Reader:
+class _MyokitReader:
     def __init__(self, plain: dict[str, Any], current: str | None, hold: Collection[str]) -> None:
         self.plain = plain
         self.variables: dict[str, dict[str, Any]] = plain["variables"]
@@ -173,7 +173,9 @@ class _Reader:
         own = "".join(ion.groups()).lower() if ion and unit == "mM" else ""
         known = {given.input for given in self.found.parameters.values()}
         own = "" if own in known else own
-        self.found.parameters[self.names[key]] = Given(value, unit, 0, kind, key, input=own)
+        self.found.parameters[self.names[key]] = ImportedParameter(
+            value, unit, 0, kind, key, input=own
+        )
 
     def _factor(self, unit: str, known: dict[str, float], name: str) -> float:
         if unit not in known:

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 
-from channelfit.model.imports.equations import Given
+from channelfit.model.imports.equations import ImportedParameter
 from channelfit.model.imports.nmodl_tree import Tree
 from channelfit.model.imports.nodes import number_text
 from channelfit.model.ions import VALENCES
@@ -56,7 +56,7 @@ class Declarations:
     title: str = ""
     suffix: str = ""
     point: bool = False
-    parameters: dict[str, Given] = field(default_factory=dict)
+    parameters: dict[str, ImportedParameter] = field(default_factory=dict)
     constants: dict[str, float] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
     variables: set[str] = field(default_factory=set)
@@ -230,7 +230,7 @@ def _ion(found: Declarations, row: Tree) -> None:
         usual = _IONS.get(key, 0.0 if kind == "reversal" else 1.0)
         before = found.parameters.get(key)
         unheard = before.value if before is not None and not before.kind else None
-        found.parameters[key] = Given(usual, unit, row.line, kind, key, unheard)
+        found.parameters[key] = ImportedParameter(usual, unit, row.line, kind, key, unheard)
     valence = next((_value(child) for child in row.all("Valence")), None)
     found.ions[ion] = VALENCES.get(ion, 0) if valence is None else int(valence)
 
@@ -249,7 +249,7 @@ def _parameter(found: Declarations, row: Tree) -> None:
     if before is not None and before.kind:
         found.parameters[key] = replace(before, unheard=value if values else None)
     else:
-        found.parameters[key] = Given(value, units[0] if units else "", line, "", key)
+        found.parameters[key] = ImportedParameter(value, units[0] if units else "", line, "", key)
 
 
 def _variable(found: Declarations, row: Tree, state: bool) -> None:

@@ -55,7 +55,7 @@ class Frame(dict[str, Node]):
     """The arguments and LOCAL variables of a call."""
 
 
-class Run:
+class Interpreter:
     """The run of one file.
 
     Arguments:

@@ -68,12 +68,12 @@ def read_tree(answer: str, text: str) -> Tree:
         InputError: it is nested too deeply.
     """
     try:
-        return _Reader(text).read(json.loads(answer))
+        return _TreeReader(text).read(json.loads(answer))
     except RecursionError:
         raise InputError(_TOO_DEEP) from None
 
 
-class _Reader:
+class _TreeReader:
     def __init__(self, text: str) -> None:
         self.tokens = [
             (found[0], k)

@@ -110,7 +110,7 @@ def _cell(declared: Declarations, own: str, stated: float) -> None:
     else:
         if stated != given.value:
             declared.notes.append(
-                f"{own} is {stated:.6g}, as the file's comment says of the model that was exported; "
+                f"{own} is {stated:.6g}, as the file's comment says of the exported model; "
                 f"a cell that does not set it has {given.value:.6g}"
             )
         declared.parameters[own] = replace(given, value=stated, unheard=None, stated=True)

@@ -18,7 +18,7 @@ from channelfit.reading import memory
 from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats.contents import Contents, missing
-from channelfit.reading.formats.matrices import Array, contents_of
+from channelfit.reading.formats.matrices import NamedArray, contents_of
 from channelfit.reading.units import shown
 
 #: As they are stored, unpacked, in float64, and sent to the other process.
@@ -41,7 +41,7 @@ def read(path: Path, layout: str | None = None, signal: str | None = None) -> Co
     """
     found = read_apart(f"{__name__}:datasets", path, "an HDF5 file")
     arrays = [
-        Array(name, str(found.get(_UNIT_OF + name, "")), value)
+        NamedArray(name, str(found.get(_UNIT_OF + name, "")), value)
         for name, value in found.items()
         if isinstance(value, np.ndarray)
     ]

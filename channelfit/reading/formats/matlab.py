@@ -8,7 +8,7 @@ import numpy as np
 
 from channelfit.reading.apart import read_apart
 from channelfit.reading.formats.contents import Contents
-from channelfit.reading.formats.matrices import Array, contents_of
+from channelfit.reading.formats.matrices import NamedArray, contents_of
 
 
 def read(path: Path, layout: str | None = None, signal: str | None = None) -> Contents:
@@ -22,6 +22,8 @@ def read(path: Path, layout: str | None = None, signal: str | None = None) -> Co
         InputError: damaged, without numbers, or matrices whose axis of time cannot be told.
     """
     found = read_apart("channelfit.reading.matlab:variables", path, "a MATLAB file")
-    arrays = [Array(n, "", value) for n, value in found.items() if isinstance(value, np.ndarray)]
+    arrays = [
+        NamedArray(n, "", value) for n, value in found.items() if isinstance(value, np.ndarray)
+    ]
     refused = [f"{name}: {why}" for name, why in found.items() if isinstance(why, str)]
     return contents_of(path, "MATLAB", arrays, layout, refused, signal)

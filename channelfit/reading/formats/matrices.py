@@ -26,7 +26,7 @@ _TRACE = re.compile(r"Trace_(\d+)_(\d+)_(\d+)_(\d+)")
 
 
 @dataclass(frozen=True, eq=False)
-class Array:
+class NamedArray:
     """Numbers of a file with their name and unit; empty where the file says no unit."""
 
     name: str
@@ -43,7 +43,7 @@ def check_layout(layout: str | None, path: Path) -> None:
 def contents_of(
     path: Path,
     kind: str,
-    arrays: Sequence[Array],
+    arrays: Sequence[NamedArray],
     layout: str | None,
     refused: Sequence[str] = (),
     chosen: str | None = None,
@@ -82,7 +82,7 @@ def contents_of(
             break
     others = [array for array in long if array is not clock]
     n = len(clock.values) if clock is not None else _samples(path, main, others, layout)
-    signals = list[tuple[Array, np.ndarray]]()
+    signals = list[tuple[NamedArray, np.ndarray]]()
     left_out = [array.name for array in arrays if array.values.size <= 1]
     for array in others:
         turned = _in_sweeps(array, n, layout)
@@ -106,13 +106,13 @@ def contents_of(
     return Contents(path, kind, sampling, tuple(made), notes=tuple(notes))
 
 
-def _traces(arrays: list[Array], notes: list[str]) -> tuple[list[Array], list[str]]:
+def _traces(arrays: list[NamedArray], notes: list[str]) -> tuple[list[NamedArray], list[str]]:
     """Return arrays, with the traces of PatchMaster's exports put together as sweeps of signals.
 
     A ``Trace_1_2_3_1`` is signal 1 in sweep 3 of series 2 of group 1, its times, s, beside it.
     """
-    found: dict[str, list[tuple[int, Array]]] = {}
-    rest = list[Array]()
+    found: dict[str, list[tuple[int, NamedArray]]] = {}
+    rest = list[NamedArray]()
     for array in arrays:
         name = _TRACE.fullmatch(array.name)
         if name and array.values.ndim == 2 and array.values.shape[1] == 2:
@@ -122,23 +122,23 @@ def _traces(arrays: list[Array], notes: list[str]) -> tuple[list[Array], list[st
             rest.append(array)
     for key, sweeps in found.items():
         ordered = [array.values for _, array in sorted(sweeps, key=lambda pair: pair[0])]
-        rest.append(Array(key, "", stacked([values[:, 1] for values in ordered])))
+        rest.append(NamedArray(key, "", stacked([values[:, 1] for values in ordered])))
         if not any(is_time(_heading(array)) for array in rest):
-            rest.append(Array("time", "s", max(ordered, key=len)[:, 0]))
+            rest.append(NamedArray("time", "s", max(ordered, key=len)[:, 0]))
             notes.append("Times are those of the longest sweep, in s, as PatchMaster writes them.")
     return rest, notes
 
 
-def _heading(array: Array) -> Heading:
+def _heading(array: NamedArray) -> Heading:
     return read_heading(array.name.rsplit("/", 1)[-1])
 
 
-def _squeezed(array: Array) -> Array:
+def _squeezed(array: NamedArray) -> NamedArray:
     values = array.values
     return replace(array, values=values.ravel()) if 1 in values.shape else array
 
 
-def _samples(path: Path, main: Array, others: Sequence[Array], layout: str | None) -> int:
+def _samples(path: Path, main: NamedArray, others: Sequence[NamedArray], layout: str | None) -> int:
     """Return how many samples a sweep of the main array has."""
     shape = main.values.shape
     if len(shape) == 1:
@@ -155,7 +155,7 @@ def _samples(path: Path, main: Array, others: Sequence[Array], layout: str | Non
     return int(common.pop())
 
 
-def _either_way(path: Path | None, array: Array) -> InputError:
+def _either_way(path: Path | None, array: NamedArray) -> InputError:
     rows, columns = array.values.shape
     return InputError(
         f"a matrix of {rows} x {columns} may be turned either way; say which with "
@@ -165,7 +165,7 @@ def _either_way(path: Path | None, array: Array) -> InputError:
     )
 
 
-def _in_sweeps(array: Array, n: int, layout: str | None) -> np.ndarray | None:
+def _in_sweeps(array: NamedArray, n: int, layout: str | None) -> np.ndarray | None:
     """Return an array as (n_sweeps, n); None where it has no axis of n samples."""
     values = array.values
     if values.ndim == 1:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from channelfit.reading.keys.shapes import (
     Choice,
+    Integer,
     Key,
     Keys,
     List,
     Quantity,
     Rules,
     Text,
-    Whole,
     Within,
 )
 
@@ -35,7 +35,7 @@ CLUSTER = Keys(
         needs={"class": ("job",), "job": ("class",), "jobs": ("class",), "adaptive": ("class",)},
     ),
     local=Key(
-        Whole(0),
+        Integer(0),
         "How many processes are started on this computer; 0 for one for each GPU, or as many as "
         "suit its cores.",
         4,
@@ -52,7 +52,7 @@ CLUSTER = Keys(
     ),
     job=Key(Within("cluster job"), "What one job is.", {"cores": 8, "memory": "16 GB"}),
     jobs=Key(
-        Whole(1), "How many jobs there are.", 10, otherwise="1, where `adaptive` is not given"
+        Integer(1), "How many jobs there are.", 10, otherwise="1, where `adaptive` is not given"
     ),
     adaptive=Key(
         Within("cluster adaptive"),
@@ -82,9 +82,9 @@ JOB = Keys(
     "cluster job",
     "One job of a batch system. The names are those of the arguments of dask-jobqueue, where each "
     "is explained.",
-    cores=Key(Whole(1), "The cores of a job, shared out among its processes.", 8, required=True),
+    cores=Key(Integer(1), "The cores of a job, shared out among its processes.", 8, required=True),
     memory=Key(Text("a size"), "The memory of a job.", "16 GB", required=True),
-    processes=Key(Whole(1), "The processes of a job, such as one for each GPU.", 2, 1),
+    processes=Key(Integer(1), "The processes of a job, such as one for each GPU.", 2, 1),
     queue=Key(Text(), "The queue or partition.", "gpu"),
     account=Key(Text(), "Whom the time is charged to. PBS and SLURM know it.", "lab"),
     walltime=Key(Text("a time"), "The longest time that a job may take.", "02:00:00"),
@@ -105,8 +105,8 @@ JOB = Keys(
 ADAPTIVE = Keys(
     "cluster adaptive",
     "How many jobs there are.",
-    minimum=Key(Whole(0), "The least.", 1, 0),
-    maximum=Key(Whole(1), "The most.", 40, required=True),
+    minimum=Key(Integer(0), "The least.", 1, 0),
+    maximum=Key(Integer(1), "The most.", 40, required=True),
 )
 TLS = Keys(
     "cluster tls",

@@ -7,6 +7,7 @@ from channelfit.reading.keys.shapes import (
     Choice,
     Expression,
     Flag,
+    Integer,
     Key,
     Keys,
     List,
@@ -14,7 +15,6 @@ from channelfit.reading.keys.shapes import (
     Named,
     Quantity,
     Text,
-    Whole,
     Within,
     either,
 )
@@ -73,7 +73,7 @@ CURVE = Keys(
         otherwise="1 with standard errors; needed without them",
     ),
     starts=Key(
-        Whole(1),
+        Integer(1),
         "How many minima of the scan are refined; the best one is kept. Two more are tried where a "
         "fit ends at a bound.",
         3,
@@ -101,7 +101,7 @@ CURVE_PARAMETER = Keys(
     value=Key(Quantity("none"), "The value of a parameter that is fixed.", 0.5),
     fixed=Key(Flag(), "Whether it keeps its value.", True, False),
     scan=Key(
-        Whole(1),
+        Integer(1),
         "How many of its values are tried when a start is looked for.",
         24,
         otherwise="as many as all parameters together afford",

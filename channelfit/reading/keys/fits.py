@@ -9,7 +9,8 @@ from channelfit.reading.keys.recordings import CUTOFF, POLES
 from channelfit.reading.keys.shapes import (
     Changes,
     Choice,
-    Constant,
+    ConstantQuantity,
+    Integer,
     Key,
     Keys,
     List,
@@ -18,7 +19,6 @@ from channelfit.reading.keys.shapes import (
     Quantity,
     Rules,
     Text,
-    Whole,
     Within,
     either,
 )
@@ -33,9 +33,9 @@ STOP = Key(
     "Rules that end the search; the first that holds at the end of a generation counts.",
     {"seconds": 60, "cost": 25},
 )
-SEED = Key(Whole(), "The seed of the search, from which all its random numbers follow.", 1, 0)
+SEED = Key(Integer(), "The seed of the search, from which all its random numbers follow.", 1, 0)
 SEEDS = Key(
-    Whole(1),
+    Integer(1),
     "How many whole searches there are, with the seeds from `seed` on. The best is kept, and told "
     "how many others came to it.",
     4,
@@ -175,7 +175,7 @@ SURROGATE = Keys(
         "10 pA",
         0.0,
     ),
-    seed=Key(Whole(), "The seed of the noise.", 1, 0),
+    seed=Key(Integer(), "The seed of the noise.", 1, 0),
 )
 EXPERIMENT = Keys(
     "experiment",
@@ -207,13 +207,13 @@ EXPERIMENT = Keys(
         otherwise="all samples count",
     ),
     every=Key(
-        Whole(1),
+        Integer(1),
         "Scores each so many-th sample, the first one included.",
         5,
         1,
         otherwise="1, or what the low-pass filter of the recording says",
     ),
-    delay=Key(Constant("time"), _DELAY, "0.2 ms", 0.0),
+    delay=Key(ConstantQuantity("time"), _DELAY, "0.2 ms", 0.0),
     cell=Key(
         Text("the name of a cell"),
         "The cell that was recorded. Parameters that are per cell have a value for each.",
@@ -241,34 +241,34 @@ CLAMP = Keys(
     "What the amplifier did. Each quantity is a number with its unit, or an expression of "
     "parameters, which then are fitted.",
     series_resistance=Key(
-        Constant("resistance"),
+        ConstantQuantity("resistance"),
         "The resistance of the pipette and of the access to the cell, 0 or more.",
         "5 MOhm",
         0.0,
         otherwise="0: the membrane is at the command, plus the offset",
     ),
     membrane_capacitance=Key(
-        Constant("capacitance"),
+        ConstantQuantity("capacitance"),
         "What the amplifier has to charge through that resistance, 0 or more.",
         "20 pF",
         0.0,
         otherwise="0: it is charged at once",
     ),
     pipette_capacitance=Key(
-        Constant("capacitance"),
+        ConstantQuantity("capacitance"),
         "What is charged before the resistance, 0 or more; it needs the lag of a compensation.",
         "4 pF",
         0.0,
     ),
     compensation=Key(
-        either(Constant("none"), Within("clamp compensation")),
+        either(ConstantQuantity("none"), Within("clamp compensation")),
         "The share of the series resistance that is compensated, or a mapping with more of it.",
         0.8,
         {},
         otherwise="none",
     ),
     cancellation=Key(
-        Constant("none"),
+        ConstantQuantity("none"),
         "The share of the charging currents that is subtracted before they are recorded, 0 to 1.",
         0.95,
         0.0,
@@ -281,8 +281,10 @@ CLAMP = Keys(
         {},
         otherwise="none",
     ),
-    offset=Key(Constant("voltage"), "What the membrane sees beyond the command.", "1 mV", 0.0),
-    delay=Key(Constant("time"), _DELAY, "0.05 ms", 0.0),
+    offset=Key(
+        ConstantQuantity("voltage"), "What the membrane sees beyond the command.", "1 mV", 0.0
+    ),
+    delay=Key(ConstantQuantity("time"), _DELAY, "0.05 ms", 0.0),
     lowpass=Key(
         Within("clamp lowpass"),
         "A Bessel filter of the recorded current.",
@@ -295,13 +297,19 @@ COMPENSATION = Keys(
     "clamp compensation",
     "How the amplifier compensates the series resistance.",
     fraction=Key(
-        Constant("none"), "The share of the resistance that is compensated, 0 to 1.", 0.8, 0.0
+        ConstantQuantity("none"),
+        "The share of the resistance that is compensated, 0 to 1.",
+        0.8,
+        0.0,
     ),
     prediction=Key(
-        Constant("none"), "The share of the charging that is forestalled, 0 to 0.99.", 0.7, 0.0
+        ConstantQuantity("none"),
+        "The share of the charging that is forestalled, 0 to 0.99.",
+        0.7,
+        0.0,
     ),
     lag=Key(
-        Constant("time"),
+        ConstantQuantity("time"),
         "The time constant with which the potential of the pipette follows, 0 or more.",
         "10 us",
         0.0,
@@ -311,9 +319,11 @@ LEAK = Keys(
     "clamp leak",
     "A leak beside the channel.",
     conductance=Key(
-        Constant("conductance"), "Its conductance, 0 or more.", "0.5 nS", 0.0, required=True
+        ConstantQuantity("conductance"), "Its conductance, 0 or more.", "0.5 nS", 0.0, required=True
     ),
-    reversal=Key(Constant("voltage"), "The voltage at which it does not flow.", "0 mV", 0.0),
+    reversal=Key(
+        ConstantQuantity("voltage"), "The voltage at which it does not flow.", "0 mV", 0.0
+    ),
 )
 LOWPASS = Keys("clamp lowpass", "A Bessel filter.", poles=POLES, cutoff=CUTOFF)
 RATES_WITHIN = Keys(

@@ -5,26 +5,26 @@ from __future__ import annotations
 from channelfit.reading.keys.fits import OPTIMIZER, SEED, SEEDS, START, STOP
 from channelfit.reading.keys.models import DESCRIPTION, PARAMETER, SOURCE
 from channelfit.reading.keys.shapes import (
-    Array,
     Choice,
     Expression,
     Flag,
+    Integer,
     Key,
     Keys,
     List,
     Name,
     Named,
+    NestedNumbers,
     Quantity,
     Rules,
     Text,
-    Whole,
     Within,
     either,
 )
 
 #: The largest size of an array, and the most parameters of a function.
 MAX_SIZE = 65_536
-_SIZE = either(Whole(1, MAX_SIZE), Name())
+_SIZE = either(Integer(1, MAX_SIZE), Name())
 _HEAD = r"\s*\w+\s*(\[[^\[\]]*\])?\s*"
 _COLUMNS = Named(List(Text("the name of a column"), 1), "name")
 
@@ -84,7 +84,7 @@ FUNCTION_PARAMETER = Keys(
     ),
     scale=PARAMETER["scale"],
     value=Key(
-        Array(),
+        NestedNumbers(),
         "A number for all, or nested lists of numbers in the shape of the array.",
         0.5,
         null=True,

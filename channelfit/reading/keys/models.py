@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from channelfit.reading.keys.shapes import (
     Choice,
-    Constant,
+    ConstantQuantity,
     Expression,
     Flag,
+    Integer,
     Key,
     Keys,
     List,
@@ -15,8 +16,7 @@ from channelfit.reading.keys.shapes import (
     Quantity,
     Rules,
     Text,
-    Unit,
-    Whole,
+    UnitText,
     Within,
     either,
 )
@@ -37,19 +37,19 @@ _RECTIFICATION = Key(
     otherwise="no rectification, which is a factor of 1",
 )
 _CONDUCTANCE = Key(
-    Constant("conductance", sized=True),
+    ConstantQuantity("conductance", sized=True),
     "The conductance when all channels are open. The current is this times the open probability "
     "times (v - reversal), positive outward. Either this and a reversal, or a permeability and an "
     "ion, says what flows.",
     "gmax",
 )
 _REVERSAL = Key(
-    Constant("voltage"),
+    ConstantQuantity("voltage"),
     "The voltage at which no current flows, which belongs to a conductance.",
     "-85 mV",
 )
 _PERMEABILITY = Key(
-    Constant("permeability", sized=True),
+    ConstantQuantity("permeability", sized=True),
     "The permeability of the whole membrane, for the current after Goldman, Hodgkin and Katz. It "
     "needs an ion and the temperature of the model.",
     "pca",
@@ -177,7 +177,7 @@ PARAMETER = Keys(
         otherwise="needed, unless the parameter is fixed or tied",
     ),
     unit=Key(
-        Unit(sized=True),
+        UnitText(sized=True),
         "The unit of the range, the value and the prior. Units are followed through the "
         "expressions.",
         "1/ms",
@@ -252,7 +252,7 @@ GATE = Keys(
         one=(("alpha", "inf"),),
         needs={"alpha": ("beta",), "beta": ("alpha",), "inf": ("tau",), "tau": ("inf",)},
     ),
-    power=Key(Whole(1, 8), "How many equal copies of the gate must be open together.", 3, 1),
+    power=Key(Integer(1, 8), "How many equal copies of the gate must be open together.", 3, 1),
     alpha=Key(
         _RATE,
         "The rate of opening, which needs beta beside it.",
@@ -288,17 +288,19 @@ ION = Keys(
     "ion",
     "The ion that a permeability lets through.",
     valence=Key(
-        either(Whole(-MOST_CHARGES, -1), Whole(1, MOST_CHARGES)),
+        either(Integer(-MOST_CHARGES, -1), Integer(1, MOST_CHARGES)),
         "The charge of the ion in elementary charges, from -8 to 8 and not 0.",
         2,
         required=True,
     ),
     inside=Key(
-        Constant("concentration"), "The concentration in the cell.", "100 nM", required=True
+        ConstantQuantity("concentration"), "The concentration in the cell.", "100 nM", required=True
     ),
-    outside=Key(Constant("concentration"), "The concentration in the bath.", "2 mM", required=True),
+    outside=Key(
+        ConstantQuantity("concentration"), "The concentration in the bath.", "2 mM", required=True
+    ),
     thermal=Key(
-        Constant("voltage"),
+        ConstantQuantity("voltage"),
         "What stands for RT/F in the exponent, about 25 mV. Published files round the constants of "
         "nature, and an import keeps what they have.",
         "0.0853*(celsius + 273.15)",
@@ -309,13 +311,13 @@ LEAK = Keys(
     "leak",
     "A current that is a straight line in the voltage, whatever the channel does.",
     conductance=Key(
-        Constant("conductance", sized=True),
+        ConstantQuantity("conductance", sized=True),
         "The conductance of the leak.",
         "0.2 nS",
         required=True,
     ),
     reversal=Key(
-        Constant("voltage"), "The voltage at which no leak flows.", "-60 mV", required=True
+        ConstantQuantity("voltage"), "The voltage at which no leak flows.", "-60 mV", required=True
     ),
 )
 ONE_CURRENT = Keys(
@@ -354,8 +356,8 @@ PRINTED_MODEL = Keys(
     "printed model",
     "The model itself in the form that was printed in 2012: states are numbers, and the last "
     "parameter is the conductance, nS.",
-    nStates=Key(Whole(1, MAX_STATES), "How many states there are.", 2, required=True),
-    nParams=Key(Whole(), "How many parameters follow.", 3, otherwise="as many as follow"),
+    nStates=Key(Integer(1, MAX_STATES), "How many states there are.", 2, required=True),
+    nParams=Key(Integer(), "How many parameters follow.", 3, otherwise="as many as follow"),
     params=Key(
         List(Within("printed parameter"), 1),
         "The parameters, the conductance last.",
@@ -368,9 +370,12 @@ PRINTED_MODEL = Keys(
         ["k12 = a*exp(v/30)", "k21 = b"],
         required=True,
     ),
-    nOpenStates=Key(Whole(), "How many states conduct.", 1, otherwise="as many as follow"),
+    nOpenStates=Key(Integer(), "How many states conduct.", 1, otherwise="as many as follow"),
     openStates=Key(
-        List(Whole(1, MAX_STATES), 1), "The numbers of the states that conduct.", [2], required=True
+        List(Integer(1, MAX_STATES), 1),
+        "The numbers of the states that conduct.",
+        [2],
+        required=True,
     ),
     eRev=Key(Quantity("voltage"), "The reversal potential.", -90, required=True),
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from channelfit.reading.keys.models import DESCRIPTION
 from channelfit.reading.keys.shapes import (
     Flag,
+    Integer,
     Key,
     Keys,
     List,
     Named,
     Rules,
     Text,
-    Whole,
     Within,
     either,
 )
@@ -44,7 +44,7 @@ NIGHT = Keys(
     name=Key(Text(), "What the night is called.", "cell 7", otherwise="the file's name"),
     description=DESCRIPTION,
     side_by_side=Key(
-        Whole(1, 256),
+        Integer(1, 256),
         "How many jobs may run at the same time. They share the processor's cores evenly.",
         2,
         1,

@@ -6,6 +6,7 @@ from channelfit.reading.keys.models import DESCRIPTION, SOURCE
 from channelfit.reading.keys.shapes import (
     Choice,
     Flag,
+    Integer,
     Key,
     Keys,
     List,
@@ -13,8 +14,7 @@ from channelfit.reading.keys.shapes import (
     Rules,
     Shape,
     Text,
-    Unit,
-    Whole,
+    UnitText,
     Within,
     either,
 )
@@ -44,9 +44,9 @@ LAYOUT = Key(
     otherwise="found from the lengths of the sweeps",
 )
 COLUMNS = either(Choice(("all",)), List(Text("the name of a column"), 1))
-SIGNAL = either(Text("the name of a signal"), Whole(1))
+SIGNAL = either(Text("the name of a signal"), Integer(1))
 SWEEPS_OF_FILE = Key(
-    List(Whole(1), 1),
+    List(Integer(1), 1),
     "Which sweeps of the file are meant, counted from 1, where it holds signals.",
     [4, 5, 6],
     otherwise="all",
@@ -218,7 +218,7 @@ RECORDED = Keys(
     signal=Key(SIGNAL, "The signal of an amplifier's file, by its name or number.", "AO #0"),
     sweeps=SWEEPS_OF_FILE,
     unit=Key(
-        Unit(("voltage",)),
+        UnitText(("voltage",)),
         "The unit of the voltage.",
         "mV",
         "mV",
@@ -239,7 +239,7 @@ RECORDED_TIME = Keys(
     "recorded time",
     "The times of a recorded command.",
     column=Key(Text("the name of a column"), "The column of times.", "t", required=True),
-    unit=Key(Unit(("time",)), "The unit of the times.", "s", "ms"),
+    unit=Key(UnitText(("time",)), "The unit of the times.", "s", "ms"),
 )
 
 SECTIONS = (

@@ -12,14 +12,14 @@ from channelfit.reading.keys.protocols import (
 )
 from channelfit.reading.keys.shapes import (
     Choice,
+    Integer,
     Key,
     Keys,
     List,
     Quantity,
     Rules,
     Text,
-    Unit,
-    Whole,
+    UnitText,
     Within,
     either,
 )
@@ -47,7 +47,7 @@ _SAMPLING = Key(
     null=True,
 )
 SWEEPS = Key(
-    List(Whole(1), 1),
+    List(Integer(1), 1),
     "The numbers of sweeps of the protocol, counted from 1.",
     [1, 3],
     otherwise="all",
@@ -118,7 +118,7 @@ TIME = Keys(
     "recording time",
     "The times of a recorded table.",
     column=Key(_COLUMN, "The column of times.", "t", required=True),
-    unit=Key(Unit(("time",)), "The unit of the times.", "s", required=True),
+    unit=Key(UnitText(("time",)), "The unit of the times.", "s", required=True),
     start=Key(
         Quantity("time"), "The time in this column at which the sweep begins.", "100 ms", 0.0
     ),
@@ -132,7 +132,7 @@ CURRENT = Keys(
     signal=Key(SIGNAL, "The signal of an amplifier's file, by its name or number.", "IN 0"),
     sweeps=SWEEPS_OF_FILE,
     unit=Key(
-        Unit(("current",), sized=True),
+        UnitText(("current",), sized=True),
         "The unit of the currents.",
         "pA",
         null=True,
@@ -257,7 +257,7 @@ RUN_DOWN = Keys(
         "exponential",
     ),
 )
-POLES = Key(Whole(1, 10), "How many poles the Bessel filter has.", 8, 4)
+POLES = Key(Integer(1, 10), "How many poles the Bessel filter has.", 8, 4)
 CUTOFF = Key(
     Quantity("rate"),
     "The frequency at which it passes 3 dB less than at rest, above 0.",
@@ -269,7 +269,7 @@ LOWPASS = Keys(
     "A Bessel filter of the recording.",
     poles=POLES,
     cutoff=CUTOFF,
-    every=Key(Whole(1), "After the filter, each so many-th sample is scored.", 5, 1),
+    every=Key(Integer(1), "After the filter, each so many-th sample is scored.", 5, 1),
 )
 MASK = Keys(
     "mask",

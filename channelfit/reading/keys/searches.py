@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from channelfit.reading.keys.shapes import Choice, Key, Keys, Number, Rules, Whole
+from channelfit.reading.keys.shapes import Choice, Integer, Key, Keys, Number, Rules
 
 _GENERATIONS = Key(
-    Whole(1),
+    Integer(1),
     "How many generations are scored at most; the first, random one counts. It may stand under "
     "`stop` instead.",
     100,
@@ -20,18 +20,18 @@ _FLIGHT = {
     ),
 }
 _ISLANDS = {
-    "islands": Key(Whole(1), "How many populations there are, each of its own.", 4, 1),
+    "islands": Key(Integer(1), "How many populations there are, each of its own.", 4, 1),
     "migrate_every": Key(
-        Whole(1), "After how many generations the best go to the next island of a ring.", 20, 10
+        Integer(1), "After how many generations the best go to the next island of a ring.", 20, 10
     ),
     "migrants": Key(
-        Whole(1), "How many go; fewer than the population. They replace the worst there.", 4, 2
+        Integer(1), "How many go; fewer than the population. They replace the worst there.", 4, 2
     ),
 }
 
 
 def _population(default: int, least: int = 1) -> Key:
-    return Key(Whole(least), "The candidates of a generation.", 500, default)
+    return Key(Integer(least), "The candidates of a generation.", 500, default)
 
 
 #: What each optimizer can be told; `generations` is a rule to stop.
@@ -61,22 +61,22 @@ SETTINGS: dict[str, Keys] = {
             "hybrid",
             "wide scans, then least squares from many starts",
             scan=Key(
-                Whole(1),
+                Integer(1),
                 "The points that are scored in a round.",
                 4096,
                 otherwise="what suits the time that a score takes",
             ),
             starts=Key(
-                Whole(1),
+                Integer(1),
                 "How many of these points are refined.",
                 32,
                 otherwise="16, or twice the number of parameters where that is more",
             ),
             agree=Key(
-                Whole(1), "How many independent starts must arrive at the lowest cost.", 4, 3
+                Integer(1), "How many independent starts must arrive at the lowest cost.", 4, 3
             ),
             patience=Key(
-                Whole(1), "After how many rounds without a gain the search ends anyway.", 6, 4
+                Integer(1), "After how many rounds without a gain the search ends anyway.", 6, 4
             ),
             generations=_GENERATIONS,
         ),
@@ -93,9 +93,9 @@ SETTINGS: dict[str, Keys] = {
             "a swarm in which each particle follows its neighbors only (Mussi et al. 2011)",
             population=_population(256),
             generations=_GENERATIONS,
-            neighbors=Key(Whole(1), "How many neighbors there are on either side.", 2, 1),
+            neighbors=Key(Integer(1), "How many neighbors there are on either side.", 2, 1),
             batch=Key(
-                Whole(1),
+                Integer(1),
                 "How many particles move at a time, up to the population.",
                 32,
                 otherwise="all",
@@ -108,8 +108,8 @@ SETTINGS: dict[str, Keys] = {
             "a swarm led by groups, and seldom by the best of all (Li and Liu 2017)",
             population=_population(256),
             generations=_GENERATIONS,
-            group=Key(Whole(1), "The particles of a group.", 8, 16),
-            exchange=Key(Whole(1), "In each so many-th turn the best of all leads.", 5, 10),
+            group=Key(Integer(1), "The particles of a group.", 8, 16),
+            exchange=Key(Integer(1), "In each so many-th turn the best of all leads.", 5, 10),
             **_FLIGHT,
             **_ISLANDS,
         ),
@@ -142,7 +142,7 @@ SETTINGS: dict[str, Keys] = {
             "asynchronous_ring",
             "the ring in one GPU kernel without barriers, for functions only",
             population=_population(64),
-            iterations=Key(Whole(1), "The moves of every particle in a launch.", 200, 100),
+            iterations=Key(Integer(1), "The moves of every particle in a launch.", 200, 100),
             generations=_GENERATIONS,
         ),
     )
@@ -166,10 +166,10 @@ STOP = Keys(
     cost=Key(Number(), "The target: the search ends when the best cost has come down to it.", 25.0),
     seconds=Key(Number(0), "How many seconds the search may take, above 0.", 60.0),
     evaluations=Key(
-        Whole(1), "How many candidates may be scored; a generation is never cut short.", 1_000_000
+        Integer(1), "How many candidates may be scored; a generation is never cut short.", 1_000_000
     ),
     stagnation=Key(
-        Whole(1),
+        Integer(1),
         "How many generations in a row may pass without a relative gain above the tolerance.",
         20,
     ),

@@ -59,7 +59,7 @@ class Quantity(Shape):
 
 
 @dataclass(frozen=True)
-class Constant(Quantity):
+class ConstantQuantity(Quantity):
     """A quantity, or an expression of parameters that does not depend on the voltage."""
 
 
@@ -76,7 +76,7 @@ class Number(Shape):
 
 
 @dataclass(frozen=True)
-class Unit(Shape):
+class UnitText(Shape):
     """A unit alone.
 
     Attributes:
@@ -89,7 +89,7 @@ class Unit(Shape):
 
 
 @dataclass(frozen=True)
-class Whole(Shape):
+class Integer(Shape):
     """A whole number from `least` to `most`."""
 
     least: int = 0
@@ -175,7 +175,7 @@ class Changes(Shape):
 
 
 @dataclass(frozen=True)
-class Array(Shape):
+class NestedNumbers(Shape):
     """A number, or lists of numbers that may be nested."""
 
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.imports.document import Imported, imported
-from channelfit.model.imports.equations import Equations, Given
+from channelfit.model.imports.equations import Equations, ImportedParameter
 from channelfit.model.imports.nmodl_declarations import Declarations, declarations
-from channelfit.model.imports.nmodl_run import Run
+from channelfit.model.imports.nmodl_run import Interpreter
 from channelfit.model.imports.nmodl_text import read_nmodl
 from channelfit.model.imports.nmodl_tree import read_tree
 from channelfit.model.imports.recall import recall
@@ -107,7 +107,7 @@ def read_mechanism(
         text = read_nmodl(path.read_bytes())
         declared = declarations(read_tree(parse_nmodl(text.text), text.text), text.title)
         recall(declared, text.metadata)
-        found = Run(declared).equations()
+        found = Interpreter(declared).equations()
         found.settled = settled
         made = imported(found, declared.suffix, source, fit)
     except InputError as error:
@@ -405,7 +405,7 @@ def _job(
     }
 
 
-def _ion(given: Given) -> str:
+def _ion(given: ImportedParameter) -> str:
     """The ion that a reversal potential such as ena, or a concentration such as cai, is of."""
     return given.own[1:] if given.kind == "reversal" else given.own[:-1]
 
