@@ -288,8 +288,8 @@ FAULTS = [
     Fault(
         "command: the samples of a filtered edge count as those of its step",
         "problem/command_pieces.py",
-        "if most < 1 or not self.grain.measured:",
-        "if most < 1 or self.grain.measured:",
+        "if most < 1 or not self.precision.measured:",
+        "if most < 1 or self.precision.measured:",
         "command_segments",
     ),
     Fault(

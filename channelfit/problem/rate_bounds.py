@@ -1,8 +1,8 @@
 """Bounds on rates and on tied parameters, which candidates must keep besides their own ranges.
 
-A fit may require a rate to stay within bounds at all voltages. Published bounds differ: they concern
-every value of a rate, or only the largest over the voltages (Beattie et al. 2018, J Physiol
-596:1813); between the ends of the protocol, or at given voltages.
+A fit may require a rate to stay within bounds at all voltages. Published bounds concern every value
+of a rate, or only the largest over the voltages (Beattie et al. 2018, J Physiol 596:1813); between
+the ends of the protocol, or at given voltages.
 """
 
 from __future__ import annotations
