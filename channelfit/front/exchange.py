@@ -18,7 +18,7 @@ from channelfit.model.model import Model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
-from channelfit.reading.plain import write_text
+from channelfit.reading.files import save_text
 from channelfit.reading.texts import file_size, printable
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof, prove, read_mechanism
 from channelfit.scoring.neuron.importing_myokit import prove_myokit, read_myokit_model
@@ -202,7 +202,7 @@ def export(
     ions = (ion,) if isinstance(ion, str) else tuple(ion)
     settings = Settings(ions, suffix, capacitance, point_process)
     text = languages.exported(_subject(model, cell), languages.kind_of(Path(path)), settings)
-    return write_text(text, Path(path), overwrite)
+    return save_text(path, text, overwrite)
 
 
 def _subject(model: Model | Fit | str | os.PathLike[str], cell: str | None) -> Subject:

@@ -14,8 +14,9 @@ from channelfit.model.model_file import build_model
 from channelfit.model.printed_form import modern_form, read_model_document
 from channelfit.reading.documents import Section, dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import save_text
 from channelfit.reading.keys import KEYS, is_function
-from channelfit.reading.plain import plain, write_text
+from channelfit.reading.plain import plain
 
 
 class Model:
@@ -243,7 +244,7 @@ class Model:
             >>> cf.Model.load(path)
             <Model model_a: states C, O; 5 parameters>
         """
-        return write_text(self.to_yaml(), path, overwrite)
+        return save_text(path, self.to_yaml(), overwrite)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same channel;

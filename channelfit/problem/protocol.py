@@ -40,9 +40,10 @@ from channelfit.problem.sweep_families import sweeps_of_epochs
 from channelfit.problem.waves import TIME_TOLERANCE, Samples, Segment, shifted
 from channelfit.reading.documents import Section, dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import EXISTS, save_text
 from channelfit.reading.formats import read
 from channelfit.reading.keys import KEYS
-from channelfit.reading.plain import plain, write_text
+from channelfit.reading.plain import plain
 
 #: mV: between the solutions of a recording; more is a slip of the unit.
 _MAX_JUNCTION_MV = 100.0
@@ -387,17 +388,13 @@ class Protocol:
         texts = {path.name: dump_yaml(self._document(tabled)), **tables}
         with tempfile.TemporaryDirectory() as folder:
             for name, text in texts.items():
-                write_text(text, Path(folder) / name)
+                save_text(Path(folder) / name, text)
             self._check_written(load_protocol(Path(folder) / path.name))
         for name in () if overwrite else texts:
             if (path.parent / name).exists():
-                raise InputError(
-                    "this file exists already; choose another name (in Python, overwrite=True "
-                    "replaces it)",
-                    path.parent / name,
-                )
+                raise InputError(EXISTS, path.parent / name)
         for name, text in texts.items():
-            write_text(text, path.parent / name, overwrite)
+            save_text(path.parent / name, text, overwrite)
         return path
 
     def _document(self, tabled: Tabled) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from channelfit.reading.errors import InputError, NotWritten
 
 #: The names of files that are not whole; what a kill leaves of them may be removed.
 PARTIAL = re.compile(r"\..*\.partial")
+#: The message about a file that is not replaced.
+EXISTS = "this file exists already; choose another name (in Python, overwrite=True replaces it)"
 #: Windows changes ends of lines without the first, and has neither of the others.
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -75,6 +77,25 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8, whole or not at all, as `write_bytes` does."""
     write_bytes(path, text.encode())
+
+
+def save_text(path: str | os.PathLike[str], text: str, overwrite: bool = False) -> Path:
+    """Write a file in UTF-8 under a name that the user chose, and return its path.
+
+    Raises:
+        InputError: the file exists and `overwrite` is false, or it cannot be written.
+    """
+    try:
+        with whole(Path(path), replaces=overwrite) as file:
+            file.write(text.encode())
+    except FileExistsError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}" if overwrite else EXISTS, path
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot be written: {reason}", path) from None
+    return Path(path)
 
 
 @contextmanager

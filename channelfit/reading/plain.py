@@ -1,16 +1,13 @@
-"""Values from Python as the plain data that a YAML file holds, and text written beside them."""
+"""Values from Python as the plain data that a YAML file holds."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from channelfit.reading.errors import InputError
-from channelfit.reading.files import whole
 from channelfit.reading.units import shown
 
 _DEEPEST = 20
@@ -64,24 +61,3 @@ def _plain_mapping(value: Mapping[Any, Any], key: str, depth: int) -> dict[str, 
             raise InputError(f'"{word}" is given twice', key=key or None)
         found[word] = plain(inner, f"{key}.{word}" if key else word, depth + 1)
     return found
-
-
-def write_text(text: str, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
-    """Write a file in UTF-8 and return its path.
-
-    Raises:
-        InputError: the file exists and `overwrite` is false, or it cannot be written.
-    """
-    try:
-        with whole(Path(path), replaces=overwrite) as file:
-            file.write(text.encode())
-    except (OSError, ValueError) as error:
-        if isinstance(error, FileExistsError) and not overwrite:
-            raise InputError(
-                "this file exists already; choose another name (in Python, overwrite=True replaces "
-                "it)",
-                path,
-            ) from None
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot be written: {reason}", path) from None
-    return Path(path)

@@ -9,7 +9,7 @@ import click
 from channelfit.front.commands.inputs import warn
 from channelfit.problem.clamp import left_out
 from channelfit.reading.errors import InputError
-from channelfit.reading.plain import write_text
+from channelfit.reading.files import save_text
 from channelfit.reading.texts import printable
 from channelfit.results.export.kinds import KINDS, exported, kind_of
 from channelfit.results.export.nmodl import Settings
@@ -40,4 +40,4 @@ def export(
     place = out or Path(file_name(suffix or subject.channel.name) + KINDS[kind][0])
     if place.exists():
         raise InputError("this file exists already; give --out another name", place)
-    click.echo(printable(str(write_text(text, place))))
+    click.echo(printable(str(save_text(place, text))))

@@ -10,8 +10,7 @@ import click
 from channelfit.front.exchange import translate
 from channelfit.model.imports.document import Imported
 from channelfit.reading.errors import InputError
-from channelfit.reading.files import writing
-from channelfit.reading.plain import write_text
+from channelfit.reading.files import save_text, writing
 from channelfit.reading.texts import printable
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof
 
@@ -43,7 +42,7 @@ def import_model(
         sys.exit(_UNPROVEN)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(_with_proof(made.text, proof, why), out)
+        save_text(out, _with_proof(made.text, proof, why))
     click.echo(printable(str(out)))
 
 

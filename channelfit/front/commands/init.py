@@ -35,8 +35,7 @@ from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.files import writing
-from channelfit.reading.plain import write_text
+from channelfit.reading.files import save_text, writing
 from channelfit.reading.texts import printable, stem_of
 from channelfit.reading.units import shown, unit_factor
 from channelfit.results.report.terminal import number
@@ -89,7 +88,7 @@ def init(
         for place, protocol in commands.items():
             protocol.save(place)
         for place, text in texts.items():
-            write_text(text, place)
+            save_text(place, text)
         plan = load_plan(file)  # which proves that the fit can be run
     except BaseException:
         for place in places:

@@ -22,9 +22,8 @@ from channelfit.problem.segments import segment_rows
 from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.files import writing
+from channelfit.reading.files import save_text, writing
 from channelfit.reading.formats import Contents
-from channelfit.reading.plain import write_text
 from channelfit.reading.texts import stem_of
 from channelfit.reading.units import parse_quantity
 from channelfit.results.report.terminal import PlainConsole, number
@@ -133,7 +132,7 @@ def _inspect_recording(
             raise InputError("no protocol was found, so that none is written", found.file)
         click.echo(str(found.protocol.save(protocol)))
     if csv is not None:
-        click.echo(str(write_text(csv_text(found), csv)))
+        click.echo(str(save_text(csv, csv_text(found))))
     _picture(out, inspection_figure(found))
 
 

@@ -10,7 +10,7 @@ import click
 
 from channelfit.reading.documents import read_json, read_text
 from channelfit.reading.errors import InputError
-from channelfit.reading.plain import write_text
+from channelfit.reading.files import save_text
 from channelfit.reading.reference import OPENING, reference, section_reference
 from channelfit.reading.schema import FILES, SECTIONS, TITLE, file_schema, section_schema
 
@@ -82,7 +82,7 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be made: {error.strerror or error}", path.parent) from None
-    click.echo(f"Wrote {write_text(text, path, overwrite=True)}")
+    click.echo(f"Wrote {save_text(path, text, overwrite=True)}")
 
 
 def _ours(path: Path) -> bool:
