@@ -44,7 +44,7 @@ class Family:
         Then targets are all that data decide, and one walk serves every well.
         """
         (first, *others) = self.problem.groups
-        return not others and first.clamp is None and not first.is_told
+        return not others and first.clamp is None and not first.sets_temperature
 
     @property
     def total_weight(self) -> float:

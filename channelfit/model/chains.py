@@ -1,4 +1,4 @@
-"""What opens the channel in a model file: `states` and `rates`, or `gates`."""
+"""Readers of the chains in a model file: `states` and `rates`, or `gates`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What flows in a model file: `current` and `leak`, or several `currents`, read into terms."""
+"""Readers of the currents in a model file: `current` and `leak`, or several `currents`."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class Flow:
         except InputError as error:
             if not is_expression(raw):
                 raise error.at(section.file, section.path(key)) from None
-        # What depends on the voltage is refused later, by name, and so not offered here.
+        # Names that depend on the voltage are refused later, and so not offered here.
         hidden = moving(self.definitions) | {V.name}
         written = self.scope.parse(section, key, raw, unmentioned=hidden)
         return self._in_parameters(section, key, written)
@@ -265,7 +265,7 @@ class Flow:
 
 
 def _depth(expression: sympy.Expr, of_names: Mapping[str, int]) -> int:
-    """Return how many operations deep an expression is, where names are as deep as is told."""
+    """Return how many operations deep an expression is, where names have given depths."""
     found: dict[sympy.Basic, int] = {}
     for part in parts_of(expression):
         inner = max((found[argument] for argument in part.args), default=0)

@@ -30,7 +30,7 @@ _SYMBOLS = ("ms", "mV", "pA", "degC", "mM", "um")
 _LARGEST_COUNT = 8
 #: A dimension with an exponent beyond this, by squares of squares, is no longer followed.
 _LARGEST_EXPONENT = 10**6
-#: How many names are tried as the cause of a contradiction.
+#: The largest number of names that are tried as the cause of a contradiction.
 _MOST_NAMES = 12
 
 
@@ -42,10 +42,10 @@ PURE = _exponents()
 TIME, VOLTAGE, CONDUCTANCE = _exponents(1), _exponents(0, 1), _exponents(0, -1, 1)
 RATE, RATE_PER_VOLTAGE = _exponents(-1), _exponents(-1, -1)
 CONCENTRATION, PERMEABILITY = _exponents(0, 0, 0, 0, 1), _exponents(-1, 0, 0, 0, 0, 3)
-#: What ``a*(v - b)`` seems to be where a is given in 1/ms, and is meant per mV too.
+#: The dimension of ``a*(v - b)`` where a is given in 1/ms and meant per mV.
 _VOLTAGE_RATE = _exponents(-1, 1)
 
-#: Dimensions by base unit; a unit that is not here takes whatever dimension is asked for.
+#: Dimensions by base unit; a unit that is not here takes whatever dimension is required.
 _OF_UNIT: dict[str, Exponents] = {
     "1": PURE,
     "ms": TIME,
@@ -119,7 +119,7 @@ class _Dimension:
     """The dimension of a part of an expression.
 
     Attributes:
-        exponents: the dimension; None where the part takes whatever is asked for.
+        exponents: the dimension; None where the part takes whatever is required.
         firm: whether a stated unit says so. The voltage alone does not, nor does an exponential,
             beside which a factor of 1 with a unit may have been left out.
     """

@@ -1,4 +1,4 @@
-"""Values of expressions in float64, computed with NumPy or CuPy."""
+"""Evaluation of expressions in float64 with NumPy or CuPy."""
 
 from __future__ import annotations
 

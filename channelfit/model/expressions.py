@@ -104,7 +104,7 @@ _FUNCTIONS: dict[str, tuple[int | None, Callable[..., float], Callable[..., symp
 }
 FUNCTIONS = tuple(_FUNCTIONS)
 
-#: What to write instead of names known from elsewhere.
+#: Replacements for names known from other languages.
 _INSTEAD = {
     "pi": "write 3.141592653589793",
     "e": "write exp(1)",
@@ -200,7 +200,7 @@ class ExpressionError(InputError):
         self.column = column
 
     def at(self, file: str | PathLike[str] | None = None, key: str | None = None) -> InputError:
-        """Return the same mistake and column, told with the place where it was found."""
+        """Return the same mistake and column, with the place where it was found."""
         moved = super().at(file, key)
         if isinstance(moved, ExpressionError):
             moved.column = self.column

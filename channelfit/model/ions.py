@@ -1,4 +1,4 @@
-"""The ions of NEURON's models: their charges, and the variables by which a cell decides on them."""
+"""The ions of NEURON: their charges, and the variables that a cell sets."""
 
 from __future__ import annotations
 

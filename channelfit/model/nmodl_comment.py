@@ -1,4 +1,4 @@
-"""The comment of an exported .mod by which an import gives the model back, one fact on each line.
+"""The comment of an exported .mod, from which an import restores the model, one fact on each line.
 
 A .mod has no place for ranges, the size of the cell, the temperature at which rates hold, or a
 reversal potential on which the cell decides. An export writes them as a COMMENT of its own:

@@ -13,8 +13,8 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.units import Membrane, parse_quantity, shown, unit_factor
 
-#: What may be a mapping by cell where a parameter is per cell, and the word in such a mapping that
-#: stands for the cells which it does not name.
+#: Keys that may be mappings by cell where a parameter is per cell, and the word in such a mapping
+#: that stands for the cells which it does not name.
 BY_CELL, OTHERS = ("range", "value", "fixed"), "others"
 #: Of a parameter in its base unit: products and squares of two such numbers are still finite.
 LARGEST = 1e150

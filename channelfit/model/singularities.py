@@ -23,9 +23,9 @@ from channelfit.model.terms import (
 
 #: Sums that multiplying out would make longer than this are not compared term by term.
 _MOST_TERMS = 100
-#: A factor this near to 1 is 1, as far as float64 can tell.
+#: A factor this near to 1 is 1, to the precision of float64.
 _ROUNDING = 4e-16
-#: What SymPy would change while it builds it.
+#: Operations that SymPy would change while it builds them.
 _UNEVALUATED = (
     sympy.exp,
     sympy.Min,

@@ -1,1 +1,1 @@
-"""What is fitted: protocols, recordings, and the experiments they make, laid out for scoring."""
+"""Protocols, recordings and experiments, laid out for scoring."""

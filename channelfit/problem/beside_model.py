@@ -29,8 +29,8 @@ _EXCESS = 1.2
 _PREFIX = 30.0
 #: pA: the least noise of a recording. That of 10 GOhm within 1 kHz is 0.04 pA, a cell's far more.
 _LEAST_NOISE = 0.05
-#: Shares of a current's squares: what flows against the driving force is told from the first on,
-#: where it is the second of what does so with this sign or with the other.
+#: Shares of a current's squares: current against the driving force has a caution from the first on,
+#: where it is the second of such current with this sign or with the other.
 _LEAST_AGAINST, _AGAINST = 0.2, 0.8
 #: Time constants of R C after which a membrane is charged.
 _CHARGED = 10.0

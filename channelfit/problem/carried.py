@@ -1,4 +1,4 @@
-"""What a model can carry at each voltage over the ranges of its parameters, and the leak beside it.
+"""The currents that a model can carry over the ranges of its parameters, and the leak beside them.
 
 The channel's part lies between nothing and all channels open, so that a recording can be judged by
 sign and size before anything is fitted, whatever the current is: several currents, a permeability,
@@ -25,10 +25,10 @@ _MOST_PARAMETERS = 10
 _VOLTAGES = 241
 #: Leaks that are tried: so many conductances up to the largest, and so many reversal potentials.
 _CONDUCTANCES, _REVERSALS = 12, 7
-#: What a leak costs that explains a current: this share of its own squares. A leak that cancels
+#: The penalty of a leak that explains a current: this share of its own squares. A leak that cancels
 #: several times as much as was recorded explains nothing.
 _PRICE = 0.2
-#: About so many samples tell the leak.
+#: The number of samples, about, from which the leak is estimated.
 _SAMPLES = 6_000
 
 Span = tuple[float, float]

@@ -1,4 +1,4 @@
-"""What the amplifier does to the command and to the current: a circuit, read from ``clamp:``.
+"""The circuit between command, membrane and recorded current, read from ``clamp:``.
 
 The command V_c reaches the membrane through the pipette's series resistance R. The membrane
 potential V, the potential P at the amplifier's side of that resistance and the amplifier's own

@@ -104,7 +104,7 @@ def _quantum(small: np.ndarray, of_all: int) -> float:
 
 @dataclass(frozen=True)
 class _FittedPiece:
-    """Samples [first, last) of a sweep and what describes them.
+    """Samples [first, last) of a sweep and the curve that describes them.
 
     Attributes:
         line: voltage at sample `first`, and its change from sample to sample; for lines.

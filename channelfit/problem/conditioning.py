@@ -1,4 +1,4 @@
-"""What is done to recorded currents before they are fitted, in the order that a file says.
+"""The conditioning of recorded currents before a fit, in the order of the file.
 
 The entries of ``condition:`` are applied one after another, each to what the one before it left:
 
@@ -36,7 +36,7 @@ _ROUNDS = 10
 _LEAST_SCALE = 0.1
 #: Sweeps whose amplitude fell below this part of the first one's are noise, not current run down.
 _LEAST_LEFT = 0.1
-#: What a recording that is subtracted takes from the one it is subtracted from, unless it says so.
+#: Keys that a subtracted recording takes from the one it is subtracted from, unless it has them.
 _INHERITED = (
     "header",
     "decimal",

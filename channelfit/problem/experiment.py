@@ -20,14 +20,14 @@ from channelfit.reading.errors import InputError
 #: The share of the data's root mean square that is left at the exact minimum of data without noise.
 #: It is 3e-13 to 7e-12 in the shipped models; most of it comes from compression when linearizing.
 _ROUNDING = {"float64": 3e-11, "float32": 1e-5}
-#: What a sample takes while it is laid out, simulated, judged, drawn and written as text; and what
+#: Bytes of a sample while it is laid out, simulated, judged, drawn and written as text; and what
 #: it takes for each further candidate: the current, and two copies while it is put in order.
 _BYTES_A_SAMPLE, _BYTES_A_CURRENT = 200, 24
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A protocol and what was recorded under it.
+    """A protocol with its recording, and the cell, clamp and temperature of the experiment.
 
     Attributes:
         protocol: the command.
@@ -116,7 +116,7 @@ class Problem:
 
     @property
     def has_temperatures(self) -> bool:
-        """Whether the model is told its temperature, as a parameter, with each experiment."""
+        """Whether the temperature of each experiment is a parameter of the model."""
         return CELSIUS in self.model.parameter_names
 
     @cached_property
@@ -144,11 +144,11 @@ class Problem:
         return tuple(groups)
 
     def _celsius(self, k: int) -> float | None:
-        """Return the temperature that the model is told with an experiment, if it is told any.
+        """Return the temperature of an experiment for the model's parameter, if it has one.
 
         Where nothing in the model depends on it, it says where the recording comes from, no more.
 
-        Raises: InputError where nothing says it, or where the model cannot be told.
+        Raises: InputError where no temperature is stated, or where the model cannot take it.
         """
         own, key = self.experiments[k].temperature_C, f"experiments[{k + 1}].temperature"
         if not self.has_temperatures:
@@ -302,8 +302,8 @@ class Group:
         return next((e.clamp for e in self.problem.experiments), None)
 
     @property
-    def is_told(self) -> bool:
-        """Whether its temperature is a parameter of its model."""
+    def sets_temperature(self) -> bool:
+        """Whether the temperature is a parameter of the model, which the group sets."""
         return None in self.rows
 
     def parameters(self, whole: Any) -> Any:
@@ -313,7 +313,7 @@ class Group:
             whole: (n_parameters, n_candidates), those of the fit, an array of NumPy or CuPy.
         """
         own = whole[[0 if row is None else row for row in self.rows]]
-        if self.is_told:
+        if self.sets_temperature:
             own[self.rows.index(None)] = self.temperature_C
         return own
 

@@ -27,7 +27,7 @@ from channelfit.problem.protocol import Protocol
 
 #: 1/ms, by precision: what faster rates are taken for. In float32, on a GPU, it is lower.
 CEILINGS = {"float64": RATE_CEILING, "float32": SINGLE_CEILING}
-#: How many voltages are looked at; where there are more, some are left out evenly.
+#: The largest number of voltages that are checked; of more, some are left out evenly.
 _MOST_VOLTAGES = 4096
 #: mV: the voltages that are looked at where there is no protocol.
 _ORDINARY = np.arange(-120.0, 61.0, 1.0)
@@ -35,7 +35,7 @@ _ORDINARY = np.arange(-120.0, 61.0, 1.0)
 
 @dataclass(frozen=True)
 class Extreme:
-    """One rate or gate at the voltage where it is strangest.
+    """One rate or gate at the voltage where it is most extreme.
 
     Attributes:
         place: "rate C -> O", "alpha of gate m", "inf of gate h" or "the conductance".

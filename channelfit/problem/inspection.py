@@ -1,4 +1,4 @@
-"""A file from the rig, looked at: its current, the protocol that ran, and what looks wrong."""
+"""The inspection of a recording file: its current, the protocol that ran, and doubts about both."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NOISE_OF_NA = 0.2
 _MOST_PA = 1e8
 #: A signal whose noise is this share of its range is a command, when its range is one of voltages.
 _QUIET, _COMMAND_RANGE_MV = 1e-4, (10.0, 400.0)
-#: mV that a recorded command may stray from its protocol before that is told.
+#: mV that a recorded command may stray from its protocol without a caution.
 _STRAYS_MV = 5.0
 #: ms, for lists of steps, which do not say it.
 _USUAL_SAMPLING_MS = 0.1
@@ -54,13 +54,13 @@ _POOR_SEAL = 300.0
 LOST_MV = 5.0
 #: pA: a larger current loses `LOST_MV` in 1 MOhm.
 _LARGE_PA = 1e3 * LOST_MV
-#: The share by which peaks, or the current at rest, change over the sweeps before it is told.
+#: The change of peaks, or of the current at rest, over the sweeps without a caution, a share.
 _DRIFT = 0.2
 
 
 @dataclass(frozen=True)
-class Told:
-    """A user's statements about a file, where it does not say, or says otherwise.
+class FileOptions:
+    """A user's options about a file, where it does not say, or says otherwise.
 
     Attributes:
         signal: the name or the number (from 1) of the current.
@@ -88,7 +88,7 @@ class Inspection:
         current_pA: (n_sweeps, n_samples), NaN where nothing was recorded.
         unit: in which the file stores that current; `unit_is_guessed` where it does not say so.
         sampling_ms: NaN where nobody says.
-        protocol: what was commanded; None where nothing tells it.
+        protocol: the command; None where it is not known.
         protocol_from: where the protocol comes from, in words.
         command: how far a recorded command is from that protocol; None for a nominal one.
         noise_pA: standard deviation of a sample.
@@ -118,7 +118,7 @@ class Inspection:
     peak: Peak | None = None
     run_down: float | None = None
     cautions: tuple[Caution, ...] = ()
-    signal_was_told: bool = False
+    signal_was_chosen: bool = False
     subtracted: Path | None = None
 
     @property
@@ -152,15 +152,15 @@ class Inspection:
         return abs(self.peak.raw_pA) * resistance * left / 1e3
 
 
-def inspect_file(path: Path, options: Told | None = None) -> Inspection:
+def inspect_file(path: Path, options: FileOptions | None = None) -> Inspection:
     """Return the findings about a recording file or a protocol.
 
     Raises:
         InputError: a file that cannot be read, or an option that does not fit it.
     """
-    options = options or Told()
+    options = options or FileOptions()
     if path.suffix.lower() in _YAML:
-        if options != Told():
+        if options != FileOptions():
             raise InputError("a protocol, of which nothing else need be said; leave it out", path)
         made = load_protocol(path)
         contents = Contents(path, "protocol of channelfit", made.sampling_ms, ())
@@ -194,7 +194,7 @@ def inspect_file(path: Path, options: Told | None = None) -> Inspection:
         source,
         command,
         cautions=tuple(cautions),
-        signal_was_told=options.signal is not None,
+        signal_was_chosen=options.signal is not None,
     )
     return _measured(found)
 
@@ -233,7 +233,7 @@ def less(found: Inspection, other: Inspection) -> Inspection:
 # --- which signal --------------------------------------------------------------------------------
 
 
-def _current(contents: Contents, options: Told) -> Signal | None:
+def _current(contents: Contents, options: FileOptions) -> Signal | None:
     """Return the signal that is the membrane current; None where the file holds none."""
     if options.signal is not None:
         return _named(options.signal, contents)
@@ -274,7 +274,7 @@ def _is_command(signal: Signal) -> bool:
     return low <= width <= high and noise_pA(signal.values) < _QUIET * width
 
 
-def _unit(current: Signal, options: Told) -> tuple[str, bool, float]:
+def _unit(current: Signal, options: FileOptions) -> tuple[str, bool, float]:
     """Return the unit of a current, whether it is guessed, and the factor that is left to pA."""
     if options.unit is not None:
         factor = unit_factor(options.unit, "current")[0]
@@ -294,7 +294,7 @@ def _unit(current: Signal, options: Told) -> tuple[str, bool, float]:
     return unit, True, unit_factor(unit, "current")[0]
 
 
-def _sampling(contents: Contents, options: Told) -> float:
+def _sampling(contents: Contents, options: FileOptions) -> float:
     own, stated = contents.sampling_ms, options.sampling_ms
     if stated is not None and math.isfinite(own) and not math.isclose(own, stated, rel_tol=1e-6):
         raise InputError(
@@ -307,7 +307,7 @@ def _sampling(contents: Contents, options: Told) -> float:
 
 
 def _protocol(
-    contents: Contents, current: Signal | None, sampling: float, options: Told
+    contents: Contents, current: Signal | None, sampling: float, options: FileOptions
 ) -> tuple[Protocol | None, str, FoundCommand | None]:
     """Return the protocol that ran, where it comes from,
     and how far a recorded command is from it.
@@ -344,9 +344,9 @@ def _protocol_in(
             made = replace(made, sampling_ms=sampling)
         return made, source, None
     if not math.isfinite(sampling):
-        raise InputError("the sampling of the recording is not known; tell it", contents.file)
+        raise InputError("the sampling of the recording is not known; give it", contents.file)
     recorded = replace(read(path), sampling_ms=sampling)
-    protocol, _, command = _protocol(recorded, None, sampling, Told())
+    protocol, _, command = _protocol(recorded, None, sampling, FileOptions())
     if protocol is None:
         raise InputError(
             "no protocol in it: a protocol file (YAML), .eph, a list of steps, or a record of the "
@@ -416,11 +416,11 @@ def _cautions(found: Inspection, same: bool) -> list[Caution]:
     return [Caution(found.file.name, value, advice) for value, advice in doubts]
 
 
-#: A value that looks wrong, and what may be done about it.
-_Told = tuple[str, str]
+#: A value that looks wrong, and advice about it.
+_Doubt = tuple[str, str]
 
 
-def _of_the_signals(found: Inspection) -> Iterator[_Told]:
+def _of_the_signals(found: Inspection) -> Iterator[_Doubt]:
     """Yield doubts about the choice of command and current, and about the unit."""
     if found.command is not None and found.command.residual_mV > _STRAYS_MV:
         (sweep, time), lost = found.command.residual_at, found.command.residual_mV
@@ -437,7 +437,7 @@ def _of_the_signals(found: Inspection) -> Iterator[_Told]:
         and s.kind == found.current.kind
         and not (s.kind == "other" and (s.unit or _is_command(s)))
     ]
-    if rivals and found.current is not None and not found.signal_was_told:
+    if rivals and found.current is not None and not found.signal_was_chosen:
         yield (
             f"{len(rivals) + 1} signals may be the current; {shown(found.current.name)} was taken",
             f"say --signal for another: {', '.join(map(shown, rivals[:6]))}",
@@ -450,7 +450,7 @@ def _of_the_signals(found: Inspection) -> Iterator[_Told]:
         )
 
 
-def _of_the_samples(found: Inspection, same: bool) -> Iterator[_Told]:
+def _of_the_samples(found: Inspection, same: bool) -> Iterator[_Doubt]:
     """Yield doubts about sampling and protocol, and about samples that are missing."""
     if not math.isfinite(found.sampling_ms):
         yield "how it was sampled is not stated", "say for example --sampling 0.1ms"
@@ -475,7 +475,7 @@ def _of_the_samples(found: Inspection, same: bool) -> Iterator[_Told]:
         )
 
 
-def _of_the_cell(found: Inspection) -> Iterator[_Told]:
+def _of_the_cell(found: Inspection) -> Iterator[_Doubt]:
     """Yield doubts about seal, series resistance, noise and stability."""
     if found.leak is not None and found.leak.seal_MOhm < _POOR_SEAL:
         yield (
@@ -493,7 +493,7 @@ def _of_the_cell(found: Inspection) -> Iterator[_Told]:
         )
 
 
-def _of_the_peak(found: Inspection, size_pA: float) -> Iterator[_Told]:
+def _of_the_peak(found: Inspection, size_pA: float) -> Iterator[_Doubt]:
     """Yield doubts about other properties beside a largest current of this size."""
     if found.lost_mV > LOST_MV:
         resistance = found.of_the_clamp("series_resistance_MOhm")

@@ -1,4 +1,4 @@
-"""Whether the jumps of a current follow those of a staircase, before any model.
+"""A check, before any model, that the jumps of a current follow those of a staircase.
 
 When the voltage jumps, the current charges the membrane and flows through what is open: at once it
 is a multiple of the jump. Where it is no multiple of the command's jumps, but of those of the same
@@ -18,17 +18,17 @@ from channelfit.problem.protocol import Protocol
 
 #: ms and samples after a step in which the current at once is looked for, and samples before it.
 _AT_ONCE_MS, _LEAST_SAMPLES, _MOST_SAMPLES, _BEFORE = 1.0, 4, 12, 10
-#: Sweeps of fewer steps than these tell nothing. Steps, times their voltages squared, beyond which
-#: nothing is tried: it would take long.
+#: Sweeps of fewer steps than this are not judged, nor, since it takes long, those of more steps
+#: times their voltages squared.
 _LEAST_STEPS, _MOST_WORK = 8, 20_000
 #: The standard deviations of the noise that a jump must exceed, and the share of steps that have
 #: one.
 _SEEN, _SHARE = 5.0, 0.7
 #: Jumps agree up to this share of the larger, and mV.
 _TOLERANCE, _TOLERANCE_MV = 0.4, 1.0
-#: What a voltage other than that of the protocol costs, in steps that do not agree.
+#: The penalty of a voltage other than the protocol's, in steps that do not agree.
 _ANOTHER = 0.1
-#: How many mV the median jump of the current may stand for, of either sign.
+#: The voltages, mV, that the median jump of the current may stand for, of either sign.
 _WORTH_MV = np.geomspace(8.0, 120.0, 25)
 #: So many steps more must agree in the other order, which leaves at most this share of all steps
 #: and this share of what an order leaves of shuffled jumps, shuffled so many times.
@@ -66,7 +66,7 @@ def other_order(protocol: Protocol, current: np.ndarray) -> OtherOrder | None:
     Arguments:
         current: (n_sweeps, n_times) pA; NaN where it is not known.
 
-    Returns: None where the protocol explains them, or where they tell nothing.
+    Returns: None where the protocol explains them, or where they do not suffice to judge.
     """
     steps = _SegmentJumps.of(protocol, current)
     if steps is None:

@@ -1,4 +1,4 @@
-"""What a recording says of the cell and the clamp, before any model: noise, leak, transients, peak.
+"""Measures of cell and clamp in a recording, before any model: noise, leak, transients, peak.
 
 All of these are estimates for a first look. None of them enters a fit by itself.
 """
@@ -27,7 +27,7 @@ _LEAST_STEP = 5.0
 _LONGEST, _OVER = 5.0, 0.01
 #: Samples on either side of a smoothed peak among which the true one is.
 _REACH = 2
-#: How many standard deviations of the noise a transient must reach to be one.
+#: The least size of a transient, in standard deviations of the noise.
 _SEEN = 6.0
 
 

@@ -1,4 +1,4 @@
-"""Where recorded samples lie in the sweeps of a protocol: whole sweeps, or a part of each.
+"""The places of recorded samples in the sweeps of a protocol: whole sweeps, or a part of each.
 
 The samples before and after a part have no current and no weight, so that a search simulates them
 and compares nothing there.

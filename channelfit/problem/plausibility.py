@@ -32,7 +32,7 @@ _STUCK_RUN, _STILL = 30, 0.3
 _NO_NOISE = 1e-4
 #: Fewer different values than these are few for a recording.
 _FEW_LEVELS = 32
-#: Samples at the beginning that mostly tell already that there are more.
+#: Samples at the beginning, which mostly suffice to find that there are more.
 _LOOKED_AT = 1000
 #: So many samples in a row at the largest or smallest value mean that it was cut off.
 _CLIPPED_RUN = 10
@@ -260,7 +260,8 @@ def _stuck(seen: Seen) -> Iterator[Caution]:
     value, known = current[sweep, start], seen.current_pA[seen.known]
     others = np.isfinite(np.diff(current, axis=1)).sum() - length
     still = (same.sum() - length) / max(others, 1)
-    ends = value in (known.max(), known.min())  # there it was cut off, which is told elsewhere
+    # a value at either end was clipped, which has a caution of its own
+    ends = value in (known.max(), known.min())
     if length + 1 < _STUCK_RUN or still >= _STILL or ends or length >= 0.9 * same[sweep].size:
         return
     if noise_pA(seen.current_pA) > _NO_NOISE * np.ptp(known):  # a simulation has none

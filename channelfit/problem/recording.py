@@ -1,4 +1,4 @@
-"""What was recorded: currents, times and weights, checked against a protocol."""
+"""Recordings: currents, times and weights, checked against a protocol."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Table) -> st
     """Return why a recorded command (n,) mV at times (n,) ms cannot be used; empty where it can.
 
     Arguments:
-        table: tells how its source counts the samples.
+        table: knows how its source counts the samples.
     """
     bad = np.flatnonzero(~np.isfinite(v_mV) | ~np.isfinite(times_ms))
     if bad.size:

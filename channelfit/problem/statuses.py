@@ -1,7 +1,7 @@
 """The status of a score: whether a candidate failed and why, for all backends and languages."""
 
 OK, NOT_FINITE, OCCUPANCY_LOST, OUTSIDE_BOUNDS, NEGATIVE_RATE, OUT_OF_CLAMP = range(6)
-#: What to call a failure.
+#: The names of failures.
 FAILURES = {
     NOT_FINITE: "not finite",
     OCCUPANCY_LOST: "occupancy lost",

@@ -1,4 +1,4 @@
-"""What the command voltage does within one segment of a sweep."""
+"""The command voltage within one segment of a sweep."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 #: Two times closer than this fraction of the sampling interval are the same time.
 TIME_TOLERANCE = 1e-6
-#: How many samples a jump in a recorded command may take, and by which share their intervals may
-#: differ.
+#: The largest number of samples of a jump in a recorded command, and the share by which intervals
+#: may differ.
 _JUMP_SAMPLES = 3
 _UNEVEN = 1e-3
 #: Numbers that are held at once while sines are summed.
@@ -144,7 +144,7 @@ def shifted(wave: Wave, by_mV: float) -> Wave:
 
 @dataclass(frozen=True)
 class Segment:
-    """The part [start_ms, end_ms) of a sweep, and what the voltage does in it."""
+    """The part [start_ms, end_ms) of a sweep, and the voltage in it."""
 
     start_ms: float
     end_ms: float

@@ -1,4 +1,4 @@
-"""What users give, read and checked: text, YAML, tables and units.
+"""Users' input, read and checked: text, YAML, tables, recording files and units.
 
 Whatever cannot be used ends in `errors.InputError`, which says what to correct.
 """

@@ -30,7 +30,7 @@ import numpy as np
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 
-#: How long reading one file may take, how long the process is kept without one, and how long it
+#: Seconds that reading one file may take, that the process is kept without one, and that it
 #: may take to end after it has closed its side.
 SECONDS, _IDLE_SECONDS, _DYING_SECONDS = 120.0, 10.0, 30.0
 #: The program of the second process. It imports from where this one does and, by -P, not from the
@@ -39,7 +39,7 @@ _SERVE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from channelfit.reading.apart import serve; serve()"
 )
-#: How a number is sent, and how many are received at once.
+#: The type in which numbers are sent, and the number of them that are received at once.
 _BYTES, _PIECE = "<f8", 1_000_000
 
 
@@ -198,7 +198,7 @@ def _exchange(
 
 
 def serve() -> None:
-    """Run the second process: read the files that are asked for until nobody asks."""
+    """Run the second process: read the requested files until its input ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
     for line in sys.stdin.buffer:

@@ -1,4 +1,4 @@
-"""Cautions: what looks wrong and is used nevertheless, told before a run and kept with it."""
+"""Cautions: input that looks wrong and is used, with a warning before the run."""
 
 from __future__ import annotations
 

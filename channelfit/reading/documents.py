@@ -240,7 +240,7 @@ class Section:
     were accepted and never read. Dimensions, words, bounds and defaults are those of the table that
     was announced. Where a method takes a default, it goes before the table's; ``...`` says that the
     key is required here. Every method raises InputError with file and dotted key, and LookupError,
-    which is a defect of the program, where the table says something else than what is asked for.
+    which is a defect of the program, where the table does not have the key or has another shape.
 
     Arguments:
         data: what should be a mapping.
@@ -434,7 +434,7 @@ class Section:
     def expect(self, keys: Mapping[str, Key]) -> None:
         """Announce the keys that are read here, and refuse every other key.
 
-        This comes first, so that a misspelled key is told, and not that the right one is missing.
+        This comes first, so that the message names a misspelled key, and not the missing right one.
         """
         if self._sections and isinstance(keys, Keys) and keys.name not in self._sections:
             raise LookupError(f"{self.key} is announced as {self._sections}, read as {keys.name}")

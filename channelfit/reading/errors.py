@@ -1,4 +1,4 @@
-"""The exception for what a user wrote or passed that cannot be used."""
+"""The exception for input that cannot be used."""
 
 from __future__ import annotations
 

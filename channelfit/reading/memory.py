@@ -1,4 +1,4 @@
-"""How much memory there still is, and what a piece of work would need of it.
+"""The memory that is free, and checks of the memory that a computation needs.
 
 Work whose size a user's file or option decides is measured before it begins.
 """
@@ -17,9 +17,9 @@ SHARE = 0.9
 MOST = 2**64
 #: The address space, in bytes, that the libraries of a fit are loaded and compile in: 670 MB.
 _LIBRARIES = 10**9
-#: What each thread takes besides: those of BLAS, which starts one on each core, and our own.
+#: Bytes that each thread takes besides: those of BLAS, which starts one on each core, and our own.
 _A_THREAD = 250 * 10**6
-#: What the loader of libraries, the system and Python say when memory has run out.
+#: Messages of the loader of libraries, the system and Python when memory has run out.
 _RAN_OUT = ("failed to map segment", "Cannot allocate memory", "can't start new thread")
 #: Files of a container's memory: its limit, what it uses, and the name of the part of that which is
 #: a cache and gives way.
@@ -63,7 +63,7 @@ def check_address_space() -> None:
     """Refuse to begin within a limit that the libraries cannot even be loaded in.
 
     Some of them then end the process, or try for ever. Within a limit that leaves no room for the
-    threads of BLAS, it is told to start a single one, which it reads when it is loaded.
+    threads of BLAS, the environment requests a single one, which BLAS reads when it is loaded.
 
     Raises:
         InputError: what the limit is, and what is needed.
@@ -138,7 +138,7 @@ def available() -> int | None:
 
 def _left_of(space: int) -> list[int]:
     """Return the bytes of a limited address space that are not used, in a list;
-    empty where not told.
+    empty where unknown.
     """
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

@@ -1,4 +1,4 @@
-"""Values from Python as the plain data that a YAML file holds."""
+"""Values from Python converted to the plain data that a YAML file holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of samples in a table: which column looks like them, and what to do about faulty ones."""
+"""Times of samples in a table: the column that looks like them, and advice about faulty ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that the program has written itself, read as strictly as those of a user.
+"""Readers of the program's own files, as strict as those of users' files.
 
 Whatever lay on a disk may be cut off, damaged, edited or forged.
 """

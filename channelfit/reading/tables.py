@@ -25,13 +25,13 @@ _MAX_BYTES = 2_000_000_000
 _MAX_LINES, _MAX_TEXT = 20_000_000, 1_000_000_000
 #: A table of text is read, unpacked and counted in pieces of this size.
 _PIECE = 16_000_000
-#: What a line of text takes while it becomes numbers, beside eight times its length.
+#: Bytes that a line of text takes while it becomes numbers, beside eight times its length.
 _BYTES_A_LINE = 280
 _MATLAB = "a MATLAB file"
-#: What is not ASCII in the headings of a table in Windows' western encoding.
+#: Characters beyond ASCII in the headings of tables in Windows' western encoding.
 _FIRST_ROW = re.compile(rb'^\s*"?[-+]?[.,]?\d', re.MULTILINE)
 _WESTERN = frozenset("µ°²³äöüÄÖÜßéèàçñ±·".encode("cp1252"))
-#: What stands in a cell where a number is missing.
+#: The text of a cell whose number is missing.
 _MISSING = frozenset(
     ("n/a", "na", "#n/a", "n.a.", "nan", "none", "null", "missing", "-", "--", ".", "?", "#num!")
 )
@@ -313,7 +313,7 @@ def _with_points(
 ) -> Sequence[str]:
     """Return the lines with decimal points, where their numbers have decimal commas.
 
-    Without being told, that is certain where one of them cannot have a comma between thousands.
+    Without `decimal`, that is certain where one of them cannot have a comma between thousands.
 
     Raises:
         InputError: every comma may stand between thousands, or points and commas are mixed.
@@ -455,7 +455,7 @@ def _read_mat(path: Path) -> Table:
     return table
 
 
-#: How a file is read, by its suffix.
+#: The reader of a file, by its suffix.
 READERS: dict[str, Callable[..., Table]] = {
     ".csv": _read_csv,
     ".csv.gz": _read_csv,

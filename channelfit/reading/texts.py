@@ -1,4 +1,4 @@
-"""The text of a user's file: how it is encoded, and whether another program's model is in it."""
+"""The text of a user's file: its encoding, and models of other programs in it."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Membrane:
         area: um2; None where it is not known.
         capacitance: pF; None where it is not known.
         place: the key under which a user gives them, for messages.
-        used: which of the two a unit has asked for.
+        used: which of the two a unit needs.
     """
 
     area: float | None = None

@@ -1,4 +1,4 @@
-"""Where in a YAML text a mistake is, and what it probably is.
+"""The place and probable cause of a mistake in a YAML text.
 
 A parser notices a missing colon, comma or quotation mark only where the text no longer makes sense,
 which is often a line, or a whole file, further on.

@@ -153,7 +153,7 @@ def make_scorer(
             kind(group.problem, dtype, path=path)
             for kind, group in zip(kinds, problem.groups, strict=True)
         ]
-    if len(scorers) == 1 and not problem.groups[0].is_told:
+    if len(scorers) == 1 and not problem.groups[0].sets_temperature:
         return scorers[0]
     grouped: Scorer = _class(*_GROUPED)(problem, scorers)
     return grouped

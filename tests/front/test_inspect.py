@@ -17,7 +17,7 @@ import channelfit as cf
 from channelfit.front.kinds import load_plan
 from channelfit.front.starter import character
 from channelfit.front.starter_clamp import starter_clamp
-from channelfit.problem.inspection import Told, inspect_file
+from channelfit.problem.inspection import FileOptions, inspect_file
 from channelfit.problem.measures import leak, transient_ms
 from channelfit.reading.formats import read
 from support import json_told
@@ -57,7 +57,7 @@ def here(cell: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_leak_and_transients_are_those_that_were_put_in(cell: Path) -> None:
-    found = inspect_file(cell / "cell.csv", Told(command=cell / "steps.yaml"))
+    found = inspect_file(cell / "cell.csv", FileOptions(command=cell / "steps.yaml"))
     assert found.noise_pA == pytest.approx(3, rel=0.1)
     assert found.leak is not None
     assert found.leak.conductance_nS == pytest.approx(0.5, rel=0.1)
@@ -103,7 +103,7 @@ def test_run_down_and_what_looks_wrong(tmp_path: Path) -> None:
     names = ["time (ms)", *(f"I{k}" for k in range(1, 6))]
     text = np.column_stack(columns)
     np.savetxt(file, text, delimiter=",", header=",".join(names), comments="", fmt="%.8g")
-    found = inspect_file(file, Told(command=tmp_path / "steps.yaml"))
+    found = inspect_file(file, FileOptions(command=tmp_path / "steps.yaml"))
     assert found.run_down == pytest.approx(-0.4, abs=0.02)
     told = " | ".join(map(str, found.cautions))
     assert "the peak changes by -40 % from the first sweep to the last" in told
@@ -117,8 +117,8 @@ def test_run_down_and_what_looks_wrong(tmp_path: Path) -> None:
 
 def test_a_unit_that_was_told_is_not_guessed(here: Path) -> None:
     Path("bare.csv").write_text(Path("cell.csv").read_text().replace(" (nA)", ""))
-    told = inspect_file(here / "bare.csv", Told(command=here / "steps.yaml", unit="nA"))
-    guessed = inspect_file(here / "bare.csv", Told(command=here / "steps.yaml"))
+    told = inspect_file(here / "bare.csv", FileOptions(command=here / "steps.yaml", unit="nA"))
+    guessed = inspect_file(here / "bare.csv", FileOptions(command=here / "steps.yaml"))
     assert (told.unit_is_guessed, guessed.unit, guessed.unit_is_guessed) == (False, "nA", True)
     assert np.allclose(guessed.current_pA, told.current_pA)
 
@@ -156,13 +156,13 @@ def test_inspect_prints_writes_and_draws(here: Path) -> None:
 def test_a_command_is_taken_as_the_recording_is_sampled(here: Path) -> None:
     text = Path("steps.yaml").read_text()
     Path("coarse.yaml").write_text(text.replace("sampling: 0.1 ms", "sampling: 1 ms"))
-    found = inspect_file(here / "cell.csv", Told(command=here / "coarse.yaml"))
+    found = inspect_file(here / "cell.csv", FileOptions(command=here / "coarse.yaml"))
     assert found.protocol is not None
     assert (found.protocol.sweeps, found.protocol.sampling_ms) == (STEPS.sweeps, 0.1)
     assert found.peak is not None
     table = np.genfromtxt("cell.csv", delimiter=",", skip_header=1)
     np.savetxt("bare.csv", table[:, 1:], delimiter=",", header="I (nA)" + ",I (nA)" * 7)
-    bare = inspect_file(here / "bare.csv", Told(command=here / "steps.yaml"))
+    bare = inspect_file(here / "bare.csv", FileOptions(command=here / "steps.yaml"))
     assert (bare.sampling_ms, bare.peak is None) == (0.1, False)
 
 
@@ -238,7 +238,7 @@ def test_what_kind_of_current_it_is(
     holding = -40 if opens_down else -80
     protocol = cf.Protocol.from_segments(rows, holding=holding, sampling=0.1)
     file = recorded(tmp_path, gates, reversal, 0.05, protocol)
-    kind = character(inspect_file(file, Told(command=tmp_path / "steps.yaml")))
+    kind = character(inspect_file(file, FileOptions(command=tmp_path / "steps.yaml")))
     assert (kind.inactivating, kind.opens_down, kind.inward) == (inactivating, opens_down, inward)
     low, high = kind.reversal_mV
     assert low <= reversal <= high
@@ -393,7 +393,7 @@ def test_a_real_staircase_with_its_protocol(here: Path) -> None:
 def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
     """Read again by NumPy alone: the smoothed peak is less, and both are said."""
     file = Path(str(DATA)) / "nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz"
-    told = Told(unit="nA", sampling_ms=0.04, command=file.parent / "ina-steps-2.txt")
+    told = FileOptions(unit="nA", sampling_ms=0.04, command=file.parent / "ina-steps-2.txt")
     found = inspect_file(file, told)
     table = 1e3 * np.genfromtxt(file, delimiter=",", skip_header=1)
     table -= table[:250].mean(axis=0)

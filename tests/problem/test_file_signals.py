@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from channelfit.front.kinds import load_plan
-from channelfit.problem.inspection import Told, inspect_file
+from channelfit.problem.inspection import FileOptions, inspect_file
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import load_recording
 from channelfit.problem.sweep_labels import contradiction
@@ -139,6 +139,6 @@ def test_a_real_family_with_columns_in_another_order(tmp_path, kind, turned):
         assert "gives this sweep -80 mV (24 of 24 sweeps differ)" in told[0]
     found = inspect_file(
         tmp_path / "iv.csv",
-        Told(unit="nA", sampling_ms=0.04, command=ROOT / "protocols/na_iv.yaml"),
+        FileOptions(unit="nA", sampling_ms=0.04, command=ROOT / "protocols/na_iv.yaml"),
     )
     assert any("is headed" in str(c) for c in found.cautions) == turned

@@ -8,7 +8,7 @@ from pathlib import Path
 from yaml import safe_dump
 
 import channelfit as cf
-from channelfit.problem.inspection import Told, inspect_file
+from channelfit.problem.inspection import FileOptions, inspect_file
 from channelfit.reading.shipped import copy_examples
 from support.places import ROOT
 from support.rig_files import PROTOCOL, write_nwb
@@ -24,7 +24,7 @@ def laboratory(folder: Path) -> None:
     shutil.copy(folder / "a1.csv", folder / "plate" / "herg-A01.csv")
     (folder / "steps.yaml").write_text(safe_dump(PROTOCOL))
     shutil.copy(RECORDED, folder)
-    protocol = inspect_file(RECORDED, Told()).protocol
+    protocol = inspect_file(RECORDED, FileOptions()).protocol
     assert protocol is not None
     protocol.save(folder / f"{RECORDED.stem}-protocol.yaml")
     shutil.copy(folder / "models" / "na_hh.yaml", folder)

@@ -30,7 +30,7 @@ from channelfit.front.starter import (
 from channelfit.front.starter_clamp import StarterClamp, starter_clamp
 from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.model.model_file import load_model
-from channelfit.problem.inspection import Inspection, Told, inspect_file, less
+from channelfit.problem.inspection import FileOptions, Inspection, inspect_file, less
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import dump_yaml
@@ -319,7 +319,7 @@ def _fit_lines(
     found: Sequence[Inspection],
     protocols: Sequence[Path],
     clamps: Sequence[StarterClamp | None],
-    told: Told,
+    told: FileOptions,
     folder: Path,
 ) -> Iterator[str]:
     """The rows of `experiments`."""
@@ -335,7 +335,7 @@ def _fit_lines(
             yield from (f"      {line}" for line in _clamp_lines(each, clamp))
 
 
-def _recording_lines(found: Inspection, told: Told, folder: Path) -> Iterator[str]:
+def _recording_lines(found: Inspection, told: FileOptions, folder: Path) -> Iterator[str]:
     """What a fit must be told of how a recording is read, and its baseline."""
     current, contents = found.current, found.contents
     assert current is not None

@@ -15,7 +15,7 @@ from rich.text import Text
 from channelfit.front.commands.inputs import picture_file, warn
 from channelfit.front.kinds import load_plan, with_currents
 from channelfit.problem.experiment import Experiment
-from channelfit.problem.inspection import Inspection, Told, inspect_file
+from channelfit.problem.inspection import FileOptions, Inspection, inspect_file
 from channelfit.problem.measures import noise_pA
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.segments import segment_rows
@@ -39,12 +39,12 @@ def told_of(
     sampling: str | None,
     layout: str | None,
     decimal: str | None,
-) -> Told:
+) -> FileOptions:
     """What the options of the command line say of a recording."""
     step = None if sampling is None else parse_quantity(sampling, "time")
     if step is not None and step <= 0:
         raise InputError(f"a time above 0 was expected, not {step:g} ms", None, "--sampling")
-    return Told(signal, unit, step, command, layout, decimal)
+    return FileOptions(signal, unit, step, command, layout, decimal)
 
 
 def inspect(
@@ -62,7 +62,7 @@ def inspect(
         if file.suffix.lower() in (".yaml", ".yml") and _is_fit(file):
             if protocol or csv:
                 raise InputError("--protocol and --csv are for recordings, not for a fit", file)
-            if told != Told():
+            if told != FileOptions():
                 raise InputError("a fit says itself how its recordings are read", file)
             _inspect_fit(file, place)
         else:

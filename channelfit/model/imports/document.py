@@ -1,4 +1,4 @@
-"""A model file written from the equations of a foreign model."""
+"""The model file that is written from the equations of an imported model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from channelfit.reading.errors import InputError
 AREA = 1000.0
 #: S/cm2, uS: a largest conductance that the file leaves at 0.
 _CONDUCTANCE = 1e-3
-#: What multiplies the current of a file whose numbers have no names.
+#: The name of the factor of a current whose file has no names for its numbers.
 _SCALE = "scale"
 #: Units of a file that a model file knows under another name.
 _UNITS = {

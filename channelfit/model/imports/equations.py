@@ -1,4 +1,4 @@
-"""What a foreign model says, whichever language it was written in: its equations as expressions."""
+"""The equations of a model of another program, as expressions, whatever its language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What flows through a foreign channel: each current taken apart into what a model file can say."""
+"""The currents of an imported channel, taken apart into the terms of a model file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from channelfit.reading.errors import InputError
 
 #: mV: beyond any voltage, where a current that has no reversal potential is made to have one.
 FAR = 1000.0
-#: How much larger than 1 mV beside it a factor is that is 1/0.
+#: The least ratio to 1 mV beside it of a factor that is 1/0.
 _GROWN = 1e6
 #: The largest power of a state.
 _LARGEST_POWER = 8

@@ -1,4 +1,4 @@
-"""What opens a foreign channel: derivatives and reactions sorted into gates and schemes."""
+"""The gates and schemes of an imported channel, from its derivatives and reactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A current after Goldman, Hodgkin and Katz recognized, however a foreign file writes it.
+"""Recognition of a current after Goldman, Hodgkin and Katz, however a file writes it.
 
 Published files write constant-field currents in a dozen ways: with helper functions, with limits
 around 0 mV, with rounded constants of nature, per concentration. Here the expression is not taken
@@ -38,11 +38,11 @@ Array = npt.NDArray[np.float64]
 #: mV: where a current is at its limits, and where its shape is looked at.
 _FAR = 3000.0
 _VOLTS = np.concatenate([np.linspace(-91.37, -3.71, 12), np.linspace(2.93, 83.41, 12)])
-#: How far two numbers may be apart that are to be the same, and factors of a drive that are tried.
+#: The tolerance of equal numbers, and the factors of a drive that are tried.
 _SAME, _MOST_FACTORS = 1e-9, 8
 #: By what trials multiply a parameter, and degrees that they add to the temperature.
 _TIMES, _WARMER = 1.37, 7.3
-#: How far RT/F of a file may be from that of its temperature.
+#: The tolerance of RT/F in a file about that of its temperature.
 _OF_NATURE = 0.06
 Factors = list[tuple[Node, bool]]
 

@@ -1,4 +1,4 @@
-"""The ion currents of a model of Myokit: what the derivative of its voltage adds up."""
+"""The ion currents of a Myokit model: the terms in the derivative of its voltage."""
 
 from __future__ import annotations
 

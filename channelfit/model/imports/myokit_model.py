@@ -58,7 +58,7 @@ _OF_NUMBERS: dict[str, Callable[[float], float]] = {
     "Floor": math.floor,
     "Ceil": math.ceil,
 }
-#: How many of these make a unit that the file uses for a voltage (mV) or a time (ms).
+#: The factors from units of voltage and of time in a file to mV and ms.
 _MILLIVOLTS = {"[mV]": 1.0, "[V]": 1e3, "": 1.0, "[1]": 1.0}
 _MILLISECONDS = {"[ms]": 1.0, "[s]": 1e3, "": 1.0, "[1]": 1.0}
 _DENSITIES = ("[A/F]", "[uA/cm^2]", "[uA/uF]", "[mA/cm^2]")

@@ -1,4 +1,4 @@
-"""What a .mod file declares: parameters, states, ions, currents, constants and blocks."""
+"""The declarations of a .mod file: parameters, states, ions, currents, constants and blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A .mod file run once on symbols: its blocks and procedures become equations.
+"""A symbolic interpreter of .mod files: blocks and procedures become equations.
 
 INITIAL and BREAKPOINT are followed statement by statement as NEURON would run them, with
 expressions in place of numbers. Each assignment gives a new definition, so that the result is about
@@ -27,11 +27,11 @@ from channelfit.reading.errors import InputError
 _MOST_STATEMENTS, _DEEPEST, _SHORT = 50_000, 40, 25
 #: Parts of an expression that needs no name of its own.
 _TINY = 3
-#: What a variable held before it was given a value in this step.
+#: The prefix of a variable's value before this step.
 _OLD = "?"
 _OPERATORS = {"^": "**", "&&": "and", "||": "or"}
 _ONE_ARGUMENT = {key: key for key in ("exp", "log", "sqrt", "abs", "tanh")} | {"fabs": "abs"}
-#: How many arguments other functions take that can be written by these.
+#: The number of arguments of other functions that can be written by these.
 _WRITTEN_BY = {"pow": 2, "log10": 1, "sinh": 1, "cosh": 1, "fmin": 2, "fmax": 2}
 _OUTSIDE = {
     "t": "the time",

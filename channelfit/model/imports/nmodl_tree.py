@@ -1,4 +1,4 @@
-"""The syntax tree of a .mod file, from what NEURON's parser answers, with line numbers.
+"""The syntax tree of a .mod file, from the output of NEURON's parser, with line numbers.
 
 The parser writes its tree as JSON without saying where anything stood. Since the tree holds the
 names and numbers of the file in their order, each is looked for in the text behind the one before.
@@ -17,7 +17,7 @@ from channelfit.reading.errors import InputError
 #: Kinds that only wrap another one.
 _WRAPPERS = {"WrappedExpression", "ParenExpression", "VarName", "ExpressionStatement", "String"}
 _TOKEN = re.compile(r"\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|[A-Za-z_]\w*")
-#: How many names and numbers further one is looked for.
+#: The number of further names and numbers among which one is looked for.
 _AHEAD = 60
 _TOO_DEEP = "expressions or blocks are nested too deeply"
 

@@ -18,7 +18,7 @@ from channelfit.reading.errors import InputError
 
 #: Parts of one expression, beyond which it is refused.
 LARGEST = 4000
-#: How tightly an operation binds; an atom or a call binds tightest.
+#: The precedence of an operation; that of an atom or a call is highest.
 _BINDING = {
     "if": 0,
     "or": 1,
@@ -292,7 +292,7 @@ _MOST_TERMS = 400
 
 
 class NotPolynomial(ValueError):
-    """An expression that is no polynomial in the names asked for."""
+    """An expression is no polynomial in the given names."""
 
 
 def polynomial(node: Node, of: frozenset[str]) -> Polynomial:

@@ -1,4 +1,4 @@
-"""What an exported .mod says of its model in a comment, beside what the file itself declares."""
+"""The model in the comment of an exported .mod, compared with the file's declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a foreign model starts where sweeps start here: at the steady state."""
+"""Check that an imported model starts at the steady state, as sweeps do here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from channelfit.model.imports.nodes import ONE, computed
 from channelfit.model.imports.trial import VOLTAGES, values_of
 
 Array = npt.NDArray[np.float64]
-#: How far an occupancy may start from the steady state.
+#: The largest distance of an initial occupancy from the steady state.
 _SETTLED = 1e-6
 
 
@@ -27,7 +27,7 @@ def check_start(found: Equations, opening: Gating) -> None:
     _note_signs(found, opening)
     if found.settled:
         found.notes.append(
-            "sweeps begin at the steady state, as was asked for, and not where INITIAL begins"
+            "sweeps begin at the steady state, as requested, and not where INITIAL begins"
         )
         return
     values = values_of(found, {"v": VOLTAGES[::20]})

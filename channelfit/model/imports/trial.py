@@ -1,4 +1,4 @@
-"""Foreign expressions tried out in numbers, where a question about them has no easier answer."""
+"""Numerical trials of imported expressions, for questions that algebra does not answer easily."""
 
 from __future__ import annotations
 

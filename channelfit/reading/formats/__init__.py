@@ -1,4 +1,4 @@
-"""Files from the rig, one small file for each format; `read` opens any of them."""
+"""Recording files of laboratories, one module for each format; `read` opens any of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from channelfit.reading.units import shown
 
 __all__ = ["READERS", "Contents", "Epoch", "Signal", "choices_of", "read", "suffix_of"]
 
-#: How a file is read, by its suffix; a format is added by a line here.
+#: The reader of a file, by its suffix; a format is added by a line here.
 READERS: dict[str, Callable[..., Contents]] = {
     ".abf": abf.read,
     ".nwb": nwb.read,
@@ -46,7 +46,7 @@ READERS: dict[str, Callable[..., Contents]] = {
     ".eph": syncropatch.read,
     ".json": syncropatch.read,
 }
-#: The way round for files of the rig that are not read.
+#: Advice for formats that are not read.
 _WAYS_ROUND = {
     ".xlsx": "a workbook of Excel; save the sheet as CSV",
     ".xls": "a workbook of Excel; save the sheet as CSV",
@@ -81,7 +81,7 @@ def read(path: Path, **choices: Any) -> Contents:
     accepted = choices_of(path)
     for key, value in options.items():
         if key not in accepted:
-            known = f"; there {', '.join(accepted)} may be told" if accepted else ""
+            known = f"; accepted there: {', '.join(accepted)}" if accepted else ""
             raise InputError(
                 f"{shown(value)} has no meaning for {suffix_of(path)} files{known}", path, key
             )
@@ -117,6 +117,6 @@ def choices_of(path: Path) -> list[str]:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix that tells the format, such as ``.csv.gz``; in lower case."""
+    """Return the suffix that decides the format, such as ``.csv.gz``; in lower case."""
     both = "".join(suffix.lower() for suffix in path.suffixes[-2:])
     return both if both in READERS else path.suffix.lower()

@@ -30,18 +30,18 @@ from channelfit.reading.formats.contents import (
 from channelfit.reading.units import unit_factor
 
 _EPISODIC_WITH_LENGTHS, _GAP_FREE = 1, 3
-#: Bytes of the header that tell sizes, of a block and of a tag; which section holds the samples.
+#: Bytes of the header that hold sizes, of a block and of a tag; which section holds the samples.
 _HEAD, _BLOCK, _TAG, _DATA_SECTION = 512, 512, 64, 10
 _KINDS = {"Step": "step", "Ramp": "ramp"}
 #: Beyond any clamp: levels that a damaged or foreign header holds.
 _MAX_MV = 1000.0
-#: What an amplifier tells: the header's name, ours, the factor, and what is more than it can be. A
+#: Values of an amplifier: the header's name, ours, the factor, and what is more than it can be. A
 #: filter of 100 kHz is the amplifier's word for none.
 _TELEGRAPHED = (
     ("fTelegraphMembraneCap", "membrane_capacitance_pF", 1.0, 10_000.0),
     ("fTelegraphFilter", "lowpass_kHz", 1e-3, 100.0),
 )
-#: How far, mV, a recorded command may lie from the nominal one, and in which share of samples.
+#: The tolerance, mV, of a recorded command about the nominal one, and the share of samples in it.
 _NEAR_MV, _SHARE = 2.0, 0.95
 
 
@@ -88,7 +88,7 @@ def _contents(pyabf: Any, path: Path) -> Contents:
     dac = _waveform_output(abf, notes)
     holding, epochs = None, tuple[tuple[Epoch, ...], ...]()
     if currents and dac is None:
-        notes.append("The header tells of no output in mV or V; what was commanded is not known.")
+        notes.append("The header has no output in mV or V; the command is not known.")
     if currents and dac is not None:
         factor = _voltage_factor(abf, dac)
         held = abf.holdingCommand[dac] * factor
@@ -117,7 +117,7 @@ def _contents(pyabf: Any, path: Path) -> Contents:
 
 
 def _check_size(path: Path) -> None:
-    """Raise InputError where the header tells of more than the file has, or of no samples."""
+    """Raise InputError where the header announces more than the file has, or no samples."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         head = file.read(_HEAD)
@@ -132,14 +132,14 @@ def _check_size(path: Path) -> None:
         block, tags, n_tags = (struct.unpack_from("<i", head, place)[0] for place in (40, 44, 48))
         (floats,) = struct.unpack_from("<h", head, 100)
         sections = [(block, 4 if floats else 2, n_samples), (tags, _TAG, n_tags)]
-    # one byte at least, or an entry without length could be told any number of times
+    # one byte at least, or an entry without length could be repeated any number of times
     ends = [block * _BLOCK + max(1, length) * count for block, length, count in sections]
     sound = all(block >= 0 and count >= 0 for block, _, count in sections)
     if n_samples < 1 or not sound or not 0 <= n_sweeps <= n_samples:
         raise InputError("holds no samples; was the recording stopped at once?", path)
     if max(ends) > size:
         raise InputError(
-            f"the header tells of {n_samples:,} samples and of {max(ends):,} bytes, but the file "
+            f"the header announces {n_samples:,} samples and {max(ends):,} bytes, but the file "
             f"has {size:,}; it is cut off, or was copied before it was complete",
             path,
         )
@@ -214,7 +214,7 @@ def _epochs(
     pyabf: Any, abf: Any, dac: int, factor: float, sampling_ms: float, notes: list[str]
 ) -> tuple[tuple[Epoch, ...], ...]:
     """Return the nominal protocol of each sweep;
-    empty, with a note why, where the header tells none.
+    empty, with a note why, where the header gives none.
     """
     enabled, source = _outputs(abf, "nWaveformEnable"), _outputs(abf, "nWaveformSource")
     if dac >= len(enabled) or enabled[dac] != 1 or source[dac] == 0:
@@ -227,7 +227,7 @@ def _epochs(
     if any(lists.nULEnable):
         notes.append(
             "A user list changes the protocol from sweep to sweep, so that the epochs of the "
-            "header are not what ran; only a recorded command tells it."
+            "header are not the protocol that ran; only a recorded command shows it."
         )
         return ()
     if any(_outputs(abf, "nLeakSubtractType")) if abf.abfVersion["major"] == 2 else False:

@@ -1,4 +1,4 @@
-"""What a file from the rig holds: signals in base units, nominal protocol, amplifier."""
+"""The contents of a recording file: signals in base units, nominal protocol, amplifier."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Contents:
             ``temperature_C``, ``junction_potential_mV``, ``lowpass_kHz`` (of the current).
         labels: what the file calls each sweep, such as the voltage that heads its column; empty
             where sweeps have no names.
-        notes: whatever else is worth telling, in sentences.
+        notes: remarks for the user, in sentences.
     """
 
     file: Path
@@ -97,7 +97,7 @@ class Contents:
 
 # --- how readers make them ------------------------------------------------------------------------
 
-#: How a program that has these packages is installed, for messages.
+#: The command that installs these packages, for messages.
 INSTALL = 'python -m pip install "channelfit[rig]"'
 #: Names of units in full, as NWB writes them, and in the spelling of `units`.
 _IN_FULL = {"amperes": "A", "ampere": "A", "amps": "A", "volts": "V", "volt": "V"}
@@ -159,7 +159,7 @@ def stacked(sweeps: Sequence[np.ndarray]) -> np.ndarray:
     return values
 
 
-# --- how they come from the process that reads foreign formats -----------------------------------
+# --- transfer from the process that reads foreign formats -----------------------------------------
 
 
 def packed(contents: Contents) -> dict[str, np.ndarray | str]:

@@ -1,6 +1,6 @@
 """HDF5: its datasets by path, for files that a program wrote, and what NWB and MATLAB 7.3 share.
 
-A small file of HDF5 can name others, tell of sizes without end, or unpack to them. Links to other
+A small file of HDF5 can name others, announce sizes without end, or unpack to them. Links to other
 files, storage in other files and virtual datasets are refused, and sizes are checked before numbers
 are read.
 """
@@ -154,7 +154,7 @@ def numbers(dataset: Any, total: int) -> np.ndarray:
         InputError: more than a recording has, or than fit into memory.
     """
     if total > _MAX_NUMBERS:
-        raise InputError(f"tells of more than {_MAX_NUMBERS:,} numbers")
+        raise InputError(f"announces more than {_MAX_NUMBERS:,} numbers")
     memory.check(total, _BYTES_A_NUMBER, "numbers")
     return np.atleast_1d(np.asarray(dataset[()], dtype=float))
 

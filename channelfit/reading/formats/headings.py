@@ -1,7 +1,6 @@
-"""What the name of a column or variable says: ``I (nA)``, ``time/ms``, ``current_pA``.
+"""Quantities and units in names of columns and variables: ``I (nA)``, ``time/ms``, ``current_pA``.
 
-A unit that a name does not say is not guessed, except whether times are in s or ms, which their
-spacing tells.
+A missing unit is not guessed, except that the spacing of times shows whether they are in s or ms.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def is_time(heading: Heading) -> bool:
 
 
 def sampling_of(times: np.ndarray, unit: str) -> tuple[float, list[str]]:
-    """Return the sampling interval of times, ms, and what is worth telling;
+    """Return the sampling interval of times, ms, and remarks for the user;
     NaN where they are not even.
 
     Arguments:

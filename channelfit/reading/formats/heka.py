@@ -1,4 +1,4 @@
-"""HEKA's .dat: no maintained reader can be relied on, so the way round is told."""
+"""HEKA's .dat: there is no maintained reader, so the error says how to export the recording."""
 
 from __future__ import annotations
 

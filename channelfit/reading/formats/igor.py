@@ -2,7 +2,7 @@
 
 A wave is a header of fixed length and its numbers, so that it is read here, each length held
 against the size of the file. The package igor2 reads the same numbers (the tests compare them), but
-believes the header: two kilobytes that tell of a long note keep it busy for minutes.
+believes the header: two kilobytes that announce a long note keep it busy for minutes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read(path: Path) -> Contents:
     count = math.prod(shape)
     if numbers + count * stored.itemsize > size:
         raise InputError(
-            f"the header tells of {count:,} numbers of {stored.itemsize} bytes, but the file has "
+            f"the header announces {count:,} numbers of {stored.itemsize} bytes, but the file has "
             f"{size:,} bytes; it is cut off",
             path,
         )
@@ -124,7 +124,7 @@ def _long_units(path: Path, head: bytes, order: str, end: int) -> tuple[str, str
     size, lengths = path.stat().st_size, (formula, note, unit, axis)
     if min(lengths) < 0 or end + sum(lengths) > size:
         raise InputError(
-            f"the header tells of a note and units that the file of {size:,} bytes does not have; "
+            f"the header announces a note and units that the file of {size:,} bytes does not have; "
             "it is cut off",
             path,
         )

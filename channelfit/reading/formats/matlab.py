@@ -19,7 +19,7 @@ def read(path: Path, layout: str | None = None, signal: str | None = None) -> Co
         signal: the name of the array that is the recording; the largest without it.
 
     Raises:
-        InputError: damaged, without numbers, or matrices whose axis of time cannot be told.
+        InputError: damaged, without numbers, or matrices whose axis of time is not clear.
     """
     found = read_apart("channelfit.reading.matlab:variables", path, "a MATLAB file")
     arrays = [

@@ -19,9 +19,9 @@ from channelfit.reading.formats.headings import Heading, is_time, read_heading, 
 from channelfit.reading.keys.protocols import LAYOUTS
 from channelfit.reading.units import shown
 
-#: How many times as long as the other the axis of time must be to be known without being told.
+#: The least ratio of the axes by which the longer one is taken for time.
 _LONGER = 4
-#: How PatchMaster calls an exported trace: by group, series, sweep and number of the trace.
+#: PatchMaster's name of an exported trace: by group, series, sweep and number of the trace.
 _TRACE = re.compile(r"Trace_(\d+)_(\d+)_(\d+)_(\d+)")
 
 
@@ -59,7 +59,7 @@ def contents_of(
             without it the largest is.
 
     Raises:
-        InputError: no vector or matrix, or matrices whose axis of time cannot be told.
+        InputError: no vector or matrix, or matrices whose axis of time is not clear.
     """
     check_layout(layout, path)
     long = [_squeezed(array) for array in arrays if array.values.size > 1]
@@ -148,7 +148,7 @@ def _samples(path: Path, main: NamedArray, others: Sequence[NamedArray], layout:
     short, long = sorted(shape)
     if long >= _LONGER * short:
         return int(long)
-    # a command or the like, one for all sweeps, tells which axis is time
+    # a vector for all sweeps, such as a command, shows which axis is time
     common = {n for n in shape if any(a.values.shape == (n,) for a in others)}
     if len(common) != 1 or short == long:
         raise _either_way(path, main)

@@ -24,7 +24,7 @@ from channelfit.reading.units import shown
 _SUFFIXES = (".eph", ".json")
 _FIRST_LINE = "Ephys Protocol"
 _WELL = re.compile(r"(?<![A-Za-z0-9])([A-P])(\d{1,2})(?![A-Za-z0-9])")
-#: How many protocols beside a table are tried, and how large they may be.
+#: The largest number of protocols beside a table that are tried, and their largest size.
 _MAX_CANDIDATES, _MAX_BYTES = 50, 50_000_000
 _MAX_NUMBER = 1e12
 _MAX_SWEEPS, _MAX_SEGMENTS, _MAX_MV = 10_000, 100_000, 1000.0

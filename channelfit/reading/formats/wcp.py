@@ -19,7 +19,7 @@ from channelfit.reading.formats.contents import (
 )
 
 _SECTOR, _HEADER, _ANALYSIS = 512, 1024, 1024
-#: How a record begins: status, type, group, time (s), sampling (s), the full scale of each channel.
+#: The head of a record: status, type, group, time (s), sampling (s), full scale of each channel.
 _RECORD = struct.Struct("<8s4s3f8f")
 
 
@@ -91,7 +91,7 @@ def _records(path: Path) -> tuple[np.ndarray, np.ndarray, list[int]]:
             raise InputError("holds no records", path)
         if blocks < 1 or _HEADER + n_records * length > size:
             raise InputError(
-                f"the header tells of {n_records:,} records of {length:,} bytes, but the file has "
+                f"the header announces {n_records:,} records of {length:,} bytes, but the file has "
                 f"{size:,}; it is cut off",
                 path,
             )

@@ -1,4 +1,4 @@
-"""All keys that a file may hold, by the section in which they stand, and what each of them is.
+"""All keys that a file may hold, by section, each with its shape, meaning and default.
 
 A reader says which of these sections it reads (`documents.Section.expect`) and can then ask for no
 other key, so that what stands here is what is accepted; from here it takes dimensions, words and

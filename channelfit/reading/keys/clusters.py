@@ -1,4 +1,4 @@
-"""The keys of a file that says on which processes and machines work is done."""
+"""The keys of a file that describes a cluster: processes, GPUs, machines, jobs of a queue."""
 
 from __future__ import annotations
 

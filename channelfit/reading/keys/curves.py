@@ -96,7 +96,7 @@ CURVE_PARAMETER = Keys(
         ["x_min", "x_max"],
         otherwise="needed where the curve is no straight line in it",
     ),
-    unit=Key(Text("a unit"), "The unit, which is told and not computed with.", "mV", ""),
+    unit=Key(Text("a unit"), "The unit, which is printed and not computed with.", "mV", ""),
     scale=PARAMETER["scale"],
     value=Key(Quantity("none"), "The value of a parameter that is fixed.", 0.5),
     fixed=Key(Flag(), "Whether it keeps its value.", True, False),

@@ -90,7 +90,7 @@ FUNCTION_PARAMETER = Keys(
         null=True,
     ),
     fixed=Key(Flag(), "Whether it keeps its value.", True, False),
-    unit=Key(Text("a unit"), "The unit, which is told and not computed with.", "mV", ""),
+    unit=Key(Text("a unit"), "The unit, which is printed and not computed with.", "mV", ""),
 )
 FUNCTION_DATA = Keys(
     "function data",

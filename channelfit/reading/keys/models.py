@@ -84,7 +84,7 @@ _GATES = Key(
     "power. Beside states and rates they multiply the open probability of the scheme.",
     {"n": {"power": 4, "inf": "1/(1 + exp(-(v + 53)/15))", "tau": "tn"}},
 )
-#: What says together what flows.
+#: Keys that together describe the current.
 _FLOW = Rules(
     apart=(("conductance", "permeability"),),
     needs={

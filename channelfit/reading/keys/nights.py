@@ -23,7 +23,7 @@ ARGUMENT_NAME = r"[a-z][a-z0-9-]{0,39}"
 
 _VALUE = either(Within("job result"), Text(), Flag())
 
-#: What a job can be, each a command of channelfit, with arguments as an example.
+#: Kinds of jobs, each a command of channelfit, with arguments as an example.
 COMMANDS = {
     "optimize": {"model": "my_cell.yaml", "seed": 3},
     "batch": {"fit": "my_cell.yaml", "recordings": ["plate_7/*.csv"], "groups": "auto"},

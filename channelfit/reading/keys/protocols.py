@@ -19,9 +19,9 @@ from channelfit.reading.keys.shapes import (
     either,
 )
 
-#: How a matrix may lie: with a row for each sweep, or for each sample.
+#: Orientations of a matrix: a row for each sweep, or for each sample.
 LAYOUTS = ("sweeps x samples", "samples x sweeps")
-#: How a table or the file of an amplifier is read; recordings have these keys, too.
+#: Options for reading a table or an amplifier's file; recordings have these keys, too.
 HEADER = Key(
     Flag(),
     "Whether the first row of a table names its columns, which a row of numbers leaves open.",

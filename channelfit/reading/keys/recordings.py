@@ -1,4 +1,4 @@
-"""The keys of a recording in a fit file, and of what is done to it before it is fitted."""
+"""The keys of a recording in a fit file, and of its conditioning."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _population(default: int, least: int = 1) -> Key:
     return Key(Integer(least), "The candidates of a generation.", 500, default)
 
 
-#: What each optimizer can be told; `generations` is a rule to stop.
+#: The settings of each optimizer; `generations` is a rule to stop.
 SETTINGS: dict[str, Keys] = {
     keys.name: keys
     for keys in (

@@ -1,4 +1,4 @@
-"""What one key of a user's file is: its shape, its meaning and its default.
+"""The description of a key in a user's file: its shape, its meaning and its default.
 
 From these tables the readers take dimensions, words and defaults (`documents.Section`), the schemas
 for editors are made (`reading.schema`) and the reference of all keys is written
