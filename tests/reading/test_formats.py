@@ -345,8 +345,8 @@ def hostile_gz(path: Path) -> None:
         ("r.h5", hostile_storage, "is stored in another file"),
         ("r.h5", hostile_size, "more than 50,000,000 numbers"),
         ("r.nwb", hostile_nwb, "link to another file"),
-        ("r.ibw", hostile_ibw, "the header tells of"),
-        ("r.wcp", hostile_wcp, "the header tells of 999,999,999 records"),
+        ("r.ibw", hostile_ibw, "the header announces"),
+        ("r.wcp", hostile_wcp, "the header announces 999,999,999 records"),
         ("r.csv.gz", hostile_gz, "holds more than"),
     ],
 )
