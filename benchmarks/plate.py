@@ -41,9 +41,9 @@ from report import RESULTS, Row, as_script, compared, finish
 from scipy.optimize import least_squares
 
 from channelfit.batch import search
-from channelfit.batch.costs import Wells
+from channelfit.batch.costs import WellCosts
 from channelfit.batch.fits import Settings, WellFits, fit_wells
-from channelfit.batch.together import together
+from channelfit.batch.make_scorers import well_scorers
 from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.recording import Recording
@@ -139,7 +139,7 @@ def timed(do: Callable[[], Any]) -> tuple[Any, Taken]:
 
 def kernel_rows(plan: FitPlan, problems: Sequence[Problem]) -> list[Row]:
     """A linearization of one candidate and of many by the GPU."""
-    ((_, scorer),) = together(problems[:1], "cuda")
+    ((_, scorer),) = well_scorers(problems[:1], "cuda")
     rows = []
     for n in (1, 384, 3072):
         random = np.random.default_rng(n)
@@ -156,8 +156,8 @@ def best_known(
 ) -> np.ndarray:
     """The lowest cost (n_wells,) of the fits and of descents from the true parameters."""
     best = fits.cost.copy()
-    for own, scorer in together(problems, "cpu"):
-        wells = Wells(plan, scorer)
+    for own, scorer in well_scorers(problems, "cpu"):
+        wells = WellCosts(plan, scorer)
         unit = wells.space.to_unit(np.ascontiguousarray(plate.truth[:, own]))
         everything = np.arange(len(own))
         found = search._descended(wells, unit, everything, np.full(len(own), np.inf), 1e-11)
@@ -207,8 +207,8 @@ def single_fits(plan: FitPlan, problems: Sequence[Problem]) -> tuple[Taken, np.n
 
 def by_scipy(plan: FitPlan, problems: Sequence[Problem]) -> tuple[Taken, np.ndarray]:
     """SciPy's least squares from the starts of our scan, until two agree."""
-    ((_, scorer),) = together(problems, "cpu")
-    wells = Wells(plan, scorer)
+    ((_, scorer),) = well_scorers(problems, "cpu")
+    wells = WellCosts(plan, scorer)
     pool = search._scanned(wells, Settings(), search.nothing)
     space = wells.space
     starts = [pool.points(np.array([w]), 0)[0] for w in range(len(problems))]

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from channelfit.batch.lowest import Lowest, keep_lowest
-from channelfit.batch.together import Across, Together
+from channelfit.batch.well_scorer import CrossProducts, WellScorer
 from channelfit.model.terms import linear_in, symbol
 from channelfit.problem.experiment import Problem, n_scored, rounding_floor
-from channelfit.problem.statuses import OK, OUTSIDE_BOUNDS
+from channelfit.problem.statuses import OK
 from channelfit.scoring.machine.threads import side_by_side, usable_cores
+from channelfit.scoring.scorer import Linearization
 from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
-from channelfit.search.sampling import allowed
 from channelfit.search.space import SearchSpace, middle
 
 #: Candidates that are compared with all wells at once, in numbers that are held.
@@ -29,80 +29,41 @@ _BESIDE = 16
 _STEPS = 2.0**24
 
 
-class Wells:
-    """The costs of the wells of a family over the unit cube of all free parameters.
+class WellCosts(Objective):
+    """The costs of many wells over the unit cube of all free parameters.
 
     Nothing is solved here: a parameter that a plan solves is one more coordinate, at which least
-    squares arrives as fast.
+    squares arrives as fast. A point is compared with the recording of one well, by the well's
+    number; see `Objective.linearize`.
+
+    Attributes:
+        plan: the plan of the fits, with nothing solved.
+        scorer: of the wells.
+        n_samples: how many samples of a well count.
     """
 
-    def __init__(self, plan: FitPlan, scorer: Together) -> None:
-        self.plan, self.scorer = replace(plan, solved=()), scorer
-        self.space: SearchSpace = self.plan.space
-        self.constraints = self.plan.constraints
-        problem = scorer.problem
+    scorer: WellScorer
+
+    def __init__(self, plan: FitPlan, scorer: WellScorer) -> None:
+        self.plan, problem = replace(plan, solved=()), scorer.problem
         counts = bool((scorer.total_weight > 0).any())
         self.n_samples = n_scored(problem) if counts else 0
-        has_priors = any(p.prior for p in self.space.parameters) and counts
-        self.prior_weight = plan.prior_noise_pA**2 / self.n_samples if has_priors else 0.0
-        self.floor = rounding_floor(problem, "float64") if counts else 0.0
+        space = self.plan.space
+        has_priors = any(p.prior for p in space.parameters) and counts
+        prior_weight = plan.prior_noise_pA**2 / self.n_samples if has_priors else 0.0
+        floor = rounding_floor(problem, "float64") if counts else 0.0
+        constraints = self.plan.constraints
+        super().__init__(space, scorer, constraints, prior_weight=prior_weight, floor=floor)
 
     @property
     def n_wells(self) -> int:
         """How many wells there are."""
         return self.scorer.n_wells
 
-    def objective(self, well: np.ndarray | int) -> Objective:
-        """The objective of one well, or of candidates that are each of another well.
-
-        Arguments:
-            well: a number, or (n,) for calls with n points; those may have no constraints.
-        """
-        constraints = self.constraints if isinstance(well, int) else ()
-        return Objective(
-            self.space,
-            _OfWells(self.scorer, well),
-            constraints,
-            prior_weight=self.prior_weight,
-            floor=self.floor,
-            previews=True,
-        )
-
-    def linearize(self, unit: np.ndarray, well: np.ndarray) -> Local:
-        """Cost and derivatives at points (n_free, n), each of the well of its number (n,)."""
-        n_free, n = unit.shape
-        inside = np.flatnonzero(self.allowed(unit))
-        if len(inside) == n:
-            return self.objective(well).linearize(unit)
-        out = Local(
-            np.full(n, np.inf),
-            np.full(n, OUTSIDE_BOUNDS, np.int8),
-            np.zeros((n_free, n)),
-            np.zeros((n_free, n_free, n)),
-        )
-        if len(inside):
-            local = self.objective(well[inside]).linearize(np.ascontiguousarray(unit[:, inside]))
-            for name, whole in vars(out).items():
-                whole[..., inside] = getattr(local, name)
-        return out
-
-    def allowed(self, unit: np.ndarray) -> np.ndarray:
-        """Whether the constraints allow points (n_free, n): (n,) bool."""
-        if not self.constraints:
-            return np.ones(unit.shape[1], bool)
-        inside: np.ndarray = allowed(self.constraints, self.space.to_physical(unit))
-        return inside
-
     @cached_property
-    def bounded(self) -> list[int]:
-        """The coordinates on which constraints depend."""
-        places = {place for c in self.constraints for place in c.places}
-        return [row for row, place in enumerate(self.space.free) if place in places]
-
-    @cached_property
-    def open(self) -> Open:
+    def open(self) -> OpenParameters:
         """The parameters that are solved for each well when candidates are tried on all."""
-        return Open(self.plan.problem, self.space, self.constraints, self.scorer)
+        return OpenParameters(self.plan.problem, self.space, self.constraints, self.scorer)
 
     def lowest(self, unit: np.ndarray, n: int, but: np.ndarray | None = None) -> Lowest:
         """Find the n of some points (n_free, n_points) that fit each well best.
@@ -123,7 +84,7 @@ class Wells:
         for first in range(0, n_points, step):
             piece = slice(first, first + step)
             physical = self.open.at_reference(self.space.to_physical(unit[:, piece]))
-            across = self.scorer.across(physical, self.open.rows)
+            across = self.scorer.cross_products(physical, self.open.rows)
             self.open.keep(best, across, physical, first, but[piece])
         return replace(best, solved=self.open.shares_of_ranges(best.solved))
 
@@ -134,44 +95,40 @@ class Wells:
         return whole
 
 
-class Kin(Wells):
-    """Wells that differ in their masks: points are tried with the mask that all have in common.
+class SharedProtocolCosts(WellCosts):
+    """Costs of wells that share protocols and differ in which of their samples count.
 
-    So one scan serves all. What is refined has the mask of its own well, and the cost of that.
+    Points are tried on all wells with the mask that these have in common, so one scan serves all.
+    What is refined has the mask of its own well, and the cost of that.
 
     Arguments:
         common: scores the wells with their common mask.
-        families: of each the numbers of its wells, and their costs.
-        joint: linearizes all with the masks of their own; None where families do it one by one.
+        families: for each family the numbers of its wells, and their costs.
+        joint: linearizes all wells with masks of their own; None where families do it one by one.
     """
 
     def __init__(
         self,
         plan: FitPlan,
-        common: Together,
-        families: Sequence[tuple[np.ndarray, Wells]],
-        joint: Together | None = None,
+        common: WellScorer,
+        families: Sequence[tuple[np.ndarray, WellCosts]],
+        joint: WellScorer | None = None,
     ) -> None:
         super().__init__(plan, common)
         self.families = families
         # what a prior weighs depends on how many samples count in a well
-        self.joint = None if joint is None or self.prior_weight else Wells(plan, joint)
+        self.joint = None if joint is None or self.prior_weight else WellCosts(plan, joint)
         self.family = np.empty(self.n_wells, np.int64)  # of each well, and its place in there
         self.place = np.empty(self.n_wells, np.int64)
         for k, (own, _) in enumerate(families):
             self.family[own], self.place[own] = k, np.arange(len(own))
 
-    def linearize(self, unit: np.ndarray, well: np.ndarray) -> Local:
-        """Cost and derivatives at points (n_free, n), each of the well of its number (n,)."""
+    def linearize(self, unit: np.ndarray, well: np.ndarray | None = None) -> Local:
+        """Return cost and derivatives at points (n_free, n), each of the well of its number."""
+        assert well is not None
         if self.joint is not None:
             return self.joint.linearize(unit, well)
-        n_free, n = unit.shape
-        out = Local(
-            np.full(n, np.inf),
-            np.zeros(n, np.int8),
-            np.zeros((n_free, n)),
-            np.zeros((n_free, n_free, n)),
-        )
+        out = Local(**vars(Linearization.empty(*unit.shape)))
         families = self.family[well]
         for k in np.unique(families).tolist():
             mine = np.flatnonzero(families == k)
@@ -182,33 +139,7 @@ class Kin(Wells):
         return out
 
 
-class _OfWells:
-    """A scorer of candidates that are each compared with the data of a well of their own."""
-
-    dtype = "float64"
-
-    def __init__(self, scorer: Together, well: np.ndarray | int) -> None:
-        self.scorer, self.well, self.backend = scorer, well, scorer.backend
-
-    def score(self, parameters: np.ndarray) -> Any:
-        """Cost and status of candidates (n_parameters, n)."""
-        return self.scorer.score(parameters, self._wells(parameters))
-
-    def preview(self, parameters: np.ndarray) -> Any:
-        """The same: these costs compare with those of `linearize`."""
-        return self.score(parameters)
-
-    def linearize(self, parameters: np.ndarray) -> Any:
-        """Cost and derivatives of candidates (n_parameters, n)."""
-        return self.scorer.linearize(parameters, self._wells(parameters))
-
-    def _wells(self, parameters: np.ndarray) -> np.ndarray:
-        if isinstance(self.well, int):
-            return np.full(parameters.shape[1], self.well, np.int64)
-        return self.well
-
-
-class Open:
+class OpenParameters:
     """Parameters solved for each well when points are tried on all wells: conductances, leaks.
 
     The current is a straight line in `lines` together. Where a reversal potential is free besides
@@ -224,7 +155,7 @@ class Open:
     """
 
     def __init__(
-        self, problem: Problem, space: SearchSpace, constraints: Any, scorer: Together
+        self, problem: Problem, space: SearchSpace, constraints: Any, scorer: WellScorer
     ) -> None:
         bounded = {place for c in constraints for place in c.places}
         row_of = {p.name: row for row, p in enumerate(problem.parameters)}
@@ -250,7 +181,12 @@ class Open:
         return physical
 
     def keep(
-        self, best: Lowest, across: Across, physical: np.ndarray, number: int, but: np.ndarray
+        self,
+        best: Lowest,
+        across: CrossProducts,
+        physical: np.ndarray,
+        number: int,
+        but: np.ndarray,
     ) -> None:
         """Put points where they belong among the lowest of all wells, with their solved values.
 

@@ -1,8 +1,8 @@
-"""Wells that one walk through the states serves: they differ in what was recorded, in nothing else.
+"""Families of wells, which one simulation serves: they differ in their data and in nothing else.
 
-What a channel shows depends on the model, the protocols and the mask (which samples count, and how
-much), never on the data. Wells that agree in all of these are a family. Those that differ in their
-masks alone are kin: each has the cost of its own mask, and all share what is tried on all.
+A simulated current depends on the model and the protocols, and its cost also on the mask (which
+samples count, and how much). Wells that agree in all of these are a family. Shared-protocol wells
+may differ in their masks as well: each has the cost of its own mask, and points are tried on all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Family:
 
     Attributes:
         problems: those of all wells, also of other families; read one at a time, so that a
-            sequence may load each when it is asked for.
+            sequence may load each of them then.
         wells: (n_wells,) int64, which of the problems belong to this family.
         problem: that of its first well.
     """
@@ -38,10 +38,10 @@ class Family:
     problem: Problem
 
     @property
-    def walks_alone(self) -> bool:
-        """Whether only one group of experiments is scored, under an ideal clamp.
+    def is_simulated_once(self) -> bool:
+        """Whether one simulation of a candidate serves every well.
 
-        Then targets are all that data decide, and one walk serves every well.
+        It does where one group of experiments is scored, under an ideal clamp.
         """
         (first, *others) = self.problem.groups
         return not others and first.clamp is None and not first.sets_temperature
@@ -52,7 +52,7 @@ class Family:
         return self._places.total_weight
 
     def data(self) -> Iterator[tuple[np.ndarray, float]]:
-        """What was recorded from each well, in the order of the samples of `problem.scored`.
+        """Yield the recording of each well, in the order of the samples of `problem.scored`.
 
         Yields: the data (n_data,) pA, and the squares that merging of samples under the same
         command took out of them, pA^2: `RunTree.data_pA` and `RunTree.constant` of the well.
@@ -65,19 +65,37 @@ class Family:
         return _Places(self.problem)
 
 
-class _Places:
-    """Where the samples of recordings go among the data of a tree of runs."""
+class CountedSamples:
+    """The samples of a problem's recordings that count, all experiments in a row of n.
+
+    Attributes:
+        weights: (n,), above 0.
+    """
 
     def __init__(self, problem: Problem) -> None:
-        tree = problem.scored
         weights = [e.weight * e.recording.weight for e in problem.fitted if e.recording]
-        counts = [weight > 0 for weight in weights]
-        places = [out[some] for out, some in zip(tree.outputs, counts, strict=True)]
-        self.places = np.concatenate([*places, np.empty(0, np.int64)])
+        self.counts = [weight > 0 for weight in weights]
+        self.weights = self.row(weights)
+
+    def row(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Return these samples of values (n_sweeps, n_times, ..) of each fitted experiment."""
+        kept = [one[own] for one, own in zip(values, self.counts, strict=True)]
+        return np.concatenate(kept) if kept else np.empty(0)
+
+    def data(self, problem: Problem) -> np.ndarray:
+        """Return the current (n,), pA, of a problem with the same mask."""
+        return self.row([e.recording.current_pA for e in problem.fitted if e.recording])
+
+
+class _Places:
+    """The places of the samples of recordings among the data of a tree of runs."""
+
+    def __init__(self, problem: Problem) -> None:
+        tree, counted = problem.scored, CountedSamples(problem)
+        counts, self.weights = counted.counts, counted.weights
+        self.places = counted.row(tree.outputs).astype(np.int64)
         # the samples that count, among all of a well
         self.kept = np.flatnonzero(np.concatenate([*map(np.ravel, counts), np.empty(0, bool)]))
-        kept = [w[some] for w, some in zip(weights, counts, strict=True)]
-        self.weights = np.concatenate([*kept, np.empty(0)])
         self.n_data, self.total_weight = len(tree.sample_mV), tree.total_weight
         self.sums = np.bincount(self.places, self.weights, self.n_data)
         self.is_merged = len(np.unique(self.places)) < len(self.places)
@@ -87,7 +105,7 @@ class _Places:
         )
 
     def merged(self, problem: Problem) -> tuple[np.ndarray, float]:
-        """The data (n_data,) of a problem, pA, and what merging took out, pA^2.
+        """Return the data (n_data,) of a problem, pA, and the squares lost by merging, pA^2.
 
         Where every sample counts and lies in its place, the data may be the recording itself.
         """
@@ -105,7 +123,7 @@ class _Places:
 
 
 def families(problems: Sequence[Problem]) -> list[Family]:
-    """The families of wells, in the order of their first wells.
+    """Sort wells into families, in the order of their first wells.
 
     Raises: InputError for a well whose parameters differ from those of the first one.
     """
@@ -123,8 +141,8 @@ def families(problems: Sequence[Problem]) -> list[Family]:
     return [Family(problems, np.array(own, np.int64), one) for own, one in found.values()]
 
 
-def kin(problems: Sequence[Problem]) -> list[np.ndarray]:
-    """Which wells differ in their data and masks alone: the numbers of each such set of wells."""
+def shared_protocol_wells(problems: Sequence[Problem]) -> list[np.ndarray]:
+    """Return sets of wells that differ in their data and masks alone, as the wells' numbers."""
     found: dict[tuple[Any, ...], list[int]] = {}
     protocols: list[Protocol] = []
     for well in range(len(problems)):
@@ -133,11 +151,11 @@ def kin(problems: Sequence[Problem]) -> list[np.ndarray]:
     return [np.array(own, np.int64) for own in found.values()]
 
 
-class Unmasked(Sequence[Problem]):
-    """Kin with the mask that they have in common: the samples that count in every one of them.
+class CommonMask(Sequence[Problem]):
+    """Shared-protocol wells with the mask in common: the samples that count in every one of them.
 
     Attributes:
-        share: of the samples that count in a well, how many are left, in the well with the least.
+        share: the share of the counted samples of a well that are left, in the well with the least.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -169,7 +187,7 @@ class Unmasked(Sequence[Problem]):
 
 
 def _key_of(problem: Problem, protocols: list[Protocol]) -> Iterator[Any]:
-    """What kin have in common, for each experiment: all that decides a current, but the mask."""
+    """Yield for each experiment all that decides a current and its weight, except the mask."""
     cells = {cell: k for k, cell in enumerate(problem.cells)}
     for e in problem.experiments:
         number = next(
@@ -184,14 +202,14 @@ def _key_of(problem: Problem, protocols: list[Protocol]) -> Iterator[Any]:
 class _Mask:
     """Digests of the weights of one experiment, well by well.
 
-    Most wells have the mask of the one before: to compare is much faster than to digest.
+    Most wells have the mask of the one before, and comparing is much faster than digesting.
     """
 
     def __init__(self) -> None:
         self._before, self._digest = np.empty(0), b""
 
     def digest(self, recording: Recording | None) -> bytes:
-        """What equal weights have in common, and others have not; empty without a recording."""
+        """Return the same bytes for equal weights alone; no bytes without a recording."""
         if recording is None:
             return b""
         if not self._digest or not np.array_equal(recording.weight, self._before):
@@ -201,7 +219,7 @@ class _Mask:
 
 
 def _check_parameters(problem: Problem, first: Problem, well: int) -> None:
-    """Refuses a well with other parameters than the first has: all are searched in one space."""
+    """Refuse a well with other parameters than the first has: all are searched in one space."""
     if problem.model is first.model and problem.cells == first.cells:
         return
     mine, others = (

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.batch.costs import Kin, Wells
-from channelfit.batch.families import Unmasked, kin
+from channelfit.batch.costs import SharedProtocolCosts, WellCosts
+from channelfit.batch.families import CommonMask, shared_protocol_wells
+from channelfit.batch.make_scorers import own_masks_scorer, well_scorers
 from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
 from channelfit.batch.silence import SILENT, WithoutChannels, is_silent
-from channelfit.batch.together import together, with_own_masks
 from channelfit.problem.experiment import Problem, total_weight
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import FEW, NOISE_FREE, UNFINISHED
@@ -189,7 +189,7 @@ def fit_wells(
     if not len(usable):
         return fits
     done = 0
-    for own in kin(_Some(problems, usable)):
+    for own in shared_protocol_wells(_Some(problems, usable)):
         rows = usable[own]
         report = _Shifted(on_progress, done, len(problems))
         for places, wells, families_ in _searched(plan, _Some(problems, rows), settings):
@@ -204,19 +204,19 @@ def fit_wells(
 
 def _searched(
     plan: FitPlan, problems: Sequence[Problem], settings: Settings
-) -> Iterator[tuple[np.ndarray, Wells, list[tuple[np.ndarray, Wells]]]]:
+) -> Iterator[tuple[np.ndarray, WellCosts, list[tuple[np.ndarray, WellCosts]]]]:
     """What is searched together, of wells that differ in data and masks alone.
 
     Yields: the numbers of the wells, their costs, and the families among them, each with the
     places of its wells among these numbers.
     """
-    parts = [(own, Wells(plan, one)) for own, one in together(problems, settings.backend)]
+    parts = [(own, WellCosts(plan, one)) for own, one in well_scorers(problems, settings.backend)]
     if len(parts) > 1:
-        unmasked = Unmasked(problems)
+        unmasked = CommonMask(problems)
         if unmasked.share >= _IN_COMMON:
-            ((own, common),) = together(unmasked, settings.backend)
-            joint = with_own_masks(problems, settings.backend)
-            yield own, Kin(plan, common, parts, joint), parts
+            ((own, common),) = well_scorers(unmasked, settings.backend)
+            joint = own_masks_scorer(problems, settings.backend)
+            yield own, SharedProtocolCosts(plan, common, parts, joint), parts
             return
     for own, wells in parts:
         yield own, wells, [(np.arange(len(own)), wells)]
@@ -299,7 +299,7 @@ _BY_PARAMETER = ("values", "errors", "lower", "upper", "unit")
 def _fill(
     fits: WellFits,
     rows: np.ndarray,
-    wells: Wells,
+    wells: WellCosts,
     found: Found,
     problems: Sequence[Problem],
     settings: Settings,
@@ -413,14 +413,14 @@ class _Judged:
 
 
 class _Settled(Objective):
-    """The objective of one well at a point at which its derivatives are known already."""
+    """The cost of one well at a point at which its derivatives are known already."""
 
-    def __init__(self, objective: Objective, local: Local) -> None:
-        super().__init__(**vars(objective))
-        self.local = local
+    def __init__(self, wells: WellCosts, local: Local) -> None:
+        super().__init__(wells.space, wells.scorer, wells.constraints, floor=wells.floor)
+        self.prior_weight, self.local = wells.prior_weight, local
 
-    def linearize(self, unit: np.ndarray) -> Local:
-        """What is known at the point."""
+    def linearize(self, unit: np.ndarray, well: np.ndarray | None = None) -> Local:
+        """Return the derivatives that are known at the point."""
         return self.local
 
 
@@ -451,7 +451,7 @@ class _Judge:
         at_once: wells whose traces come best in the same call.
     """
 
-    def __init__(self, wells: Wells, problems: Sequence[Problem], settings: Settings) -> None:
+    def __init__(self, wells: WellCosts, problems: Sequence[Problem], settings: Settings) -> None:
         self.wells, self.problems = wells, problems
         self.intervals, self.limit = settings.intervals, settings.misfit
         self.scorer = make_scorer(wells.scorer.problem, wells.scorer.backend)
@@ -483,7 +483,7 @@ class _Judge:
         thread alone: Python would let threads take turns, which costs far more than it.
         """
         traces = self.scorer.simulate(np.ascontiguousarray(physical))
-        cost = local.cost - self.wells.objective(0).penalty(physical)
+        cost = local.cost - self.wells.penalty(physical)
         seen: list[_Seen | None] = [None] * len(well)
 
         def look(first: int, last: int) -> None:
@@ -554,7 +554,7 @@ class _Judge:
         alone = seen.without, self.without.has_leak
         if not self.intervals:
             return _Judged(cost, seen.noise, None, least, self.limit, *alone)
-        objective = _Settled(self.wells.objective(well), local)
+        objective = _Settled(self.wells, local)
         # the rules of `assess`: data without noise are judged as if they had some
         assumed = ASSUMED_NOISE * seen.peak if local.cost[0] < least**2 else None
         sure = estimate(objective, unit, self.n_samples, spectrum, assumed)

@@ -71,11 +71,11 @@ def keep_lowest(
 ) -> None:
     """Put points where they belong among the lowest of the wells from `first` to before `last`.
 
-    products: (n, 1 + n_open, 1 + n_open), with_data: (n, 1 + n_open, n_wells), see `Across`.
+    products: (n, 1 + n_open, 1 + n_open), with_data: (n, 1 + n_open, n_wells), see `CrossProducts`.
     good: (n,) bool. at: (n, n_open), the open parameters of the points. but: (n,), the well for
     which a point does not count, or -1. number: of the first point. squares, shares: (n_wells,) of
     the data, and what a sum of squares is multiplied with. pairs, lower, upper: (n_open,), see
-    `Open`. cost, which, solved: those of `Lowest`, with values.
+    `OpenParameters`. cost, which, solved: those of `Lowest`, with values.
     """
     n_open, n_kept = pairs.shape[0], cost.shape[0]
     factor, scale = np.empty((n_open, n_open)), np.empty(n_open)

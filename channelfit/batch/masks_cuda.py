@@ -1,14 +1,14 @@
 """Wells with masks of their own, compared with candidates on a GPU in the same launches.
 
-The walk is that of all samples that count in any well. Within a run the currents of a candidate
-are ``y = Q z``, with few z for many samples (`held_compression`), and the samples that count in a
-well, with weights w beside those of the walk, give
+All samples are simulated that count in any well. Within a run the currents of a candidate are
+``y = Q z``, with few z for many samples (`held_compression`), and the samples that count in a well,
+with weights w relative to those of the simulation, give
 
     sum w (y - d)^2  =  |R z - t|^2 + rest,   sqrt(w) Q = P R,   t = P^T sqrt(w) d
 
 where P R is the QR decomposition: each well has a small triangle R for every run, the identity for
-a run in which all samples count. Samples that cannot tell some z apart make R singular, and the
-cost depends on these z no more than it should.
+a run in which all samples count. Where the samples do not determine some z, R is singular, and the
+cost does not depend on these z.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from channelfit.batch.together import Across
-from channelfit.batch.together_cuda import CudaTogether
+from channelfit.batch.families import CountedSamples
+from channelfit.batch.well_scorer import CrossProducts
+from channelfit.batch.well_scorer_cuda import CudaWellScorer
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda_tangent_walk import Rows
-from channelfit.scoring.cuda_tangents import Wells
+from channelfit.scoring.cuda_tangents import Targets
 from channelfit.scoring.layout.held_compression import Compression
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.tangent_plan import Piece
@@ -31,11 +32,11 @@ from channelfit.scoring.tangent_plan import Piece
 Array = np.ndarray
 
 
-class CudaOwnMasks(CudaTogether):
-    """Wells that differ in their data and in the weights of samples; see `together.Together`.
+class CudaOwnMasks(CudaWellScorer):
+    """Wells that differ in their data and in the weights of samples; see `well_scorer.WellScorer`.
 
-    A scan of all wells at once has no meaning here, as a candidate shows something else to each
-    well: it is made with a mask that all have in common, by `CudaTogether`.
+    Each well selects other samples of a candidate's current, so there are no cross-products with
+    all wells; a scan takes the mask that all have in common, by `CudaWellScorer`.
 
     Arguments:
         problems: one for each well, with the same model, protocols and weights of experiments.
@@ -51,28 +52,28 @@ class CudaOwnMasks(CudaTogether):
         self.n_wells, self._problems = len(problems), problems
         self._begin(_of_all(problems), chunk)
 
-    def _compared(self, rows: Rows) -> Wells:
-        """What candidates are compared with in some rows, as arrays of the host."""
+    def _targets_of(self, rows: Rows) -> Targets:
+        """Return the targets of the wells in some rows, as arrays of the host."""
         total_weight, targets, constant, factors = [], [], [], []
         with single_threaded_blas():
-            for k, (data, weight, merged) in enumerate(_recorded(self._problems, self._walked)):
+            for k, (data, weight, merged) in enumerate(_recorded(self._problems, self._simulated)):
                 if not weight.any():
                     raise InputError(f"well {k + 1} has no sample of weight above 0")
-                own, rest, roots = _seen(rows, data, weight)
+                own, rest, roots = _projected(rows, data, weight)
                 total_weight.append(weight.sum())
                 targets.append(own)
                 constant.append(merged + rest)
                 factors.append(roots)
         by_group = tuple(np.stack(group) for group in zip(*factors, strict=True))
-        return Wells(np.array(targets), np.array(constant), np.array(total_weight), by_group)
+        return Targets(np.array(targets), np.array(constant), np.array(total_weight), by_group)
 
-    def across(self, parameters: Array, rows: Sequence[int] = ()) -> Across:
-        """Not offered. Raises: ValueError."""
+    def cross_products(self, parameters: Array, rows: Sequence[int] = ()) -> CrossProducts:
+        """Raise ValueError: there are no cross-products where masks differ."""
         raise ValueError("wells with masks of their own are scanned with one that they share")
 
 
 def _of_all(problems: Sequence[Problem]) -> Problem:
-    """The first problem with the weights of all samples that count in any well, and data of 0."""
+    """Return the first problem with weight on all samples that count in any well, and data of 0."""
     weights: list[Array | None] = []
     for k in range(len(problems)):
         own = [None if e.recording is None else e.recording.weight for e in problems[k].experiments]
@@ -82,71 +83,68 @@ def _of_all(problems: Sequence[Problem]) -> Problem:
     for e, weight in zip(problems[0].experiments, weights, strict=True):
         recording = e.recording
         if recording is not None and weight is not None:
-            silent = np.zeros_like(recording.current_pA)
-            recording = replace(recording, current_pA=silent, weight=weight)
+            zeros = np.zeros_like(recording.current_pA)
+            recording = replace(recording, current_pA=zeros, weight=weight)
         experiments.append(replace(e, recording=recording))
     return replace(problems[0], experiments=tuple(experiments))
 
 
 def _recorded(problems: Sequence[Problem], whole: Problem) -> Iterator[tuple[Array, Array, float]]:
-    """Of each well data (n_data,) pA and weights (n_data,) in the order of the tree of all.
+    """Yield the data (n_data,) pA and weights (n_data,) of each well, in the order of `whole`.
 
-    Beside them stands what merging of samples under the same command took out, pA^2.
+    The third number is the squares lost by merging samples under the same command, pA^2.
     """
-    tree = whole.scored
-    counts = [e.recording.weight > 0 for e in whole.fitted if e.recording]
-    places = np.concatenate([out[c] for out, c in zip(tree.outputs, counts, strict=True)])
-    n = len(tree.data_pA)
+    counted, n = CountedSamples(whole), len(whole.scored.data_pA)
+    places = counted.row(whole.scored.outputs)
     for problem in problems:
-        fitted = [(e, e.recording) for e in problem.fitted if e.recording]
-        pairs = list(zip(fitted, counts, strict=True))
-        w = np.concatenate([e.weight * r.weight[c] for (e, r), c in pairs])
-        d = np.concatenate([r.current_pA[c] for (_, r), c in pairs])
+        recordings = [e.recording for e in problem.fitted if e.recording]
+        weights = [e.weight * e.recording.weight for e in problem.fitted if e.recording]
+        w, d = counted.row(weights), counted.row([one.current_pA for one in recordings])
         d = np.where(w > 0, d, 0.0)
         weight, data = np.bincount(places, w, n), np.zeros(n)
         np.divide(np.bincount(places, w * d, n), weight, out=data, where=weight > 0)
         yield data, weight, float(np.sum(w * (d - data[places]) ** 2))
 
 
-def _seen(rows: Rows, data: Array, weight: Array) -> tuple[Array, float, list[Array]]:
-    """What a well shows in the compressed rows: its target, the squares outside, its factors.
+def _projected(rows: Rows, data: Array, weight: Array) -> tuple[Array, float, list[Array]]:
+    """Project a well onto the compressed rows: its target, the squares outside, its factors.
 
     Arguments:
         data, weight: (n_data,) pA and weights, in the order of the tree of `rows`.
     """
     targets, factors, rest = [], [], 0.0
     for group in rows.groups:
-        shown, roots = [], []
+        projected, roots = [], []
         for k, run in enumerate(group.runs):
             some = group.pieces[k].samples if group.pieces else rows.samples(run)
             d, whole = data[some], rows.packed.run_weight[run]
             share = weight[some] / whole
             if group.is_interleaved:
-                seen = group.pieces[k] if group.pieces else rows.compression(run)
-                root, own, outside = _triangle(seen, d, share)
+                space = group.pieces[k] if group.pieces else rows.compression(run)
+                root, own, outside = _triangle(space, d, share)
                 root = root[None]
             else:
                 root, own, outside = np.sqrt(share)[:, None, None], np.sqrt(share) * d, 0.0
             roots.append(root)
-            shown.append(np.sqrt(whole) * own)
+            projected.append(np.sqrt(whole) * own)
             rest += whole * outside
         factors.append(np.concatenate(roots))
-        together = np.column_stack if group.is_interleaved else np.concatenate
-        targets.append(together(shown).ravel())
+        join = np.column_stack if group.is_interleaved else np.concatenate
+        targets.append(join(projected).ravel())
     return np.concatenate(targets), rest, factors
 
 
-def _triangle(seen: Compression | Piece, d: Array, share: Array) -> tuple[Array, Array, float]:
-    """R (rank, rank), t (rank,) and the rest of a run of n samples; see the module.
+def _triangle(space: Compression | Piece, d: Array, share: Array) -> tuple[Array, Array, float]:
+    """Return R (rank, rank), t (rank,) and the rest of a run of n samples; see the module.
 
     Arguments:
-        seen: what is kept of the run, or of a piece of a ramp.
-        d: (n,) pA, and share: (n,), the weights of samples beside that of the run.
+        space: the compressed space of the run, or of a piece of a ramp.
+        d: (n,) pA, and share: (n,), the weights of samples relative to that of the run.
     """
     if (share == 1).all():
-        shown, outside = seen.project(d)
-        return np.eye(len(shown)), shown, outside
+        target, outside = space.project(d)
+        return np.eye(len(target)), target, outside
     root = np.sqrt(share)
-    basis, triangle = np.linalg.qr(root[:, None] * seen.basis)
-    shown = basis.T @ (root * d)
-    return triangle, shown, float(np.sum((root * d - basis @ shown) ** 2))
+    basis, triangle = np.linalg.qr(root[:, None] * space.basis)
+    target = basis.T @ (root * d)
+    return triangle, target, float(np.sum((root * d - basis @ target) ** 2))

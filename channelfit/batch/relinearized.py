@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from channelfit.batch.costs import Wells
+from channelfit.batch.costs import WellCosts
 from channelfit.batch.fits import WellFits, _Some
+from channelfit.batch.make_scorers import well_scorers
 from channelfit.batch.mixed import Array, Level, pseudo_inverse
-from channelfit.batch.together import together
 from channelfit.problem.experiment import Problem
 from channelfit.search.plan import FitPlan
 
@@ -128,9 +128,9 @@ def linearizer(
     rows = np.flatnonzero(used)
 
     @cache
-    def families() -> list[tuple[Array, Wells]]:
+    def families() -> list[tuple[Array, WellCosts]]:
         some = _Some(problems, rows)
-        return [(own, Wells(plan, scorer)) for own, scorer in together(some, backend)]
+        return [(own, WellCosts(plan, scorer)) for own, scorer in well_scorers(some, backend)]
 
     def costs(unit: Array) -> tuple[Array, Array, Array]:
         n_wells, n = unit.shape

@@ -29,11 +29,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from channelfit.batch.costs import Wells
+from channelfit.batch.costs import WellCosts
 from channelfit.batch.limits import LIMITS
 from channelfit.batch.lowest import Lowest
 from channelfit.search.agreement import SAME
-from channelfit.search.least_squares import FIRST, LEAST, MOST, Starts, damped_steps
+from channelfit.search.least_squares import begin, step
 
 #: Points of a scan for each free parameter; descents of each well in a round, on cores, and on a
 #: GPU, where a few take as long as many.
@@ -51,11 +51,6 @@ _ROUGH, _FINE = 1e-6, 1e-11
 _EXCHANGES, _OTHERS = 6, 2
 #: A well gains by an exchange where its cost falls by more than this share.
 _GAIN = 1e-6
-#: Dampings of which a step is computed: a start's own, and next to none, whose promise tells
-#: whether anything is left to gain.
-_TRIALS = np.array([1.0, 1e-6])
-#: Halvings of a step that leaves the bounds on rates.
-_HALVINGS = 40
 
 
 @dataclass(frozen=True)
@@ -124,7 +119,7 @@ class Found:
         return Found(*(array[..., wells] for array in vars(self).values()))
 
 
-def search(wells: Wells, settings: Settings, on_progress: OnProgress = nothing) -> Found:
+def search(wells: WellCosts, settings: Settings, on_progress: OnProgress = nothing) -> Found:
     """Search all wells of a family; see the module."""
     n_wells, n_free = wells.n_wells, wells.space.n_free
     found = _Best(n_free, n_wells)
@@ -147,7 +142,7 @@ def search(wells: Wells, settings: Settings, on_progress: OnProgress = nothing) 
     return Found(found.unit, found.cost, found.ended(), found.agreed(np.arange(n_wells)))
 
 
-def _blocks(wells: Wells, some: np.ndarray) -> list[np.ndarray]:
+def _blocks(wells: WellCosts, some: np.ndarray) -> list[np.ndarray]:
     """Some wells, as many at a time as their scorer likes."""
     step = wells.scorer.at_once
     return [some[first : first + step] for first in range(0, len(some), step)]
@@ -162,7 +157,7 @@ class _Pool:
         starts: how many are taken at a time.
     """
 
-    def __init__(self, wells: Wells, unit: np.ndarray, best: Lowest, starts: int) -> None:
+    def __init__(self, wells: WellCosts, unit: np.ndarray, best: Lowest, starts: int) -> None:
         self.wells, self.unit, self.best, self.starts = wells, unit, best, starts
 
     def points(self, wanted: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -174,13 +169,13 @@ class _Pool:
         return self.wells.placed(self.unit[:, which[k, w]], solved[k, :, w].T), wanted[w]
 
 
-def _scanned(wells: Wells, settings: Settings, on_progress: OnProgress) -> _Pool:
+def _scanned(wells: WellCosts, settings: Settings, on_progress: OnProgress) -> _Pool:
     """Scan the space for all wells."""
     usual = _STARTS_ON_GPU if wells.scorer.backend == "cuda" else _STARTS
     n_free, starts = wells.space.n_free, settings.starts or usual
     points = _POINTS if wells.scorer.solves else _FEW_POINTS
     random = np.random.Generator(np.random.Philox(settings.seed))
-    unit = wells.objective(0).sample(settings.scan or points * n_free, random)
+    unit = wells.sample(settings.scan or points * n_free, random)
     begin = wells.plan.starting_point()
     on_progress(Progress("scanning", 0, wells.n_wells))
     best = wells.lowest(unit, max(_MOST, starts))
@@ -204,7 +199,7 @@ class _Best:
 
     def refine(
         self,
-        wells: Wells,
+        wells: WellCosts,
         unit: np.ndarray,
         well: np.ndarray,
         tolerance: float,
@@ -257,7 +252,7 @@ class _Ends:
 
 
 def _descended(
-    wells: Wells,
+    wells: WellCosts,
     unit: np.ndarray,
     well: np.ndarray,
     known: np.ndarray,
@@ -268,9 +263,8 @@ def _descended(
     Arguments:
         known: (n_wells,) the lowest cost of each well so far.
     """
-    local, n = wells.linearize(unit, well), unit.shape[1]
-    ends, best = _Ends(unit.copy(), local.cost.copy()), known.copy()
-    now = Starts(unit, local, np.full(n, FIRST), ~np.isfinite(local.cost))
+    now, n = begin(wells, unit, well), unit.shape[1]
+    ends, best = _Ends(unit.copy(), now.cost.copy()), known.copy()
     places, past = np.arange(n), np.full((_MEMORY, n), np.inf)  # of those under way
     for _ in range(_ITERATIONS):
         if now.done.any():
@@ -280,92 +274,11 @@ def _descended(
             break
         own = well[places]
         past = np.concatenate([past[1:], now.cost[None]])
-        now = _stepped(wells, now, own, tolerance)
+        now = step(wells, now, own, tolerance)
         ends.unit[:, places], ends.cost[places] = now.unit, now.cost
         np.minimum.at(best, own, now.cost)
         now.done[_hopeless(past[0], now.cost, best[own])] = True
     return ends
-
-
-def _stepped(wells: Wells, old: Starts, well: np.ndarray, tolerance: float) -> Starts:
-    """Take one step of each start, as far as it leads down, and set the damping of the next."""
-    steps, promises = damped_steps(old, _TRIALS)
-    promise = promises[0]
-    unit = np.clip(old.unit + np.where(np.isfinite(promise), steps[:, 0], 0.0), 0.0, 1.0)
-    outside = np.flatnonzero(~wells.allowed(unit))
-    if len(outside):
-        unit[:, outside], promise[outside] = _brought_back(
-            wells, old.take(outside), unit[:, outside]
-        )
-        promises[:, outside] = promise[outside]
-    local = wells.linearize(unit, well)
-    gained = old.cost - local.cost
-    better = gained > 0
-    with np.errstate(all="ignore"):
-        ratio = gained / promise
-    easier = np.where(ratio > 0.75, 0.25, np.where(ratio > 0.25, 1.0, 3.0))
-    damping = np.clip(old.damping * np.where(better, easier, 10.0), LEAST, MOST)
-    floor = tolerance * np.abs(old.cost)
-    most = np.where(np.isfinite(promises), promises, 0.0).max(axis=0)
-    still = np.where(better, gained <= floor, old.damping >= MOST / 1e4)
-    done = (most <= floor) | (still & (promise <= 10 * floor)) | (~better & (old.damping > 1e8))
-    worse = np.flatnonzero(~better)
-    if len(worse):  # their derivatives are those of the point at which they stay
-        for new, was in zip(vars(local).values(), vars(old.local).values(), strict=True):
-            new[..., worse] = was[..., worse]
-    return Starts(np.where(better, unit, old.unit), local, damping, done)
-
-
-def _brought_back(wells: Wells, old: Starts, trial: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bring steps that leave the bounds on rates back to them, each in the way that promises most.
-
-    A step may be cut short; or each coordinate on which the bounds depend goes as far as it can,
-    one after the other; or the step is taken in full but for one of these, which gives way as far
-    as it must: so a start can slide along a bound.
-
-    Arguments:
-        trial: (n_free, n), where the steps lead.
-
-    Returns: the points (n_free, n), and what the parabola promises of each (n,).
-    """
-    n_free, n = trial.shape
-    rows, ends, aims = wells.bounded, [old.unit], [trial]
-    for order in (rows, rows[::-1]):
-        one = trial.copy()
-        one[rows] = old.unit[rows]
-        for row in order:
-            further = one.copy()
-            further[row] = trial[row]
-            one = _farthest(wells, one, further)
-        ends.append(one)
-        aims.append(one)
-    for row in rows:
-        for end in (0.0, 1.0):
-            ends.append(trial.copy())
-            ends[-1][row] = end
-            aims.append(trial)
-    inside, aim = np.concatenate(ends, axis=1), np.concatenate(aims, axis=1)
-    usable = wells.allowed(inside)
-    inside = _farthest(wells, inside, aim)
-    step = (inside - np.tile(old.unit, len(ends))).reshape(n_free, len(ends), n)
-    bent = np.einsum("ijn,jvn->ivn", old.local.curvature, step)
-    gradient = old.local.gradient[:, None]
-    promise = -(gradient * step).sum(axis=0) - 0.5 * (step * bent).sum(axis=0)
-    promise = np.where(usable.reshape(len(ends), n), promise, -np.inf)
-    best, places = promise.argmax(axis=0), np.arange(n)
-    return inside.reshape(n_free, len(ends), n)[:, best, places], promise[best, places]
-
-
-def _farthest(wells: Wells, inside: np.ndarray, aim: np.ndarray) -> np.ndarray:
-    """How far one can go from points (n_free, n) within the bounds on rates towards others."""
-    reached = np.where(wells.allowed(aim), aim, inside)
-    outside = aim
-    for _ in range(_HALVINGS):
-        between = 0.5 * (reached + outside)
-        good = wells.allowed(between)
-        reached = np.where(good, between, reached)
-        outside = np.where(good, outside, between)
-    return reached
 
 
 def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -377,7 +290,7 @@ def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: np.ndarray) -> np.nda
     return hopeless
 
 
-def _exchange(wells: Wells, found: _Best, told: Callable[[int], None]) -> None:
+def _exchange(wells: WellCosts, found: _Best, told: Callable[[int], None]) -> None:
     """Try the wells' solutions on each other until no well gains."""
     fresh = np.isfinite(found.cost)  # whose solutions are new to the others
     best = np.full(wells.n_wells, np.inf)

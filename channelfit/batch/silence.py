@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from channelfit.batch.families import CountedSamples
 from channelfit.problem.experiment import Problem, total_weight
 from channelfit.results.uncertainty.curvature import Estimate
 
@@ -36,27 +37,22 @@ class WithoutChannels:
     """
 
     def __init__(self, problem: Problem) -> None:
-        weights = [e.weight * e.recording.weight for e in problem.fitted if e.recording]
-        self._counts = [weight > 0 for weight in weights]
-        self._weight, self._total = self._counting(weights), total_weight(problem)
+        self._counted = CountedSamples(problem)
+        self._weight, self._total = self._counted.weights, total_weight(problem)
         self.has_leak = has_leak(problem)
-        volts = self._counting([e.protocol.command() for e in problem.fitted if e.recording])
+        volts = self._counted.row([e.protocol.command() for e in problem.fitted if e.recording])
         self._volts = volts - np.average(volts, weights=self._weight)
         self._spread = float(self._weight @ self._volts**2)
 
     def cost(self, problem: Problem) -> float:
         """The cost of a well, pA^2."""
-        data = self._counting([e.recording.current_pA for e in problem.fitted if e.recording])
+        data = self._counted.data(problem)
         if self.has_leak:
             data = data - np.average(data, weights=self._weight)
             slope = float(self._weight @ (self._volts * data))
             slope = slope / self._spread if self._spread > 0 else 0.0
             data = data - max(slope, 0.0) * self._volts
         return float(self._weight @ data**2) / self._total
-
-    def _counting(self, values: list[np.ndarray]) -> np.ndarray:
-        """The samples (n,) that count of values (n_sweeps, n_times) of each experiment."""
-        return np.concatenate([one[own] for one, own in zip(values, self._counts, strict=True)])
 
 
 def is_silent(sure: Estimate, cost: float, noise_pA: float, without: float) -> bool:

@@ -152,12 +152,7 @@ class ClampScorer:
     ) -> Linearization:
         """All candidates on the coarsest mesh, and those whose error is too large on finer ones."""
         n_parameters, n = parameters.shape
-        out = Linearization(
-            np.full(n, np.inf),
-            np.zeros(n, np.int8),
-            np.zeros((n_parameters, n)),
-            np.zeros((n_parameters, n_parameters, n)),
-        )
+        out = Linearization.empty(n_parameters, n)
         left = np.arange(n)
         for level in range(len(LEVELS)):
             some = np.ascontiguousarray(parameters[:, left])

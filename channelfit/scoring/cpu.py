@@ -93,15 +93,8 @@ class CpuScorer:
     def linearize(self, parameters: np.ndarray) -> Linearization:
         """Cost, gradient and curvature; in float64, whatever this scorer's path and precision."""
         parameters = self._scorable(parameters)
-        n_parameters, n = parameters.shape
-        out = Linearization(
-            np.empty(n),
-            np.zeros(n, np.int8),
-            np.zeros((n_parameters, n)),
-            np.zeros((n_parameters, n_parameters, n)),
-        )
-        arrays = [out.cost, out.status, out.gradient, out.curvature]
-        self._shared(self._tangents.linearize, parameters, arrays)
+        out = Linearization.empty(*parameters.shape)
+        self._shared(self._tangents.linearize, parameters, [*vars(out).values()])
         return out
 
     def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -104,10 +104,16 @@ class Linearizer:
         status: np.ndarray,
         gradient: np.ndarray,
         curvature: np.ndarray,
+        recorded: Recorded | None = None,
     ) -> None:
-        """Fills in the columns first .. last - 1 of a `Linearization`'s arrays."""
+        """Fill in the columns first .. last - 1 of a `Linearization`'s arrays.
+
+        Arguments:
+            recorded: as for `normals`; it is given the numbers of candidates among all of them.
+        """
         free, some = self.free, slice(first, last)
-        status[some], normals = self.normals(parameters[:, some])
+        own = None if recorded is None else lambda plan, which: recorded(plan, first + which)
+        status[some], normals = self.normals(parameters[:, some], own)
         normals *= 1.0 / self.problem.scored.total_weight
         cost[some] = normals[:, 0, 0]
         normals[status[some] != OK] = 0.0

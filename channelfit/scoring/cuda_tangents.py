@@ -111,7 +111,7 @@ class Tangents:
         self,
         problem: Problem,
         tangents: int | None = None,
-        wells: Callable[[], Wells] | None = None,
+        wells: Callable[[], Targets] | None = None,
         ramps: Mapping[int, Ramp] | None = None,
     ) -> None:
         self.problem, self.wells, self.ramps = problem, wells, ramps or {}
@@ -445,13 +445,13 @@ class Tangents:
         )
 
     @cached_property
-    def _compared(self) -> Wells:
+    def _compared(self) -> Targets:
         """What is subtracted behind the compression, and what costs are made with."""
         if self.wells is not None:
             return self.wells()
         xp, total_weight = gpu.cupy(), self.problem.scored.total_weight
         alone = (xp.asarray(np.array([number])) for number in (self.rows.constant, total_weight))
-        return Wells(gpu.NULL, *alone)
+        return Targets(gpu.NULL, *alone)
 
     @cached_property
     def _threads(self) -> int:
@@ -489,7 +489,7 @@ class Tangents:
 
 
 @dataclass(frozen=True, eq=False)
-class Wells:
+class Targets:
     """What candidates are compared with, on the GPU.
 
     Attributes:

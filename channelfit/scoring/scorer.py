@@ -62,6 +62,12 @@ class Linearization:
     gradient: np.ndarray
     curvature: np.ndarray
 
+    @classmethod
+    def empty(cls, n_parameters: int, n: int) -> Linearization:
+        """Return room for n candidates: infinite costs, good statuses, derivatives of 0."""
+        gradient, curvature = np.zeros((n_parameters, n)), np.zeros((n_parameters, n_parameters, n))
+        return cls(np.full(n, np.inf), np.zeros(n, np.int8), gradient, curvature)
+
 
 class Scorer(Protocol):
     """What every backend offers. `parameters` is (n_parameters, n_candidates), base units.

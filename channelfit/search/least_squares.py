@@ -22,6 +22,11 @@ from channelfit.search.objective import Local, Objective
 TRIALS = np.array([1 / 30, 1 / 3, 3.0, 100.0])
 #: The range of dampings, and the damping with which a start begins.
 LEAST, MOST, FIRST = 1e-12, 1e12, 1e-2
+#: Dampings where derivatives come with every trial: a start's own, and next to none, whose promise
+#: tells whether anything is left to gain; and a damping at which a start is stuck.
+_OWN_AND_NONE, _STUCK = np.array([1.0, 1e-6]), 1e8
+#: Halvings of a step that leaves the bounds on rates.
+_HALVINGS = 40
 #: Points that a thread takes at a time: their curvatures share lines of the cache.
 _BESIDE = 8
 
@@ -77,15 +82,16 @@ class Starts:
         return Starts(unit, Local(*arrays), damping, done)
 
 
-def begin(objective: Objective, unit: np.ndarray) -> Starts:
+def begin(objective: Objective, unit: np.ndarray, well: np.ndarray | None = None) -> Starts:
     """Compute the derivatives at points from which refinement starts.
 
     Arguments:
         unit: (n_free, n_points), in the unit cube.
+        well: (n_points,) the number of each start's recording, see `Objective.linearize`.
 
     Returns: the starts; those that cannot be scored are done.
     """
-    local = _host(objective.linearize(unit))
+    local = _host(objective.linearize(unit, *(() if well is None else (well,))))
     n = unit.shape[1]
     return Starts(unit.copy(), local, np.full(n, FIRST), ~np.isfinite(local.cost))
 
@@ -101,24 +107,19 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
     if not len(active):
         return starts
     old = starts.take(active)
-    steps, promise = damped_steps(old)
+    steps, promises = damped_steps(old)
     trial = np.clip(old.unit[:, None, :] + steps, 0.0, 1.0)
     n_free, n_trials, n = trial.shape
     score = objective.score(trial.reshape(n_free, -1))
-    cost = np.where(np.isfinite(promise), to_host(score.cost).reshape(n_trials, n), np.inf)
+    cost = np.where(np.isfinite(promises), to_host(score.cost).reshape(n_trials, n), np.inf)
     best, places = cost.argmin(axis=0), np.arange(n)
     gained = old.cost - cost[best, places]
     better = gained > 0
-    promised = promise[best, places]
-    damping = old.damping * np.where(better, TRIALS[best], 30.0 * TRIALS[-1])
+    factor = np.where(better, TRIALS[best], 30.0 * TRIALS[-1])
     # a step that brought far less than promised asks for a shorter next one
-    damping = np.where(better & (gained < 0.25 * promised), 4.0 * damping, damping)
-    damping = np.clip(damping, LEAST, MOST)
-    unit = np.where(better, trial[:, best, places], old.unit)
-    most = np.where(np.isfinite(promise), promise, 0.0).max(axis=0)
-    floor = tolerance * np.abs(old.cost)
-    done = (most <= floor) | (~better & (old.damping >= MOST / 1e4)) | (better & (gained <= floor))
-    part = Starts(unit, old.local, damping, done)
+    factor = np.where(better & (gained < 0.25 * promises[best, places]), 4.0 * factor, factor)
+    part, still = _taken(old, trial[:, best, places], gained, factor, promises, tolerance)
+    part = replace(part, done=part.done | still)
     moved = np.flatnonzero(better)
     if len(moved):
         fresh = part.take(moved)
@@ -132,6 +133,120 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
             back = old.take(moved[failed])
             part = part.put(moved[failed], replace(back, done=np.ones(len(back), bool)))
     return starts.put(active, part)
+
+
+def step(objective: Objective, old: Starts, well: np.ndarray, tolerance: float) -> Starts:
+    """Take one step of each start with its own damping, and compute the derivatives there at once.
+
+    This suits a scorer of many wells, which computes derivatives of many points as fast as scores.
+    A step that leaves the bounds on rates is brought back to them.
+
+    Arguments:
+        well: (n_points,) the number of each start's recording, see `Objective.linearize`.
+        tolerance: see `improve`.
+    """
+    steps, promises = damped_steps(old, _OWN_AND_NONE)
+    promise = promises[0]
+    unit = np.clip(old.unit + np.where(np.isfinite(promise), steps[:, 0], 0.0), 0.0, 1.0)
+    outside = np.flatnonzero(~objective.allowed(unit))
+    if len(outside):
+        unit[:, outside], promise[outside] = _brought_back(
+            objective, old.take(outside), unit[:, outside]
+        )
+        promises[:, outside] = promise[outside]
+    local = objective.linearize(unit, well)
+    gained = old.cost - local.cost
+    better = gained > 0
+    with np.errstate(all="ignore"):
+        ratio = gained / promise
+    factor = np.where(ratio > 0.75, 0.25, np.where(ratio > 0.25, 1.0, 3.0))
+    factor = np.where(better, factor, 10.0)
+    part, still = _taken(old, unit, gained, factor, promises, tolerance)
+    still &= promise <= 10 * (tolerance * np.abs(old.cost))
+    done = part.done | still | (~better & (old.damping > _STUCK))
+    worse = np.flatnonzero(~better)
+    if len(worse):  # their derivatives are those of the point at which they stay
+        for new, was in zip(vars(local).values(), vars(old.local).values(), strict=True):
+            new[..., worse] = was[..., worse]
+    return replace(part, local=local, done=done)
+
+
+def _taken(
+    old: Starts,
+    unit: np.ndarray,
+    gained: np.ndarray,
+    factor: np.ndarray,
+    promises: np.ndarray,
+    tolerance: float,
+) -> tuple[Starts, np.ndarray]:
+    """Move the starts that gain, and set their next damping.
+
+    Arguments:
+        unit: (n_free, n_points), where the steps lead. gained: (n_points,), what they gain.
+        factor: (n_points,), of the dampings. promises: (n_trials, n_points), of all steps.
+
+    Returns: the starts with their old derivatives, done where no parabola promises anything; and
+        which of them gained next to nothing, or cannot gain with any damping.
+    """
+    better, floor = gained > 0, tolerance * np.abs(old.cost)
+    damping = np.clip(old.damping * factor, LEAST, MOST)
+    done = np.where(np.isfinite(promises), promises, 0.0).max(axis=0) <= floor
+    still = np.where(better, gained <= floor, old.damping >= MOST / 1e4)
+    return Starts(np.where(better, unit, old.unit), old.local, damping, done), still
+
+
+def _brought_back(
+    objective: Objective, old: Starts, trial: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bring steps that leave the bounds on rates back to them, each in the way that promises most.
+
+    A step may be cut short; or each coordinate on which the bounds depend goes as far as it can,
+    one after the other; or the step is taken in full but for one of these, which gives way as far
+    as it must: so a start can slide along a bound.
+
+    Arguments:
+        trial: (n_free, n), where the steps lead.
+
+    Returns: the points (n_free, n), and what the parabola promises of each (n,).
+    """
+    n_free, n = trial.shape
+    rows, ends, aims = objective.bounded, [old.unit], [trial]
+    for order in (rows, rows[::-1]):
+        one = trial.copy()
+        one[rows] = old.unit[rows]
+        for row in order:
+            further = one.copy()
+            further[row] = trial[row]
+            one = _farthest(objective, one, further)
+        ends.append(one)
+        aims.append(one)
+    for row in rows:
+        for end in (0.0, 1.0):
+            ends.append(trial.copy())
+            ends[-1][row] = end
+            aims.append(trial)
+    inside, aim = np.concatenate(ends, axis=1), np.concatenate(aims, axis=1)
+    usable = objective.allowed(inside)
+    inside = _farthest(objective, inside, aim)
+    step = (inside - np.tile(old.unit, len(ends))).reshape(n_free, len(ends), n)
+    bent = np.einsum("ijn,jvn->ivn", old.local.curvature, step)
+    gradient = old.local.gradient[:, None]
+    promise = -(gradient * step).sum(axis=0) - 0.5 * (step * bent).sum(axis=0)
+    promise = np.where(usable.reshape(len(ends), n), promise, -np.inf)
+    best, places = promise.argmax(axis=0), np.arange(n)
+    return inside.reshape(n_free, len(ends), n)[:, best, places], promise[best, places]
+
+
+def _farthest(objective: Objective, inside: np.ndarray, aim: np.ndarray) -> np.ndarray:
+    """Go as far as one can from points (n_free, n) within the bounds on rates towards others."""
+    reached = np.where(objective.allowed(aim), aim, inside)
+    outside = aim
+    for _ in range(_HALVINGS):
+        between = 0.5 * (reached + outside)
+        good = objective.allowed(between)
+        reached = np.where(good, between, reached)
+        outside = np.where(good, outside, between)
+    return reached
 
 
 def refine(

@@ -200,27 +200,46 @@ class Objective:
             cost[inside], status[inside] = score.cost, score.status
         return Scored(cost, status)
 
-    def linearize(self, unit: Any) -> Local:
+    def linearize(self, unit: Any, well: np.ndarray | None = None) -> Local:
         """Return cost, gradient and curvature at points (n_free, n_points), by unit coordinates.
 
         With a parameter solved they are those of the cost of its best value.
+
+        Arguments:
+            well: (n_points,) the number of the recording that each point is compared with, for a
+                scorer of many wells; None for a scorer of one recording.
         """
         physical = self.space.to_physical(unit)
         slope = self.space.slope(physical)
         if not self.constraints:
-            return self._linearized(physical, slope)
+            return self._linearized(physical, slope, well)
         xp = array_module(physical)
         inside = xp.flatnonzero(allowed(self.constraints, physical, xp))
         n_inside, n, n_free = int(inside.size), physical.shape[1], self.n_free
         if n_inside == n:
-            return self._linearized(physical, slope)
+            return self._linearized(physical, slope, well)
         cost, gradient = xp.full(n, np.inf), xp.zeros((n_free, n))
         status, curvature = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8), xp.zeros((n_free, n_free, n))
         if n_inside:
-            local = self._linearized(xp.ascontiguousarray(physical[:, inside]), slope[:, inside])
+            own = None if well is None else well[inside]
+            some = xp.ascontiguousarray(physical[:, inside])
+            local = self._linearized(some, slope[:, inside], own)
             cost[inside], status[inside] = local.cost, local.status
             gradient[:, inside], curvature[:, :, inside] = local.gradient, local.curvature
         return Local(cost, status, gradient, curvature)
+
+    def allowed(self, unit: np.ndarray) -> np.ndarray:
+        """Return whether the constraints allow points (n_free, n_points): (n_points,) bool."""
+        if not self.constraints:
+            return np.ones(unit.shape[1], bool)
+        inside: np.ndarray = allowed(self.constraints, self.space.to_physical(unit))
+        return inside
+
+    @property
+    def bounded(self) -> list[int]:
+        """The rows of the unit cube on which the constraints depend."""
+        places = {place for constraint in self.constraints for place in constraint.places}
+        return [row for row, place in enumerate(self.space.free) if place in places]
 
     def physical(self, unit: Any) -> np.ndarray:
         """Return the parameters (n_parameters, n_points) of points, base units, solved ones too,
@@ -307,11 +326,12 @@ class Objective:
             physical[linear.place] = self._solution(physical, linear, exact=False).value
         return physical
 
-    def _linearized(self, physical: Any, slope: Any) -> Local:
+    def _linearized(self, physical: Any, slope: Any, well: np.ndarray | None) -> Local:
         physical = self._solved(physical)
         free = list(self.space.free)
         self.evaluations += (1 + len(free)) * physical.shape[1]
-        local = self.scorer.linearize(physical)
+        wells = () if well is None else (well,)
+        local = self.scorer.linearize(physical, *wells)
         cost, gradient, curvature = local.cost, local.gradient, local.curvature
         if self.prior_weight:
             good = array_module(cost).isfinite(cost)

@@ -18,8 +18,8 @@ from channelfit.batch.families import families
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.masks_cuda import CudaOwnMasks
 from channelfit.batch.search import Settings
-from channelfit.batch.together import CpuTogether
-from channelfit.batch.together_cuda import CudaTogether
+from channelfit.batch.well_scorer_cpu import CpuWellScorer
+from channelfit.batch.well_scorer_cuda import CudaWellScorer
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem, square_sum, total_weight
@@ -75,10 +75,10 @@ def with_data(problem: Problem, seed: int) -> Problem:
     return Problem(problem.model, tuple(experiments))
 
 
-def together_of(problems: list[Problem], chunk: int | None = None) -> CudaTogether:
+def together_of(problems: list[Problem], chunk: int | None = None) -> CudaWellScorer:
     """Problems that are one family."""
     (family,) = families(problems)
-    return CudaTogether(family, chunk)
+    return CudaWellScorer(family, chunk)
 
 
 def wells_of(problem: Problem, n: int = N_WELLS) -> list[Problem]:
@@ -149,9 +149,7 @@ def test_candidates_are_compared_with_their_own_wells(name: str, device: str) ->
             own = CudaScorer(problem, path="stepping").linearize(some)
             mine = Linearization(*(a[..., well == w] for a in _arrays(test)))
             assert max(errors(own, mine)) < 1e-9
-    values = plated.score(parameters, well)
-    assert np.array_equal(values.status, truth.status)
-    assert values.cost == pytest.approx(truth.cost, rel=1e-9)
+    assert np.array_equal(test.status, truth.status)
 
 
 @pytest.mark.parametrize(("name", "device"), EVERYWHERE, indirect=["device"])
@@ -163,8 +161,8 @@ def test_every_candidate_against_every_well(name: str, device: str) -> None:
     parameters[0, 4] = np.nan
     linear = [problems[0].model.parameter_names.index(p) for p in problems[0].linear_parameters()]
     for rows in ((), tuple(linear)):
-        test = CudaTogether(family).across(parameters, rows)
-        truth = CpuTogether(family).across(parameters, rows)
+        test = CudaWellScorer(family).cross_products(parameters, rows)
+        truth = CpuWellScorer(family).cross_products(parameters, rows)
         assert np.array_equal(test.status, truth.status)
         ok = test.status == OK
         assert not ok[4]
@@ -172,16 +170,16 @@ def test_every_candidate_against_every_well(name: str, device: str) -> None:
         length = np.sqrt(np.einsum("nii->ni", truth.products[ok]))
         error = np.abs(test.products - truth.products)[ok] / (length[:, :, None] * length[:, None])
         assert error.max() < 1e-6
-        of_data = np.sqrt(CpuTogether(family).squares)
+        of_data = np.sqrt(CpuWellScorer(family).squares)
         error = np.abs(test.with_data - truth.with_data)[ok] / (length[:, :, None] * of_data)
         assert error.max() < 1e-6
-    plated, across = CudaTogether(family), CudaTogether(family).across(parameters)
-    assert plated.squares == pytest.approx(CpuTogether(family).squares, rel=1e-12)
-    assert np.array_equal(plated.total_weight, CpuTogether(family).total_weight)
+    plated, across = CudaWellScorer(family), CudaWellScorer(family).cross_products(parameters)
+    assert plated.squares == pytest.approx(CpuWellScorer(family).squares, rel=1e-12)
+    assert np.array_equal(plated.total_weight, CpuWellScorer(family).total_weight)
     for w in range(N_WELLS):
         shown, data = across.products[:, 0, 0], across.with_data[:, 0, w]
         cost = (shown - 2 * data + plated.squares[w]) / plated.total_weight[w]
-        truth = plated.score(parameters, np.full(11, w))
+        truth = plated.linearize(parameters, np.full(11, w))
         assert cost[ok] == pytest.approx(truth.cost[ok], rel=1e-9)
 
 
@@ -214,13 +212,12 @@ def test_ramps_in_pieces(device: str) -> None:
     problems = wells_of(of("model_b", RAMPS), 2)
     plated, well = together_of(problems), np.arange(6) % 2
     parameters = candidates(problems[0].model, 6, seed=4)
-    test, values = plated.linearize(parameters, well), plated.score(parameters, well)
+    test = plated.linearize(parameters, well)
     assert plated._first.tangents.ramps
     for w, problem in enumerate(problems):
         mine = well == w
         reference = ReferenceScorer(problem).score(parameters[:, mine])
         assert test.cost[mine] == pytest.approx(reference.cost, rel=1e-8)
-        assert values.cost[mine] == pytest.approx(reference.cost, rel=1e-8)
         stepped = CudaScorer(problem, path="stepping").linearize(parameters[:, mine])
         own = Linearization(*(a[..., mine] for a in _arrays(test)))
         assert max(errors(own, stepped, parameters[:, mine])) < 1e-4  # steps are of order four
@@ -261,13 +258,14 @@ def test_not_a_bit_depends_on_company(device: str) -> None:
     """Chunks, other candidates, other wells: a candidate's numbers stay what they are."""
     problems, parameters, well = plate(QUICK[1])
     whole = together_of(problems)
-    truth, values = whole.linearize(parameters, well), whole.score(parameters, well)
-    across = whole.across(parameters, (0,))
+    truth = whole.linearize(parameters, well)
+    across = whole.cross_products(parameters, (0,))
     for chunk in (1, 4):
         cut = together_of(problems, chunk)
         same_bits(truth, cut.linearize(parameters, well))
-        same_bits(values, cut.score(parameters, well))
-        for a, b in zip(_arrays(across), _arrays(cut.across(parameters, (0,))), strict=True):
+        for a, b in zip(
+            _arrays(across), _arrays(cut.cross_products(parameters, (0,))), strict=True
+        ):
             assert np.array_equal(a, b)
     backward = np.arange(11)[::-1]
     same_bits(truth, whole.linearize(parameters[:, backward], well[backward]), backward)
@@ -277,7 +275,7 @@ def test_not_a_bit_depends_on_company(device: str) -> None:
         alone = together_of([problems[w]])
         same_bits(truth, alone.linearize(parameters[:, mine], np.zeros(len(mine), int)), mine)
         assert np.array_equal(
-            alone.across(parameters).with_data[..., 0], across.with_data[:, :1, w]
+            alone.cross_products(parameters).with_data[..., 0], across.with_data[:, :1, w]
         )
         assert alone.squares[0] == whole.squares[w]
 
@@ -293,8 +291,8 @@ def test_a_plate_of_many_wells(device: str) -> None:
         truth = on_the_grid(problems[w]).linearize(parameters[:, well == w])
         assert test.cost[well == w] == pytest.approx(truth.cost, rel=1e-10)
         assert test.gradient[:, well == w] == pytest.approx(truth.gradient, rel=1e-8, abs=1e-8)
-    across = together_of(problems).across(parameters[:, :3])
-    truth = CpuTogether(families(problems)[0]).across(parameters[:, :3])
+    across = together_of(problems).cross_products(parameters[:, :3])
+    truth = CpuWellScorer(families(problems)[0]).cross_products(parameters[:, :3])
     assert across.with_data == pytest.approx(truth.with_data, rel=1e-9, abs=1e-6)
 
 
@@ -326,21 +324,20 @@ def test_masks_of_their_own_share_launches(device: str) -> None:
     problems = with_own_masks(of("na_hh", PROTOCOLS["steps"], stairs([130, 77])), 4)
     plated, well = CudaOwnMasks(problems), np.arange(12) % 4
     parameters = candidates(problems[0].model, 12, seed=5)
-    test, values = plated.linearize(parameters, well), plated.score(parameters, well)
+    test = plated.linearize(parameters, well)
     for w, problem in enumerate(problems):
         mine = well == w
         truth = on_the_grid(problem).linearize(parameters[:, mine])
         own = Linearization(*(a[..., mine] for a in _arrays(test)))
         # what few samples tell of a parameter leaves its derivatives few digits
         assert max(errors(own, truth, parameters[:, mine])) < 1e-7
-        assert values.cost[mine] == pytest.approx(truth.cost, rel=1e-9)
         silent = ReferenceScorer(problem).score(parameters[:, mine]).cost
         assert own.cost == pytest.approx(silent, rel=1e-9)
         assert plated.squares[w] == pytest.approx(square_sum(problem), rel=1e-12)
         assert plated.total_weight[w] == pytest.approx(total_weight(problem), rel=1e-12)
     same_bits(test, CudaOwnMasks(problems, 5).linearize(parameters, well))
     with pytest.raises(ValueError, match="scanned with one that they share"):
-        plated.across(parameters)
+        plated.cross_products(parameters)
 
 
 def test_a_bad_candidate_leaves_its_neighbors_alone(device: str) -> None:
@@ -360,8 +357,7 @@ def test_a_bad_candidate_leaves_its_neighbors_alone(device: str) -> None:
     assert (mixed.curvature[..., list(failed)] == 0).all()
     for a, b in zip(_arrays(clean), _arrays(mixed), strict=True):
         assert np.array_equal(a[..., others], b[..., others])
-    assert np.array_equal(plated.score(bad, well).status, mixed.status)
-    assert np.array_equal(plated.across(bad).status, mixed.status)
+    assert np.array_equal(plated.cross_products(bad).status, mixed.status)
 
 
 def test_what_is_refused(device: str) -> None:
@@ -406,7 +402,7 @@ def test_a_plate_is_fitted_as_on_the_cpu(masked, device, monkeypatch):
         own = dataclasses.replace(recording, weight=weight)
         problems[k] = Problem(problem.model, (dataclasses.replace(experiment, recording=own),))
     launches: list[int] = []
-    kind = CudaOwnMasks if masked else CudaTogether
+    kind = CudaOwnMasks if masked else CudaWellScorer
     linearize = kind.linearize
 
     def seen(self: Any, given: np.ndarray, well: np.ndarray) -> Linearization:

@@ -11,13 +11,14 @@ import sympy
 
 from channelfit.batch import costs as costs_module
 from channelfit.batch import fits as fits_module
-from channelfit.batch import together as together_module
-from channelfit.batch.costs import Wells
+from channelfit.batch import well_scorer_cpu as well_scorer_module
+from channelfit.batch.costs import WellCosts
 from channelfit.batch.families import families
 from channelfit.batch.fits import Settings, WellFits, fit_wells, joined
 from channelfit.batch.lowest import keep_lowest
+from channelfit.batch.make_scorers import well_scorers
 from channelfit.batch.population import left_out, usable
-from channelfit.batch.together import CpuTogether, OneByOne, together
+from channelfit.batch.well_scorer_cpu import CpuWellScorer, OneByOne
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import run_tree
@@ -109,18 +110,17 @@ def from_values(plan: FitPlan, problem: Problem, rounds: int) -> tuple[np.ndarra
 def test_costs_and_derivatives_are_those_of_each_well_alone(plan, request):
     plan = request.getfixturevalue(plan)
     problems, truth = wells_of(plan, 3)
-    ((wells, scorer),) = together(problems, "cpu")
-    assert isinstance(scorer, CpuTogether)
+    ((wells, scorer),) = well_scorers(problems, "cpu")
+    assert isinstance(scorer, CpuWellScorer)
     assert wells.tolist() == [0, 1, 2]
     well = np.array([2, 0, 1, 2])
     parameters = truth[:, [0, 1, 2, 2]]
-    found, costs = scorer.linearize(parameters, well), scorer.score(parameters, well)
+    found = scorer.linearize(parameters, well)
     for k, w in enumerate(well):
         column = parameters[:, k : k + 1]
         single = make_scorer(problems[w], "cpu").linearize(column)
         for name, array in vars(found).items():
             assert np.array_equal(array[..., [k]], getattr(single, name)), name
-        assert costs.cost[k] == pytest.approx(found.cost[k], rel=1e-12)
         whole = make_scorer(problems[w], "reference").score(column).cost[0]
         assert found.cost[k] == pytest.approx(whole, rel=1e-6)
 
@@ -142,7 +142,7 @@ def test_data_of_wells_lie_as_a_tree_of_runs_lays_them_out(little, weighted):
 
 def tried(plan: FitPlan, scorer, unit):
     """The costs (n, n_wells) of points, and what is solved of each (n, n_open, n_wells)."""
-    wells = Wells(plan, scorer)
+    wells = WellCosts(plan, scorer)
     found = wells.lowest(unit, unit.shape[1])
     order = np.argsort(found.which, axis=0)
     solved = np.take_along_axis(found.solved, order[:, None], axis=0)
@@ -151,7 +151,7 @@ def tried(plan: FitPlan, scorer, unit):
 
 def test_what_is_tried_on_all_wells_is_solved_for_each_of_them(leaky):
     problems, truth = wells_of(leaky, 3)
-    ((_, scorer),) = together(problems, "cpu")
+    ((_, scorer),) = well_scorers(problems, "cpu")
     unit = leaky.space.to_unit(truth)
     wells, cost, solved = tried(leaky, scorer, unit)
     names = [p.name for p in wells.open.parameters]
@@ -159,7 +159,7 @@ def test_what_is_tried_on_all_wells_is_solved_for_each_of_them(leaky):
     for k in range(3):
         for w in range(3):
             point = wells.placed(unit[:, [k]], solved[k, :, w][:, None])
-            here = wells.objective(w).linearize(point)
+            here = wells.linearize(point, np.array([w]))
             assert here.cost[0] == pytest.approx(cost[k, w], rel=1e-6)
             rows = wells.open.coordinates
             inside = ((point > 0) & (point < 1))[rows, 0]
@@ -170,8 +170,8 @@ def test_what_is_tried_on_all_wells_is_solved_for_each_of_them(leaky):
 def test_the_lowest_points_do_not_depend_on_company_blocks_or_threads(leaky, monkeypatch):
     """They are those of a sort of all costs, of equal points the first, and none of the well."""
     problems, _ = wells_of(leaky, 5)
-    ((_, scorer),) = together(problems, "cpu")
-    wells = Wells(leaky, scorer)
+    ((_, scorer),) = well_scorers(problems, "cpu")
+    wells = WellCosts(leaky, scorer)
     unit = np.random.default_rng(2).random((leaky.space.n_free, 12))
     unit[:, 7] = unit[:, 3]
     but = np.arange(12) % 6 - 1
@@ -200,10 +200,10 @@ def test_the_lowest_points_do_not_depend_on_company_blocks_or_threads(leaky, mon
 
 def test_across_is_what_whole_traces_say(leaky):
     problems, truth = wells_of(leaky, 9)
-    ((_, scorer),) = together(problems, "cpu")
+    ((_, scorer),) = well_scorers(problems, "cpu")
     names = [p.name for p in leaky.problem.parameters]
     rows = [names.index("g"), names.index("g_leak")]
-    found = scorer.across(truth[:, :4], rows)
+    found = scorer.cross_products(truth[:, :4], rows)
     alone = make_scorer(problems[0], "cpu")
     columns = [alone.simulate(truth[:, :4])[0].reshape(-1, 4)]
     for row in rows:  # a straight line, so that a difference of currents is its derivative
@@ -231,9 +231,11 @@ def masked_each(problems):
 def test_wells_with_masks_of_their_own_share_a_scan(leaky, monkeypatch):
     problems = masked_each(wells_of(leaky, 3)[0])
     scans = []
-    across = CpuTogether.across
+    across = CpuWellScorer.cross_products
     monkeypatch.setattr(
-        CpuTogether, "across", lambda self, *a: scans.append(self.n_wells) or across(self, *a)
+        CpuWellScorer,
+        "cross_products",
+        lambda self, *a: scans.append(self.n_wells) or across(self, *a),
     )
     fits = fit_wells(leaky, problems, SETTINGS)
     assert set(scans) == {3}
@@ -351,7 +353,7 @@ def test_threads_and_how_many_wells_are_judged_at_once_change_nothing(little, mo
     )
     for held, cores in ((1, 1), (3 * current_of(problems[0]).size, 3), (fits_module._HELD, 2)):
         monkeypatch.setattr(fits_module, "_HELD", held)
-        for module in (together_module, fits_module, costs_module, least_squares_module):
+        for module in (well_scorer_module, fits_module, costs_module, least_squares_module):
             monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
         fits.append(fit_wells(little, problems, SETTINGS))
     assert judged == [1, 1, 1, 1, 1, 3, 2, 5]
@@ -440,7 +442,7 @@ def test_wells_under_a_clamp_are_fitted_one_by_one(tmp_path):
     e = replace(plan.problem.experiments[0], clamp=clamp)
     plan = replace(plan, problem=replace(plan.problem, experiments=(e,)))
     problems, _ = wells_of(plan, 2)
-    ((_, scorer),) = together(problems, "cpu")
+    ((_, scorer),) = well_scorers(problems, "cpu")
     assert isinstance(scorer, OneByOne)
     fits = fit_wells(plan, problems, replace(SETTINGS, scan=60))
     for w, problem in enumerate(problems):

@@ -1,21 +1,19 @@
-"""The wells of a family compared with candidates on a GPU, all wells in the same launches.
+"""The wells of a family scored on a GPU, candidates of all wells in the same launches.
 
-The walk through the states knows nothing of data: `Tangents` traces the candidates of all wells
-together, takes their currents into the compressed space of the runs, and subtracts there the
-target of each candidate's own well. Nothing is done for one well after the other, and nothing that
-a candidate gets depends on its company: neither on the candidates beside it, nor on how many of
-them the memory takes at once, nor on the other wells.
+The simulation does not depend on data: `Tangents` simulates the candidates of all wells together,
+projects their currents onto the compressed space of the runs, and subtracts there the target of
+each candidate's own well. The result of a candidate depends neither on the other candidates, nor on
+how many of them the memory takes at once, nor on the other wells.
 
 One object uses one GPU, the current one. Several GPUs are used by several processes, each of which
-sees one of them (CUDA_VISIBLE_DEVICES): wells are fitted independently of each other, so that
-processes have nothing to tell each other meanwhile; the search between two launches is Python on
-the host, for which threads of one process would have to take turns; and the same workers serve a
-cluster.
+sees one of them (CUDA_VISIBLE_DEVICES). Wells are fitted independently of each other, so processes
+need no messages in between; the search between two launches is Python on the host, for which
+threads of one process would have to take turns; and the same workers serve a cluster.
 
-Ramps of schemes are taken in pieces (`cuda_pieces`). A candidate that these do not follow is asked
-again with finer ones, and one that even these do not follow is stepped from sample to sample.
+Ramps of schemes are taken in pieces (`cuda_pieces`). A candidate for which these are too coarse is
+computed again with finer ones, and at last stepped from sample to sample.
 
-What a linearization takes, for the staircase of 15.4 s at 0.2 ms (77,000 samples, two of its
+The cost of a linearization, for the staircase of 15.4 s at 0.2 ms (77,000 samples, two of its
 voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free parameters:
 
 * 42 pieces, each solved by a block of threads: 60 equations inverted (216,000 multiplications with
@@ -23,11 +21,11 @@ voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free pa
   operations, or 2.2 ms at the 34e12 operations a second of an H200. 17 ms are measured: shared
   memory and the cache beside it are busy for 73 % of them, and a third of the waiting is for other
   threads, at the barrier of each of the 60 steps of the inversion (Nsight Compute).
-* The walk, by a thread for each candidate and parameter: 29 held voltages with a propagator each,
-  305 squarings of it and 2,582 products of it with a state: 4.5 ms for 46,080 threads, and 1.6 ms
-  for one candidate alone, whose steps nothing can do side by side.
-* 2,527 points with 16 numbers each, 323 kB, written for each candidate and read once, and what
-  pieces leave for the walk, 0.9 MB; rows and their inner products, 8 ms.
+* The simulation, by a thread for each candidate and parameter: 29 held voltages with a propagator
+  each, 305 squarings of it and 2,582 products of it with a state: 4.5 ms for 46,080 threads, and
+  1.6 ms for one candidate alone, whose steps follow one another.
+* 2,527 points with 16 numbers each, 323 kB, written for each candidate and read once, and the
+  results of pieces, 0.9 MB; rows and their inner products, 8 ms.
 * In all 32 ms for 3,072 candidates, 3.3 ms for one (`benchmarks/plate.py --backend cuda`).
 """
 
@@ -40,54 +38,54 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from channelfit.batch.families import Family
-from channelfit.batch.together import Across, Together
+from channelfit.batch.well_scorer import CrossProducts, WellScorer
 from channelfit.problem.experiment import Problem
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda_tangent_walk import Rows
-from channelfit.scoring.cuda_tangents import ONE_JOB, Tangents, Wells, ramps_of
+from channelfit.scoring.cuda_tangents import ONE_JOB, Tangents, Targets, ramps_of
 from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED
 from channelfit.scoring.layout.ramp_collocation import GRADES
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.scorer import Linearization
 from channelfit.scoring.tangent_plan import Ramp
 
 #: Candidates of one launch, at most: more make a GPU no fuller.
 _MOST = 1 << 14
 #: The share of the free memory that a launch may take.
 _SHARE = 0.4
-#: Takes parameters and, where they are given, wells, on the GPU.
+#: A call on the GPU with parameters and, for derivatives, wells.
 Call: TypeAlias = Callable[..., tuple[Any, ...]]
 
 
-class _Way:
-    """The kernels of one way through the runs, and what candidates are compared with in its rows.
+class _Variant:
+    """Kernels for one division of ramps into pieces, and the targets of the wells in its rows.
 
     Arguments:
         ramps: the pieces in which runs at a varying voltage are taken; empty where they are stepped
             through, which serves every candidate.
-        compared: gives what wells are compared with in some rows, on the host.
+        targets_of: computes the targets in some rows, on the host.
     """
 
     def __init__(
-        self, problem: Problem, ramps: Mapping[int, Ramp], compared: Callable[[Rows], Wells]
+        self, problem: Problem, ramps: Mapping[int, Ramp], targets_of: Callable[[Rows], Targets]
     ) -> None:
-        self.values = Tangents(problem, 0, lambda: self.wells, ramps)
-        self.tangents = Tangents(problem, wells=lambda: self.wells, ramps=ramps)
-        self._compared = compared
+        self.values = Tangents(problem, 0, lambda: self.targets, ramps)
+        self.tangents = Tangents(problem, wells=lambda: self.targets, ramps=ramps)
+        self._targets_of = targets_of
 
     @cached_property
-    def compared(self) -> Wells:
-        """What candidates are compared with, on the host."""
-        return self._compared(self.values.rows)
+    def host_targets(self) -> Targets:
+        """The targets of the wells, on the host."""
+        return self._targets_of(self.values.rows)
 
     @cached_property
-    def wells(self) -> Wells:
+    def targets(self) -> Targets:
         """The same on the GPU."""
-        on_device, host = gpu.cupy().asarray, self.compared
+        on_device, host = gpu.cupy().asarray, self.host_targets
         with gpu.gpu_errors():
-            return Wells(
+            return Targets(
                 on_device(host.targets),
                 on_device(host.constant),
                 on_device(host.total_weight),
@@ -96,36 +94,36 @@ class _Way:
 
     @cached_property
     def data(self) -> Any:
-        """(n_compressed, n_wells), the targets as products with all wells read them."""
-        return gpu.cupy().ascontiguousarray(self.wells.targets.T)
+        """(n_compressed, n_wells), the targets in the order in which products read them."""
+        return gpu.cupy().ascontiguousarray(self.targets.targets.T)
 
-    def shown(self, parameters: Any) -> tuple[Any, Any]:
-        """Weighted currents (n, n_compressed) and status (n,)."""
-        shown, statuses = self.values.shown(parameters)
+    def predicted(self, parameters: Any) -> tuple[Any, Any]:
+        """Return weighted currents (n, n_compressed) and status (n,)."""
+        currents, statuses = self.values.shown(parameters)
         infinite = (statuses == NOT_FINITE).any(axis=0)
         status = gpu.cupy().where(infinite, np.int8(NOT_FINITE), statuses.max(axis=0))
-        return shown[:, :, 0], status
+        return currents[:, :, 0], status
 
 
-class CudaTogether(Together):
-    """The wells of a family on the current GPU; see `together.Together`.
+class CudaWellScorer(WellScorer):
+    """The wells of a family on the current GPU; see `well_scorer.WellScorer`.
 
     Parameters and results are arrays of the host.
 
     Arguments:
-        family: wells that one walk through the states serves (`Family.walks_alone`).
+        family: wells that one simulation serves (`Family.is_simulated_once`).
         chunk: candidates in one launch. With None it is as many as memory allows.
 
     Raises:
         InputError: there is no GPU that can be used, nothing to score, or a family whose wells one
-            walk does not serve.
+            simulation does not serve.
     """
 
     backend = "cuda"
     at_once = _MOST
 
     def __init__(self, family: Family, chunk: int | None = None) -> None:
-        if not family.walks_alone:
+        if not family.is_simulated_once:
             raise InputError(
                 "on a GPU only wells under an ideal clamp, of one cell and one temperature each, "
                 "are fitted together; --backend cpu takes others one by one"
@@ -136,82 +134,76 @@ class CudaTogether(Together):
         self._begin(family.problem, chunk)
 
     def _begin(self, problem: Problem, chunk: int | None) -> None:
-        """Take the walk of a problem, and what its wells are compared with."""
+        """Prepare the kernels for a problem, and the targets of its wells."""
         self.xp, self.chunk, self.problem = gpu.cupy(), chunk, problem
-        self._walked = problem.groups[0].problem
+        self._simulated = problem.groups[0].problem
         self._grades: list[int | None] = [*range(len(GRADES)), None]
-        self._ways: list[_Way] = []
+        self._variants: list[_Variant] = []
         first = self._first
-        for way in (first.values, first.tangents):  # compiled while recordings are read
-            way.compile_ahead(ONE_JOB)
-        compared = first.compared
-        self.total_weight = compared.total_weight
-        self.squares = np.sum(compared.targets**2, axis=1) + compared.constant
+        for kernels in (first.values, first.tangents):  # compiled while recordings are read
+            kernels.compile_ahead(ONE_JOB)
+        found = first.host_targets
+        self.total_weight = found.total_weight
+        self.squares = np.sum(found.targets**2, axis=1) + found.constant
 
-    def _compared(self, rows: Rows) -> Wells:
-        """What candidates are compared with in some rows, as arrays of the host."""
+    def _targets_of(self, rows: Rows) -> Targets:
+        """Return the targets of the wells in some rows, as arrays of the host."""
         targets, constant = rows.targets(self._family.data())
         total_weight = np.full(self.n_wells, self._family.total_weight)
-        return Wells(targets, constant, total_weight)
+        return Targets(targets, constant, total_weight)
 
-    def _all_ways(self) -> Iterator[_Way]:
-        """From the fastest to the one for every candidate; each is made when it is first needed."""
-        yield from self._ways
+    def _all_variants(self) -> Iterator[_Variant]:
+        """Yield the variants from the fastest to the one for every candidate, made when needed."""
+        yield from self._variants
         while self._grades:
             grade = self._grades.pop(0)
-            ramps = {} if grade is None else ramps_of(self._walked, grade)
+            ramps = {} if grade is None else ramps_of(self._simulated, grade)
             if ramps or grade is None:
-                self._ways.append(_Way(self._walked, ramps, self._compared))
-                yield self._ways[-1]
+                self._variants.append(_Variant(self._simulated, ramps, self._targets_of))
+                yield self._variants[-1]
 
     @cached_property
-    def _first(self) -> _Way:
-        return next(self._all_ways())
+    def _first(self) -> _Variant:
+        return next(self._all_variants())
 
     def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
-        """Cost, gradient and curvature; see `Together.linearize`."""
+        """Return cost, gradient and curvature; see `WellScorer.linearize`."""
 
-        def one(way: _Way) -> tuple[Call, int]:
-            width = 1 + len(way.tangents.free)
-            more = 8 * width**2 * (3 + len(way.tangents.rows.groups))
-            return way.tangents.linearize, way.tangents.bytes_a_candidate + more
+        def one(variant: _Variant) -> tuple[Call, int]:
+            width = 1 + len(variant.tangents.free)
+            more = 8 * width**2 * (3 + len(variant.tangents.rows.groups))
+            return variant.tangents.linearize, variant.tangents.bytes_a_candidate + more
 
-        return Linearization(*self._by_ways(one, parameters, well))
+        return Linearization(*self._by_variants(one, parameters, well))
 
-    def score(self, parameters: np.ndarray, well: np.ndarray) -> Score:
-        """Cost and status; see `Together.score`."""
-        return Score(
-            *self._by_ways(
-                lambda way: (way.values.score, way.values.bytes_a_candidate), parameters, well
-            )
-        )
-
-    def across(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> Across:
-        """Every candidate against every well; see `Together.across`.
+    def cross_products(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> CrossProducts:
+        """Return the inner products; see `WellScorer.cross_products`.
 
         Derivatives are differences of currents over a long step. They are exact where the current
-        is a straight line in the parameter, which is the only place where `Across` is of use.
+        is a straight line in the parameter; elsewhere cross-products are of no use.
         """
         rows = tuple(rows)
 
-        def one(way: _Way) -> tuple[Call, int]:
-            shown = 8 * (4 * way.values.rows.n_compressed + 2 * self.n_wells)
-            size = (1 + len(rows)) * (way.values.bytes_a_candidate + shown)
-            return partial(self._across, way=way, rows=rows), size
+        def one(variant: _Variant) -> tuple[Call, int]:
+            products = 8 * (4 * variant.values.rows.n_compressed + 2 * self.n_wells)
+            size = (1 + len(rows)) * (variant.values.bytes_a_candidate + products)
+            return partial(self._cross_products, variant=variant, rows=rows), size
 
-        return Across(*self._by_ways(one, parameters, axis=0, status=0))
+        return CrossProducts(*self._by_variants(one, parameters, axis=0, status=0))
 
-    def _across(self, parameters: Any, way: _Way, rows: tuple[int, ...]) -> tuple[Any, ...]:
-        """The arrays of `Across`, of some candidates."""
-        xp, values, n, width = self.xp, way.values, parameters.shape[1], 1 + len(rows)
+    def _cross_products(
+        self, parameters: Any, variant: _Variant, rows: tuple[int, ...]
+    ) -> tuple[Any, ...]:
+        """Return the arrays of `CrossProducts` of some candidates."""
+        xp, values, n, width = self.xp, variant.values, parameters.shape[1], 1 + len(rows)
         if not n:
             nothing = xp.empty((0, width, width)), xp.empty((0, width, self.n_wells))
             return xp.empty(0, dtype=np.int8), *nothing
         points = xp.repeat(parameters[:, :, None], width, axis=2)
         for k, row in enumerate(rows, 1):
             points[row, :, k] += xp.maximum(xp.abs(parameters[row]), 1.0)
-        shown, statuses = way.shown(points.reshape(len(points), n * width))
-        columns, failed = shown.reshape(n, width, -1), statuses.reshape(n, width)
+        currents, statuses = variant.predicted(points.reshape(len(points), n * width))
+        columns, failed = currents.reshape(n, width, -1), statuses.reshape(n, width)
         for k, row in enumerate(rows, 1):
             step = points[row, :, k] - parameters[row]
             columns[:, k] = (columns[:, k] - columns[:, 0]) / step[:, None]
@@ -222,43 +214,43 @@ class CudaTogether(Together):
         i, j = np.indices((width, width))
         entries = np.maximum(i, j) * (np.maximum(i, j) + 1) // 2 + np.minimum(i, j)
         products = squares[:, xp.asarray(entries.ravel())].reshape(n, width, width)
-        with_data = values.times(columns.reshape(n * width, -1), way.data[None])
+        with_data = values.times(columns.reshape(n * width, -1), variant.data[None])
         with_data = with_data.reshape(n, width, self.n_wells)
         lost = (status == OK) & ~xp.isfinite(products).all(axis=(1, 2))
         status = xp.where(lost, np.int8(NOT_FINITE), status)
         good = (status == OK)[:, None, None]
         return status, xp.where(good, products, np.nan), with_data
 
-    # --- way by way, in chunks
+    # --- variant by variant, in chunks
 
-    def _by_ways(
+    def _by_variants(
         self,
-        one: Callable[[_Way], tuple[Call, int]],
+        one: Callable[[_Variant], tuple[Call, int]],
         parameters: np.ndarray,
         well: np.ndarray | None = None,
         axis: int = -1,
         status: int = 1,
     ) -> list[np.ndarray]:
-        """The results of a call, of each candidate by the first way that follows it.
+        """Return the results of a call, each candidate's by the first variant that resolves it.
 
         Arguments:
-            one: gives the call of a way, and the bytes that it takes for each candidate.
+            one: returns the call of a variant, and the bytes that it takes for each candidate.
             well: (n,) int or None.
-            axis: that of the candidates in what the call gives, the first or the last.
-            status: which of the arrays tells whether a candidate was followed.
+            axis: of the candidates in the results, the first or the last.
+            status: the place of the statuses among the results.
         """
         parameters = self._checked(parameters)
         well = None if well is None else self._checked_wells(well, parameters.shape[1])
         found: list[np.ndarray] = []
-        wanted = np.arange(parameters.shape[1])
-        for way in self._all_ways():
-            own = None if well is None else well[wanted]
-            part = self._in_chunks(*one(way), parameters[:, wanted], own, axis)
+        left = np.arange(parameters.shape[1])
+        for variant in self._all_variants():
+            own = None if well is None else well[left]
+            part = self._in_chunks(*one(variant), parameters[:, left], own, axis)
             for whole, some in zip(found, part, strict=bool(found)):
-                whole[wanted if axis == 0 else (..., wanted)] = some
+                whole[left if axis == 0 else (..., left)] = some
             found = found or part
-            wanted = np.flatnonzero(found[status] == UNRESOLVED)
-            if not len(wanted):
+            left = np.flatnonzero(found[status] == UNRESOLVED)
+            if not len(left):
                 break
         return found
 
@@ -270,13 +262,12 @@ class CudaTogether(Together):
         well: np.ndarray | None,
         axis: int,
     ) -> list[np.ndarray]:
-        """The results of a call, made for as many candidates at once as memory allows.
+        """Return the results of a call, made for as many candidates at once as memory allows.
 
         Arguments:
-            call: takes parameters and, where they are given, wells, on the GPU.
-            size: bytes of the GPU's memory that it takes for each candidate.
+            size: bytes of the GPU's memory that the call takes for each candidate.
             well: (n,) int or None.
-            axis: that of the candidates in what the call gives.
+            axis: of the candidates in the results.
         """
         wells = () if well is None else (well,)
         parts, n = [], parameters.shape[1]
@@ -284,18 +275,18 @@ class CudaTogether(Together):
         with gpu.gpu_errors():
             for a in range(0, max(1, n), step):
                 some = slice(a, min(a + step, n))
-                given = (np.ascontiguousarray(parameters[:, some]), *(w[some] for w in wells))
-                results = call(*(self.xp.asarray(array) for array in given))
+                arrays = (np.ascontiguousarray(parameters[:, some]), *(w[some] for w in wells))
+                results = call(*(self.xp.asarray(array) for array in arrays))
                 parts.append([to_host(array) for array in results])
         return [np.concatenate(arrays, axis) for arrays in zip(*parts, strict=True)]
 
     @cached_property
     def _free(self) -> int:
-        """Free memory of the GPU, bytes; asked for once, as the question makes the host wait."""
+        """Free memory of the GPU, bytes; read once, as reading makes the host wait."""
         return gpu.device().memory_free
 
     def _checked(self, parameters: np.ndarray) -> np.ndarray:
-        """The parameters as float64; a row of zeros where there is none.
+        """Return the parameters as float64; a row of zeros where there is none.
 
         Raises:
             ValueError: parameters of another shape than (n_parameters, n).
@@ -307,7 +298,7 @@ class CudaTogether(Together):
         return parameters if n_parameters else np.zeros((1, parameters.shape[1]))
 
     def _checked_wells(self, well: np.ndarray, n: int) -> np.ndarray:
-        """The numbers of wells as int32.
+        """Return the numbers of wells as int32.
 
         Raises:
             ValueError: another shape than (n,), or a number that no well has.

@@ -1,0 +1,70 @@
+"""The interface of scorers that compare candidates with the recordings of many wells at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from channelfit.problem.experiment import Problem
+from channelfit.scoring.scorer import Linearization
+
+
+@dataclass(frozen=True, eq=False)
+class CrossProducts:
+    """Inner products of the currents of candidates with each other and with the data of all wells.
+
+    The weighted current of a candidate is b_0, and b_k is its derivative by the k-th open
+    parameter. Where the current is a straight line in these together, a change x of them costs
+
+        (|b_0 + sum x_k b_k|^2 - 2 sum_k (1, x)_k b_k . data + |data|^2) / total weight
+
+    Attributes:
+        status: (n,) int8, as in a score.
+        products: (n, 1 + n_open, 1 + n_open), of the b with each other; NaN where one failed.
+        with_data: (n, 1 + n_open, n_wells), of the b with the weighted data of every well.
+    """
+
+    status: np.ndarray
+    products: np.ndarray
+    with_data: np.ndarray
+
+
+class WellScorer(ABC):
+    """A scorer of wells with the same model and protocols; parameters are (n_parameters, n).
+
+    Every candidate has the number of the well that it is compared with, `well` (n,) int64. A result
+    depends on the candidate's parameters and the data of its well, to the last bit, and neither on
+    the other candidates of the call nor on the number of threads.
+
+    Attributes:
+        problem: of the first well: its model, protocols and mask are those of all.
+        n_wells: how many there are.
+        total_weight: (n_wells,), of all samples of a well; 0 where none counts.
+        squares: (n_wells,), the weighted sum of the squares of the data, pA^2.
+        backend: "cpu" or "cuda".
+        solves: whether `cross_products` can leave parameters open.
+        at_once: wells whose candidates come best in the same calls.
+    """
+
+    problem: Problem
+    n_wells: int
+    total_weight: np.ndarray
+    squares: np.ndarray
+    backend: str = "cpu"
+    solves: bool = True
+    at_once: int = 1 << 14
+
+    @abstractmethod
+    def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
+        """Return cost, gradient and curvature of every candidate, each against its own well."""
+
+    @abstractmethod
+    def cross_products(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> CrossProducts:
+        """Return the inner products of every candidate with every well.
+
+        Arguments:
+            rows: of the open parameters. The derivatives by these are those at `parameters`.
+        """
