@@ -44,7 +44,7 @@ _LARGEST_SHARE = 0.95
 
 
 @dataclass(frozen=True)
-class Found:
+class FaultSize:
     """How much of a fault residuals follow, and its standard error; NaN where nothing says it."""
 
     value: float = math.nan
@@ -73,10 +73,10 @@ class Checked:
 
     slow: float = math.nan
     slow_sure: float = 0.0
-    rundown: Found = Found()
-    series_MOhm: Found = Found()
-    leak_nS: Found = Found()
-    holding_pA: Found = Found()
+    rundown: FaultSize = FaultSize()
+    series_MOhm: FaultSize = FaultSize()
+    leak_nS: FaultSize = FaultSize()
+    holding_pA: FaultSize = FaultSize()
     peak_pA: float = math.nan
     largest_pA: float = math.nan
     range_mV: float = math.nan
@@ -148,10 +148,10 @@ def checked(of: Stretches, has_series_resistance: bool = False) -> Checked:
     left = left - basis @ (basis.T @ left)
     channel, peak = of.channel, float(np.abs(of.channel).max())
 
-    def follows(direction: np.ndarray) -> Found:
+    def follows(direction: np.ndarray) -> FaultSize:
         return _follows(left, of.root * direction, basis, of.block)
 
-    resistance = Found()
+    resistance = FaultSize()
     if not has_series_resistance and np.isfinite(of.slope).all():
         resistance = follows(-1e-3 * of.fit * of.slope)
     return Checked(
@@ -175,13 +175,13 @@ def _span(slopes: np.ndarray) -> np.ndarray:
 
 def _follows(
     left: np.ndarray, direction: np.ndarray, basis: np.ndarray, block: np.ndarray
-) -> Found:
+) -> FaultSize:
     """How much of a direction there is in residuals, both weighted; `left` is off the basis."""
     whole = float(direction @ direction)
     own = direction - basis @ (basis.T @ direction)
     size = float(own @ own)
     if not size > _SAME * whole > 0:
-        return Found()  # the parameters do the same
+        return FaultSize()  # the parameters do the same
     value = float(own @ left) / size
     rest = left - value * own
     independent = float(rest @ rest) / max(1, len(left) - basis.shape[1] - 1) * size
@@ -191,16 +191,18 @@ def _follows(
         [np.arange(a, b, _DEPENDENT) for a, b in zip(edges, [*edges[1:], len(left)], strict=True)]
     )
     dependent = float((np.add.reduceat(own * rest, parts) ** 2).sum())
-    return Found(value, math.sqrt(max(independent, dependent)) / size)
+    return FaultSize(value, math.sqrt(max(independent, dependent)) / size)
 
 
-def _share(found: Found, of: Stretches) -> Found:
+def _share(found: FaultSize, of: Stretches) -> FaultSize:
     """A slope of the conductance as the share that is lost from the first sample to the last."""
     power = (of.root * of.channel) ** 2
     middle = float(power @ of.time / power.sum()) if power.sum() > 0 else 0.5
     first = 1 + found.value * middle  # the fit is right in the middle
     value = found.value / first if first > 1 - _LARGEST_SHARE else math.copysign(1, found.value)
-    return Found(min(value, 1.0), found.error * abs(value / found.value) if found.value else 0.0)
+    return FaultSize(
+        min(value, 1.0), found.error * abs(value / found.value) if found.value else 0.0
+    )
 
 
 def _slow(of: Stretches, left: np.ndarray) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The costs of a family's wells over the unit cube, and points tried on all wells at once."""
+"""The costs of many wells over the unit cube, and points tried on all wells at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from channelfit.scoring.machine.threads import side_by_side, usable_cores
 from channelfit.scoring.scorer import Linearization
 from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
-from channelfit.search.space import SearchSpace, middle
+from channelfit.search.space import SearchSpace, middle, share_of_range
 
 #: Candidates that are compared with all wells at once, in numbers that are held.
 _HELD = 1 << 25
@@ -68,8 +68,8 @@ class WellCosts(Objective):
     def lowest(self, unit: np.ndarray, n: int, but: np.ndarray | None = None) -> Lowest:
         """Find the n of some points (n_free, n_points) that fit each well best.
 
-        They are compared with all wells, as many at a time as are held well. The open parameters
-        are solved for each well; priors do not count.
+        They are compared with all wells, in blocks that fit into memory. The open parameters are
+        solved for each well; priors do not count.
 
         Arguments:
             but: (n_points,) the well for which each point does not count; None for none.
@@ -89,7 +89,7 @@ class WellCosts(Objective):
         return replace(best, solved=self.open.shares_of_ranges(best.solved))
 
     def placed(self, unit: np.ndarray, solved: np.ndarray) -> np.ndarray:
-        """Points (n_free, n) with the open parameters' coordinates (n_open, n) put in."""
+        """Return points (n_free, n) with the open parameters' coordinates (n_open, n) put in."""
         whole = unit.copy()
         whole[self.open.coordinates] = np.round(solved * _STEPS) / _STEPS
         return whole
@@ -170,12 +170,11 @@ class OpenParameters:
         self.pairs = [-1] * len(lines) + [lines.index(one) for one in pairs.values()]
         self.coordinates = [space.free.index(row) for row in self.rows]
         self.parameters = [space.parameters[row] for row in self.rows]
-        self.space, self.squares = space, scorer.squares
         with np.errstate(divide="ignore"):
-            self.shares = 1.0 / scorer.total_weight
+            self.of_wells = np.stack([scorer.squares, 1.0 / scorer.total_weight])
 
     def at_reference(self, physical: np.ndarray) -> np.ndarray:
-        """Parameters (n_parameters, n) with those that are solved at a value in their range."""
+        """Set the open parameters of parameters (n_parameters, n) to a value in their range."""
         for row, p in zip(self.rows, self.parameters, strict=True):
             physical[row] = middle(p) or max(p.lower, p.upper, key=abs)
         return physical
@@ -195,41 +194,30 @@ class OpenParameters:
             physical: (n_parameters, n), of the points.
             but: (n,) the well for which each point does not count, or -1.
         """
-        inner = across.products[:, 1:, 1:]
+        inner, (_, n_wells) = across.products[:, 1:, 1:], self.of_wells.shape
         good = np.isfinite(inner).all(axis=(1, 2)) & (across.status == OK)
-        given = (across.products, across.with_data, good, physical[self.rows].T, but)
-        points = [np.ascontiguousarray(array) for array in given]
-        lower = np.array([p.lower for p in self.parameters], float)
-        upper = np.array([p.upper for p in self.parameters], float)
-        of_wells = (self.squares, self.shares, np.array(self.pairs, np.int64), lower, upper)
-        n_wells = len(self.squares)
+        points = np.stack([np.where(good, number + np.arange(len(good)), -1), but], axis=1)
+        arrays = (across.products, across.with_data, points, physical[self.rows].T, self.of_wells)
+        compared = [np.ascontiguousarray(array) for array in arrays]
+        pairs = np.array(self.pairs, np.int64)
+        ranges = np.array([(p.lower, p.upper) for p in self.parameters], float).reshape(-1, 2)
+        ranges = np.ascontiguousarray(ranges.T)
 
         def some(first: int, last: int) -> None:
             wells = first * _BESIDE, min(last * _BESIDE, n_wells)
-            found = (best.cost, best.which, best.solved)
-            keep_lowest(*points, number, *of_wells, *wells, *found)
+            kept = (best.cost, best.which, best.solved)
+            keep_lowest(*compared, pairs, ranges, *wells, *kept)
 
         side_by_side(some, n_wells, _BESIDE, usable_cores())
 
     def shares_of_ranges(self, values: np.ndarray) -> np.ndarray:
-        """The coordinates in the unit cube of solved values (n, n_open, n_wells)."""
+        """Return the coordinates in the unit cube of solved values (n, n_open, n_wells)."""
         pairs = zip(self.parameters, np.moveaxis(values, 1, 0), strict=True)
-        return np.stack([_share(x, p) for p, x in pairs], axis=1) if self.rows else values
-
-
-def _share(values: np.ndarray, parameter: Any) -> np.ndarray:
-    """The place, 0 .. 1, of values of any shape within a parameter's range."""
-    low, high = parameter.lower, parameter.upper
-    if low == high:
-        return np.zeros_like(values)
-    if parameter.scale == "log":
-        values, low, high = np.log(values), np.log(low), np.log(high)
-    share: np.ndarray = np.clip((values - low) / (high - low), 0.0, 1.0)
-    return share
+        return np.stack([share_of_range(x, p) for p, x in pairs], axis=1) if self.rows else values
 
 
 def _lines(problem: Problem, names: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Which parameters the current is a straight line in, all together.
+    """Find the parameters in all of which together the current is a straight line.
 
     Arguments:
         names: those in each of which it is one.

@@ -1,8 +1,9 @@
-"""The fits of many wells: how they are made, and what they came to, a row each.
+"""The fits of many wells, a row each.
 
 `fit_wells` searches all wells together (`search`), then judges each as a single fit is judged
-(`results.uncertainty`): standard errors and intervals from the curvature and from the spectrum of
-the residuals; bounds, parameters that the data do not determine, descents that disagree.
+(`results.uncertainty`): standard errors and intervals from the Gauss-Newton Hessian and from the
+spectrum of the residuals; bounds, parameters that the data do not determine, descents that
+disagree.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import numpy as np
 from channelfit.batch.costs import SharedProtocolCosts, WellCosts
 from channelfit.batch.families import CommonMask, shared_protocol_wells
 from channelfit.batch.make_scorers import own_masks_scorer, well_scorers
-from channelfit.batch.search import Found, OnProgress, Progress, Settings, nothing, search
+from channelfit.batch.search import (
+    OnProgress,
+    SearchProgress,
+    Settings,
+    Solutions,
+    nothing,
+    search,
+)
 from channelfit.batch.silence import SILENT, WithoutChannels, is_silent
 from channelfit.problem.experiment import Problem, total_weight
 from channelfit.reading.errors import InputError
@@ -52,9 +60,9 @@ _HELD = 1 << 25
 #: Samples of a block of residuals in which noise is measured. Filtered noise hardly moves within a
 #: short block; a sweep needs several blocks, and half of the samples that count must lie in some.
 _BLOCKS, _BLOCKS_OF_A_SWEEP = (64, 32, 16, 8), 8
-#: Noise is slow where it makes one error so many times as wide as another.
+#: Noise is slow where it widens one error by this factor more than another.
 _WIDE = 1.45
-#: Wells with masks of their own are tried on what all count, if it is this share of each.
+#: Wells with masks of their own share a scan if the common samples are this share of each.
 _IN_COMMON = 0.3
 #: The settings where none are given.
 USUAL = Settings()
@@ -65,8 +73,8 @@ class WellFits:
     """The fits of n_wells wells. Values are in base units; NaN stands where there is none.
 
     Attributes:
-        names, units: of the free parameters, those that a search could solve among them, in the
-            order of the fit's parameters: n_names.
+        names, units: of the n_names free parameters, including those that a search could solve, in
+            the order of the fit's parameters.
         values, errors, lower, upper: (n_wells, n_names), with standard errors and both ends of
             the 95 % intervals. A parameter at a bound has neither.
         unit: (n_wells, n_names), the optimum in the unit cube of the plan's space with nothing
@@ -79,9 +87,9 @@ class WellFits:
         cost, rms, noise: (n_wells,) pA^2, pA and pA: the weighted mean square of fit minus data,
             its root, and the standard deviation of the noise of a sample.
         starts, agreed: (n_wells,) int64, how many starts were refined to their end, and how many
-            of them came to the lowest cost.
+            of them reached the lowest cost.
         quality: (n_wells,) text: "ok", "check" or "failed".
-        reason: (n_wells,) text: why it is not ok; several reasons stand with ";" between them.
+        reason: (n_wells,) text: why it is not ok; several reasons are separated by ";".
     """
 
     names: tuple[str, ...]
@@ -119,7 +127,7 @@ class WellFits:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> WellFits:
-        """Make the fits again from what `arrays` returned."""
+        """Make the fits again from the arrays of `arrays`."""
         found: dict[str, Any] = {
             f.name: _as_texts(arrays[f.name]) if f.name in _TEXTS else np.array(arrays[f.name])
             for f in fields(cls)
@@ -134,12 +142,12 @@ _TEXTS = ("names", "units", "quality", "reason")
 
 
 def _as_bytes(texts: tuple[str, ...] | np.ndarray) -> np.ndarray:
-    """Texts, none of which has a line break, as bytes."""
+    """Return texts, none of which has a line break, as bytes."""
     return np.frombuffer("".join(f"{text}\n" for text in texts).encode(), np.uint8)
 
 
 def _as_texts(found: np.ndarray) -> np.ndarray:
-    """Texts from bytes, an array of Python's strings."""
+    """Return the texts of bytes as an array of Python's strings."""
     return np.array(bytes(found).decode().split("\n")[:-1], dtype=object)
 
 
@@ -165,15 +173,15 @@ def fit_wells(
 
     A fit depends on the plan, the settings and the data of its well; on other wells only through
     the solutions that wells exchange (`search`), which `Settings.exchange` turns off. A recording
-    that cannot be fitted fails alone: it takes no part in the search.
+    that cannot be fitted fails alone and takes no part in the search.
 
     Arguments:
-        plan: the parameters with their ranges, scales, priors, bounds on rates, and where to
-            begin; its own recordings are not looked at.
-        problems: of the wells, one each: the plan's model, protocols, and what was recorded. They
-            are read one at a time, several times over, so a sequence may load them when asked.
+        plan: the parameters with their ranges, scales, priors, bounds on rates, and starting
+            point; its own recordings are not used.
+        problems: one for each well, with the plan's model, the protocols and the recording. They
+            are read one at a time, several times over, so a sequence may load them on demand.
         settings: of the search.
-        on_progress: is called now and then with how far it is.
+        on_progress: is called now and then with the progress.
 
     Returns: the fits, in the order of the problems.
 
@@ -189,32 +197,32 @@ def fit_wells(
     if not len(usable):
         return fits
     done = 0
-    for own in shared_protocol_wells(_Some(problems, usable)):
+    for own in shared_protocol_wells(Subset(problems, usable)):
         rows = usable[own]
         report = _Shifted(on_progress, done, len(problems))
-        for places, wells, families_ in _searched(plan, _Some(problems, rows), settings):
+        for places, wells, families_ in _groups(plan, Subset(problems, rows), settings):
             found = search(wells, settings, report)
             for some, family in families_:
                 which = rows[places[some]]
-                part = _Some(problems, which)
+                part = Subset(problems, which)
                 _fill(fits, which, family, found.take(some), part, settings, report)
         done += len(own)
     return fits
 
 
-def _searched(
+def _groups(
     plan: FitPlan, problems: Sequence[Problem], settings: Settings
 ) -> Iterator[tuple[np.ndarray, WellCosts, list[tuple[np.ndarray, WellCosts]]]]:
-    """What is searched together, of wells that differ in data and masks alone.
+    """Divide shared-protocol wells into groups that are searched together.
 
     Yields: the numbers of the wells, their costs, and the families among them, each with the
     places of its wells among these numbers.
     """
     parts = [(own, WellCosts(plan, one)) for own, one in well_scorers(problems, settings.backend)]
     if len(parts) > 1:
-        unmasked = CommonMask(problems)
-        if unmasked.share >= _IN_COMMON:
-            ((own, common),) = well_scorers(unmasked, settings.backend)
+        masked = CommonMask(problems)
+        if masked.share >= _IN_COMMON:
+            ((own, common),) = well_scorers(masked, settings.backend)
             joint = own_masks_scorer(problems, settings.backend)
             yield own, SharedProtocolCosts(plan, common, parts, joint), parts
             return
@@ -222,8 +230,8 @@ def _searched(
         yield own, wells, [(np.arange(len(own)), wells)]
 
 
-class _Some(Sequence[Problem]):
-    """Some of the problems, by number, each read when it is asked for."""
+class Subset(Sequence[Problem]):
+    """Some of the problems, by number, each read on demand."""
 
     def __init__(self, problems: Sequence[Problem], which: np.ndarray) -> None:
         self.problems, self.which = problems, which
@@ -236,22 +244,22 @@ class _Some(Sequence[Problem]):
 
 
 class _Shifted:
-    """Progress of a family as progress among all wells."""
+    """The progress of a family, reported as progress among all wells."""
 
     def __init__(self, on_progress: OnProgress, done: int, wells: int) -> None:
         self.on_progress, self.done, self.wells = on_progress, done, wells
 
-    def __call__(self, progress: Progress) -> None:
-        self.on_progress(Progress(progress.stage, self.done + progress.done, self.wells))
+    def __call__(self, progress: SearchProgress) -> None:
+        self.on_progress(SearchProgress(progress.stage, self.done + progress.done, self.wells))
 
 
 def blank(plan: FitPlan, n_wells: int) -> WellFits:
-    """Fits of wells of which nothing is known."""
+    """Return fits of wells of which nothing is known."""
     return _blank(replace(plan, solved=()).space, [""] * n_wells)
 
 
 def _unusable(problem: Problem, n_free: int) -> str:
-    """Why a recording cannot be fitted; empty where it can."""
+    """Return why a recording cannot be fitted; empty where it can."""
     recordings = [e.recording for e in problem.fitted if e.recording]
     parts = [_counting(one.current_pA, one.weight > 0) for one in recordings]
     data = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0)])
@@ -269,12 +277,12 @@ def _unusable(problem: Problem, n_free: int) -> str:
 
 
 def _counting(current_pA: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The samples that count (n,), not copied where all do."""
+    """Return the samples that count (n,), not copied where all do."""
     return np.ravel(current_pA) if counts.all() else current_pA[counts]
 
 
 def _blank(space: SearchSpace, reasons: list[str]) -> WellFits:
-    """Fits of wells of which nothing is known yet; those with a reason have failed."""
+    """Return fits of wells of which nothing is known yet; those with a reason have failed."""
     parameters = [space.parameters[place] for place in space.free]
     n, n_names = len(reasons), len(parameters)
     rows = {name: np.full((n, n_names), np.nan) for name in _BY_PARAMETER}
@@ -300,12 +308,12 @@ def _fill(
     fits: WellFits,
     rows: np.ndarray,
     wells: WellCosts,
-    found: Found,
+    found: Solutions,
     problems: Sequence[Problem],
     settings: Settings,
     on_progress: OnProgress,
 ) -> None:
-    """Write what the search of a family came to into the rows of its wells, and judge it."""
+    """Judge the solutions of a family, and write them into the rows of its wells."""
     fits.starts[rows], fits.agreed[rows] = found.starts, found.agreed
     fits.quality[rows], fits.reason[rows] = "failed", "no start could be scored"
     good = np.flatnonzero(np.isfinite(found.cost))
@@ -327,31 +335,32 @@ def _fill(
             fits.errors[row] = sure.physical_errors[free]
             fits.lower[row], fits.upper[row] = sure.interval()
             fits.at_bound[row] = sure.pushed
-            if not silent:  # else it says nothing of a channel, nor of a population of them
+            if not silent:  # else there is no information on a channel, nor on a population
                 fits.information[row] = sure.information
         agreed, starts = int(found.agreed[good[k]]), int(found.starts[good[k]])
-        told = [SILENT[one.has_leak], *one.misfit()]
-        reasons = told if silent else one.reasons(agreed, starts)
+        unseen = [SILENT[one.has_leak], *one.misfit()]
+        reasons = unseen if silent else one.reasons(agreed, starts)
         fits.quality[row], fits.reason[row] = "check" if reasons else "ok", "; ".join(reasons)
 
     for first in range(0, len(good), judge.at_once):
         some = slice(first, first + judge.at_once)
         near = Local(*(array[..., some] for array in vars(local).values()))
         judge.all(good[some], unit[:, some], physical[:, some], near, partial(write, first))
-        on_progress(Progress("judging", min(first + judge.at_once, len(good)), len(rows)))
+        on_progress(SearchProgress("judging", min(first + judge.at_once, len(good)), len(rows)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """A fit of one well, judged.
+    """The judgment of a fit of one well.
 
     Attributes:
         cost: pA^2, without priors.
-        noise: pA, of a sample of average weight: how far residuals of short stretches stray from a
-            straight line, in the median stretch, since a misfit is large in some and not in others.
-        estimate: how sure it is; None where that was not asked for.
+        noise: pA, of a sample of average weight: the scatter of residuals about a straight line
+            over short stretches, in the median stretch, since a misfit is large in some stretches
+            and not in others.
+        estimate: errors and intervals; None where `Settings.intervals` is off.
         least: pA, the least noise that a recording can have; one with less was simulated.
-        limit: times the noise, beyond which a misfit is large; 0 for none.
+        limit: the multiple of the noise beyond which a misfit is large; 0 for none.
         without: pA^2, the cost without channels.
         has_leak: whether that is the cost of a leak alone.
     """
@@ -365,10 +374,10 @@ class _Judged:
     has_leak: bool
 
     def reasons(self, agreed: int, starts: int) -> list[str]:
-        """Why the fit should be looked at; empty where nothing speaks against it.
+        """Return why the fit should be checked; empty where no reason is known.
 
         Arguments:
-            agreed, starts: descents that came to the lowest cost, and all.
+            agreed, starts: descents that reached the lowest cost, and all descents.
         """
         found: list[str] = []
         if self.estimate is not None:
@@ -385,7 +394,7 @@ class _Judged:
         return found + self.misfit()
 
     def slow_noise(self) -> list[str]:
-        """A sentence where errors rest on noise so slow that the recording shows little of it."""
+        """Return a sentence where errors rest on noise so slow that few periods are recorded."""
         sure = self.estimate
         inside = np.ones(1) if sure is None else sure.widened[sure.pushed == 0]
         if sure is None or not inside.size or sure.degrees_of_freedom >= FEW:
@@ -399,7 +408,7 @@ class _Judged:
         ]
 
     def misfit(self) -> list[str]:
-        """A sentence where the residuals are much more than noise, else nothing."""
+        """Return a sentence where the residuals are much larger than the noise."""
         rms = math.sqrt(self.cost)
         if not self.limit or rms <= self.limit * max(self.noise, self.least):
             return []
@@ -425,14 +434,14 @@ class _Settled(Objective):
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """What is seen of the residuals of a well before its fit is judged.
+class _Residuals:
+    """The residuals of a well, and quantities of them on which the judgment of its fit rests.
 
     Attributes:
         traces: per experiment (n_sweeps, n_times) pA, the fit.
         residuals: see `noise_spectrum.weighted`.
         noise, without: see `_Judged`. peak: pA, of the recording.
-        bands: of the residuals; None where their correlation is not asked for.
+        bands: of the residuals; None where their correlation is not needed.
     """
 
     problem: Problem
@@ -445,10 +454,10 @@ class _Seen:
 
 
 class _Judge:
-    """Judges fits as `assess` judges a single one: noise, correlation of residuals, curvature.
+    """The judge of fits, by the rules of `assess` for a single one: noise, correlation, errors.
 
     Attributes:
-        at_once: wells whose traces come best in the same call.
+        at_once: the number of wells that are best simulated in the same call.
     """
 
     def __init__(self, wells: WellCosts, problems: Sequence[Problem], settings: Settings) -> None:
@@ -477,47 +486,45 @@ class _Judge:
 
         Arguments:
             local: cost and derivatives at the points.
-            write: takes what comes of each, with its place among the n.
+            write: is called with the place of each well among the n, and its judgment.
 
-        Threads share what takes whole traces. What is computed of few numbers is done in this
-        thread alone: Python would let threads take turns, which costs far more than it.
+        Threads share the work on whole traces. The work on few numbers is done in this thread
+        alone, since Python's threads would take turns there, which costs far more than the work.
         """
         traces = self.scorer.simulate(np.ascontiguousarray(physical))
         cost = local.cost - self.wells.penalty(physical)
-        seen: list[_Seen | None] = [None] * len(well)
+        found: list[_Residuals | None] = [None] * len(well)
 
-        def look(first: int, last: int) -> None:
+        def compute(first: int, last: int) -> None:
             # the samples of a well side by side
             own = [np.ascontiguousarray(np.moveaxis(t[:, :, first:last], -1, 0)) for t in traces]
             for k in range(first, last):
                 of_well = [trace[k - first] for trace in own]
-                seen[k] = self._seen(self.problems[int(well[k])], float(local.cost[k]), of_well)
+                problem = self.problems[int(well[k])]
+                found[k] = self._residuals(problem, float(local.cost[k]), of_well)
 
         with single_threaded_blas():
-            side_by_side(look, len(well), 1, usable_cores())
-            everything = [one for one in seen if one]
-            places = [
-                k for k, one in enumerate(everything) if one.bands and are_correlated(one.bands)
-            ]
-            spectra = self._spectra(places, unit, everything)
-            for k, one in enumerate(everything):
+            side_by_side(compute, len(well), 1, usable_cores())
+            wells = [one for one in found if one]
+            places = [k for k, one in enumerate(wells) if one.bands and are_correlated(one.bands)]
+            spectra = self._spectra(places, unit, wells)
+            for k, one in enumerate(wells):
                 here = Local(*(array[..., k : k + 1] for array in vars(local).values()))
-                given = float(cost[k]), here, one, spectra.get(k)
-                write(k, self._one(int(well[k]), unit[:, k], *given))
+                write(k, self._one(unit[:, k], float(cost[k]), here, one, spectra.get(k)))
 
-    def _seen(self, problem: Problem, cost: float, traces: list[np.ndarray]) -> _Seen:
-        """What is seen of a well before its fit is judged."""
+    def _residuals(self, problem: Problem, cost: float, traces: list[np.ndarray]) -> _Residuals:
+        """Compute the residuals of a well."""
         residuals, peak = weighted(problem, traces), peak_pA(problem)
         noise = self._noise([row for one in residuals for row in one], cost)
         is_noisy = self.intervals and not cost < (NOISE_FREE * peak) ** 2
         bands = bands_of(residuals, counting(problem)) if is_noisy else None
         without = self.without.cost(problem)
-        return _Seen(problem, traces, residuals, noise, without, peak, bands)
+        return _Residuals(problem, traces, residuals, noise, without, peak, bands)
 
     def _spectra(
-        self, places: list[int], unit: np.ndarray, seen: Sequence[_Seen]
+        self, places: list[int], unit: np.ndarray, residuals: Sequence[_Residuals]
     ) -> dict[int, Spectrum | None]:
-        """The spectra of wells whose residuals are correlated, by their places."""
+        """Return the spectra of wells whose residuals are correlated, by their places."""
         n, found = len(unit), dict[int, Spectrum | None]()
         step = max(1, self.at_once // n)
         for first in range(0, len(places), step):
@@ -532,7 +539,7 @@ class _Judge:
                 moved: Sequence[np.ndarray] = moved,
             ) -> None:
                 for j in range(begin, end):
-                    known, at = seen[some[j]], unit[:, some[j]]
+                    known, at = residuals[some[j]], unit[:, some[j]]
                     own = [trace[:, :, j * n : (j + 1) * n] for trace in moved]
                     derivatives = slopes(known.problem, known.traces, own, at)
                     counts, weight = counting(known.problem), total_weight(known.problem)
@@ -543,25 +550,24 @@ class _Judge:
 
     def _one(
         self,
-        well: int,
         unit: np.ndarray,
         cost: float,
         local: Local,
-        seen: _Seen,
+        known: _Residuals,
         spectrum: Spectrum | None,
     ) -> _Judged:
-        least = NOISE_FREE * seen.peak
-        alone = seen.without, self.without.has_leak
+        least = NOISE_FREE * known.peak
+        alone = known.without, self.without.has_leak
         if not self.intervals:
-            return _Judged(cost, seen.noise, None, least, self.limit, *alone)
+            return _Judged(cost, known.noise, None, least, self.limit, *alone)
         objective = _Settled(self.wells, local)
         # the rules of `assess`: data without noise are judged as if they had some
-        assumed = ASSUMED_NOISE * seen.peak if local.cost[0] < least**2 else None
+        assumed = ASSUMED_NOISE * known.peak if local.cost[0] < least**2 else None
         sure = estimate(objective, unit, self.n_samples, spectrum, assumed)
-        return _Judged(cost, seen.noise, sure, least, self.limit, *alone)
+        return _Judged(cost, known.noise, sure, least, self.limit, *alone)
 
     def _noise(self, rows: list[np.ndarray], cost: float) -> float:
-        """How far residuals stray from a straight line in the median block, pA; see `_Judged`."""
+        """Return the scatter of residuals about a line in the median block, pA; see `_Judged`."""
         size = self.blocks[0].shape[1]
         parts = np.concatenate([row[own] for row, own in zip(rows, self.blocks, strict=True)])
         if not len(parts):
@@ -579,7 +585,7 @@ _SIDES = {-1: "lower", 1: "upper"}
 
 
 def _whole_blocks(masks: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """By sweep the samples (n_blocks, size) of blocks in which every sample counts."""
+    """Return for each sweep the samples (n_blocks, size) of blocks in which all samples count."""
     counting = sum(int(np.count_nonzero(mask)) for mask in masks)
     longest = max(map(len, masks)) // _BLOCKS_OF_A_SWEEP
     for size in (size for size in _BLOCKS if size <= max(longest, _BLOCKS[-1])):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from channelfit.batch.checks import Checked, Found
+from channelfit.batch.checks import Checked, FaultSize
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _of_the_residuals(checked: Checked) -> Iterator[tuple[str, str]]:
 _Fault = tuple[float, str, str]
 
 
-def _counts(found: Found, size: float, name: str) -> bool:
+def _counts(found: FaultSize, size: float, name: str) -> bool:
     return found.sure > SURE and size > LIMITS[name].value
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from channelfit.batch.costs import WellCosts
-from channelfit.batch.fits import WellFits, _Some
+from channelfit.batch.fits import Subset, WellFits
 from channelfit.batch.make_scorers import well_scorers
 from channelfit.batch.mixed import Array, Level, pseudo_inverse
 from channelfit.problem.experiment import Problem
@@ -129,7 +129,7 @@ def linearizer(
 
     @cache
     def families() -> list[tuple[Array, WellCosts]]:
-        some = _Some(problems, rows)
+        some = Subset(problems, rows)
         return [(own, WellCosts(plan, scorer)) for own, scorer in well_scorers(some, backend)]
 
     def costs(unit: Array) -> tuple[Array, Array, Array]:

@@ -48,8 +48,7 @@ from channelfit.batch.results import (
     write_page,
     write_summary,
 )
-from channelfit.batch.search import Progress as Searching
-from channelfit.batch.search import Settings
+from channelfit.batch.search import SearchProgress, Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template
 from channelfit.batch.where import chosen
@@ -157,7 +156,7 @@ class Listener:
     def together(self, number: int, moved: float) -> None:
         """The wells were linearized anew for a population: how often, and how far they move."""
 
-    def searching(self, progress: Searching) -> None:
+    def searching(self, progress: SearchProgress) -> None:
         """How far the search of a piece is, where it is done in this process."""
 
     def finishing(self) -> None:

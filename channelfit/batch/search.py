@@ -7,17 +7,17 @@
 2. *Descents.* The best points of each well are refined by least squares, those of all wells in the
    same calls. A descent ends by itself, or where it falls hopelessly behind the best of its well.
    A well of which too few descents arrived at the same lowest cost gets the next points of its
-   scan, round after round. What comes of a well so far depends on the plan, the seed, the backend
-   and the recording of this well, and on nothing else; of masks that differ from well to well, also
-   on the samples that count in all.
+   scan, round after round. Up to here the solution of a well depends on the plan, the seed, the
+   backend and the recording of this well, and on nothing else; where masks differ from well to
+   well, also on the samples that count in all.
 3. *Exchange.* The solutions of all wells are tried on each other, and those that fit a well best
-   are refined in it: plates hold one kind of cell, so what one well has found by luck serves all.
+   are refined in it: plates hold one kind of cell, so a good solution of one well serves all.
    This is repeated until no well gains. A result may therefore depend on which wells are fitted
-   together, where a well alone would have missed the best solution; on their order it does not
-   depend, but for wells that fit equally well. The first exchange among n wells compares n x n
-   pairs, as many at a time as are held well: for 10,000 wells that is a matter of seconds on a GPU
-   beside 16 cores, and a small share of what their descents take anywhere. Later ones try only the
-   solutions of wells that have gained.
+   together, where a well alone would have missed the best solution. It does not depend on their
+   order, except among wells that fit equally well. The first exchange among n wells compares n x n
+   pairs in blocks that fit into memory: for 10,000 wells it takes seconds on a GPU with 16 cores,
+   and a small share of the time of the descents anywhere. Later ones try only the solutions of
+   wells that have gained.
 
 All random numbers come from the seed. Nothing depends on the number of threads.
 """
@@ -35,14 +35,14 @@ from channelfit.batch.lowest import Lowest
 from channelfit.search.agreement import SAME
 from channelfit.search.least_squares import begin, step
 
-#: Points of a scan for each free parameter; descents of each well in a round, on cores, and on a
-#: GPU, where a few take as long as many.
+#: Points of a scan for each free parameter; descents of each well in a round on cores, and on a
+#: GPU, where many take as long as a few.
 _POINTS, _STARTS, _STARTS_ON_GPU = 256, 2, 8
 #: The same where a score steps through whole traces, well by well.
 _FEW_POINTS = 64
 #: Descents of a well from its scan, at most, and those that must arrive at its lowest cost.
 _MOST, _AGREE = 20, 2
-#: Iterations of a descent, and those over which its pace is measured.
+#: Iterations of a descent, and the number of them over which its pace is measured.
 _ITERATIONS, _MEMORY = 150, 8
 #: A descent is over when its parabola promises less than this share of its cost: on the way, and
 #: for the solutions of the wells.
@@ -55,16 +55,16 @@ _GAIN = 1e-6
 
 @dataclass(frozen=True)
 class Settings:
-    """How wells are searched.
+    """Settings of the search of wells.
 
     Attributes:
         starts: descents of each well in a round; 0 for a number that suits the backend.
         scan: points of the scan; 0 for a number that suits the parameters.
         seed: of all random numbers.
         backend: auto, cpu, cuda or reference.
-        intervals: whether to compute what tells standard errors and intervals.
+        intervals: whether to compute standard errors and intervals.
         exchange: whether wells try each other's solutions.
-        misfit: times the noise, beyond which a misfit is said to be large; 0 for never.
+        misfit: the multiple of the noise beyond which a misfit is reported as large; 0 for never.
     """
 
     starts: int = 0
@@ -77,12 +77,12 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a search is.
+class SearchProgress:
+    """The progress of a search.
 
     Attributes:
         stage: "scanning", "refining", "exchanging" or "judging".
-        done: wells that are through with this stage.
+        done: wells that have finished this stage.
         wells: how many wells there are.
     """
 
@@ -91,22 +91,22 @@ class Progress:
     wells: int
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[SearchProgress], None]
 
 
-def nothing(progress: Progress) -> None:
-    """Take no notice of progress."""
+def nothing(progress: SearchProgress) -> None:
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What the search of a family came to; arrays end in the well's number within the family.
+class Solutions:
+    """The solutions of wells; arrays end in the well's number among those searched together.
 
     Attributes:
         unit: (n_free, n_wells), in the unit cube; NaN where no start worked.
         cost: (n_wells,) with priors, inf where no start worked.
-        starts, agreed: (n_wells,) int64, the descents of a well, those from solutions of others
-            among them, and how many of them came to its lowest cost.
+        starts, agreed: (n_wells,) int64, the descents of a well, including those from solutions of
+            other wells, and how many of them reached its lowest cost.
     """
 
     unit: np.ndarray
@@ -114,59 +114,59 @@ class Found:
     starts: np.ndarray
     agreed: np.ndarray
 
-    def take(self, wells: np.ndarray) -> Found:
-        """Return what came of some wells."""
-        return Found(*(array[..., wells] for array in vars(self).values()))
+    def take(self, wells: np.ndarray) -> Solutions:
+        """Return the solutions of some wells."""
+        return Solutions(*(array[..., wells] for array in vars(self).values()))
 
 
-def search(wells: WellCosts, settings: Settings, on_progress: OnProgress = nothing) -> Found:
-    """Search all wells of a family; see the module."""
+def search(wells: WellCosts, settings: Settings, on_progress: OnProgress = nothing) -> Solutions:
+    """Search the best parameters of all wells; see the module."""
     n_wells, n_free = wells.n_wells, wells.space.n_free
     found = _Best(n_free, n_wells)
 
-    def telling(stage: str) -> Callable[[int], None]:
-        return lambda done: on_progress(Progress(stage, done, n_wells))
+    def reporter(stage: str) -> Callable[[int], None]:
+        return lambda done: on_progress(SearchProgress(stage, done, n_wells))
 
     pool = _scanned(wells, settings, on_progress)
     for first in range(0, n_wells, wells.scorer.at_once):
-        wanted = np.arange(first, min(first + wells.scorer.at_once, n_wells))
+        unsettled = np.arange(first, min(first + wells.scorer.at_once, n_wells))
         for number in range(-(-_MOST // pool.starts)):
-            found.refine(wells, *pool.points(wanted, number), _ROUGH)
-            wanted = wanted[found.agreed(wanted) < _AGREE]
-        telling("refining")(min(first + wells.scorer.at_once, n_wells))
+            found.refine(wells, *pool.points(unsettled, number), _ROUGH)
+            unsettled = unsettled[found.agreed(unsettled) < _AGREE]
+        reporter("refining")(min(first + wells.scorer.at_once, n_wells))
     if settings.exchange and n_wells > 1:
-        _exchange(wells, found, telling("exchanging"))
+        _exchange(wells, found, reporter("exchanging"))
     good = np.flatnonzero(np.isfinite(found.cost))
     for some in _blocks(wells, good):
         found.refine(wells, found.unit[:, some], some, _FINE)
-    return Found(found.unit, found.cost, found.ended(), found.agreed(np.arange(n_wells)))
+    return Solutions(found.unit, found.cost, found.ended(), found.agreed(np.arange(n_wells)))
 
 
 def _blocks(wells: WellCosts, some: np.ndarray) -> list[np.ndarray]:
-    """Some wells, as many at a time as their scorer likes."""
+    """Split some wells into blocks of the size that suits their scorer."""
     step = wells.scorer.at_once
     return [some[first : first + step] for first in range(0, len(some), step)]
 
 
 class _Pool:
-    """The points of a scan, of each well those that fit it best.
+    """The points of a scan that fit each well best.
 
     Arguments:
         unit: (n_free, n_points), of all points.
-        best: which of them each well takes, in this order.
-        starts: how many are taken at a time.
+        best: the points of each well, in the order in which they are used.
+        starts: how many are used at a time.
     """
 
     def __init__(self, wells: WellCosts, unit: np.ndarray, best: Lowest, starts: int) -> None:
         self.wells, self.unit, self.best, self.starts = wells, unit, best, starts
 
-    def points(self, wanted: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The points (n_free, n) of some wells for a round, and the well of each (n,)."""
+    def points(self, some: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the points (n_free, n) of some wells for a round, and the well of each (n,)."""
         rows = slice(number * self.starts, (number + 1) * self.starts)
-        cost, which = self.best.cost[rows][:, wanted], self.best.which[rows][:, wanted]
-        solved = self.best.solved[rows][:, :, wanted]
+        cost, which = self.best.cost[rows][:, some], self.best.which[rows][:, some]
+        solved = self.best.solved[rows][:, :, some]
         k, w = np.nonzero(np.isfinite(cost))
-        return self.wells.placed(self.unit[:, which[k, w]], solved[k, :, w].T), wanted[w]
+        return self.wells.placed(self.unit[:, which[k, w]], solved[k, :, w].T), some[w]
 
 
 def _scanned(wells: WellCosts, settings: Settings, on_progress: OnProgress) -> _Pool:
@@ -177,19 +177,19 @@ def _scanned(wells: WellCosts, settings: Settings, on_progress: OnProgress) -> _
     random = np.random.Generator(np.random.Philox(settings.seed))
     unit = wells.sample(settings.scan or points * n_free, random)
     begin = wells.plan.starting_point()
-    on_progress(Progress("scanning", 0, wells.n_wells))
+    on_progress(SearchProgress("scanning", 0, wells.n_wells))
     best = wells.lowest(unit, max(_MOST, starts))
     if begin is not None:  # the plan's values first, as they are
         own = begin[wells.open.coordinates][None].repeat(wells.n_wells, axis=2)
         place = np.full((1, wells.n_wells), unit.shape[1])
         best = Lowest(np.zeros((1, wells.n_wells)), place, own).joined(best)
         unit = np.concatenate([unit, begin], axis=1)
-    on_progress(Progress("scanning", wells.n_wells, wells.n_wells))
+    on_progress(SearchProgress("scanning", wells.n_wells, wells.n_wells))
     return _Pool(wells, unit, best, starts)
 
 
 class _Best:
-    """The best that is known of every well, and what its descents came to."""
+    """The best point of every well so far, and the costs at which its descents ended."""
 
     def __init__(self, n_free: int, n_wells: int) -> None:
         self.unit = np.full((n_free, n_wells), np.nan)
@@ -204,7 +204,7 @@ class _Best:
         well: np.ndarray,
         tolerance: float,
     ) -> np.ndarray:
-        """Refine points (n_free, n) of wells (n,), and keep what is best of each well.
+        """Refine points (n_free, n) of wells (n,), and keep the best point of each well.
 
         Returns: the wells that gained.
         """
@@ -219,7 +219,7 @@ class _Best:
         return np.flatnonzero(self.cost < before * (1 - _GAIN))
 
     def _note(self, well: np.ndarray, cost: np.ndarray) -> None:
-        """Remember what descents of wells (n,) came to."""
+        """Record the costs (n,) at which descents of wells (n,) ended."""
         order = np.argsort(well, kind="stable")
         own = well[order]
         rows = self._n[own] + np.arange(len(own)) - np.searchsorted(own, own)
@@ -231,12 +231,12 @@ class _Best:
         self._n += np.bincount(well, minlength=len(self._n))
 
     def ended(self) -> np.ndarray:
-        """How many descents of each well did not fail (n_wells,)."""
+        """Return how many descents of each well did not fail: (n_wells,)."""
         counts: np.ndarray = np.isfinite(self._costs).sum(axis=0)
         return counts
 
     def agreed(self, some: np.ndarray) -> np.ndarray:
-        """How many of them came to the lowest cost of the well, for some wells (n,)."""
+        """Return how many of them reached the lowest cost of the well, for some wells (n,)."""
         costs = self._costs[:, some]
         reached = (costs <= self.cost[some] * (1 + SAME)) & np.isfinite(costs)
         counts: np.ndarray = reached.sum(axis=0)
@@ -245,7 +245,7 @@ class _Best:
 
 @dataclass(frozen=True, eq=False)
 class _Ends:
-    """Where descents ended: points (n_free, n) of the unit cube, and their costs (n,)."""
+    """The ends of descents: points (n_free, n) of the unit cube, and their costs (n,)."""
 
     unit: np.ndarray
     cost: np.ndarray
@@ -282,7 +282,7 @@ def _descended(
 
 
 def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: np.ndarray) -> np.ndarray:
-    """Which descents would not reach the best of their well at the pace of their last steps."""
+    """Return which descents would not reach the best of their well at their present pace."""
     with np.errstate(all="ignore"):
         pace = np.log(earlier / cost) / _MEMORY
         left = np.log(cost / (best * (1 + SAME)))
@@ -290,9 +290,9 @@ def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: np.ndarray) -> np.nda
     return hopeless
 
 
-def _exchange(wells: WellCosts, found: _Best, told: Callable[[int], None]) -> None:
+def _exchange(wells: WellCosts, found: _Best, report: Callable[[int], None]) -> None:
     """Try the wells' solutions on each other until no well gains."""
-    fresh = np.isfinite(found.cost)  # whose solutions are new to the others
+    fresh = np.isfinite(found.cost)  # wells whose solutions are new to the others
     best = np.full(wells.n_wells, np.inf)
     for _ in range(_EXCHANGES):
         givers = np.flatnonzero(fresh & np.isfinite(found.cost))
@@ -300,16 +300,16 @@ def _exchange(wells: WellCosts, found: _Best, told: Callable[[int], None]) -> No
             break
         own = found.unit[:, givers]
         tried = wells.lowest(own, _OTHERS, but=givers)
-        # what was tried before and is no better now need not be refined again
-        wanted = np.isfinite(tried.cost) & np.isfinite(found.cost)
-        wanted &= tried.cost < best * (1 - SAME)
+        # a point that was tried before and is no better now need not be refined again
+        better = np.isfinite(tried.cost) & np.isfinite(found.cost)
+        better &= tried.cost < best * (1 - SAME)
         best = np.minimum(best, tried.cost[0])
-        k, w = np.nonzero(wanted)
+        k, w = np.nonzero(better)
         unit = wells.placed(own[:, tried.which[k, w]], tried.solved[k, :, w].T)
         gained = []
         for some in _blocks(wells, np.unique(w)):
             mine = np.isin(w, some)
             gained.append(found.refine(wells, unit[:, mine], w[mine], _ROUGH))
-            told(int(some[-1]) + 1)
+            report(int(some[-1]) + 1)
         fresh = np.zeros(wells.n_wells, bool)
         fresh[np.concatenate([*gained, np.empty(0, np.int64)])] = True

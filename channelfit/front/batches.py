@@ -16,8 +16,7 @@ import numpy as np
 from channelfit.batch import run as batches
 from channelfit.batch.results import SUMMARY
 from channelfit.batch.run import Asked, Listener, Progress
-from channelfit.batch.search import Progress as Searching
-from channelfit.batch.search import Settings
+from channelfit.batch.search import SearchProgress, Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.where import chosen
 from channelfit.front.interrupts import all_is_done
@@ -261,7 +260,7 @@ class Screen(Listener):
             self._told_at = time.monotonic()
             self.screen.say(told)
 
-    def searching(self, progress: Searching) -> None:
+    def searching(self, progress: SearchProgress) -> None:
         """Shows how far the first wells are."""
         if self.screen.counted is None or not self.screen.counted.done:
             self.screen.counted = None

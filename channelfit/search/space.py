@@ -109,7 +109,7 @@ class SearchSpace:
                     f"[{parameter.lower:g}, {parameter.upper:g}] {parameter.unit}".rstrip(),
                     key=f"parameters.{parameter.name}",
                 )
-            row[...] = _share(values, parameter, xp)
+            row[...] = share_of_range(values, parameter, xp)
         return unit
 
     def slope(self, physical: Any) -> Any:
@@ -191,8 +191,8 @@ def _check(parameter: Parameter) -> None:
         raise InputError(f"scale: log needs a range that starts above 0, not {bounds}", key=key)
 
 
-def _share(values: Any, parameter: Parameter, xp: Any) -> Any:
-    """Return the place, 0 .. 1, of values (n_candidates,) within a parameter's range."""
+def share_of_range(values: Any, parameter: Parameter, xp: Any = np) -> Any:
+    """Return the place, 0 .. 1, of values of any shape within a parameter's range."""
     lower, upper = parameter.lower, parameter.upper
     if lower == upper:
         return xp.zeros_like(values)

@@ -11,7 +11,7 @@ import yaml
 from scipy.integrate import solve_ivp
 
 import channelfit as cf
-from channelfit.batch.checks import Checked, Found, Stretches, checked
+from channelfit.batch.checks import Checked, FaultSize, Stretches, checked
 from channelfit.batch.limits import LIMITS, SURE, doubts
 from channelfit.batch.run import Asked, ready
 from channelfit.batch.table import WellTable
@@ -125,7 +125,7 @@ def test_noise_is_no_fault_however_many_wells_there_are() -> None:
 
 
 def test_every_limit_has_its_sentence_and_can_be_replaced() -> None:
-    sure = dict.fromkeys(("rundown", "series_MOhm", "leak_nS", "holding_pA"), Found())
+    sure = dict.fromkeys(("rundown", "series_MOhm", "leak_nS", "holding_pA"), FaultSize())
     sizes = {"peak_pA": 500.0, "largest_pA": 500.0, "range_mV": 100.0}
     cases: dict[str, tuple[Checked, dict[str, float]]] = {
         "seal": (Checked(), {"seal": 40.0}),
@@ -140,7 +140,7 @@ def test_every_limit_has_its_sentence_and_can_be_replaced() -> None:
         "residual_holding": ("holding_pA", -80.0),
     }
     for name, (field, value) in faults.items():
-        beyond = Found(value, abs(value) / (SURE + 1))
+        beyond = FaultSize(value, abs(value) / (SURE + 1))
         cases[name] = (Checked(**{**sure, field: beyond}, **sizes), {})
     assert set(cases) | {"rms/noise"} == set(LIMITS)
     for name, (one, measured) in cases.items():
