@@ -1,7 +1,7 @@
 """Wells in groups of similar kinetics, by k-means.
 
 A well is a point: its optimum in the coordinates in which it was searched, each parameter counted
-in standard deviations over the plate. Where a well hardly determines a parameter, its value says
+in standard deviations over the plate. Where a well hardly determines a parameter, its value means
 little; so it is drawn toward the mean of the plate as far as its error is large beside the scatter,
 and a well whose parameters are uncertain counts less in the centers.
 """
@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from channelfit.batch.mixed import pseudo_inverse
-from channelfit.batch.population import Coordinate, Fits, left_out, physical, plain, usable
+from channelfit.batch.plate import Coordinate, Fits, physical
+from channelfit.batch.population import left_out, usable
 from channelfit.model.channel import Parameter
 from channelfit.pieces.work import Doer
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
+from channelfit.results.run_state import plain
 from channelfit.results.uncertainty.k_means import RESTARTS, Clusters, k_means
 from channelfit.results.uncertainty.mixtures import Choice, how_many
 
@@ -47,7 +49,7 @@ class Groups:
         suggested: the number of groups that mixtures of normal populations choose.
         choice: what was compared for that; see `mixtures.Choice`.
         way, iterations: of the computation.
-        notes: what a reader must know, in sentences.
+        notes: warnings for the reader, in sentences.
     """
 
     names: tuple[str, ...]
@@ -76,7 +78,7 @@ class Groups:
         return {"group": np.array(texts, dtype=object)}
 
     def summary(self) -> dict[str, Any]:
-        """The groups as plain data, for `summary.json` and for the page; null for NaN."""
+        """Return the groups as plain data for `summary.json` and the page; null for NaN."""
         kinds = ["log" if log else "linear" for log in self.logarithmic]
         return {
             "rows": [
@@ -98,8 +100,8 @@ class Groups:
             "suggested": self.suggested,
             "compared": self.choice.sentence(),
             "bic": plain(self.choice.bic.tolist()),
-            "bic_of_heavy_tails": plain([self.choice.heavy])[0],
-            "bic_of_skew": plain([self.choice.skewed])[0],
+            "bic_of_heavy_tails": plain(self.choice.heavy),
+            "bic_of_skew": plain(self.choice.skewed),
             "centers_apart": self.choice.apart,
             "way": self.way,
         }
@@ -108,7 +110,7 @@ class Groups:
         return dict(zip(self.names, plain(values.tolist()), strict=True))
 
     def sentence(self) -> str:
-        """What was done, for the methods of a paper."""
+        """Return a description of the method, for the methods of a paper."""
         n, k = int((self.numbers > 0).sum()), len(self.centers)
         return (
             f"{n} wells were sorted into {k} group{'s' * (k > 1)} by k-means of "
@@ -122,7 +124,7 @@ class Groups:
         return text[0].upper() + text[1:]
 
     def text(self) -> str:
-        """The groups for a terminal: one line a group, then what must be known."""
+        """Return the groups for a terminal: a line for each group, then the notes."""
         head = ["group", "wells"]
         head += [
             f"{name} ({unit})" if unit else name
@@ -153,7 +155,7 @@ def groups(
     Arguments:
         fits: of all wells.
         k: the number of groups; None to choose it; see `mixtures`.
-        parameters: of the problem, by whose ranges and scales the wells were searched.
+        parameters: of the problem, with the ranges and scales in which the wells were searched.
         names: of the parameters that count; all without them.
         wells: labels; numbers from 1 without them.
         seed, restarts, way, doer: see `k_means`.
@@ -207,13 +209,13 @@ def groups(
 def _points(
     unit: np.ndarray, information: np.ndarray, places: list[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The wells as points (n, n_names), and how far each coordinate is to be trusted, 0 .. 1."""
+    """Return the wells as points (n, n_names), and how far to trust each coordinate, 0 .. 1."""
     inverse = pseudo_inverse(information)[:, places][:, :, places]
     variance = np.einsum("wii->wi", inverse)
-    told = variance > 0
+    known = variance > 0
     points, trust = np.zeros(unit.shape), np.full(unit.shape, 1e-6)
     for j in range(unit.shape[1]):
-        mine = told[:, j]
+        mine = known[:, j]
         if mine.sum() < 2:
             continue
         total = float(np.var(unit[mine, j], ddof=1))
@@ -231,7 +233,7 @@ def _points(
 def _described(
     unit: np.ndarray, trust: np.ndarray, found: Clusters
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means and standard deviations (k, n_names) of the wells of each group, by their trust."""
+    """Return means and standard deviations (k, n_names) of each group's wells, by their trust."""
     shape = len(found.centers), unit.shape[1]
     centers, scatter = np.full(shape, np.nan), np.full(shape, np.nan)
     for k in range(len(centers)):
@@ -245,18 +247,18 @@ def _described(
 
 def _notes(
     choice: Choice,
-    asked: int | None,
+    requested: int | None,
     found: Clusters,
     numbers: np.ndarray,
     labels: tuple[str, ...],
     missing: str,
 ) -> list[str]:
-    """What a reader must know; `missing` says which wells are left out."""
+    """Return warnings for the reader; `missing` names the wells that are left out."""
     notes = [missing] if missing else []
-    if choice.k == 1 and (asked is None or asked > 1):
+    if choice.k == 1 and (requested is None or requested > 1):
         notes.append(choice.sentence())
-    elif asked is not None and asked != choice.k:
-        notes.append(f"{choice.sentence()}; {asked} were asked for")
+    elif requested is not None and requested != choice.k:
+        notes.append(f"{choice.sentence()}; {requested} were asked for")
     elif choice.labels is not None:
         notes += _divided_otherwise(choice.labels, found.labels)
     for k in np.flatnonzero(found.sizes == 1):
@@ -266,7 +268,7 @@ def _notes(
 
 
 def _divided_otherwise(labels: np.ndarray, found: np.ndarray) -> list[str]:
-    """A sentence where k-means divides the wells otherwise than the mixture that chose the number.
+    """Return a sentence where k-means divides the wells otherwise than the mixture that chose k.
 
     Arguments:
         labels, found: (n,) of the mixture and of k-means.

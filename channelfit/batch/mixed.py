@@ -1,8 +1,8 @@
 """Numbers that differ from well to well by more than their errors: a normal population of them.
 
-What well i says of its parameters x, to second order, is that ``seen_i = root_i x`` up to
+To second order, the evidence of well i about its parameters x is ``seen_i = root_i x`` up to
 independent noise of variance 1; ``root_i' root_i`` is its information matrix. Directions that a
-well does not determine have no row, so they weigh nothing. Of x, the first ``n_drawn`` are drawn
+well does not determine have no row, so they have no weight. Of x, the first ``n_drawn`` are drawn
 from a normal distribution with covariance ``factor factor'``, and the rest is shared by all wells:
 
     seen_i = root_i (mean + (factor z_i, 0)) + noise,        z_i ~ N(0, 1)
@@ -46,7 +46,7 @@ _FARTHEST = 1e5
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What wells say of their parameters.
+    """The evidence of wells about their parameters.
 
     Attributes:
         root: (n_wells, n_rows, n).
@@ -58,7 +58,7 @@ class Evidence:
 
     @classmethod
     def of(cls, weighted: Array, information: Array) -> Evidence:
-        """Evidence from ``-log likelihood = x' information x / 2 - weighted' x``.
+        """Return the evidence from ``-log likelihood = x' information x / 2 - weighted' x``.
 
         Arguments:
             weighted: (n_wells, n), the information times the optimum of each well.
@@ -78,16 +78,26 @@ class Evidence:
         return len(self.root)
 
     def take(self, which: Array) -> Evidence:
-        """The evidence of some wells, by index or mask."""
+        """Return the evidence of some wells, by index or mask."""
         return Evidence(self.root[which], self.seen[which])
+
+    @cached_property
+    def best(self) -> tuple[Array, Array]:
+        """Each well's best parameters and their variances, both (n_wells, n).
+
+        Both are 0 for a parameter of which a well has no evidence.
+        """
+        inverse = pseudo_inverse(np.swapaxes(self.root, 1, 2) @ self.root)
+        pull = np.einsum("wri,wr->wi", self.root, self.seen)
+        return np.einsum("wij,wj->wi", inverse, pull), np.einsum("wii->wi", inverse)
 
 
 def eliminated(weighted: Array, information: Array, keep: list[int]) -> tuple[Array, Array]:
-    """What is said of some parameters when each well has its own best values of all others.
+    """Return the evidence about some parameters when all others have each well's best values.
 
     Arguments:
         weighted, information: as for `Evidence.of`.
-        keep: the places of the parameters that stay, in the order wanted.
+        keep: the places of the parameters that stay, in their new order.
 
     Returns: (n_wells, n_keep) and (n_wells, n_keep, n_keep): Schur complements.
     """
@@ -100,7 +110,7 @@ def eliminated(weighted: Array, information: Array, keep: list[int]) -> tuple[Ar
 
 
 def pseudo_inverse(matrices: Array) -> Array:
-    """Inverses of symmetric matrices (n, k, k), 0 in directions in which a matrix is 0."""
+    """Return inverses of symmetric matrices (n, k, k), 0 in directions in which a matrix is 0."""
     scale = 1 / np.sqrt(np.maximum(np.einsum("wii->wi", matrices), 1e-300))
     values, vectors = np.linalg.eigh(matrices * scale[:, :, None] * scale[:, None, :])
     good = values > _NOTHING * np.maximum(values.max(axis=1, initial=0.0)[:, None], 1e-300)
@@ -111,8 +121,8 @@ def pseudo_inverse(matrices: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Walk:
-    """What the likelihood of a factor is made of; see `Mixed.at`.
+class Likelihood:
+    """The restricted likelihood of a factor, and its parts; see `Mixed.at`.
 
     Attributes:
         factor: (n_drawn, n_drawn).
@@ -149,8 +159,8 @@ class Mixed:
     ridge: Array
     center: Array
 
-    def at(self, factor: Array) -> Walk:
-        """The restricted likelihood of a factor (n_drawn, n_drawn), the mean at its best."""
+    def at(self, factor: Array) -> Likelihood:
+        """Return the restricted likelihood of a factor (n_drawn, n_drawn), at the best mean."""
         root, seen = self.evidence.root, self.evidence.seen
         drawn = root[:, :, : self.n_drawn]
         tall = drawn @ factor
@@ -176,30 +186,23 @@ class Mixed:
         pull = np.einsum("wri,wr->wi", drawn, pulled)
         by_covariance = pull.T @ pull - part[:, :, : self.n_drawn].sum(axis=0)
         by_covariance += (part @ np.linalg.solve(precision, np.swapaxes(part, 1, 2))).sum(axis=0)
-        return Walk(factor, weights, precision, mean, value, by_covariance @ factor)
+        return Likelihood(factor, weights, precision, mean, value, by_covariance @ factor)
 
     @cached_property
     def scatter(self) -> Array:
         """A typical size (n_drawn,) of each drawn parameter's differences between wells."""
-        root, n = self.evidence.root, self.n_drawn
-        information = np.swapaxes(root, 1, 2) @ root
-        variance = np.einsum("wii->wi", pseudo_inverse(information))
-        best = np.einsum(
-            "wij,wj->wi",
-            pseudo_inverse(information),
-            np.einsum("wri,wr->wi", root, self.evidence.seen),
-        )
-        found = np.empty(n)
-        for j in range(n):
-            told = variance[:, j] > 0
-            values = best[told, j]
+        best, variance = self.evidence.best
+        found = np.empty(self.n_drawn)
+        for j in range(self.n_drawn):
+            known = variance[:, j] > 0
+            values = best[known, j]
             spread = float(np.std(values)) if len(values) > 1 else 0.0
-            error = float(np.sqrt(np.median(variance[told, j]))) if told.any() else 1.0
+            error = float(np.sqrt(np.median(variance[known, j]))) if known.any() else 1.0
             found[j] = min(max(spread, 0.1 * error, 1e-12), 1.0)
         return found
 
     def _free(self, held: int | None) -> tuple[Array, Array]:
-        """Rows and columns of the entries of the factor that are varied.
+        """Return rows and columns of the entries of the factor that are varied.
 
         The factor is triangular in an order in which the held parameter is the first, so that its
         spread is one entry.
@@ -216,12 +219,12 @@ class Mixed:
             rows, columns = rows[1:], columns[1:]
         return rows, columns
 
-    def maximize(self, start: Array, held: int | None = None, spread: float = 0.0) -> Walk:
-        """The factor of the largest restricted likelihood.
+    def maximize(self, start: Array, held: int | None = None, spread: float = 0.0) -> Likelihood:
+        """Find the factor of the largest restricted likelihood.
 
         Arguments:
             start: (n_drawn, n_drawn), any factor to begin with.
-            held: a drawn parameter whose spread keeps the given value.
+            held: a drawn parameter with a fixed spread. spread: its value.
         """
         from scipy.optimize import minimize  # loads slowly; most commands do without it
 
@@ -238,8 +241,8 @@ class Mixed:
             return factor
 
         def loss(entries: Array) -> tuple[float, Array]:
-            walk = self.at(full(entries))
-            return -walk.value, -walk.slope[rows, columns] * size[rows]
+            likelihood = self.at(full(entries))
+            return -likelihood.value, -likelihood.slope[rows, columns] * size[rows]
 
         if not len(rows):
             return self.at(fixed)
@@ -254,7 +257,7 @@ class Mixed:
         return self.at(full(found.x))
 
     def _triangular(self, factor: Array, held: int | None) -> Array:
-        """The same covariance by a factor that is triangular in the order of `_free`."""
+        """Return a factor of the same covariance that is triangular in the order of `_free`."""
         if not self.correlated:
             return np.diag(np.sqrt((factor**2).sum(axis=1)))
         order = np.arange(self.n_drawn)
@@ -265,12 +268,12 @@ class Mixed:
         found[np.ix_(order, order)] = lower * np.where(np.diag(lower) < 0, -1.0, 1.0)
         return found
 
-    def best(self) -> Walk:
-        """The factor of the largest restricted likelihood, from a wide and a narrow start."""
+    def best(self) -> Likelihood:
+        """Find the factor of the largest restricted likelihood, from a wide and a narrow start."""
         if not self.n_drawn:
             return self.at(np.zeros((0, 0)))
         starts = [self.maximize(share * np.diag(self.scatter)) for share in (1.0, 0.1)]
-        return max(starts, key=lambda walk: walk.value)
+        return max(starts, key=lambda likelihood: likelihood.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,45 +281,45 @@ class Level:
     """The fitted population, in the coordinates of the evidence.
 
     Attributes:
-        mixed: what was fitted.
-        walk: at the best factor.
+        mixed: the model that was fitted.
+        likelihood: at the best factor.
     """
 
     mixed: Mixed
-    walk: Walk
+    likelihood: Likelihood
 
     @classmethod
     def of(cls, mixed: Mixed) -> Level:
-        """The population of the largest restricted likelihood."""
+        """Fit the population of the largest restricted likelihood."""
         return cls(mixed, mixed.best())
 
     @property
     def mean(self) -> Array:
         """(n,), those of the drawn parameters and the values of the shared ones."""
-        return self.walk.mean
+        return self.likelihood.mean
 
     @cached_property
     def covariance(self) -> Array:
         """(n_drawn, n_drawn), of the population."""
-        found: Array = self.walk.factor @ self.walk.factor.T
+        found: Array = self.likelihood.factor @ self.likelihood.factor.T
         return found
 
     @cached_property
     def mean_covariance(self) -> Array:
         """(n, n), of the errors of the mean."""
-        found: Array = np.linalg.inv(self.walk.precision)
+        found: Array = np.linalg.inv(self.likelihood.precision)
         return found
 
     @cached_property
     def spread(self) -> Array:
-        """Standard deviations (n_drawn,) of the population; 0 for what is nothing but rounding."""
+        """Standard deviations (n_drawn,) of the population; 0 for spreads within rounding."""
         found = np.sqrt(np.diag(self.covariance))
         found = np.where(found > _NO_SPREAD * self.mixed.scatter, found, 0.0)
         return np.asarray(found)
 
     @cached_property
     def correlation(self) -> Array:
-        """(n_drawn, n_drawn); NaN beside a parameter without spread, and where none are wanted."""
+        """(n_drawn, n_drawn); NaN for a parameter without spread, and where none are fitted."""
         size = np.where(self.spread > 0, self.spread, np.nan)
         found: Array = np.clip(self.covariance / np.outer(size, size), -1.0, 1.0)
         if not self.mixed.correlated:
@@ -334,7 +337,7 @@ class Level:
         nd = self.mixed.n_drawn
         rows, columns = np.tril_indices(nd) if self.mixed.correlated else (np.arange(nd),) * 2
         root = self.mixed.evidence.root
-        each = np.swapaxes(root, 1, 2) @ self.walk.weights @ root
+        each = np.swapaxes(root, 1, 2) @ self.likelihood.weights @ root
         inner, tall = each[:, :nd, :nd], each[:, :, :nd]
         inverse = self.mean_covariance
         behind = np.swapaxes(tall, 1, 2) @ inverse @ tall
@@ -356,8 +359,8 @@ class Level:
         return np.stack([rows, columns], axis=1), slopes, errors
 
     @cached_property
-    def _told(self) -> Array:
-        """Which wells say anything of which parameter: (n_wells, n) bool."""
+    def _informs(self) -> Array:
+        """Whether a well has evidence about a parameter: (n_wells, n) bool."""
         found: Array = (self.mixed.evidence.root != 0).any(axis=1)
         return found
 
@@ -366,7 +369,7 @@ class Level:
         """Degrees of freedom (n,) of the errors of the mean; inf where no spread adds to them.
 
         Where the wells' own errors are as large as the spread, Satterthwaite's are too few, down to
-        none; half of those of the wells are the least that is believed.
+        none; half of those of the wells are the lower limit.
         """
         _, slopes, errors = self._entries
         inverse = self.mean_covariance
@@ -375,7 +378,7 @@ class Level:
         with np.errstate(divide="ignore", invalid="ignore"):
             found = 2 * np.diag(inverse) ** 2 / variance
         found = np.where(variance > 0, found, np.inf)
-        least = np.maximum((self._told.sum(axis=0) - 1) / 2, 1.0)
+        least = np.maximum((self._informs.sum(axis=0) - 1) / 2, 1.0)
         return np.asarray(np.maximum(found, least))
 
     @cached_property
@@ -389,7 +392,7 @@ class Level:
         return np.asarray(np.where(variance > 0, found, 0.0))
 
     def mean_interval(self) -> tuple[Array, Array]:
-        """Lower and upper ends (n,) of the 95 % intervals of the mean."""
+        """Return lower and upper ends (n,) of the 95 % intervals of the mean."""
         from scipy import special  # loads slowly; most commands do without it
 
         reach = special.stdtrit(np.minimum(self.mean_degrees, 1e9), 0.5 + LEVEL / 2)
@@ -397,7 +400,7 @@ class Level:
         return self.mean - reach, self.mean + reach
 
     def spread_interval(self) -> tuple[Array, Array]:
-        """Lower and upper ends (n_drawn,) of the 95 % intervals of the spreads.
+        """Return lower and upper ends (n_drawn,) of the 95 % intervals of the spreads.
 
         A lower end is 0 where the wells may be all equal, an upper end inf where nothing is known.
         """
@@ -406,29 +409,29 @@ class Level:
         return lower, upper
 
     def _spread_interval(self, j: int) -> tuple[float, float]:
-        n_told = int(self._told[:, j].sum())
-        if n_told < 2:
+        n_informing = int(self._informs[:, j].sum())
+        if n_informing < 2:
             return 0.0, math.inf
         spread, degrees = float(self.spread[j]), float(self.spread_degrees[j])
         if spread > 0 and degrees > _MANY:
             factor = math.exp(math.sqrt(threshold(math.inf) / (2 * degrees)))
             return spread / factor, spread * factor
-        limit = threshold(n_told - 1.0)
+        limit = threshold(n_informing - 1.0)
 
         def beyond(log_spread: float) -> float:
-            value = self.mixed.maximize(self.walk.factor, j, math.exp(log_spread)).value
-            return 2 * (self.walk.value - value) - limit
+            value = self.mixed.maximize(self.likelihood.factor, j, math.exp(log_spread)).value
+            return 2 * (self.likelihood.value - value) - limit
 
         size = float(self.mixed.scatter[j])
         begin = math.log(spread if spread > 0 else 1e-3 * size)
         upper = _crossing(beyond, begin, 0.3, math.log(_WIDEST))
-        least = self.mixed.maximize(self.walk.factor, j, 0.0).value
-        if not spread or 2 * (self.walk.value - least) < limit:
+        least = self.mixed.maximize(self.likelihood.factor, j, 0.0).value
+        if not spread or 2 * (self.likelihood.value - least) < limit:
             return 0.0, upper
         return _crossing(beyond, begin, -0.3, math.log(1e-9 * size)), upper
 
     def correlation_interval(self) -> tuple[Array, Array]:
-        """Lower and upper ends of the 95 % intervals of the correlations (Fisher's transformation).
+        """Return both ends of the 95 % intervals of the correlations (Fisher's transformation).
 
         Its variance is 1/(degrees - 2), where the degrees of freedom are those of the less certain
         of the two spreads.
@@ -445,20 +448,20 @@ class Level:
         return np.where(outside, correlation, low), np.where(outside, correlation, high)
 
     def shrunken(self, evidence: Evidence | None = None) -> tuple[Array, Array]:
-        """Each well's drawn parameters, given the population, and the covariance of their errors.
+        """Return each well's drawn parameters given the population, and their error covariance.
 
         The errors hold those of the mean, but not those of the spread.
 
         Returns: (n_wells, n_drawn) and (n_wells, n_drawn, n_drawn).
         """
         evidence = evidence or self.mixed.evidence
-        nd, factor = self.mixed.n_drawn, self.walk.factor
+        nd, factor = self.mixed.n_drawn, self.likelihood.factor
         tall = evidence.root[:, :, :nd] @ factor
         inner = np.linalg.inv(np.swapaxes(tall, 1, 2) @ tall + np.eye(nd))
         gain = factor @ inner @ np.swapaxes(tall, 1, 2)
         rest = evidence.seen - evidence.root @ self.mean
         values = self.mean[:nd] + np.einsum("wir,wr->wi", gain, rest)
-        # what an error of the mean does to the estimate
+        # the effect of an error of the mean on the estimate
         by_mean = np.eye(nd, len(self.mean)) - gain @ evidence.root
         covariance = factor @ inner @ factor.T
         covariance = covariance + by_mean @ self.mean_covariance @ np.swapaxes(by_mean, 1, 2)
@@ -466,9 +469,9 @@ class Level:
 
 
 def _crossing(beyond: Callable[[float], float], begin: float, step: float, end: float) -> float:
-    """Where a function of a logarithm crosses 0 on the way from `begin` to `end`, as a number.
+    """Find where a function of a logarithm crosses 0 between `begin` and `end`, as a number.
 
-    Returns: inf or 0 where it does not, by the direction of the way.
+    Returns: inf or 0 where it does not, by the direction of the search.
     """
     from scipy.optimize import brentq  # loads slowly; most commands do without it
 
@@ -484,7 +487,7 @@ def _crossing(beyond: Callable[[float], float], begin: float, step: float, end: 
 
 @lru_cache
 def threshold(degrees: float) -> float:
-    """How far twice the restricted likelihood of a variance falls within a 95 % interval.
+    """Return how far twice the restricted likelihood of a variance falls in a 95 % interval.
 
     For a sample's variance with so many degrees of freedom it is exact: the quantile of
     ``degrees (x - 1 - log x)`` where ``degrees x`` has the chi square distribution.

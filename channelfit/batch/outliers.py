@@ -1,4 +1,4 @@
-"""Wells that are none of the population from which the others are drawn."""
+"""Wells that do not belong to the population from which the others are drawn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from channelfit.batch.mixed import Level, Mixed, pseudo_inverse
+from channelfit.batch.mixed import Level, Mixed
 
 #: Beyond so many typical distances from the median a well is looked at as an outlier; at most this
 #: share of the wells; and how often none should be flagged where there is none.
@@ -17,7 +17,7 @@ _NAMED = 5
 def outliers_of(
     level: Level, names: Sequence[str], wells: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Wells that a population of the others would hardly bring forth.
+    """Find the wells that are improbable in a population of the others.
 
     Suspects are far from the median; all of them are left out together, so that they cannot hide
     each other, and each is judged by the population of the rest.
@@ -26,7 +26,7 @@ def outliers_of(
         names: of the drawn parameters.
         wells: labels of the wells that count.
 
-    Returns: by well why it is one, and a note about all of them, if there are any.
+    Returns: the reason by well, and a note about all of them, if there are any.
     """
     from scipy import special  # loads slowly; most commands do without it
 
@@ -34,18 +34,15 @@ def outliers_of(
     nd, n = mixed.n_drawn, len(mixed.evidence)
     if not nd or n < 5:
         return {}, []
-    root = mixed.evidence.root
-    inverse = pseudo_inverse(np.swapaxes(root, 1, 2) @ root)
-    best = np.einsum("wij,wrj,wr->wi", inverse, root, mixed.evidence.seen)[:, :nd]
-    variance = np.einsum("wii->wi", inverse)[:, :nd]
-    told = variance > 0
-    values = np.where(told, best, np.nan)
-    if (told.sum(axis=0) < 5).any():
+    best, variance = (array[:, :nd] for array in mixed.evidence.best)
+    known = variance > 0
+    values = np.where(known, best, np.nan)
+    if (known.sum(axis=0) < 5).any():
         return {}, []
     middle = np.nanmedian(values, axis=0)
     typical = 1.4826 * np.nanmedian(np.abs(values - middle), axis=0)
-    away = np.abs(values - middle) / np.sqrt(typical**2 + np.where(told, variance, 1.0))
-    away = np.where(told, away, 0.0).max(axis=1)
+    away = np.abs(values - middle) / np.sqrt(typical**2 + np.where(known, variance, 1.0))
+    away = np.where(known, away, 0.0).max(axis=1)
     suspects = np.argsort(-away)[: int(_MOST_SUSPECT * n)]
     suspects = suspects[away[suspects] > _SUSPECT]
     if not len(suspects):
@@ -55,7 +52,7 @@ def outliers_of(
         Mixed(mixed.evidence.take(rest), nd, mixed.correlated, mixed.ridge, mixed.center)
     )
     reach = np.sqrt(np.diag(others.covariance) + np.diag(others.mean_covariance)[:nd] + variance)
-    distance = np.where(told, np.abs(values - others.mean[:nd]) / reach, 0.0)
+    distance = np.where(known, np.abs(values - others.mean[:nd]) / reach, 0.0)
     limit = special.stdtrit(max(len(rest) - 1, 1), 1 - _RARE / (2 * n * nd))
     found = {}
     for i in sorted(suspects):

@@ -1,104 +1,50 @@
-"""A plate as a population of cells: its mean, its spread, and what they say of each cell.
+"""A plate as a population of cells: its mean, its spread, and the shrunken estimate of each cell.
 
-Every well was fitted on its own. Here the parameters of the wells are looked at together, on two
-levels: those that are *drawn* differ from cell to cell and are normally distributed, those that are
-*shared* are the same in all cells, and the others (conductance, leak, offsets) are each cell's own,
-about which nothing is assumed. "Normally" is meant in the scale in which a parameter is searched:
-in its logarithm where the scale is "log", else in its value. Ranges do not cut this distribution
-off.
+Every well was fitted on its own. Here a model with two levels describes all wells: *drawn*
+parameters differ from cell to cell and are normally distributed, *shared* ones are the same in all
+cells, and the others (conductance, leak, offsets) are each cell's own, with no assumption about
+them. The normal distribution is that of the value, or of the logarithm where the scale of the
+parameter is "log". Ranges do not cut this distribution off.
 
-Without more, each well speaks through its optimum and the information matrix there (`mixed`), as in
-a meta-analysis. That is right where the cost of a well is a parabola as far as the population
+By default each well enters by its optimum and the information matrix there (`mixed`), as in a
+meta-analysis. That is right where the cost of a well is a parabola as far as the population
 reaches. With `relinearize` every well is linearized again at its shrunken estimate, until nothing
-moves (Lindstrom and Bates 1990, Biometrics 46:673), which needs no parabola but that one.
+moves (Lindstrom and Bates 1990, Biometrics 46:673); then a parabola is needed there alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from channelfit.batch.mixed import TWO_SIDED, Array, Evidence, Level, Mixed, eliminated
+from channelfit.batch.mixed import TWO_SIDED, Array, Level
 from channelfit.batch.outliers import outliers_of
+from channelfit.batch.plate import Coordinate, Fits, Plate, physical
 from channelfit.batch.relinearized import OnRound, Relinearize, conditional, relinearized
 from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
+from channelfit.results.run_state import plain
 
-#: Correlations need so many wells for each drawn parameter, and so many besides.
-_WELLS_A_PARAMETER, _WELLS_BESIDES = 2, 2
 #: A well is shrunken too far for a parabola where it moves by more than so many standard errors.
 _FAR = 3.0
-#: The mean of a parameter is not determined where its error is above so many ranges.
-_OPEN = 1.0
 _NAMED = 5
-#: Why a well does not count, as it is said of one and of several.
+#: Why a well does not count, for one well and for several.
 _NO_FIT = "has no fit", "have no fit"
 _NO_CURRENT = "shows no current", "show no current"
 _NO_EVIDENCE = "says nothing of its parameters", "say nothing of their parameters"
-#: What the reason of a well says whose model does not describe it.
+#: The words in the reason of a well that the model does not describe.
 _MISFIT = "the misfit is large"
-
-
-class Fits(Protocol):
-    """What is read of the fits of a plate, such as `WellFits`; arrays have one row a well.
-
-    Attributes:
-        names: of the free parameters.
-        unit: (n_wells, n_names), the optimum in the unit cube, in which every parameter is even in
-            its value or its logarithm; NaN where there is none.
-        information: (n_wells, n_names, n_names), the second derivative of minus the logarithm of
-            the likelihood there.
-        at_bound: (n_wells, n_names), not 0 for a parameter at a bound.
-        quality: (n_wells,) of each well; "failed" leaves it out.
-        reason: (n_wells,) why a well is not ok.
-    """
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    @property
-    def unit(self) -> np.ndarray: ...
-    @property
-    def information(self) -> np.ndarray: ...
-    @property
-    def at_bound(self) -> np.ndarray: ...
-    @property
-    def quality(self) -> np.ndarray: ...
-    @property
-    def reason(self) -> np.ndarray: ...
-
-
-@dataclass(frozen=True)
-class Coordinate:
-    """A parameter as the population sees it.
-
-    Attributes:
-        logarithmic: whether it is the logarithm that is normal.
-        begin, width: of its range, in that scale.
-    """
-
-    name: str
-    unit: str
-    logarithmic: bool
-    begin: float
-    width: float
-
-    @classmethod
-    def of(cls, p: Parameter) -> Coordinate:
-        """The coordinate in which a parameter is searched."""
-        logarithmic = p.scale == "log"
-        ends = (math.log(p.lower), math.log(p.upper)) if logarithmic else (p.lower, p.upper)
-        return cls(p.name, p.unit, logarithmic, ends[0], ends[1] - ends[0] or 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """What the wells of a plate have in common, and how they differ.
+    """The distribution of the parameters of a plate's wells.
 
     Arrays run over `names`, those of spreads over the drawn ones, which come first. A spread is the
     standard deviation of the parameter in its base unit, or of its natural logarithm where
@@ -119,13 +65,13 @@ class Population:
         cells: (n_wells, n_cell_names) base units, each cell's best values given the population; NaN
             for a well that is left out.
         cells_lower, cells_upper: (n_wells, n_drawn), 95 % intervals of the drawn ones.
-        outliers: the wells that are none of this population, and why.
+        outliers: the wells that do not belong to this population, each with the reason.
         method: "quadratic" or "relinearized".
         iterations: of the latter.
-        notes: what a reader must know, in sentences.
-        doubtful: wells of which an optimum and the information there do not say enough, because
-            they are far from what the population says of them, or a parameter is at a bound; empty
-            where `relinearize` was given.
+        notes: warnings for the reader, in sentences.
+        doubtful: wells for which an optimum and the information there do not suffice, because their
+            shrunken estimates are far from it, or a parameter is at a bound; empty after
+            relinearization.
     """
 
     names: tuple[str, ...]
@@ -155,7 +101,7 @@ class Population:
     doubtful: tuple[str, ...]
 
     def table(self) -> list[dict[str, Any]]:
-        """One row a parameter: name, how it varies, scale, unit, mean and spread with intervals."""
+        """Return a row for each parameter: name, kind, scale, unit, mean and spread, intervals."""
         rows = []
         for k, name in enumerate(self.names):
             drawn = k < self.n_drawn
@@ -174,7 +120,7 @@ class Population:
         return rows
 
     def columns(self) -> dict[str, Array]:
-        """Columns (n_wells,) for the table of wells: `NAME_shrunken` with its interval."""
+        """Return columns (n_wells,) for the table of wells: `NAME_shrunken` with its interval."""
         found = {}
         for k, name in enumerate(self.names[: self.n_drawn]):
             found[f"{name}_shrunken"] = self.cells[:, k]
@@ -183,7 +129,7 @@ class Population:
         return found
 
     def summary(self) -> dict[str, Any]:
-        """The population as plain data, for `summary.json` and for the page; null for NaN."""
+        """Return the population as plain data for `summary.json` and the page; null for NaN."""
         drawn = self.names[: self.n_drawn]
         return {
             "rows": [plain(row) for row in self.table()],
@@ -203,7 +149,7 @@ class Population:
         }
 
     def sentence(self) -> str:
-        """What was done, for the methods of a paper."""
+        """Return a description of the method, for the methods of a paper."""
         n, drawn, shared = (
             int(self.used.sum()),
             self.names[: self.n_drawn],
@@ -225,7 +171,7 @@ class Population:
         )
 
     def text(self) -> str:
-        """The population for a terminal: one line a parameter, then what must be known."""
+        """Return the population for a terminal: a line for each parameter, then the notes."""
         lines = [("", "mean", "95 % interval", "", "spread", "95 % interval")]
         for row in self.table():
             factor = row["scale"] == "log"
@@ -244,62 +190,6 @@ class Population:
         return "\n".join(printable(line) for line in text.split("\n"))
 
 
-def plain(value: Any) -> Any:
-    """A value without NaN and inf, which JSON does not know."""
-    if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@dataclass
-class Plate:
-    """The wells that count, and what is to be found of them.
-
-    Attributes:
-        columns: of `unit`, all of them; places: of the drawn, then of the shared ones.
-        unit, information, at_bound: of the fits: (n_used, n), (n_used, n, n) and (n_used, n).
-    """
-
-    columns: list[Coordinate]
-    places: list[int]
-    n_drawn: int
-    used: np.ndarray
-    wells: tuple[str, ...]
-    unit: Array
-    information: Array
-    at_bound: np.ndarray
-    notes: list[str] = field(default_factory=list)
-    doubtful: list[str] = field(default_factory=list)
-
-    @property
-    def drawn(self) -> list[Coordinate]:
-        return [self.columns[k] for k in self.places[: self.n_drawn]]
-
-    def mixed(self, weighted: Array, information: Array) -> Mixed:
-        """The population of wells with this evidence about all of their parameters."""
-        evidence = Evidence.of(*eliminated(weighted, information, self.places))
-        n, nd = len(evidence), self.n_drawn
-        correlated = nd > 1 and n >= _WELLS_A_PARAMETER * nd + _WELLS_BESIDES
-        nothing = np.zeros(len(self.places))
-        held = Mixed(evidence, nd, correlated, nothing + 1.0, nothing + 0.5)
-        if self.undetermined(held):
-            return held
-        return Mixed(evidence, nd, correlated, nothing, nothing + 0.5)
-
-    def undetermined(self, held: Mixed) -> list[str]:
-        """The parameters whose mean the wells do not determine, all of them together.
-
-        Arguments:
-            held: with a belief about the mean, so that it can be computed in any case.
-        """
-        precision = held.at(np.diag(held.scatter)).precision - np.diag(held.ridge)
-        values, vectors = np.linalg.eigh(precision)
-        part = np.abs(vectors[:, values < 1 / _OPEN**2]).max(axis=1, initial=0.0)
-        return [self.columns[k].name for k, p in zip(self.places, part, strict=True) if p > 0.2]
-
-
 def population(
     fits: Fits,
     drawn: Sequence[str],
@@ -311,7 +201,7 @@ def population(
     always: bool = True,
     on_round: OnRound | None = None,
 ) -> Population:
-    """The population from which the cells of a plate are drawn.
+    """Fit the population from which the cells of a plate are drawn.
 
     Arguments:
         fits: of all wells.
@@ -319,20 +209,20 @@ def population(
         shared: names of parameters that all cells have in common.
         relinearize: linearizes every well that counts (see `usable`) anew, at points in the
             coordinates of `Fits.unit`; without it the optimum and information of `fits` serve.
-        parameters: of the problem, by whose ranges and scales the wells were searched.
+        parameters: of the problem, with the ranges and scales in which the wells were searched.
         wells: labels; numbers from 1 without them.
         always: whether to relinearize in any case, or only where an optimum and the information
-            there do not say enough: see `Population.doubtful`.
+            there do not suffice: see `Population.doubtful`.
         on_round: is called with every linearization of all wells, see `relinearized`.
 
     Raises: InputError for a name that is no free parameter or is given twice, for no name, and when
     no well can be used.
     """
     plate = _plate(fits, list(drawn), list(shared), parameters, tuple(wells))
-    told = () if on_round is None else (on_round,)
+    rounds = () if on_round is None else (on_round,)
     if relinearize is not None and always:
-        return _described(plate, *relinearized(plate, relinearize, *told))
-    # what the cost would be beyond a bound is not known from the optimum
+        return _described(plate, *relinearized(plate, relinearize, *rounds))
+    # the optimum gives no information on the cost beyond a bound
     closed = plate.at_bound[:, :, None] | plate.at_bound[:, None, :]
     information = np.where(closed, 0.0, plate.information)
     weighted = np.einsum("wij,wj->wi", information, plate.unit)
@@ -343,7 +233,7 @@ def population(
     doubts = plate.notes[before:]
     if relinearize is not None and plate.doubtful:
         try:
-            found = relinearized(plate, relinearize, *told)
+            found = relinearized(plate, relinearize, *rounds)
         except InputError as error:
             plate.notes.append(f"the wells could not be linearized anew: {error}")
         else:
@@ -354,10 +244,10 @@ def population(
 
 
 def kinetic_names(problem: Problem) -> tuple[str, ...]:
-    """The free parameters on which the rates of the channels depend.
+    """Return the free parameters on which the rates of the channels depend.
 
-    Conductances, leaks, offsets and reversal potentials are none: they say how much flows, not
-    when.
+    Conductances, leaks, offsets and reversal potentials are not among them: they scale the current
+    and do not change its time course.
     """
     model = problem.model
     rates = [t.rate for chain in model.chains for t in chain.transitions]
@@ -367,7 +257,7 @@ def kinetic_names(problem: Problem) -> tuple[str, ...]:
 
 
 def usable(fits: Fits) -> np.ndarray:
-    """Which wells (n_wells,) count: those whose fit did not fail, and says how sure it is."""
+    """Return the wells (n_wells,) that count: their fits did not fail and have an information."""
     finite = np.isfinite(fits.unit).all(axis=1) & np.isfinite(fits.information).all(axis=(1, 2))
     finite &= (fits.information != 0).any(axis=(1, 2))
     found: np.ndarray = finite & (np.asarray(fits.quality, dtype=object) != "failed")
@@ -375,19 +265,19 @@ def usable(fits: Fits) -> np.ndarray:
 
 
 def left_out(fits: Fits, wells: Sequence[str]) -> str:
-    """How many wells do not count, which, and why, in a sentence; empty where all count."""
+    """Return a sentence on the wells that do not count, and why; empty where all count."""
     by_reason: dict[tuple[str, str], list[str]] = {_NO_FIT: [], _NO_CURRENT: [], _NO_EVIDENCE: []}
     out = np.flatnonzero(~usable(fits)).tolist()
     for k in out:
         has_fit = fits.quality[k] != "failed" and np.isfinite(fits.unit[k]).all()
         silent = _NO_CURRENT if "no current" in str(fits.reason[k]) else _NO_EVIDENCE
         by_reason[silent if has_fit else _NO_FIT].append(wells[k])
-    told = [
+    parts = [
         f"{len(those)} {one if len(those) == 1 else several} ({_listed(those)})"
         for (one, several), those in by_reason.items()
         if those
     ]
-    return f"{len(out)} of {len(wells)} wells are left out: {', '.join(told)}" if out else ""
+    return f"{len(out)} of {len(wells)} wells are left out: {', '.join(parts)}" if out else ""
 
 
 def _plate(
@@ -397,7 +287,7 @@ def _plate(
     parameters: Sequence[Parameter],
     wells: tuple[str, ...],
 ) -> Plate:
-    """The wells that count, checked. Raises: as `population`."""
+    """Select and check the wells that count. Raises: as `population`."""
     by_name = {p.name: p for p in parameters}
     known = list(fits.names)
     columns = [Coordinate.of(by_name[name]) for name in known]
@@ -424,12 +314,12 @@ def _plate(
         )
     if missing := left_out(fits, wells):
         plate.notes.append(missing)
-    _say_who_is_misfitted(plate, fits)
-    _say_what_is_too_few(plate)
+    _note_misfits(plate, fits)
+    _note_too_few(plate)
     return plate
 
 
-def _say_who_is_misfitted(plate: Plate, fits: Fits) -> None:
+def _note_misfits(plate: Plate, fits: Fits) -> None:
     """Note wells that count although the model does not describe them."""
     poor = [k for k in np.flatnonzero(plate.used).tolist() if _MISFIT in str(fits.reason[k])]
     if poor:
@@ -440,12 +330,12 @@ def _say_who_is_misfitted(plate: Plate, fits: Fits) -> None:
         )
 
 
-def _say_what_is_too_few(plate: Plate) -> None:
-    """Note what so few wells cannot tell."""
+def _note_too_few(plate: Plate) -> None:
+    """Note the quantities that so few wells cannot determine."""
     n = len(plate.unit)
     if plate.n_drawn and n < 2:
         plate.notes.append("one well says nothing of how wells differ: no spread, no intervals")
-    elif plate.n_drawn > 1 and n < _WELLS_A_PARAMETER * plate.n_drawn + _WELLS_BESIDES:
+    elif plate.n_drawn > 1 and not plate.can_correlate:
         plate.notes.append(
             f"{n} wells are too few for the correlations of {plate.n_drawn} parameters, which are "
             "taken as independent of each other"
@@ -455,7 +345,7 @@ def _say_what_is_too_few(plate: Plate) -> None:
 def _check_bounds(plate: Plate) -> None:
     """Note parameters that are at a bound in some wells."""
     for k in plate.places:
-        labels = np.array(plate.wells)[plate.used][plate.at_bound[:, k]].tolist()
+        labels = plate.labels(plate.at_bound[:, k])
         if labels:
             plate.doubtful += [well for well in labels if well not in plate.doubtful]
             plate.notes.append(
@@ -474,14 +364,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _check_reach(plate: Plate, level: Level) -> None:
-    """Note wells that are shrunken by so much that a parabola about their optimum is doubtful."""
+    """Note wells that are shrunken so far that a parabola about their optimum is doubtful."""
     evidence = level.mixed.evidence
     values, _ = level.shrunken()
     moved = np.hstack([values, np.repeat(level.mean[None, plate.n_drawn :], len(values), axis=0)])
     rest = evidence.seen - np.einsum("wri,wi->wr", evidence.root, moved)
     far = np.flatnonzero((rest**2).sum(axis=1) > _FAR**2 + 3 * evidence.root.shape[2])
     if len(far):
-        labels = np.array(plate.wells)[plate.used][far].tolist()
+        labels = plate.labels(far)
         plate.doubtful += labels
         plate.notes.append(
             f"{len(far)} wells are far from what the population says of them, where their cost may "
@@ -500,7 +390,7 @@ def _described(
     information: Array,
     iterations: int,
 ) -> Population:
-    """The population in physical units.
+    """Return the population in physical units.
 
     Arguments:
         unit, weighted, information: of the wells, at the points where they were linearized.
@@ -512,12 +402,11 @@ def _described(
     if nd and len(level.mixed.evidence) < 2:
         lower[:nd] = upper[:nd] = np.nan
         spread, least = np.full(nd, np.nan), np.zeros(nd)
-    _say_what_stays_open(plate, level, least)
+    _note_undetermined(plate, level, least)
     width = np.array([c.width for c in named])[:nd]
     low, high = level.correlation_interval()
     cells_lower, cells_upper = _ends_of_cells(plate, level)
-    labels = np.array(plate.wells)[plate.used].tolist()
-    outliers, note = outliers_of(level, [c.name for c in plate.drawn], labels)
+    outliers, note = outliers_of(level, [c.name for c in plate.drawn], plate.labels())
     order = plate.places + [k for k in range(len(plate.columns)) if k not in plate.places]
     ordered = [plate.columns[k] for k in order]
     best = conditional(plate, level, weighted, information, unit)[:, order]
@@ -539,7 +428,7 @@ def _described(
         wells=plate.wells,
         used=plate.used,
         cell_names=tuple(c.name for c in ordered),
-        cells=_of_all_wells(plate, physical(best, ordered)),
+        cells=plate.of_all_wells(physical(best, ordered)),
         cells_lower=cells_lower,
         cells_upper=cells_upper,
         outliers=outliers,
@@ -550,8 +439,8 @@ def _described(
     )
 
 
-def _say_what_stays_open(plate: Plate, level: Level, least: Array) -> None:
-    """Note parameters that all wells together do not determine, or in which they may be alike.
+def _note_undetermined(plate: Plate, level: Level, least: Array) -> None:
+    """Note parameters that all wells together do not determine, or that may not differ.
 
     Arguments:
         least: (n_drawn,), where the intervals of the spreads begin.
@@ -568,25 +457,8 @@ def _say_what_stays_open(plate: Plate, level: Level, least: Array) -> None:
 
 
 def _ends_of_cells(plate: Plate, level: Level) -> tuple[Array, Array]:
-    """Both ends (n_wells, n_drawn) of the 95 % intervals of the wells, given the population."""
+    """Return both ends (n_wells, n_drawn) of the wells' 95 % intervals given the population."""
     values, covariance = level.shrunken()
     reach = TWO_SIDED * np.sqrt(np.einsum("wii->wi", covariance))
-    drawn = [plate.columns[k] for k in plate.places[: plate.n_drawn]]
-    low, high = (physical(end, drawn) for end in (values - reach, values + reach))
-    return _of_all_wells(plate, low), _of_all_wells(plate, high)
-
-
-def _of_all_wells(plate: Plate, values: Array) -> Array:
-    """Rows of the wells that count among those of all wells, which are NaN."""
-    found = np.full((len(plate.used), *values.shape[1:]), np.nan)
-    found[plate.used] = values
-    return found
-
-
-def physical(values: Array, columns: Sequence[Coordinate]) -> Array:
-    """Parameters in base units from coordinates (.., n) of the unit cube."""
-    natural = np.array([c.begin for c in columns]) + values * np.array([c.width for c in columns])
-    logarithmic = np.array([c.logarithmic for c in columns], bool)
-    with np.errstate(over="ignore"):
-        found: Array = np.where(logarithmic, np.exp(np.where(logarithmic, natural, 0.0)), natural)
-    return found
+    low, high = (physical(end, plate.drawn) for end in (values - reach, values + reach))
+    return plate.of_all_wells(low), plate.of_all_wells(high)

@@ -1,15 +1,14 @@
-"""Wells whose cost is no parabola: linearized anew where the population says that they are.
+"""Wells whose cost is no parabola: linearized anew at their estimates given the population.
 
-An iteration fits the population to what the wells say near the points at which they were linearized
-last, moves each well to its best point given that population, and linearizes it there (Lindstrom
-and Bates 1990, Biometrics 46:673).
+An iteration fits the population to the parabolas of the wells about their last points, moves each
+well to its best point given that population, and linearizes it there (Lindstrom and Bates 1990,
+Biometrics 46:673).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +16,9 @@ from channelfit.batch.costs import WellCosts
 from channelfit.batch.fits import Subset, WellFits
 from channelfit.batch.make_scorers import well_scorers
 from channelfit.batch.mixed import Array, Level, pseudo_inverse
+from channelfit.batch.plate import Plate
 from channelfit.problem.experiment import Problem
 from channelfit.search.plan import FitPlan
-
-if TYPE_CHECKING:
-    from channelfit.batch.population import Plate
 
 #: Minus the logarithm of the likelihood of wells at points (n_wells, n) of their unit cubes, with
 #: its gradient and information there: (n_wells,), (n_wells, n) and (n_wells, n, n).
@@ -38,12 +35,12 @@ _CONTRACTED, _SHORTEST = 0.95, 0.2
 OnRound = Callable[[int, float], None]
 
 
-def _unheard(number: int, moved: float) -> None:
-    """Nobody is told of a round."""
+def _silent(number: int, moved: float) -> None:
+    """Ignore a round."""
 
 
 def relinearized(
-    plate: Plate, relinearize: Relinearize, on_round: OnRound = _unheard
+    plate: Plate, relinearize: Relinearize, on_round: OnRound = _silent
 ) -> tuple[Level, Array, Array, Array, int]:
     """Linearize every well at its shrunken estimate and fit the population, until nothing moves.
 
@@ -65,7 +62,7 @@ def relinearized(
         on_round(iteration, float(moved.max()))
         if moved.max() < _STILL:
             return level, unit, weighted, information, iteration
-        # a well that comes no nearer to rest goes to and fro, and takes shorter steps
+        # a well whose steps do not shrink moves to and fro, and takes shorter steps
         slower = moved > _CONTRACTED * last
         reach, last = np.where(slower, 0.6 * reach, np.minimum(1.2 * reach, 1.0)), moved
         share = np.maximum(reach, _SHORTEST)
@@ -75,7 +72,7 @@ def relinearized(
             promised = cost + np.einsum("wi,wi->w", gradient, trial - unit)
             promised += 0.5 * share**2 * moved**2
             off = np.abs(fresh[0] - promised)
-            # a parabola that tells the cost this badly was followed too far
+            # a parabola that predicts the cost this badly was followed too far
             bad = ~(off <= np.maximum(1.0, 0.5 * np.abs(promised - cost)))
             if not bad.any():
                 break
@@ -94,7 +91,7 @@ def relinearized(
 def conditional(
     plate: Plate, level: Level, weighted: Array, information: Array, unit: Array
 ) -> Array:
-    """The best coordinates (n_used, n) of each well, given the population."""
+    """Return the best coordinates (n_used, n) of each well, given the population."""
     found = unit.copy()
     values, _ = level.shrunken()
     found[:, plate.places[: plate.n_drawn]] = values
@@ -114,7 +111,7 @@ def linearizer(
     used: Array,
     backend: str = "auto",
 ) -> Relinearize:
-    """What linearizes the wells that count, all of them in the same calls.
+    """Make the function that linearizes the wells that count, all of them in the same calls.
 
     Recordings are read when it is first called.
 
@@ -122,8 +119,8 @@ def linearizer(
         plan, problems: with which the wells were fitted, see `fit_wells`.
         used: (n_wells,) bool, see `population.usable`.
 
-    Returns: a function of points (n_used, n) of the unit cube. The noise of a well, and how far its
-        samples are independent, stay as they were judged for its own fit.
+    Returns: a function of points (n_used, n) of the unit cube. The noise of a well, and the
+        correlation of its samples, stay as they were in its own fit.
     """
     rows = np.flatnonzero(used)
 
@@ -147,7 +144,7 @@ def linearizer(
 
     @cache
     def scale() -> Array:
-        """How much a pA^2 of each well's cost is in logarithms of the likelihood."""
+        """Return the factor from each well's cost, pA^2, to minus the log-likelihood."""
         curvature, information = costs(fits.unit[rows])[2], fits.information[rows]
         share: Array = (information * curvature).sum(axis=(1, 2)) / (curvature**2).sum(axis=(1, 2))
         return share
