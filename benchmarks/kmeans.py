@@ -8,22 +8,22 @@ beginning for the same number of iterations, and must come to the same inertia.
 
 * cpu: scikit-learn with all threads, and sums in this process; the seconds that pass, and those of
   all cores together.
-* workers: sixteen times the points, in a file, in parts that 1 to 4 processes of a cluster on this
-  machine compute: parts are so large since a worker is not asked for less.
+* workers: sixteen times the points, in a file, of which 1 to 4 processes of a cluster on this
+  machine compute sums of parts: parts are large, since each takes a message to a worker and back.
 * coverage: simulated plates of 5 to 400 cells, and how often the 95 % intervals of mean and spread
   of two drawn parameters hold the truth. Errors of the wells are half of the spread.
 * groups: how often 96 points are said to be as many groups as they are: one population, normal,
   correlated, with heavy tails (Student's t with 4 and 3 degrees of freedom) or skew (logarithms
   normal, of standard deviation 0.5), and two that are 2.7 times apart in two parameters, whose
   scatter is 12 %.
-* with --backend cuda: the whole on a GPU, points carried there and labels back, beside scikit-learn
-  in the same run; and an iteration alone, points there already, ten in a row.
+* with --backend cuda: the whole on a GPU, points sent there and sums back, beside scikit-learn in
+  the same run; and the sums of an iteration alone, points there already, ten in a row.
 
 An iteration on a GPU reads 8 D bytes a point where all count alike: 16 MB of a million points, for
 which a memory of 4,800 GB/s takes 3.3 µs (a second-level cache that holds them is faster). With
 K = 4 it computes some 32 products, sums and comparisons in float64 a point: 2 µs at 132 x 64 of
-them a cycle of 1.7 GHz. Two launches are more than either. The GB/s that are told are these bytes
-by the seconds of an iteration.
+them a cycle of 1.7 GHz. Two launches take longer than either. The GB/s that are reported are these
+bytes by the seconds of an iteration.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ import numpy as np
 from report import Row, as_script, compared, finish
 
 from channelfit.batch.mixed import Evidence, Level, Mixed
-from channelfit.pieces.cluster import open_cluster
 from channelfit.results.uncertainty.k_means import Clusters, beginnings, k_means
 from channelfit.results.uncertainty.k_means_cuda import OnGpu
 from channelfit.results.uncertainty.mixtures import how_many
 from channelfit.scoring.machine import gpu
+from channelfit.tasks.cluster import open_cluster
 
 K, D, SEED, ITERATIONS, REPEATS, IN_A_ROW, TIMES = 4, 2, 20151226, 20, 3, 10, 16
 WELLS, DIMENSIONS, POPULATIONS = 96, (4,), 200
@@ -69,10 +69,10 @@ def timed(
     return float(passed), float(worked), found
 
 
-def of(points: np.ndarray | Path, way: str, doer: object = None) -> Callable[[], Clusters]:
+def of(points: np.ndarray | Path, way: str, executor: object = None) -> Callable[[], Clusters]:
     """A whole k-means from one beginning."""
     return lambda: k_means(
-        points, K, seed=SEED, restarts=1, way=way, doer=doer, iterations=ITERATIONS
+        points, K, seed=SEED, restarts=1, way=way, executor=executor, iterations=ITERATIONS
     )
 
 
@@ -95,30 +95,32 @@ def on_cpu(points: np.ndarray) -> list[Row]:
 
 
 def by_workers(points: np.ndarray) -> list[Row]:
-    """Partial sums of parts, by 1 to 4 processes, beside this process alone."""
+    """Sums of parts, by 1 to 4 processes, beside this process alone."""
     rows = []
     alone, _, want = timed(of(points, "sums"))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "points.npy"
         np.save(file, points)
         for n in (1, 2, 3, 4):
-            with open_cluster(f"local:{n}") as doer:
-                of(file, "pieces", doer)()  # processes begin, libraries load
-                seconds, _, got = timed(of(file, "pieces", doer), 1)
+            with open_cluster(f"local:{n}") as executor:
+                of(file, "sums", executor)()  # processes begin, libraries load
+                seconds, _, got = timed(of(file, "sums", executor), 1)
             name = f"{n} workers, {len(points):,} points"
             rows.append(compared(name, seconds, "s", alone, same(got, want)))
     return rows
 
 
 def on_gpu(points: np.ndarray) -> list[Row]:
-    """Sums on a GPU beside scikit-learn; and an iteration alone, the points there already."""
+    """Sums on a GPU beside scikit-learn; and those of an iteration, the points there already."""
     theirs, _, want = timed(of(points, "scikit-learn"))
     ours, _, got = timed(of(points, "cuda"))
     there, starts = OnGpu(points, None, K), beginnings(points, None, K, SEED, 1)
 
+    centers = gpu.cupy().asarray(starts)
+
     def in_a_row() -> None:
-        there.begin(starts, ITERATIONS)
-        there.iterate(IN_A_ROW)
+        for _ in range(IN_A_ROW):
+            there.launch(centers)
 
     seconds = gpu.timed(in_a_row) / IN_A_ROW
     n_bytes = 8 * len(points) * D

@@ -35,19 +35,19 @@ from channelfit.batch.run import Asked, Listener, ready
 from channelfit.batch.search import Settings as BatchSettings
 from channelfit.curves.batch import Settings
 from channelfit.curves.curve import load_curve
+from channelfit.curves.curve_tasks import CurveTasks
 from channelfit.curves.data_files import read_data
-from channelfit.curves.pieces import CurvesWork
 from channelfit.front.kinds import load_plan
-from channelfit.pieces.cluster import open_cluster
-from channelfit.pieces.cluster_start import gpus
-from channelfit.pieces.kept import Arrays, Key
-from channelfit.pieces.work import Doer, Work
 from channelfit.reading.documents import dump_yaml
 from channelfit.results.resuming import identity
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
+from channelfit.search.fit_tasks import FitTasks, epochs_by
 from channelfit.search.loop import StopRules, optimize
-from channelfit.search.plan_work import PlanWork, epochs_by
+from channelfit.tasks.cluster import open_cluster
+from channelfit.tasks.cluster_start import gpus
+from channelfit.tasks.executor import Executor, TaskSet
+from channelfit.tasks.result_store import Arrays, Key
 
 ROOT = Path(__file__).parent.parent
 SEED = 5
@@ -56,16 +56,16 @@ SAMPLING = 0.5
 
 
 class Timed:
-    """A doer that counts the seconds in which pieces are done, and keeps what came of them."""
+    """An executor that counts the seconds in which tasks are computed, and keeps the results."""
 
-    def __init__(self, doer: Doer) -> None:
-        self.doer, self.seconds = doer, 0.0
+    def __init__(self, executor: Executor) -> None:
+        self.executor, self.seconds = executor, 0.0
         self.found: dict[Key, Arrays] = {}
 
-    def __call__(self, work: Work, keys: Sequence[Key]) -> Any:
-        """Yields what the other doer yields."""
+    def __call__(self, tasks: TaskSet, keys: Sequence[Key]) -> Any:
+        """Yields what the other executor yields."""
         began = time.perf_counter()
-        for key, arrays in self.doer(work, keys):
+        for key, arrays in self.executor(tasks, keys):
             self.found[key] = arrays
             self.seconds += time.perf_counter() - began
             yield key, arrays
@@ -73,11 +73,11 @@ class Timed:
         self.seconds += time.perf_counter() - began
 
 
-def pieces(work: Any, doer: Doer, workers: int) -> Timed:
-    """All pieces of a work, after some of them have been done to get warm."""
+def pieces(work: Any, executor: Executor, workers: int) -> Timed:
+    """All tasks of a set, after some of them have been computed to get warm."""
     keys = work.keys
-    list(doer(work, keys[: 2 * workers]))
-    timed = Timed(doer)
+    list(executor(work, keys[: 2 * workers]))
+    timed = Timed(executor)
     list(timed(work, keys))
     return timed
 
@@ -106,7 +106,7 @@ def batch(folder: Path, backend: str, wells: int) -> Any:
     return ready(asked, Listener()).work
 
 
-def curves(folder: Path, backend: str, sets: int) -> CurvesWork:
+def curves(folder: Path, backend: str, sets: int) -> CurveTasks:
     """Images of one spot each as the work of `channelfit curves`."""
     random = np.random.default_rng(SEED)
     y, x = np.mgrid[:11, :11]
@@ -117,10 +117,10 @@ def curves(folder: Path, backend: str, sets: int) -> CurvesWork:
     curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
     groups = read_data(folder / "images.npy", curve, {})
     dtype = "float64" if backend == "cpu" else "float32"
-    return CurvesWork(curve, groups, Settings(backend, dtype))
+    return CurveTasks(curve, groups, Settings(backend, dtype))
 
 
-def islands(doer: Doer, backend: str, workers: int) -> Timed:
+def islands(executor: Executor, backend: str, workers: int) -> Timed:
     """Epochs of four islands."""
     plan = load_plan(ROOT / "models" / "model_b.yaml", backend="cpu")
     settings = {"population": 16_384, "islands": 4, "migrate_every": 20}
@@ -129,9 +129,9 @@ def islands(doer: Doer, backend: str, workers: int) -> Timed:
         plan = replace(plan, problem=Plate(plan, 1).wells[0])
     plan = replace(plan, optimizer="genetic", settings=settings, seed=SEED, solved=())
     scorer = make_scorer(plan.problem, backend)
-    work = PlanWork(plan, backend, "float64", "auto", identity(plan, scorer))
+    work = FitTasks(plan, backend, "float64", "auto", identity(plan, scorer))
     whole = 160 if backend == "cpu" else 80
-    for generations, timed in ((20 * workers, Timed(doer)), (whole, Timed(doer))):
+    for generations, timed in ((20 * workers, Timed(executor)), (whole, Timed(executor))):
         optimizer = plan.make_optimizer(scorer.xp)
         optimizer.epoch = epochs_by(timed, work)
         optimize(optimizer, plan.objective(scorer), StopRules(generations=generations))
@@ -148,10 +148,10 @@ def measured(part: str, backend: str, workers: int, works: dict[str, Any]) -> Ti
             if backend == "cuda":
                 cores = workers * (len(everything) // max(1, len(gpus())))
             os.sched_setaffinity(0, sorted(everything)[:cores])
-        with open_cluster(f"local:{workers}") as doer:
+        with open_cluster(f"local:{workers}") as executor:
             if part == "islands":
-                return islands(doer, backend, workers)
-            return pieces(works[part], doer, workers)
+                return islands(executor, backend, workers)
+            return pieces(works[part], executor, workers)
     finally:
         if everything:
             os.sched_setaffinity(0, everything)

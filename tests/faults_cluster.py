@@ -41,12 +41,12 @@ from pathlib import Path
 
 import numpy as np
 
-from channelfit.pieces.cluster import Cluster
-from channelfit.pieces.cluster_file import ClusterPlan
-from channelfit.pieces.work import Here
+from channelfit.tasks.cluster import Cluster
+from channelfit.tasks.cluster_file import ClusterPlan
+from channelfit.tasks.executor import SerialExecutor
 from support.places import ROOT
 from support.plate_folder import write_plate
-from support.toy_work import Toy, keys, table
+from support.toy_tasks import Toy, keys, table
 
 sys.path.append(str(ROOT / "benchmarks"))  # a folder that is no package
 
@@ -90,7 +90,7 @@ class Runs:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.seen = settings, Seen()
-        self._wanted = table(dict(Here()(Toy(), keys(settings.pieces))))
+        self._wanted = table(dict(SerialExecutor()(Toy(), keys(settings.pieces))))
 
     def one(self, cluster: Cluster, strike: Callable[[threading.Event], int]) -> None:
         """One run. strike: does harm until the event is set; returns how often."""

@@ -562,8 +562,8 @@ FAULTS = [
     Fault(
         "profiles: other parameters are drawn by the one that is held",
         "results/uncertainty/profiles.py",
-        "curvature[:, self.place] = 0.0",
-        "curvature[self.place, :] = 0.0",
+        "hessian[:, self.place] = 0.0",
+        "hessian[self.place, :] = 0.0",
         "profiles",
     ),
     Fault(
@@ -611,7 +611,7 @@ FAULTS = [
     ),
     Fault(
         "k-means: a center without points gets the nearest one",
-        "results/uncertainty/k_means_sums.py",
+        "results/uncertainty/k_means.py",
         "np.argsort(-distances, kind",
         "np.argsort(distances, kind",
         "kmeans",
@@ -748,17 +748,17 @@ FAULTS = [
     ),
     Fault(
         "cluster: a second worker before the patience has ended",
-        "pieces/cluster.py",
+        "tasks/cluster.py",
         "max(self._cluster.patience, 4",
         "min(self._cluster.patience, 4",
-        "pieces cluster",
+        "tasks cluster",
     ),
     Fault(
-        "pieces: one length that is right is enough",
-        "pieces/kept.py",
+        "tasks: one length that is right is enough",
+        "tasks/result_store.py",
         "if any(n is not None and n != own",
         "if all(n is not None and n != own",
-        "pieces",
+        "tasks",
     ),
     # --- drawn: pages and the command line
     Fault(

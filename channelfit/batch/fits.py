@@ -31,7 +31,7 @@ from channelfit.batch.silence import SILENT, WithoutChannels, is_silent
 from channelfit.problem.experiment import Problem, total_weight
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import FEW, NOISE_FREE, UNFINISHED
-from channelfit.results.uncertainty.curvature import (
+from channelfit.results.uncertainty.estimate import (
     ASSUMED_NOISE,
     Estimate,
     estimate,

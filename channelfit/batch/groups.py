@@ -18,12 +18,12 @@ from channelfit.batch.mixed import pseudo_inverse
 from channelfit.batch.plate import Coordinate, Fits, physical
 from channelfit.batch.population import left_out, usable
 from channelfit.model.channel import Parameter
-from channelfit.pieces.work import Doer
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.run_state import plain
 from channelfit.results.uncertainty.k_means import RESTARTS, Clusters, k_means
 from channelfit.results.uncertainty.mixtures import Choice, how_many
+from channelfit.tasks.executor import Executor
 
 #: Errors cannot explain more of the scatter over the plate than all but this share.
 _LEAST_SCATTER = 0.1
@@ -148,7 +148,7 @@ def groups(
     seed: int = 0,
     restarts: int = RESTARTS,
     way: str = "auto",
-    doer: Doer | None = None,
+    executor: Executor | None = None,
 ) -> Groups:
     """Sort the wells of a plate into groups.
 
@@ -158,7 +158,7 @@ def groups(
         parameters: of the problem, with the ranges and scales in which the wells were searched.
         names: of the parameters that count; all without them.
         wells: labels; numbers from 1 without them.
-        seed, restarts, way, doer: see `k_means`.
+        seed, restarts, way, executor: see `k_means`.
 
     Raises: InputError for a name that is no free parameter, for fewer wells than groups, and as
     `k_means` does.
@@ -184,7 +184,9 @@ def groups(
     choice = how_many(points, seed)
     weights = trust.mean(axis=1)
     number = choice.k if k is None else k
-    found = k_means(points, number, weights, seed=seed, restarts=restarts, way=way, doer=doer)
+    found = k_means(
+        points, number, weights, seed=seed, restarts=restarts, way=way, executor=executor
+    )
     one = k_means(points, 1, weights, way="sums", restarts=1).inertia
     centers, scatter = _described(unit, trust, found)
     numbers = np.zeros(len(used), np.int64)

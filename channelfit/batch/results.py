@@ -18,10 +18,9 @@ from channelfit.batch.recordings import metadata
 from channelfit.batch.saved import checked_fits
 from channelfit.batch.table import CSV, Column, WellTable, kinds_of_reasons, texts
 from channelfit.batch.template import MEASURES
+from channelfit.batch.well_tasks import ALL_MEASURES, WellResults, WellTasks
 from channelfit.batch.where import chosen, computed
-from channelfit.batch.work import ALL_MEASURES, Piece, Wells
 from channelfit.model.channel import Parameter
-from channelfit.pieces.kept import Arrays, expect
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_bytes, write_text
 from channelfit.reading.saved import read_arrays
@@ -29,6 +28,7 @@ from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.run_folder import json_text, titles
 from channelfit.scoring.machine.computer import machine, versions
+from channelfit.tasks.result_store import Arrays, expect
 
 _TRACES = ("data", "fit", "residual")
 TRACES, FITS, SUMMARY, PAGE = "traces.npz", "fits.npz", "summary.json", "plate.html"
@@ -128,7 +128,7 @@ def _check_same(table: WellTable, fits: WellFits, file: Path) -> None:
 # --- from pieces ---------------------------------------------------------------------------------
 
 
-def gathered(work: Wells, pieces: Sequence[Piece]) -> Results:
+def gathered(work: WellTasks, pieces: Sequence[WellResults]) -> Results:
     """The results of all pieces, in the order of the wells."""
     fits = _fits(work, pieces)
     known = metadata(work.recordings)
@@ -170,7 +170,7 @@ def unfulfilled(required: Mapping[str, str], table: WellTable) -> dict[int, list
     return found
 
 
-def check_required(work: Wells) -> None:
+def check_required(work: WellTasks) -> None:
     """Raises InputError for a requirement that is no condition of the table that there will be."""
     known = metadata(work.recordings)
     columns, about = dict(known.columns), dict(known.about)
@@ -185,7 +185,7 @@ def check_required(work: Wells) -> None:
         raise error.at(work.template.file) from None
 
 
-def _fits(work: Wells, pieces: Sequence[Piece]) -> WellFits | None:
+def _fits(work: WellTasks, pieces: Sequence[WellResults]) -> WellFits | None:
     """The fits of all wells; those that could not be read have failed. None where none has any."""
     parts = [piece.fits for piece in pieces if piece.fits is not None]
     if not parts:
@@ -226,11 +226,11 @@ def _columns_of(fits: WellFits) -> dict[str, tuple[np.ndarray, Column]]:
     return found
 
 
-def _starts(work: Wells) -> list[int]:
+def _starts(work: WellTasks) -> list[int]:
     return [int(key[1]) for key in work.keys]
 
 
-def _judged(work: Wells, pieces: Sequence[Piece]) -> tuple[list[str], list[str]]:
+def _judged(work: WellTasks, pieces: Sequence[WellResults]) -> tuple[list[str], list[str]]:
     """The quality of every well and its reasons: those of its fit and those of its recording."""
     quality, reason = ["failed"] * len(work.recordings), [""] * len(work.recordings)
     for start, piece in zip(_starts(work), pieces, strict=True):
@@ -248,7 +248,7 @@ def _judged(work: Wells, pieces: Sequence[Piece]) -> tuple[list[str], list[str]]
     return quality, reason
 
 
-def _traces(work: Wells, pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
+def _traces(work: WellTasks, pieces: Sequence[WellResults]) -> dict[str, np.ndarray]:
     """The thinned traces of all wells, a row each; NaN for those without."""
     n = len(work.recordings)
     time_ms = next((p.time_ms for p in pieces if len(p.time_ms)), np.empty(0))
@@ -344,7 +344,7 @@ def with_columns(table: WellTable, columns: Mapping[str, np.ndarray]) -> WellTab
 
 
 def summary_of(
-    work: Wells, table: WellTable, seconds: float, command: Sequence[str], fitted: int
+    work: WellTasks, table: WellTable, seconds: float, command: Sequence[str], fitted: int
 ) -> dict[str, Any]:
     """What is told of all wells together, and what repeats the batch.
 
@@ -406,7 +406,7 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(known)) if known.size else math.nan
 
 
-def facts_of(work: Wells, summary: Mapping[str, Any], table: WellTable) -> dict[str, Any]:
+def facts_of(work: WellTasks, summary: Mapping[str, Any], table: WellTable) -> dict[str, Any]:
     """What the page tells of a batch, besides its table."""
     plan = work.plan
     document, protocol = work.template.document, plan.problem.experiments[0].protocol
@@ -433,7 +433,7 @@ def facts_of(work: Wells, summary: Mapping[str, Any], table: WellTable) -> dict[
     }
 
 
-def write_page(folder: Path, results: Results, work: Wells, summary: Mapping[str, Any]) -> None:
+def write_page(folder: Path, results: Results, work: WellTasks, summary: Mapping[str, Any]) -> None:
     """The page of the plate. Raises InputError where it cannot be written."""
     from channelfit.batch.page import plate_page  # loads Bokeh and matplotlib
 

@@ -51,10 +51,8 @@ from channelfit.batch.results import (
 from channelfit.batch.search import SearchProgress, Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template
+from channelfit.batch.well_tasks import Problems, WellResults, WellTasks
 from channelfit.batch.where import chosen
-from channelfit.batch.work import Piece, Problems, Wells
-from channelfit.pieces.kept import Arrays, Kept, Key
-from channelfit.pieces.work import Doer, pieces_done, seconds_left
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
@@ -64,6 +62,8 @@ from channelfit.results.enough import too_few
 from channelfit.results.files import settle
 from channelfit.results.run_folder import Claim, json_text
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
+from channelfit.tasks.executor import Executor, seconds_left, task_results
+from channelfit.tasks.result_store import Arrays, Key, ResultStore
 
 TEMPLATE, LIST, PIECES = "fit.yaml", "recordings.json", "pieces.bin"
 #: The word for all parameters on which the rates depend.
@@ -175,7 +175,7 @@ class Ready:
         asked: what the user wants.
     """
 
-    work: Wells
+    work: WellTasks
     recordings: tuple[Recorded, ...]
     earlier: Results | None
     asked: Asked
@@ -221,7 +221,7 @@ def ready(asked: Asked, listener: Listener | None = None) -> Ready:
     settings = replace(asked.settings, seed=template.seed if asked.seed is None else asked.seed)
     if "rms/noise" in template.replaced:
         settings = replace(settings, misfit=0.0)
-    work = Wells(template, tuple(wells), first, settings, asked.size, listener.searching)
+    work = WellTasks(template, tuple(wells), first, settings, asked.size, listener.searching)
     _check_names(work, recordings, asked)
     check_required(work)
     _check_together(work, asked)
@@ -283,7 +283,7 @@ def _first_readable(template: Template, wells: Sequence[Recorded]) -> int:
     raise InputError(f"none of {len(wells)} recordings can be used: {told}{more}")
 
 
-def _check_names(work: Wells, recordings: Sequence[Recorded], asked: Asked) -> None:
+def _check_names(work: WellTasks, recordings: Sequence[Recorded], asked: Asked) -> None:
     """Raises InputError where a column of the user's has the name of one of the results."""
     ends = ["", "_error", "_lower", "_upper"]
     if asked.population:
@@ -313,7 +313,7 @@ def _misspelled(recordings: Sequence[Recorded]) -> list[Caution]:
     ]
 
 
-def _check_together(work: Wells, asked: Asked) -> None:
+def _check_together(work: WellTasks, asked: Asked) -> None:
     """Raises InputError for names of a population that no free parameter has."""
     free = [p.name for p in work.plan.problem.parameters if not p.fixed]
     named = {"--population": population_names(work, asked.population), "--shared": asked.shared}
@@ -338,7 +338,7 @@ def run(
     made: Ready,
     claim: Claim,
     listener: Listener,
-    doer: Doer | None = None,
+    executor: Executor | None = None,
     arguments: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
     undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -369,8 +369,8 @@ def run(
         # also of a run that goes on, since a power failure may have left the file empty
         write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
         if made.asked.together is None or made.earlier is None:
-            kept = Kept(claim.path / PIECES)
-            results = _fitted(made, doer, kept, claim, listener)
+            kept = ResultStore(claim.path / PIECES)
+            results = _fitted(made, executor, kept, claim, listener)
         else:
             results = made.earlier
         claim.state.content |= {"stage": "looking at all wells", "seconds_left": math.nan}
@@ -408,10 +408,10 @@ def run(
 
 
 def _fitted(
-    made: Ready, doer: Doer | None, kept: Kept, claim: Claim, listener: Listener
+    made: Ready, executor: Executor | None, kept: ResultStore, claim: Claim, listener: Listener
 ) -> Results:
     """The results of all wells, those of an earlier run among them where some are fitted again."""
-    pieces = list(_pieces(made.work, doer, kept, claim, listener))
+    pieces = list(_pieces(made.work, executor, kept, claim, listener))
     listener.begin("writing the results")
     results = gathered(made.work, pieces)
     if made.earlier is None or made.asked.rerun is None:
@@ -484,7 +484,7 @@ def _together(made: Ready, results: Results, listener: Listener) -> tuple[Result
     return replace(results, table=table), told
 
 
-def population_names(work: Wells, asked: Sequence[str]) -> list[str]:
+def population_names(work: WellTasks, asked: Sequence[str]) -> list[str]:
     """The names of the parameters of a population; `kinetics` stands for those of the rates."""
     names: list[str] = []
     for name in asked:
@@ -510,8 +510,8 @@ def _describe(claim: Claim, made: Ready) -> None:
 
 
 def _pieces(
-    work: Wells, doer: Doer | None, kept: Kept, claim: Claim, listener: Listener
-) -> Iterable[Piece]:
+    work: WellTasks, executor: Executor | None, kept: ResultStore, claim: Claim, listener: Listener
+) -> Iterable[WellResults]:
     """The pieces in their order, each told of when it is done."""
     total, before = len(work.recordings), kept.keys
     began, told_at = time.perf_counter(), -math.inf
@@ -520,7 +520,7 @@ def _pieces(
 
     def on_done(key: Key, arrays: Arrays) -> None:
         nonlocal done, failed, earlier, told_at
-        piece = Piece.of(arrays)
+        piece = WellResults.of(arrays)
         n = int(key[2]) - int(key[1])
         done += n
         earlier += n if key in before else 0
@@ -547,11 +547,11 @@ def _pieces(
             listener.warn([Caution(str(kept.fault.file), kept.fault.message, then)])
 
     listener.progress(Progress(0, total, 0, 0, 0.0, math.nan))
-    for _, arrays in pieces_done(work, work.keys, doer, kept, on_done):
-        yield Piece.of(arrays)
+    for _, arrays in task_results(work, work.keys, executor, kept, on_done):
+        yield WellResults.of(arrays)
 
 
-def _failures(piece: Piece) -> dict[int, str]:
+def _failures(piece: WellResults) -> dict[int, str]:
     """By place the reasons of wells that could not be read or fitted."""
     found = dict(piece.failures)
     if piece.fits is not None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from channelfit.batch.fits import WellFits
-from channelfit.pieces.kept import expect
-from channelfit.pieces.records import DAMAGED
 from channelfit.reading.errors import InputError
+from channelfit.tasks.records import DAMAGED
+from channelfit.tasks.result_store import expect
 
 _QUALITIES = {"ok", "check", "failed"}
 #: How far the root of a saved cost may be from the saved root.

@@ -8,7 +8,7 @@ import numpy as np
 
 from channelfit.batch.families import CountedSamples
 from channelfit.problem.experiment import Problem, total_weight
-from channelfit.results.uncertainty.curvature import Estimate
+from channelfit.results.uncertainty.estimate import Estimate
 
 #: Why a well that shows no channel is to be looked at, without and with a leak in the model.
 SILENT = {

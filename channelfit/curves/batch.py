@@ -12,9 +12,9 @@ from channelfit.curves.cuda import Gpus
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import TOLERANCE, DataSets, Fits, Flight, Task, edges
 from channelfit.curves.weights import check_weighted
-from channelfit.pieces.work import made_ahead
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
+from channelfit.tasks.executor import prefetched
 
 #: Fits data sets of a task: from the first to before the last.
 Fitter = Callable[[Task, int, int], Fits]
@@ -91,7 +91,7 @@ def fit_pieces(
     backend = settings.chosen_backend()
     pieces = _pieces(curve, groups, settings)
     count = 0
-    for piece in made_ahead(pieces) if backend == "cuda" else pieces:
+    for piece in prefetched(pieces) if backend == "cuda" else pieces:
         yield piece
         count += piece.last - piece.first
         done(count)

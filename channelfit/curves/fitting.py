@@ -31,9 +31,9 @@ from channelfit.curves.flags import (
 from channelfit.curves.lane_math import LEAST_COUNT
 from channelfit.curves.starts import Scan, make_scan
 from channelfit.curves.weights import parts_of_cost, sigma_of
-from channelfit.pieces.records import DAMAGED
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
+from channelfit.tasks.records import DAMAGED
 
 #: Flags that say that there is no result at all, and those that ask for a look.
 FAILED = NOT_CONVERGED | TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE
@@ -226,7 +226,7 @@ class Task:
         Poisson's deviance is compared where no substitute takes its place.
 
         Arguments:
-            fits: of data sets from `first` on. rounding: see `pieces._ROUNDING`.
+            fits: of data sets from `first` on. rounding: see `curve_tasks._ROUNDING`.
 
         Raises:
             InputError: with the data set.

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from channelfit.fitzhugh_nagumo.equation import Array
-from channelfit.pieces.kept import Arrays, Kept, Key, expect
-from channelfit.pieces.records import DAMAGED
 from channelfit.reading.errors import InputError
+from channelfit.tasks.records import DAMAGED
+from channelfit.tasks.result_store import Arrays, Key, ResultStore, expect
 
 #: Seconds between two writings, and the bytes a second that they may take of a long run.
 _EVERY, _PACE = 1.0, 48 << 20
@@ -61,7 +61,7 @@ class Checkpoints:
         kept: where they are kept; None to keep nothing.
     """
 
-    def __init__(self, kept: Kept | None = None) -> None:
+    def __init__(self, kept: ResultStore | None = None) -> None:
         self.kept = kept
         self._solutions = 0
         self.last: Solution | None = None
@@ -85,7 +85,7 @@ class Solution:
         kept: where they are; None for nowhere. number: of the solution in its run.
     """
 
-    def __init__(self, kept: Kept | None, number: int) -> None:
+    def __init__(self, kept: ResultStore | None, number: int) -> None:
         self._kept, self._number = kept, number
         self._waiting: list[tuple[tuple[str | int, ...], Moment]] = []
         self._between: tuple[tuple[str | int, ...], Moment] | None = None

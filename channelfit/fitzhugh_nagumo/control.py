@@ -29,8 +29,8 @@ from channelfit.fitzhugh_nagumo.step_control import (
     reached,
     shortened,
 )
-from channelfit.pieces.kept import Arrays
 from channelfit.reading.errors import InputError
+from channelfit.tasks.result_store import Arrays
 
 #: Called with the time and the state between two frames.
 OnStep = Callable[[float, tuple[Any, Any]], object]

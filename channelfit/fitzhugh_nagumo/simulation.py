@@ -17,9 +17,9 @@ from channelfit.fitzhugh_nagumo.control import control_of, pulse_edges
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, check_step
 from channelfit.fitzhugh_nagumo.memory import check_host
 from channelfit.fitzhugh_nagumo.scheme import Scheme
-from channelfit.pieces.kept import Arrays
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import whole, writing
+from channelfit.tasks.result_store import Arrays
 
 #: Called with the time reached and the last time.
 OnProgress = Callable[[float, float], None]

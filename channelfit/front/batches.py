@@ -203,10 +203,10 @@ def fit_batch(
             temporary = Path(ends.enter_context(tempfile.TemporaryDirectory()))
         claim = Claim.resumed(place) if resume and place else Claim(place or temporary or Path())
         ends.callback(claim.release)
-        from channelfit.pieces.cluster import open_cluster  # loads what few calls need
+        from channelfit.tasks.cluster import open_cluster  # loads what few calls need
 
-        doer = ends.enter_context(open_cluster(cluster, screen.say))
-        table, summary = batches.run(made, claim, listener, doer)
+        executor = ends.enter_context(open_cluster(cluster, screen.say))
+        table, summary = batches.run(made, claim, listener, executor)
         return Batch(table, summary, place)
 
 

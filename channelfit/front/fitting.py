@@ -16,7 +16,6 @@ from channelfit.front.progress import compilations_shown, nothing_collected, scr
 from channelfit.front.result import Fit
 from channelfit.model.model import Model
 from channelfit.model.scope import check_cell
-from channelfit.pieces.work import Doer, Here
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording, load_recording
@@ -30,13 +29,15 @@ from channelfit.results.run_folder import Claim, RunFolder
 from channelfit.results.run_summary import found_with_result
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import cautions_of, plan_search
+from channelfit.search.fit_tasks import FitTasks, epochs_by
 from channelfit.search.islands import Islands
 from channelfit.search.joined_files import build_fitted_model
 from channelfit.search.journal import Journaled
 from channelfit.search.loop import FitResult, Progress, optimize
 from channelfit.search.plan import FitPlan
-from channelfit.search.plan_work import PlanWork, epochs_by
-from channelfit.search.seeds import search_seeds, search_seeds_by
+from channelfit.search.seeds import search_seeds
+from channelfit.tasks.executor import Executor
+from channelfit.tasks.result_store import ResultStore
 
 #: What stands in messages for the file of a fit that has none.
 _CALL = Path("fit()")
@@ -294,7 +295,7 @@ def run(
     screen: SearchScreen,
     arguments: Mapping[str, Any] | None = None,
     command: str = "",
-    doer: Doer | None = None,
+    executor: Executor | None = None,
 ) -> Fit:
     """Searches, scores the winner once more, judges it, and writes the folder if there is one.
 
@@ -303,19 +304,16 @@ def run(
     Arguments:
         arguments: of the command, by which the run can be resumed; None for a call from Python.
         command: the command line that asked for it, for the summary; empty for a call of Python.
-        doer: computes several seeds, or epochs of islands; None where this process does.
+        executor: computes searches with several seeds, or epochs of islands; None for this process.
     """
     told = _Told(folder, screen)
     try:
         if folder is not None:
             folder.save_source(scorer)
         try:
-            if doer is not None or (folder is not None and folder.has_pieces):
-                result = _by_pieces(
-                    plan, scorer, folder, screen, arguments, told.on_generation, doer
-                )
-            else:
-                result = _here(plan, scorer, folder, screen, arguments, told.on_generation)
+            result = _searched(
+                plan, scorer, folder, screen, arguments, told.on_generation, executor
+            )
         except InputError as error:
             why = "; ".join(plan.failing_examples())
             raise InputError(f"{error}; for instance {why}", plan.file) if why else error from None
@@ -373,76 +371,86 @@ class _Told:
                 )
 
 
-def _here(
+def _searched(
     plan: FitPlan,
     scorer: Scorer,
     folder: RunFolder | None,
     screen: SearchScreen,
     arguments: Mapping[str, Any] | None,
     on_generation: Callable[[Progress], None],
+    executor: Executor | None,
 ) -> FitResult:
-    """The search of a plan in this process; what it is told is kept in a folder, if there is one.
+    """Search as a plan says, and keep in the folder what is needed to resume the search.
+
+    In this process a journal of all scores is kept. An executor computes tasks, whose results are
+    stored: searches with one seed each, or epochs of one island each. A search that was begun as
+    tasks is resumed as tasks.
 
     Arguments:
-        on_generation: called after every generation; the others are those of `run`.
+        on_generation: called after every generation in this process; the others are those of `run`.
     """
-    objective, clock = plan.objective(scorer), None
-    optimizer = plan.make_optimizer(scorer.xp)
-    kept: Journaled | None = None
-    if folder is not None and optimizer.repeats_itself:
+    objective, optimizer = plan.objective(scorer), plan.make_optimizer(scorer.xp)
+    store, journaled, clock = None, None, None
+    as_tasks = executor is not None or (folder is not None and folder.has_pieces)
+    if as_tasks:
+        _check_tasks(plan, optimizer)
+        store = None if folder is None else folder.open_pieces(scorer, arguments)
+    elif folder is not None and optimizer.repeats_itself:
         journal = folder.open_journal(scorer, arguments)
-        kept = Journaled(scorer, journal)
-        objective.scorer, clock = kept, journal.clock
-    screen.begin("scoring the first generation")
-    result: FitResult
-    if plan.seeds > 1:
-        result = search_seeds(plan, objective, scorer.xp, on_generation, clock)
+        objective.scorer = journaled = Journaled(scorer, journal)
+        clock = journal.clock
+    path = getattr(scorer, "path", "") or "auto"
+    found = identity(plan, scorer) if as_tasks else {}
+    fit = FitTasks(plan, scorer.backend, scorer.dtype, path, found, objective)
+    if plan.seeds > 1 and as_tasks:
+        on_search = _SeedsReport(plan.seeds, folder, screen, store)
+        result = search_seeds(
+            fit, executor, store, on_search=on_search, on_generation=on_generation
+        )
+    elif plan.seeds > 1:
+        screen.begin("scoring the first generation")
+        result = search_seeds(fit, on_generation=on_generation, clock=clock)
     else:
+        if as_tasks:
+            screen.begin("computing the first epoch of the islands")
+            optimizer.epoch = epochs_by(executor, fit, store)
+        else:
+            screen.begin("scoring the first generation")
         result = optimize(optimizer, objective, plan.stop_rules, on_generation, clock)
-    if kept is not None:
-        kept.settle()
+    if journaled is not None:
+        journaled.settle()
     return result
 
 
-def _by_pieces(
-    plan: FitPlan,
-    scorer: Scorer,
-    folder: RunFolder | None,
-    screen: SearchScreen,
-    arguments: Mapping[str, Any] | None,
-    on_generation: Callable[[Progress], None],
-    doer: Doer | None,
-) -> FitResult:
-    """The same search, computed in pieces: a seed each, or an epoch of an island each."""
-    optimizer = plan.make_optimizer(scorer.xp)
-    islands = isinstance(optimizer, Islands)
-    if not plan.has_currents or not (islands or plan.seeds > 1):
+def _check_tasks(plan: FitPlan, optimizer: Any) -> None:
+    """Raise InputError for a search that cannot be computed as tasks."""
+    if not plan.has_currents or not (isinstance(optimizer, Islands) or plan.seeds > 1):
         what = "a function is" if not plan.has_currents else "a single search is"
         raise InputError(
             f"{what} not spread over workers; several searches of a channel are (--seeds N), and "
             "islands (optimizer: {name: genetic, islands: N})",
             plan.file,
         )
-    told = identity(plan, scorer)
-    work = PlanWork(plan, scorer.backend, scorer.dtype, scorer.path or "auto", told)
-    kept = None if folder is None else folder.open_pieces(scorer, arguments)
-    objective = plan.objective(scorer)
-    if plan.seeds > 1:
-        screen.begin(f"{plan.seeds} searches, each with a seed of its own")
-        count = 0
 
-        def done(found: FitResult) -> None:
-            nonlocal count
-            count += 1
-            screen.say(f"seed {found.seed}: cost {found.cost:.6g}, {found.stop_reason}")
-            screen.begin(f"{count} of {plan.seeds} searches done")
-            if folder is not None:
-                folder.begin(f"{count} of {plan.seeds} searches done")
-            if kept is not None and kept.fault is not None:
-                then = "the searches go on, but this one would have to be repeated after a kill"
-                screen.warn([Caution(str(kept.fault.file), kept.fault.message, then)])
 
-        return search_seeds_by(doer or Here(), work, kept, done, objective.floor)
-    screen.begin("computing the first epoch of the islands")
-    optimizer.epoch = epochs_by(doer or Here(), work, kept)
-    return optimize(optimizer, objective, plan.stop_rules, on_generation)
+class _SeedsReport:
+    """Shows which searches of several seeds are done, and whether their results were stored."""
+
+    def __init__(
+        self, seeds: int, folder: RunFolder | None, screen: SearchScreen, store: ResultStore | None
+    ) -> None:
+        self._seeds, self._count = seeds, 0
+        self._folder, self._screen, self._store = folder, screen, store
+        screen.begin(f"{seeds} searches, each with a seed of its own")
+
+    def __call__(self, found: FitResult) -> None:
+        self._count += 1
+        stage = f"{self._count} of {self._seeds} searches done"
+        self._screen.say(f"seed {found.seed}: cost {found.cost:.6g}, {found.stop_reason}")
+        self._screen.begin(stage)
+        if self._folder is not None:
+            self._folder.begin(stage)
+        if self._store is not None and self._store.fault is not None:
+            then = "the searches go on, but this one would have to be repeated after a kill"
+            fault = self._store.fault
+            self._screen.warn([Caution(str(fault.file), fault.message, then)])

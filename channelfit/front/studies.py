@@ -17,8 +17,6 @@ from channelfit.front import kinds
 from channelfit.front.progress import Pieces, PythonScreen, compilations_shown, screen_for
 from channelfit.front.result import Fit, parameter_table, read_fit, standard_errors
 from channelfit.front.table import table_of
-from channelfit.pieces.kept import Kept
-from channelfit.pieces.work import Doer
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
@@ -32,21 +30,27 @@ from channelfit.results.uncertainty.assessment import (
     can_assess,
     judge,
 )
-from channelfit.results.uncertainty.curvature import Estimate
+from channelfit.results.uncertainty.estimate import Estimate
 from channelfit.results.uncertainty.families import (
     INSTALL,
     Family,
     families,
     good_fits,
 )
-from channelfit.results.uncertainty.posterior import Posterior, sample_posterior
+from channelfit.results.uncertainty.posterior import Posterior
 from channelfit.results.uncertainty.profiles import Profile, profiles
-from channelfit.results.uncertainty.study_work import posterior_by, profiles_by
 from channelfit.results.uncertainty.summary import profile_table, summary_of, table_text
+from channelfit.results.uncertainty.uncertainty_tasks import (
+    UncertaintyTasks,
+    profiler,
+    sample_posterior,
+)
 from channelfit.scoring.scorer import Scorer
+from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.plan import FitPlan
-from channelfit.search.plan_work import PlanWork
 from channelfit.search.saved_fit import fit_document, saved_text
+from channelfit.tasks.executor import Executor
+from channelfit.tasks.result_store import ResultStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,17 +82,18 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Elsewhere:
-    """Who computes profiles and chains of a study instead of this process.
+class Computation:
+    """How the profiles and the chains of a study are computed.
 
     Attributes:
-        doer: does the pieces. kept: where those are kept that are done.
-        work: the fit, without its estimate.
+        fit: the base of their tasks.
+        executor: computes them; None for this process.
+        store: where their results are stored; None for nowhere.
     """
 
-    doer: Doer
-    work: PlanWork
-    kept: Kept | None = None
+    fit: FitTasks
+    executor: Executor | None = None
+    store: ResultStore | None = None
 
 
 class Uncertainty:
@@ -258,14 +263,14 @@ def study(
     values: np.ndarray,
     wanted: Wanted,
     screen: SearchScreen | None = None,
-    elsewhere: Elsewhere | None = None,
+    how: Computation | None = None,
 ) -> Uncertainty:
     """Judges a fit.
 
     Arguments:
         values: (n_parameters,), base units.
         screen: shows what is being done now, and how much of it is done; None for nothing.
-        elsewhere: who computes profiles and chains; None where this process does.
+        how: how profiles and chains are computed; None to compute them in this process.
 
     Raises: InputError when the backend has no derivatives, a name is unknown, something is missing.
     """
@@ -280,9 +285,12 @@ def study(
     check_wanted(fit, wanted)
     screen.begin("refining the fit")
     judged = assess(fit, scorer, values, finish=True)
+    if how is None:
+        path, objective = scorer.path or "auto", judged.estimate.objective
+        how = Computation(FitTasks(fit, scorer.backend, scorer.dtype, path, {}, objective))
     found_profiles: list[Profile] = []
     if places := _places(judged.estimate, wanted.profiles):
-        found, found_profiles = _profiles(judged.estimate, places, screen, elsewhere)
+        found, found_profiles = _profiles(judged.estimate, places, screen, how)
         if found is not judged.estimate:
             judged = judge(found, judged.refined_from)
     found_families: list[Family] = []
@@ -290,48 +298,49 @@ def study(
         screen.begin(f"refining {wanted.families} other starts")
         starts = good_fits(judged.estimate, wanted.families, wanted.seed)
         found_families = families(judged.estimate, *starts)
-    posterior = _posterior(judged.estimate, wanted, screen, elsewhere) if wanted.steps else None
+    posterior = _posterior(judged.estimate, wanted, screen, how) if wanted.steps else None
     return Uncertainty(fit, judged, found_profiles, found_families, posterior)
 
 
 def _profiles(
-    found: Estimate, places: Sequence[int], screen: SearchScreen, elsewhere: Elsewhere | None
+    found: Estimate, places: Sequence[int], screen: SearchScreen, how: Computation
 ) -> tuple[Estimate, list[Profile]]:
-    """Profiles of the free parameters at these places; see `profiles` for what is returned."""
-    if elsewhere is not None:
-        screen.begin(f"profiles of {len(places)} parameters")
-        wave = Pieces(screen, len(places), "profiles")
-        each = profiles_by(elsewhere.doer, elsewhere.work, elsewhere.kept, wave.done)
-        return profiles(found, places, each=each)
-    pieces: list[Pieces] = []
+    """Compute profiles of the free parameters at these places; see `profiles` for the result."""
 
-    def on_profile(name: str) -> None:  # it is called before each of them
+    def begin(n: int) -> Callable[[str], object]:
+        return Pieces(screen, n, "profiles").done
+
+    def on_profile(name: str) -> None:
         screen.begin(f"profile of {name}")
-        if name == found.names[places[0]]:  # also anew, from a better fit
-            pieces[:] = [Pieces(screen, len(places), "profiles")]
-        else:
-            pieces[0].done()
 
-    return profiles(found, places, on_profile=on_profile)
+    screen.begin(f"profiles of {len(places)} parameters")
+    each = profiler(how.fit, how.executor, how.store, begin)
+    return profiles(found, places, None if how.executor else on_profile, each)
 
 
 def _posterior(
-    found: Estimate, wanted: Wanted, screen: SearchScreen, elsewhere: Elsewhere | None
+    found: Estimate, wanted: Wanted, screen: SearchScreen, how: Computation
 ) -> Posterior:
-    """Samples of the posterior, by as many ensembles and steps as are wanted."""
-    steps, walkers, seed, ensembles = wanted.steps, wanted.walkers, wanted.seed, wanted.ensembles
-    if elsewhere is not None:
-        screen.begin(f"{ensembles} ensembles of the posterior, {steps} steps each")
-        doer, work, kept = elsewhere.doer, elsewhere.work, elsewhere.kept
-        return posterior_by(doer, work, kept, found, steps, walkers, seed, ensembles)
-    screen.begin("sampling the posterior")
-    walked = Pieces(screen, steps, "steps of each walker")
+    """Sample the posterior by as many ensembles and steps as are wanted."""
+    steps, ensembles = wanted.steps, wanted.ensembles
+    alone = how.executor is None and ensembles == 1
+    many = f"{ensembles} ensembles of the posterior, {steps} steps each"
+    screen.begin("sampling the posterior" if alone else many)
+    walked = Pieces(screen, steps, "steps of each walker") if alone else None
 
     def on_step(k: int) -> None:
-        if k % _STEPS == 0:
+        if walked is not None and k % _STEPS == 0:
             walked.done(count=_STEPS)
 
-    return sample_posterior(found, steps, walkers, seed, on_step, ensembles)
+    tasks = UncertaintyTasks.of(
+        how.fit,
+        found=found,
+        steps=steps,
+        walkers=wanted.walkers,
+        seed=wanted.seed,
+        on_step=on_step,
+    )
+    return sample_posterior(tasks, ensembles, how.executor, how.store)
 
 
 def check_wanted(fit: FitPlan, wanted: Wanted) -> None:

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from channelfit.front.interrupts import held
-from channelfit.pieces.kept import Kept
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError, NotWritten
 from channelfit.reading.files import write_text
@@ -22,12 +21,13 @@ from channelfit.results import resuming
 from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.results.run_folder import Claim
 from channelfit.results.run_state import FAILED, INTERRUPTED, STATE
+from channelfit.tasks.result_store import ResultStore
 
 #: The file of results of pieces.
 PIECES = "pieces.bin"
 #: Seconds between two writings of the state.
 _TELL_EVERY = 1.0
-_K = TypeVar("_K", bound=Kept)
+_K = TypeVar("_K", bound=ResultStore)
 
 
 class Unfinished:
@@ -46,7 +46,7 @@ class Unfinished:
 
     def __init__(self, folder: Path, verb: str, resume: bool, say: Callable[[str], object]) -> None:
         self.folder, self.verb, self.resume, self._say = folder, verb, resume, say
-        self._kept: Kept | None = None
+        self._kept: ResultStore | None = None
         self._finished = False
         self._told_at = 0.0
         self._faults: set[str] = set()

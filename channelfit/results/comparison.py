@@ -21,7 +21,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.report.quality import Quality
 from channelfit.results.run_summary import Winner, rescore
 from channelfit.results.uncertainty.assessment import can_assess
-from channelfit.results.uncertainty.curvature import count_samples
+from channelfit.results.uncertainty.estimate import count_samples
 from channelfit.results.uncertainty.noise_spectrum import correlation_time
 from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import make_scorer

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.pieces.kept import Kept
-from channelfit.pieces.on_worker import software
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import PARTIAL, discard_partial, write_text
@@ -31,6 +29,8 @@ from channelfit.results.run_state import FINISHED, STATE, plain
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import processor
 from channelfit.search.journal import Journal, differences
+from channelfit.tasks.result_store import ResultStore
+from channelfit.tasks.worker import software
 
 if TYPE_CHECKING:
     from channelfit.problem.protocol import Protocol
@@ -170,7 +170,7 @@ class KeptStudy:
         self.journal = Journal(journal)
         if resume:
             discard_partial(folder)
-        self._pieces: Kept | None = None
+        self._pieces: ResultStore | None = None
 
     @property
     def has_pieces(self) -> bool:
@@ -182,7 +182,7 @@ class KeptStudy:
         """Whether a profile or a chain that others have computed is kept."""
         return self._pieces is not None and bool(self._pieces.keys)
 
-    def open_pieces(self) -> Kept:
+    def open_pieces(self) -> ResultStore:
         """Profiles and chains are kept from now on that others compute.
 
         An earlier part of the study may have computed them alone. The answers to what it asked for
@@ -191,7 +191,7 @@ class KeptStudy:
         if not self.has_pieces:
             self.journal.close(keep=False)
             self.journal = Journal(self.journal.path)
-        self._pieces = Kept(self._resume.with_name(STUDY_PIECES))
+        self._pieces = ResultStore(self._resume.with_name(STUDY_PIECES))
         return self._pieces
 
     def close(self, keep: bool) -> None:

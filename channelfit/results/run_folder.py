@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.pieces.kept import Kept
 from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import discard_partial, write_text, writing
@@ -44,6 +43,7 @@ from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, STATE, RunState, plain
 from channelfit.search.journal import Journal
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
+from channelfit.tasks.result_store import ResultStore
 
 if TYPE_CHECKING:
     from channelfit.results.run_summary import Winner
@@ -242,7 +242,7 @@ class RunFolder:
     fit: FitPlan
     artist: Artist = field(default_factory=Artist)
     journal: Journal | None = None
-    pieces: Kept | None = None
+    pieces: ResultStore | None = None
     _ended: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
@@ -288,12 +288,12 @@ class RunFolder:
         """Whether an earlier run has left pieces of its search here."""
         return (self.path / resuming.PIECES).exists()
 
-    def open_pieces(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> Kept:
+    def open_pieces(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> ResultStore:
         """Pieces of the search are kept from now on; arguments and errors as of `open_journal`."""
         self._open_resume(scorer, arguments)
         # an earlier part of the run may have searched alone, of which pieces know nothing
         (self.path / resuming.JOURNAL).unlink(missing_ok=True)
-        self.pieces = Kept(self.path / resuming.PIECES)
+        self.pieces = ResultStore(self.path / resuming.PIECES)
         return self.pieces
 
     def _open_resume(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> None:

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from channelfit.pieces.kept import Arrays
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.objective import Generation, Objective, Scored, count_failures
 from channelfit.search.optimizer import AskTell
+from channelfit.tasks.result_store import Arrays
 
 #: Islands' seeds lie far apart: multiples of 2**64 over the golden ratio.
 _BETWEEN_SEEDS = 0x9E3779B97F4A7C15

@@ -6,7 +6,7 @@ search that is resumed begins anew and asks the same questions; as long as the j
 answers they are read from it, which takes nearly no time, and then the scorer goes on. The result
 is the same to the bit as if nothing had happened.
 
-The file is one of `pieces.records`: a process that is killed, or a disk that is full, costs at most
+The file is one of `tasks.records`: a process that is killed, or a disk that is full, costs at most
 the last answers.
 """
 
@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.pieces.records import DAMAGED, Records, packed, unpacked
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import array_module
 from channelfit.scoring.machine.gpu import Readback
+from channelfit.tasks.records import DAMAGED, Records, packed, unpacked
 
 #: How the file begins: what it is, and in which form.
 _BEGINS = b"channelfit journal 1\n"

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from channelfit.pieces.kept import Arrays
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
 from channelfit.search.optimizer import AskTell
+from channelfit.tasks.result_store import Arrays
 
 
 class PopulationSearch(AskTell):

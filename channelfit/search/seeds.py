@@ -1,7 +1,7 @@
 """Several whole searches of one fit, each with a seed of its own, of which the best is kept.
 
-They know nothing of each other, so how many of them come to the same lowest cost says how far the
-best can be trusted. One after the other here, or as pieces by others: the result is the same.
+The searches are independent, so the number of them that reach the same lowest cost says how far the
+best can be trusted. Each is a task, which any process can compute: the result is the same.
 """
 
 from __future__ import annotations
@@ -14,116 +14,111 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.pieces.kept import Arrays, Kept, Key, expect, told_in
-from channelfit.pieces.records import DAMAGED
-from channelfit.pieces.work import Doer, pieces_done
 from channelfit.reading.errors import InputError
 from channelfit.search.agreement import agreement
+from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.loop import HISTORY_COLUMNS, FitResult, Progress, optimize
-from channelfit.search.objective import Objective
 from channelfit.search.plan import FitPlan
-from channelfit.search.plan_work import PlanWork
+from channelfit.tasks.executor import Executor, task_results
+from channelfit.tasks.records import DAMAGED
+from channelfit.tasks.result_store import Arrays, Key, ResultStore, decoded_json, expect
 
-#: So many searches are to arrive at the lowest cost, if there are as many.
+#: How many searches should reach the lowest cost, if there are as many.
 _WANTED = 3
 _CUT_OFF = "interrupted"
 
 
 def seeds_of(plan: FitPlan) -> list[int]:
-    """The seeds of the searches of a plan."""
+    """Return the seeds of the searches of a plan."""
     return [(plan.seed + k) % 2**64 for k in range(plan.seeds)]
 
 
+class _CutOff(KeyboardInterrupt):
+    """An interrupt of a search. found: the best so far."""
+
+    def __init__(self, found: FitResult) -> None:
+        super().__init__()
+        self.found = found
+
+
 def search_seeds(
-    plan: FitPlan,
-    objective: Objective,
-    xp: Any,
+    fit: FitTasks,
+    executor: Executor | None = None,
+    store: ResultStore | None = None,
+    *,
+    on_search: Callable[[FitResult], object] = lambda found: None,
     on_generation: Callable[[Progress], object] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> FitResult:
-    """Search with one seed after the other, in this process; arguments as in `loop.optimize`.
+    """Search once with each seed, and return the best; a task is a search with one seed.
 
-    An interrupt ends all of it, with the best so far.
-
-    Raises: InputError where no search could score anything.
-    """
-    done = _Together(plan.seeds, on_generation)
-
-    def searches() -> Iterator[FitResult | InputError]:
-        for seed in seeds_of(plan):
-            optimizer = replace(plan, seed=seed, seeds=1).make_optimizer(xp)
-            try:
-                found = optimize(optimizer, objective, plan.stop_rules, done.told, clock)
-            except InputError as error:
-                yield error
-                continue
-            yield found
-            if found.stop_reason == _CUT_OFF:
-                return
-
-    return done.merged(searches(), plan, objective.floor)
-
-
-def search_seeds_by(
-    doer: Doer,
-    work: PlanWork,
-    kept: Kept | None = None,
-    on_search: Callable[[FitResult], object] = lambda found: None,
-    floor: float = 0.0,
-) -> FitResult:
-    """Lets others search, a seed a piece.
+    An interrupt ends all searches; the result is then the best so far.
 
     Arguments:
-        work: the fit.
-        kept: where what they have found is kept.
-        on_search: called with each search that gets done, in the order in which they do.
-        floor: costs up to it are nothing but rounding; see `Objective.floor`.
+        executor: computes the searches; None for one after the other in this process.
+        store: where the results of the searches are stored.
+        on_search: called with the result of each search, in the order in which they get done.
+        on_generation: called after each generation of a search in this process.
+        clock: of searches in this process; see `loop.optimize`.
 
-    Raises: InputError where no search could score anything.
+    Raises: InputError if no search could score anything.
     """
-    plan = work.plan
+    plan = fit.plan
+    together = _Together(plan.seeds, on_generation)
+    tasks = SeedTasks.of(fit, on_generation=together.pass_on, clock=clock)
     keys: list[Key] = [("seed", seed) for seed in seeds_of(plan)]
-    one = SeedWork(work.plan, work.backend, work.dtype, work.path, work.identity)
-
     done: dict[Key, FitResult] = {}
 
-    def told(key: Key, arrays: Arrays) -> None:
+    def on_done(key: Key, arrays: Arrays) -> None:
         if "error" not in arrays:
             done[key] = _result(arrays, plan)
             on_search(done[key])
 
     def searches() -> Iterator[FitResult | InputError]:
-        found, passed = pieces_done(one, keys, doer, kept, told), set()
+        passed = set()
         try:
-            for key, arrays in found:
+            for key, arrays in task_results(tasks, keys, executor, store, on_done):
                 passed.add(key)
                 yield done[key] if key in done else InputError(_text(arrays["error"]))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             yield from (done[key] for key in keys if key in done and key not in passed)
+            if isinstance(stop, _CutOff):
+                yield stop.found
             yield InputError(_CUT_OFF)
 
-    return _Together(plan.seeds).merged(searches(), plan, floor)
+    return together.merged(searches(), plan, fit.objective.floor)
 
 
-class SeedWork(PlanWork):
-    """Whole searches: the piece ("seed", n) is the one with this seed."""
+@dataclass(frozen=True, eq=False)
+class SeedTasks(FitTasks):
+    """Searches with one seed each: the task ("seed", n) is the one with seed n.
 
-    def do(self, key: Key) -> Arrays:
-        """The arrays of its `FitResult`."""
-        scorer, plan = self.scorer, replace(self.plan, seed=int(key[1]), seeds=1)
+    Attributes:
+        on_generation, clock: of searches in this process; see `loop.optimize`. They are not sent.
+    """
+
+    on_generation: Callable[[Progress], object] | None = None
+    clock: Callable[[], float] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "on_generation": None, "clock": None}
+
+    def compute(self, key: Key) -> Arrays:
+        """Search with one seed; return the arrays of its `FitResult`."""
+        plan, objective = replace(self.plan, seed=int(key[1]), seeds=1), self.objective
         try:
-            optimizer = plan.make_optimizer(scorer.xp)
-            found = optimize(optimizer, plan.objective(scorer), plan.stop_rules)
+            optimizer = plan.make_optimizer(objective.scorer.xp)
+            found = optimize(optimizer, objective, plan.stop_rules, self.on_generation, self.clock)
         except InputError as error:
             return {"error": _bytes(error.message)}
-        if found.stop_reason == _CUT_OFF:  # half a search is no result that may be kept
-            raise KeyboardInterrupt
+        if found.stop_reason == _CUT_OFF:  # half a search is no result that may be stored
+            raise _CutOff(found)
         told = {name: getattr(found, name) for name in _PLAIN}
         history = np.array([found.history[name] for name in found.history.dtype.names or ()], float)
         return {"values": found.values, "history": history, "told": _bytes(json.dumps(told))}
 
-    def check_kept(self, key: Key, found: Arrays) -> None:
-        """See `pieces.work.Checking`."""
+    def check_stored(self, key: Key, found: Arrays) -> None:
+        """See `CheckedTaskSet`."""
         if "error" in found:
             expect(found, {"error": ("u", (None,))})
             return
@@ -133,7 +128,7 @@ class SeedWork(PlanWork):
             "history": ("f", (len(HISTORY_COLUMNS.names or ()), None)),
         }
         expect(found, shapes)
-        told = told_in(found, "told")
+        told = decoded_json(found, "told")
         kinds: dict[str, Any] = {
             "notes": list,
             "settings": dict,
@@ -153,7 +148,7 @@ class SeedWork(PlanWork):
             raise InputError(DAMAGED, None, "told")
 
 
-#: What of a result is told as JSON. Its names and units are those of the plan.
+#: The attributes of a result that are stored as JSON. Its names and units are those of the plan.
 _PLAIN = (
     *("notes", "cost", "generations", "evaluations", "seconds", "stop_reason", "seed"),
     *("optimizer", "settings", "failures", "backend", "dtype", "source_hash", "agreement"),
@@ -180,12 +175,13 @@ def _text(array: np.ndarray) -> str:
 
 @dataclass
 class _Together:
-    """Searches put together as they come, and what is told of the one that goes on.
+    """Searches with several seeds, whose results come one by one.
 
     Attributes:
-        seeds: how many there will be. on_generation: told of every generation.
-        best: of those that are done. lowest: the lowest cost that they met while they searched.
-        generations, evaluations, seconds: of these, together.
+        seeds: how many there will be.
+        on_generation: called after each generation of a search in this process.
+        best: of the searches that are done. lowest: the lowest cost that they met.
+        generations, evaluations, seconds: of these searches, together.
     """
 
     seeds: int
@@ -197,8 +193,8 @@ class _Together:
     evaluations: int = 0
     seconds: float = 0.0
 
-    def told(self, progress: Progress) -> None:
-        """Passes on a generation of the search that goes on, as one of all."""
+    def pass_on(self, progress: Progress) -> None:
+        """Report a generation of the running search, counted together with the earlier searches."""
         if self.on_generation is None:
             return
         stage = f"seed {self.number} of {self.seeds}"
@@ -226,9 +222,7 @@ class _Together:
     def merged(
         self, searches: Iterator[FitResult | InputError], plan: FitPlan, floor: float
     ) -> FitResult:
-        """One result of all searches, as they come; those after one that reached its target do
-        not count.
-        """
+        """Return one result of all searches up to the first that reached the target."""
         done: list[FitResult] = []
         faults: list[InputError] = []
         target = plan.stop_rules.cost
@@ -278,7 +272,7 @@ class _Together:
 
 
 def _history(done: Sequence[FitResult]) -> np.ndarray:
-    """The generations of all searches, one after the other; the best cost is the lowest so far."""
+    """Return the generations of all searches in turn; the best cost is the lowest so far."""
     rows = []
     sums = {"generation": 0.0, "evaluations": 0.0, "seconds": 0.0}
     for one in done:

@@ -357,7 +357,7 @@ def test_chosen_wells_are_looked_at_together_without_a_fit(plate, monkeypatch):
     called("fit.yaml", "plate", "--groups", "2", "--out", "run")
     table = WellTable.read(plate / "run")
     limit = float(np.sort(table["g"])[3])
-    monkeypatch.setattr("channelfit.batch.work.fit_wells", None)  # nothing may be fitted
+    monkeypatch.setattr("channelfit.batch.well_tasks.fit_wells", None)  # nothing may be fitted
     words = ("--together", "run", "--where", f"g > {limit!r}", "--population", "b")
     told = called(*words, "--out", "some").stdout
     assert "population of 8 wells" in told
@@ -439,7 +439,7 @@ class Cut(BaseException):
 def cut_after(pieces: int, plate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run folder as a killed process leaves it after so many pieces."""
     done: list[object] = []
-    keep = runs.Kept.put
+    keep = runs.ResultStore.put
 
     def put(self: Any, *given: Any) -> None:
         keep(self, *given)
@@ -449,7 +449,7 @@ def cut_after(pieces: int, plate: Path, monkeypatch: pytest.MonkeyPatch) -> None
             raise Cut
 
     with monkeypatch.context() as patched:
-        patched.setattr(runs.Kept, "put", put)
+        patched.setattr(runs.ResultStore, "put", put)
         with pytest.raises(Cut):
             CliRunner().invoke(main, ["batch", *COMMAND, "--out", "run"])
     shutil.rmtree(plate / "run")
@@ -498,16 +498,16 @@ def test_files_that_a_power_failure_has_emptied_are_written_again(plate, monkeyp
     assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole
 
 
-def test_pieces_are_not_done_twice(plate, monkeypatch, whole):
+def test_tasks_are_not_computed_twice(plate, monkeypatch, whole):
     cut_after(4, plate, monkeypatch)
     done: list[object] = []
-    work = runs.Wells.do
+    original = runs.WellTasks.compute
 
-    def do(self: Any, key: Any) -> Any:
+    def compute(self: Any, key: Any) -> Any:
         done.append(key)
-        return work(self, key)
+        return original(self, key)
 
-    monkeypatch.setattr(runs.Wells, "do", do)
+    monkeypatch.setattr(runs.WellTasks, "compute", compute)
     called("--resume", "run")
     assert done == [("wells", 8, 10), ("wells", 10, 12)]
     assert {name: (plate / "run" / name).read_bytes() for name in RESULTS} == whole

@@ -1,4 +1,4 @@
-"""k-means by scikit-learn, by sums, on a played GPU and over parts: the same groups each way."""
+"""k-means by scikit-learn, by sums, on a played GPU and by workers: the same groups each way."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from scipy import stats
 
 from channelfit.batch.groups import groups
 from channelfit.model.channel import Parameter
-from channelfit.pieces.kept import Arrays, Key
-from channelfit.pieces.work import Telling, Work
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty import k_means as module
-from channelfit.results.uncertainty import k_means_cuda, k_means_sums
-from channelfit.results.uncertainty.k_means import Clusters, Part, beginnings, k_means
-from channelfit.results.uncertainty.k_means_cuda import TILE, OnGpu, cuda_text
-from channelfit.results.uncertainty.k_means_kernels import BLOCK
-from channelfit.results.uncertainty.k_means_sums import (
-    Sums,
-    added,
-    nearest,
+from channelfit.results.uncertainty import k_means_cpu, k_means_cuda
+from channelfit.results.uncertainty.k_means import (
+    Clusters,
+    PartialSums,
+    beginnings,
+    followed,
+    k_means,
     next_centers,
-    partial_sums,
 )
+from channelfit.results.uncertainty.k_means_cpu import BLOCK, nearest, partial_sums
+from channelfit.results.uncertainty.k_means_cuda import TILE, OnGpu, cuda_text
 from channelfit.results.uncertainty.mixtures import how_many
 from channelfit.scoring.machine import gpu
+from channelfit.tasks.executor import TaskSet, TaskSetWithArguments
+from channelfit.tasks.result_store import Arrays, Key
 from support.cuda_host import HostCupy, compile_with_nvrtc
 from support.plates import Fits, fits_of
 
 pytest.importorskip("sklearn")
-WAYS = ("scikit-learn", "sums", "pieces")
+WAYS = ("scikit-learn", "sums")
 
 
 def clouds(n: int = 300, k: int = 4, d: int = 3, seed: int = 0, apart: float = 6.0) -> np.ndarray:
@@ -119,33 +119,27 @@ def test_duplicates_and_ties_end_in_a_division_that_no_move_betters(rows, k, see
 
 
 def test_an_empty_group_gets_the_farthest_point_as_in_scikit_learn() -> None:
-    """Beginnings with centers that no point is nearest to."""
+    """Starts with centers that no point is nearest to."""
     from sklearn.cluster import KMeans
 
-    points = clouds(n=80, k=2, d=2, seed=5)
+    points, weights = clouds(n=80, k=2, d=2, seed=5), np.ones(80)
     start = np.array([points[0], points[0] + 1e3, points[0] - 1e3, points[1]])
-    sums = partial_sums(points, np.ones(80), start[None])
-    assert (sums.weight == 0).sum() == 2
-    moved = next_centers(sums)[0]
+    sums = partial_sums(points, weights, start[None])
+    assert (sums[..., -2] == 0).sum() == 2
+    moved = next_centers(points, weights, start[None], sums)[0]
     assert np.abs(moved).max() < 30
     theirs = KMeans(4, init=start, n_init=1, max_iter=300, tol=0.0, algorithm="lloyd").fit(points)
-    centers, inertia, _ = module._followed(
-        start[None], 300, partial(partial_sums, points, np.ones(80))
-    )
+    centers, inertia, _ = on_processor(points, weights, start, 300)
     assert inertia == pytest.approx(theirs.inertia_)
     order, other = np.lexsort(centers.T), np.lexsort(theirs.cluster_centers_.T)
     assert centers[order] == pytest.approx(theirs.cluster_centers_[other])
 
 
-def test_the_farthest_points_of_all_parts_are_found() -> None:
-    points = clouds(n=90, k=2, d=2, seed=6)
-    start = np.array([[points[0], points[0] + 1e3, points[0] - 1e3]])
-    whole = partial_sums(points, np.ones(90), start)
-    parts = [partial_sums(points[k : k + 30], np.ones(30), start) for k in (0, 30, 60)]
-    together = added(parts)
-    assert next_centers(together) == pytest.approx(next_centers(whole))
-    for name in ("weight", "total", "inertia"):
-        assert getattr(together, name) == pytest.approx(getattr(whole, name))
+def on_processor(
+    points: np.ndarray, weights: np.ndarray | None, start: np.ndarray, iterations: int
+) -> tuple[np.ndarray, float, int]:
+    sums_of = partial(partial_sums, points, weights)
+    return followed(points, weights, start[None], iterations, sums_of)
 
 
 def test_points_with_nan_are_left_out(device: None) -> None:
@@ -185,11 +179,11 @@ def test_without_scikit_learn_sums_do(monkeypatch: pytest.MonkeyPatch) -> None:
         k_means(clouds(), 3, way="scikit-learn")
 
 
-def reference(points: np.ndarray, weights: np.ndarray, centers: np.ndarray) -> list[np.ndarray]:
-    """Weight, total and inertia of one set of centers, by their definitions."""
+def reference(points: np.ndarray, weights: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """The sums of one set of centers, by their definition."""
     square = ((points[:, None] - centers) ** 2).sum(axis=2)
     own = (square.argmin(axis=1)[:, None] == np.arange(len(centers))) * weights[:, None]
-    return [own.sum(axis=0), own.T @ points, (weights * square.min(axis=1)).sum()]
+    return np.column_stack([own.T @ points, own.sum(axis=0), own.T @ square.min(axis=1)])
 
 
 @pytest.mark.parametrize(("k", "d"), [(1, 1), (5, 2), (11, 5)])
@@ -200,10 +194,9 @@ def test_compiled_sums_are_those_of_the_definition(k: int, d: int) -> None:
     starts = beginnings(points, weights, k, 0, 3)
     for counts in (weights, None):
         found = partial_sums(points, counts, starts)
-        for s, centers in enumerate(starts):
+        for own, centers in zip(found, starts, strict=True):
             want = reference(points, np.ones(len(points)) if counts is None else counts, centers)
-            for name, number in zip(("weight", "total", "inertia"), want, strict=True):
-                assert getattr(found, name)[s] == pytest.approx(number, rel=1e-12)
+            assert own == pytest.approx(want, rel=1e-12)
     labels, distances = nearest(points, starts[0])
     square = ((points[:, None] - starts[0]) ** 2).sum(axis=2)
     np.testing.assert_array_equal(labels, square.argmin(axis=1))
@@ -215,33 +208,29 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
     starts = beginnings(points, weights, 4, 0, 2)
 
-    def by(cores: int) -> Sums:
-        monkeypatch.setattr(k_means_sums, "usable_cores", lambda: cores)
-        return partial_sums(points, weights, starts)
+    def by(cores: int) -> bytes:
+        monkeypatch.setattr(k_means_cpu, "usable_cores", lambda: cores)
+        return partial_sums(points, weights, starts).tobytes()
 
-    alone = by(1)
-    for other in (by(2), by(5)):
-        for name in ("weight", "total", "inertia"):
-            assert getattr(other, name).tobytes() == getattr(alone, name).tobytes()
+    assert by(1) == by(2) == by(5)
 
 
 @pytest.mark.parametrize(("k", "d", "weighted"), [(4, 2, False), (10, 5, True)])
 def test_the_gpu_follows_as_the_processor_does(k, d, weighted, device, monkeypatch):
-    """More tiles than blocks; centers and coordinates that registers hold, and more than these."""
+    """More tiles than blocks; one set of centers, and several."""
     monkeypatch.setattr(k_means_cuda, "_MOST_BLOCKS", 2)
     points = clouds(n=2 * TILE + 301, k=k, d=d, apart=1.0) + 50.0
     weights = np.random.default_rng(1).uniform(0.1, 3, len(points)) if weighted else None
     starts = beginnings(points, weights, k, 0, 2)
     there = OnGpu(points, weights, k)
+    assert there.sums(starts) == pytest.approx(partial_sums(points, weights, starts), rel=1e-12)
     for iterations in (1, 3):
-        centers, inertia, counts = there.follow(starts, iterations)
-        for s in range(2):
-            sums_of = partial(partial_sums, points, weights)
-            own = module._followed(starts[s : s + 1], iterations, sums_of)
-            assert centers[s] == pytest.approx(own[0], rel=1e-12)
-            assert inertia[s] == pytest.approx(own[1], rel=1e-12)
-            assert counts[s] == own[2] == iterations
-    np.testing.assert_array_equal(there.labels(centers[0]), nearest(points, centers[0])[0])
+        for start in starts:
+            found = followed(points, weights, start[None], iterations, there.sums)
+            own = on_processor(points, weights, start, iterations)
+            assert found[0] == pytest.approx(own[0], rel=1e-12)
+            assert found[1] == pytest.approx(own[1], rel=1e-12)
+            assert found[2] == own[2] == iterations
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -251,46 +240,47 @@ def test_an_empty_group_is_filled_on_a_gpu_too(weighted: bool, device: None) -> 
     far = np.array([points[0], points[0] + 1e3, points[0] - 1e3, points[1]])
     doubled = np.repeat(points[:3], 4, axis=0)  # three different points for four centers
     for some, counts, start in ((points, weights, far), (doubled, None, doubled[[0, 0, 4, 8]])):
-        centers, inertia, n = OnGpu(some, counts, 4).follow(start[None], 300)
-        own = module._followed(start[None], 300, partial(partial_sums, some, counts))
-        assert centers[0] == pytest.approx(own[0], rel=1e-12)
-        assert inertia[0] == pytest.approx(own[1], rel=1e-12, abs=1e-12)
-        assert n[0] == own[2]
+        found = followed(some, counts, start[None], 300, OnGpu(some, counts, 4).sums)
+        own = on_processor(some, counts, start, 300)
+        assert found[0] == pytest.approx(own[0], rel=1e-12)
+        assert found[1] == pytest.approx(own[1], rel=1e-12, abs=1e-12)
+        assert found[2] == own[2]
 
 
 def test_the_kernels_compile_without_spills() -> None:
     options = ("-std=c++17", "-ftz=true", "--ptxas-options=-v")
     log = compile_with_nvrtc(cuda_text(20, 30), options=options)
-    assert log.count("0 bytes spill stores, 0 bytes spill loads") == 3
+    assert log.count("0 bytes spill stores, 0 bytes spill loads") == 2
 
 
 @dataclass
 class Workers:
-    """Workers that come and go: some lose their piece, which another one then does; any order."""
+    """Workers that come and go: some lose a task, which another one then computes; any order."""
 
     seed: int
     lost: int = 0
 
-    def __call__(self, work: Work, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
+    def __call__(self, tasks: TaskSet, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
         random = np.random.default_rng(self.seed)
         waiting = list(keys)
         while waiting:
             key = waiting.pop(random.integers(len(waiting)))
-            mine, told = pickle.loads(pickle.dumps((work, cast(Telling, work).told(key))))
+            arguments = cast(TaskSetWithArguments, tasks).arguments(key)
+            own, sent = pickle.loads(pickle.dumps((tasks, arguments)))
             if random.random() < 0.3:
                 self.lost += 1
                 waiting.append(key)
                 continue
-            yield key, mine.do(key, told)
+            yield key, own.compute(key, sent)
 
 
 def test_workers_that_come_and_go_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PART", 100)
     points = clouds(n=500, apart=1.0)
-    alone = k_means(points, 4, way="pieces", seed=1, restarts=4)
+    alone = k_means(points, 4, way="sums", seed=1, restarts=4)
     workers = Workers(0)
-    found = k_means(points, 4, doer=workers, seed=1, restarts=4)
-    assert found.way == "pieces"
+    found = k_means(points, 4, executor=workers, seed=1, restarts=4)
+    assert found.way == "sums"
     assert workers.lost > 5
     np.testing.assert_array_equal(found.labels, alone.labels)
     assert found.centers.tobytes() == alone.centers.tobytes()
@@ -303,10 +293,10 @@ def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.M
     points = clouds(n=300)
     points[7] = np.nan
     np.save(tmp_path / "points.npy", points)
-    found = k_means(tmp_path / "points.npy", 4, doer=Workers(0))
+    found = k_means(tmp_path / "points.npy", 4, executor=Workers(0))
     same(k_means(points, 4), found)
-    work = Part(str(tmp_path / "points.npy"), None, found.centers[None])
-    assert len(pickle.dumps(work)) < 1500  # what travels does not grow with the points
+    tasks = PartialSums(str(tmp_path / "points.npy"), None, found.centers[None])
+    assert len(pickle.dumps(tasks)) < 1500  # the size of what is sent does not grow with the points
     with pytest.raises(InputError, match=r"gone.npy: points for k-means cannot be read"):
         k_means(tmp_path / "gone.npy", 4)
     objects = np.array([{}], dtype=object)

@@ -18,14 +18,14 @@ from channelfit.batch.population import Population, kinetic_names, left_out, pop
 from channelfit.batch.relinearized import linearizer
 from channelfit.batch.run import Asked, ready
 from channelfit.batch.search import Settings
-from channelfit.batch.work import Problems
+from channelfit.batch.well_tasks import Problems
 from channelfit.model.channel import Parameter, Prior
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Problem
 from channelfit.problem.recording import Recording
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.results.uncertainty.curvature import count_samples, estimate
+from channelfit.results.uncertainty.estimate import count_samples, estimate
 from channelfit.scoring.grouped import GroupedScorer
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.least_squares import refine

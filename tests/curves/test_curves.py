@@ -18,9 +18,9 @@ from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda_source import cuda_text
 from channelfit.curves.curve import load_curve
+from channelfit.curves.curve_tasks import CurveTasks
 from channelfit.curves.fitting import DataSets, Flight, Task
 from channelfit.curves.lane_math import poissonCost, poissonPull
-from channelfit.curves.pieces import CurvesWork
 from channelfit.curves.source import LANES, cpu_text, n_sums
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.search.philox import philox, uniform
@@ -86,9 +86,9 @@ def test_weights_and_a_robust_loss_meet_scipy(name: str, loss: str) -> None:
     data = replace(data, values=values, sigma=sigma)
     found = on_cpu(curve, data)
     assert not found.flags.any()
-    work = CurvesWork(curve, [data], Settings(backend="cpu"))
+    work = CurveTasks(curve, [data], Settings(backend="cpu"))
     (key,) = work.keys
-    work.check_kept(key, work.do(key))  # the costs are those of values and data
+    work.check_stored(key, work.compute(key))  # the costs are those of values and data
     lower, upper = curve.bounds(data.coordinates)
     for k, (z, s) in enumerate(zip(values, sigma, strict=True)):
 

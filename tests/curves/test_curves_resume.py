@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from channelfit.curves import cpu, pieces
+from channelfit.curves import cpu, curve_tasks
 from channelfit.curves.batch import Settings
 from channelfit.curves.curve import load_curve
+from channelfit.curves.curve_tasks import CurveFitStore, CurveTasks
 from channelfit.curves.fitting import DataSets
-from channelfit.curves.pieces import CurvesWork, KeptFits
 from channelfit.front.main import main
-from channelfit.pieces.kept import Arrays, Key
 from channelfit.reading.errors import InputError
 from channelfit.results.runs import KILLED, find_run
+from channelfit.tasks.result_store import Arrays, Key
 from support import json_told
 
 pytestmark = pytest.mark.integration
@@ -36,12 +36,12 @@ PROGRAM = """
 import sys, time
 from channelfit.front import interrupts; interrupts.begin()
 import channelfit as cf
-from channelfit.curves import cpu, pieces
-pieces._ON_CPU = dict.fromkeys(pieces._ON_CPU, (16, 1_000_000))
-put = pieces.KeptFits.put
+from channelfit.curves import cpu, curve_tasks
+curve_tasks._ON_CPU = dict.fromkeys(curve_tasks._ON_CPU, (16, 1_000_000))
+put = curve_tasks.CurveFitStore.put
 def slow(self, key, arrays):
     put(self, key, arrays); time.sleep(0.1)
-pieces.KeptFits.put = slow
+curve_tasks.CurveFitStore.put = slow
 from channelfit.__main__ import program; program()
 """
 
@@ -52,7 +52,7 @@ def run(*words: object) -> Result:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_ON_CPU", SMALL)
+    monkeypatch.setattr(curve_tasks, "_ON_CPU", SMALL)
 
 
 def array(folder: Path, n: int = 100) -> Path:
@@ -77,9 +77,9 @@ def long_table(folder: Path, n: int = 60) -> Path:
 
 def cut_off(monkeypatch: pytest.MonkeyPatch, after: int, *words: object) -> None:
     """A run whose process ends after so many pieces, and can no longer say so."""
-    put, count = KeptFits.put, []
+    put, count = CurveFitStore.put, []
 
-    def counted(self: KeptFits, key: Key, arrays: Arrays) -> None:
+    def counted(self: CurveFitStore, key: Key, arrays: Arrays) -> None:
         put(self, key, arrays)
         count.append(key)
         if len(count) == after:
@@ -88,7 +88,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, after: int, *words: object) -> None
     child = os.fork()
     if child == 0:
         cpu._team.cache_clear()  # threads are not forked
-        monkeypatch.setattr(KeptFits, "put", counted)
+        monkeypatch.setattr(CurveFitStore, "put", counted)
         run(*words)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -109,10 +109,10 @@ def test_a_record_that_was_forged_with_its_checksums_is_refused(tmp_path: Path) 
     x = np.arange(20.0)
     for likelihood, data in (("gaussian", z), ("poisson", np.round(np.abs(z)) + 20)):
         curve = replace(load_curve("gaussian"), likelihood=likelihood)
-        work = CurvesWork(curve, [DataSets((("x",),), {"x": x}, data, (20,))], Settings("cpu"))
+        work = CurveTasks(curve, [DataSets((("x",),), {"x": x}, data, (20,))], Settings("cpu"))
         (key,) = work.keys
-        good = work.do(key)
-        work.check_kept(key, good)
+        good = work.compute(key)
+        work.check_stored(key, good)
         for name, change in {
             "values": lambda a: a * 1.001,
             "cost": lambda a: a * 0.99,
@@ -122,10 +122,10 @@ def test_a_record_that_was_forged_with_its_checksums_is_refused(tmp_path: Path) 
             "steps": lambda a: a[1:],
         }.items():
             with pytest.raises(InputError, match="is damaged, or was changed"):
-                work.check_kept(key, {**good, name: change(good[name])})
+                work.check_stored(key, {**good, name: change(good[name])})
         for name in good:
             with pytest.raises(InputError, match="is damaged, or was changed"):
-                work.check_kept(key, {k: a for k, a in good.items() if k != name})
+                work.check_stored(key, {k: a for k, a in good.items() if k != name})
 
 
 @posix
@@ -232,10 +232,10 @@ def test_what_differs_is_refused(
     refused("parameter width was from x_step to x_span", "2*x_span")
     file.write_text(formula)
     with monkeypatch.context() as patched:
-        patched.setattr(pieces, "processor", lambda: "another one")
+        patched.setattr(curve_tasks, "processor", lambda: "another one")
         refused("processor was", "and is another one")
     with monkeypatch.context() as patched:
-        patched.setattr(pieces, "versions", lambda on_gpu: {"numpy": "0.0"})
+        patched.setattr(curve_tasks, "versions", lambda on_gpu: {"numpy": "0.0"})
         refused("version of numpy was", "and is 0.0")
     beside = run("--resume", tmp_path / "cut", "--method", "swarm")
     assert beside.exit_code == 2

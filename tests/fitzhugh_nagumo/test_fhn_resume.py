@@ -36,9 +36,9 @@ from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, RungeKuttaCuda
 from channelfit.front.main import main
-from channelfit.pieces.kept import Arrays, Kept, Key
 from channelfit.reading.errors import InputError
 from channelfit.results.runs import INTERRUPTED, KILLED, find_run
+from channelfit.tasks.result_store import Arrays, Key, ResultStore
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +73,7 @@ class Cut(Exception):
     """What ends a run at a moment of the test's choice."""
 
 
-class Cutting(Kept):
+class Cutting(ResultStore):
     """A file after so many records of which a process ends."""
 
     def __init__(self, path: Path, after: int) -> None:
@@ -81,7 +81,7 @@ class Cutting(Kept):
         self.after = after
 
     def put(self, key: Key, arrays: Arrays) -> None:
-        """See `Kept.put`."""
+        """See `ResultStore.put`."""
         super().put(key, arrays)
         self.after -= 1
         if not self.after:
@@ -108,14 +108,14 @@ def goes_on(make: Callable[[], Any], file: Path, **steps: float) -> int:
     """How many records a run leaves that was cut off after each tenth of them, and went on."""
     v = eq.gaussian(CABLE.x, 20)
     whole = simulate(make(), v, 0, TIMES, **steps)
-    kept = Kept(file)
+    kept = ResultStore(file)
     same(simulate(make(), v, 0, TIMES, **steps, checkpoints=Checkpoints(kept)), whole)
     n_records = len(kept.keys)
     kept.close(keep=False)
     for after in sorted({1, 2, 3, *range(4, n_records, max(1, n_records // 10))}):
         with pytest.raises(Cut):
             simulate(make(), v, 0, TIMES, **steps, checkpoints=Checkpoints(Cutting(file, after)))
-        kept = Kept(file)
+        kept = ResultStore(file)
         assert len(kept.keys) == after
         again = simulate(make(), v, 0, TIMES, **steps, checkpoints=Checkpoints(kept))
         kept.close(keep=False)
@@ -285,7 +285,7 @@ def test_a_forged_state_is_refused(name: str, array: str, change: Any, tmp_path:
     cutting = Cutting(tmp_path / "kept", 3)
     with pytest.raises(Cut):
         simulate(make(), v, 0, TIMES, **steps, checkpoints=Checkpoints(cutting))
-    whole, forged = Kept(tmp_path / "kept"), Kept(tmp_path / "forged")
+    whole, forged = ResultStore(tmp_path / "kept"), ResultStore(tmp_path / "forged")
     for key in whole.keys:
         found = whole.get(key)
         if array in found:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from channelfit.curves import pieces
+from channelfit.curves import curve_tasks
 from channelfit.front.main import main
-from channelfit.search.plan_work import _scorers
+from channelfit.search.fit_tasks import _scorers
 from support.places import MODELS
 
 pytestmark = pytest.mark.integration
@@ -71,7 +71,7 @@ def test_how_sure_a_fit_is_is_the_same_on_workers(tmp_path: Path) -> None:
 
 def test_curves_are_the_same_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an array in a file, which each worker maps for itself."""
-    monkeypatch.setitem(pieces._ON_CPU, "least-squares", (50, 10**6))  # 4 pieces
+    monkeypatch.setitem(curve_tasks._ON_CPU, "least-squares", (50, 10**6))  # 4 pieces
     drawn = np.random.default_rng(3)
     t, tau = np.arange(40.0), drawn.uniform(3, 12, 200)
     np.save(tmp_path / "tails.npy", np.exp(-t / tau[:, None]) + drawn.normal(0, 0.02, (200, 40)))

@@ -18,13 +18,13 @@ import channelfit as cf
 from channelfit.batch.table import WellTable, texts
 from channelfit.fitzhugh_nagumo import pictures
 from channelfit.fitzhugh_nagumo.simulation import Run
-from channelfit.pieces.records import Records
 from channelfit.reading import files
 from channelfit.reading.errors import InputError
 from channelfit.results.processes import host
 from channelfit.results.report import plots, print_figures
 from channelfit.results.report.page_shell import save_page
 from channelfit.results.run_folder import Claim
+from channelfit.tasks.records import Records
 from support.places import ROOT
 
 MODEL = ROOT / "models/model_a.yaml"

@@ -9,7 +9,7 @@ import pytest
 
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
-from channelfit.results.uncertainty.curvature import estimate
+from channelfit.results.uncertainty.estimate import estimate
 from channelfit.results.uncertainty.families import families, good_fits, representatives
 from support.uncertain import curve_objective
 

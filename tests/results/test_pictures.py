@@ -22,7 +22,7 @@ from channelfit.results.report.plots import save, traces_figure
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.scheme_words import scheme_of
 from channelfit.results.report.traces import Traces, fitted
-from channelfit.results.uncertainty.curvature import estimate
+from channelfit.results.uncertainty.estimate import estimate
 from channelfit.results.uncertainty.profiles import profiles
 from channelfit.scoring.reference import ReferenceScorer
 from support.places import ROOT

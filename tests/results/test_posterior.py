@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
-from channelfit.results.uncertainty.curvature import estimate
-from channelfit.results.uncertainty.posterior import log_posterior, sample_posterior, split_r_hat
+from channelfit.results.uncertainty.estimate import Estimate, estimate
+from channelfit.results.uncertainty.posterior import Posterior, log_posterior, split_r_hat
+from channelfit.results.uncertainty.uncertainty_tasks import UncertaintyTasks, sample_posterior
 from support.uncertain import curve_objective
 
 pytest.importorskip("emcee")
@@ -28,9 +30,20 @@ def line(lower: float = -50.0):
     return estimate(objective, unit, N, sigma_pA=0.3), best
 
 
-def test_a_gaussian_is_sampled_with_the_covariance_of_the_curvature():
+def sampled_about(
+    found: Estimate, steps: int, walkers: int | None = None, seed: int = 0
+) -> Posterior:
+    """Samples by an objective of this process, which needs no plan."""
+    plan: Any = None
+    tasks = UncertaintyTasks(
+        plan, "", "", "", {}, found.objective, found=found, steps=steps, walkers=walkers, seed=seed
+    )
+    return sample_posterior(tasks)
+
+
+def test_a_gaussian_is_sampled_with_the_covariance_of_the_estimate():
     found, best = line()
-    sampled = sample_posterior(found, 1500, seed=3)
+    sampled = sampled_about(found, 1500, seed=3)
     assert sampled.warnings == ()
     covariance = np.cov(sampled.samples)
     slopes = np.array([100.0, 100.0])
@@ -47,7 +60,7 @@ def test_the_prior_ends_at_the_range():
     """A range that begins at the best value leaves half a normal distribution."""
     _, best = line()
     found, _ = line(lower=float(best[0]))
-    sampled = sample_posterior(found, 1500, seed=1)
+    sampled = sampled_about(found, 1500, seed=1)
     assert sampled.samples[0].min() >= best[0]
     error = np.sqrt(0.09 * np.linalg.inv(np.array([[N, T.sum()], [T.sum(), T @ T]]))[0, 0])
     mean = sampled.samples[0].mean() - best[0]
@@ -56,12 +69,12 @@ def test_the_prior_ends_at_the_range():
 
 def test_the_same_seed_gives_the_same_chain():
     found, _ = line()
-    one, same = (sample_posterior(found, 30, seed=7) for _ in range(2))
+    one, same = (sampled_about(found, 30, seed=7) for _ in range(2))
     np.testing.assert_array_equal(one.samples, same.samples)
     assert any("too short" in warning for warning in one.warnings)
     sizes, score = [], found.objective.scorer.score
     found.objective.scorer.score = lambda p: (sizes.append(p.shape[1]), score(p))[1]
-    other = sample_posterior(found, 30, seed=8, n_walkers=32)
+    other = sampled_about(found, 30, 32, seed=8)
     assert not np.array_equal(one.samples, other.samples)
     assert len(sizes) <= 2 * 30 + 6  # all walkers of a half are scored in one call
     assert max(sizes) == 32
@@ -85,7 +98,7 @@ def test_walkers_must_be_enough_and_even_and_emcee_must_be_there(monkeypatch):
     found, _ = line()
     for walkers in (2, 33):
         with pytest.raises(InputError, match="cannot sample 2 parameters; an even number of 4"):
-            sample_posterior(found, 10, walkers)
+            sampled_about(found, 10, walkers)
     monkeypatch.setitem(sys.modules, "emcee", None)
     with pytest.raises(InputError, match=r'pip install "channelfit\[sure\]"'):
-        sample_posterior(found, 10)
+        sampled_about(found, 10)

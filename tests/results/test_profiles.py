@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq, minimize
 
 from channelfit.model.channel import Parameter
-from channelfit.results.uncertainty.curvature import estimate
+from channelfit.results.uncertainty.estimate import estimate
 from channelfit.results.uncertainty.profiles import profile, profiles
 from channelfit.search.least_squares import refine
 from support.uncertain import curve_objective

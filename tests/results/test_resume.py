@@ -30,7 +30,6 @@ from channelfit.front import kinds
 from channelfit.front import studies as studies_of_fits
 from channelfit.front.commands import studies
 from channelfit.front.main import main
-from channelfit.pieces.work import Here
 from channelfit.reading.errors import InputError
 from channelfit.results import resuming
 from channelfit.results.processes import this_process
@@ -40,6 +39,7 @@ from channelfit.search import journal as journals
 from channelfit.search.choose import OPTIMIZERS
 from channelfit.search.journal import Journal, Journaled
 from channelfit.search.loop import optimize as search
+from channelfit.tasks.executor import SerialExecutor
 from support.cuda_host import HostCupy
 from support.places import ROOT
 
@@ -582,7 +582,7 @@ def test_a_study_begun_alone_goes_on_with_others(tmp_path, monkeypatch):
         patched.setattr(studies_of_fits, "families", stop)
         assert CliRunner().invoke(main, [*words, "--out", str(cut)]).exit_code == 130
     assert (cut / resuming.STUDY_JOURNAL).stat().st_size > 1000
-    monkeypatch.setattr(studies, "working", lambda *_: nullcontext(Here()))
+    monkeypatch.setattr(studies, "working", lambda *_: nullcontext(SerialExecutor()))
     done = CliRunner().invoke(main, [*words, "--out", str(cut), "--resume"])
     assert done.exit_code == 0, done.output
     for name in ("uncertainty.json", "profiles.csv"):

@@ -15,7 +15,7 @@ from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import parameter_rows
-from channelfit.results.uncertainty.curvature import estimate, undetermined
+from channelfit.results.uncertainty.estimate import estimate, undetermined
 from channelfit.results.uncertainty.noise_spectrum import (
     Spectrum,
     bands_of,

@@ -8,7 +8,7 @@ import pytest
 from channelfit.front.kinds import load_plan
 from channelfit.model.channel import Parameter
 from channelfit.results.uncertainty.assessment import assess
-from channelfit.results.uncertainty.curvature import estimate
+from channelfit.results.uncertainty.estimate import estimate
 from channelfit.results.uncertainty.profiles import profiles
 from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import Score, make_scorer

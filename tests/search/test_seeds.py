@@ -1,4 +1,4 @@
-"""Several searches of one fit: here, in pieces, cut off and resumed; and what is told of them."""
+"""Several searches of one fit: in this process, as tasks, cut off and resumed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from channelfit.front import kinds
-from channelfit.pieces.kept import Arrays, Kept, Key
-from channelfit.pieces.work import Work
 from channelfit.reading.errors import InputError
 from channelfit.results.resuming import identity
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.loop import FitResult, optimize
+from channelfit.search.fit_tasks import FitTasks
+from channelfit.search.loop import FitResult, Progress, optimize
 from channelfit.search.plan import FitPlan
-from channelfit.search.plan_work import PlanWork
-from channelfit.search.seeds import search_seeds, search_seeds_by
+from channelfit.search.seeds import search_seeds
+from channelfit.tasks.executor import TaskSet
+from channelfit.tasks.result_store import Arrays, Key, ResultStore
 from support.places import MODELS
 
 MODEL = MODELS / "k_hh_gate.yaml"
@@ -31,29 +31,31 @@ def plan() -> FitPlan:
 
 
 class Backwards:
-    """Does the pieces from the last to the first, until it is cut off."""
+    """Computes the tasks from the last to the first, until it is cut off."""
 
     def __init__(self, most: int = 99) -> None:
         self.done: list[Key] = []
         self.most = most
 
-    def __call__(self, work: Work, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
+    def __call__(self, tasks: TaskSet, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
         for key in list(keys)[::-1]:
             if len(self.done) == self.most:
                 raise KeyboardInterrupt
             self.done.append(key)
-            yield key, work.do(key)
+            yield key, tasks.compute(key)
+
+
+def fit_of(plan: FitPlan) -> FitTasks:
+    scorer = make_scorer(plan.problem, "cpu")
+    return FitTasks(plan, "cpu", "float64", "auto", identity(plan, scorer), plan.objective(scorer))
 
 
 def here(plan: FitPlan, **more: Any) -> FitResult:
-    scorer = make_scorer(plan.problem, "cpu")
-    return search_seeds(plan, plan.objective(scorer), scorer.xp, **more)
+    return search_seeds(fit_of(plan), **more)
 
 
-def elsewhere(plan: FitPlan, doer: Backwards, kept: Kept | None = None) -> FitResult:
-    scorer = make_scorer(plan.problem, "cpu")
-    work = PlanWork(plan, "cpu", "float64", "auto", identity(plan, scorer))
-    return search_seeds_by(doer, work, kept, floor=plan.objective(scorer).floor)
+def elsewhere(plan: FitPlan, executor: Backwards, store: ResultStore | None = None) -> FitResult:
+    return search_seeds(replace(fit_of(plan), own_objective=None), executor, store)
 
 
 def told(found: FitResult) -> tuple[Any, ...]:
@@ -92,13 +94,13 @@ def test_a_target_that_is_reached_ends_them_all(plan: FitPlan) -> None:
     assert told(found) == told(elsewhere(easy, Backwards()))
 
 
-def test_searches_that_were_kept_are_not_repeated(plan: FitPlan, tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "pieces.bin")
+def test_searches_that_were_stored_are_not_repeated(plan: FitPlan, tmp_path: Path) -> None:
+    kept = ResultStore(tmp_path / "pieces.bin")
     partial = elsewhere(plan, Backwards(most=2), kept)
     assert partial.stop_reason == "interrupted"
     assert partial.agreement["independent_starts"] == 2  # type: ignore[index]
     kept.close(keep=True)
-    kept, rest = Kept(tmp_path / "pieces.bin"), Backwards()
+    kept, rest = ResultStore(tmp_path / "pieces.bin"), Backwards()
     assert told(elsewhere(plan, rest, kept)) == told(here(plan))
     assert rest.done == [("seed", 4), ("seed", 3)]
     kept.close(keep=False)
@@ -120,3 +122,22 @@ def test_searches_without_a_score(plan: FitPlan, monkeypatch: pytest.MonkeyPatch
     for search in (here, lambda plan: elsewhere(plan, Backwards())):
         with pytest.raises(InputError, match="no candidate could be scored"):
             search(plan)
+
+
+def test_an_interrupt_leaves_the_best_so_far(plan: FitPlan, tmp_path: Path) -> None:
+    """Also of the search that was interrupted, which is not stored."""
+    seen = []
+
+    def interrupt(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == 9:
+            raise KeyboardInterrupt
+
+    store = ResultStore(tmp_path / "pieces.bin")
+    found = here(plan, store=store, on_generation=interrupt)
+    assert (found.stop_reason, found.generations) == ("interrupted", 9)
+    assert found.agreement["independent_starts"] == 2  # type: ignore[index]
+    assert store.keys == {("seed", 3)}
+    assert [p.generation for p in seen] == list(range(1, 10))
+    assert "seed 2 of 4" in seen[-1].stage
+    store.close(keep=False)

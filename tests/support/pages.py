@@ -41,8 +41,8 @@ from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import read_night
 from channelfit.functions.function import build_function
 from channelfit.model.model_file import build_model
-from channelfit.pieces.cluster_file import read_cluster
 from channelfit.problem.protocol import build_protocol
+from channelfit.tasks.cluster_file import read_cluster
 from support.places import ROOT
 
 DOCS = ROOT / "docs"

@@ -84,9 +84,9 @@ def _fit(
                         "--chunk makes them smaller",
                     )
                     screen.warn([Caution("--cluster", what, then)])
-                with working(cluster, shown) as doer:
+                with working(cluster, shown) as executor:
                     words = ["channelfit", *sys.argv[1:]]
-                    table, summary = batches.run(made, claim, screen, doer, told, words, held)
+                    table, summary = batches.run(made, claim, screen, executor, told, words, held)
     finally:
         with held():
             if claim is not None:

@@ -14,19 +14,16 @@ import numpy as np
 
 from channelfit.curves.batch import Piece, Settings
 from channelfit.curves.curve import Curve, load_curve
+from channelfit.curves.curve_tasks import CurveFitStore, CurveTasks
 from channelfit.curves.data_files import read_data
 from channelfit.curves.fitting import cautions
 from channelfit.curves.pictures import fits_figure
-from channelfit.curves.pieces import CurvesWork, KeptFits
 from channelfit.curves.table import CovarianceFile, FitTable
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import Pieces, compilations_shown
 from channelfit.front.unfinished import Unfinished
 from channelfit.front.verbs.curves import UNFINISHED, unfinished
-from channelfit.pieces.cluster import open_cluster
-from channelfit.pieces.kept import Kept
-from channelfit.pieces.work import Doer, Here, pieces_done
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import whole, writing
 from channelfit.reading.texts import printable
@@ -35,6 +32,9 @@ from channelfit.results.enough import TOO_FEW, too_few
 from channelfit.results.report import plots, terminal
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import file_name
+from channelfit.tasks.cluster import open_cluster
+from channelfit.tasks.executor import Executor, SerialExecutor, task_results
+from channelfit.tasks.result_store import ResultStore
 
 #: Reasons that the summary tells, at most.
 _REASONS = 8
@@ -118,13 +118,13 @@ def _fit(
             groups = read_data(data, formula, files, sigma)
             screen.warn(cautions(formula, groups, str(data)))
             screen.begin(f"fitting on {chosen}")
-            work = CurvesWork(formula, groups, settings)
-            kept = run.open(work.identity, asked, KeptFits)
-            with open_cluster(cluster, screen.say) as doer:
+            work = CurveTasks(formula, groups, settings)
+            kept = run.open(work.identity, asked, CurveFitStore)
+            with open_cluster(cluster, screen.say) as executor:
                 if cluster is None:  # a GPU leaves the processor free to write
-                    doer = Here(ahead=chosen == "cuda")
+                    executor = SerialExecutor(ahead=chosen == "cuda")
                 profiles = intervals == "profile"
-                table = _tabled(work, doer, kept, run, screen, prefix, data, profiles)
+                table = _tabled(work, executor, kept, run, screen, prefix, data, profiles)
             seconds = time.perf_counter() - began
             n_sets = sum(len(group.values) for group in groups)
             written = [_beside(prefix, ".csv")]
@@ -167,9 +167,9 @@ def _refuse_to_replace(prefix: Path, given: Sequence[Path]) -> None:
 
 
 def _tabled(
-    work: CurvesWork,
-    doer: Doer,
-    kept: Kept,
+    work: CurveTasks,
+    executor: Executor,
+    kept: ResultStore,
     run: Unfinished,
     screen: SearchScreen,
     prefix: Path,
@@ -187,8 +187,8 @@ def _tabled(
         if settings.covariances:
             file = files.enter_context(whole(_beside(prefix, "-covariance.npy"), run.folder))
             covariances = CovarianceFile(file, groups)
-        for key, found in pieces_done(work, work.keys, doer, kept):
-            if key in earlier or not isinstance(doer, Here):
+        for key, found in task_results(work, work.keys, executor, kept):
+            if key in earlier or not isinstance(executor, SerialExecutor):
                 work.check(key, found, data)
             piece = work.piece(key, found)
             _count(pieces, piece, table.add(piece), key in earlier)

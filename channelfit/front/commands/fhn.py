@@ -23,8 +23,6 @@ from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, simulate
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.unfinished import Unfinished
-from channelfit.pieces.kept import Kept
-from channelfit.pieces.on_worker import software
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder
@@ -32,6 +30,8 @@ from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.results.run_state import plain
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import processor
+from channelfit.tasks.result_store import ResultStore
+from channelfit.tasks.worker import software
 
 #: Options that say where results go and what is printed, not what is solved.
 _ELSEWHERE = ("resume", "out", "quiet")
@@ -123,7 +123,7 @@ def _solve(lines: JsonLines, given: _Options, options: dict[str, Any]) -> None:
         lines.folder(folder)
         with Unfinished(folder, "fhn", given.resume is not None, screen.say) as unfinished:
             unfinished.tell(name="fhn", stage="solving")
-            kept = unfinished.open(_identity(options, task, solvers), plain(options), Kept)
+            kept = unfinished.open(_identity(options, task, solvers), plain(options), ResultStore)
             screen.begin("starting (the first run compiles)")
             began = time.perf_counter()
             run = _run(given, task, solvers, _shown_on(screen, unfinished), unfinished, kept)
@@ -186,7 +186,7 @@ def _run(
     solvers: Sequence[Scheme],
     on_progress: OnProgress,
     unfinished: Unfinished,
-    kept: Kept,
+    kept: ResultStore,
 ) -> Run:
     """Solves the equation, from where `kept` says that an earlier run has come to."""
     checkpoints = Checkpoints(kept)

@@ -14,7 +14,6 @@ from channelfit.front.fitting import prepared
 from channelfit.front.kinds import channel_document, load_plan
 from channelfit.front.simulation import of_cell
 from channelfit.model.channel import ChannelModel
-from channelfit.pieces.work import Doer
 from channelfit.problem.clamp import left_out
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
@@ -22,10 +21,11 @@ from channelfit.results.report.terminal import SearchScreen
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import default_optimizer, read_fit_document
 from channelfit.search.plan import FitPlan
+from channelfit.tasks.executor import Executor
 
 
 @contextmanager
-def working(cluster: str | None, screen: SearchScreen) -> Iterator[Doer | None]:
+def working(cluster: str | None, screen: SearchScreen) -> Iterator[Executor | None]:
     """Who does pieces of the work for as long as the block runs; None for this process alone.
 
     Arguments:
@@ -36,11 +36,11 @@ def working(cluster: str | None, screen: SearchScreen) -> Iterator[Doer | None]:
     if cluster is None:
         yield None
         return
-    from channelfit.pieces.cluster import open_cluster  # of use only where one is asked for
+    from channelfit.tasks.cluster import open_cluster  # of use only where one is asked for
 
     screen.begin("starting the cluster")
-    with open_cluster(cluster, screen.say) as doer:
-        yield doer
+    with open_cluster(cluster, screen.say) as executor:
+        yield executor
 
 
 def as_overrides(

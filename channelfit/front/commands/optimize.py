@@ -106,8 +106,8 @@ def _fitted(
                 claim = claim or runs.Claim.by_name(fit.name)
             lines.folder(claim.path)
             folder = kinds.open_folder(claim, fit, artist)
-            with working(cluster, screen) as doer:
-                summary = run(fit, scorer, folder, screen, asked, _command(), doer).summary
+            with working(cluster, screen) as executor:
+                summary = run(fit, scorer, folder, screen, asked, _command(), executor).summary
     finally:
         with held():
             if claim is not None:

@@ -19,13 +19,13 @@ from channelfit.front.night.record import Record, file_of, record_of
 from channelfit.front.night.screen import NightScreen
 from channelfit.front.night.summary import PAGE, SUMMARY, print_summary, summary_of, write_summary
 from channelfit.front.progress import compilations_shown
-from channelfit.pieces.cluster_file import is_local
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.reading.units import shown
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import default_folder
 from channelfit.results.run_state import FINISHED, INTERRUPTED
+from channelfit.tasks.cluster_file import is_local
 
 #: The exit code of a night of which not all jobs have finished.
 SOME_FAILED = 3

@@ -13,8 +13,7 @@ from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.kinds import load_plan, make_scorer, with_currents
 from channelfit.front.progress import compilations_shown
-from channelfit.front.studies import Elsewhere, Wanted, contended, study
-from channelfit.pieces.work import Here
+from channelfit.front.studies import Computation, Wanted, contended, study
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results import run_folder as runs
@@ -23,9 +22,9 @@ from channelfit.results.report import result_tables, terminal
 from channelfit.results.resuming import KeptStudy, identity
 from channelfit.results.run_state import plain
 from channelfit.scoring.scorer import Scorer
+from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.journal import Journaled
 from channelfit.search.plan import FitPlan
-from channelfit.search.plan_work import PlanWork
 
 #: What a study writes besides `uncertainty.json`, each file only where it was asked for or is due.
 _FILES = (
@@ -79,15 +78,14 @@ def _studied(
         kept = KeptStudy(folder, _identity(plan, scorer, wanted), resume)
         worth, found = True, None
         try:
-            with working(cluster, screen) as doer:
-                elsewhere = None
-                if doer is not None or kept.has_pieces:
+            with working(cluster, screen) as executor:
+                how = None
+                if executor is not None or kept.has_pieces:
                     who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
-                    pieces = kept.open_pieces()
-                    elsewhere = Elsewhere(doer or Here(), PlanWork(plan, *who), pieces)
+                    how = Computation(FitTasks(plan, *who), executor, kept.open_pieces())
                 answers: Any = Journaled(scorer, kept.journal)
                 values = plan.problem.values()
-                found = study(plan, answers, values, wanted, screen, elsewhere)
+                found = study(plan, answers, values, wanted, screen, how)
             screen.begin("drawing")
             files, summary = found.save(folder), found.summary
             all_is_done()

@@ -17,7 +17,6 @@ from typing import Any
 
 from channelfit import __version__
 from channelfit.front.night.jobs import Night
-from channelfit.pieces.records import lock
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import discard_partial, opened, write_text, writing
@@ -25,6 +24,7 @@ from channelfit.results.files import make_folder
 from channelfit.results.processes import still_runs, this_process
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, plain
 from channelfit.results.runs import NIGHT
+from channelfit.tasks.records import lock
 
 #: States of a job that no run has: it has not begun, or will not since another one has failed.
 WAITING, SKIPPED = "waiting", "skipped"

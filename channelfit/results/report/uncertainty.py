@@ -26,7 +26,7 @@ from channelfit.results.report.plots import (
     styled,
 )
 from channelfit.results.report.texts import brief, briefs, one_line, settle
-from channelfit.results.uncertainty.curvature import LEVEL, Estimate, quantile
+from channelfit.results.uncertainty.estimate import LEVEL, Estimate, quantile
 from channelfit.results.uncertainty.families import INSTALL, Family
 from channelfit.results.uncertainty.posterior import Posterior
 from channelfit.results.uncertainty.profiles import Profile

@@ -1,4 +1,4 @@
-"""A fit judged: its standard errors, what the data do not determine, and how far to trust both."""
+"""The assessment of a fit: standard errors, identifiability, and remarks on their basis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.results.uncertainty.curvature import (
+from channelfit.results.uncertainty.estimate import (
     ASSUMED_NOISE,
     LEVEL,
     Combination,
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.plan import FitPlan
 
-#: No recording has less noise than this share of its peak: such data were simulated without any.
+#: Data with less noise than this share of their peak were simulated without noise.
 NOISE_FREE = 1e-4
-#: Degrees of freedom of a variance, below which standard errors rest on little: on what slow noise
-#: did a few times. They are then uncertain by a sixth or more themselves.
+#: Degrees of freedom of a variance below which a remark says so: standard errors are then uncertain
+#: by a sixth or more themselves.
 FEW = 20.0
-#: Standard errors from the minimum beyond which the fit was not finished.
+#: Standard errors from the minimum beyond which a fit counts as unfinished.
 UNFINISHED = 0.3
 
 
@@ -43,9 +43,9 @@ class Assessment:
 
     Attributes:
         estimate: values, standard errors and correlations.
-        open: the combinations of parameters that the data do not determine.
-        remarks: sentences on what the numbers rest on.
-        refined_from: the cost before the fit was refined, pA^2; None where it was not.
+        open: the combinations of parameters that are not identifiable.
+        remarks: sentences on the assumptions behind the numbers.
+        refined_from: the cost before the fit was refined, pA^2; None if it was not.
     """
 
     estimate: Estimate
@@ -66,20 +66,20 @@ def assess(
     finish: bool = False,
     traces: Sequence[np.ndarray] | None = None,
 ) -> Assessment:
-    """Judge fitted values.
+    """Assess fitted values.
 
-    Data that were simulated without noise are judged as if they had noise of a hundredth of their
-    peak, so that a rehearsal can tell what its protocols determine.
+    For data that were simulated without noise, noise of a hundredth of their peak is assumed, so
+    that a rehearsal shows what its protocols determine.
 
     Arguments:
         values: (n_parameters,), base units.
-        finish: first move the values to the minimum of the cost; see `refinement`.
+        finish: whether to move the values to the minimum of the cost first; see `refinement`.
         traces: per experiment (n_sweeps, n_times) pA, the currents of these values; None to
             simulate them.
 
-    Raises: InputError where the values cannot be scored, or there are too few samples.
+    Raises: InputError if the values cannot be scored, or there are too few samples.
     """
-    # a parameter that the search solves is as uncertain as any
+    # parameters that the search solves are uncertain, too
     objective = replace(fit, solved=()).objective(scorer)
     unit = objective.space.to_unit(np.asarray(values, dtype=float)[:, None])
     before = None
@@ -102,10 +102,10 @@ def assess(
 
 
 def judge(found: Estimate, refined_from: float | None = None) -> Assessment:
-    """Put an estimate into words.
+    """Return the assessment of an estimate.
 
     Arguments:
-        refined_from: the cost before the fit was refined, pA^2; None where it was not.
+        refined_from: the cost before the fit was refined, pA^2; None if it was not.
     """
     remarks = _remarks(found, refined_from is not None)
     return Assessment(found, tuple(undetermined(found)), tuple(remarks), refined_from)
@@ -138,7 +138,7 @@ def _remarks(found: Estimate, refined: bool) -> list[str]:
 
 
 def correlated(found: Estimate) -> str:
-    """What the correlation of residuals does to the standard errors of a fit, in a sentence."""
+    """Return a sentence on the effect of correlated residuals on the standard errors of a fit."""
     assert found.spectrum is not None
     wide = found.widened[found.pushed == 0]
     ends = (wide.min(initial=1.0), wide.max(initial=1.0))
@@ -179,7 +179,7 @@ def _unfinished(found: Estimate, refined: bool) -> str:
 
 
 def parameter_rows(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
-    """Return how sure each free and each tied parameter is, as it stands in ``summary.json``.
+    """Return the uncertainty of each free and each tied parameter, as written to ``summary.json``.
 
     By parameter: standard_error in its unit; relative_error, of its logarithm, for a log scale;
     interval, both ends, which holds the true value with probability `LEVEL`. They are None for a
@@ -202,7 +202,7 @@ def parameter_rows(found: Estimate, problem: Problem) -> dict[str, dict[str, Any
 
 
 def _ties(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
-    """Errors of tied parameters, to first order in the parameters from which they follow."""
+    """Return errors of tied parameters, to first order in the parameters they depend on."""
     if not problem.ties:
         return {}
     center = problem.tied_values(found.objective.physical(found.unit[:, None])[:, 0])
@@ -221,7 +221,7 @@ def _ties(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
 
 
 def as_plain(judged: Assessment) -> dict[str, Any]:
-    """Return an assessment as plain data, as it stands in ``summary.json``."""
+    """Return an assessment as plain data, as written to ``summary.json``."""
     found = judged.estimate
     return {
         "level": LEVEL,

@@ -1,8 +1,8 @@
 """Families of equally good fits: which of many belong together, and which are truly different.
 
-Two fits belong together when one can be turned into the other without the cost ever rising beyond
-what the noise allows. How far apart their parameters are says nothing, since a valley may be long
-and flat. So the distance between two fits is the height of the barrier between them, and single
+Two fits belong together if a path leads from one to the other on which the cost never rises beyond
+what the noise allows. The distance of their parameters says nothing, since a valley may be long and
+flat. So the distance between two fits is the height of the barrier between them, and single
 linkage joins what lies below a limit: the disconnectivity graph of an energy landscape (Becker and
 Karplus 1997, J Chem Phys 106:1495). The number of families is a result, not a setting.
 """
@@ -16,24 +16,24 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
-from channelfit.results.uncertainty.curvature import Estimate
+from channelfit.results.uncertainty.estimate import Estimate
 from channelfit.results.uncertainty.k_means import k_means
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.least_squares import refine
 
-#: To so many nearest neighbors of each fit the barriers are computed.
+#: The number of nearest neighbors of each fit to which barriers are computed.
 _NEIGHBORS = 6
-#: Points at which the cost is looked at on the straight line between two fits.
+#: Points on the straight line between two fits at which the cost is computed.
 _LOOKS = 11
 #: The most fits that are compared.
 _MOST = 200
 #: A path between two fits may have up to 2**_BENDS - 1 corners.
 _BENDS = 3
-#: Stands for a barrier that was not measured; finite, as scikit-learn wants it.
+#: The value of a barrier that was not computed; finite, as scikit-learn needs it.
 _FAR = 1e300
-#: The most members of a family that stand for all of it.
+#: The most representatives of a family.
 _REPRESENTATIVES = 4
-#: Digits of the unit cube to which two fits are the same.
+#: Digits of unit coordinates to which two fits are the same.
 _PLACES = 4
 
 INSTALL = 'python -m pip install "channelfit[sure]"'
@@ -61,7 +61,7 @@ def good_fits(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Refine points from all over the space.
 
-    The best of many random points are refined, and with them the fit itself, which comes first.
+    The best of many random points are refined, and the fit itself, which comes first.
 
     Arguments:
         n_starts: points that are refined.
@@ -70,7 +70,7 @@ def good_fits(
 
     Returns: refined points (n_free, n) of the unit cube and their cost (n,), pA^2.
 
-    Raises: InputError when no point is found that the constraints allow.
+    Raises: InputError if no point is found that the constraints allow.
     """
     random = np.random.Generator(np.random.Philox(seed))
     draws = found.objective.sample(max(n_draws, n_starts), random)
@@ -85,14 +85,14 @@ def good_fits(
 def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family]:
     """Sort fits into families, the largest first.
 
-    Only fits count whose cost is within the confidence region of all parameters at once about the
-    best. A barrier between two fits of a family may be twice that high.
+    Only fits in the joint confidence region of all parameters about the best fit are included. A
+    barrier between two fits of a family may be twice as high as the limit of that region.
 
     Arguments:
         unit: (n_free, n) refined points.
         cost: (n,), pA^2.
 
-    Raises: InputError when scikit-learn is missing, or no fit is good enough.
+    Raises: InputError if scikit-learn is missing, or no fit is good enough.
     """
     agglomerative = _agglomerative()
     tolerance = found.threshold(n=len(found.unit))
@@ -135,13 +135,13 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
 
 
 def representatives(family: Family) -> list[tuple[int, int]]:
-    """Pick up to four fits of a family that stand for all: those nearest to the centers of k-means.
+    """Pick up to four fits that represent a family: those nearest to the centers of k-means.
 
-    A long valley of equally good fits is so seen at several places, where its best fit and its
-    medoid are one each.
+    They show a long valley of equally good fits at several places; the best fit and the medoid show
+    one place each.
 
-    Returns: members, each with the number of fits that it stands for, the most first; fewer than
-    four where fewer fits differ.
+    Returns: members, each with the number of fits that it represents, the most first; fewer than
+    four if fewer fits differ.
     """
     points = family.unit.T
     # refined fits that ended in the same place differ by rounding
@@ -175,7 +175,7 @@ def _barriers(
     from scipy.sparse.csgraph import minimum_spanning_tree  # as above
 
     n = unit.shape[1]
-    # the same tree as of the distances, but for fits that coincide, between which there is none
+    # 1 is added since a distance of 0 would count as no connection
     tree = np.argwhere(minimum_spanning_tree(1.0 + apart - np.eye(n)).toarray() > 0)
     near = np.argsort(apart, axis=1)[:, 1 : _NEIGHBORS + 1]
     rows = np.repeat(np.arange(n), near.shape[1])
@@ -201,7 +201,7 @@ def _heights(found: Estimate, start: np.ndarray, end: np.ndarray) -> np.ndarray:
 def _bent(found: Estimate, start: np.ndarray, end: np.ndarray, limit: float, bends: int) -> float:
     """Return the barrier on a path that follows a curved valley; its corners are refined midpoints.
 
-    Between two valleys a midpoint falls into one of them, and the barrier stays.
+    Between two valleys the refined midpoint lies in one of them, and the barrier remains.
     """
     straight = float(_heights(found, start[:, None], end[:, None])[0])
     if straight <= limit or not bends:

@@ -1,27 +1,23 @@
 """k-means: points in so many groups that squared distances to the groups' centers are least.
 
-An iteration gives every point to its nearest center and moves each center to the mean of its points
-(Lloyd 1982, IEEE Trans Inf Theory 28:129). What a part of the points adds is its *partial sums*:
-for every center the weight and the sum of the points nearest to it. These are added up, so points
-may lie in parts, with whoever computes (Li and Fang 1989, Parallel Comput 11:275). Three ways lead
-to the same groups, up to rounding, because they begin with the same centers:
+An iteration assigns every point to its nearest center, and moves each center to the mean of its
+points (Lloyd 1982, IEEE Trans Inf Theory 28:129). For this it needs *sums* alone: for every center
+the weight, the sum and the squared distances of the points nearest to it. Sums of parts of the
+points can be computed anywhere, and are added (Li and Fang 1989, Parallel Comput 11:275). They come
+from the processor (`k_means_cpu`), from a GPU (`k_means_cuda`), or from the tasks of an executor,
+always in an order that follows from the number of points alone. A part whose worker is lost is
+computed again. (Published designs drop it, and go on with the points that are left.) scikit-learn
+is another way to the same groups, up to rounding, because all ways start with the same centers.
 
-* scikit-learn, on the processor,
-* partial sums in this process, on the processor (`k_means_sums`) or on a GPU (`k_means_cuda`): they
-  are added in an order that the number of points alone decides, so that they are the same each time
-* partial sums of parts that others compute, as `pieces`. A part whose worker is lost is computed
-  again by another one. (Published designs drop it, and go on with the points that are left.)
-
-Centers begin at points drawn with chances that grow with the squared distance to the centers before
-(Arthur and Vassilvitskii 2007, SODA 07:1027), not evenly among all points; several such beginnings
-are followed at once, and the best is taken. A center that has lost all of its points goes to the
-point that is farthest from its own center. It ends when no center moves.
+Initial centers are points drawn with chances that grow with the squared distance to the centers
+before (Arthur and Vassilvitskii 2007, SODA 07:1027), not evenly among all points; several starts
+are followed at once, and the best is taken. A center that has lost all of its points moves to the
+point that is farthest from its own center. The iteration ends when no center moves.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
@@ -29,29 +25,26 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.pieces.kept import Arrays, Key
-from channelfit.pieces.work import Doer, pieces_done
 from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.k_means_cpu import nearest, partial_sums
 from channelfit.results.uncertainty.k_means_cuda import OnGpu
-from channelfit.results.uncertainty.k_means_sums import (
-    Sums,
-    added,
-    nearest,
-    next_centers,
-    partial_sums,
-)
 from channelfit.scoring.machine import gpu
+from channelfit.tasks.executor import Executor, task_results
+from channelfit.tasks.result_store import Arrays, Key
 
-WAYS = ("auto", "scikit-learn", "sums", "cuda", "pieces")
+WAYS = ("auto", "scikit-learn", "sums", "cuda")
 RESTARTS, ITERATIONS = 10, 300
-#: Points among which beginnings are drawn, and points from which on a GPU pays.
+#: Points among which initial centers are drawn, and points from which on a GPU is faster.
 _DRAWN_FROM, _FOR_GPU = 100_000, 50_000
-#: Numbers in a part, 64 MB: fewer are added sooner than a worker is asked for them.
+#: Numbers in a part, 64 MB: sums of fewer take less time than a worker takes to answer.
 _PART = 1 << 23
 #: Rows among which different ones are looked for first.
 _FIRST_ROWS = 1000
 #: Inertias that differ by less than this share are the same; the first of them is taken.
 _SAME = 1e-9
+
+#: Computes sums (n_sets, k, d + 2) for sets of centers (n_sets, k, d); see `partial_sums`.
+Summing = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +55,7 @@ class Clusters:
         centers: (k, d).
         labels: (n,) int64, 0 to k - 1; -1 for a point with NaN in it.
         inertia: the sum of the weighted squared distances of the points to their centers.
-        iterations: of the beginning that was taken.
+        iterations: of the start that was taken.
         way: how it was computed, one of WAYS.
     """
 
@@ -74,93 +67,9 @@ class Clusters:
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many points each group has, (k,)."""
+        """The number of points in each group, (k,)."""
         found: np.ndarray = np.bincount(self.labels[self.labels >= 0], minlength=len(self.centers))
         return found
-
-
-@dataclass(frozen=True)
-class Part:
-    """Partial sums as a work for others: its keys are ("rows", first, last).
-
-    Attributes:
-        points: (n, d), or a file of NumPy (.npy) with such an array, which every worker can read.
-        weights: (n,); None where all points count alike.
-        centers: (n_sets, k, d), told with each piece.
-        labels: whether numbers of the nearest centers of the first set are wanted instead of sums.
-    """
-
-    points: np.ndarray | str
-    weights: np.ndarray | None
-    centers: np.ndarray
-    labels: bool = False
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """All that the sums depend on, by name, so that kept sums are known again."""
-        return {
-            "work": "partial sums of k-means",
-            "points": _named(self.points),
-            "weights": "" if self.weights is None else _named(self.weights),
-            "centers": _named(self.centers),
-            "labels": self.labels,
-        }
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "centers"}
-
-    def told(self, key: Key) -> Arrays:
-        """What a piece needs besides its key: the centers (k, d)."""
-        return {"centers": self.centers}
-
-    def do(self, key: Key, told: Arrays | None = None) -> Arrays:
-        """The sums, or the labels, of the points from `first` to before `last`."""
-        _, first, last = key
-        centers = (self.told(key) if told is None else told)["centers"]
-        rows = slice(int(first), int(last))
-        points = _read(self.points, rows)
-        weights = None if self.weights is None else self.weights[rows]
-        good = _finite_rows(points)
-        if self.labels:
-            # of the smallest type that holds -1 and all numbers of centers, since they travel
-            found = np.full(len(points), -1, np.min_scalar_type(-centers.shape[1]))
-            found[good] = nearest(_chosen_rows(points, good), centers[0])[0]
-            return {"labels": found}
-        kept = None if weights is None else _chosen_rows(weights, good)
-        return dict(vars(partial_sums(_chosen_rows(points, good), kept, centers)))
-
-
-def _named(array: np.ndarray | str) -> str:
-    if isinstance(array, str):
-        return array
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
-
-
-def _read(array: np.ndarray | str, rows: slice) -> np.ndarray:
-    """Some rows of an array or of a file, whose numbers are read where they are used.
-
-    Raises: InputError for a file that cannot be read.
-    """
-    if isinstance(array, np.ndarray):
-        return array[rows]
-    try:
-        return np.asarray(np.load(array, mmap_mode="r", allow_pickle=False)[rows], dtype=np.float64)
-    except (OSError, ValueError) as error:
-        raise InputError(f"points for k-means cannot be read: {error}", array) from None
-
-
-def _finite_rows(points: np.ndarray) -> np.ndarray:
-    """Which points (n, d) have neither NaN nor inf, (n,)."""
-    finite, good = np.isfinite(points), np.ones(len(points), bool)
-    return good if finite.all() else reduce(np.logical_and, finite.T, good)
-
-
-def _chosen_rows(array: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """The rows that are chosen; the array itself where all are."""
-    return array if chosen.all() else array[chosen]
-
-
-# --- the whole -----------------------------------------------------------------------------------
 
 
 def k_means(
@@ -171,79 +80,92 @@ def k_means(
     seed: int = 0,
     restarts: int = RESTARTS,
     way: str = "auto",
-    doer: Doer | None = None,
+    executor: Executor | None = None,
     iterations: int = ITERATIONS,
 ) -> Clusters:
     """Sort points into k groups.
 
     Arguments:
         points: (n, d); those with NaN or inf are left out. Or a file of NumPy (.npy) with them,
-            for `way` "pieces": workers then read their rows of it.
-        weights: (n,) above 0, how much each point counts; alike without.
-        seed: of the beginnings; the same seed gives the same groups in every way.
-        restarts: beginnings.
-        way: one of WAYS. "auto": by `doer` if there is one, on a GPU for very many points, else by
-            scikit-learn, or by sums where that is not installed.
-        doer: who computes the parts, for "pieces"; this process without.
-        iterations: at most so many.
+            from which the workers of an executor read their rows.
+        weights: (n,) above 0; None for equal weights.
+        seed: of the initial centers; the same seed gives the same groups in every way.
+        restarts: the number of starts.
+        way: one of WAYS. "auto": sums if there is an executor, a GPU for very many points, else
+            scikit-learn, or sums where that is not installed.
+        executor: computes sums of parts of the points; None for this process.
+        iterations: the most iterations.
 
     Raises: InputError for less different points than groups, weights that are not above 0, an
-    unknown way, and for what the way needs and is not there.
+    unknown way, and a missing package or GPU.
     """
     if way not in WAYS:
         raise InputError(f'"{way}" is no way to k-means; there are {", ".join(WAYS)}')
     if k < 1:
         raise InputError(f"{k} groups cannot be made; at least 1")
-    source: np.ndarray | str
-    if isinstance(points, Path):
-        source, whole = str(points), _read(str(points), slice(None))
-    else:
-        source = whole = np.asarray(points, dtype=np.float64)
-    good = _finite_rows(whole)
+    whole = _rows(str(points)) if isinstance(points, Path) else np.asarray(points, np.float64)
+    good = _finite(whole)
     mine, counts = _chosen_rows(whole, good), None
     if weights is not None:
-        weights = np.asarray(weights, dtype=np.float64)
-        counts = _chosen_rows(weights, good)
+        counts = _chosen_rows(np.asarray(weights, np.float64), good)
         if not (counts > 0).all() or not np.isfinite(counts).all():
             raise InputError("weights of k-means must be numbers above 0")
-    n = int(good.sum())
-    if n < k:
-        raise InputError(f"{k} groups need as many points, and there are {n} without NaN")
+    if len(mine) < k:
+        raise InputError(f"{k} groups need as many points, and there are {len(mine)} without NaN")
     if way == "auto":
-        way = _chosen(n, doer)
+        way = _best_way(len(mine), executor)
     starts = beginnings(mine, counts, k, seed, restarts)
     if way == "scikit-learn":
-        found = _by_scikit_learn(mine, counts, starts, iterations)
-    elif way == "pieces":
-        found = _by_pieces(source, weights, len(whole), starts, iterations, doer)
-        found = (*found[:3], _chosen_rows(found[3], good))
-    elif way == "cuda":
-        found = _by_gpu(mine, counts, starts, iterations)
+        return _ordered(*_by_scikit_learn(mine, counts, starts, iterations), good, way)
+    sums: Summing
+    if way == "cuda":
+        sums = OnGpu(mine, counts, k).sums
+    elif isinstance(points, Path):
+        sums = partial(_sums_by_tasks, str(points), weights, len(whole), executor)
     else:
-        sums_of = partial(partial_sums, mine, counts)
-        centers, inertia, count = _followed(starts, iterations, sums_of)
-        found = centers, inertia, count, nearest(mine, centers)[0]
-    return _ordered(found, good, way)
+        sums = partial(_sums_by_tasks, mine, counts, len(mine), executor)
+    found = followed(mine, counts, starts, iterations, sums)
+    return _ordered(*found, nearest(mine, found[0])[0], good, way)
 
 
-def _chosen(n: int, doer: Doer | None) -> str:
-    if doer is not None:
-        return "pieces"
-    if n >= _FOR_GPU and gpu.is_available():
+def _rows(file: str, rows: slice = slice(None)) -> np.ndarray:
+    """Return rows of the points in a file, which is not read whole for some of them.
+
+    Raises: InputError for a file that cannot be read.
+    """
+    try:
+        return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False)[rows], dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise InputError(f"points for k-means cannot be read: {error}", file) from None
+
+
+def _finite(points: np.ndarray) -> np.ndarray:
+    """Return which points (n, d) have neither NaN nor inf, (n,)."""
+    finite, good = np.isfinite(points), np.ones(len(points), bool)
+    return good if finite.all() else reduce(np.logical_and, finite.T, good)
+
+
+def _chosen_rows(array: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return the chosen rows; the array itself if these are all."""
+    return array if chosen.all() else array[chosen]
+
+
+def _best_way(n: int, executor: Executor | None) -> str:
+    if executor is None and n >= _FOR_GPU and gpu.is_available():
         return "cuda"
     try:
         _scikit_learn()
     except InputError:
         return "sums"
-    return "scikit-learn"
+    return "sums" if executor is not None else "scikit-learn"
 
 
 def beginnings(
     points: np.ndarray, weights: np.ndarray | None, k: int, seed: int, restarts: int
 ) -> np.ndarray:
-    """Centers (restarts, k, d) to begin with: points, far from each other rather than near.
+    """Draw initial centers (restarts, k, d): points, far from each other rather than near.
 
-    Raises: InputError where fewer than k points differ.
+    Raises: InputError if fewer than k points differ.
     """
     random = np.random.Generator(np.random.Philox(seed))
     if len(points) > _DRAWN_FROM:
@@ -270,32 +192,38 @@ def beginnings(
 
 
 def _differ(points: np.ndarray, k: int) -> bool:
-    """Whether at least k points differ; the first rows mostly say so."""
+    """Whether at least k points differ; mostly the first rows do."""
     return any(len(np.unique(some, axis=0)) >= k for some in (points[:_FIRST_ROWS], points))
 
 
-def _followed(starts: np.ndarray, iterations: int, sums_of: Any) -> tuple[np.ndarray, float, int]:
-    """Follow all beginnings at once until no center moves.
+# --- iterations by sums ---------------------------------------------------------------------------
 
-    Arguments:
-        sums_of: gives the `Sums` of all points for centers (n_sets, k, d).
 
-    Returns: centers (k, d) of the best, its inertia, and its iterations.
+def followed(
+    points: np.ndarray,
+    weights: np.ndarray | None,
+    starts: np.ndarray,
+    iterations: int,
+    sums_of: Summing,
+) -> tuple[np.ndarray, float, int]:
+    """Move the centers of all starts (n_sets, k, d) until none moves.
+
+    Returns: centers (k, d) of the best start, its inertia, and its iterations.
     """
     centers = starts.copy()
     inertia, counts = np.full(len(starts), np.inf), np.zeros(len(starts), int)
     moving = np.arange(len(starts))
     for iteration in range(1, iterations + 1):
         sums = sums_of(centers[moving])
-        fresh = next_centers(sums)
-        inertia[moving], counts[moving] = sums.inertia, iteration
+        fresh = next_centers(points, weights, centers[moving], sums)
+        inertia[moving], counts[moving] = sums[..., -1].sum(axis=1), iteration
         still = (fresh == centers[moving]).all(axis=(1, 2))
         centers[moving] = fresh
         moving = moving[~still]
         if not len(moving):
             break
     if len(moving):
-        inertia[moving] = sums_of(centers[moving]).inertia
+        inertia[moving] = sums_of(centers[moving])[..., -1].sum(axis=1)
     best = _best(inertia)
     return centers[best], float(inertia[best]), int(counts[best])
 
@@ -304,36 +232,91 @@ def _best(inertia: np.ndarray) -> int:
     return int(np.flatnonzero(inertia <= inertia.min() * (1 + _SAME))[0])
 
 
-def _by_gpu(
-    points: np.ndarray, weights: np.ndarray | None, starts: np.ndarray, iterations: int
-) -> tuple[np.ndarray, float, int, np.ndarray]:
-    there = OnGpu(points, weights, starts.shape[1])
-    centers, inertia, counts = there.follow(starts, iterations)
-    best = _best(inertia)
-    labels = there.labels(centers[best])
-    return centers[best], float(inertia[best]), int(counts[best]), labels
+def next_centers(
+    points: np.ndarray, weights: np.ndarray | None, centers: np.ndarray, sums: np.ndarray
+) -> np.ndarray:
+    """Return the means (n_sets, k, d) of the points of every center.
+
+    A center without points gets the farthest point, which its own center then does without.
+
+    Arguments:
+        points, weights: of finite numbers; see `partial_sums`.
+        centers: (n_sets, k, d). sums: (n_sets, k, d + 2), for these.
+    """
+    total, weight = sums[..., :-2].copy(), sums[..., -2].copy()
+    for s in np.flatnonzero((weight == 0).any(axis=1)):
+        labels, distances = nearest(points, centers[s])
+        far = np.argsort(-distances, kind="stable")[: len(centers[s])]
+        empty = np.flatnonzero(weight[s] == 0)
+        for k, i in zip(empty, far[distances[far] > 0], strict=False):
+            w = 1.0 if weights is None else weights[i]
+            total[s, labels[i]] -= w * points[i]
+            weight[s, labels[i]] -= w
+            total[s, k], weight[s, k] = w * points[i], w
+    kept = weight > 0
+    found: np.ndarray = np.where(
+        kept[..., None], total / np.where(kept, weight, 1.0)[..., None], np.nan
+    )
+    # a center that can have no point lies with another one, where it stays without
+    largest = np.take_along_axis(found, weight.argmax(axis=1)[:, None, None], axis=1)
+    return np.asarray(np.where(kept[..., None], found, largest))
 
 
-def _by_pieces(
+@dataclass(frozen=True)
+class PartialSums:
+    """Sums of parts of points as tasks: the key is ("rows", first, last).
+
+    Attributes:
+        points: (n, d) finite, or a file of NumPy (.npy), which every worker can read.
+        weights: (n,); None for equal weights.
+        centers: (n_sets, k, d), the argument of each task.
+    """
+
+    points: np.ndarray | str
+    weights: np.ndarray | None
+    centers: np.ndarray
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """See `TaskSet`; these results are not stored."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "centers": None}
+
+    def arguments(self, key: Key) -> Arrays:
+        """Return the centers."""
+        return {"centers": self.centers}
+
+    def compute(self, key: Key, arguments: Arrays | None = None) -> Arrays:
+        """Return the sums of the points from `first` to before `last`; see `partial_sums`."""
+        rows = slice(int(key[1]), int(key[2]))
+        weights = None if self.weights is None else self.weights[rows]
+        centers = (self.arguments(key) if arguments is None else arguments)["centers"]
+        if not isinstance(self.points, str):
+            return {"sums": partial_sums(self.points[rows], weights, centers)}
+        points = _rows(self.points, rows)
+        good = _finite(points)
+        weights = None if weights is None else _chosen_rows(weights, good)
+        return {"sums": partial_sums(_chosen_rows(points, good), weights, centers)}
+
+
+def _sums_by_tasks(
     points: np.ndarray | str,
     weights: np.ndarray | None,
     n: int,
-    starts: np.ndarray,
-    iterations: int,
-    doer: Doer | None,
-) -> tuple[np.ndarray, float, int, np.ndarray]:
-    """By partial sums of parts that others compute: the parts do not depend on who they are."""
-    step = max(1, _PART // starts.shape[2])
+    executor: Executor | None,
+    centers: np.ndarray,
+) -> np.ndarray:
+    """Add the sums of all parts, in the order of the parts."""
+    step = max(1, _PART // centers.shape[2])
     keys: list[Key] = [("rows", first, min(first + step, n)) for first in range(0, n, step)]
+    tasks = PartialSums(points, weights, centers)
+    parts = [found["sums"] for _, found in task_results(tasks, keys, executor)]
+    return reduce(np.add, parts)
 
-    def sums_of(centers: np.ndarray) -> Sums:
-        work = Part(points, weights, centers)
-        return added([Sums(**found) for _, found in pieces_done(work, keys, doer)])
 
-    centers, inertia, count = _followed(starts, iterations, sums_of)
-    work = Part(points, weights, centers[None], labels=True)
-    labels = [found["labels"] for _, found in pieces_done(work, keys, doer)]
-    return centers, inertia, count, np.concatenate(labels)
+# --- scikit-learn, and the result -----------------------------------------------------------------
 
 
 def _scikit_learn() -> Any:
@@ -350,6 +333,7 @@ def _scikit_learn() -> Any:
 def _by_scikit_learn(
     points: np.ndarray, weights: np.ndarray | None, starts: np.ndarray, iterations: int
 ) -> tuple[np.ndarray, float, int, np.ndarray]:
+    """Return what `followed` returns, and the labels (n,)."""
     make, k = _scikit_learn(), starts.shape[1]
     fits = [
         make(k, init=start, n_init=1, max_iter=iterations, tol=0.0, algorithm="lloyd").fit(
@@ -362,16 +346,18 @@ def _by_scikit_learn(
 
 
 def _ordered(
-    found: tuple[np.ndarray, float, int, np.ndarray], good: np.ndarray, way: str
+    centers: np.ndarray,
+    inertia: float,
+    iterations: int,
+    labels: np.ndarray,
+    good: np.ndarray,
+    way: str,
 ) -> Clusters:
-    """The groups, the largest first; groups of one size by their first coordinates."""
-    centers, inertia, count, labels = found
+    """Return the groups, the largest first; groups of one size by their first coordinates."""
     sizes = np.bincount(labels, minlength=len(centers))
     order = np.lexsort((*np.round(centers.T[::-1], 9), -sizes))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    whole = rank[labels]
-    if len(labels) < len(good):
-        whole = np.full(len(good), -1, np.int64)
-        whole[good] = rank[labels]
-    return Clusters(centers[order], whole, inertia, count, way)
+    whole = np.full(len(good), -1, np.int64)
+    whole[good] = rank[labels]
+    return Clusters(centers[order], whole, inertia, iterations, way)

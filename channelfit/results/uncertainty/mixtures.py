@@ -1,12 +1,12 @@
-"""How many groups describe points: mixtures of normal distributions against one population.
+"""The number of groups that describe points: mixtures of normal distributions or one population.
 
 A mixture of k normal populations of one covariance, which is that within the groups, is fitted by
 expectation and maximization (Dempster, Laird and Rubin 1977, J R Stat Soc B 39:1) and compared by
 BIC (Schwarz 1978) with one population: normal; of heavy tails, Student's t in as many dimensions
 (Lange, Little and Taylor 1989, J Am Stat Assoc 84:881); or skewed, normal after a power
 transformation of each coordinate (Yeo and Johnson 2000, Biometrika 87:954). So neither a few
-outliers nor parameters that are correlated or skewed make two groups. That the scatter within
-groups counts, not that over all points, is what finds few wells of another kind.
+outliers nor correlated or skewed parameters make two groups. A few wells of another kind are found,
+since distances are compared with the scatter within groups, not with that of all points.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: By how much BIC must fall for more groups, and from where on they may be there: odds of 150 to 1,
-#: and of 1 to 1.
+#: The decrease of BIC that more groups need (odds of 150 to 1), and from which on the choice is
+#: ambiguous (odds of 1 to 1).
 SURE, MAYBE = 10.0, 0.0
-#: The most groups that are tried, points that are looked at, points that a group needs on average,
-#: and points that each dimension needs.
+#: The most groups that are tried, the most points that are used, the points that a group needs on
+#: average, and the points that each dimension needs.
 _MOST_GROUPS, _LOOKED_AT, _POINTS_A_GROUP, _POINTS_A_DIMENSION = 8, 2000, 5, 5
-#: Groups overlap where their centers are nearer than so many standard deviations within them: two
-#: of one size then have a single peak.
+#: Groups overlap if their centers are nearer than so many standard deviations within them: two of
+#: one size then have a single peak.
 _APART = 2.0
 _ITERATIONS, _STILL = 300, 1e-6
 #: Iterations after which the best of all beginnings go on, and how many of them do.
@@ -39,18 +39,18 @@ _FLOOR = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """How many groups describe points.
+    """The chosen number of groups, and what it was compared with.
 
     Attributes:
         k: the number of groups.
-        bic: (n,) of mixtures of 1, 2, .. groups, as far as was looked.
-        heavy, skewed: BIC of one population with heavy tails, and of one that is skewed; inf where
+        bic: (n,) of mixtures of 1, 2, .. groups, as far as they were tried.
+        heavy, skewed: BIC of one population with heavy tails, and of one that is skewed; inf if
             they were not tried.
-        gain: by how much BIC of the best mixture of several groups is below that of the better
-            single population; -inf where none was tried.
+        gain: the BIC of the best single population minus that of the best mixture of several
+            groups; -inf if none was tried.
         apart: the distance of the two nearest centers of that mixture, in standard deviations
             within groups.
-        labels: (n_points,) its groups, by number from 0; None where points were left out.
+        labels: (n_points,) its groups, by number from 0; None if points were left out.
     """
 
     k: int
@@ -67,7 +67,7 @@ class Choice:
         return self.k == 1 and self.gain > MAYBE
 
     def sentence(self) -> str:
-        """What was compared, and what came of it."""
+        """Return a sentence on what was compared, and with which result."""
         if math.isinf(self.gain):
             return "there are too few different wells to look for groups"
         tried = f"mixtures of up to {len(self.bic)} normal populations"
@@ -90,7 +90,7 @@ def how_many(points: np.ndarray, seed: int = 0) -> Choice:
 
     Arguments:
         points: (n, d) without NaN.
-        seed: of which points are looked at where there are very many.
+        seed: of the random choice of points if there are very many.
     """
     n_all = len(points)
     if n_all > _LOOKED_AT:
@@ -127,19 +127,19 @@ def how_many(points: np.ndarray, seed: int = 0) -> Choice:
 
 
 def _bic(likelihood: float, n: int, d: int, k: int) -> float:
-    """Minus twice the logarithm of a likelihood, and what its parameters cost."""
+    """Return the Bayesian information criterion of a mixture."""
     return float(-2 * likelihood + (k * d + d * (d + 1) / 2 + k - 1) * math.log(n))
 
 
 def _scaled(points: np.ndarray) -> np.ndarray:
-    """Points (n, d') about their mean, of variance 1 in each coordinate that varies."""
+    """Return points (n, d') about their mean, of variance 1 in each coordinate that varies."""
     apart = points - points.mean(axis=0)
     scale = apart.std(axis=0)
     return np.asarray(apart[:, scale > 0] / scale[scale > 0])
 
 
 def _whitened(apart: np.ndarray) -> np.ndarray:
-    """Points (n, d') in principal directions, of variance 1: as many as there are points for."""
+    """Return points (n, d') in principal directions, of variance 1: those with enough points."""
     if not apart.shape[1]:
         return apart
     values, vectors = np.linalg.eigh(apart.T @ apart / len(apart))
@@ -154,7 +154,7 @@ def _whitened(apart: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Mixture:
-    """A fitted mixture: its likelihood, (n, k) shares of points, and distances of its centers."""
+    """A fitted mixture: its log likelihood, (n, k) shares of points, and least center distance."""
 
     likelihood: float
     share: np.ndarray
@@ -162,7 +162,7 @@ class _Mixture:
 
 
 def _normal(points: np.ndarray, share: np.ndarray, iterations: int) -> _Mixture | None:
-    """A mixture from shares (n, k), until it moves no more; None where a group is lost."""
+    """Fit a mixture from shares (n, k) until it converges; return None if a group is lost."""
     (n, d), k = points.shape, share.shape[1]
     before = -math.inf
     for _ in range(iterations):
@@ -194,7 +194,7 @@ def _normal(points: np.ndarray, share: np.ndarray, iterations: int) -> _Mixture 
 
 
 def _best_of(points: np.ndarray, before: _Mixture, k: int) -> _Mixture | None:
-    """The best mixture of k groups, begun by dividing each of k - 1 groups in several ways."""
+    """Return the best mixture of k groups; each of k - 1 groups is divided in several ways."""
     every = np.eye(k)
     tried = [_normal(points, every[labels], _TRIED) for labels in _divided(points, before, k)]
     good = sorted((one for one in tried if one), key=lambda one: -one.likelihood)[:_GO_ON]
@@ -203,9 +203,7 @@ def _best_of(points: np.ndarray, before: _Mixture, k: int) -> _Mixture | None:
 
 
 def _divided(points: np.ndarray, before: _Mixture, k: int) -> Iterator[np.ndarray]:
-    """Labels with one group more: a group divided along a direction, at its widest gap or at a
-    share of it.
-    """
+    """Yield labels with one group more: a group divided at three places along a direction."""
     labels = before.share.argmax(axis=1)
     random = np.random.Generator(np.random.Philox(k))
     for group in range(k - 1):
@@ -227,7 +225,7 @@ def _divided(points: np.ndarray, before: _Mixture, k: int) -> Iterator[np.ndarra
 
 
 def _heavy_tailed(points: np.ndarray) -> float:
-    """BIC of one population of Student's t, less what its degrees of freedom cost."""
+    """Return BIC of one population of Student's t, without the term of its degrees of freedom."""
     n, d = points.shape
     best = -math.inf
     for freedom in _TAILS:
@@ -258,7 +256,7 @@ def _heavy_tailed(points: np.ndarray) -> float:
 
 
 def _skewed(points: np.ndarray) -> float:
-    """BIC of one population that is normal after transformations of points (n, d) about 0.
+    """Return BIC of one population that is normal after transformations of points (n, d) about 0.
 
     The likelihood is that of the whitened points, as for all others.
     """
@@ -283,13 +281,13 @@ def _skewed(points: np.ndarray) -> float:
 
 
 def _log_volume(points: np.ndarray) -> float:
-    """The logarithm of the determinant of the covariance of points (n, d)."""
+    """Return the logarithm of the determinant of the covariance of points (n, d)."""
     covariance = np.cov(points, rowvar=False, bias=True).reshape(points.shape[1], -1)
     return float(np.linalg.slogdet(covariance)[1])
 
 
 def _transformed(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values (n,) transformed by each power, (n_powers, n), and summed logarithms of the slopes."""
+    """Return values (n,) transformed by each power, (n_powers, n), and summed log slopes."""
     size, above = np.log1p(np.abs(values)), values >= 0
     # below 0 it is the mirror image with 2 less the power
     powers = np.where(above, _POWERS[:, None], 2.0 - _POWERS[:, None])

@@ -1,27 +1,26 @@
 """The posterior: a random sample of all sets of parameters that the data allow, by Markov chains.
 
-The prior is even over the unit cube, that is over a parameter's range or its logarithm. The
-likelihood is that of Gaussian noise of the standard deviation and correlation time that `curvature`
-found. An ensemble of walkers (Goodman and Weare 2010; emcee, Foreman-Mackey et al. 2013) is moved
-together, so that half of them are scored in one call.
+The prior is uniform over the unit cube, that is over each parameter's range or its logarithm. The
+likelihood is that of Gaussian noise with the standard deviation and correlation time of the
+estimate. An ensemble of walkers (Goodman and Weare 2010; emcee, Foreman-Mackey et al. 2013) is
+moved together, so that half of them are scored in one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from channelfit.reading.errors import InputError
-from channelfit.results.uncertainty.curvature import LEVEL, Estimate
+from channelfit.results.uncertainty.estimate import LEVEL, Estimate
 from channelfit.results.uncertainty.families import INSTALL
 from channelfit.scoring.machine.arrays import to_host
 
-#: A chain should be so many autocorrelation times long (emcee's own advice).
+#: The least length of a chain in autocorrelation times (as emcee advises).
 LONG_ENOUGH = 50
-#: R-hat above which the walkers do not agree (Gelman et al. 2013).
+#: The R-hat above which the walkers do not agree (Gelman et al. 2013).
 AGREED = 1.05
 #: Walkers start about the fit with a standard deviation of at most this share of every range.
 _WIDEST = 0.1
@@ -40,7 +39,7 @@ class Posterior:
         r_hat: (n_free,) the halves of the walkers' chains compared with each other (Gelman and
             Rubin). Walkers of one ensemble are not quite independent, so it is a lower bound.
         acceptance: the share of proposed moves that were accepted.
-        warnings: sentences on what is not to be trusted.
+        warnings: sentences on why the samples may not be trusted.
     """
 
     names: tuple[str, ...]
@@ -68,7 +67,7 @@ class Posterior:
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """What the walkers of one ensemble went through.
+    """The chains of the walkers of one ensemble.
 
     Attributes:
         chain: (n_steps, n_walkers, n_free) in the unit cube.
@@ -79,40 +78,24 @@ class Chains:
     acceptance: float
 
 
-def sample_posterior(
-    found: Estimate,
-    n_steps: int = 2000,
-    n_walkers: int | None = None,
-    seed: int = 0,
-    on_step: Any = None,
-    ensembles: int = 1,
-) -> Posterior:
-    """Sample the posterior about a fit.
-
-    Arguments:
-        n_steps: of every walker; the first third is burn-in.
-        n_walkers: of an ensemble: an even number, at least twice the free parameters; None for
-            four times as many, 32 or more.
-        seed: of all random numbers.
-        on_step: called with the number of each step when it is done.
-        ensembles: how many ensembles there are, each with its own seed; they know nothing of each
-            other, so that they can tell whether they agree.
-
-    Raises: InputError when emcee is missing, or the walkers are too few.
-    """
-    told = on_step if ensembles == 1 else None
-    chains = [sample_chains(found, n_steps, n_walkers, seed + k, told) for k in range(ensembles)]
-    return posterior_of(found, chains)
-
-
 def sample_chains(
     found: Estimate,
     n_steps: int = 2000,
     n_walkers: int | None = None,
     seed: int = 0,
-    on_step: Any = None,
+    on_step: Callable[[int], object] | None = None,
 ) -> Chains:
-    """Move one ensemble of walkers; arguments and errors as in `sample_posterior`."""
+    """Move one ensemble of walkers about a fit.
+
+    Arguments:
+        n_steps: of every walker.
+        n_walkers: an even number, at least twice the free parameters; None for four times as many,
+            at least 32.
+        seed: of all random numbers.
+        on_step: called with the number of each step that is done.
+
+    Raises: InputError if emcee is missing, or there are too few walkers.
+    """
     try:
         import emcee  # an optional package
     except ImportError:
@@ -167,7 +150,7 @@ def _starts(found: Estimate, n_walkers: int, random: np.random.Generator) -> np.
     for k in range(12):
         draws = vectors @ (spread[:, None] * random.standard_normal((n, left.size))) / 2**k
         unit = np.clip(found.unit[:, None] + draws, 0.0, 1.0)
-        # never exactly on a face, where all walkers would lie in one plane
+        # never exactly on a face: else all walkers could lie in one plane
         unit = np.clip(np.abs(unit - 1e-9 * random.random(unit.shape)), 0.0, 1.0)
         walkers[left] = unit.T
         left = left[~np.isfinite(log_posterior(found, unit))]
@@ -177,8 +160,10 @@ def _starts(found: Estimate, n_walkers: int, random: np.random.Generator) -> np.
 
 
 def posterior_of(found: Estimate, ensembles: Sequence[Chains]) -> Posterior:
-    """Put the chains of all ensembles together, and judge them."""
-    from emcee.autocorr import integrated_time  # an optional package, which made the chains
+    """Join the chains of all ensembles, and check whether they have converged."""
+    from emcee.autocorr import (
+        integrated_time,
+    )  # an optional package, which is there: it made the chains
 
     chain = np.concatenate([one.chain for one in ensembles], axis=1)
     n_steps = len(chain)
@@ -223,7 +208,7 @@ def split_r_hat(chain: np.ndarray) -> np.ndarray:
 
 
 def _doubts(n_kept: int, slowest: float, r_hat: np.ndarray, acceptance: float) -> list[str]:
-    """Say in sentences why a chain is not to be trusted; an empty list where it is."""
+    """Return sentences on why a chain may not be trusted; none if it has converged."""
     doubts = []
     if n_kept < LONG_ENOUGH * slowest:
         wanted = int(1.5 * LONG_ENOUGH * slowest)

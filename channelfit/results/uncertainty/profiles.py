@@ -1,9 +1,9 @@
 """Profile likelihoods: how good the fit can still be with one parameter held at a value.
 
-Where `curvature` takes the cost for a parabola, a profile follows it. The parameter is held at
-values away from the fit, all others are refined again, and the interval ends where the cost has
-risen too far. All values of a side are refined together, and then again from their neighbors'
-results until none gains (Raue et al. 2009, Bioinformatics 25:1923).
+While `estimate` approximates the cost by a parabola, a profile follows the cost itself. The
+parameter is held at values away from the fit, all others are refined again, and the interval ends
+where the cost has risen too far. All values of a side are refined together, and then again from the
+results of their neighbors until none improves (Raue et al. 2009, Bioinformatics 25:1923).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.results.uncertainty.curvature import LEVEL, Estimate, estimate, quantile
+from channelfit.results.uncertainty.estimate import LEVEL, Estimate, estimate, quantile
 from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.search.least_squares import refine
 from channelfit.search.objective import Local, Objective
 
 #: Points on either side of the fit.
 _POINTS = 10
-#: How often the reach of a side is chosen anew, and how often points start from their neighbors.
+#: How often the length of a side is adapted, and how often points restart from their neighbors.
 _ROUNDS, _PASSES = 8, 4
-#: A gain of chi square that is worth another start from the neighbors.
+#: A decrease of chi square that is worth another restart from the neighbors.
 _GAIN = 1e-2
-#: The fit was not the minimum where a profile finds a chi square that is lower by this much. All
-#: profiles then begin again there, but not more often than so many times.
+#: If a profile finds a chi square lower by this much, the fit was not at the minimum: all profiles
+#: are then computed again from there, at most so many times.
 _BETTER, _RESTARTS = 0.1, 50
 
 
@@ -43,8 +43,8 @@ class Profile:
         unit: (n_free, n_points), the refined points in the unit cube.
         threshold: the chi square at which the interval ends.
         lower, upper: the interval, base units.
-        open_below, open_above: whether the range ends before the cost has risen enough; the
-            interval then ends with it.
+        open_below, open_above: whether the interval is open, because the range of the parameter
+            ends before the cost has risen enough; it then ends with the range.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Profile:
 
 @dataclass
 class _Held:
-    """An objective of which one coordinate does not move: its derivatives are 0."""
+    """An objective with one coordinate held: its derivatives are 0."""
 
     whole: Objective
     place: int
@@ -78,34 +78,34 @@ class _Held:
     def linearize(self, unit: Any) -> Local:
         """See `Objective.linearize`."""
         local = self.whole.linearize(unit)
-        gradient, curvature = local.gradient.copy(), local.curvature.copy()
+        gradient, hessian = local.gradient.copy(), local.curvature.copy()
         gradient[self.place] = 0.0
-        curvature[self.place] = 0.0
-        curvature[:, self.place] = 0.0
-        return Local(local.cost, local.status, gradient, curvature)
+        hessian[self.place] = 0.0
+        hessian[:, self.place] = 0.0
+        return Local(local.cost, local.status, gradient, hessian)
 
 
 def profiles(
     found: Estimate,
     places: Iterable[int] | None = None,
     on_profile: Callable[[str], object] | None = None,
-    each: Profiler | None = None,
+    profiler: Profiler | None = None,
 ) -> tuple[Estimate, list[Profile]]:
     """Compute the profiles of some of the free parameters.
 
     Arguments:
         places: of the parameters among the free ones; None for all.
-        on_profile: called with the name of each parameter before its turn.
-        each: computes the profiles of an estimate; by default this process does, one by one.
+        on_profile: called with the name of each parameter before its profile is computed.
+        profiler: computes the profiles of an estimate; None to compute one after the other here.
 
-    Returns: the estimate, and the profiles. Where a profile led to a better fit, the estimate is
-    there, and all profiles were computed again from it.
+    Returns: the estimate, and the profiles. If a profile led to a better fit, the estimate is that
+    of the better fit, and all profiles were computed again from there.
     """
     wanted = list(range(len(found.unit)) if places is None else places)
-    each = each or _one_by_one
+    compute = profiler or (lambda found, places: (profile(found, place) for place in places))
     for _ in range(_RESTARTS):
         done: list[Profile] = []
-        coming = each(found, wanted)
+        coming = compute(found, wanted)
         for place in wanted:
             if on_profile is not None:
                 on_profile(found.names[place])
@@ -116,16 +116,11 @@ def profiles(
                 break
         else:
             return found, done
-    return found, list(each(found, wanted))
+    return found, list(compute(found, wanted))
 
 
-#: Yields the profiles of an estimate in the order of the places of their parameters.
+#: Yields the profiles of the free parameters at these places, in their order.
 Profiler = Callable[[Estimate, Sequence[int]], Iterator[Profile]]
-
-
-def _one_by_one(found: Estimate, places: Sequence[int]) -> Iterator[Profile]:
-    for place in places:
-        yield profile(found, place)
 
 
 def profile(found: Estimate, place: int) -> Profile:
@@ -218,7 +213,7 @@ def _refine(
     starts = np.clip(unit, 0.0, 1.0)
     starts[place] = held
     objective: Any = _Held(found.objective, place)
-    # what a thousandth of a unit of chi square is of the cost
+    # a thousandth of a unit of chi square, as a share of the cost
     tolerance = 1e-3 * found.widened[place] ** 2 / found.n_samples
     refined = refine(objective, starts, tolerance=min(tolerance, 1e-4))
     cost = np.where(np.isfinite(refined.cost), refined.cost, np.inf)
@@ -238,7 +233,7 @@ def _end(
         return (1.0 if sign > 0 else 0.0), True
     k = int(over[0])
     here = unit[place, k]
-    if not math.isfinite(chi_square[k]):  # beyond it nothing can be scored
+    if not math.isfinite(chi_square[k]):  # nothing can be scored beyond it
         return float(here), False
     before = unit[place, k - 1] if k else found.unit[place]
     low = math.sqrt(max(chi_square[k - 1], 0.0)) if k else 0.0

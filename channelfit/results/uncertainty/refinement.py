@@ -1,11 +1,10 @@
-"""Refines a fit until it is at the minimum of its cost, or says what keeps it from there.
+"""The refinement of a fit to the minimum of its cost, and what may keep it from there.
 
-Least squares ends where no step that its parabola proposes lowers the cost. Where the cost is not
-a parabola (because of ripples, curved valleys, or bounds on rates across the way) that need not be
-the lowest point within the fit's own standard errors, and a profile would find a better one. So
-other points are tried as well: along the directions that the data leave loosest, and along those
-in which each parameter's profile would set out. The best of them are refined, until none leads
-further down.
+Least squares ends when no step to the minimum of a local parabola lowers the cost. If the cost is
+no parabola (because of ripples, curved valleys, or bounds on rates) there may be a lower point
+within the standard errors of the fit, which a profile would find. So other points are tried as
+well: along the directions of largest variance, and along those in which the profile of each
+parameter begins. The best of them are refined, until none has a lower cost.
 """
 
 from __future__ import annotations
@@ -14,31 +13,31 @@ import math
 
 import numpy as np
 
-from channelfit.results.uncertainty.curvature import Estimate, estimate
+from channelfit.results.uncertainty.estimate import Estimate, estimate
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.agreement import SAME
 from channelfit.search.least_squares import refine
 from channelfit.search.objective import Objective
 
-#: Standard errors at which points are tried, to either side.
+#: Distances at which points are tried to either side, in standard errors.
 _REACHES = (0.3, 1.0, 3.0, 10.0)
-#: How many of the points that are tried are refined, and how often they may lead further down.
+#: How many of these points are refined, and the most rounds of this.
 _REFINED, _ROUNDS = 8, 30
-#: A smaller loss of chi square does not count as a gain.
+#: A smaller decrease of chi square does not count.
 _GAIN = 0.01
-#: Shares of the way to the parabola's minimum at which bounds on rates are looked for.
+#: Shares of the way to the minimum of the parabola at which bounds on rates are checked.
 _ON_THE_WAY = (1e-3, 1e-2, 0.1, 0.3, 1.0)
 
 
 def brought_to_minimum(objective: Objective, unit: np.ndarray, n_samples: int) -> np.ndarray:
     """Return the lowest point (n_free, 1) that least squares finds from a point and around it.
 
-    Costs and derivatives are computed in the same way where the scorer can (`preview`), or the
-    difference between two ways would hide small gains.
+    If the scorer can, it computes costs as it computes derivatives (`preview`): the difference
+    between two methods would hide small gains.
 
     Arguments:
         unit: (n_free, 1), in the unit cube.
-        n_samples: samples that count in the cost; they say what a standard error is.
+        n_samples: samples that count in the cost, from which standard errors follow.
     """
     objective.previews = True
     unit, cost = _refined(objective, unit)
@@ -56,9 +55,7 @@ def brought_to_minimum(objective: Objective, unit: np.ndarray, n_samples: int) -
 
 
 def bounds_in_the_way(found: Estimate) -> str | None:
-    """Name the bounds on rates that lie between a fit and the minimum of its parabola; None for
-    none.
-    """
+    """Return the rates whose bounds lie between a fit and the minimum of its parabola, or None."""
     objective = found.objective
     local = objective.linearize(found.unit[:, None])
     step = -found.covariance @ to_host(local.gradient)[:, 0]  # its length does not matter
@@ -88,7 +85,7 @@ def _around(found: Estimate) -> np.ndarray:
     own = np.sqrt(np.diag(found.covariance))
     responses = found.covariance[:, own > 0] / own[own > 0]
     ways = np.concatenate([loose[:, values > 0], responses], axis=1)
-    # a direction that the data do not see at all would leave the cube at once
+    # the standard error of a flat direction may exceed the cube by far
     ways *= np.minimum(1.0, 0.1 / np.maximum(np.abs(ways).max(axis=0), SAME))
     sides = [sign * reach * ways for reach in _REACHES for sign in (1.0, -1.0)]
     around: np.ndarray = np.clip(found.unit[:, None] + np.concatenate(sides, axis=1), 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""How sure a fit is, as plain data for ``uncertainty.json`` and as tables of numbers."""
+"""The uncertainty of a fit as plain data for ``uncertainty.json``, and as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from channelfit.model.channel import Parameter, Tie
 from channelfit.problem.experiment import Problem
 from channelfit.reading.csv_tables import csv_table
 from channelfit.results.uncertainty.assessment import Assessment, as_plain, parameter_rows
-from channelfit.results.uncertainty.curvature import Estimate
+from channelfit.results.uncertainty.estimate import Estimate
 from channelfit.results.uncertainty.families import Family, representatives
 from channelfit.results.uncertainty.posterior import Posterior
 from channelfit.results.uncertainty.profiles import Profile
@@ -19,7 +19,7 @@ from channelfit.search.plan import FitPlan
 
 
 def profile_table(found: Estimate, found_profiles: Sequence[Profile]) -> str:
-    """Profiles as CSV: a row a point, with the parameter held, chi square and all parameters.
+    """Return profiles as CSV: a row a point, with the held parameter, chi square, all parameters.
 
     Chi square is above that of the fit; parameters are in base units.
     """
@@ -33,7 +33,7 @@ def profile_table(found: Estimate, found_profiles: Sequence[Profile]) -> str:
 
 
 def table_text(names: Sequence[str], rows: np.ndarray) -> str:
-    """A table as CSV: the names of its columns, and rows (n_rows, n_columns) of numbers."""
+    """Return a table as CSV: the names of its columns, and rows (n_rows, n_columns) of numbers."""
     return csv_table(zip(names, rows.T, strict=True), digits=9)
 
 
@@ -44,9 +44,9 @@ def summary_of(
     found_families: Sequence[Family],
     posterior: Posterior | None,
 ) -> dict[str, Any]:
-    """All numbers of a study as plain data, parameters by name and in base units.
+    """Return all numbers of a study as plain data, parameters by name and in base units.
 
-    Profiles, families and the posterior stand in it where they were asked for.
+    Profiles, families and the posterior are included if they were requested.
     """
     found = judged.estimate
     out: dict[str, Any] = {
@@ -67,7 +67,7 @@ def summary_of(
 
 
 def _parameters(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
-    """Value, unit, range and error of each parameter and of each that is tied to others."""
+    """Return value, unit, range and error of each parameter, tied ones included."""
     values = found.objective.physical(found.unit[:, None])[:, 0]
     sure = parameter_rows(found, problem)
     rows = {}

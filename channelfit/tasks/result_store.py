@@ -1,4 +1,4 @@
-"""Results of pieces in a file, each as soon as it is there, so that a run can go on."""
+"""A file of task results, each written as soon as it is there, so that a run can be resumed."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.pieces.records import DAMAGED, Records, packed, unpacked
 from channelfit.reading.errors import InputError
+from channelfit.tasks.records import DAMAGED, Records, packed, unpacked
 
 Key = tuple[str | int, ...]
 #: Arrays by name, of up to four dimensions; text as its UTF-8 bytes, uint8.
 Arrays = dict[str, np.ndarray]
 
-#: How the file begins: what it is, and in which form.
+#: The first bytes of the file: its kind and its version.
 _BEGINS = b"channelfit pieces 1\n"
-#: Of a record: the length of its heading, JSON with the key and the names of the arrays.
+#: The length of the heading of a record: JSON with the key and the names of the arrays.
 _LENGTH = struct.Struct("<I")
 
 
-class Kept:
-    """The results of pieces in a file that is only ever added to.
+class ResultStore:
+    """A file of task results, which is only ever appended to.
 
-    Results of an earlier run are read when they are asked for, so they may be larger than memory.
+    Results of an earlier run are read one by one when needed, so all of them together may be larger
+    than memory.
 
     Arguments:
-        path: the file; it is made where there is none, and what is not whole at its end is cut off.
+        path: the file. It is made if there is none; an incomplete record at its end is cut off.
 
     Attributes:
-        fault: why a result could not be kept; None while all are.
+        fault: why the last result could not be stored; None if it was.
 
     Raises:
         InputError: the file cannot be read or written, is something else, or is in use.
@@ -49,14 +50,14 @@ class Kept:
 
     @property
     def keys(self) -> AbstractSet[Key]:
-        """The pieces whose results are kept."""
+        """The keys of the tasks whose results are stored."""
         return frozenset(self._places)
 
     def get(self, key: Key) -> Arrays:
-        """The result of a piece.
+        """Return the result of a task.
 
         Raises:
-            KeyError: it is not kept. InputError: its record is damaged.
+            KeyError: it is not stored. InputError: its record is damaged.
         """
         assert self._records is not None
         payload = self._records.at(self._places[key])
@@ -67,7 +68,7 @@ class Kept:
             raise error.at(self.path) from None
 
     def put(self, key: Key, arrays: Arrays) -> None:
-        """Keeps a result; a second one of the same piece is not kept."""
+        """Store the result of a task; a second result of the same task is ignored."""
         if self._records is None or key in self._places:
             return
         heading = json.dumps([list(key), list(arrays)]).encode()
@@ -82,14 +83,14 @@ class Kept:
             self.fault = None
 
     def close(self, keep: bool) -> None:
-        """Ends the use of the file; if it is not to be kept, it goes."""
+        """Close the file, and delete it unless it is to be kept."""
         if self._records is not None:
             self._records.close(keep)
             self._records = None
 
 
 def _heading(payload: bytes, path: Path) -> tuple[Key, list[str], int]:
-    """The key, the names of the arrays, and where they begin."""
+    """Return the key, the names of the arrays, and where they begin."""
     try:
         (length,) = _LENGTH.unpack_from(payload)
         begins = _LENGTH.size + length
@@ -98,12 +99,12 @@ def _heading(payload: bytes, path: Path) -> tuple[Key, list[str], int]:
         if good and all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
             return tuple(key), names, begins
     except (struct.error, ValueError, TypeError, RecursionError):
-        pass  # told below
+        pass  # raised below
     raise InputError("this is no file of results of this version", path)
 
 
 def expect(found: Arrays, shapes: Mapping[str, tuple[str, tuple[int | None, ...]]]) -> None:
-    """Refuses a kept result whose arrays are not of the kinds and shapes that were written.
+    """Refuse a stored result whose arrays are not of the kinds and shapes that were written.
 
     Arguments:
         shapes: by name the kinds of numbers, such as "f" or "iu", and the shape, in which None
@@ -120,8 +121,8 @@ def expect(found: Arrays, shapes: Mapping[str, tuple[str, tuple[int | None, ...]
             raise InputError(DAMAGED, None, name)
 
 
-def told_in(found: Arrays, name: str) -> Any:
-    """What an array of a kept result says in JSON. Raises InputError where it is none."""
+def decoded_json(found: Arrays, name: str) -> Any:
+    """Decode the JSON that an array of a stored result holds. Raises: InputError if it is none."""
     expect(found, {name: ("u", (None,))})
     try:
         return json.loads(found[name].tobytes())

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from channelfit.pieces import cluster_start
-from channelfit.pieces.cluster import open_cluster
-from channelfit.pieces.cluster_file import ClusterPlan, read_cluster
-from channelfit.pieces.work import Here
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from support.toy_work import Toy, keys, table
+from channelfit.tasks import cluster_start
+from channelfit.tasks.cluster import open_cluster
+from channelfit.tasks.cluster_file import ClusterPlan, read_cluster
+from channelfit.tasks.executor import SerialExecutor
+from support.toy_tasks import Toy, keys, table
 
 pytest.importorskip("distributed")
 
@@ -26,7 +26,7 @@ def test_pieces_on_workers_are_those_of_this_process() -> None:
     """All else of clusters, and of workers that die, hang or differ, is in `test_cluster`."""
     with open_cluster("local:2") as cluster:
         found = dict(cluster(Toy(), keys(6)))
-    assert table(found) == table(dict(Here()(Toy(), keys(6))))
+    assert table(found) == table(dict(SerialExecutor()(Toy(), keys(6))))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
-"""Standard errors, intervals, correlations, and what the data do not determine.
+"""Standard errors, intervals, correlations, and parameters that are not identifiable.
 
-Near its minimum the cost is a parabola. Its curvature, compared with the noise of the data, says
-how far each parameter can move before the fit becomes visibly worse:
+Near its minimum the cost is a parabola. Its Gauss-Newton Hessian, compared with the noise of the
+data, says how far each parameter can move before the fit becomes visibly worse:
 
-    information = n_samples / (2 sigma^2) * curvature,     covariance = information^-1
+    information = n_samples / (2 sigma^2) * Hessian,     covariance = information^-1
 
-with sigma^2 the noise variance of a sample of average weight, from the residuals. Weights are read
-as inverse variances up to a factor. Where residuals are correlated, their spectrum takes part: see
-`noise_spectrum`. Far from the minimum the parabola no longer holds: see
-`profiles` and `posterior`.
+with sigma^2 the noise variance of a sample of average weight, from the residuals. Weights are taken
+as inverse variances up to a factor. If residuals are correlated, their spectrum is included: see
+`noise_spectrum`. Far from the minimum the cost is no parabola: see `profiles` and `posterior`.
 """
 
 from __future__ import annotations
@@ -31,20 +30,19 @@ if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
 
 LEVEL = 0.95
-#: The data do not determine a combination of parameters whose standard deviation is above this
-#: share of the values themselves, or of half their ranges where that is less.
-OPEN = 0.5
-#: Data that were simulated without noise are judged as if they had noise of this share of the
-#: largest current.
+#: A combination of parameters is not identifiable if its standard deviation is above this share of
+#: the values themselves, or of half their ranges where that is less.
+UNIDENTIFIABLE = 0.5
+#: The assumed noise of data that were simulated without noise, as a share of the largest current.
 ASSUMED_NOISE = 0.01
 
-#: The least eigenvalue that counts, of a curvature scaled to a diagonal of ones.
+#: The least eigenvalue that counts, of a Hessian scaled to a diagonal of ones.
 _FLOOR = 1e-14
-#: A value nearer to 0 than this share of its range says nothing of how large its error may be.
+#: The least scale of a parameter, as a share of its range, however small its value is.
 _SMALLEST_SCALE = 1e-3
-#: A parameter is named where more than this share of its direction is not determined.
+#: A parameter is named if more than this share of its direction is not identifiable.
 _PART = 0.05
-#: Parameters are named together where their directions have at least this much in common.
+#: Parameters are named together if their directions have at least this much in common.
 _LINK = 0.1
 #: A coordinate nearer to a bound than this share of its range is at the bound.
 _EDGE = 1e-9
@@ -52,12 +50,11 @@ _EDGE = 1e-9
 
 @dataclass(frozen=True)
 class Combination:
-    """Parameters of which the data determine only some combination, or nothing.
+    """Parameters that are not identifiable, or only in some combination.
 
     Attributes:
         names: of the parameters, in the model's order.
-        n_open: how many of their directions are not determined; as many as there are names where
-            nothing is.
+        n_open: the number of their directions that are not identifiable, at most that of the names.
         text: the same in a sentence.
     """
 
@@ -68,12 +65,12 @@ class Combination:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Where a fit ended and how well the data determine it.
+    """The point where a fit ended, and how well the data determine it.
 
     Attributes:
         objective: the cost that was minimized.
-        unit: (n_free,) the point in the unit cube, where a coordinate is even in its parameter's
-            value or its logarithm.
+        unit: (n_free,) the point in the unit cube; a coordinate is linear in the value of its
+            parameter, or in its logarithm.
         cost: pA^2.
         covariance: (n_free, n_free) of unit coordinates, for the spectrum of the residuals; 0 for
             a parameter that the data push against a bound.
@@ -81,12 +78,12 @@ class Estimate:
             likelihood; where no parameter is at a bound, the inverse of the covariance.
         pushed: (n_free,) -1 or 1 for a parameter pushed against its lower or upper bound, else 0.
         sigma_pA: standard deviation of the noise of a sample of average weight.
-        assumed: whether sigma_pA was given instead of found in the residuals.
+        assumed: whether sigma_pA was given, not estimated from the residuals.
         n_samples: samples that count in the cost.
-        spectrum: of the residuals; None where they look independent of each other.
-        inverse: (n_free, n_free) of the curvature of the cost; 0 for a parameter at a bound.
-        distance: to the minimum as the curvature sees it, in standard errors of the worst
-            direction.
+        spectrum: of the residuals; None if they look independent of each other.
+        inverse: (n_free, n_free) of the Gauss-Newton Hessian of the cost; 0 for a parameter at a
+            bound.
+        distance: to the minimum of the parabola, in standard errors of the worst direction.
     """
 
     objective: Objective
@@ -110,8 +107,9 @@ class Estimate:
 
     @cached_property
     def widened(self) -> np.ndarray:
-        """How many times as wide standard errors (n_free,) are as for independent residuals of the
-        same size; 1 for a parameter at a bound.
+        """Standard errors (n_free,) as multiples of those for independent residuals of one size.
+
+        They are 1 for a parameter at a bound.
         """
         alone = self.sigma_pA * np.sqrt(2 * np.diag(self.inverse) / self.n_samples)
         both = np.sqrt(np.diag(self.covariance)), alone
@@ -119,8 +117,8 @@ class Estimate:
 
     @property
     def correlation_time(self) -> float:
-        """How many times as large variances are as for independent residuals, in the geometric
-        mean of the parameters.
+        """Variances as multiples of those for independent residuals: the geometric mean over the
+        parameters.
         """
         inside = self.pushed == 0
         return float(np.exp(2 * np.log(self.widened[inside]).mean())) if inside.any() else 1.0
@@ -132,11 +130,11 @@ class Estimate:
 
     @property
     def degrees_of_freedom(self) -> float:
-        """The fewest of any parameter; inf for known noise."""
+        """The fewest degrees of freedom of any parameter; inf for known noise."""
         return float(self.freedoms.min())
 
     def freedom(self, direction: np.ndarray) -> float:
-        """Degrees of freedom of the variance of a combination (n_free,) of unit coordinates."""
+        """Return degrees of freedom of the variance of a combination (n_free,) of coordinates."""
         if self.assumed:
             return math.inf
         most = float(self.n_samples - len(self.unit))
@@ -166,8 +164,8 @@ class Estimate:
         """Return lower and upper ends (n_free,), base units, of the interval of every free
         parameter.
 
-        Intervals are even about the value, in the logarithm for a log scale, and cut off at the
-        range. They are NaN for a parameter at a bound.
+        Intervals are symmetric about the value, in the logarithm for a log scale, and cut off at
+        the range. They are NaN for a parameter at a bound.
 
         Arguments:
             level: the probability that an interval holds the true value.
@@ -228,7 +226,7 @@ class Estimate:
         return below, above, np.diag(above - below)
 
     def _slopes(self) -> np.ndarray:
-        """Derivatives (n_parameters, n_free) of the parameters by unit coordinates."""
+        """Return derivatives (n_parameters, n_free) of the parameters by unit coordinates."""
         below, above, apart = self.around()
         change = self.objective.physical(above) - self.objective.physical(below)
         slopes: np.ndarray = change / apart
@@ -247,8 +245,8 @@ def estimate(
     Arguments:
         unit: (n_free,), in the unit cube; the minimum of the cost, or near it.
         n_samples: samples that count in the cost; see `count_samples`.
-        spectrum: of the residuals; None where they are independent of each other.
-        sigma_pA: noise of a sample of average weight; None takes it from the residuals.
+        spectrum: of the residuals; None for independent ones.
+        sigma_pA: noise of a sample of average weight; None to estimate it from the residuals.
 
     Raises:
         InputError: the point cannot be scored, or there are no more samples than parameters.
@@ -265,22 +263,22 @@ def estimate(
         raise InputError(
             "the fitted values cannot be scored, so their standard errors are not known"
         )
-    gradient, curvature = to_host(local.gradient)[:, 0], to_host(local.curvature)[:, :, 0]
+    gradient, hessian = to_host(local.gradient)[:, 0], to_host(local.curvature)[:, :, 0]
     pushed = _pushed(unit, gradient)
     inside = pushed == 0
     variance = sigma_pA**2 if sigma_pA is not None else cost * n_samples / (n_samples - len(unit))
-    inverse = np.zeros_like(curvature)
-    root = _roots(curvature[np.ix_(inside, inside)])[0]
+    inverse = np.zeros_like(hessian)
+    root = _roots(hessian[np.ix_(inside, inside)])[0]
     inverse[np.ix_(inside, inside)] = root @ root.T
-    covariance, information = inverse, curvature
+    covariance, information = inverse, hessian
     if spectrum is not None:
-        covariance = np.zeros_like(curvature)
+        covariance = np.zeros_like(hessian)
         covariance[np.ix_(inside, inside)] = root @ spectrum.factors(root, inside) @ root.T
-        outward, inward = _roots(curvature)
+        outward, inward = _roots(hessian)
         information = inward.T @ np.linalg.inv(spectrum.factors(outward)) @ inward
     scale = 2 * variance / n_samples
     step = inverse @ gradient
-    with np.errstate(over="ignore"):  # of a fit that is nearly flat it is beyond all numbers
+    with np.errstate(over="ignore"):  # of a nearly flat cost it is beyond all numbers
         gain = float(step @ information @ step)
     return Estimate(
         objective,
@@ -299,7 +297,7 @@ def estimate(
 
 
 def quantile(level: float, degrees_of_freedom: Any) -> Any:
-    """How many standard errors to either side hold a share of Student's distribution."""
+    """Return how many standard errors to either side hold a share of Student's distribution."""
     from scipy import special  # as above
 
     tail, freedom = 0.5 + level / 2, np.asarray(degrees_of_freedom, float)
@@ -309,24 +307,24 @@ def quantile(level: float, degrees_of_freedom: Any) -> Any:
 
 
 def _pushed(unit: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """Which bounds (n_free,) keep a coordinate from a lower cost: -1 lower, 1 upper, 0 none."""
+    """Return the bounds (n_free,) that prevent a lower cost: -1 lower, 1 upper, 0 none."""
     low = (unit <= _EDGE) & (gradient >= 0)
     high = (unit >= 1 - _EDGE) & (gradient <= 0)
     pushed: np.ndarray = high.astype(int) - low.astype(int)
     return pushed
 
 
-def _roots(curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Roots of the inverse of a positive semidefinite matrix, and of the matrix itself.
+def _roots(hessian: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return roots of the inverse of a positive semidefinite matrix, and of the matrix itself.
 
-    The first times its transpose is the inverse, in which directions without curvature get a huge
-    variance; the transpose of the second times it is the matrix. It is scaled to a diagonal of
-    ones first, so that what is huge does not depend on the units.
+    The first times its transpose is the inverse, in which flat directions get a huge variance; the
+    transpose of the second times it is the matrix. The matrix is scaled to a diagonal of ones
+    first, so that this limit does not depend on the units.
     """
-    diagonal = np.diag(curvature)
+    diagonal = np.diag(hessian)
     least = max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)
     scale = 1 / np.sqrt(np.maximum(diagonal, least))
-    values, vectors = np.linalg.eigh(curvature * np.outer(scale, scale))
+    values, vectors = np.linalg.eigh(hessian * np.outer(scale, scale))
     outward = scale[:, None] * (vectors / np.sqrt(np.maximum(values, _FLOOR)))
     inward = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T / scale
     return outward, inward
@@ -357,14 +355,14 @@ def peak_pA(problem: Problem) -> float:
 
 
 def undetermined(found: Estimate) -> list[Combination]:
-    """Find the parameters that the data do not determine, and in which combination they do."""
+    """Find the parameters that are not identifiable, and the combinations that are."""
     scales, signed = _scales(found)
     inside = np.flatnonzero(found.pushed == 0)
     if not inside.size:
         return []
     covariance = (found.covariance / np.outer(scales, scales))[np.ix_(inside, inside)]
     values, vectors = np.linalg.eigh(covariance)
-    spread = vectors[:, values > OPEN**2]
+    spread = vectors[:, values > UNIDENTIFIABLE**2]
     part = spread @ spread.T
     named = np.diag(part) > _PART
     links = (np.abs(part) > _LINK) & np.outer(named, named)
@@ -382,9 +380,9 @@ def undetermined(found: Estimate) -> list[Combination]:
 
 
 def _scales(found: Estimate) -> tuple[np.ndarray, np.ndarray]:
-    """Return what counts as the whole of each parameter, and whether 0 lies inside its range.
+    """Return the scale of each parameter, and whether 0 lies inside its range.
 
-    The whole, in unit coordinates, is its value, or half its range where that is less or the range
+    The scale, in unit coordinates, is its value, or half its range where that is less or the range
     goes through 0; for a log scale it is a factor of e.
     """
     space = found.objective.space
@@ -408,7 +406,7 @@ def _scales(found: Estimate) -> tuple[np.ndarray, np.ndarray]:
 def _combination(
     found: Estimate, places: np.ndarray, n_open: int, direction: np.ndarray, signed: np.ndarray
 ) -> Combination:
-    """Put some parameters into words; `direction` is the loosest one, in unit coordinates."""
+    """Describe some parameters; `direction` has the largest variance, in unit coordinates."""
     names = tuple(found.names[i] for i in places)
     if len(names) == 1:
         text = f"{names[0]} is not determined: the current hardly depends on it"
@@ -428,7 +426,7 @@ def _combination(
 def _product_or_ratio(
     found: Estimate, places: np.ndarray, direction: np.ndarray, signed: np.ndarray
 ) -> str | None:
-    """Which of the two stays constant along a direction of two parameters; None for neither."""
+    """Return which of the two is constant along a direction of two parameters; None for neither."""
     if signed[places].any():
         return None
     change = _relative(found, places, direction)

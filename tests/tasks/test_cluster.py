@@ -1,4 +1,4 @@
-"""Pieces of work on workers of Dask, which die, hang, come late and differ."""
+"""Tasks on workers of Dask, which die, hang, come late and differ."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 
 import channelfit
-from channelfit.pieces import cluster as clusters
-from channelfit.pieces import cluster_start
-from channelfit.pieces.cluster import Cluster, open_cluster
-from channelfit.pieces.cluster_file import ClusterPlan
-from channelfit.pieces.kept import Arrays, Key
-from channelfit.pieces.work import Here
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
+from channelfit.tasks import cluster as clusters
+from channelfit.tasks import cluster_start
+from channelfit.tasks.cluster import Cluster, open_cluster
+from channelfit.tasks.cluster_file import ClusterPlan
+from channelfit.tasks.executor import SerialExecutor
+from channelfit.tasks.result_store import Arrays, Key
 from support.places import TESTS
-from support.toy_work import Toy, keys, table
+from support.toy_tasks import Toy, keys, table
 
 pytestmark = pytest.mark.integration
 
@@ -50,9 +50,9 @@ def two(said: list[str]) -> Iterator[Cluster]:
         yield found
 
 
-def done(doer: Any, work: Any, count: int) -> dict[Key, Arrays]:
-    """What came of so many pieces, after a look that each came once."""
-    found = list(doer(work, keys(count)))
+def done(executor: Any, work: Any, count: int) -> dict[Key, Arrays]:
+    """Return the results of so many tasks, and check that each came once."""
+    found = list(executor(work, keys(count)))
     assert sorted(key for key, _ in found) == keys(count)
     return dict(found)
 
@@ -102,14 +102,13 @@ def test_without_keys_no_cluster_is_started(monkeypatch: pytest.MonkeyPatch) -> 
             cluster_start.security_of(plan)
 
 
-def test_the_same_work_at_once_again_is_another_one(two: Cluster) -> None:
-    """Nothing of what it came to before is taken for a piece, or given up with what is no longer
-    wanted."""
+def test_the_same_task_set_at_once_again_is_another_one(two: Cluster) -> None:
+    """No earlier result is taken for a new one, and no new task is canceled with the old ones."""
     for turn in range(40):
         wanted = keys(6)[:: -1 if turn % 2 else 1]
         for key, arrays in two(Toy(), wanted):
             assert int(arrays["number"][0]) == key[1]
-        late = two(Toy(seconds=0.05), wanted)  # its pieces are on their way when it ends
+        late = two(Toy(seconds=0.05), wanted)  # its tasks are running when it is closed
         next(late)
         late.close()
 
@@ -126,7 +125,7 @@ def test_another_error_says_where_it_was(two: Cluster) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         done(two, Toy(faults={3: "broken"}), 6)
     assert "on worker tls://127.0.0.1" in caught.value.__notes__[0]
-    assert "toy_work.py" in caught.value.__notes__[0]
+    assert "toy_tasks.py" in caught.value.__notes__[0]
 
 
 # --- workers that go, hang, or differ ------------------------------------------------------------
@@ -137,20 +136,20 @@ def processes(cluster: Cluster) -> list[int]:
     return [nanny.pid for nanny in cluster.jobs.workers.values()]
 
 
-def test_a_worker_that_is_killed_costs_its_piece_alone(two: Cluster, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_costs_its_task_alone(two: Cluster, tmp_path: Path) -> None:
     work = Toy(seconds=0.02, folder=tmp_path, faults={5: "killed"})
-    assert table(done(two, work, 20)) == table(done(Here(), Toy(), 20))
+    assert table(done(two, work, 20)) == table(done(SerialExecutor(), Toy(), 20))
     assert work.begun(5) == 2
     # of others, at most those that had begun in that process
     assert sum(work.begun(number) for number in range(20)) <= 22
 
 
-def test_a_deadly_piece_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadly_task_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_MOST_ENDS", 3)
     work = Toy(seconds=0.05, folder=tmp_path, faults={1: "deadly"})
     with Cluster(ClusterPlan(local=2)) as cluster:
         # or one that lay beside it on each worker that ended
-        with pytest.raises(InputError, match=r"piece piece \d+ was lost 3 times.*of worker.*mem"):
+        with pytest.raises(InputError, match=r"task task \d+ was lost 3 times.*of worker.*mem"):
             done(cluster, work, 40)
     assert 1 <= work.begun(1) <= 3  # on a busy machine a worker may end before it begins
 
@@ -158,24 +157,24 @@ def test_a_deadly_piece_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_another_version_is_refused_with_the_difference(two: Cluster) -> None:
     work = Toy(identity={"version of numpy": "1.0.0"})
     with pytest.raises(
-        InputError, match=r"no worker can do this work: .*version of numpy is .*, and 1\.0\.0 is"
+        InputError, match=r"no worker can be used: .*version of numpy is .*, and 1\.0\.0 is"
     ):
         done(two, work, 3)
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_costs_its_piece_alone(tmp_path: Path) -> None:
+def test_a_worker_that_hangs_costs_its_task_alone(tmp_path: Path) -> None:
     said: list[str] = []
     work = Toy(seconds=0.02, folder=tmp_path, faults={7: "stopped"})
     began = time.monotonic()
     with Cluster(ClusterPlan(local=3), said.append, patience=3) as cluster:
         found = done(cluster, work, 40)
-        stopped = int((tmp_path / "piece7").read_text().split()[0])
-        assert stopped != int(found["piece", 7]["where"][0])
+        stopped = int((tmp_path / "task7").read_text().split()[0])
+        assert stopped != int(found["task", 7]["where"][0])
         os.kill(stopped, signal.SIGCONT)
-        done(cluster, Toy(), 10)  # it does pieces again, or its piece is just lost
-    assert table(found) == table(done(Here(), Toy(), 40))
-    assert any(text.startswith("piece piece 7 is out for") for text in said), said
+        done(cluster, Toy(), 10)  # it computes again, or its task is just lost
+    assert table(found) == table(done(SerialExecutor(), Toy(), 40))
+    assert any(text.startswith("task task 7 has run for") for text in said), said
     assert work.begun(7) == 2
     assert sum(work.begun(number) for number in range(40)) <= 42
     assert time.monotonic() - began < 60
@@ -253,7 +252,7 @@ def test_a_scheduler_that_does_not_come_back_is_an_error(tmp_path: Path) -> None
             coming = cluster(Toy(seconds=0.05), keys(40))
             next(coming)
             os.killpg(first.pid, signal.SIGKILL)
-            with pytest.raises(InputError, match=r"not back within 3 s; \d+ pieces are not done"):
+            with pytest.raises(InputError, match=r"not back within 3 s; \d+ tasks are unfinished"):
                 list(coming)
 
 
@@ -324,7 +323,7 @@ def test_connections_by_tls(tmp_path: Path) -> None:
     safe = ("--protocol", "tls")
     with scheduler(port, *safe, *words), worker(port, *words, protocol="tls"):
         with open_cluster(str(file)) as cluster:
-            assert table(done(cluster, Toy(), 8)) == table(done(Here(), Toy(), 8))
+            assert table(done(cluster, Toy(), 8)) == table(done(SerialExecutor(), Toy(), 8))
         (tmp_path / "other").mkdir()
         others = {key: f"other/{file}" for key, file in certificates(tmp_path / "other").items()}
         file.write_text(
@@ -337,8 +336,8 @@ def test_connections_by_tls(tmp_path: Path) -> None:
 
 SLURM = """
 import signal
-from channelfit.pieces.cluster import open_cluster
-from support.toy_work import Toy, keys
+from channelfit.tasks.cluster import open_cluster
+from support.toy_tasks import Toy, keys
 
 if __name__ == "__main__":
     before = signal.getsignal(signal.SIGINT)
@@ -384,8 +383,8 @@ def test_jobs_of_slurm(tmp_path: Path) -> None:
 CLIENT = """
 import sys
 from channelfit.front import interrupts
-from channelfit.pieces.cluster import open_cluster
-from support.toy_work import Toy, keys
+from channelfit.tasks.cluster import open_cluster
+from support.toy_tasks import Toy, keys
 
 if __name__ == "__main__":
     interrupts.begin()

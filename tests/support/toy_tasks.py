@@ -1,4 +1,4 @@
-"""Works for tests of clusters: their classes are here, where workers can import them."""
+"""Task sets for tests of clusters: their classes are here, where workers can import them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.pieces.kept import Arrays, Key
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.threads import usable_cores
+from channelfit.tasks.result_store import Arrays, Key
 
 
 @dataclass(frozen=True)
 class Toy:
-    """Draws numbers by the number of a piece; each one that is begun leaves a line in a folder.
+    """Draws numbers by the number of a task; each start of a task leaves a line in a folder.
 
-    faults: by number, what happens to the process that does it first, "killed" or "stopped", or
-    each time, "refused", "broken" or "deadly".
+    faults: by number, what happens to the process that computes it first, "killed" or "stopped",
+    or each time, "refused", "broken" or "deadly".
     """
 
     seconds: float = 0.0
@@ -30,7 +30,7 @@ class Toy:
     faults: Mapping[int, str] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)
 
-    def do(self, key: Key) -> Arrays:
+    def compute(self, key: Key) -> Arrays:
         number = int(key[1])
         first = self._begin(number)
         fault = self.faults.get(number, "")
@@ -50,26 +50,26 @@ class Toy:
         }
 
     def _begin(self, number: int) -> bool:
-        """Leaves a line; whether it is the first of this piece."""
+        """Leave a line; return whether it is the first of this task."""
         if self.folder is None:
             return True
-        file = self.folder / f"piece{number}"
+        file = self.folder / f"task{number}"
         first = not file.exists()
         with file.open("a") as lines:
             lines.write(f"{os.getpid()}\n")
         return first
 
     def begun(self, number: int) -> int:
-        """How often a piece was begun."""
+        """How often a task was begun."""
         assert self.folder is not None
-        return len((self.folder / f"piece{number}").read_text().split())
+        return len((self.folder / f"task{number}").read_text().split())
 
 
 def keys(count: int) -> list[Key]:
-    """The keys of so many pieces."""
-    return [("piece", number) for number in range(count)]
+    """The keys of so many tasks."""
+    return [("task", number) for number in range(count)]
 
 
 def table(found: Mapping[Key, Arrays]) -> bytes:
-    """What came of the pieces, in their order, as it is the same wherever they are done."""
+    """The results in the order of the keys, without what differs from process to process."""
     return b"".join(found[key]["drawn"].tobytes() for key in sorted(found))

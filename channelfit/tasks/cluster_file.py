@@ -1,4 +1,4 @@
-"""What `--cluster` says: processes on this computer, a scheduler that runs, or jobs of a queue."""
+"""The value of `--cluster`: processes on this computer, a running scheduler, or batch jobs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args")
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """Where pieces are done; one of `local`, `scheduler` and `job_class` is given.
+    """The workers of a cluster; one of `local`, `scheduler` and `job_class` is given.
 
     Attributes:
-        local: how many processes of this computer; 0 as many as suit it.
+        local: the number of processes on this computer; 0 for one a GPU, or as the cores allow.
         scheduler: the address of a scheduler.
-        job_class: a class of dask-jobqueue; job: its arguments.
-        least, most: how many jobs there are.
-        ca, certificate, key: the files for TLS; None without.
-        worker_ttl: after how many seconds of silence a worker counts as dead.
-        wait: how many seconds a scheduler is waited for.
+        job_class: a class of dask-jobqueue. job: its arguments.
+        least, most: limits of the number of jobs.
+        ca, certificate, key: the files for TLS; None without TLS.
+        worker_ttl: after how many seconds without a sign of life a worker counts as dead.
+        wait: for how many seconds to wait for a scheduler.
     """
 
     local: int | None = None
@@ -46,15 +46,15 @@ class ClusterPlan:
 
 
 def is_local(text: str) -> bool:
-    """Whether what was given to `--cluster` means processes of this computer."""
+    """Whether a value of `--cluster` means processes on this computer."""
     return _LOCAL.fullmatch(text) is not None
 
 
 def read_cluster(text: str) -> ClusterPlan:
-    """What was given to `--cluster`.
+    """Read a value of `--cluster`.
 
-    Raises: InputError for what is none of local, local:N, tcp://HOST:PORT, tls://HOST:PORT and a
-    YAML file, and for mistakes in the file.
+    Raises: InputError if it is none of local, local:N, tcp://HOST:PORT, tls://HOST:PORT and the
+    name of a YAML file, and for mistakes in the file.
     """
     if found := _LOCAL.fullmatch(text):
         return ClusterPlan(local=int(found[1] or 0))
@@ -83,28 +83,28 @@ def _from_file(path: Path) -> ClusterPlan:
     section.expect(KEYS["cluster"])
     _check_together(section)
     tls = _tls(section)
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if "local" in section:
-        given["local"] = section.integer("local")
+        arguments["local"] = section.integer("local")
         if tls:
             raise section.error(
                 "processes on this computer have certificates of their own; remove it", "tls"
             )
     elif "scheduler" in section:
         try:
-            given["scheduler"] = _address(section.text("scheduler"))
+            arguments["scheduler"] = _address(section.text("scheduler"))
         except InputError as error:
             raise section.error(error.message, "scheduler") from None
-        if tls and not given["scheduler"].startswith("tls:"):
+        if tls and not arguments["scheduler"].startswith("tls:"):
             raise section.error("tls goes with an address tls://HOST:PORT", "scheduler")
     else:
-        given |= {"job_class": section.choice("class"), "job": _job(section)}
-        given |= _jobs(section)
+        arguments |= {"job_class": section.choice("class"), "job": _job(section)}
+        arguments |= _jobs(section)
     if "scheduler" not in section:
-        given["worker_ttl"] = _seconds(section, "worker_ttl")
-    given["wait"] = _seconds(section, "wait")
+        arguments["worker_ttl"] = _seconds(section, "worker_ttl")
+    arguments["wait"] = _seconds(section, "wait")
     section.finish()
-    return ClusterPlan(**given, **tls)
+    return ClusterPlan(**arguments, **tls)
 
 
 def _seconds(section: Section, key: str) -> float:
@@ -115,7 +115,7 @@ def _seconds(section: Section, key: str) -> float:
 
 
 def _check_together(section: Section) -> None:
-    """Raises InputError where not one place is named, or keys exclude each other."""
+    """Raise InputError for keys that exclude each other, and if no kind of cluster is given."""
     places = [key for key in ("local", "scheduler", "class") if key in section]
     if len(places) != 1:
         given = " and ".join(places) or "none of them"
@@ -158,7 +158,7 @@ def _job(section: Section) -> dict[str, Any]:
 
 
 def _line(section: Section, key: str, value: object) -> str:
-    """A text that stays within its line of a script."""
+    """Return a value as text for one line of a script."""
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise section.error(f"text was expected, not {shown(value)}", key)
     if not str(value).isprintable():

@@ -24,11 +24,11 @@ from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets, Fits, Task, edges
 from channelfit.curves.source import cpu_text
 from channelfit.curves.weights import check_weighted
-from channelfit.pieces.kept import Arrays, Kept, Key, expect
-from channelfit.pieces.records import DAMAGED
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import processor, versions
+from channelfit.tasks.records import DAMAGED
+from channelfit.tasks.result_store import Arrays, Key, ResultStore, expect
 
 #: By method, data sets in a piece on a processor and numbers in them, at most: a kill costs
 #: less than a second or a few of them. On a GPU, the same for all.
@@ -43,7 +43,7 @@ _ROUNDING = {"float64": 1e-9, "float32": 1e-3}
 
 
 @dataclass(eq=False)
-class CurvesWork:
+class CurveTasks:
     """A curve, its data sets and how they are fitted.
 
     Attributes:
@@ -83,7 +83,7 @@ class CurvesWork:
             found += [("sets", k, first, last) for first, last in edges(n_sets, step)]
         return found
 
-    def do(self, key: Key) -> Arrays:
+    def compute(self, key: Key) -> Arrays:
         """Fits the data sets of a piece."""
         k, first, last = _place(key)
         if self._fit is None:
@@ -98,8 +98,8 @@ class CurvesWork:
         names = [one.name for one in fields(Fits)]
         return Piece(self._task(k), first, last, Fits(**{n: found[n] for n in names if n in found}))
 
-    def check_kept(self, key: Key, found: Arrays) -> None:
-        """See `pieces.work.Checking`: the costs must be those of the values and the data."""
+    def check_stored(self, key: Key, found: Arrays) -> None:
+        """See `CheckedTaskSet`: the costs must be those of the values and the data."""
         k, first, last = _place(key)
         task, n = self._task(k), last - first
         n_free = len(task.lower)
@@ -162,10 +162,10 @@ class CurvesWork:
         return np.array([found], np.int64)
 
 
-class KeptFits(Kept):
+class CurveFitStore(ResultStore):
     """Results of pieces in a file, as long as reading them is quicker than computing them again.
 
-    Arguments: as of `Kept`.
+    Arguments: as of `ResultStore`.
 
     Attributes:
         complete: whether all results were kept.

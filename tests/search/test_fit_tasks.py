@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from channelfit.front import kinds
-from channelfit.pieces.kept import Arrays, Kept, Key
-from channelfit.pieces.work import Work
 from channelfit.results.resuming import identity
 from channelfit.scoring.scorer import make_scorer
+from channelfit.search.fit_tasks import EpochTasks, FitTasks, epochs_by
 from channelfit.search.loop import FitResult, StopRules, optimize
 from channelfit.search.plan import FitPlan
-from channelfit.search.plan_work import EpochWork, PlanWork, epochs_by
+from channelfit.tasks.executor import TaskSet
+from channelfit.tasks.result_store import Arrays, Key, ResultStore
 from support.places import MODELS
 
 MODEL = MODELS / "model_b.yaml"
@@ -28,8 +28,8 @@ def plan() -> FitPlan:
     return kinds.load_plan(MODEL)
 
 
-def work_on(plan: FitPlan) -> PlanWork:
-    return PlanWork(
+def work_on(plan: FitPlan) -> FitTasks:
+    return FitTasks(
         plan, "cpu", "float64", "auto", identity(plan, make_scorer(plan.problem, "cpu"))
     )
 
@@ -46,7 +46,7 @@ class Others:
         self.works: set[bytes] = set()
         self.dies_after = dies_after
 
-    def __call__(self, work: Work, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
+    def __call__(self, work: TaskSet, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
         sent = pickle.dumps(work)
         self.works.add(sent)
         copy: Any = pickle.loads(sent)
@@ -54,15 +54,15 @@ class Others:
             if len(self.done) >= self.dies_after:
                 raise KeyboardInterrupt
             self.done.append(key)
-            told = (work.told(key),) if isinstance(work, EpochWork) else ()
-            yield key, copy.do(key, *pickle.loads(pickle.dumps(told)))
+            told = (work.arguments(key),) if isinstance(work, EpochTasks) else ()
+            yield key, copy.compute(key, *pickle.loads(pickle.dumps(told)))
 
 
-def searched(plan: FitPlan, doer: Others | None, kept: Kept | None = None) -> FitResult:
+def searched(plan: FitPlan, executor: Others | None, kept: ResultStore | None = None) -> FitResult:
     scorer = make_scorer(plan.problem, "cpu")
     optimizer = plan.make_optimizer()
-    if doer is not None:
-        optimizer.epoch = epochs_by(doer, work_on(plan), kept)
+    if executor is not None:
+        optimizer.epoch = epochs_by(executor, work_on(plan), kept)
     return optimize(optimizer, plan.objective(scorer), StopRules(generations=11))
 
 
@@ -86,10 +86,10 @@ def test_the_plan_travels_once_for_all_epochs_of_a_length(islands: FitPlan) -> N
 
 def test_epochs_that_were_kept_are_not_computed_again(islands: FitPlan, tmp_path: Path) -> None:
     whole = told(searched(islands, None))
-    kept = Kept(tmp_path / "pieces.bin")
+    kept = ResultStore(tmp_path / "pieces.bin")
     assert searched(islands, Others(dies_after=5), kept).stop_reason == "interrupted"
     kept.close(keep=True)
-    kept, others = Kept(tmp_path / "pieces.bin"), Others()
+    kept, others = ResultStore(tmp_path / "pieces.bin"), Others()
     assert told(searched(islands, others, kept)) == whole
     assert len(others.done) == 9 - 5
     kept.close(keep=False)

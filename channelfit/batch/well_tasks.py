@@ -22,8 +22,6 @@ from channelfit.batch.saved import checked_fits
 from channelfit.batch.search import OnProgress, Settings, nothing
 from channelfit.batch.stretches import check_residuals, is_clamped
 from channelfit.batch.template import MEASURES, Template, carried_nS, measures
-from channelfit.pieces.kept import Arrays, Key, expect, told_in
-from channelfit.pieces.records import DAMAGED
 from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.experiment import Problem
 from channelfit.problem.plausibility import protocol_cautions
@@ -36,13 +34,15 @@ from channelfit.scoring.machine.threads import single_threaded_blas, usable_core
 from channelfit.scoring.scorer import Scorer, make_scorer
 from channelfit.search.fit_file import Load
 from channelfit.search.plan import FitPlan
+from channelfit.tasks.records import DAMAGED
+from channelfit.tasks.result_store import Arrays, Key, decoded_json, expect
 
 #: All that is measured in a recording and in its residuals: unit and meaning of each column.
 ALL_MEASURES = {**MEASURES, **RESIDUAL_MEASURES}
 #: Points of a trace that are kept for pictures: the least and the largest of each stretch.
 _POINTS = 600
 
-#: Wells that are read, fitted and kept together; on a GPU a plate. Each piece scans the space anew,
+#: Wells of one task: by default, and on a GPU a plate. Each task scans the parameter space once,
 #: which takes as long as the fits of some fifteen wells.
 _SIZE, _SIZES = 32, {"cuda": 384}
 #: Threads that read wells. Most of it is Python, of which one thread at a time does something: they
@@ -51,7 +51,7 @@ _READERS = 4
 
 
 @dataclass(frozen=True)
-class Piece:
+class WellResults:
     """What came out of some wells, in their order.
 
     Attributes:
@@ -92,9 +92,9 @@ class Piece:
         }
 
     @classmethod
-    def of(cls, arrays: Arrays) -> Piece:
+    def of(cls, arrays: Arrays) -> WellResults:
         """The reverse of `arrays`."""
-        told = told_in(arrays, "told")
+        told = decoded_json(arrays, "told")
         own = {k.removeprefix("fits_"): v for k, v in arrays.items() if k.startswith("fits_")}
         return cls(
             WellFits.of(own) if own else None,
@@ -138,7 +138,7 @@ class _Read:
 
 
 @dataclass(frozen=True, eq=False)
-class Wells:
+class WellTasks:
     """The wells of a batch, as work that is done in pieces.
 
     Attributes:
@@ -212,10 +212,10 @@ class Wells:
         plain: dict[str, Any] = json.loads(text)
         return plain
 
-    def check_kept(self, key: Key, found: Arrays) -> None:
-        """See `pieces.work.Checking`."""
+    def check_stored(self, key: Key, found: Arrays) -> None:
+        """See `tasks.executor.CheckedTaskSet`."""
         n = int(key[2]) - int(key[1])
-        _check_told(told_in(found, "told"), n)
+        _check_told(decoded_json(found, "told"), n)
         expect(found, {"places": ("i", (None,)), "measured": ("f", (n, len(ALL_MEASURES)))})
         places, parameters = found["places"], self.plan.problem.parameters
         expect(found, {"time_ms": ("f", (None,))})
@@ -241,7 +241,7 @@ class Wells:
         return found.hexdigest()[:16]
 
     @single_threaded_blas()
-    def do(self, key: Key) -> Arrays:
+    def compute(self, key: Key) -> Arrays:
         """Reads and fits the wells of a piece; what is wrong with one is told in its place."""
         _, begin, end = key
         wells = self.recordings[int(begin) : int(end)]
@@ -273,7 +273,7 @@ class Wells:
                 if why := doubts(residuals[own], known, self.template.replaced):
                     cautions[place] = [*cautions.get(place, []), *why]
         at = np.array(places, dtype=np.int64)
-        return Piece(fits, at, failures, cautions, measured, *traces).arrays()
+        return WellResults(fits, at, failures, cautions, measured, *traces).arrays()
 
     def _read(self, recorded: Recorded, load: Load) -> _Read:
         try:
@@ -378,7 +378,7 @@ class Wells:
 class Problems(Sequence[Problem]):
     """The problems of wells, each read when it is asked for."""
 
-    def __init__(self, work: Wells, recordings: Sequence[Recorded]) -> None:
+    def __init__(self, work: WellTasks, recordings: Sequence[Recorded]) -> None:
         self.work, self.recordings = work, recordings
         self._load = cache(load_protocol)
 

@@ -1,8 +1,8 @@
-"""A file that is only ever added to, so that a kill or a full disk costs at most its last record.
+"""A file of records that is only ever appended to: a kill or a full disk costs at most the last.
 
-Each record stands with its length and its checksum. What is not whole at the end, as a process
-leaves it that was killed while it wrote, is cut off when the file is opened again. While a process
-has the file no other one can have it.
+Before each record stand its length and its checksum. A process that is killed while it writes
+leaves an incomplete record, which is cut off when the file is opened again. The file is locked: one
+process at a time can use it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import numpy as np
 from channelfit.reading.errors import InputError, NotWritten
 from channelfit.reading.files import opened
 
-#: Before each record: the length of what follows, and its checksum.
+#: Before each record: its length and its checksum.
 _HEAD = struct.Struct("<II")
-#: An array: its type and its number of dimensions, and up to four of them.
+#: Before each array: its type and number of dimensions in one byte, and up to four lengths.
 _ARRAY = struct.Struct("<B4I")
 _TYPES = tuple(np.dtype(name) for name in ("<f8", "<f4", "|i1", "<i4", "<i8", "|b1", "|u1"))
-#: What is wrong with a record that is whole and cannot be what was written.
+#: The message about a record with a good checksum whose content cannot have been written here.
 DAMAGED = "is damaged, or was changed: a record in it is not what was written; begin anew"
-#: A byte beyond every file of records, which is locked where only bytes can be.
+#: The byte that is locked on Windows, which locks bytes, not files; it is beyond every file.
 _LOCKED_AT = 1 << 40
 
 
 class Records:
-    """The records of a file: first those that it has are read, then others are added.
+    """The records of a file: the existing ones are read first, then others are appended.
 
     Arguments:
-        path: the file; it is made where there is none.
-        begins: how the file begins: what it is, and in which form.
-        what: the same in words, for messages.
+        path: the file; it is made if there is none.
+        begins: the first bytes of the file: its kind and its version.
+        what: the kind of the file in words, for messages.
 
     Raises:
         InputError: the file cannot be read or written, is something else, or is in use.
@@ -55,14 +55,14 @@ class Records:
                 lock(self._file, path)
                 self.is_new = self._begin(begins, what)
             except (OSError, InputError):
-                with contextlib.suppress(OSError):  # again of what the buffer holds
+                with contextlib.suppress(OSError):  # it writes the buffer, which fails again
                     self._file.close()
                 raise
         except OSError as error:
             raise InputError(f"cannot be used: {error.strerror or error}", path) from None
 
     def _begin(self, begins: bytes, what: str) -> bool:
-        """Writes how a new file begins; returns whether it is new. Another file is refused."""
+        """Write the first bytes of a new file, or check them; return whether the file is new."""
         found = self._file.read(len(begins))
         if found == begins:
             return False
@@ -71,11 +71,11 @@ class Records:
         self._file.seek(0)
         self._file.truncate()
         self._file.write(begins)
-        self._file.flush()  # a full disk is told of here, with the name of the file
+        self._file.flush()  # a full disk raises here, where the name of the file is known
         return True
 
     def read(self) -> Iterator[tuple[int, bytes]]:
-        """Each whole record with its place, from here to the end; what follows them is cut off."""
+        """Yield each complete record with its place, from here on; what follows them is cut off."""
         end = os.fstat(self._file.fileno()).st_size
         while True:
             place = self._file.tell()
@@ -90,7 +90,7 @@ class Records:
             yield place, payload
 
     def at(self, place: int) -> bytes:
-        """The record at a place that `read` or `add` has told."""
+        """Return the record at a place, as `read` yields it or `place` was before `add`."""
         end = self._file.seek(0, os.SEEK_END)
         self._file.seek(place)
         length, _ = _HEAD.unpack(self._file.read(_HEAD.size))
@@ -100,13 +100,13 @@ class Records:
 
     @property
     def place(self) -> int:
-        """Where the next record would begin, bytes from the beginning of the file."""
+        """The place of the next record, bytes from the beginning of the file."""
         return self._file.tell()
 
     def add(self, payloads: Sequence[bytes]) -> None:
-        """Writes records to the disk, at the end of what was read.
+        """Append records, and wait until they are on the disk.
 
-        What was written of them is cut off again where there is no room for all.
+        If there is no room for all of them, none is left in the file.
 
         Raises:
             InputError: they cannot be written.
@@ -124,23 +124,23 @@ class Records:
             raise NotWritten(f"cannot be written: {error.strerror or error}", self.path) from None
 
     def _forget_after(self, place: int) -> None:
-        """Goes back to a place after a failure; what is left in the buffer must not follow."""
+        """Go back to a place after a failure, and drop what the buffer still holds."""
         descriptor = os.dup(self._file.fileno())
-        with contextlib.suppress(OSError):  # of the buffer, for the same reason as before
+        with contextlib.suppress(OSError):  # it writes the buffer, which fails again
             self._file.close()
         self._file = os.fdopen(descriptor, "r+b")
         self._file.seek(place)
         self._file.truncate()
 
     def close(self, keep: bool) -> None:
-        """Ends the use of the file; if it is not to be kept, it goes."""
+        """Close the file, and delete it unless it is to be kept."""
         self._file.close()
         if not keep:
             self.path.unlink(missing_ok=True)
 
 
 def packed(arrays: Sequence[np.ndarray]) -> bytes:
-    """Arrays of up to four dimensions as bytes."""
+    """Return arrays of up to four dimensions as bytes."""
     parts = []
     for array in arrays:
         shape = array.shape + (0,) * (4 - array.ndim)
@@ -150,7 +150,7 @@ def packed(arrays: Sequence[np.ndarray]) -> bytes:
 
 
 def unpacked(payload: bytes, place: int, count: int) -> list[np.ndarray]:
-    """So many arrays from a place on; copies, which may be changed.
+    """Return `count` arrays from a place on; they are copies, which may be changed.
 
     Raises:
         InputError: these bytes hold something else.
@@ -177,7 +177,7 @@ def _left(payload: bytes, place: int) -> bool:
 
 
 def lock(file: IO[bytes], path: Path) -> None:
-    """Keeps a file for this process alone, until it is closed or the process ends.
+    """Lock a file for this process, until it is closed or the process ends.
 
     Raises:
         InputError: another process has it.

@@ -1,4 +1,4 @@
-"""What a cluster of Dask is started with: processes of this computer, jobs, certificates, GPUs."""
+"""The start of a Dask cluster: processes of this computer or jobs, certificates, GPUs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import ssl
 import threading
 from typing import Any
 
-from channelfit.pieces.cluster_file import ClusterPlan
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import usable_cores
+from channelfit.tasks.cluster_file import ClusterPlan
 
 INSTALL = 'pip install "channelfit[cluster]"'
 
-#: Processes of this computer have so many cores each, where there is no GPU.
+#: Cores of each process on this computer, if there is no GPU.
 _CORES = 4
-#: Seconds that a process of this computer may take to start, and how often all are started anew
-#: where one has ended before.
+#: Seconds that a process on this computer may take to start, and how often all are started again
+#: if one ended during its start.
 _STARTING, _STARTS = 300.0, 3
 
 
 def distributed_package() -> Any:
-    """Dask's package of clusters, which is optional and loads slowly.
+    """Return the package `distributed` of Dask, which is optional and loads slowly.
 
-    Raises: InputError where it, or what it needs, is not installed.
+    Raises: InputError if it, or a package that it needs, is not installed.
     """
     try:
         return importlib.import_module("distributed")
@@ -39,21 +39,21 @@ def distributed_package() -> Any:
 
 
 def shown_plan(plan: ClusterPlan) -> str:
-    """What a plan is of, for messages."""
+    """Return the name of a cluster for messages."""
     if plan.scheduler is not None:
         return f"the scheduler {plan.scheduler}"
     return plan.job_class or "a cluster on this computer"
 
 
 def security_of(plan: ClusterPlan) -> Any:
-    """Who trusts whom: by the user's files, or by keys that are made for this run.
+    """Return the certificates of a cluster: the user's files, or keys that are made for this run.
 
-    Whoever reaches a process of Dask may run any program there, so what is started here is never
-    without keys. Those that are made for a run stay in memory, but for copies that only the user
-    may read: for as long as they are loaded, and for jobs in the folder of the command until the
-    cluster ends.
+    Everybody who can connect to a process of Dask can run any program there, so no process is
+    started here without keys. Keys that are made for a run stay in memory, except for copies that
+    only the user can read: while they are loaded, and for jobs in the folder of the command until
+    the cluster ends.
 
-    Raises: InputError where no keys can be made, or a scheduler asks for some and there are none.
+    Raises: InputError if no keys can be made, or a scheduler needs certificates and none are given.
     """
     distributed = distributed_package()
     if plan.ca is not None:
@@ -63,7 +63,7 @@ def security_of(plan: ClusterPlan) -> Any:
             for what, file in (("cert", plan.certificate), ("key", plan.key))
         }
         return distributed.Security(tls_ca_file=str(plan.ca), require_encryption=True, **ends)
-    security = distributed.Security()  # as Dask's own configuration says
+    security = distributed.Security()  # from the configuration of Dask
     if plan.local is not None or (plan.job_class is not None and not security.tls_ca_file):
         try:
             return distributed.Security.temporary(tls_min_version=ssl.TLSVersion.TLSv1_3)
@@ -81,7 +81,7 @@ def security_of(plan: ClusterPlan) -> Any:
 
 
 def gpus() -> list[str]:
-    """The GPUs of this computer as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs of this computer as CUDA_VISIBLE_DEVICES names them."""
     if not gpu.is_available():
         return []
     count = int(gpu.cupy().cuda.runtime.getDeviceCount())
@@ -90,7 +90,7 @@ def gpus() -> list[str]:
 
 
 def local_cluster(plan: ClusterPlan, security: Any) -> dict[str, Any]:
-    """Processes of this computer, for Dask: each with its GPU, or its share of the cores."""
+    """Return the arguments of a Dask cluster on this computer: a GPU or some cores a process."""
     distributed = distributed_package()
     cards, cores = gpus(), usable_cores()
     count = plan.local or len(cards) or min(cores, max(2, cores // _CORES))
@@ -126,14 +126,14 @@ def local_cluster(plan: ClusterPlan, security: Any) -> dict[str, Any]:
 
 
 async def started_here(plan: ClusterPlan, security: Any) -> Any:
-    """Processes of this computer, which have started."""
+    """Start a cluster of processes on this computer, and wait until they run."""
     for left in reversed(range(_STARTS)):
         jobs = distributed_package().SpecCluster(
             **local_cluster(plan, security), security=security, asynchronous=True
         )
         try:
             return await jobs
-        except Exception:  # of whatever has ended a process before it was there
+        except Exception:  # of any kind: a process ended during its start
             await jobs.close()
             if not left:
                 raise
@@ -141,12 +141,12 @@ async def started_here(plan: ClusterPlan, security: Any) -> Any:
 
 
 def jobqueue_package(plan: ClusterPlan) -> Any:
-    """Dask's package of batch systems, which is optional; loaded first in the main thread.
+    """Return the package `dask_jobqueue`, which is optional; the main thread must load it first.
 
-    When it is loaded it lets Ctrl-C end the process at once, without the files that a command
-    writes then; what Ctrl-C and SIGTERM did before is put back.
+    On import it replaces the handlers of Ctrl-C and SIGTERM, so that a command would end without
+    writing its files; the earlier handlers are restored here.
 
-    Raises: InputError where it is not installed.
+    Raises: InputError if it is not installed.
     """
     handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -162,7 +162,7 @@ def jobqueue_package(plan: ClusterPlan) -> Any:
 
 
 async def queue_cluster(plan: ClusterPlan, security: Any) -> Any:
-    """A cluster of jobs, by dask-jobqueue. Raises InputError where it cannot be had."""
+    """Start a cluster of jobs by dask-jobqueue. Raises: InputError if keys have no safe place."""
     folder = os.getcwd()
     if plan.ca is None and shlex.quote(folder) != folder:
         raise InputError(
@@ -183,7 +183,7 @@ async def queue_cluster(plan: ClusterPlan, security: Any) -> Any:
 
 
 def kill_workers_but(before: set[Any]) -> None:
-    """Kills workers that were started here since and have not ended, such as a stopped one."""
+    """Kill workers that were started here after `before` was noted and still run, even stopped."""
     for process in set(multiprocessing.active_children()) - before:
         if process.name.startswith("Dask"):
             process.kill()

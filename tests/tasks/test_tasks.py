@@ -1,4 +1,4 @@
-"""Work in pieces: what is kept of it, and what a run that goes on does again."""
+"""Task sets: which results are stored, and what a resumed run computes again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from channelfit.pieces.cluster import _Attempt, _Errand
-from channelfit.pieces.kept import Kept, expect
-from channelfit.pieces.work import Here, pieces_done
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Score
 from channelfit.search.journal import Journal, Journaled
+from channelfit.tasks.cluster import _Attempt, _Distribution
+from channelfit.tasks.executor import SerialExecutor, task_results
+from channelfit.tasks.result_store import ResultStore, expect
 
 KEYS = [("sets", k) for k in range(7)]
 
@@ -36,7 +36,7 @@ class Squares:
         self.identity = {"version": 1}
         self.done: list[tuple] = []
 
-    def do(self, key):
+    def compute(self, key):
         self.done.append(key)
         return {"square": np.array([key[1] ** 2]), "text": np.frombuffer(b"\xc3\xa4", np.uint8)}
 
@@ -45,20 +45,22 @@ def values(found):
     return [(key, int(arrays["square"][0]), bytes(arrays["text"])) for key, arrays in found]
 
 
-def test_pieces_come_in_the_order_of_their_keys_whoever_does_them():
+def test_results_come_in_the_order_of_their_keys_with_every_executor():
     def backwards(work, keys):
         for key in reversed(keys):
-            yield key, work.do(key)
+            yield key, work.compute(key)
 
     told = []
-    found = values(pieces_done(Squares(), KEYS, backwards, on_done=lambda key, _: told.append(key)))
-    assert found == values(pieces_done(Squares(), KEYS, Here()))
+    found = values(
+        task_results(Squares(), KEYS, backwards, on_done=lambda key, _: told.append(key))
+    )
+    assert found == values(task_results(Squares(), KEYS, SerialExecutor()))
     assert told == KEYS[::-1]
 
 
-def test_a_piece_is_done_ahead_while_the_one_before_is_used():
+def test_a_task_is_computed_while_the_result_before_is_used():
     work = Squares()
-    coming = Here(ahead=True)(work, KEYS)
+    coming = SerialExecutor(ahead=True)(work, KEYS)
     first, _ = next(coming)
     assert first == KEYS[0]
     deadline = time.monotonic() + 60
@@ -68,52 +70,52 @@ def test_a_piece_is_done_ahead_while_the_one_before_is_used():
     assert [first, *(key for key, _ in coming)] == KEYS
 
 
-def test_a_doer_that_loses_a_piece_is_found_out():
+def test_an_executor_that_loses_a_task_is_an_error():
     def forgets(work, keys):
-        yield from Here()(work, [key for key in keys if key[1] != 3])
+        yield from SerialExecutor()(work, [key for key in keys if key[1] != 3])
 
-    with pytest.raises(InputError, match="piece sets 3 was not done"):
-        list(pieces_done(Squares(), KEYS, forgets))
+    with pytest.raises(InputError, match="task sets 3 was not computed"):
+        list(task_results(Squares(), KEYS, forgets))
 
 
-def test_what_was_kept_is_not_done_again(tmp_path):
-    whole = values(pieces_done(Squares(), KEYS))
-    first = Kept(tmp_path / "pieces.bin")
-    coming = pieces_done(Squares(), KEYS, kept=first)
+def test_stored_results_are_not_computed_again(tmp_path):
+    whole = values(task_results(Squares(), KEYS))
+    first = ResultStore(tmp_path / "pieces.bin")
+    coming = task_results(Squares(), KEYS, store=first)
     for _ in range(3):
         next(coming)
     first.close(keep=True)
-    work, again = Squares(), Kept(tmp_path / "pieces.bin")
+    work, again = Squares(), ResultStore(tmp_path / "pieces.bin")
     assert again.keys == set(KEYS[:3])
-    assert values(pieces_done(work, KEYS, kept=again)) == whole
+    assert values(task_results(work, KEYS, store=again)) == whole
     assert work.done == KEYS[3:]
     again.close(keep=False)
     assert not (tmp_path / "pieces.bin").exists()
 
 
 @pytest.mark.parametrize("lost", [1, 9, 40])
-def test_a_torn_end_costs_the_last_piece(tmp_path, lost):
+def test_a_torn_end_costs_the_last_result(tmp_path, lost):
     file = tmp_path / "pieces.bin"
-    kept = Kept(file)
-    list(pieces_done(Squares(), KEYS, kept=kept))
+    kept = ResultStore(file)
+    list(task_results(Squares(), KEYS, store=kept))
     kept.close(keep=True)
     os.truncate(file, file.stat().st_size - lost)
-    again = Kept(file)
+    again = ResultStore(file)
     assert again.keys == set(KEYS[:-1])
     again.put(KEYS[-1], {"square": np.array([36])})
     again.close(keep=True)
-    assert Kept(file).keys == set(KEYS)
+    assert ResultStore(file).keys == set(KEYS)
 
 
 def test_a_changed_byte_costs_what_follows_and_is_never_believed(tmp_path):
     file = tmp_path / "pieces.bin"
-    kept = Kept(file)
-    list(pieces_done(Squares(), KEYS, kept=kept))
+    kept = ResultStore(file)
+    list(task_results(Squares(), KEYS, store=kept))
     kept.close(keep=True)
     good = file.read_bytes()
     for place in range(20, len(good), 11):
         file.write_bytes(good[:place] + bytes([good[place] ^ 0x20]) + good[place + 1 :])
-        again = Kept(file)
+        again = ResultStore(file)
         for key in again.keys:
             assert int(again.get(key)["square"][0]) == key[1] ** 2
         assert len(again.keys) < len(KEYS)
@@ -122,12 +124,12 @@ def test_a_changed_byte_costs_what_follows_and_is_never_believed(tmp_path):
 
 def test_a_file_that_another_process_has_just_made_is_not_emptied(tmp_path, monkeypatch):
     file = tmp_path / "pieces.bin"
-    kept = Kept(file)
+    kept = ResultStore(file)
     kept.put(KEYS[0], {"square": np.array([0])})
     whole = file.read_bytes()
     monkeypatch.setattr(Path, "exists", lambda self: False)  # a moment ago it was not there
     with pytest.raises(InputError, match="another process is using it"):
-        Kept(file)
+        ResultStore(file)
     assert file.read_bytes() == whole
     kept.close(keep=True)
 
@@ -136,13 +138,13 @@ def test_another_file_is_refused_and_left_as_it_was(tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("something that somebody wrote\n")
     with pytest.raises(InputError, match="no file of results of this version"):
-        Kept(file)
+        ResultStore(file)
     assert file.read_text() == "something that somebody wrote\n"
 
 
-def test_a_full_disk_is_told_and_the_work_goes_on(tmp_path, monkeypatch):
+def test_a_full_disk_is_noted_and_the_computation_goes_on(tmp_path, monkeypatch):
     file = tmp_path / "pieces.bin"
-    kept, real = Kept(file), os.fsync
+    kept, real = ResultStore(file), os.fsync
     full = {"now": False}
 
     def fsync(descriptor):
@@ -152,15 +154,15 @@ def test_a_full_disk_is_told_and_the_work_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", fsync)
     found = []
-    for key, arrays in pieces_done(Squares(), KEYS, kept=kept):
+    for key, arrays in task_results(Squares(), KEYS, store=kept):
         found.append((key, arrays))
         full["now"] = 2 <= len(found) < 5
         if len(found) == 4:
             assert "No space left on device" in str(kept.fault)
-    assert values(found) == values(pieces_done(Squares(), KEYS))
+    assert values(found) == values(task_results(Squares(), KEYS))
     assert kept.fault is None
     kept.close(keep=True)
-    assert Kept(file).keys == set(KEYS[:2] + KEYS[5:])
+    assert ResultStore(file).keys == set(KEYS[:2] + KEYS[5:])
 
 
 NUMBERS = st.sampled_from(["<f8", "<f4", "<i8", "<i4", "|i1", "|u1", "|b1"])
@@ -179,10 +181,10 @@ NUMBERS = st.sampled_from(["<f8", "<f4", "<i8", "<i4", "|i1", "|u1", "|b1"])
 )
 def test_what_is_kept_comes_back_to_the_bit(tmp_path_factory, arrays, key):
     file = tmp_path_factory.mktemp("kept") / "pieces.bin"
-    kept = Kept(file)
+    kept = ResultStore(file)
     kept.put(tuple(key), arrays)
     kept.close(keep=True)
-    again = Kept(file)
+    again = ResultStore(file)
     found = again.get(tuple(key))
     again.close(keep=False)
     assert list(found) == list(arrays)
@@ -211,7 +213,7 @@ def forged(file: Path, change: Callable[[bytes], bytes]) -> None:
 def test_a_record_that_is_cut_with_its_checksum_is_refused(tmp_path: Path) -> None:
     """Wherever it is cut or lengthened, and whatever it says of types and shapes."""
     file, arrays = tmp_path / "pieces.bin", {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(3)}
-    kept = Kept(file)
+    kept = ResultStore(file)
     kept.put(("x", 1), arrays)
     kept.close(True)
     whole = file.read_bytes()
@@ -230,7 +232,7 @@ def test_a_record_that_is_cut_with_its_checksum_is_refused(tmp_path: Path) -> No
         file.write_bytes(whole)
         forged(file, change)
         with pytest.raises(InputError, match=r"pieces.bin: .*(damaged|no file of results)"):
-            Kept(file).get(("x", 1))
+            ResultStore(file).get(("x", 1))
 
 
 def test_a_journal_whose_answers_are_cut_with_their_checksums_is_refused(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_a_journal_whose_answers_are_cut_with_their_checksums_is_refused(tmp_pat
 @pytest.mark.parametrize(
     "array", [np.zeros((3, 2)), np.zeros((4, 3)), np.zeros(4), np.zeros((4, 2), int), None]
 )
-def test_a_kept_result_of_another_shape_or_kind_is_refused(array: np.ndarray | None) -> None:
+def test_a_stored_result_of_another_shape_or_kind_is_refused(array: np.ndarray | None) -> None:
     shapes = {"x": ("f", (4, 2)), "y": ("iu", (None,))}
     good = {"x": np.zeros((4, 2)), "y": np.zeros(7, int)}
     expect(good, shapes)
@@ -279,13 +281,13 @@ def test_a_kept_result_of_another_shape_or_kind_is_refused(array: np.ndarray | N
 @pytest.mark.parametrize(
     ("out_s", "usual_s", "again"), [(5.0, 0.01, []), (40.0, 0.01, ["b"]), (40.0, 20.0, [])]
 )
-def test_a_piece_is_given_once_more_when_patience_and_usual_times_have_passed(
+def test_a_task_starts_once_more_when_patience_and_usual_times_have_passed(
     out_s: float, usual_s: float, again: list[str]
 ) -> None:
-    errand, given = _Errand.__new__(_Errand), []
-    errand._cluster, errand._seconds = SimpleNamespace(patience=30.0), deque([usual_s] * 5)
-    errand._undone, errand._late, errand._workers = {KEYS[0]}, set(), {"a": None, "b": None}
-    errand._out = {None: _Attempt(KEYS[0], "a", time.monotonic() - out_s, None)}
-    errand._tell, errand._give = lambda text: None, lambda key, worker: given.append(worker)
-    errand._send_again()
-    assert given == again
+    some, started = _Distribution.__new__(_Distribution), []
+    some._cluster, some._seconds = SimpleNamespace(patience=30.0), deque([usual_s] * 5)
+    some._unfinished, some._slow, some._workers = {KEYS[0]}, set(), {"a": None, "b": None}
+    some._running = {None: _Attempt(KEYS[0], "a", time.monotonic() - out_s, None)}
+    some._report, some._start = lambda text: None, lambda key, worker: started.append(worker)
+    some._start_late_ones_again()
+    assert started == again

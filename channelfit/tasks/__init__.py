@@ -1,0 +1,1 @@
+"""Independent tasks: computed by this process or by a cluster, each result stored at once."""
