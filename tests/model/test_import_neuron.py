@@ -123,7 +123,7 @@ def test_exact_steps_idle_c_and_powers_that_are_parameters_are_read(tmp_path: Pa
     mechanism = of_text(STEPPED, tmp_path, settled=True)
     text = mechanism.imported.text
     assert "the power power of a gate is the number 2" in text
-    assert "begin at the steady state, as was asked for" in text
+    assert "begin at the steady state, as requested" in text
     proof = prove(mechanism, _simulated, few())
     assert proof.error < CLOSE
     assert proof.truth == STEPS
