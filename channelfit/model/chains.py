@@ -77,7 +77,7 @@ class _RateRow:
 
 def read_scheme(root: Section, scope: Scope, current: Section) -> tuple[Chain, Balance | None]:
     """Return the chain of a model of states,
-    and what is still to be checked where rates balance.
+    and the cycles that are still to be checked where rates balance.
     """
     states = _states(root)
     rows = [_rate_row(root, key, text, states) for key, text in root.rows("rates", {})]

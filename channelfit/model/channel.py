@@ -109,7 +109,7 @@ class Parameter:
     def of_cell(self, cell: str) -> Parameter:
         """Return the parameter as a cell has it, under its own name and no longer per cell.
 
-        Raises: InputError where nothing says what this cell has.
+        Raises: InputError where this cell has no value.
         """
         own = dict(self.cells).get(cell)
         if own is None and not self.covers:
@@ -222,7 +222,7 @@ class Ion:
     Attributes:
         valence: its charge, a whole number other than 0.
         inside, outside: concentrations, mM, expressions of parameters alone.
-        thermal: mV, what stands for RT/F in the exponent, an expression of parameters and of the
+        thermal: mV, RT/F in the exponent, an expression of parameters and of the
             temperature; None for RT/F itself. Published files round the constants of nature.
     """
 
@@ -262,7 +262,7 @@ class Term:
 
     @property
     def size(self) -> sympy.Expr:
-        """The conductance, nS, or the permeability, um3/ms: what the drive is proportional to."""
+        """The conductance, nS, or the permeability, um3/ms, to which the drive is proportional."""
         size = self.conductance if self.permeability is None else self.permeability
         assert size is not None
         return size
@@ -303,7 +303,7 @@ def _goldman(ion: Ion) -> sympy.Expr:
 
 @dataclass(frozen=True)
 class ChannelModel:
-    """A channel: what opens it, and the current that flows then, outward positive.
+    """A channel: its chains of states, and its current, outward positive.
 
     Attributes:
         name, description, source: what it is called, what it is, and where it comes from.
@@ -335,7 +335,7 @@ class ChannelModel:
 
     @property
     def one_product(self) -> bool:
-        """Whether the current, beside leaks, is one drive times what is open of all chains."""
+        """Whether the current, beside leaks, is one drive times one open probability."""
         return sum(bool(term.chains) for term in self.terms) == 1
 
     @property

@@ -32,7 +32,7 @@ class Opening:
 
     Attributes:
         name: "current", or that under which `currents` has it.
-        section: the keys that say what flows.
+        section: the keys of the current.
         chains: a scheme, gates, or a scheme and the gates by which it is multiplied.
         balance: what is still to be checked where rates follow from balance.
     """
@@ -94,8 +94,8 @@ def _chains(
             raise place.error("a state has this name", f"gates.{gate.name}")
         if gate.instant:
             raise place.error(
-                "a gate beside a scheme needs a time constant; write what follows the voltage at "
-                "once as `rectification` of the current",
+                "a gate beside a scheme needs a time constant; write a factor that follows "
+                "the voltage at once as `rectification` of the current",
                 f"gates.{gate.name}.tau",
             )
     n = len(scheme.states) * math.prod(gate.power + 1 for gate in gates)
@@ -125,12 +125,12 @@ def _renamed(chain: Chain, current: str) -> Chain:
     return replace(chain, name=name, states=states, transitions=steps)
 
 
-# --- what flows ----------------------------------------------------------------------------------
+# --- terms of the current ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Reads what flows: all that the terms of one model file have in common.
+    """A reader of currents, with all that the terms of one model file have in common.
 
     Arguments:
         root: the model file.
@@ -254,7 +254,7 @@ class Flow:
             by = f" through {', '.join(through)}" if through else ""
             text = shown(section.take(key))
             advice = (
-                "; what follows the voltage at once is written as `rectification`"
+                "; a factor that follows the voltage at once is written as `rectification`"
                 if key in ("conductance", "permeability") and section.key != "leak"
                 else ""
             )

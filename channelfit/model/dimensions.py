@@ -248,7 +248,7 @@ class _DimensionCheck:
     def power(self, node: sympy.Pow) -> _Dimension:
         base, exponent = self.of(node.base), node.exp
         if exponent.free_symbols:
-            self.check_pure(node.base, "what is raised to a power that varies")
+            self.check_pure(node.base, "the base of a power that varies")
             self.check_pure(exponent, "an exponent")
             return _Dimension(PURE)
         if base.exponents is None:

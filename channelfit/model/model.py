@@ -27,9 +27,9 @@ class Model:
     is copied: changing it later does not change the model.
 
     Arguments:
-        name: what the model is called in titles and file names.
-        description: what it describes, in words.
-        source: where it comes from, such as a paper.
+        name: its name in titles and file names.
+        description: the channel, in words.
+        source: its origin, such as a paper.
         temperature: degC, a number or text with a unit (``"22 degC"``); expressions can then use
             ``celsius``.
         states: names of the states, such as ``["C", "O"]``.
@@ -209,7 +209,7 @@ class Model:
 
     @property
     def document(self) -> dict[str, Any]:
-        """A copy of what the model was made from, by the keys of a model file, as plain data.
+        """A copy of the model's keys and values, as in a model file, as plain data.
 
         Example:
             >>> import channelfit as cf

@@ -92,7 +92,7 @@ def is_metadata(line: str) -> bool:
 
 
 def written(metadata: Metadata) -> list[str]:
-    """Return the lines of the comment; what has no such form,
+    """Return the lines of the comment; a fact without such a form,
     as a name of 100 letters, is left out.
     """
     lines = []

@@ -163,6 +163,6 @@ def _why_undecided(rates: Iterable[Way], paths: Mapping[Way, list[str]]) -> str:
         listed = ", ".join(f"{a} -> {b}" for a, b in others)
         return f"every cycle that it closes holds another rate that is to balance: {listed}"
     return (
-        "it closes no cycle of transitions that lead both ways, so nothing says what would "
+        "it closes no cycle of transitions that lead both ways, so nothing decides what would "
         "balance; write its rate"
     )

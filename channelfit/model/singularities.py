@@ -54,7 +54,7 @@ def _rewritten(node: sympy.Basic, done: dict[sympy.Basic, sympy.Basic]) -> Any:
     else a condition.
 
     Arguments:
-        done: parts that were rewritten already, and what became of them.
+        done: parts that were rewritten already, and their new forms.
     """
     if not node.args:
         return node

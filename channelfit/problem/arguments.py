@@ -48,7 +48,7 @@ def check_lengths(lists: Mapping[str, Sequence[float]]) -> None:
 
 def numbers(values: Any, name: str) -> np.ndarray:
     """Return a new array of floats from lists, arrays, or columns of pandas;
-    what is missing is NaN.
+    missing values are NaN.
 
     The columns of a pandas frame are sweeps, and become the rows of the array.
 

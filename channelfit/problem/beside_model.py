@@ -1,7 +1,7 @@
 """Checks of recordings beside the model that is to be fitted to them: the sign, and the size.
 
-They hold for every current: what the channel can carry at a voltage stands in `carried.py`, with
-the leak that is taken off first.
+They hold for every current: `carried.py` has the current that the channel can carry at a voltage,
+and the leak that is subtracted first.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
 
 @dataclass(frozen=True)
 class _CapacityCheck:
-    """A recording beside what a model can carry.
+    """A recording beside the currents that a model can carry.
 
     Attributes:
         seen: the recording.
-        usable: the samples that count, outside of what charges the membrane.
+        usable: the samples that count, outside of capacitive transients.
         carried: what the channels can carry.
         leaks: the leaks of the model and the clamp.
-        signs: (n_sweeps, n_times) of what the channels can carry; 0 where both, or nothing, can.
+        signs: (n_sweeps, n_times) of the channels' current; 0 where both signs, or none, can be.
         leak_pA: (n_sweeps, n_times) the leak that leaves least against the driving force.
         against, flipped: the share of the squares that leaks leave against it at the least, with
             their price; the second for the same currents with the other sign.
@@ -99,7 +99,7 @@ class _CapacityCheck:
 
 
 def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _CapacityCheck | None:
-    """Return a recording beside what a model can carry; None where the ranges leave that open."""
+    """Return a recording beside the currents of a model; None where its ranges leave them open."""
     offset = span(clamp.offset, model) if clamp is not None else (0.0, 0.0)
     margin = _NEAR_REVERSAL + max(map(abs, offset or (0.0,)))
     own, beside = carried(model, seen.command_mV, margin), leaks(model, clamp)
@@ -173,7 +173,7 @@ def _smoothing_ms(model: ChannelModel, clamp: Clamp) -> float:
         )
     )
     charging = resistance[1] * capacitance[1] * 1e-3
-    # what charges the membrane is recorded at once, unless the amplifier subtracts it
+    # the membrane's charging is recorded at once, unless the amplifier subtracts it
     return lag[1] + (charging if cancelled[0] >= 1.0 else 0.0)
 
 
@@ -264,7 +264,7 @@ def _needs(judged: _CapacityCheck, index: tuple[int, int], peak: float) -> str:
     """Return in words the conductance or current that a sample requires of the channels.
 
     Arguments:
-        peak: the share of what all channels can carry at most.
+        peak: the share of the largest current of all channels.
     """
     seen, conductance = judged.seen, judged.carried.conductance_nS
     leak = judged.leak_pA[index]
@@ -279,7 +279,7 @@ def _needs(judged: _CapacityCheck, index: tuple[int, int], peak: float) -> str:
     low, high = judged.carried.at(seen.command_mV[index])
     most = max(float(high), -float(low))
     return (
-        f"{current}, is {peak:.3g} times what all channels can carry there at most, {most:.4g} pA"
+        f"{current}, is {peak:.3g} times the largest current of all channels there, {most:.4g} pA"
     )
 
 

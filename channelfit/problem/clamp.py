@@ -9,9 +9,9 @@ estimate E of the membrane potential follow
     (1 - prediction) R C E' = V_c - E
 
 where I is the current of the channel (Lei et al. 2020, Phil Trans R Soc A 378:20190348, whose
-circuit this is, with one lag). What is recorded is I + leak + C V', and P' times the capacitance of
-the pipette, less what the amplifier cancels, ``cancellation`` C E' and its share of the pipette's;
-then the low-pass filter, and all of it later by the delay.
+circuit this is, with one lag). The recorded current is I + leak + C V', and P' times the
+capacitance of the pipette, less the part that the amplifier cancels, ``cancellation`` C E' and its share of the
+pipette's; then the low-pass filter, and all of it later by the delay.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
 
     Raises:
         InputError: a quantity that is no number with a unit and no expression of the parameters, a
-            number or a range outside what can be, or a circuit that cannot be.
+            number or a range that is not possible, or a circuit that is not.
     """
     section.expect(KEYS["clamp"])
     reader = _ClampReader(model)
@@ -208,7 +208,7 @@ class _ClampReader:
             expression = expression.xreplace({s: self.known[s.name] for s in used})
         if V in expression.free_symbols:
             raise section.error(
-                f"{shown(text)} depends on v, and what the amplifier does is no function of it", key
+                f"{shown(text)} depends on v, and the amplifier's properties do not", key
             )
         return expression
 
@@ -280,7 +280,7 @@ def _check_circuit(section: Section, found: Mapping[str, sympy.Expr]) -> None:
     if not absent("pipette_capacitance") and absent("lag"):
         raise section.error(
             "the pipette would be charged by an infinite current, since its potential follows the "
-            "command at once; add compensation: {lag: 10 us}, or what the amplifier has",
+            "command at once; add compensation: {lag: 10 us}, or the amplifier's own lag",
             "pipette_capacitance",
         )
     if not capacitance and resistance and absent("lag"):

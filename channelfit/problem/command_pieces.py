@@ -1,7 +1,7 @@
 """The command of one sweep, cut into lines and sums of sines, each in round numbers.
 
 The samples are cut at jumps first. What lies between two jumps becomes straight lines where few of
-them describe it, else a sum of sines, else more lines; what none of them describes stays as its
+them describe it, else a sum of sines, else more lines; the rest stays as its
 samples. How closely they must describe it follows from the noise and the digits of the record.
 """
 
@@ -250,7 +250,7 @@ class SweepPieces:
                 del ends[i]
         return ends
 
-    # --- what describes a stretch ------------------------------------------------------------
+    # --- curves that describe a stretch ------------------------------------------------------
 
     def _described(self, a: int, b: int) -> Iterator[_FittedPiece]:
         """Yield the pieces of the samples [a, b) between two jumps."""
@@ -365,7 +365,7 @@ class SweepPieces:
 
 
 def _strongest(rest: np.ndarray) -> float:
-    """Return the angular frequency, per sample, of the strongest sine in what is left."""
+    """Return the angular frequency, per sample, of the strongest sine in the residuals."""
     n = 4 * len(rest)
     power = np.abs(np.fft.rfft(rest * np.hanning(len(rest)), n))
     return 2 * math.pi * max(int(power.argmax()), 1) / n
@@ -377,7 +377,7 @@ def _fit_sines(
     """Fit sines of about these frequencies to samples (n,) by the method of Gauss and Newton.
 
     Returns:
-        The angular frequencies per sample; the offset, then cosine and sine of each; what is left.
+        The angular frequencies per sample; the offset, then cosine and sine of each; the residuals.
         None where they run away.
     """
     n = 1 + 2 * len(omegas)

@@ -29,7 +29,7 @@ from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import Epoch
 
-#: Of memory, for its differences, and for what is kept of a sweep while it is cut.
+#: Bytes a sample, for its differences and for copies of a sweep while it is cut.
 _BYTES_A_SAMPLE = 120
 
 
@@ -38,7 +38,7 @@ class FoundCommand:
     """A protocol that was found in a recorded command, and how far the record is from it.
 
     Attributes:
-        protocol: the steps, ramps and sines; what they do not describe stays as samples.
+        protocol: the steps, ramps and sines; other stretches stay as samples.
         noise_mV: the standard deviation of the record's noise.
         residual_mV: the largest difference between protocol and record, outside of edges.
         residual_at: its sweep, counted from 0, and its time in the sweep, ms.

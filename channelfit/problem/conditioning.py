@@ -1,6 +1,6 @@
 """The conditioning of recorded currents before a fit, in the order of the file.
 
-The entries of ``condition:`` are applied one after another, each to what the one before it left:
+The entries of ``condition:`` are applied one after another, each to the result of the one before:
 
     condition:
       - baseline: {from: 0 ms, to: 200 ms}
@@ -151,7 +151,7 @@ def _steps(section: Section) -> list[tuple[str, Section]]:
 
 def _other(section: Section, inner: Section) -> Section:
     """Return the mapping of a recording to subtract,
-    with what it takes from the one it belongs to.
+    with the keys that it takes from the one it belongs to.
     """
     inner.expect(KEYS["condition subtract"])
     own = {key: inner.take(key) for key in inner.given() if key in KEYS["recording"]}
@@ -216,7 +216,7 @@ def _doubt_voltage(section: Section, work: _Currents, window: np.ndarray) -> Non
                 section.key,
                 f"the baseline is taken at {farthest:.4g} mV, away from the holding potential of "
                 f"{holding:.4g} mV",
-                "what flows through channels that are open there is subtracted from all samples",
+                "current through channels that are open there is subtracted from all samples",
             )
         )
 
@@ -349,7 +349,7 @@ def _subtract(section: Section, work: _Currents, other: np.ndarray) -> None:
         work.doubts.append(
             (
                 section.key,
-                f"the scale of what is subtracted comes out as {_spread(scales)}: {name} is "
+                f"the scale of the subtraction comes out as {_spread(scales)}: {name} is "
                 f"subtracted {amount}",
                 "do both recordings hold the same current over this window? Else give the scale",
             )

@@ -1,4 +1,4 @@
-"""A model and its experiments: what a scorer scores."""
+"""A model and its experiments: the problem that a scorer scores."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Problem:
     def _shared_model(self) -> ChannelModel:
         """The model of every group, in which a parameter is fixed only if it is so for every cell.
 
-        It is one object, so that all groups share what is generated and compiled for it.
+        It is one object, so that all groups share its generated code.
         """
         parameters = []
         for p in self.model.parameters:
@@ -177,7 +177,7 @@ class Problem:
         """Return names of the model's linear parameters
         (`ChannelModel.linear_parameters`) free for any cell.
 
-        With a clamp there is none: what flows changes the potential at which it flows.
+        With a clamp there is none: the current changes the potential at which it flows.
         """
         if any(e.clamp for e in self.experiments):
             return {}
@@ -247,7 +247,7 @@ class Problem:
     def check_memory(self, n_candidates: int = 1, file: str | PathLike[str] | None = None) -> None:
         """Refuse candidates whose currents, all held at once, this machine has no memory for.
 
-        Raises: InputError with what is needed and what is free.
+        Raises: InputError with the memory that is needed and that is free.
         """
         n_samples = sum(e.protocol.n_sweeps * e.protocol.n_times_max for e in self.experiments)
         each = _BYTES_A_SAMPLE + _BYTES_A_CURRENT * (n_candidates - 1)
@@ -318,7 +318,7 @@ class Group:
         return own
 
     def own_model(self, whole: Problem) -> ChannelModel:
-        """Return the model with what is given for this group: ranges, values and temperature.
+        """Return the model with this group's ranges, values and temperature.
 
         Arguments:
             whole: the problem of which this is a group.
@@ -338,7 +338,7 @@ def degrees(celsius: float | None) -> str:
 
 
 def labelled(name: str, label: str) -> str:
-    """Return the name of what there are several of, such as ``gmax[cell 1]``."""
+    """Return the name of a parameter for one cell, such as ``gmax[cell 1]``."""
     return f"{name}[{label}]" if label else name
 
 

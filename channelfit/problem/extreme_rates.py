@@ -25,7 +25,7 @@ from channelfit.model.channel import (
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.protocol import Protocol
 
-#: 1/ms, by precision: what faster rates are taken for. In float32, on a GPU, it is lower.
+#: 1/ms, by precision: faster rates are replaced by these. In float32, on a GPU, it is lower.
 CEILINGS = {"float64": RATE_CEILING, "float32": SINGLE_CEILING}
 #: The largest number of voltages that are checked; of more, some are left out evenly.
 _MOST_VOLTAGES = 4096
@@ -85,7 +85,7 @@ def extremes(
     Arguments:
         values: (n_parameters,) base units.
         voltages_mV: (n,), such as `voltages_of` gives.
-        ceiling: 1/ms, what faster rates are taken for; see `CEILINGS`.
+        ceiling: 1/ms, the rate that replaces faster ones; see `CEILINGS`.
 
     Returns:
         Those that fail first, else in the order of the model.
@@ -118,7 +118,7 @@ def fastest_rates(
         voltages_mV: (n_voltages,)
 
     Returns:
-        (n,) 1/ms. Gates whose tau is 0 have no rate, and what is not a number is left out.
+        (n,) 1/ms. Gates whose tau is 0 have no rate, and NaN is left out.
     """
     scope = _scope(model, np.asarray(candidates, dtype=float)[..., None], voltages_mV)
     fastest = np.zeros((candidates.shape[1], 1))

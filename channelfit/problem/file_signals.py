@@ -1,6 +1,6 @@
 """The signal of a laboratory's file that a recording or a recorded command names.
 
-Files of amplifiers say themselves what was sampled, in which unit and how often. What a fit file
+Files of amplifiers state quantity, unit and sampling themselves. What a fit file
 says beside that must agree with it.
 """
 
@@ -80,7 +80,7 @@ def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> F
     if membrane is not None:
         check_membrane(inner, membrane, "the unit of these currents is")
     numbers = _sweeps(inner, len(signal.values))
-    with np.errstate(over="ignore"):  # what overflows becomes inf, which is refused later
+    with np.errstate(over="ignore"):  # infinite currents are refused later
         values = signal.values[[k - 1 for k in numbers]] * factor
     labels = tuple(contents.labels[k - 1] for k in numbers if contents.labels)
     return FileSignal(signal.name, numbers, values, _sampling(outer, contents), labels)

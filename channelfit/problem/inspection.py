@@ -379,11 +379,11 @@ def _for_sweeps(protocol: Protocol, values: np.ndarray, path: Path) -> Protocol:
     return cut
 
 
-# --- what it measures ----------------------------------------------------------------------------
+# --- measures ------------------------------------------------------------------------------------
 
 
 def _measured(found: Inspection) -> Inspection:
-    """Return the same with what the current shows, and what looks wrong."""
+    """Return the inspection with measures of the current, and with cautions."""
     place, protocol = found.file.name, found.protocol
     cautions = list(found.cautions)
     cautions += protocol_cautions(protocol, place) if protocol is not None else []
@@ -455,7 +455,7 @@ def _of_the_samples(found: Inspection, same: bool) -> Iterator[_Doubt]:
     if not math.isfinite(found.sampling_ms):
         yield "how it was sampled is not stated", "say for example --sampling 0.1ms"
     elif found.protocol is None:
-        yield "what was commanded is not in the file", "say --command FILE with the protocol"
+        yield "the command is not in the file", "give --command FILE with the protocol"
     elif not same:
         n, expected = found.current_pA.shape[1], found.protocol.n_times_max
         yield (

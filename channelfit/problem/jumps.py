@@ -1,6 +1,6 @@
 """A check, before any model, that the jumps of a current follow those of a staircase.
 
-When the voltage jumps, the current charges the membrane and flows through what is open: at once it
+When the voltage jumps, the current charges the membrane and flows through open channels: at once it
 is a multiple of the jump. Where it is no multiple of the command's jumps, but of those of the same
 voltages in another order, the recording was made under another protocol. That order is found by
 dynamic programming over the voltages of the segments (Viterbi 1967, IEEE Trans Inf Theory 13:260).
@@ -100,7 +100,7 @@ class _Order:
     """Voltages of the segments, and the jumps of a current beside theirs.
 
     Attributes:
-        left: how many steps do not agree, and what voltages cost that are not the protocol's.
+        left: the number of steps that do not agree, plus the penalty of other voltages.
         starts_mV, jumps_mV: (n,) the voltage at the beginning of each segment, and its jump there.
         astray: (n,) how far the current's jump is from that, 0 to 1.
     """

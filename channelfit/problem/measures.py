@@ -90,7 +90,7 @@ def leak(current: np.ndarray, protocol: Protocol, blank_ms: float) -> Leak | Non
 def _leak_below(
     highest_mV: float, current: np.ndarray, protocol: Protocol, blank_ms: float
 ) -> Leak | None:
-    """Return the leak from what comes before the command first exceeds a voltage;
+    """Return the leak from the samples before the command first exceeds a voltage;
     None without any.
     """
     early, late = list[tuple[float, ...]](), list[tuple[float, ...]]()

@@ -115,8 +115,8 @@ def _parts(
         if last > n:
             h = protocol.sampling_ms
             raise section.error(
-                f"what begins at {first * h:g} ms ends at {last * h:g} ms, but sweep {k + 1} of "
-                f"{protocol.name} ends at {n * h:g} ms",
+                f"the part that begins at {first * h:g} ms ends at {last * h:g} ms, but "
+                f"sweep {k + 1} of {protocol.name} ends at {n * h:g} ms",
                 "starts",
             )
         end = min(n, first + len(trace))

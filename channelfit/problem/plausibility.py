@@ -2,7 +2,7 @@
 
 Units that are off by a factor of a thousand, an inverted sign, a mask that leaves nothing, a
 recording of another protocol: all of these can be read, and then something is fitted that nobody
-recorded. Each check says what it saw and where; none of them refuses.
+recorded. Each check names its finding and the place; none of them refuses.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def recording_cautions(seen: Seen, counts: bool, raw: Seen | None = None) -> tup
     Arguments:
         seen: the recording at its own sampling, with the weights that the masks leave.
         counts: whether it is fitted, and not held out.
-        raw: the same before conditioning, which hides what an amplifier cut off; None where
+        raw: the same before conditioning, which hides clipped samples; None where
             nothing was done to it.
     """
     found = list[Caution]()
@@ -236,7 +236,7 @@ def _clipped(seen: Seen) -> Iterator[Caution]:
     for end in ends if still < 0.05 else ():
         at_end = (seen.current_pA == end) & seen.known
         if (at_end & seen.scored).sum() < _CLIPPED_RUN:
-            continue  # what is masked does no harm
+            continue  # masked samples do no harm
         index, length = _longest_run(at_end)
         sweep, start = index
         before = seen.current_pA[sweep, start - 1] if start else end
@@ -392,7 +392,7 @@ def _since(moved: np.ndarray, index: tuple[int, int]) -> int:
 
 
 def _baseline(seen: Seen) -> Iterator[Caution]:
-    """Yield a caution where the masks leave only what no channel contributes to."""
+    """Yield a caution where the masks leave only samples without channel current."""
     scored, known = seen.scored, seen.known
     advice = "nothing of the channel is left to fit to; look at the masks and the protocol"
     if not scored.any() or np.ptp(seen.command_mV[known]) < 1.0:

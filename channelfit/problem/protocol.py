@@ -118,9 +118,9 @@ class Protocol:
             between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
             junction_potential: mV, the liquid junction potential, which is subtracted from all
                 voltages that are given here: V_membrane = V_command - junction_potential.
-            name: what the protocol is called.
-            description: what it is for, in words.
-            source: where it comes from.
+            name: its name.
+            description: its purpose, in words.
+            source: its origin.
 
         Raises:
             InputError: an argument that cannot be used, with its name and what would be right.
@@ -198,9 +198,9 @@ class Protocol:
             between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
             junction_potential: mV, the liquid junction potential, which is subtracted from all
                 voltages that are given here: V_membrane = V_command - junction_potential.
-            name: what the protocol is called.
-            description: what it is for, in words.
-            source: where it comes from.
+            name: its name.
+            description: its purpose, in words.
+            source: its origin.
 
         Raises:
             InputError: anything that cannot be used, with the argument and the key in it.
@@ -261,9 +261,9 @@ class Protocol:
             between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
             junction_potential: mV, the liquid junction potential, which is subtracted from all
                 voltages that are given here: V_membrane = V_command - junction_potential.
-            name: what the protocol is called.
-            description: what it is for, in words.
-            source: where it comes from.
+            name: its name.
+            description: its purpose, in words.
+            source: its origin.
 
         Raises:
             InputError: arrays of other shapes, turned, or not of finite numbers; times that do not

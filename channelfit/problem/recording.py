@@ -44,11 +44,11 @@ class Recording:
         time_ms: (n_times,) ms from the start of a sweep.
         current_pA: (n_sweeps, n_times) pA, outward positive.
         weight: (n_sweeps, n_times), 0 or more.
-        source: what the recording is called in messages and plots.
-        cautions: what looks wrong in it and is used nevertheless.
+        source: its name in messages and plots.
+        cautions: doubts about it.
         raw_pA: (n_sweeps, n_times) pA, as they were before conditioning; None where nothing was
             done to them.
-        conditioning: what conditioning found and did, in words, step by step.
+        conditioning: the findings of each step of conditioning, in words.
         low_pass: the filter by which conditioning smoothed it, and by which the model's current is
             smoothed as well; None without one.
         every: of so many samples one is fitted to, since such a filter leaves nothing between them.
@@ -85,17 +85,17 @@ class Recording:
         checked against its protocol.
 
         Arguments:
-            protocol: what was commanded while it was recorded.
+            protocol: the command during the recording.
             current: pA, outward positive: (n_sweeps, n_times), a row for each sweep, or a pandas
                 frame with a column for each sweep. A single sweep may be (n_times,). Sweeps of
                 different lengths may be a list of rows, each as long as its sweep; in an array,
-                what stands after the end of a shorter sweep is ignored.
+                values after the end of a shorter sweep are ignored.
             time: (n_times,) ms from the start of a sweep, to be compared with the protocol's
                 `times_ms`; without it the samples are taken to be at those times.
             weight: of every sample, in the shape of the current, or (n_times,) for all sweeps.
                 A weight of 0 leaves a sample out, and its current may then be NaN. Without it every
                 sample counts once.
-            source: what the recording is called in messages and plots.
+            source: its name in messages and plots.
 
         Raises:
             InputError: arrays of another shape than the protocol's, turned, or not of numbers; NaN
@@ -306,7 +306,7 @@ def _refuse_clamp(section: Section) -> None:
     for key in _OF_THE_CLAMP:
         if key in section:
             raise section.error(
-                "what the amplifier did stands beside the recording: `clamp: "
+                "the amplifier is described beside the recording: `clamp: "
                 "{series_resistance: 5 MOhm, membrane_capacitance: 20 pF}` (the size of a cell "
                 "that currents are divided by belongs under `current`)",
                 key,
@@ -562,7 +562,7 @@ def _currents(
             f"columns of {', '.join(map(str, sorted(lengths)))} rows; all must be equally long",
             path,
         )
-    with np.errstate(over="ignore"):  # what overflows becomes inf, which is refused later
+    with np.errstate(over="ignore"):  # infinite currents are refused later
         return names, np.array(found) * factor
 
 

@@ -49,7 +49,7 @@ class RunTree:
         run_weight: (n_runs,), 0 where nothing is scored.
     nodes_mV: command voltage at the NODES of every sub-step of every varying run.
     sample_mV: (n_data,) command voltage at each sample.
-    data_pA: (n_data,); constant: what merging took out of the sum of squares, pA^2.
+    data_pA: (n_data,); constant: the part of the sum of squares that merging removed, pA^2.
     total_weight: sum of the weights of all samples; n_slots: state slots in use.
     outputs: per experiment (n_sweeps, n_times_max) int64, where each sample's current is found
         in data order, -1 after the end of a shorter sweep and where nothing is computed.

@@ -48,7 +48,7 @@ def contradiction(
         rows: the sweep of the protocol, counted from 0, that each column is.
 
     Returns:
-        What was found and what may be done about it, in words; None where headings are no voltages
+        The contradiction and advice about it, in words; None where headings are no voltages
         or those of the protocol.
     """
     values = voltages_of(labels)

@@ -98,8 +98,8 @@ class Samples:
 
         A jump takes one to three samples, since it may have been filtered; its time is that of the
         first sample that shows it. It is larger than `least_mV` and than the noise of the command,
-        and four times as steep as what lies before and after it, so that the upstroke of an action
-        potential is no jump.
+        and four times as steep as the command before and after it, so that the upstroke of an
+        action potential is no jump.
         """
         dt, dv = np.diff(self.times_ms), np.diff(self.v_mV)
         slope = np.abs(dv / dt)

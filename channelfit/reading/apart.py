@@ -200,7 +200,7 @@ def _exchange(
 def serve() -> None:
     """Run the second process: read the requested files until its input ends."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # prints of libraries are no answers
     for line in sys.stdin.buffer:
         reader, path = json.loads(line)
         _limit_memory()

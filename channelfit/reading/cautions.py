@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Caution:
-    """Something in a user's files or data that can be used, but is probably not what was meant.
+    """Input that can be used, but is probably a mistake.
 
     Attributes:
         place: the file and the key, or the part of the data.

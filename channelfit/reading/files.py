@@ -1,7 +1,7 @@
 """Files written whole or not at all, under names that nobody can foresee, and through no link.
 
-The folder of a file may have been prepared by somebody else. So what is not whole yet has a random
-name that was free, and a symbolic link that has the file's own name is replaced and not followed.
+The folder of a file may have been prepared by somebody else. So a file that is not whole yet has a
+random name that was free, and a symbolic link that has the file's own name is replaced.
 Files that are added to (journals, logs, locks) are opened by `opened`, which refuses links.
 """
 
@@ -19,7 +19,7 @@ from typing import IO
 
 from channelfit.reading.errors import InputError, NotWritten
 
-#: The names of files that are not whole; what a kill leaves of them may be removed.
+#: The names of files that are not whole; those that a kill left may be removed.
 PARTIAL = re.compile(r"\..*\.partial")
 #: The message about a file that is not replaced.
 EXISTS = "this file exists already; choose another name (in Python, overwrite=True replaces it)"
@@ -39,7 +39,7 @@ def whole(
     Arguments:
         path: of the file.
         folder: where it is until it is whole, in the same file system; None for beside it.
-        mode: who may read and write it, as far as the user's umask lets them.
+        mode: its permissions, as far as the user's umask lets them.
         replaces: whether another file of this name is replaced.
 
     Raises:
@@ -142,7 +142,7 @@ def opened(path: Path, more: int = 0) -> int:
 
 
 def discard_partial(folder: Path) -> None:
-    """Remove what a kill has left of files that were not whole, in a folder that nobody uses."""
+    """Remove files that a kill left half-written, in a folder that nobody uses."""
     for path in folder.iterdir():
         if PARTIAL.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
             path.unlink(missing_ok=True)

@@ -64,7 +64,7 @@ def _check_packing(numbers: int, path: Path) -> None:
     n_bytes = path.stat().st_size
     if numbers > _FREE_NUMBERS and numbers > _MOST_A_BYTE * n_bytes:
         raise InputError(
-            f"{numbers:,} numbers in {memory.size(n_bytes)}: no recording packs so well; save what "
+            f"{numbers:,} numbers in {memory.size(n_bytes)}: no recording packs so well; save the "
             "was recorded alone, or with '-v6', which does not pack",
             path,
         )

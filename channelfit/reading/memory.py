@@ -21,7 +21,7 @@ _LIBRARIES = 10**9
 _A_THREAD = 250 * 10**6
 #: Messages of the loader of libraries, the system and Python when memory has run out.
 _RAN_OUT = ("failed to map segment", "Cannot allocate memory", "can't start new thread")
-#: Files of a container's memory: its limit, what it uses, and the name of the part of that which is
+#: Files of a container's memory: its limit, its use, and the name of the part of that which is
 #: a cache and gives way.
 _CGROUPS = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -46,7 +46,7 @@ def check(
         gpu_free: the free bytes of the GPU, for work that lies there; None for work that does not.
 
     Raises:
-        InputError: what is needed, what is free, and how many would fit.
+        InputError: with the memory that is needed and free, and how many would fit.
     """
     free, place = (available(), "machine") if gpu_free is None else (gpu_free, "GPU")
     if free is None or n * bytes_each <= SHARE * free:
@@ -66,7 +66,7 @@ def check_address_space() -> None:
     threads of BLAS, the environment requests a single one, which BLAS reads when it is loaded.
 
     Raises:
-        InputError: what the limit is, and what is needed.
+        InputError: with the limit and the memory that is needed.
     """
     limit = _address_space()
     if limit is not None and limit < _LIBRARIES:

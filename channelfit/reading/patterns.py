@@ -35,7 +35,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def _count(base: Path, deep: int | None, pattern: Path) -> None:
-    """Refuse what would search more than `_MOST` files and folders; links are followed as there.
+    """Refuse a pattern that would search more than `_MOST` files and folders; links are followed.
 
     Arguments:
         deep: through how many levels of folders; None for all.

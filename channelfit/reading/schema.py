@@ -149,7 +149,7 @@ class _SchemaWriter:
 
     def _joined(self, shape: Shape, null: bool = False) -> Schema:
         """Return the schema of a shape: which part of it holds depends on whether it is a mapping,
-        a list or neither, so that an editor tells what is wrong in the part that was meant.
+        a list or neither, so that an editor marks the mistake in the right part.
         """
         kinds = self._kinds(shape)
         if null:  # naming the other types, too, tells a reader of the editor's message all of them

@@ -99,7 +99,7 @@ def read_columns(
 
     Raises:
         InputError: a missing file, another format, rows of different lengths, text among the
-            numbers, decimal commas, or what might be decimal commas.
+            numbers, decimal commas, or commas that might be decimal.
     """
     if file_size(path) > _MAX_BYTES:
         raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)

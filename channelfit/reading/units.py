@@ -41,7 +41,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "permeability": {"um3/ms": 1.0, "um3/s": 1e-3, "mm3/s": 1e6, "cm3/s": 1e9},
     "none": {"": 1.0, "1": 1.0, "dimensionless": 1.0},
 }
-#: dimension -> what it is divided by -> {unit: factor to the base unit per um2 or per pF}
+#: dimension -> the unit that it is divided by -> {unit: factor to the base unit per um2 or per pF}
 _DENSITIES: dict[str, dict[str, dict[str, float]]] = {
     "conductance": {
         "area": {
@@ -146,7 +146,7 @@ _REWRITTEN = (
 )
 #: A number as text, in which each digit can be read in one way only.
 NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
-#: A number and what may be a unit, which no expression looks like.
+#: A number and perhaps a unit, which no expression looks like.
 WITH_UNIT = rf"\s*{NUMBER}\s*(?![eE][-+]?\d)[^\W\d_][^*+()]*"
 _QUANTITY = re.compile(rf"\s*({NUMBER})\s*(.*?)\s*")
 
@@ -293,7 +293,7 @@ def _patterns(unit: str) -> list[str]:
 
 
 def _characters(text: str) -> str:
-    """Return a pattern for what is rewritten as these characters,
+    """Return a pattern for texts that are rewritten as these characters,
     which may have carets before numbers.
     """
     known = {"u": "[uµμ]", "2": r"\^?[2²]"}

@@ -208,7 +208,7 @@ def test_sign_and_size_of_a_current_that_no_single_conductance_says(tmp_path: Pa
     ]
     assert told[0] == ""
     assert "against the driving force" in told[1]
-    assert re.search(r"is [\d.e+]+ times what all channels can carry there at most, .*nA", told[2])
+    assert re.search(r"is [\d.e+]+ times the largest current of all channels there, .*nA", told[2])
 
 
 def _recorded_as(problem: Problem, current: np.ndarray) -> Problem:

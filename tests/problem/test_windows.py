@@ -65,7 +65,10 @@ def test_times_count_from_the_part_or_from_the_sweep(tmp_path: Path, first: floa
 @pytest.mark.parametrize(
     ("starts", "said"),
     [
-        ("5.001 s", "what begins at 5001 ms ends at 5026 ms, but sweep 1 of long ends at 5025 ms"),
+        (
+            "5.001 s",
+            "the part that begins at 5001 ms ends at 5026 ms, but sweep 1 of long ends at 5025 ms",
+        ),
         ("5.00005 s", '"5.00005 s" is no time of a sample; these are every 0.1 ms'),
         ([1, 2, 3], "3 times, but 2 sweeps were recorded"),
     ],

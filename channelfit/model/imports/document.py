@@ -95,7 +95,7 @@ class Imported:
 
 
 def imported(found: Equations, title: str, source: str, fit: Collection[str] = ()) -> Imported:
-    """Return the model file that says what the equations say.
+    """Return the model file of some equations.
 
     Arguments:
         found: the equations of the foreign model.
@@ -138,7 +138,7 @@ class _DocumentWriter:
         self._check_fit()
         self.words = self._words()
 
-    # what is used
+    # names that are used
 
     def _roots(self) -> Iterator[Node]:
         """Yield every expression that the model file will hold beside definitions."""
@@ -212,7 +212,7 @@ class _DocumentWriter:
         return {key: given for key, given in self.found.parameters.items() if key in used}
 
     def _largest(self, one: CurrentProduct) -> str | None:
-        """Return the parameter that is the largest conductance of what flows;
+        """Return the parameter that is the largest conductance of a current;
         None where none is.
         """
         above = [
@@ -413,7 +413,7 @@ class _DocumentWriter:
             yield f"{indent}rectification: {self._text(one.rectification)}"
 
     def _conductance(self, one: CurrentProduct, units: bool, per: float = 1.0) -> Node:
-        """Return the conductance, nS: the file's own, times what a unit of the file is in ours.
+        """Return the conductance, nS: the file's own, times the factor of its unit.
 
         Of a constant-field current the permeability, um3/ms, where `per` is z F.
         """

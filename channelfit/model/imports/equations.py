@@ -12,20 +12,20 @@ from channelfit.reading.errors import InputError
 
 @dataclass(frozen=True)
 class ImportedParameter:
-    """A number of a foreign model that has a name.
+    """A named number of an imported model.
 
     Attributes:
         value: in the unit of its file.
         unit: as the file writes it; empty where it has none.
         line: where it stands.
-        kind: "" for a parameter of the file, "reversal" or "concentration" for what the file reads
-            of an ion, "held" for a state of the file that does not move here.
+        kind: "" for a parameter of the file, "reversal" or "concentration" for an ion's,
+            which the file reads, "held" for a state of the file that does not move here.
         own: its name in the foreign program, where that differs.
-        unheard: what the file says although NEURON takes the cell's value; None where it does not.
-        input: NEURON's name of what the cell decides, such as cai, where `own` is another.
-        factor: what `value` is multiplied by to be that of the file.
+        unheard: the file's number where NEURON takes the cell's instead; None where it does not.
+        input: NEURON's name of a quantity of the cell, such as cai, where `own` is another.
+        factor: from `value` to the file's number.
         row: the parameter of the model that the file was exported from; None where none is known.
-        stated: whether a comment of the file gives the value of what the cell decides.
+        stated: whether a comment of the file gives a value that the cell decides.
     """
 
     value: float
@@ -124,7 +124,7 @@ class Equations:
     advice: str = ""
 
     def refusal(self, message: str, name: str = "") -> InputError:
-        """Return the error for what cannot be translated, at the line of a name."""
+        """Return an error about an expression that cannot be translated, at the line of a name."""
         line = self.lines.get(name) or self.states.get(name)
         return InputError(message, None, f"line {line}" if line else None)
 

@@ -41,7 +41,7 @@ _WHOLE = np.arange(-150.0, 101.0)
 
 @dataclass
 class CurrentProduct:
-    """One product of a current: what opens, and what flows then.
+    """One product of a current: gates and scheme, and the current of an open channel.
 
     Attributes:
         name: of the foreign current.
@@ -73,7 +73,7 @@ def flows(found: Equations, opening: Gating) -> list[CurrentProduct]:
     """Return all that flows, product by product.
 
     Raises:
-        InputError: a current that is no sum of products of what is open.
+        InputError: a current that is no sum of products of gates and occupancies.
     """
     result: list[CurrentProduct] = []
     for current, node in found.currents.items():

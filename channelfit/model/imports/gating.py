@@ -240,7 +240,7 @@ def _coupled(
 
 
 def _named_rest(found: Equations, group: list[str], rest: str) -> None:
-    """Let what the file computes as 1 less all other states stand for the state that is left."""
+    """Replace what the file computes as 1 less all other states by the state that is left."""
     target: Polynomial = {(): ONE, **{((state, 1),): make("neg", ONE) for state in group}}
     states = frozenset(group)
     for key in [key for key in found.definitions if key in found.dependent(states)]:

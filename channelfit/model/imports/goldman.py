@@ -40,7 +40,7 @@ _FAR = 3000.0
 _VOLTS = np.concatenate([np.linspace(-91.37, -3.71, 12), np.linspace(2.93, 83.41, 12)])
 #: The tolerance of equal numbers, and the factors of a drive that are tried.
 _SAME, _MOST_FACTORS = 1e-9, 8
-#: By what trials multiply a parameter, and degrees that they add to the temperature.
+#: The factor of a parameter in a trial, and the degrees added to the temperature.
 _TIMES, _WARMER = 1.37, 7.3
 #: The tolerance of RT/F in a file about that of its temperature.
 _OF_NATURE = 0.06
@@ -55,7 +55,7 @@ class Goldman:
         size: what it is multiplied by, where `channel.Ion` has a permeability times z F.
         valence: of the ion.
         inside, outside: concentrations, mM.
-        thermal: mV, what stands for RT/F; None where it is RT/F.
+        thermal: mV, the expression in place of RT/F; None where it is RT/F.
         rest: other factors that follow the voltage.
     """
 
@@ -125,7 +125,7 @@ def _choices(moving: Factors) -> Iterator[Factors]:
 
 
 class _Trial:
-    """One product, tried at different values of what it depends on."""
+    """One product, tried at different values of its parameters and concentrations."""
 
     def __init__(self, found: Equations, product: Node) -> None:
         self.found = found
@@ -158,8 +158,8 @@ class _Trial:
     def _freeze(self, shape: _Asymptotes) -> None:
         """Take constants of nature and charges that are PARAMETERs for the numbers that they are.
 
-        They are known by what they do: the slope follows them, and the reversal potential of the
-        concentrations does not.
+        They are recognized by their effects: the slope follows them, and the reversal potential of
+        the concentrations does not.
         """
         for key in list(self.names):
             moved = self._moved(key)[1]
@@ -168,7 +168,7 @@ class _Trial:
                 self.frozen.append(key)
 
     def _is_anion(self, ends: tuple[str | float, str | float]) -> bool:
-        """Return whether what positive voltages drive out of the cell comes from the bath."""
+        """Return whether the outer concentration multiplies the current at positive voltages."""
         for end, other in zip(ends, ("outside", "inside"), strict=True):
             given = self.found.parameters.get(end) if isinstance(end, str) else None
             variable = ion_variable(given.own) if given is not None and given.kind else None
@@ -205,7 +205,7 @@ class _Trial:
         value = value + _WARMER if key == "celsius" else (value or 1.0) * _TIMES
         return value, self._shape({key: value})
 
-    # --- what it depends on
+    # --- the names on which it depends
 
     def _ends(self, shape: _Asymptotes) -> tuple[str | float, str | float] | None:
         """Return the concentrations inside and outside: names of parameters, or numbers."""

@@ -34,7 +34,7 @@ def unguarded(
         condition: such as ``abs(x) < 1e-6`` or ``x == 0``.
         near: what holds where the condition does.
         far: what holds else.
-        line: where it stands, for what is said of one that holds something else than the limit.
+        line: its line, for a note on one that holds something else than the limit.
     """
     if _keeps_away(condition):
         opposite = {">": "<=", ">=": "<", "!=": "=="}[condition.op]
@@ -51,7 +51,7 @@ def unguarded(
     given = values_of(found, {})
     try:
         at = [limit(distance, {**given, "v": v}) for v in (0.0, 1.0)]
-    except KeyError:  # it depends on a state or on what a variable held before
+    except KeyError:  # it depends on a state or on a variable's value before
         return None
     if not math.isfinite(at[0]) or at[0] == at[1]:
         return None
@@ -85,7 +85,7 @@ def _keeps_away(condition: Node) -> bool:
 
 
 def _half_width(condition: Node) -> float:
-    """Return how far from 0 what a guard compares may be."""
+    """Return how far from 0 the compared value of a guard may be."""
     if condition.op in (">", ">="):
         return _half_width(make("<", *reversed(condition.args)))
     return condition.args[1].value if condition.op in ("<", "<=") else 0.0

@@ -44,7 +44,7 @@ def ion_currents(plain: dict[str, Any]) -> list[str]:
     in the order of their sum.
 
     A sum of other currents is taken apart. What depends on an input of the model, such as a
-    stimulus, is no ion current; nor is what flows to other cells, which a lone cell has as a 0.
+    stimulus, is no ion current; nor is the current to other cells, which a lone cell has as a 0.
     """
     variables = plain["variables"]
     tree = variables[plain["voltage"]]["rhs"]

@@ -1,7 +1,7 @@
 """A model of Myokit, or a CellML model through Myokit, as equations of one of its currents.
 
 Myokit reads the file in a process of its own (`answer`), which sends the variables and their
-expressions as plain data; what is made of them here knows nothing of Myokit.
+expressions as plain data; the equations that result know nothing of Myokit.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from channelfit.model.imports.nodes import number_text
 from channelfit.model.ions import VALENCES
 from channelfit.reading.errors import InputError
 
-#: Of an ion that the file reads: what NEURON takes where nobody says otherwise, mV and mM.
+#: NEURON's defaults of an ion that the file reads, mV and mM.
 _IONS = {
     "ena": 50.0,
     "ek": -77.0,
@@ -213,7 +213,7 @@ def _ion(found: Declarations, row: Tree) -> None:
         if key != f"i{ion}":
             quantity = "a reversal potential" if key == f"e{ion}" else "a concentration"
             raise InputError(
-                f"{key}, {quantity}, is written: what moves in it cannot be translated",
+                f"{key}, {quantity}, is written: it changes with time, which cannot be translated",
                 None,
                 f"line {row.line}",
             )

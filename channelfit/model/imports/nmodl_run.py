@@ -154,7 +154,7 @@ class Interpreter:
         return node.names & self.found.dependent(frozenset(self.old))
 
     def _step(self) -> dict[str, Node]:
-        """Run BREAKPOINT with the blocks that it solves; returns what each variable then holds."""
+        """Run BREAKPOINT with the blocks that it solves, and return the values of all variables."""
         self.found.rhs, self.found.reactions = {}, []
         self._block(self.declared.breakpoint, Frame())
         for key in self.declared.currents:
@@ -175,7 +175,7 @@ class Interpreter:
         return roots
 
     def _check_old(self) -> None:
-        """Refuse a file in which something depends on what a variable held before."""
+        """Refuse a file in which something depends on a variable's value before the step."""
         found = self.found
         needed = set(found.used(self._roots()))
         for node in self._outcome():
@@ -187,7 +187,7 @@ class Interpreter:
                     f"the current depends on {variable}, {_OUTSIDE[variable]}"
                     if variable in _OUTSIDE
                     else f"{variable} is read before this step has given it a value, so that the "
-                    "current depends on what it held before, from INITIAL or an earlier step"
+                    "current depends on its value from INITIAL or an earlier step"
                 )
                 raise InputError(why, None, f"line {line}")
         nothing = dict.fromkeys(self.old, nodes.ZERO)
@@ -307,7 +307,7 @@ class Interpreter:
         return condition
 
     def _branches(self, condition: Node, chosen: Tree, rest: list[Tree], frame: Frame) -> None:
-        """Follow both ways, and choose between what they leave in each variable."""
+        """Follow both branches, and choose between their values of each variable."""
         if condition.is_number:
             if condition.value:
                 self._block(chosen, frame)
@@ -459,7 +459,7 @@ class Interpreter:
         self.depth, self.line = self.depth - 1, line
         return frame[called]
 
-    # what is solved
+    # solved blocks
 
     def _solve(self, tree: Tree) -> None:
         solved = tree.children[0].text
@@ -484,7 +484,7 @@ class Interpreter:
             self._steps(solved, inside)
             return
         self._block(inside, Frame())
-        self.values["v"] = name("v")  # NEURON reads it anew for what computes the current
+        self.values["v"] = name("v")  # NEURON reads it anew where the current is computed
 
     def _steps(self, solved: str, inside: Tree) -> None:
         """Read a PROCEDURE that advances gates by exact steps, m = m + (1 - exp(-dt/tau))*.."""
@@ -515,7 +515,7 @@ class Interpreter:
     def _derivative(self, tree: Tree, frame: Frame) -> None:
         state = tree.children[0].text
         if state not in self.declared.states:
-            self._refuse(f"{state}' stands for what is no STATE")
+            self._refuse(f"{state}' is the derivative of no STATE")
         self.found.lines[state] = tree.line
         self.found.rhs[state] = self._expression(tree.children[2], frame)
 

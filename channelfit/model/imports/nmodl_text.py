@@ -65,7 +65,7 @@ class NmodlText:
     Attributes:
         text: its lines, comments blanked, none taken out: line numbers are those of the file.
         title: what stands behind TITLE.
-        metadata: comments by which an export says what it was made of, each with the number of its
+        metadata: comments of an export about its model, each with the number of its
             first line.
     """
 
@@ -162,7 +162,7 @@ def _check(line: str, k: int) -> None:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what NEURON's parser would take minutes for, or not survive.
+    """Refuse text that NEURON's parser would take minutes for, or not survive.
 
     It works for each level of a nesting on all levels below, and a chain of operators nests, too.
     """

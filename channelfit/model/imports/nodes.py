@@ -284,7 +284,7 @@ def _text(node: Node, least: int) -> str:
 
 # --- taken apart ---------------------------------------------------------------------------------
 
-#: Powers of names, sorted by name, and what each product of them is multiplied by.
+#: Powers of names, sorted by name, and the coefficient of each product of them.
 Monomial = tuple[tuple[str, int], ...]
 Polynomial = dict[Monomial, Node]
 #: Terms of a polynomial beyond which it is not multiplied out.
@@ -296,7 +296,7 @@ class NotPolynomial(ValueError):
 
 
 def polynomial(node: Node, of: frozenset[str]) -> Polynomial:
-    """Return an expression multiplied out in some names; what it has of others stays together.
+    """Return an expression multiplied out in some names; other factors stay together.
 
     Raises:
         NotPolynomial: it is no polynomial in these names, or one of too many terms.

@@ -16,7 +16,7 @@ _DENSITY = 0.1
 
 
 def recall(declared: Declarations, comments: Sequence[tuple[int, Sequence[str]]]) -> None:
-    """Give declarations what a comment of the file's says of the model that it was exported from.
+    """Update declarations by the comment about the model that the file was exported from.
 
     Where the comment contradicts the file, the file is right, and a note says so. A comment that
     cannot be read is ignored as a whole, with a note.

@@ -65,7 +65,7 @@ def read(path: Path, **choices: Any) -> Contents:
     Arguments:
         path: a file whose suffix is in `READERS`.
         choices: what the reader of its format takes besides, such as `layout` of MATLAB and HDF5
-            or `decimal` of text; None for what is not chosen.
+            or `decimal` of text; None where nothing is chosen.
 
     Raises:
         InputError: missing, damaged, of another format, or a choice that this format does not take.

@@ -1,7 +1,7 @@
 """Axon Binary Format, ABF 1 and 2, by pyABF: sweeps, and the protocol of the header's epochs.
 
 The header's protocol is believed only where it can be the one that ran. Where the command was
-recorded and differs, or a user list changes the epochs, the recorded command is what counts.
+recorded and differs, or a user list changes the epochs, the recorded command counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HEAD, _BLOCK, _TAG, _DATA_SECTION = 512, 512, 64, 10
 _KINDS = {"Step": "step", "Ramp": "ramp"}
 #: Beyond any clamp: levels that a damaged or foreign header holds.
 _MAX_MV = 1000.0
-#: Values of an amplifier: the header's name, ours, the factor, and what is more than it can be. A
+#: Values of an amplifier: the header's name, ours, the factor, and an upper limit. A
 #: filter of 100 kHz is the amplifier's word for none.
 _TELEGRAPHED = (
     ("fTelegraphMembraneCap", "membrane_capacitance_pF", 1.0, 10_000.0),
@@ -218,7 +218,7 @@ def _epochs(
     """
     enabled, source = _outputs(abf, "nWaveformEnable"), _outputs(abf, "nWaveformSource")
     if dac >= len(enabled) or enabled[dac] != 1 or source[dac] == 0:
-        notes.append("The header defines no waveform; what was commanded is not in the file.")
+        notes.append("The header defines no waveform; the command is not in the file.")
         return ()
     if source[dac] != 1:
         notes.append("The command came from a file of its own, which is not read.")

@@ -122,7 +122,7 @@ def signal(name: str, unit: str, values: np.ndarray, kind: str = "other") -> Sig
     if unit or kind not in _KINDS:
         kind = found
     if factor != 1.0:
-        with np.errstate(over="ignore"):  # what overflows becomes inf, which is refused later
+        with np.errstate(over="ignore"):  # infinite values are refused later
             values = values * factor
     return Signal(name, unit, kind, np.asarray(values, dtype=float), factor)
 

@@ -64,7 +64,7 @@ def read(
     return syncropatch.with_protocol(contents, protocol)
 
 
-#: Headings of a table beside a recording, ``NAME_meta.csv``, and what they say of the clamp.
+#: Headings of a table beside a recording, ``NAME_meta.csv``, and the properties of the clamp there.
 _METADATA = (
     (r"(membrane_?)?(cap|capacitance|cm)", "membrane_capacitance", "pF", "capacitance"),
     (r"(rs|rseries|series_?resistance|ra)", "series_resistance", "MOhm", "resistance"),
@@ -73,8 +73,8 @@ _METADATA = (
 
 
 def _with_metadata(contents: Contents) -> Contents:
-    """Return the same with what ``NAME_meta.csv`` beside
-    ``NAME.csv`` says of the cell and the amplifier.
+    """Return the contents with the values of ``NAME_meta.csv`` beside
+    ``NAME.csv`` for the cell and the amplifier.
 
     A row of it is a sweep where there are as many; else the median of its rows counts.
     """
@@ -137,7 +137,7 @@ def _recording(path: Path, columns: dict[str, np.ndarray]) -> Contents:
 
 
 def _called(key: tuple[str, str, str], members: Sequence[str]) -> str:
-    """Return the name of a signal: its column's, or what its columns have in common."""
+    """Return the name of a signal: its column's, or the common part of its columns' names."""
     return read_heading(members[0]).name if len(members) == 1 else key[2] or "columns"
 
 

@@ -1,4 +1,4 @@
-"""HDF5: its datasets by path, for files that a program wrote, and what NWB and MATLAB 7.3 share.
+"""HDF5: datasets by path, for files of any program, and functions that NWB and MATLAB 7.3 share.
 
 A small file of HDF5 can name others, announce sizes without end, or unpack to them. Links to other
 files, storage in other files and virtual datasets are refused, and sizes are checked before numbers

@@ -32,7 +32,7 @@ _SURELY_SECONDS = 1e-3
 
 @dataclass(frozen=True)
 class Heading:
-    """A name, the unit in it, and what it names: "current", "voltage", "time" or "other"."""
+    """A name, its unit, and its quantity: "current", "voltage", "time" or "other"."""
 
     name: str
     unit: str

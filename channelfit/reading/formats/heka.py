@@ -9,7 +9,7 @@ from channelfit.reading.formats.contents import Contents
 
 
 def read(path: Path) -> Contents:
-    """Raise InputError for every file; it says how PatchMaster exports what can be read."""
+    """Raise InputError for every file; it says how PatchMaster exports a readable file."""
     with open(path, "rb") as file:
         begins = file.read(8)
     if begins[:3] not in (b"DAT", b"DIA") and begins[:4] not in (b"2TAD", b"TADD"):

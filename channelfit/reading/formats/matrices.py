@@ -1,4 +1,4 @@
-"""Arrays with names (MATLAB, HDF5) as the signals of a recording: which axis is time, what a sweep.
+"""Arrays with names (MATLAB, HDF5) as the signals of a recording: which axis is time.
 
 Arrays that do not belong to the recording are left out and named in the notes.
 """

@@ -43,7 +43,7 @@ _EVEN = 1e-2
 
 @dataclass
 class _Series:
-    """One sweep of a file: its samples in base units, and what stands beside them."""
+    """One sweep of a file: its samples in base units, and its attributes."""
 
     name: str
     values: np.ndarray
@@ -116,7 +116,7 @@ def _contents(file: Any, path: Path) -> Contents:
 
 
 def _all_series(file: Any, group: str, neurodata_type: str) -> tuple[list[_Series], set[str]]:
-    """Return the series of one type in a group, and the types of what else is there."""
+    """Return the series of one type in a group, and the types of its other members."""
     found, others, total = list[_Series](), set[str](), 0
     parent = _at(file, group)
     for name in parent if parent is not None else ():

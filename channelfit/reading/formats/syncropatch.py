@@ -37,7 +37,7 @@ _MEASURES = {
 
 
 def read(path: Path) -> Contents:
-    """Return a protocol alone: what was commanded, and how it was sampled, without currents.
+    """Return a protocol alone: the command and its sampling, without currents.
 
     Raises:
         InputError: not a protocol of a SyncroPatch, or one with times and voltages that cannot be.
@@ -85,7 +85,7 @@ def measured_in(table: Path, row: str, column: int) -> dict[str, float]:
         table: of currents, beside which the instrument's ``.json`` lies.
         row, column: of the well, such as "A" and 1.
 
-    Returns: by the keys of `Contents.clamp` what exactly one such file there has measured.
+    Returns: the measurements of the only such file there, by the keys of `Contents.clamp`.
     """
     known: dict[str, float] = {}
     for key, (name, factor) in _MEASURES.items():

@@ -1,7 +1,7 @@
 """All keys that a file may hold, by section, each with its shape, meaning and default.
 
 A reader says which of these sections it reads (`documents.Section.expect`) and can then ask for no
-other key, so that what stands here is what is accepted; from here it takes dimensions, words and
+other key, so that these keys and no others are accepted; from here it takes dimensions, words and
 defaults. Whoever adds a key shows in `tests/reading/test_keys.py` what it changes.
 """
 

@@ -202,7 +202,7 @@ class Key:
 
     Attributes:
         shape: how its value is written.
-        meaning: sentences for a reader who has not seen the neighboring keys.
+        meaning: sentences that are understood without the neighboring keys.
         example: a value that is accepted.
         default: what holds where the key is left out, in the base unit.
         required: whether it must be given.
