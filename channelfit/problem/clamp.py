@@ -10,8 +10,8 @@ estimate E of the membrane potential follow
 
 where I is the current of the channel (Lei et al. 2020, Phil Trans R Soc A 378:20190348, whose
 circuit this is, with one lag). The recorded current is I + leak + C V', and P' times the
-capacitance of the pipette, less the part that the amplifier cancels, ``cancellation`` C E' and its share of the
-pipette's; then the low-pass filter, and all of it later by the delay.
+capacitance of the pipette, less the part that the amplifier cancels, ``cancellation`` C E' and its
+share of the pipette's; then the low-pass filter, and all of it later by the delay.
 """
 
 from __future__ import annotations

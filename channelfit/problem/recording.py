@@ -306,7 +306,7 @@ def _refuse_clamp(section: Section) -> None:
     for key in _OF_THE_CLAMP:
         if key in section:
             raise section.error(
-                "the amplifier is described beside the recording: `clamp: "
+                "the amplifier stands beside the recording: `clamp: "
                 "{series_resistance: 5 MOhm, membrane_capacitance: 20 pF}` (the size of a cell "
                 "that currents are divided by belongs under `current`)",
                 key,
