@@ -352,8 +352,8 @@ FAULTS = [
     Fault(
         "swarm: one draw for both pulls",
         "search/swarm.py",
-        "pull += self.social * two *",
-        "pull += self.social * one *",
+        "pull += by.social * two *",
+        "pull += by.social * one *",
         "swarm swarm_cuda",
     ),
     Fault(
@@ -742,8 +742,8 @@ FAULTS = [
     Fault(
         "journal: an answer about other points is taken",
         "search/journal.py",
-        "if (asked, known) != (question, check):",
-        "if asked != question:",
+        "if (earlier, known) != (question, check):",
+        "if earlier != question:",
         "resume",
     ),
     Fault(

@@ -16,7 +16,7 @@ from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
-from channelfit.scoring.scorer import Scorer
+from channelfit.scoring.scorer import ChannelScorer
 from channelfit.search.plan import FitPlan
 
 #: ms of a stretch, and its share of a sweep, at most; samples in it, at least.
@@ -34,7 +34,7 @@ _HELD = 1 << 25
 
 
 def check_residuals(
-    plan: FitPlan, scorer: Scorer, problems: Sequence[Problem], unit: np.ndarray
+    plan: FitPlan, scorer: ChannelScorer, problems: Sequence[Problem], unit: np.ndarray
 ) -> list[Checked]:
     """What the residuals of fitted wells say.
 

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,11 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import syncropatch
-from channelfit.reading.keys import is_function
 from channelfit.reading.tables import READERS as TABLES
 from channelfit.reading.tables import Table, read_columns
 from channelfit.reading.units import shown
-from channelfit.search.fit_file import Load, read_experiments, read_fit_document, read_plan
-from channelfit.search.joined_files import moved
+from channelfit.search.fit_file import Load, read_experiments, read_plan
+from channelfit.search.joined_files import FitFile, moved, read_fit_file
 from channelfit.search.plan import FitPlan
 
 #: What is measured in a recording: the unit and the meaning of each column.
@@ -79,28 +78,40 @@ class Template:
     """A fit file that serves many recordings.
 
     Attributes:
-        document: the model with its fit section, as `read_fit_document` gives it.
-        file, model_file: where the fit section and the model stand.
+        fit_file: as it was read.
     """
 
-    document: dict[str, Any]
-    file: Path
-    model_file: Path
+    fit_file: FitFile
 
     @classmethod
     def read(cls, file: Path, overrides: tuple[str, ...] = ()) -> Template:
         """The template in a fit file. Raises InputError for one that cannot be a template."""
-        document, model_file = read_fit_document(file, overrides)
-        if is_function(document):
+        fit_file = read_fit_file(file, overrides)
+        if fit_file.is_function:
             raise InputError("a function has no currents; `channelfit optimize` fits it", file)
-        found = cls(document, file, model_file)
+        found = cls(fit_file)
         found._place, found.required  # noqa: B018 - which refuse what is no template
         return found
 
     def absolute(self) -> Template:
         """The same for a process with another working folder."""
-        places = (Path(os.path.abspath(file)) for file in (self.file, self.model_file))
-        return Template(self.document, *places)
+        file, model_file = (Path(os.path.abspath(path)) for path in (self.file, self.model_file))
+        return Template(replace(self.fit_file, file=file, model_file=model_file))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The model with its fit section."""
+        return self.fit_file.document
+
+    @property
+    def file(self) -> Path:
+        """Where the fit section stands."""
+        return self.fit_file.file
+
+    @property
+    def model_file(self) -> Path:
+        """Where the model stands."""
+        return self.fit_file.model_file
 
     @property
     def seed(self) -> int:
@@ -259,9 +270,8 @@ class Template:
 
         Raises: InputError for what cannot be used, of the template as of the recording.
         """
-        document = copy.deepcopy(self.document)
-        document["fit"] = self.section(recorded)
-        return read_plan(document, self.file, self.model_file, _read_table)
+        document = self.fit_file.model_document | {"fit": self.section(recorded)}
+        return read_plan(replace(self.fit_file, document=document), _read_table)
 
     def problem(self, plan: FitPlan, recorded: Recorded, load: Load = load_protocol) -> Problem:
         """The problem of a well, with the model of the plan of another one.

@@ -31,7 +31,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import sha256_of
 from channelfit.results.resuming import identity
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
-from channelfit.scoring.scorer import Scorer, make_scorer
+from channelfit.scoring.scorer import ChannelScorer, make_scorer
 from channelfit.search.fit_file import Load
 from channelfit.search.plan import FitPlan
 from channelfit.tasks.records import DAMAGED
@@ -194,7 +194,7 @@ class WellTasks:
         return each_once(found)
 
     @cached_property
-    def scorer(self) -> Scorer:
+    def scorer(self) -> ChannelScorer:
         """Simulates the fits, under the protocol of the template."""
         return make_scorer(self.plan.problem, self.settings.backend)
 
@@ -287,7 +287,7 @@ class WellTasks:
         seen += fit_cautions(problem, places, self.plan.space.n_free)
         return _Read(problem, measured, [_told(caution) for caution in each_once(seen)])
 
-    def _served(self, problems: Sequence[Problem]) -> list[tuple[list[int], Scorer]]:
+    def _served(self, problems: Sequence[Problem]) -> list[tuple[list[int], ChannelScorer]]:
         """The wells by their clamps, which may be each well's own, with what simulates them."""
         clamps: dict[Any, list[int]] = {}
         for k, problem in enumerate(problems):

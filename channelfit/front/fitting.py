@@ -15,6 +15,7 @@ from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
 from channelfit.front.result import Fit
 from channelfit.model.model import Model
+from channelfit.model.model_file import build_model
 from channelfit.model.scope import check_cell
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
@@ -31,9 +32,9 @@ from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import cautions_of, plan_search
 from channelfit.search.fit_tasks import FitTasks, epochs_by
 from channelfit.search.islands import Islands
-from channelfit.search.joined_files import build_fitted_model
 from channelfit.search.journal import Journaled
 from channelfit.search.loop import FitResult, Progress, optimize
+from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
 from channelfit.search.seeds import search_seeds
 from channelfit.tasks.executor import Executor
@@ -133,7 +134,7 @@ def fit(
             raise InputError(
                 "time, weights, cell and temperature belong to a protocol and a current", _CALL
             )
-        plan = kinds.load_plan(model, backend=backend, changes=section)
+        plan = kinds.load_plan(model, Changes(section=section), backend)
     elif protocol is None or current is None:
         missing = "protocol" if protocol is None else "current"
         raise InputError(f"a {missing} is needed too", _CALL)
@@ -176,7 +177,7 @@ def _plan(
     )
     celsius = next((e.temperature_C for e in experiments if e.temperature_C is not None), None)
     if celsius is not None:
-        channel = build_fitted_model(document, _CALL, _CALL, celsius)
+        channel = build_model(document, _CALL, celsius)
     told = Section(section, _CALL)
     told.expect(KEYS["fit"])
     plan = plan_search(

@@ -7,7 +7,7 @@ everything else that differs between them stands in a `Kind`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,16 +18,16 @@ import numpy as np
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.reading.errors import InputError
-from channelfit.reading.keys import is_function
 from channelfit.results import run_summary
 from channelfit.results.report.artist import Artist
 from channelfit.results.run_folder import Claim, RunFolder
 from channelfit.scoring import scorer as scoring
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import Scorer
-from channelfit.search.fit_file import read_fit_document, read_plan
-from channelfit.search.joined_files import build_fitted_model
+from channelfit.search.fit_file import read_plan
+from channelfit.search.joined_files import FitFile, read_fit_file
 from channelfit.search.loop import FitResult
+from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan, with_data
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class Kind:
     """What differs between channels and functions.
 
     Attributes:
-        read: the plan, without simulated data, from a document, the file of its fit section and
-            the file of the model.
+        read: the plan, without simulated data, from a file that was read.
         make_scorer: what scores a problem, from the problem, backend, precision and path.
         rescore: the best candidate once more, in float64, from plan, scorer and values.
         summarize: the numbers of a run as plain data, from plan, result, scorer and winner.
@@ -48,7 +47,7 @@ class Kind:
         build: the model or function itself, from a document and its file.
     """
 
-    read: Callable[[dict[str, Any], Path, Path], FitPlan]
+    read: Callable[[FitFile], FitPlan]
     make_scorer: Callable[..., Any]
     rescore: Callable[..., Any]
     summarize: Callable[..., dict[str, Any]]
@@ -86,35 +85,34 @@ def _kind(plan: FitPlan) -> Kind:
     return _CHANNEL if plan.has_currents else _function()
 
 
-@single_threaded_blas()  # the last digits of what is conditioned would depend on its threads
 def load_plan(
     path: str | os.PathLike[str],
-    overrides: Sequence[str] = (),
+    changes: Changes | Sequence[str] = (),
     backend: str = "auto",
-    changes: Mapping[str, Any] | None = None,
 ) -> FitPlan:
-    """What to fit: from a model file with a `fit` section, or a fit file that names its model.
+    """Read what to fit: from a model file with a `fit` section, or a fit file that names its model.
 
     Arguments:
         path: the file.
-        overrides: ``dotted.key=value`` each, the value in YAML, e.g.
-            ``fit.optimizer.population=1000`` or ``parameters.gmax.value=3``; they are applied to
-            the model document, or under ``fit.`` to the fit section, before anything is checked.
-            A list's entries count from 1: ``fit.experiments[1].weight=2``.
+        changes: of what the file says; or overrides alone, ``dotted.key=value`` each, the value in
+            YAML, e.g. ``fit.optimizer.population=1000`` or ``parameters.gmax.value=3``; they are
+            applied to the model document, or under ``fit.`` to the fit section, before anything
+            is checked. A list's entries count from 1: ``fit.experiments[1].weight=2``.
         backend: what simulates the data, where they are to be simulated.
-        changes: entries of the fit section that go before the file's.
 
     Returns: the plan, with its data.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
     """
-    file = Path(path)
-    document, model_file = read_fit_document(file, overrides)
-    if changes:
-        document["fit"] = {**(document.get("fit") or {}), **changes}
-    kind = _function() if is_function(document) else _CHANNEL
-    plan = kind.read(document, file, model_file)
+    return plan_of(read_fit_file(Path(path), changes), backend)
+
+
+@single_threaded_blas()  # the last digits of what is conditioned would depend on its threads
+def plan_of(fit_file: FitFile, backend: str = "auto") -> FitPlan:
+    """Return the plan, with its data, of a file that was read; as `load_plan`."""
+    kind = _function() if fit_file.is_function else _CHANNEL
+    plan = kind.read(fit_file)
     return with_data(plan, kind.make_scorer(plan.problem, backend)) if plan.surrogate else plan
 
 
@@ -148,25 +146,26 @@ def open_folder(place: Path | Claim, plan: FitPlan, artist: Artist | None = None
 def channel_document(
     path: str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> tuple[ChannelModel, dict[str, Any]]:
-    """The model of a model file or a fit file, and its whole document, the fit section included.
+    """Read the model of a model file or a fit file, and its whole document, with the fit section.
 
     Raises: InputError for what cannot be used, and for a function, which has no currents.
     """
-    file = Path(path)
-    document, model_file = read_fit_document(file, overrides)
-    if is_function(document):
-        raise InputError("a function has no currents; only optimize and show serve it", file)
-    return build_fitted_model(document, file, model_file), document
+    fit_file = read_fit_file(Path(path), overrides)
+    if fit_file.is_function:
+        raise InputError(
+            "a function has no currents; only optimize and show serve it", fit_file.file
+        )
+    return fit_file.build_model(), fit_file.document
 
 
 def function_of(
     path: str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> FunctionProblem | None:
-    """The function that a file describes; None where it describes a channel."""
-    document, file = read_fit_document(Path(path), overrides)
-    if not is_function(document):
+    """Read the function that a file describes; None where it describes a channel."""
+    fit_file = read_fit_file(Path(path), overrides)
+    if not fit_file.is_function:
         return None
-    problem: FunctionProblem = _function().build(document, file)
+    problem: FunctionProblem = _function().build(fit_file.document, fit_file.model_file)
     return problem
 
 

@@ -24,7 +24,7 @@ from channelfit.results.run_folder import json_text, page_of
 from channelfit.results.run_summary import found_with_result
 from channelfit.results.saved_summary import read_summary
 from channelfit.scoring.scorer import Scorer
-from channelfit.search.fit_file import read_fit_document
+from channelfit.search.joined_files import FitFile, read_fit_file
 from channelfit.search.loop import HISTORY_COLUMNS, FitResult
 from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import fit_document
@@ -339,23 +339,30 @@ def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
         True
     """
     file = Path(path)
-    document, _ = read_fit_document(file / "fit.yaml" if file.is_dir() else file)
-    section = document.get("fit")
+    found = read_fit_file(_saved_in(file))
+    section = found.document.get("fit")
     if not isinstance(section, Mapping) or section.get("start") != "values":
         raise InputError(
             "is no saved fit: no search has found its values. channelfit.fit fits it, and "
             "channelfit.Model.load reads a model file",
             file,
         )
-    return read_fit(file, backend)
+    return _fit_of(found, backend)
 
 
 def read_fit(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
-    """The values in a run folder or in any file with a fit section, as a fit; see `load`."""
-    file = Path(path)
-    if file.is_dir():
-        file /= "fit.yaml"
-    plan = kinds.load_plan(file, backend=backend)
+    """Read the values in a run folder or in any file with a fit section, as a fit; see `load`."""
+    return _fit_of(read_fit_file(_saved_in(Path(path))), backend)
+
+
+def _saved_in(place: Path) -> Path:
+    """Return the file of a saved fit, of which a folder may be given."""
+    return place / "fit.yaml" if place.is_dir() else place
+
+
+def _fit_of(found: FitFile, backend: str) -> Fit:
+    """Judge the values in a file as a fit."""
+    file, plan = found.file, kinds.plan_of(found, backend)
     try:
         values = plan.problem.values()
     except InputError as error:

@@ -27,7 +27,6 @@ from channelfit.results.run_folder import json_text, titles
 from channelfit.results.uncertainty.assessment import (
     Assessment,
     assess,
-    can_assess,
     judge,
 )
 from channelfit.results.uncertainty.estimate import Estimate
@@ -45,7 +44,7 @@ from channelfit.results.uncertainty.uncertainty_tasks import (
     profiler,
     sample_posterior,
 )
-from channelfit.scoring.scorer import Scorer
+from channelfit.scoring.scorer import ChannelScorer, Scorer, make_scorer
 from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import fit_document, saved_text
@@ -277,8 +276,8 @@ def study(
     screen = screen or PythonScreen(fit.name)
     kinds.with_currents(fit)
     if scorer.dtype != "float64":
-        scorer = kinds.make_scorer(fit, scorer.backend)
-    if not can_assess(scorer):
+        scorer = make_scorer(fit.problem, scorer.backend)
+    if not isinstance(scorer, ChannelScorer):
         raise InputError(
             f"backend {scorer.backend} has no derivatives for this; --backend cpu has them"
         )

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.search.choose import OPTIMIZERS, whole
 from channelfit.search.fit_file import starts_from_values
-from channelfit.search.joined_files import inherited_keys, moved, read_titles
+from channelfit.search.joined_files import FitFile, moved, read_titles
 from channelfit.search.plan import FitPlan, checked
 
 #: Functions have no derivatives yet.
@@ -63,17 +62,14 @@ class FunctionPlan(FitPlan):
         return -math.inf
 
 
-def read_function_plan(document: dict[str, Any], file: Path, model_file: Path) -> FunctionPlan:
-    """The fit in a document of a function.
-
-    Arguments:
-        file: of the `fit` section; model_file: of the function.
+def read_function_plan(fit_file: FitFile) -> FunctionPlan:
+    """Read the plan to fit a function.
 
     Raises: InputError with file, key and what would be right.
     """
-    function = build_function(document, model_file)
-    plain = {key: value for key, value in document.items() if key != "fit"}
-    raw = {} if document.get("fit") is None else document["fit"]
+    file, model_file = fit_file.file, fit_file.model_file
+    function = build_function(fit_file.document, model_file)
+    raw = fit_file.document.get("fit") or {}
     section = Section(raw, file, "fit")
     section.expect(KEYS["function fit"])
     settings, stop = (dict(section.rows(key, {})) for key in ("optimizer", "stop"))
@@ -83,14 +79,14 @@ def read_function_plan(document: dict[str, Any], file: Path, model_file: Path) -
         optimizer,
         settings,
         stop,
-        plain,
+        fit_file.model_document,
         file,
         seed=section.integer("seed"),
         seeds=section.integer("seeds"),
         section=copy.deepcopy(dict(raw)),
         model_file=model_file,
         **read_titles(section, function.model.name),
-        inherited=inherited_keys(file, model_file, raw),
+        inherited=fit_file.inherited,
         start=starts_from_values(section),
     )
     checked(plan)

@@ -1,4 +1,4 @@
-"""The three backends for functions. Of what a `scoring.scorer.Scorer` can do they score alone."""
+"""The three backends for functions, which compute costs and nothing else."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from channelfit.scoring.cpu import shared_kernel
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.machine.threads import usable_cores
-from channelfit.scoring.scorer import Score, chosen_backend
+from channelfit.scoring.scorer import Score, Scorer, chosen_backend
 
 #: Fewer candidates than this get a warp each: a thread each would leave most of a GPU idle.
 _FEW = 16_384
 _BLOCK = 128
 
 
-class FunctionReference:
+class FunctionReference(Scorer):
     """NumPy, by walking the expressions; float64 only.
 
     Raises: InputError for another precision.
     """
 
-    backend, source_text = "reference", ""
-    xp = np
+    backend = "reference"
 
     def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
         if dtype != "float64":
@@ -44,17 +43,16 @@ class FunctionReference:
         self.source_hash = hashlib.sha256(Path(functions.__file__).read_bytes()).hexdigest()[:16]
 
     def score(self, parameters: np.ndarray) -> Score:
-        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates)."""
+        """See `Scorer.score`."""
         cost = self.problem.cost(_checked(parameters, self.problem))
         status = np.where(np.isfinite(cost), OK, NOT_FINITE).astype(np.int8)
         return Score(np.where(status == OK, cost, np.inf), status)
 
 
-class FunctionCpu:
+class FunctionCpu(Scorer):
     """Generated code, candidates side by side, all cores."""
 
     backend = "cpu"
-    xp = np
 
     def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
         self.problem, self.dtype = problem, dtype
@@ -64,7 +62,7 @@ class FunctionCpu:
         self.columns = np.ascontiguousarray(problem.columns, dtype)
 
     def score(self, parameters: np.ndarray) -> Score:
-        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates)."""
+        """See `Scorer.score`."""
         parameters = _checked(parameters, self.problem)
         cost = np.empty(parameters.shape[1])
         run, lanes = generated(self.source.text, "score"), self.source.lanes
@@ -74,7 +72,7 @@ class FunctionCpu:
         return Score(cost, status)
 
     def rescore(self, parameters: np.ndarray) -> Score:
-        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates) in float64."""
+        """See `Scorer.rescore`; in float64."""
         return self._exact.score(parameters)
 
     @cached_property
@@ -82,7 +80,7 @@ class FunctionCpu:
         return self if self.dtype == "float64" else FunctionCpu(self.problem)
 
 
-class FunctionCuda:
+class FunctionCuda(Scorer):
     """Generated CUDA: a thread a candidate, or a warp where there are few.
 
     Raises: InputError when there is no GPU that can be used, and what to do.
@@ -97,7 +95,7 @@ class FunctionCuda:
         self.source_text, self.source_hash = self.source.text, self.source.hash
 
     def score(self, parameters: Any) -> Score:
-        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates).
+        """See `Scorer.score`.
 
         CuPy parameters are scored without waiting for the GPU and give CuPy arrays.
         """
@@ -117,7 +115,7 @@ class FunctionCuda:
             return Score(cost.get(), status.get())
 
     def rescore(self, parameters: Any) -> Score:
-        """Cost and status (n_candidates,) of parameters (n_parameters, n_candidates) in float64."""
+        """See `Scorer.rescore`; in float64."""
         return self._exact.score(parameters)
 
     @cached_property
@@ -158,9 +156,10 @@ _KINDS: dict[str, Any] = {
 
 def make_scorer(
     problem: FunctionProblem, backend: str = "auto", dtype: str = "float64", path: str = "auto"
-) -> Any:
-    """A scorer for a function; arguments and errors as in `scoring.scorer.make_scorer`."""
+) -> Scorer:
+    """Make a scorer for a function; arguments and errors as in `scoring.scorer.make_scorer`."""
     backend = chosen_backend(backend, dtype)
     if path != "auto":
         raise InputError("a function has no paths; leave --path out")
-    return _KINDS[backend](problem, dtype)
+    scorer: Scorer = _KINDS[backend](problem, dtype)
+    return scorer

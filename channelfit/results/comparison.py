@@ -20,7 +20,6 @@ from channelfit.problem.experiment import Experiment
 from channelfit.reading.errors import InputError
 from channelfit.results.report.quality import Quality
 from channelfit.results.run_summary import Winner, rescore
-from channelfit.results.uncertainty.assessment import can_assess
 from channelfit.results.uncertainty.estimate import count_samples
 from channelfit.results.uncertainty.noise_spectrum import correlation_time
 from channelfit.results.uncertainty.refinement import brought_to_minimum
@@ -207,7 +206,7 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
         unit = objective.space.to_unit(values[:, None])
     except InputError as error:
         raise error.at(fit.file) from None
-    if not as_is and can_assess(scorer):
+    if not as_is:
         values = objective.physical(
             brought_to_minimum(objective, unit, count_samples(fit.problem))
         )[:, 0]

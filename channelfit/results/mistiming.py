@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from channelfit.problem.experiment import Experiment
 from channelfit.reading.cautions import Caution
 
 if TYPE_CHECKING:
-    from channelfit.scoring.scorer import Scorer
+    from channelfit.scoring.scorer import ChannelScorer
+    from channelfit.search.objective import Objective
     from channelfit.search.plan import FitPlan
 
 #: Delays up to this are tried, ms, and so many samples.
@@ -37,7 +38,7 @@ _MOST = 50_000_000
 
 
 def mistimed(
-    fit: FitPlan, scorer: Scorer, values: np.ndarray, traces: Sequence[np.ndarray]
+    fit: FitPlan, scorer: ChannelScorer, values: np.ndarray, traces: Sequence[np.ndarray]
 ) -> tuple[Caution, ...]:
     """A caution where a delay of the recordings would lower the cost of a fit markedly.
 
@@ -126,7 +127,7 @@ def _after_jumps(seen: Sequence[_Seen], traces: Sequence[np.ndarray]) -> float:
 class _Trial:
     """Steps of the parameters of a fit at some delays."""
 
-    def __init__(self, objective: Any, scorer: Scorer, seen: Sequence[_Seen]) -> None:
+    def __init__(self, objective: Objective, scorer: ChannelScorer, seen: Sequence[_Seen]) -> None:
         self.objective, self.scorer, self.seen = objective, scorer, seen
         self.weight = sum(float(one.weight.sum()) for one in seen)
 

@@ -85,7 +85,7 @@ def identity(plan: FitPlan, scorer: Scorer) -> dict[str, Any]:
         **dict(_data(plan)),
         "backend": scorer.backend,
         "precision": scorer.dtype,
-        "path": getattr(scorer, "path", ""),
+        "path": scorer.path,
         "generated code": scorer.source_hash,
         **software(on_gpu),
         "processor": processor(),

@@ -22,7 +22,7 @@ from channelfit.scoring.scorer import make_scorer
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Experiment
-    from channelfit.scoring.scorer import Scorer
+    from channelfit.scoring.scorer import ChannelScorer, Scorer
     from channelfit.search.loop import FitResult
     from channelfit.search.plan import FitPlan
 
@@ -57,7 +57,7 @@ class Winner:
         return self.quality.rms_pA
 
 
-def rescore(fit: FitPlan, scorer: Scorer, values: np.ndarray) -> Winner:
+def rescore(fit: FitPlan, scorer: ChannelScorer, values: np.ndarray) -> Winner:
     """Traces and cost of one candidate (n_parameters,) in float64."""
     column = np.asarray(values, dtype=float)[:, None]
     traces = [c[:, :, 0] for c in scorer.simulate(column)]
@@ -77,7 +77,9 @@ def rescore(fit: FitPlan, scorer: Scorer, values: np.ndarray) -> Winner:
     return Winner(column[:, 0], traces, parts, whole, deviation)
 
 
-def summarize(fit: FitPlan, result: FitResult, scorer: Scorer, winner: Winner) -> dict[str, Any]:
+def summarize(
+    fit: FitPlan, result: FitResult, scorer: ChannelScorer, winner: Winner
+) -> dict[str, Any]:
     """The numbers of a run as plain data."""
     if scorer.dtype == "float64":
         exact = scorer
@@ -176,11 +178,9 @@ def _told(experiment: Experiment) -> dict[str, Any]:
 
 
 def _uncertainty(
-    fit: FitPlan, scorer: Scorer, winner: Winner
-) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
-    """How sure the winner is, as a whole and by parameter; None where the backend cannot tell."""
-    if not assessment.can_assess(scorer):
-        return None, {}
+    fit: FitPlan, scorer: ChannelScorer, winner: Winner
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Judge how sure the winner is, as a whole and by parameter."""
     try:
         judged = assessment.assess(fit, scorer, winner.values, traces=winner.traces)
     except InputError as error:  # too few samples: the fit itself stands

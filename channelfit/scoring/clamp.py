@@ -20,7 +20,7 @@ from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, LEVELS, RISE, 
 from channelfit.scoring.layout.low_pass import PER_MODE, modes, step_tables
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.machine.threads import usable_cores
-from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
 
 #: The largest error of an occupancy in one step (of 100 mV, of the membrane potential) with which
 #: a candidate is not taken again on a finer mesh; currents are then right to 1e-4 of their peak.
@@ -87,27 +87,28 @@ class Raw(NamedTuple):
     curvature: np.ndarray
 
 
-class ClampScorer:
-    """Scores and simulates a problem with a clamp, in float64; see `scorer.Scorer`."""
+class ClampScorer(ChannelScorer):
+    """Scores and simulates a problem with a clamp, in float64."""
 
-    backend = "cpu"
-    paths = ("stepping",)
+    backend, path, paths = "cpu", "stepping", ("stepping",)
+    #: What writes the kernel's text.
+    source_kind: Any = ClampCpuSource
 
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
-        self.problem, self.dtype, self.path = problem, dtype, "stepping"
-        self.xp: Any = np
+        self.problem, self.dtype = problem, dtype
         self.clamp = common_clamp(problem)
         self.free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         low_pass = self.clamp.low_pass
         self.n_modes = 0 if low_pass is None else len(modes(low_pass)[0])
-        self.source: Any = ClampCpuSource(problem.model, self.clamp, (), self.n_modes)
-        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
+        self.source = self.source_kind(problem.model, self.clamp, (), self.n_modes)
+        self.source_text = self.source.text
+        self.source_hash = hashlib.sha256(self.source_text.encode()).hexdigest()[:16]
         self.n_threads = usable_cores()
         self._laid: dict[tuple[int, bool], Laid] = {}
 
     @cached_property
-    def _differentiated(self) -> ClampCpuSource:
-        return ClampCpuSource(self.problem.model, self.clamp, self.free, self.n_modes)
+    def _differentiated(self) -> Any:
+        return self.source_kind(self.problem.model, self.clamp, self.free, self.n_modes)
 
     def grid(self, level: int, scored: bool) -> Laid:
         """The mesh of a level, of the samples that count or of all."""
@@ -129,19 +130,6 @@ class ClampScorer:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
         found = self._refined(False, self._scorable(parameters))
         return Score(found.cost, found.status)
-
-    def rescore(self, parameters: np.ndarray) -> Score:
-        """The score itself: there is no way that is more exact."""
-        return self.score(parameters)
-
-    def preview(self, parameters: np.ndarray) -> Score:
-        """The score itself: `linearize` takes the same steps."""
-        return self.score(parameters)
-
-    @property
-    def source_text(self) -> str:
-        """The generated code that scores."""
-        return str(self.source.text)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
         """Cost, gradient and curvature: the derivatives of the discrete steps."""

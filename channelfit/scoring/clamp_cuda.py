@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,18 +25,13 @@ class ClampCudaScorer(ClampScorer):
     """
 
     backend = "cuda"
+    source_kind = ClampCudaSource
 
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
         super().__init__(problem, dtype, path)
         self.xp = gpu.cupy()
-        self.source = ClampCudaSource(problem.model, self.clamp, (), self.n_modes)
-        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
         self._modules: dict[str, gpu.Kernel] = {}
         self._arrays: dict[tuple[int, bool], list[Any]] = {}
-
-    @cached_property
-    def _by_parameters(self) -> ClampCudaSource:
-        return ClampCudaSource(self.problem.model, self.clamp, self.free, self.n_modes)
 
     def score(self, parameters: Any) -> Score:
         """Cost and status, where the parameters are."""
@@ -56,7 +49,7 @@ class ClampCudaScorer(ClampScorer):
         return tuple(self.xp.asarray(array) for array in arrays) if on_device else arrays
 
     def _launched(self, derived: bool, parameters: np.ndarray, level: int, tracing: bool) -> Raw:
-        source = self._by_parameters if derived else self.source
+        source = self._differentiated if derived else self.source
         chunk = _CHUNK_BY if derived else _CHUNK
         n = parameters.shape[1]
         parts = [

@@ -22,14 +22,14 @@ from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.machine.machine_code import Kernel, generated
 from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
-from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
 from channelfit.scoring.tangent_plan import Plan
 
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
 
 
-class CpuScorer:
-    """Scores and simulates with compiled code; see `scorer.Scorer`.
+class CpuScorer(ChannelScorer):
+    """Scores and simulates with compiled code.
 
     The first use of a new model compiles (seconds); the machine code is kept in the user's cache
     folder and found again by the hash of its source.
@@ -40,7 +40,6 @@ class CpuScorer:
 
     backend = "cpu"
     paths = ("stepping", "modal", "closed-form")
-    xp = np
 
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
         self.problem, self.dtype = problem, dtype

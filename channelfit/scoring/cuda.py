@@ -37,7 +37,7 @@ from channelfit.scoring.layout.visit_order import Schedule, schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
 
 _THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LARGEST_CHUNK = 1 << 22  # candidates; larger launches gain nothing
@@ -164,8 +164,8 @@ def _voltages(
     return begins, np.concatenate(parts).astype(source.dtype)
 
 
-class CudaScorer:
-    """Scores and simulates on an NVIDIA GPU; see `scorer.Scorer`.
+class CudaScorer(ChannelScorer, tuning.Tunable):
+    """Scores and simulates on an NVIDIA GPU.
 
     Arguments:
         path: ``auto`` or one of `paths`.
@@ -228,6 +228,10 @@ class CudaScorer:
         Parameters in a CuPy array give CuPy arrays.
         """
         return Linearization(*self._in_chunks(self._tangents.linearize, parameters, self._tangents))
+
+    def limit_launches(self, chunk: int) -> None:
+        """See `Scorer.limit_launches`."""
+        self.chunk = chunk
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
         """Currents, pA: an array (n_sweeps, n_times_max, n_candidates) for each experiment."""

@@ -21,7 +21,7 @@ from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.alike import Alike, alike
 from channelfit.scoring.machine.arrays import array_module
-from channelfit.scoring.scorer import Linearization, Score, Scorer
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, Scorer
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,20 +35,20 @@ class Part:
     """
 
     group: Group
-    scorer: Scorer
+    scorer: ChannelScorer
     share: float
     free: list[int]
     in_whole: list[int]
 
 
-class GroupedScorer:
-    """Scores and simulates a problem of several groups; see `scorer.Scorer`.
+class GroupedScorer(ChannelScorer):
+    """Scores and simulates a problem of several groups.
 
     Arguments:
         scorers: one for each of the problem's groups, all of the same backend and precision.
     """
 
-    def __init__(self, problem: Problem, scorers: Sequence[Scorer]) -> None:
+    def __init__(self, problem: Problem, scorers: Sequence[ChannelScorer]) -> None:
         self.problem, self.scorers = problem, tuple(scorers)
         first = self.scorers[0]
         self.backend, self.dtype, self.xp = first.backend, first.dtype, first.xp
@@ -68,7 +68,7 @@ class GroupedScorer:
             if weight > 0
         ]
 
-    def _part(self, group: Group, scorer: Scorer, share: float) -> Part:
+    def _part(self, group: Group, scorer: ChannelScorer, share: float) -> Part:
         pairs = [
             (own, row)
             for own, row in enumerate(group.rows)
@@ -77,28 +77,29 @@ class GroupedScorer:
         return Part(group, scorer, share, [own for own, _ in pairs], [row for _, row in pairs])
 
     def score(self, parameters: Any) -> Score:
-        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
+        """See `Scorer.score`."""
         return self._summed(parameters, self.parts, lambda scorer: scorer.score)
 
     def preview(self, parameters: Any) -> Score:
-        """Costs that compare with those of `linearize` to the last digits."""
+        """See `Scorer.preview`."""
         return self._summed(parameters, self.parts, lambda scorer: scorer.preview)
 
     def rescore(self, parameters: Any) -> Score:
-        """The most exact score that the backend has."""
+        """See `Scorer.rescore`."""
         return self._summed(parameters, self.parts, lambda scorer: scorer.rescore)
 
     def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
-        """What the experiments of one cell add to the cost, and whether they fail.
-
-        Arguments:
-            preview: whether costs come from the way of `preview`.
-        """
+        """See `Scorer.score_cell`."""
         parts = [part for part in self.parts if part.group.cell == cell]
         return self._summed(parameters, parts, lambda s: s.preview if preview else s.score)
 
+    def limit_launches(self, chunk: int) -> None:
+        """See `Scorer.limit_launches`."""
+        for scorer in self.scorers:
+            scorer.limit_launches(chunk)
+
     def simulate(self, parameters: Any) -> list[np.ndarray]:
-        """Currents, pA: an array (n_sweeps, n_times_max, n_candidates) for each experiment."""
+        """See `ChannelScorer.simulate`."""
         parameters = self._checked(parameters)
         found: dict[int, np.ndarray] = {}
         for group, scorer in zip(self.problem.groups, self.scorers, strict=True):
@@ -107,7 +108,7 @@ class GroupedScorer:
         return [found[k] for k in range(len(found))]
 
     def linearize(self, parameters: Any) -> Linearization:
-        """Cost, gradient and curvature; see `scorer.Linearization`."""
+        """See `Scorer.linearize`."""
         parameters = self._checked(parameters)
         xp, (n_parameters, n) = array_module(parameters), parameters.shape
         cost, status = xp.zeros(n), xp.zeros(n, dtype=np.int8)
@@ -140,7 +141,7 @@ class GroupedScorer:
         self,
         parameters: Any,
         parts: Iterable[Part],
-        way: Callable[[Scorer], Callable[[Any], Score]],
+        way: Callable[[ChannelScorer], Callable[[Any], Score]],
     ) -> Score:
         """The shares of some parts, added up; a candidate fails as it does in the first of them."""
         parameters = self._checked(parameters)
@@ -167,13 +168,8 @@ class GroupedScorer:
         return parameters
 
 
-def single_scorers(scorer: Scorer) -> tuple[Scorer, ...]:
-    """The scorers of the groups, or the scorer itself where there is one group alone."""
-    return scorer.scorers if isinstance(scorer, GroupedScorer) else (scorer,)
-
-
 def of_first_group(scorer: Scorer, parameters: np.ndarray) -> tuple[Scorer, np.ndarray]:
-    """A scorer of one group alone, and its parameters: groups share their kernels.
+    """Return a scorer of one group alone, and its parameters: groups share their kernels.
 
     Arguments:
         parameters: (n_parameters, n_candidates), those of the whole problem.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +23,8 @@ class MembraneScorer(ClampScorer):
     It is that at the time of the command: neither late nor filtered, as the recording is.
     """
 
+    source_kind = _MembraneSource
+
     def __init__(self, problem: Problem) -> None:
         undelayed = [
             replace(e, clamp=replace(e.clamp, delay=sympy.Integer(0), low_pass=None))
@@ -31,8 +32,6 @@ class MembraneScorer(ClampScorer):
             if e.clamp is not None
         ]
         super().__init__(replace(problem, experiments=tuple(undelayed)))
-        self.source = _MembraneSource(self.problem.model, self.clamp, (), 0)
-        self.source_hash = hashlib.sha256(self.source.text.encode()).hexdigest()[:16]
 
 
 def membrane_potentials(problem: Problem, values: np.ndarray) -> list[np.ndarray | None]:

@@ -28,7 +28,7 @@ from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment
 from channelfit.reading.errors import InputError
 from channelfit.scoring import reference_matrices
 from channelfit.scoring.reference_matrices import held_propagator, propagator, steady_state
-from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
 
 #: mV that the voltage may move in one step of the integrator.
 MAX_STEP_MV = 1.0
@@ -48,8 +48,8 @@ _DEEP = 1e90
 _STEPS = 0.04 * 3.0 ** -np.arange(7)
 
 
-class ReferenceScorer:
-    """Scores and simulates in plain NumPy; see `scorer.Scorer`.
+class ReferenceScorer(ChannelScorer):
+    """Scores and simulates in plain NumPy.
 
     Arguments:
         path: not read; the reference steps always.
@@ -59,9 +59,7 @@ class ReferenceScorer:
         InputError: any dtype but float64; this backend exists to be accurate.
     """
 
-    backend, path, source_text = "reference", "", ""
-    paths = ("stepping",)
-    xp = np
+    backend, paths = "reference", ("stepping",)
 
     def __init__(
         self, problem: Problem, dtype: str = "float64", refine: int = 1, path: str = "stepping"
@@ -108,14 +106,6 @@ class ReferenceScorer:
         status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
         cost[status != OK] = np.inf
         return Score(cost, status)
-
-    def preview(self, parameters: np.ndarray) -> Score:
-        """The score; here `linearize` computes costs as exactly as `score` does."""
-        return self.score(parameters)
-
-    def rescore(self, parameters: np.ndarray) -> Score:
-        """The score; no backend computes it more exactly."""
-        return self.score(parameters)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
         """Cost, gradient and curvature from differences of currents; slow, right to ten digits.

@@ -1,10 +1,11 @@
-"""Three ways to the same score: reference, cpu and cuda, chosen by `make_scorer`."""
+"""Scorers, which compute the cost of candidates: what all of them do, and which one to use."""
 
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from channelfit.scoring.machine.threads import single_threaded_blas
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
 
-#: name -> (module, class, what it needs)
+#: The module and class of each backend.
 BACKENDS = {
     "reference": ("channelfit.scoring.reference", "ReferenceScorer"),
     "cpu": ("channelfit.scoring.cpu", "CpuScorer"),
@@ -27,7 +28,7 @@ CLAMPED = {
     "cpu": ("channelfit.scoring.clamp", "ClampScorer"),
     "cuda": ("channelfit.scoring.clamp_cuda", "ClampCudaScorer"),
 }
-#: What scores a problem whose experiments differ in more than the command, by scorers of each kind.
+#: The same for problems whose experiments differ in more than the command.
 _GROUPED = ("channelfit.scoring.grouped", "GroupedScorer")
 
 #: How a score is computed: sample by sample; sample by sample in the modes of a reversible
@@ -37,9 +38,12 @@ PATHS = ("auto", "stepping", "modal", "closed-form")
 
 @dataclass(frozen=True)
 class Score:
-    """cost (n_candidates,) pA^2, the weighted mean square; status (n_candidates,) int8.
+    """The costs of candidates.
 
-    A failed candidate costs inf and its status says why; a cost is never NaN.
+    Attributes:
+        cost: (n_candidates,) pA^2, the weighted mean square; inf for a failed candidate, never NaN.
+        status: (n_candidates,) int8, 0 for a good candidate, else why it failed; see
+            `problem.statuses`.
     """
 
     cost: np.ndarray
@@ -53,7 +57,7 @@ class Linearization:
     cost (n_candidates,) pA^2 and status (n_candidates,) as in `Score`.
     gradient: (n_parameters, n_candidates), of the cost, by parameters in base units.
     curvature: (n_parameters, n_parameters, n_candidates), ``2 J^T W J / sum w`` with J the
-        derivatives of the currents: the Gauss-Newton part of the second derivative.
+        derivatives of the currents: the Gauss-Newton Hessian.
     Rows of fixed parameters are 0; so is everything of a failed candidate.
     """
 
@@ -69,54 +73,80 @@ class Linearization:
         return cls(np.full(n, np.inf), np.zeros(n, np.int8), gradient, curvature)
 
 
-class Scorer(Protocol):
-    """What every backend offers. `parameters` is (n_parameters, n_candidates), base units.
+class Scorer(ABC):
+    """Computes the cost of candidates, (n_parameters, n_candidates) in base units.
+
+    `score` is all that a scorer must have. For the other methods this class answers with the score
+    where that is right, and raises InputError where there is nothing to answer with.
 
     Attributes:
-        backend, dtype: where it computes, and with numbers of which type.
+        backend: where it computes: ``reference``, ``cpu`` or ``cuda``; empty for none of these.
+        dtype: the precision of the score, ``float64`` or ``float32``.
         path: the way to a score that it takes, one of PATHS; empty where a backend has only one.
         source_text: the generated code that scores; empty where none is generated.
         source_hash: of that code, or of the backend's own.
-        xp: NumPy, or CuPy where arrays of parameters may lie on the GPU.
+        xp: NumPy, or CuPy where parameters may be an array on the GPU; results are then, too.
     """
 
-    backend: str
-    dtype: str
-    path: str
-    source_text: str
-    source_hash: str
-    xp: Any
+    backend: str = ""
+    dtype: str = "float64"
+    path: str = ""
+    source_text: str = ""
+    source_hash: str = ""
+    xp: Any = np
 
-    def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
-        """Per experiment (n_sweeps, n_times_max, n_candidates) pA; NaN after a shorter sweep."""
-        ...
+    @abstractmethod
+    def score(self, parameters: Any) -> Score:
+        """Return cost and status of every candidate."""
 
-    def score(self, parameters: np.ndarray) -> Score:
-        """Cost and status of every candidate."""
-        ...
+    def rescore(self, parameters: Any) -> Score:
+        """Return the most exact score that this backend has, for a few candidates."""
+        return self.score(parameters)
 
-    def linearize(self, parameters: np.ndarray) -> Linearization:
-        """Cost, gradient and Gauss-Newton curvature of every candidate, exact derivatives."""
-        ...
+    def preview(self, parameters: Any) -> Score:
+        """Return costs that compare with those of `linearize` to the last digits."""
+        return self.score(parameters)
 
-    def preview(self, parameters: np.ndarray) -> Score:
-        """Costs that compare with those of `linearize` to the last digits."""
-        ...
+    def linearize(self, parameters: Any) -> Linearization:
+        """Return cost, gradient and Gauss-Newton Hessian of every candidate; exact derivatives."""
+        raise InputError(f"backend {self.backend} has no derivatives of this cost")
 
-    def rescore(self, parameters: np.ndarray) -> Score:
-        """The most exact score that the backend has, for a few candidates."""
-        ...
+    def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
+        """Return what the experiments of one cell add to the cost, and whether they fail.
+
+        Arguments:
+            preview: whether costs are computed as in `preview`.
+        """
+        raise InputError(f'this cost has no part of its own for the cell "{cell}"')
+
+    def limit_launches(self, chunk: int) -> None:
+        """Set how many candidates one launch on the GPU has at most."""
+        raise InputError(f"--chunk is for GPUs; backend {self.backend} does without")
 
 
-@runtime_checkable
-class Chunked(Protocol):
-    """A scorer that takes at most `chunk` candidates at once; None for as many as memory allows."""
+class ChannelScorer(Scorer):
+    """Computes the cost of candidates from the currents of a channel, and these currents.
 
-    chunk: int | None
+    Attributes:
+        paths: those of PATHS, without ``auto``, that this backend can take.
+    """
+
+    paths: tuple[str, ...] = ()
+
+    @abstractmethod
+    def simulate(self, parameters: Any) -> list[np.ndarray]:
+        """Return currents, pA: for each experiment (n_sweeps, n_times_max, n_candidates).
+
+        NaN after a shorter sweep's end, and everywhere for a candidate that fails.
+        """
+
+    @abstractmethod
+    def linearize(self, parameters: Any) -> Linearization:
+        """Return cost, gradient and Gauss-Newton Hessian of every candidate; exact derivatives."""
 
 
 def chosen_backend(backend: str, dtype: str) -> str:
-    """The backend that a name means here: ``auto`` is cuda where a GPU can be used, else cpu.
+    """Return the backend that a name means here: ``auto`` is cuda where a GPU is usable, else cpu.
 
     Raises: InputError for an unknown backend or precision.
     """
@@ -131,8 +161,8 @@ def chosen_backend(backend: str, dtype: str) -> str:
 
 def make_scorer(
     problem: Problem, backend: str = "auto", dtype: str = "float64", path: str = "auto"
-) -> Scorer:
-    """A scorer for a problem.
+) -> ChannelScorer:
+    """Make a scorer for a problem.
 
     Arguments:
         backend: ``reference`` (NumPy, slow, the truth), ``cpu`` (generated code), ``cuda``
@@ -155,16 +185,16 @@ def make_scorer(
             offered = ", ".join(kind.paths)
             raise InputError(f'backend {backend} has no path "{path}" here, only {offered}')
     with single_threaded_blas():  # sums over samples would depend on the number of its threads
-        scorers: list[Scorer] = [
+        scorers: list[ChannelScorer] = [
             kind(group.problem, dtype, path=path)
             for kind, group in zip(kinds, problem.groups, strict=True)
         ]
     if len(scorers) == 1 and not problem.groups[0].sets_temperature:
         return scorers[0]
-    grouped: Scorer = _class(*_GROUPED)(problem, scorers)
+    grouped: ChannelScorer = _class(*_GROUPED)(problem, scorers)
     return grouped
 
 
 def _class(module: str, name: str) -> Any:
-    """A class that is loaded when it is needed."""
+    """Import a class when it is needed."""
     return getattr(importlib.import_module(module), name)

@@ -21,7 +21,7 @@ class Agreement:
     Attributes:
         starts: how many were followed to their end, or until they fell hopelessly behind.
         arrived: how many of them arrived at the lowest cost of the search.
-        wanted: how many were to arrive there.
+        required: how many were to arrive there.
         lowest: the lowest cost of the search, then the next ones that independent starts came to;
             costs that count as the same stand there once.
         perfect: whether the lowest cost is nothing but rounding.
@@ -29,34 +29,34 @@ class Agreement:
 
     starts: int
     arrived: int
-    wanted: int
+    required: int
     lowest: tuple[float, ...]
     perfect: bool = False
 
     @property
     def agree(self) -> bool:
-        """Whether as many starts as were wanted arrived at the lowest cost."""
-        return self.arrived >= self.wanted
+        """Whether as many starts as required arrived at the lowest cost."""
+        return self.arrived >= self.required
 
     def as_plain(self) -> dict[str, Any]:
         """Return the agreement as plain data, as it stands in ``summary.json``."""
         return {
             "independent_starts": self.starts,
             "arrived": self.arrived,
-            "wanted": self.wanted,
+            "wanted": self.required,
             "agree": self.agree,
             "lowest_costs": list(self.lowest),
             "perfect": self.perfect,
         }
 
 
-def agreement(best: float, costs: np.ndarray, wanted: int, floor: float = 0.0) -> Agreement:
+def agreement(best: float, costs: np.ndarray, required: int, floor: float = 0.0) -> Agreement:
     """Compare the costs of independent starts.
 
     Arguments:
         best: the lowest cost of the search, whether an independent start found it or not.
         costs: (n_starts,) of the independent starts; those not finite do not count.
-        wanted: how many are to arrive at the lowest cost.
+        required: how many are to arrive at the lowest cost.
         floor: costs below it differ by rounding alone.
     """
     ordered = np.sort(costs[np.isfinite(costs)])
@@ -66,7 +66,7 @@ def agreement(best: float, costs: np.ndarray, wanted: int, floor: float = 0.0) -
         if len(lowest) < _LISTED and cost > lowest[-1] * (1 + SAME):
             lowest.append(cost)
     arrived = int((ordered <= level).sum())
-    return Agreement(len(ordered), arrived, wanted, tuple(lowest), best <= floor)
+    return Agreement(len(ordered), arrived, required, tuple(lowest), best <= floor)
 
 
 def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
@@ -74,9 +74,9 @@ def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
 
     Arguments:
         found: as `Agreement.as_plain` gives it.
-        unit: of the roots of the costs, which are then told in place of the costs.
+        unit: of the roots of the costs, which then stand in place of the costs.
     """
-    starts, arrived, wanted = found["independent_starts"], found["arrived"], found["wanted"]
+    starts, arrived, required = found["independent_starts"], found["arrived"], found["wanted"]
     doubt = "another seed may end elsewhere"
     if found["perfect"] and not found["agree"]:  # the search ended before the others could arrive
         return (
@@ -92,7 +92,7 @@ def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
         return f"{arrived} of {of} came to the lowest cost"
     apart = _apart(found["lowest_costs"], unit)
     if arrived == starts:
-        return f"all of {of} came to the lowest cost, but {wanted} were wanted; {doubt}"
+        return f"all of {of} came to the lowest cost, but {required} were required; {doubt}"
     if arrived:
         return f"they do not agree: only {arrived} of {of} came to the lowest cost{apart}; {doubt}"
     return (
@@ -104,13 +104,13 @@ def in_words(found: Mapping[str, Any], unit: str | None = None) -> str:
 def _apart(costs: list[float], unit: str | None) -> str:
     if len(costs) < 2:
         return ""
-    shown = [math.sqrt(cost) for cost in costs] if unit else costs
-    further = " and ".join(f"{cost:.5g}" for cost in shown[1:])
+    listed = [math.sqrt(cost) for cost in costs] if unit else costs
+    further = " and ".join(f"{cost:.5g}" for cost in listed[1:])
     what = f" {unit}" if unit else ""
-    if not shown[0] > 0:
-        return f" ({shown[0]:.5g}{what}; the next ended, or were given up, at {further}{what})"
-    share = 100 * (shown[1] / shown[0] - 1)
+    if not listed[0] > 0:
+        return f" ({listed[0]:.5g}{what}; the next ended, or were given up, at {further}{what})"
+    share = 100 * (listed[1] / listed[0] - 1)
     return (
-        f" ({shown[0]:.5g}{what}; the next ended, or were given up, at {further}{what}, "
+        f" ({listed[0]:.5g}{what}; the next ended, or were given up, at {further}{what}, "
         f"{share:.2g} % above)"
     )

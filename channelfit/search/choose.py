@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import SETTINGS
 from channelfit.scoring.machine import gpu
-from channelfit.search import cma_es, differential, swarm
+from channelfit.search import cma_es, differential
 from channelfit.search.cma_es import CmaEs
 from channelfit.search.differential import Differential
 from channelfit.search.genetic import Genetic
@@ -22,12 +23,20 @@ from channelfit.search.genetic_cuda import DeviceGenetic
 from channelfit.search.hybrid import Hybrid
 from channelfit.search.islands import Islands
 from channelfit.search.population import bytes_a_candidate
-from channelfit.search.swarm import Swarm
+from channelfit.search.swarm import Coefficients, Groups, Ring, Swarm, Whole
 
 _OF_ISLANDS = ("islands", "migrate_every", "migrants")
-_FLIGHT = ("inertia", "cognitive", "social", "speed_limit")
 #: Settings that are numbers of candidates which are held in memory at once.
 _SIZES = ("population", "scan", "starts")
+
+
+def default_optimizer(settings: Mapping[str, Any]) -> str:
+    """Return the optimizer of a channel's fit whose settings name none.
+
+    Settings of a population are the genetic algorithm's.
+    """
+    of_a_population = {"population", "crossover_rate", "mutation_rate"} & set(settings)
+    return "genetic" if of_a_population else "hybrid"
 
 
 def make_optimizer(
@@ -39,17 +48,17 @@ def make_optimizer(
     initial: Any = None,
     makers: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Any:
-    """An optimizer by name, with what a user wrote under `optimizer:`.
+    """Make an optimizer by its name and the settings that a user wrote under `optimizer:`.
 
     Arguments:
         name: a key of OPTIMIZERS.
-        settings: by name; what is not given takes its default. `generations` may stand among
+        settings: by name; those that are missing take their defaults. `generations` may stand among
             them, it is a stop rule (`make_stop_rules`) and is checked but not used here.
         n_parameters: free parameters.
         seed: 0 .. 2**64-1.
         xp: numpy, or cupy for an optimizer that lives on the device.
         initial: (n_parameters, n_points) starting points in the unit cube.
-        makers: what makes them, by name; OPTIMIZERS unless another kind of fit has its own.
+        makers: the functions that make them, by name; OPTIMIZERS unless a kind of fit has its own.
 
     Raises: InputError for an unknown name or setting (with what is known) or a bad value.
     """
@@ -143,33 +152,25 @@ def _make_swarm(
         raise InputError(
             f"must not be above the population of {population}: {batch}", key="optimizer.batch"
         )
-    weights = {k: number(settings[k], f"optimizer.{k}") for k in _FLIGHT if k in settings}
-    for name in ("inertia", "speed_limit"):
-        if name in weights:
-            rate(weights[name], f"optimizer.{name}")
-    for name in ("cognitive", "social"):
-        if not 0 <= weights.get(name, 0.0) <= swarm.MOST_ATTRACTION:
-            raise InputError(
-                f"must lie between 0 and {swarm.MOST_ATTRACTION:g}, not {weights[name]:g}",
-                key=f"optimizer.{name}",
-            )
-    return swarm.Swarm(
+    names = [field.name for field in fields(Coefficients) if field.name in settings]
+    coefficients = {name: number(settings[name], f"optimizer.{name}") for name in names}
+    return Swarm(
         n_parameters,
         population,
         seed,
-        getattr(swarm, kind)(**counts),
-        batch=batch,
-        xp=xp,
+        kind(**counts),
+        Coefficients(**coefficients),
+        batch,
+        xp,
         initial=initial,
-        **weights,
     )
 
 
-#: By the name of each swarm its topology in `swarm`, and the settings that it alone has.
-_TOPOLOGIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "swarm": ("Whole", ()),
-    "ring": ("Ring", ("neighbors", "batch")),
-    "groups": ("Groups", ("group", "exchange")),
+#: The topology of each swarm, and the settings that it alone has.
+_TOPOLOGIES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "swarm": (Whole, ()),
+    "ring": (Ring, ("neighbors", "batch")),
+    "groups": (Groups, ("group", "exchange")),
 }
 
 
@@ -210,21 +211,21 @@ DIRECTED = ("hybrid",)
 
 
 def unknown(kind: str, name: object, known: Collection[str]) -> str:
-    """The message about an unknown name: the closest known one, and all that are known."""
+    """Return the message about an unknown name: the closest known one, and all that are known."""
     close = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {close[0]}?" if close else "."
     return f'unknown {kind} "{name}"{hint} Known: {", ".join(known)}'
 
 
 def whole(value: Any, key: str, least: int) -> int:
-    """A whole number of at least so much. Raises InputError."""
+    """Return a whole number. Raises InputError for anything else, or less than `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise InputError(f"must be a whole number, {least} or more, not {value!r}", key=key)
     return int(value)
 
 
 def number(value: Any, key: str) -> float:
-    """A finite number. Raises InputError."""
+    """Return a finite number. Raises InputError for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise InputError(f"must be a number, not {value!r}", key=key)
     if not math.isfinite(value):
@@ -233,7 +234,7 @@ def number(value: Any, key: str) -> float:
 
 
 def rate(value: Any, key: str) -> float:
-    """A number from 0 to 1. Raises InputError."""
+    """Return a number from 0 to 1. Raises InputError for anything else."""
     if not 0 <= number(value, key) <= 1:
         raise InputError(f"must lie between 0 and 1, not {value}", key=key)
     return float(value)

@@ -16,7 +16,7 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.optimizer import AskTell
-from channelfit.search.population import check_size, check_told, starting_points
+from channelfit.search.population import check_costs, check_size, starting_points
 
 INSTALL = 'pip install "channelfit[cma]"'
 
@@ -88,7 +88,7 @@ class CmaEs(AskTell):
 
     @property
     def best_cost(self) -> float:
-        """The lowest finite cost told so far, inf before there is one."""
+        """The lowest finite cost so far, inf before there is one."""
         return self._best_cost
 
     @property
@@ -120,7 +120,7 @@ class CmaEs(AskTell):
         shape = self.ask().shape
         points: Any = self._points
         candidates, cost = to_host(candidates), to_host(cost).astype(np.float64)
-        check_told(candidates, cost, self.n_parameters, shape)
+        check_costs(candidates, cost, self.n_parameters, shape)
         self._points = None
         self._scored[self._small] += cost.size
         finite = np.isfinite(cost)

@@ -24,7 +24,7 @@ from channelfit.reading.errors import InputError
 from channelfit.search import philox
 from channelfit.search.population import PopulationSearch, check_size
 
-# What a draw is for: the last word of its counter. Swarms have 5, the genetic algorithm 0 to 4.
+# The purpose of a draw: the last word of its counter. Swarms have 5, the genetic algorithm 0 to 4.
 _INITIAL, _PARTNERS, _SETTINGS, _CROSSOVER = range(6, 10)
 
 LEAST_POPULATION = 4
@@ -83,7 +83,7 @@ class Differential(PopulationSearch):
 
     @property
     def best_cost(self) -> float:
-        """The lowest finite cost told so far, inf before there is one."""
+        """The lowest finite cost so far, inf before there is one."""
         return float(self._cost.min())
 
     @property
@@ -120,7 +120,7 @@ class Differential(PopulationSearch):
         """
         xp = self.xp
         asked = (self.n_parameters, self.population_size)
-        candidates, cost = self._told(candidates, cost, asked)
+        candidates, cost = self._checked(candidates, cost, asked)
         if self.best_cost == np.inf:
             self._population, self._cost = candidates.copy(), cost.astype(np.float64)
         else:

@@ -1,7 +1,4 @@
-"""What to fit and how to search, read from YAML.
-
-The `fit` section stands in the model file, or in a file of its own beside `model: path`.
-"""
+"""The plan of a fit, read from the `fit` section of a model file or of a fit file."""
 
 from __future__ import annotations
 
@@ -30,20 +27,13 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.tables import Table, read_columns
 from channelfit.reading.units import is_expression, parse_quantity, shown
-from channelfit.search.joined_files import (
-    build_fitted_model,
-    inherited_keys,
-    joined_documents,
-    read_titles,
-    temperature_stated,
-)
-from channelfit.search.overrides import model_path, override
+from channelfit.search.choose import default_optimizer
+from channelfit.search.joined_files import FitFile, read_titles
 from channelfit.search.plan import FitPlan, checked
 
-#: Gives the protocol of a file.
+#: Loads the protocol of a file.
 Load: TypeAlias = Callable[[Path], Protocol]
 
-DEFAULT_OPTIMIZER, FOR_A_POPULATION = "hybrid", "genetic"
 _EXAMPLE = """
 fit:
   protocols: [../protocols/activation.yaml]        # data simulated from the parameters' values
@@ -58,33 +48,20 @@ or, to fit a recording, in place of protocols and surrogate:
         current: {columns: all, unit: pA}"""
 
 
-def default_optimizer(settings: Mapping[str, Any]) -> str:
-    """The search where none is named; settings of a population are the genetic algorithm's."""
-    of_a_population = {"population", "crossover_rate", "mutation_rate"} & set(settings)
-    return FOR_A_POPULATION if of_a_population else DEFAULT_OPTIMIZER
-
-
-def read_plan(
-    document: dict[str, Any],
-    file: Path,
-    model_file: Path,
-    read: Callable[..., Table] = read_columns,
-) -> FitPlan:
-    """The fit of a channel, from a document that `read_fit_document` has given.
+def read_plan(fit_file: FitFile, read: Callable[..., Table] = read_columns) -> FitPlan:
+    """Read the plan to fit a channel.
 
     Data that are to be simulated are not there yet: `plan.with_data` simulates them.
 
     Arguments:
-        document: the model with its fit section under `fit`, which is taken out.
-        file: where the fit section stands; model_file: where the model stands.
-        read: gives the columns of a recorded table, as `tables.read_columns` does.
+        fit_file: its document is not changed.
+        read: returns the columns of a recorded table, as `tables.read_columns` does.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
     """
-    raw = document.get("fit")
-    model = build_fitted_model(document, file, model_file, first_temperature(raw))
-    document.pop("fit", None)
+    raw, file = fit_file.document.get("fit"), fit_file.file
+    model = fit_file.build_model(first_temperature(raw))
     if raw is None:
         raise InputError(
             "no `fit` section says what to fit to; add one here, or in a file of its own beside "
@@ -111,55 +88,55 @@ def read_plan(
     plan = plan_search(
         Problem(model, tuple(experiments)),
         section,
-        document=document,
+        document=fit_file.model_document,
         file=file,
-        model_file=model_file,
+        model_file=fit_file.model_file,
         section=copy.deepcopy(dict(raw)),
         surrogate=surrogate,
         noise_pA=noise,
         data_seed=data_seed,
-        inherited=inherited_keys(file, model_file, raw),
-        temperature_stated=temperature_stated(document, file, model_file),
+        inherited=fit_file.inherited,
+        temperature_stated=fit_file.temperature_stated,
     )
     if surrogate:
         try:
             model.values()
         except InputError as error:
-            raise error.at(model_file) from None
+            raise error.at(fit_file.model_file) from None
     block = "protocols" if surrogate else "experiments"
     places = [f"{file}: {section.path(f'{block}[{k}]')}" for k in range(1, len(experiments) + 1)]
     return replace(plan, cautions=cautions_of(plan, places))
 
 
-def plan_search(problem: Problem, told: Section, **known: Any) -> FitPlan:
-    """The plan for a problem: how to search, as a fit section tells, and what else is known.
+def plan_search(problem: Problem, keys: Section, **known: Any) -> FitPlan:
+    """Make the plan for a problem from the keys of a fit section that say how to search.
 
     Arguments:
-        told: a fit section, of which optimizer, stop, seed, seeds, rates_within, solve, noise,
-            start and the titles are read here.
+        keys: of the fit section; optimizer, stop, seed, seeds, rates_within, solve, noise, start
+            and the titles are read here.
         known: other fields of the plan.
 
     Raises: InputError for what cannot be used.
     """
     model = problem.model
-    settings, stop = _mapping(told, "optimizer"), _mapping(told, "stop")
+    settings, stop = _mapping(keys, "optimizer"), _mapping(keys, "stop")
     optimizer = settings.pop("name", default_optimizer(settings))
     fitted = [e.protocol for e in problem.experiments if e.weight > 0]
-    check_cells(problem, told)
-    bounds = read_rate_bounds(told, model, fitted) + tied_bounds(model)
+    check_cells(problem, keys)
+    bounds = read_rate_bounds(keys, model, fitted) + tied_bounds(model)
     constraints = in_fit(bounds, problem)
     plan = FitPlan(
         problem,
         optimizer,
         settings,
         stop,
-        seed=told.integer("seed"),
-        seeds=told.integer("seeds"),
+        seed=keys.integer("seed"),
+        seeds=keys.integer("seeds"),
         constraints=constraints,
-        solved=_solved(told, problem, constraints),
-        prior_noise_pA=_prior_noise(told, model),
-        start=starts_from_values(told, known.get("surrogate", False)),
-        **read_titles(told, model.name),
+        solved=_solved(keys, problem, constraints),
+        prior_noise_pA=_prior_noise(keys, model),
+        start=starts_from_values(keys, known.get("surrogate", False)),
+        **read_titles(keys, model.name),
         **known,
     )
     return checked(plan)
@@ -168,34 +145,15 @@ def plan_search(problem: Problem, told: Section, **known: Any) -> FitPlan:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def read_fit_document(file: Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
-    """A model or fit file as plain data, ``dotted.key=value`` overrides applied.
-
-    Returns:
-        The model document, with the fit section under `fit`, and the file of the model.
-
-    Raises:
-        InputError: the file or an override cannot be used.
-    """
-    named = [text for text in overrides if text.partition("=")[0].strip() == "model"]
-    model = model_path(named[-1]) if named else None
-    document, model_file = joined_documents(file, model)
-    for text in [text for text in overrides if text not in named]:
-        override(document, text, file)
-    if document.get("fit") is not None:
-        Section(document["fit"], file, "fit")  # whatever is done with it, it is a mapping
-    return document, model_file
-
-
 def read_experiments(
     section: Section, model: ChannelModel, read: Callable[..., Table], load: Load = load_protocol
 ) -> list[Experiment]:
-    """The experiments of a fit section, each with its recording and its clamp.
+    """Read the experiments of a fit section, each with its recording and its clamp.
 
     Arguments:
-        model: has been built, with what the fit file changes of it.
-        read: gives the columns of a recorded table, as `tables.read_columns` does.
-        load: gives the protocol of a file, as `load_protocol` does.
+        model: as the fit file changes it.
+        read: returns the columns of a recorded table, as `tables.read_columns` does.
+        load: returns the protocol of a file, as `load_protocol` does.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
@@ -222,7 +180,7 @@ def _protocol(section: Section, name: object, key: str, load: Load = load_protoc
 def _clamped(
     section: Section, model: ChannelModel, experiments: Sequence[Experiment]
 ) -> list[Experiment]:
-    """The experiments, those without a clamp of their own with the one of the whole fit.
+    """Return the experiments, those without a clamp of their own with the one of the whole fit.
 
     Raises:
         InputError: a clamp that cannot be used; a free parameter on which nothing depends, which
@@ -262,9 +220,9 @@ def _experiments(
 
 
 def first_temperature(raw: object) -> float | None:
-    """The first temperature of an experiment in a raw fit section, degC; None without any.
+    """Return the first temperature of an experiment in a raw fit section, degC; None without any.
 
-    One that cannot be read is refused where the experiment is.
+    One that cannot be read is skipped here, and refused where the experiment is read.
     """
     rows = raw.get("experiments") if isinstance(raw, Mapping) else None
     for row in rows if isinstance(rows, list) else [rows]:
@@ -298,8 +256,8 @@ def _experiment(
     cautions = recording.cautions + recording_cautions(seen, weight > 0, raw)
     cautions += tuple(empty_masks(_mask_sections(row), protocol))
     recording = replace(recording, weight=left, cautions=cautions)
-    told = Experiment(protocol, recording, weight, cell, celsius, clamp)
-    experiment = _thinned(told, every)
+    whole = Experiment(protocol, recording, weight, cell, celsius, clamp)
+    experiment = _thinned(whole, every)
     assert experiment.recording is not None
     if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if row.take("mask") else "recording")
@@ -309,7 +267,7 @@ def _experiment(
 def _late(
     row: Section, model: ChannelModel, protocol: Protocol, clamp: Clamp | None
 ) -> tuple[Protocol, Clamp | None]:
-    """The protocol later by the delay, or the clamp with a delay that is a parameter."""
+    """Return the protocol later by the delay, or the clamp with a delay that is a parameter."""
     delay = 0.0
     if _names_a_parameter(row.take("delay")):
         if clamp is not None and not clamp.delay.is_zero:
@@ -324,7 +282,7 @@ def _late(
 
 
 def _masks(row: Section, protocol: Protocol) -> np.ndarray:
-    """The weights (n_sweeps, n_times) that the masks of an experiment leave its samples."""
+    """Return the weights (n_sweeps, n_times) that the masks of an experiment leave its samples."""
     return masks(_mask_sections(row), protocol)
 
 
@@ -335,7 +293,7 @@ def _mask_sections(row: Section) -> list[Section]:
 
 
 def _filtering(row: Section, clamp: Clamp | None, recording: Recording) -> Clamp | None:
-    """The clamp with the low-pass filter by which the recording is conditioned, where it is."""
+    """Return the clamp with the low-pass filter by which the recording is conditioned, if any."""
     if recording.low_pass is None:
         return clamp
     if clamp is not None and clamp.low_pass is not None:
@@ -348,7 +306,7 @@ def _filtering(row: Section, clamp: Clamp | None, recording: Recording) -> Clamp
 
 
 def _every(row: Section, protocol: Protocol, recording: Recording) -> int:
-    """Of how many samples one is fitted to."""
+    """Read `every`: of so many samples one is fitted to."""
     if "every" in row and recording.every > 1:
         raise row.error("the low-pass filter of the recording says this too; give it once", "every")
     every: int = row.integer("every", recording.every)
@@ -358,7 +316,7 @@ def _every(row: Section, protocol: Protocol, recording: Recording) -> int:
 
 
 def _names_a_parameter(delay: object) -> bool:
-    """Whether a delay is an expression, as ``late`` or ``2*late`` is, and no quantity."""
+    """Return whether a delay is an expression, as ``late`` or ``2*late`` is, and no quantity."""
     try:
         parse_quantity(delay, "time")
     except InputError:
@@ -367,10 +325,10 @@ def _names_a_parameter(delay: object) -> bool:
 
 
 def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
-    """What looks wrong in the model, its protocols and the recordings, in this order.
+    """Return warnings on the model, its protocols and the recordings, in this order.
 
     Arguments:
-        places: what to call each experiment.
+        places: the names of the experiments in warnings.
     """
     found = list(plan.problem.model.cautions)
     for place, experiment in zip(places, plan.problem.experiments, strict=True):
@@ -397,7 +355,7 @@ def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
 
 
 def _temperature_cautions(plan: FitPlan) -> list[Caution]:
-    """A caution where one set of rates is fitted to recordings of several temperatures."""
+    """Return a warning where one set of rates is fitted to recordings of several temperatures."""
     model = plan.problem.model
     given = (e.temperature_C for e in plan.problem.experiments if e.weight > 0)
     every = (model.temperature_C if own is None else own for own in given)
@@ -415,7 +373,7 @@ def _temperature_cautions(plan: FitPlan) -> list[Caution]:
 
 
 def _delayed(protocol: Protocol, delay_ms: float) -> Protocol:
-    """The command as the recording shows it: later, as amplifier and filter made it.
+    """Return the command later by a delay, as amplifier and filter make it.
 
     Every sweep begins with the delay at the potential before it, and ends when it did.
     """
@@ -440,7 +398,7 @@ def _delayed(protocol: Protocol, delay_ms: float) -> Protocol:
 
 
 def _thinned(experiment: Experiment, every: int) -> Experiment:
-    """Every n-th sample of protocol and recording, the first one kept."""
+    """Keep every n-th sample of protocol and recording, beginning with the first."""
     protocol, recording = experiment.protocol, experiment.recording
     if every == 1 or recording is None:
         return experiment
@@ -457,7 +415,7 @@ def _thinned(experiment: Experiment, every: int) -> Experiment:
 
 
 def _surrogate(section: Section) -> tuple[float, int]:
-    """Noise, pA, and its seed."""
+    """Read the standard deviation of the noise, pA, and its seed."""
     inner = section.section("surrogate", {})
     inner.expect(KEYS["surrogate"])
     noise, seed = inner.quantity("noise"), inner.integer("seed")
@@ -468,12 +426,12 @@ def _surrogate(section: Section) -> tuple[float, int]:
 
 
 def _solved(section: Section, problem: Problem, constraints: Sequence[Bounded]) -> tuple[str, ...]:
-    """``solve: auto``, ``none``, or the name of a parameter in which the current is linear.
+    """Read ``solve``: ``auto``, ``none``, or a parameter in which the current is linear.
 
-    Of one that is per cell it means that of each cell.
+    Of a parameter per cell, that of each cell is solved.
 
-    None unless asked: least squares moves all parameters at once and needs no help with one that
-    is linear; optimizers that ask for costs alone have one parameter less to find.
+    The default is ``none``: least squares moves all parameters at once and needs no help with one
+    that is linear; optimizers that use costs alone have one parameter less to find.
     """
     names = [str(name) for name in section.items("solve")]
     if names != ["none"] and any(e.clamp for e in problem.experiments):
@@ -514,7 +472,7 @@ def _solved(section: Section, problem: Problem, constraints: Sequence[Bounded]) 
 
 
 def starts_from_values(section: Section, surrogate: bool = False) -> bool:
-    """``start: values`` or ``none``, the default: whether the search begins at the values."""
+    """Read ``start``, ``values`` or ``none``: whether the search begins at the values."""
     word = section.choice("start")
     if word == "values" and surrogate:
         raise section.error(
@@ -526,7 +484,7 @@ def starts_from_values(section: Section, surrogate: bool = False) -> bool:
 
 
 def _prior_noise(section: Section, model: ChannelModel) -> float:
-    """Standard deviation of a sample, pA: needed where a parameter has a prior."""
+    """Read the standard deviation of a sample, pA; it is needed where a parameter has a prior."""
     noise: float | None = section.quantity("noise")
     named = [p.name for p in model.parameters if p.prior]
     if noise is None:
@@ -546,7 +504,10 @@ def _prior_noise(section: Section, model: ChannelModel) -> float:
 
 
 def check_cells(problem: Problem, section: Section) -> None:
-    """Raises InputError where what is given for cells and the cells of the experiments differ."""
+    """Refuse parameters of a cell that no experiment has.
+
+    Raises: InputError, with file and key.
+    """
     for p in problem.model.parameters:
         for cell, _ in p.cells:
             if problem.cells != ("",) and cell not in problem.cells:

@@ -88,7 +88,7 @@ class Genetic(PopulationSearch):
 
     @property
     def best_cost(self) -> float:
-        """The lowest finite cost told so far, inf before there is one."""
+        """The lowest finite cost so far, inf before there is one."""
         return self._elite_cost
 
     @property
@@ -120,7 +120,7 @@ class Genetic(PopulationSearch):
 
         Of equal costs the first candidate is the better one, and the old elite before all.
         """
-        candidates, cost = self._told(candidates, cost)
+        candidates, cost = self._checked(candidates, cost)
         first = int(cost.argmin())
         lowest = float(cost[first])
         if lowest < self._elite_cost:

@@ -30,7 +30,7 @@ from channelfit.search.genetic import Genetic
 from channelfit.search.objective import Generation
 from channelfit.search.optimizer import ResidentOptimizer
 from channelfit.search.philox import CUDA_TEXT
-from channelfit.search.population import check_told
+from channelfit.search.population import check_costs
 from channelfit.search.space import SearchSpace
 
 #: The median of a generation is that of so many of its costs, evenly spaced, or of all.
@@ -79,7 +79,7 @@ __device__ __forceinline__ double to_physical(double unit, int p, bool in_logari
 // place: the row of each free parameter in physical, -1-row where it is scaled in logarithms;
 // elite: its cost, then its N_FREE values.
 extern "C" __global__ void __launch_bounds__(PAIRS) next_generation(
-    const double* __restrict__ population, const double* __restrict__ cost, u32 n_told,
+    const double* __restrict__ population, const double* __restrict__ cost, u32 n_scored,
     const double* __restrict__ elite, const double* __restrict__ initial, u32 n_initial,
     const double* __restrict__ range, const int* __restrict__ place,
     u64 seed, u32 generation, u64 crossover_threshold, u64 mutation_threshold,
@@ -121,8 +121,8 @@ extern "C" __global__ void __launch_bounds__(PAIRS) next_generation(
         crossover[thread] = philox(first_pair / 4 + thread, 0, generation, CROSSOVER, seed);
     if (pair < n_pairs) {
         const uint4 words = philox(pair, 0, generation, TOURNAMENT, seed);
-        const u32 drawn[4] = {__umulhi(words.x, n_told), __umulhi(words.y, n_told),
-                              __umulhi(words.z, n_told), __umulhi(words.w, n_told)};
+        const u32 drawn[4] = {__umulhi(words.x, n_scored), __umulhi(words.y, n_scored),
+                              __umulhi(words.z, n_scored), __umulhi(words.w, n_scored)};
         double costs[4];
         #pragma unroll
         for (int i = 0; i < 4; i++) costs[i] = finite_or_infinite(cost[drawn[i]]);
@@ -235,7 +235,7 @@ __device__ __forceinline__ double total(double own, double* part, u32 thread)
 // partial: (gridDim.x, 2 + 1 + N_STATUS): lowest cost, its index, sum, finite, failed by status;
 // `done` counts blocks and is 0 again at the end. elite as above; record: see genetic_cuda.py.
 extern "C" __global__ void __launch_bounds__(THREADS) learn(
-    const double* __restrict__ cost, const signed char* __restrict__ status, u32 n_told,
+    const double* __restrict__ cost, const signed char* __restrict__ status, u32 n_scored,
     const double* __restrict__ population, const double* __restrict__ physical,
     u32 n_parameters, double* partial, u32* done, double* elite, double* record)
 {
@@ -247,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
     const u32 thread = threadIdx.x;
     double least = INFINITE, sum = 0.0, finite = 0.0, failed[N_STATUS] = {};
     u32 at = 0xffffffffu;
-    for (size_t i = (size_t)blockIdx.x * THREADS + thread; i < n_told;
+    for (size_t i = (size_t)blockIdx.x * THREADS + thread; i < n_scored;
          i += (size_t)gridDim.x * THREADS) {
         const double own = finite_or_infinite(cost[i]);
         if (own < INFINITE) {
@@ -319,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
             elite[1 + p] = population[(size_t)at * N_FREE + p];
         if (physical)
             for (u32 q = thread; q < n_parameters; q += THREADS)
-                record[VALUES + q] = physical[(size_t)q * n_told + at];
+                record[VALUES + q] = physical[(size_t)q * n_scored + at];
     }
     if (thread == 0) {
         if (better) elite[0] = least;
@@ -327,14 +327,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
     }
 
     // The median of a sample, by a bitonic sort; what is not finite goes to the end.
-    const u32 n_sample = n_told < MEDIAN_SAMPLE ? n_told : MEDIAN_SAMPLE;
+    const u32 n_sample = n_scored < MEDIAN_SAMPLE ? n_scored : MEDIAN_SAMPLE;
     double counted = 0.0;
     __syncthreads();
     for (u32 i = thread; i < n_sample; i += THREADS)
-        counted += finite_or_infinite(cost[(u64)i * n_told / n_sample]) < INFINITE;
+        counted += finite_or_infinite(cost[(u64)i * n_scored / n_sample]) < INFINITE;
     const u32 n_counted = (u32)total(counted, part, thread);
     for (u32 i = thread; i < MEDIAN_SAMPLE; i += THREADS)
-        part[i] = i < n_sample ? finite_or_infinite(cost[(u64)i * n_told / n_sample]) : INFINITE;
+        part[i] = i < n_sample ? finite_or_infinite(cost[(u64)i * n_scored / n_sample]) : INFINITE;
     for (u32 size = 2; size <= MEDIAN_SAMPLE; size *= 2)
         for (u32 step = size / 2; step > 0; step /= 2) {
             __syncthreads();
@@ -437,7 +437,7 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
         module = compile_cuda(generation_text(n_parameters))
         self._next_generation = module.kernel("next_generation")
         self._learn = module.kernel("learn")
-        self._rows: Any = xp.zeros((1, n_parameters))  # the population told last, by candidate
+        self._rows: Any = xp.zeros((1, n_parameters))  # the population scored last, by candidate
         self._spare: Any = None
         self._cost = xp.zeros(1)
         self._next: Any = None
@@ -453,7 +453,7 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
 
     @property
     def best_cost(self) -> float:
-        """The lowest finite cost told so far, inf before there is one; waits for the GPU."""
+        """The lowest finite cost so far, inf before there is one; waits for the GPU."""
         return float(self._best[0])
 
     @property
@@ -471,7 +471,7 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
         """Learn the costs of candidates, without waiting for the GPU; see `Genetic.tell`."""
         xp = self.xp
         cost = xp.asarray(cost)
-        check_told(candidates, cost, self.n_parameters)
+        check_costs(candidates, cost, self.n_parameters)
         rows = self._next
         if rows is None or candidates.base is not rows:
             rows = xp.array(xp.asarray(candidates).T, dtype=np.float64, order="C")
@@ -503,14 +503,14 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
 
     def generation_of(self, record: gpu.Readback, n_candidates: int) -> Generation:
         """Return what a record of `learn` says of its generation; waits until it has arrived."""
-        told = Record.read(record)
+        found = Record.read(record)
         return Generation(
             n_candidates,
-            told.mean_cost,
-            told.median_cost,
-            told.best_cost,
-            told.values,
-            told.failures,
+            found.mean_cost,
+            found.median_cost,
+            found.best_cost,
+            found.values,
+            found.failures,
         )
 
     def _use(self, space: SearchSpace | None) -> None:

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.scorer import Score
 from channelfit.search.agreement import SAME, Agreement, agreement
 from channelfit.search.least_squares import Starts, begin, improve
-from channelfit.search.objective import Generation, Objective, Scored, summarized
+from channelfit.search.objective import Generation, Objective, summarized
 from channelfit.search.optimizer import Optimizer
 from channelfit.search.points_around import points_around
 from channelfit.search.population import starting_points
@@ -255,7 +256,7 @@ class Hybrid(Optimizer):
 
 
 def _points(objective: Objective) -> int:
-    """How many points a scan has for each parameter.
+    """Return how many points a scan has for each parameter.
 
     They are few where a core steps through every sample, so that scanning costs less than refining.
     """
@@ -334,7 +335,7 @@ def _looked_around(objective: Objective, found: _Found) -> Generator[Generation,
 
 
 def _explored(found: _Found, agree: int) -> bool:
-    """Whether enough fresh starts agree, and few minima that could compete remain unseen.
+    """Return whether enough fresh starts agree, and few minima that could compete remain unseen.
 
     Of w distinct minima seen in n independent starts there are w (n - 1)/(n - w - 2) in all, as
     far as one can expect (Boender and Rinnooy Kan 1987, Math Program 37:59-80).
@@ -349,7 +350,7 @@ def _explored(found: _Found, agree: int) -> bool:
 
 
 def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: float) -> np.ndarray:
-    """Which starts (n,) would not reach the best at the pace of their last ten iterations."""
+    """Return (n,) whether starts would not reach the best at the pace of their last iterations."""
     with np.errstate(all="ignore"):
         pace = np.log(earlier / cost) / _MEMORY
         left = np.log(cost / (best * (1 + SAME)))
@@ -366,12 +367,13 @@ def _scored(
         piece = unit[:, first : first + _CHUNK]
         score = objective.score(piece)
         costs.append(to_host(score.cost))
-        yield summarized(objective, piece, Scored(costs[-1], to_host(score.status)), stage)
+        yield summarized(objective, piece, Score(costs[-1], to_host(score.status)), stage)
     return np.concatenate(costs)
 
 
 def _generation(objective: Objective, starts: Starts, n: int, stage: str) -> Generation:
-    return summarized(objective, starts.unit, starts.local, stage, n)
+    score = Score(starts.local.cost, starts.local.status)
+    return summarized(objective, starts.unit, score, stage, n)
 
 
 def _chosen(unit: np.ndarray, cost: np.ndarray, n: int, fresh: bool) -> _Found:

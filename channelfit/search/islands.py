@@ -1,8 +1,8 @@
 """Islands: several populations of one search, which now and then send each other their best.
 
 Each island is a search of its own with a seed of its own. After every so many generations the best
-candidates of each go to the next one on a ring, where they take the places of the worst. All that
-an island is between two generations can be told as arrays (`state`), so an epoch, the generations
+candidates of each go to the next one on a ring, where they take the places of the worst. The state
+of an island between two generations is a few arrays (`state`), so an epoch, the generations
 between two migrations, can be computed anywhere: the result is the same to the bit, whether one
 process computes all islands in turn or several do, and however many of them there are.
 
@@ -19,7 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.search.objective import Generation, Objective, Scored, count_failures
+from channelfit.scoring.scorer import Score
+from channelfit.search.objective import Generation, Objective, count_failures
 from channelfit.search.optimizer import AskTell
 from channelfit.tasks.result_store import Arrays
 
@@ -28,7 +29,7 @@ _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
 
 
 class Island(Protocol):
-    """A search by populations that can be told as arrays; see `population.PopulationSearch`."""
+    """A search by populations whose state can be saved; see `population.PopulationSearch`."""
 
     population_size: int
     generation: int
@@ -44,19 +45,19 @@ class Island(Protocol):
     def tell(self, candidates: Any, cost: Any) -> None: ...
 
     def state(self) -> Arrays:
-        """All that the search needs to go on later, as arrays on the host."""
+        """Return all that the search needs to go on later, as arrays on the host."""
         ...
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Brings the search back to where it was when `state` was called."""
+        """Bring the search back to where it was when `state` was called."""
         ...
 
     def best_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The n best points (n_parameters, n) of the island and their costs (n,), on the host."""
+        """Return the n best points (n_parameters, n) and their costs (n,), on the host."""
         ...
 
     def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
-        """Replaces the island's worst points by these (n_parameters, n), of costs (n,)."""
+        """Replace the worst points by these (n_parameters, n), of costs (n,)."""
         ...
 
 
@@ -122,7 +123,7 @@ class Islands(AskTell):
         }
 
     def ask(self) -> Any:
-        """The candidates of all islands, one after the other."""
+        """Return the candidates of all islands, one after the other."""
         asked = [island.ask() for island in self.islands]
         self._asked = [some.shape[1] for some in asked]
         xp = getattr(self.islands[0], "xp", np)
@@ -143,9 +144,7 @@ class Islands(AskTell):
     def search(
         self, objective: Objective, target: float | None = None, most: float = math.inf
     ) -> Iterator[Generation]:
-        """Generation after generation of all islands, computed here, or epoch after epoch
-        elsewhere.
-        """
+        """Compute generations of all islands here, or epochs of them elsewhere."""
         if self.epoch is None:
             yield from super().search(objective, target, most)
             return
@@ -155,7 +154,7 @@ class Islands(AskTell):
             length = int(min(self.migrate_every, most - done))
             found = self.epoch(number, states, length)
             for island, arrays in zip(self.islands, found, strict=True):
-                island.restore({k: v for k, v in arrays.items() if k not in _TOLD})
+                island.restore({k: v for k, v in arrays.items() if k not in _RECORDED})
             done, number = done + length, number + 1
             if self.islands[0].generation % self.migrate_every == 0:
                 self._migrate()
@@ -168,14 +167,14 @@ class Islands(AskTell):
             island.receive(*leaving[k - 1])
 
 
-#: What an epoch tells of its generations, beside the island's state.
-_TOLD = ("told_cost", "told_status", "told_values")
+#: The arrays of the generations of an epoch, beside the island's state.
+_RECORDED = ("told_cost", "told_status", "told_values")
 
 
 def advance(island: Island, objective: Objective, generations: int) -> Arrays:
-    """Computes some generations of an island.
+    """Compute some generations of an island.
 
-    Returns: its state afterwards and what there is to tell of each generation; see `Epoch`.
+    Returns: its state afterwards, and costs, statuses and best parameters; see `Epoch`.
     """
     costs, statuses, values = [], [], []
     for _ in range(generations):
@@ -187,13 +186,13 @@ def advance(island: Island, objective: Objective, generations: int) -> Arrays:
         costs.append(cost)
         statuses.append(to_host(score.status).astype(np.int8))
         values.append(objective.physical(candidates[:, best : best + 1])[:, 0])
-    told = (np.array(costs), np.array(statuses), np.array(values))
-    return {**island.state(), **dict(zip(_TOLD, told, strict=True))}
+    arrays = (np.array(costs), np.array(statuses), np.array(values))
+    return {**island.state(), **dict(zip(_RECORDED, arrays, strict=True))}
 
 
 def _generation(found: Sequence[Arrays], k: int) -> Generation:
-    """What generation k of an epoch has brought, as `objective.summarized` would tell it."""
-    scored = Scored(*(np.concatenate([one[name][k] for one in found]) for name in _TOLD[:2]))
+    """Summarize generation k of an epoch, as `objective.summarized` does."""
+    scored = Score(*(np.concatenate([one[name][k] for one in found]) for name in _RECORDED[:2]))
     finite = np.isfinite(scored.cost)
     costs = scored.cost[finite]
     lowest = [np.where(np.isfinite(c), c, np.inf).min() for c in (f["told_cost"][k] for f in found)]
@@ -208,6 +207,6 @@ def _generation(found: Sequence[Arrays], k: int) -> Generation:
 
 
 def _block(points: np.ndarray, k: int, population: int) -> np.ndarray | None:
-    """The starting points of island k, of which there may be none."""
+    """Return the starting points of island k; None where it has none."""
     own = points[:, k * population : (k + 1) * population]
     return own if own.shape[1] else None

@@ -1,7 +1,7 @@
-"""A fit file and the model file that it names, as one document.
+"""A fit file and the model file that it names, read once and joined to one document.
 
-What a fit file says goes before what the model's file says, key by key: of the parameters, the
-temperature, the current and the fit section. All else is the model's.
+A fit file goes before the model's file, key by key: in the parameters, the temperature, the current
+and the fit section. All else is the model's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,106 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS, is_function
 from channelfit.reading.units import shown
+from channelfit.search.overrides import Changes
 
 _TITLES = ("name", "description", "source")
 
 
-def joined_documents(file: Path, model: str | None = None) -> tuple[dict[str, Any], Path]:
-    """The model document that a model or fit file leads to, and the file of the model.
+@dataclass(frozen=True)
+class FitFile:
+    """A model file or a fit file as it was read, once.
+
+    Attributes:
+        document: the model by the keys of a model file, with the fit section, if there is one,
+            under `fit`; what a fit file changes of the model is changed.
+        file: where the fit section stands, from which its relative paths start.
+        model_file: where the model stands; the same file where it has both.
+        own, models: what these two files themselves say; empty where it is one file.
+    """
+
+    document: dict[str, Any]
+    file: Path
+    model_file: Path
+    own: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it describes a function, and no channel."""
+        return is_function(self.document)
+
+    @property
+    def model_document(self) -> dict[str, Any]:
+        """The document without its fit section."""
+        return {key: value for key, value in self.document.items() if key != "fit"}
+
+    @property
+    def inherited(self) -> tuple[str, ...]:
+        """Keys of the fit section that only the model's file gives."""
+        given = {*self.own, *(self.own.get("fit") or {})}
+        models = self.models.get("fit") or {}
+        return tuple(
+            key for key in self.document.get("fit") or {} if key not in given and key in models
+        )
+
+    @property
+    def temperature_stated(self) -> bool:
+        """Whether the model's temperature was given for the fit; see `FitPlan`."""
+        if self.file == self.model_file or self.own.get("temperature") is not None:
+            return True
+        return self.document.get("temperature") != self.models.get("temperature")
+
+    def build_model(self, celsius_of_one: float | None = None) -> ChannelModel:
+        """Build the model; what the fit file changed is blamed on it, all else on the model's.
+
+        Arguments:
+            celsius_of_one: as `model_file.build_model` takes it.
+        """
+        clamps = words_of_clamps(self.document.get("fit"))
+        try:
+            return build_model(self.document, self.model_file, celsius_of_one, clamps)
+        except InputError as error:
+            if self.file == self.model_file or error.key is None or error.file == str(self.file):
+                raise
+            keys: list[str] = [key for key in ("temperature", "leak") if key in self.own]
+            keys += [f"current.{key}" for key in self.own.get("current") or {}]
+            keys += [
+                f"parameters.{name}.{key}"
+                for name, row in (self.own.get("parameters") or {}).items()
+                for key in row
+            ]
+            if any(f"{error.key}.".startswith(f"{key}.") for key in keys):
+                raise InputError(error.message, self.file, error.key) from None
+            raise
+
+
+def read_fit_file(file: Path, changes: Changes | Sequence[str] = ()) -> FitFile:
+    """Read a model file or a fit file, and the model file that a fit file names.
+
+    Arguments:
+        changes: of what it says; overrides, ``dotted.key=value`` each, may stand alone.
+
+    Raises: InputError for files and changes that cannot be used.
+    """
+    if not isinstance(changes, Changes):
+        changes = Changes(tuple(changes))
+    found = _read(file, changes.model)
+    changes.make(found.document, file)
+    return found
+
+
+def _read(file: Path, model: str | None) -> FitFile:
+    """Read and join the files.
 
     Arguments:
         model: a path, relative to a fit file, of a model in place of the one that it names.
-
-    Raises: InputError for files that cannot be used, and for a model in place of a model file.
     """
     document = read_model_document(file)
     if not isinstance(document.get("model"), str):
         if model is not None:
             raise InputError("this is no fit file, so that no other model can be named", file)
-        return document, file
+        return FitFile(document, file, file)
+    own = copy.deepcopy(document)
     if model is not None:
         document["model"] = model
     root = Section(document, file)
@@ -51,6 +135,7 @@ def joined_documents(file: Path, model: str | None = None) -> tuple[dict[str, An
     model_document = read_model_document(model_file)
     if isinstance(model_document.get("model"), str):
         raise root.error(f"{model_file} is a fit file itself; name the model's own file", "model")
+    models = copy.deepcopy(model_document)
     model_document["fit"] = _joined_fit(root, model_document.get("fit"), model_file)
     _change_current(root, model_document)
     for name, row in changes:
@@ -58,11 +143,11 @@ def joined_documents(file: Path, model: str | None = None) -> tuple[dict[str, An
             _change_parameter(model_document, name, row, model_file)
     if model_document["fit"] is None:
         del model_document["fit"]
-    return model_document, model_file
+    return FitFile(model_document, file, model_file, own, models)
 
 
 def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
-    """The fit section of a fit file, with those keys of the model's own that it does not give.
+    """Join the fit section of a fit file with those keys of the model's own that it does not have.
 
     A fit file without a fit section borrows none. A key that is null in the fit file takes the
     model's away. Recordings stand in place of the model's simulated data, and the other way round.
@@ -95,7 +180,7 @@ def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
 
 
 def _moved_data(section: dict[str, Any], file: Path, folder: Path) -> dict[str, Any]:
-    """A fit section whose paths start from another folder."""
+    """Return a fit section with paths that start from another folder."""
     section = copy.deepcopy(section)
 
     def move(row: Any, key: str) -> None:
@@ -116,33 +201,16 @@ def _moved_data(section: dict[str, Any], file: Path, folder: Path) -> dict[str, 
 
 
 def read_titles(section: Section, model_name: str) -> dict[str, Any]:
-    """What a fit is called and described as, from its section."""
+    """Read name, description and source of a fit from its section."""
     if "name" in section:
         model_name = checked_name(section, section.text("name"), "a fit's name")
     return {"name": model_name} | {key: section.text(key) for key in _TITLES[1:]}
 
 
-def inherited_keys(file: Path, model_file: Path, joined: Mapping[str, Any]) -> tuple[str, ...]:
-    """Keys of a joined fit section that only the model's file gives."""
-    if file == model_file:
-        return ()
-    own = read_model_document(file)
-    given = {*own, *(own.get("fit") or {})}
-    models = read_model_document(model_file).get("fit") or {}
-    return tuple(key for key in joined if key not in given and key in models)
-
-
-def temperature_stated(document: Mapping[str, Any], file: Path, model_file: Path) -> bool:
-    """Whether the temperature of a joined document was given for the fit; see `FitPlan`."""
-    if file == model_file or read_model_document(file).get("temperature") is not None:
-        return True
-    return document.get("temperature") != read_model_document(model_file).get("temperature")
-
-
 def _change_current(root: Section, document: dict[str, Any]) -> None:
-    """What a fit file says of temperature, current and leak goes before what the model says.
+    """Put the temperature, current and leak of a fit file in place of the model's.
 
-    A null takes away what the model says.
+    A null takes away the model's.
     """
     changed = [key for key in ("temperature", "current", "leak") if key in root]
     if changed and (is_function(document) or is_printed_form(document)):
@@ -165,7 +233,7 @@ def _change_current(root: Section, document: dict[str, Any]) -> None:
 def _add_parameter_of_current(
     root: Section, document: dict[str, Any], name: str, row: Section
 ) -> bool:
-    """Add a parameter that only the leak or current of a fit file uses; whether it is one."""
+    """Add a parameter if only the leak or current of a fit file uses it; return whether it does."""
     known = document.get("parameters")
     if name in (known or {}):
         return False
@@ -178,39 +246,8 @@ def _add_parameter_of_current(
     return True
 
 
-def build_fitted_model(
-    document: Mapping[str, Any],
-    file: Path,
-    model_file: Path,
-    celsius_of_one: float | None = None,
-) -> ChannelModel:
-    """The model of a fit file; what that file changed is blamed on it, all else on the model's.
-
-    Arguments:
-        celsius_of_one: as `build_model` takes it.
-    """
-    own = read_model_document(file) if file != model_file else {}
-    try:
-        return build_model(
-            document, model_file, celsius_of_one, words_of_clamps(document.get("fit"))
-        )
-    except InputError as error:
-        if file == model_file or error.key is None or error.file == str(file):
-            raise
-        keys: list[str] = [key for key in ("temperature", "leak") if key in own]
-        keys += [f"current.{key}" for key in own.get("current") or {}]
-        keys += [
-            f"parameters.{name}.{key}"
-            for name, row in (own.get("parameters") or {}).items()
-            for key in row
-        ]
-        if any(f"{error.key}.".startswith(f"{key}.") for key in keys):
-            raise InputError(error.message, file, error.key) from None
-        raise
-
-
 def _change_parameter(document: dict[str, Any], name: str, row: Section, model_file: Path) -> None:
-    """What a fit file says of one of the model's parameters goes before what the model says.
+    """Put the keys of a fit file for one of the model's parameters in place of the model's.
 
     A name that the model does not have may be one of the clamp, which then is given here alone.
     Its numbers are in its unit, those that the model alone gives in the model's. A value of the
@@ -252,13 +289,13 @@ def _change_parameter(document: dict[str, Any], name: str, row: Section, model_f
 
 
 def _announced(row: Section) -> list[str]:
-    """The keys of a parameter's row. Raises InputError for one that no parameter has."""
+    """Return the keys of a parameter's row. Raises InputError for one that no parameter has."""
     row.expect(KEYS["parameter"])
     return row.given()
 
 
 def _inside(row: Mapping[str, Any]) -> bool:
-    """Whether a raw parameter's value lies in its range, as far as both are plain numbers."""
+    """Return whether a raw parameter's value lies in its range, where both are plain numbers."""
     span = row.get("range")
     numbers = [row.get("value"), *(span if isinstance(span, list) else [])]
     plain = [x for x in numbers if isinstance(x, (int, float)) and not isinstance(x, bool)]
@@ -269,7 +306,7 @@ def _inside(row: Mapping[str, Any]) -> bool:
 
 
 def moved(name: str, file: Path, folder: str | os.PathLike[str]) -> str:
-    """A path of the user's, written so that it works from another folder."""
+    """Return a path of the user's, written so that it works from another folder."""
     base = os.path.realpath(file.parent)
     if Section({}, None).resolve(name, "").is_absolute():
         return name

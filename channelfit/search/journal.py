@@ -1,10 +1,10 @@
-"""What a search was told by its scorer, written down, so that a search that was cut off goes on.
+"""A journal of the scores of a search, by which a search that was cut off goes on.
 
-All that a search learns comes from its scorer, and all else of it follows from the seed. So the
-answers of the scorer, in their order, are the state of any search, whichever optimizer it is. A
-search that is resumed begins anew and asks the same questions; as long as the journal has the
-answers they are read from it, which takes nearly no time, and then the scorer goes on. The result
-is the same to the bit as if nothing had happened.
+All that a search learns comes from its scorer, and all else follows from the seed. So the scores,
+in their order, are the state of any search, whichever optimizer it is. A search that is resumed
+begins anew and asks for the same scores; as long as the journal has them they are read from it,
+which takes nearly no time, and then the scorer goes on. The result is the same to the bit as if
+nothing had happened.
 
 The file is one of `tasks.records`: a process that is killed, or a disk that is full, costs at most
 the last answers.
@@ -16,8 +16,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,40 +25,20 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import array_module
 from channelfit.scoring.machine.gpu import Readback
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, Scorer
 from channelfit.tasks.records import DAMAGED, Records, packed, unpacked
 
 #: How the file begins: what it is, and in which form.
 _BEGINS = b"channelfit journal 1\n"
 #: An answer: seconds since the search began, the question, its checksum, and the number of arrays.
 _ANSWER = struct.Struct("<dBIB")
-#: The questions whose answers are kept.
-_QUESTIONS = ("score", "preview", "linearize", "score_cell")
-#: What else a search may want of a scorer. A single candidate is quickly scored again, and is also
-#: after an interrupt, which is no part of the search.
-_TOLD = (
-    *("backend", "dtype", "path", "source_text", "source_hash", "xp", "chunk"),
-    *("rescore", "simulate"),
-)
+#: The numbers of the questions whose answers are kept; they stand in the file.
+_SCORE, _PREVIEW, _LINEARIZE, _SCORE_CELL = range(4)
 #: Seconds between two writings to the disk.
 _WRITE_EVERY = 1.0
 #: Bytes that may be written freely, and the bytes a second of the search beyond them. A scorer that
 #: answers faster has computed the answers again sooner than they would be read.
 _FREE, _PACE = 64 << 20, 16 << 20
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """Arrays that a scorer has returned, by the names of `Score` and `Linearization`."""
-
-    cost: Any
-    status: Any
-    gradient: Any = None
-    curvature: Any = None
-
-    def arrays(self) -> list[Any]:
-        """The arrays that the scorer has returned, without those that are None."""
-        every = (self.cost, self.status, self.gradient, self.curvature)
-        return [a for a in every if a is not None]
 
 
 class Journal:
@@ -92,20 +71,20 @@ class Journal:
         self._records: Records | None = records
 
     def clock(self) -> float:
-        """How long the search has taken, s, with what earlier runs spent on their answers."""
+        """Return how long the search has taken, s, with the time of earlier runs."""
         if self._earlier is not None:
             return self._elapsed
         return self._elapsed + time.perf_counter() - self._begun
 
     def next(self, question: int, check: int) -> list[np.ndarray] | None:
-        """The next answer of an earlier run; None where there is none any more.
+        """Return the next answer of an earlier run; None where there are no more.
 
         Arguments:
-            question: its place in `_QUESTIONS`.
-            check: the checksum of what was asked; 0 where it is not known.
+            question: its number.
+            check: the checksum of the parameters; 0 where it is not known.
 
         Raises:
-            InputError: the earlier run asked something else at this place.
+            InputError: the earlier run had another question at this place.
         """
         if self._earlier is None:
             return None
@@ -113,8 +92,8 @@ class Journal:
         if payload is None:
             self._end_of_earlier()
             return None
-        elapsed, asked, known, count = _ANSWER.unpack_from(payload)
-        if (asked, known) != (question, check):
+        elapsed, earlier, known, count = _ANSWER.unpack_from(payload)
+        if (earlier, known) != (question, check):
             raise InputError(
                 f"answer {self.replayed + 1} of the earlier run was to another question, so that "
                 "this run would not be the same; fit again into a new folder",
@@ -128,7 +107,7 @@ class Journal:
             raise error.at(self.path) from None
 
     def add(self, question: int, check: int, arrays: list[np.ndarray]) -> None:
-        """Keeps an answer, and writes what there is about once a second."""
+        """Keep an answer, and write those that wait about once a second."""
         if not self.complete:
             return
         head = _ANSWER.pack(self.clock(), question, check, len(arrays))
@@ -137,7 +116,7 @@ class Journal:
             self.write()
 
     def write(self) -> None:
-        """Writes what is waiting to the disk; what cannot be written ends the journal."""
+        """Write the answers that wait to the disk; where that fails the journal ends."""
         if self._records is None or not self._waiting or self._earlier is not None:
             return
         payloads, self._waiting = self._waiting, []
@@ -152,7 +131,7 @@ class Journal:
         self._written = time.monotonic()
 
     def close(self, keep: bool) -> None:
-        """Writes what is waiting, if it is to be kept; else the file goes."""
+        """Write the answers that wait, if the file is to be kept; else remove it."""
         if self._records is None:
             return
         if keep:
@@ -166,53 +145,71 @@ class Journal:
         self._written = time.monotonic()
 
     def _answers(self, records: Records) -> Iterator[bytes]:
-        """Each whole answer."""
+        """Yield each whole answer."""
         for _, payload in records.read():
             if len(payload) < _ANSWER.size:
                 raise InputError("this is no journal of a fit of this version", self.path)
             yield payload
 
 
-class Journaled:
-    """A scorer whose answers are in a journal, or come into it.
+class Journaled(Scorer):
+    """A scorer whose answers are read from a journal, or written into it.
 
-    It has the methods and the properties that the scorer has, as far as a search uses them.
+    Only populations are journaled. A few candidates are quickly scored again by `rescore`, which is
+    also called after an interrupt, when it is no part of the search.
 
     Arguments:
-        scorer: what answers when the journal has no answer any more.
+        scorer: computes the answers that the journal does not have.
         journal: where the answers are.
     """
 
-    def __init__(self, scorer: Any, journal: Journal) -> None:
+    def __init__(self, scorer: Scorer, journal: Journal) -> None:
         self._scorer, self._journal = scorer, journal
         self._coming: deque[tuple[int, int, list[Readback]]] = deque()
-        # as attributes of their own, since `isinstance` of a protocol looks for those
-        for name in _TOLD:
-            if hasattr(scorer, name):
-                setattr(self, name, getattr(scorer, name))
-        for question, name in enumerate(_QUESTIONS):
-            if hasattr(scorer, name):
-                setattr(self, name, self._asked(question, getattr(scorer, name)))
+        self.backend, self.dtype, self.path = scorer.backend, scorer.dtype, scorer.path
+        self.source_text, self.source_hash = scorer.source_text, scorer.source_hash
+        self.xp = scorer.xp
 
-    def _asked(self, question: int, ask: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(parameters: Any, *more: Any) -> Any:
-            xp = array_module(parameters)
-            check = 0  # what lies on a GPU is not waited for
-            if xp is np:
-                check = zlib.crc32(np.ascontiguousarray(parameters).tobytes(), question)
-                check = zlib.crc32(repr(more).encode(), check)
-            known = self._journal.next(question, check)
-            if known is not None:
-                _check_answer(known, question, np.shape(parameters), self._journal.path)
-                return Answer(*(array if xp is np else xp.asarray(array) for array in known))
-            answer = ask(parameters, *more)
-            self._keep(question, check, _named(answer))
-            return answer
+    def score(self, parameters: Any) -> Score:
+        """See `Scorer.score`."""
+        return Score(*self._answer(_SCORE, self._scorer.score, parameters))
 
-        return asked
+    def preview(self, parameters: Any) -> Score:
+        """See `Scorer.preview`."""
+        return Score(*self._answer(_PREVIEW, self._scorer.preview, parameters))
+
+    def linearize(self, parameters: Any) -> Linearization:
+        """See `Scorer.linearize`."""
+        return Linearization(*self._answer(_LINEARIZE, self._scorer.linearize, parameters))
+
+    def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
+        """See `Scorer.score_cell`."""
+        ask = self._scorer.score_cell
+        return Score(*self._answer(_SCORE_CELL, ask, parameters, cell, preview))
+
+    def rescore(self, parameters: Any) -> Score:
+        """See `Scorer.rescore`; not journaled."""
+        return self._scorer.rescore(parameters)
+
+    def _answer(
+        self, question: int, ask: Callable[..., Any], parameters: Any, *more: Any
+    ) -> Iterable[Any]:
+        """Return the arrays of an answer, in the order of the fields of `Linearization`."""
+        xp = array_module(parameters)
+        check = 0  # what lies on a GPU is not waited for
+        if xp is np:
+            check = zlib.crc32(np.ascontiguousarray(parameters).tobytes(), question)
+            check = zlib.crc32(repr(more).encode(), check)
+        known = self._journal.next(question, check)
+        if known is not None:
+            _check_answer(known, question, np.shape(parameters), self._journal.path)
+            return [array if xp is np else xp.asarray(array) for array in known]
+        arrays = list(vars(ask(parameters, *more)).values())
+        self._keep(question, check, arrays)
+        return arrays
 
     def _keep(self, question: int, check: int, arrays: list[Any]) -> None:
-        """Keeps an answer; those of a GPU come when they come, in their order."""
+        """Write an answer into the journal; those of a GPU when they arrive, in their order."""
         if not self._journal.complete:
             return
         self._coming.append((question, check, [Readback(array) for array in arrays]))
@@ -224,18 +221,30 @@ class Journaled:
         self._journal.add(question, check, [one.read() for one in arrays])
 
     def settle(self) -> None:
-        """Waits for what is still on its way from a GPU."""
+        """Wait for the answers that are still on their way from a GPU."""
         while self._coming:
             self._take()
 
 
+class JournaledChannel(Journaled, ChannelScorer):
+    """The same for a scorer of currents, which are simulated anew."""
+
+    def __init__(self, scorer: ChannelScorer, journal: Journal) -> None:
+        super().__init__(scorer, journal)
+        self._channel, self.paths = scorer, scorer.paths
+
+    def simulate(self, parameters: Any) -> list[np.ndarray]:
+        """See `ChannelScorer.simulate`."""
+        return self._channel.simulate(parameters)
+
+
 def _check_answer(
-    known: list[np.ndarray], question: int, asked: tuple[int, ...], path: Path
+    known: list[np.ndarray], question: int, shape: tuple[int, ...], path: Path
 ) -> None:
-    """Refuses an answer that no scorer can have given for parameters of this shape."""
-    n_parameters, n = asked
+    """Refuse an answer that no scorer can have given for parameters of this shape."""
+    n_parameters, n = shape
     shapes: list[tuple[int, ...]] = [(n,), (n,)]
-    if _QUESTIONS[question] == "linearize":
+    if question == _LINEARIZE:
         shapes += [(n_parameters, n), (n_parameters, n_parameters, n)]
     kinds = [array.dtype.kind for array in known]
     if [array.shape for array in known] != shapes or kinds[1] not in "iu":
@@ -244,16 +253,11 @@ def _check_answer(
         raise InputError(DAMAGED, path)
 
 
-def _named(answer: Any) -> list[Any]:
-    names = ("cost", "status", "gradient", "curvature")
-    return [getattr(answer, name) for name in names if getattr(answer, name, None) is not None]
-
-
 def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two runs, in words: each name with what it was and what it is."""
-    told = []
+    """Return the differences of two runs in words: each name with what it was and what it is."""
+    found = []
     for name in [*earlier, *(k for k in now if k not in earlier)]:
         was, is_now = earlier.get(name, "not there"), now.get(name, "not there")
         if was != is_now:
-            told.append(f"{name} was {was} and is {is_now}")
-    return told
+            found.append(f"{name} was {was} and is {is_now}")
+    return found

@@ -17,7 +17,7 @@ from channelfit.problem.statuses import FAILURES, N_STATUSES
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import STOP
 from channelfit.search.choose import number, unknown, whole
-from channelfit.search.objective import Described, Generated, Generation, Objective
+from channelfit.search.objective import Generation, Objective
 from channelfit.search.optimizer import Optimizer
 from channelfit.search.space import SearchSpace
 
@@ -121,7 +121,7 @@ class FitResult:
     Attributes:
         names, units, values: of all parameters of the model, fixed ones too; values in base units.
         notes: for each parameter "", "fixed", "at lower bound" or "at upper bound".
-        cost: the scorer's `rescore` of the best candidate where it has one, else the search's.
+        cost: of the best candidate, by the scorer's `rescore`.
         generations: how many were scored.
         evaluations: how many candidates were scored, not how many calls it took.
         seconds: duration of the search.
@@ -132,7 +132,7 @@ class FitResult:
         stop_reason: the rule that ended the search, in words.
         seed, optimizer, settings: how it was searched.
         failures: how many candidates failed, by the reason in words.
-        backend, dtype, source_hash: of the scorer; None where it does not tell.
+        backend, dtype, source_hash: of the scorer.
         agreement: of independent starts, as `Agreement.as_plain` gives it; None for a search
             without.
     """
@@ -151,9 +151,9 @@ class FitResult:
     optimizer: str
     settings: Mapping[str, float]
     failures: Mapping[str, int]
-    backend: str | None = None
-    dtype: str | None = None
-    source_hash: str | None = None
+    backend: str = ""
+    dtype: str = ""
+    source_hash: str = ""
     agreement: Mapping[str, Any] | None = None
 
     @property
@@ -192,7 +192,7 @@ class _Tally:
     """What the loop has seen so far.
 
     Attributes:
-        clock: tells the time in seconds. started: what it told when the search began.
+        clock: returns the time in seconds. started: its time when the search began.
         exact: a best cost, and what the scorer's `rescore` made of it.
         milestone, milestone_generation: the last best cost that was a gain worth counting, and
         when.
@@ -262,7 +262,7 @@ def optimize(
 
 
 def _most_generations(stop: StopRules, optimizer: Optimizer) -> float:
-    """How many generations there will be at most, as far as the rules tell in advance."""
+    """Return how many generations there are at most, as far as the rules say in advance."""
     most = math.inf if stop.generations is None else stop.generations
     if stop.evaluations is not None:
         population = int(optimizer.settings.get("population", 1))
@@ -294,13 +294,12 @@ def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
 def _target_reached(stop: StopRules, tally: _Tally, objective: Objective) -> str | None:
     """Say in words that the best cost is down to the target; None where it is not.
 
-    The scorer's `rescore` must be as well, since that is the cost which the user is shown.
+    The scorer's `rescore` must be as well, since that is the cost which the user sees.
     """
     if stop.cost is None or tally.values is None or tally.cost > stop.cost:
         return None
     if tally.exact is None or tally.exact[0] != tally.cost:
-        again = objective.rescore(tally.values)
-        tally.exact = tally.cost, tally.cost if again is None else again
+        tally.exact = tally.cost, objective.rescore(tally.values)
     cost = tally.exact[1]
     return f"cost {cost:.6g} reached the target {stop.cost:g}" if cost <= stop.cost else None
 
@@ -352,16 +351,12 @@ def _result(tally: _Tally, optimizer: Optimizer, objective: Objective, reason: s
         raise InputError(
             f"no candidate could be scored; of {_plural(tally.evaluations, 'candidate')}, {counts}"
         )
-    cost = tally.cost
-    again = objective.rescore(tally.values)
-    if again is not None:
-        cost = again
     return FitResult(
         names=tuple(parameter.name for parameter in space.parameters),
         units=tuple(parameter.unit for parameter in space.parameters),
         values=tally.values,
         notes=_notes(space, tally.values),
-        cost=cost,
+        cost=objective.rescore(tally.values),
         generations=tally.generations,
         evaluations=tally.evaluations,
         seconds=tally.clock() - tally.started,
@@ -371,9 +366,9 @@ def _result(tally: _Tally, optimizer: Optimizer, objective: Objective, reason: s
         optimizer=optimizer.name,
         settings=dict(optimizer.settings),
         failures={what: n for what, n in failures.items() if n},
-        backend=scorer.backend if isinstance(scorer, Described) else None,
-        dtype=np.dtype(scorer.dtype).name if isinstance(scorer, Described) else None,
-        source_hash=scorer.source_hash if isinstance(scorer, Generated) else None,
+        backend=scorer.backend,
+        dtype=scorer.dtype,
+        source_hash=scorer.source_hash,
         agreement=None if optimizer.agreement is None else optimizer.agreement.as_plain(),
     )
 

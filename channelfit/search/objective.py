@@ -1,4 +1,4 @@
-"""What an optimizer minimizes: a cost over the unit cube, with derivatives.
+"""The objective that an optimizer minimizes: a cost over the unit cube, with derivatives.
 
 Optimizers and the loop see this and nothing of models, parameters or recordings.
 """
@@ -8,68 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from channelfit.problem.statuses import N_STATUSES, OUTSIDE_BOUNDS
 from channelfit.scoring.machine.arrays import array_module, to_host
+from channelfit.scoring.scorer import Linearization, Score, Scorer
 from channelfit.search.projection import Linear, Solution, eliminated, solve
 from channelfit.search.sampling import Constraint, allowed, sample_allowed
 from channelfit.search.space import SearchSpace
 
 if TYPE_CHECKING:
     from channelfit.model.channel import Prior
-
-
-class ScoreLike(Protocol):
-    """The score of candidates.
-
-    Its cost is (n_candidates,), inf for a failed candidate, and its status (n_candidates,), 0 for
-    a good one.
-    """
-
-    @property
-    def cost(self) -> Any: ...
-
-    @property
-    def status(self) -> Any: ...
-
-
-@runtime_checkable
-class Previewing(Protocol):
-    """A scorer that can compute costs in the way of `linearize`, so that both compare exactly."""
-
-    def preview(self, parameters: Any) -> ScoreLike: ...
-
-
-@runtime_checkable
-class Rescoring(Protocol):
-    """A scorer that can score a few candidates again, more exactly than `score` does."""
-
-    def rescore(self, parameters: Any) -> ScoreLike: ...
-
-
-@runtime_checkable
-class Described(Protocol):
-    """A scorer that says where it computes ("cpu", "cuda") and with numbers of which type."""
-
-    backend: str
-    dtype: Any
-
-
-@runtime_checkable
-class Generated(Protocol):
-    """A scorer of a generated text, of which it tells the hash."""
-
-    source_hash: str
-
-
-@runtime_checkable
-class Routed(Protocol):
-    """A scorer that has several ways to a score, and says which it takes; see `scorer.PATHS`."""
-
-    path: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +42,7 @@ class Local:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """What scoring some candidates brought.
+    """A summary of the scores of some candidates.
 
     Attributes:
         n_candidates: how many candidates it cost; a derivative costs several.
@@ -99,7 +50,7 @@ class Generation:
         best: the lowest cost, or the lowest so far.
         values: (n_parameters,) of the candidate of this cost, base units.
         failures: (n_status,) how many failed, by status.
-        stage: what a search of several stages is doing.
+        stage: the stage of a search of several stages; empty where there is one.
     """
 
     n_candidates: int
@@ -119,23 +70,13 @@ class Generation:
         return int(self.failures.sum()) / max(1, self.n_candidates)
 
 
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """Costs (n_points,), inf for a failed point, and statuses (n_points,) int8."""
-
-    cost: Any
-    status: Any
-
-
 @dataclass
 class Objective:
     """The cost of points of the unit cube, and its derivatives.
 
     Attributes:
         space: maps the unit cube to physical parameters.
-        scorer: scores physical parameters (n_parameters, n_candidates) by its method `score`. What
-            only some scorers can do or tell is named by `Previewing`, `Rescoring`, `Described`,
-            `Generated` and `Routed`.
+        scorer: scores physical parameters (n_parameters, n_candidates).
         constraints: a candidate that one of them does not allow fails with OUTSIDE_BOUNDS and is
             not scored.
         linear: the parameter that is solved, and so is no dimension of the cube, or one such
@@ -143,13 +84,13 @@ class Objective:
         prior_weight: pA^2 that are added to the cost for every squared standard deviation of a
             parameter from the middle of its prior.
         evaluations: candidates scored so far; a derivative counts as many as it has columns.
-        previews: whether costs come from the scorer's `preview`, where it has one. A search wants
-            that if it compares costs with those of `linearize`.
+        previews: whether costs come from the scorer's `preview`. A search needs that if it
+            compares costs with those of `linearize`.
         floor: costs up to it are nothing but the scorer's rounding.
     """
 
     space: SearchSpace
-    scorer: Any
+    scorer: Scorer
     constraints: tuple[Constraint, ...] = ()
     linear: tuple[Linear, ...] = ()
     prior_weight: float = 0.0
@@ -170,14 +111,14 @@ class Objective:
     @property
     def on_gpu(self) -> bool:
         """Whether candidates are scored on a GPU, where a few take as long as many."""
-        return isinstance(self.scorer, Described) and self.scorer.backend == "cuda"
+        return self.scorer.backend == "cuda"
 
     @property
     def steps(self) -> bool:
         """Whether a score steps through every sample, which is the slowest way to it."""
-        return isinstance(self.scorer, Routed) and self.scorer.path == "stepping"
+        return self.scorer.path == "stepping"
 
-    def score(self, unit: Any) -> ScoreLike:
+    def score(self, unit: Any) -> Score:
         """Score points of the unit cube.
 
         Arguments:
@@ -198,7 +139,7 @@ class Objective:
         if n_inside:
             score = self._best(xp.ascontiguousarray(physical[:, inside]))
             cost[inside], status[inside] = score.cost, score.status
-        return Scored(cost, status)
+        return Score(cost, status)
 
     def linearize(self, unit: Any, well: np.ndarray | None = None) -> Local:
         """Return cost, gradient and curvature at points (n_free, n_points), by unit coordinates.
@@ -265,10 +206,8 @@ class Objective:
             total = total + self.prior_weight * prior.deviation(physical[place]) ** 2
         return total
 
-    def rescore(self, values: np.ndarray) -> float | None:
-        """Score parameters (n_parameters,) by the scorer's `rescore`; None where it has none."""
-        if not isinstance(self.scorer, Rescoring):
-            return None
+    def rescore(self, values: np.ndarray) -> float:
+        """Return the cost of parameters (n_parameters,), base units, by the scorer's `rescore`."""
         column = values[:, None]
         return float(np.ravel(self.scorer.rescore(column).cost + self.penalty(column))[0])
 
@@ -277,48 +216,45 @@ class Objective:
         parameters = enumerate(self.space.parameters)
         return [(k, p.prior) for k, p in parameters if p.prior] if self.prior_weight else []
 
-    def _scored(self, physical: Any) -> ScoreLike:
+    def _scored(self, physical: Any) -> Score:
         """Score physical parameters, priors included."""
         self.evaluations += physical.shape[1]
         score = self._by_scorer(physical)
         if self.prior_weight:
-            return Scored(score.cost + self.penalty(physical), score.status)
+            return Score(score.cost + self.penalty(physical), score.status)
         return score
 
-    def _by_scorer(self, physical: Any, cell: str = "") -> ScoreLike:
+    def _by_scorer(self, physical: Any, cell: str = "") -> Score:
         """Score physical parameters without priors; of a cell, what its experiments add."""
-        previews = self.previews and isinstance(self.scorer, Previewing)
         if cell:
-            of_cell: ScoreLike = self.scorer.score_cell(physical, cell, previews)
-            return of_cell
-        score: ScoreLike
-        score = self.scorer.preview(physical) if previews else self.scorer.score(physical)
-        return score
+            return self.scorer.score_cell(physical, cell, self.previews)
+        return self.scorer.preview(physical) if self.previews else self.scorer.score(physical)
 
     def _solution(self, physical: Any, linear: Linear, exact: bool = True) -> Solution:
         """Find the best value of a solved parameter, and its cost; of the priors only its own."""
         own = [pair for pair in self._priors if pair[0] == linear.place]
 
-        def score(probe: Any) -> ScoreLike:
+        def score(probe: Any) -> Score:
             # the cells share the work of a score
             self.evaluations += probe.shape[1] if linear is self.linear[0] else 0
             found = self._by_scorer(probe, linear.cell)
-            return Scored(found.cost + self._penalties(probe, own), found.status) if own else found
+            return Score(found.cost + self._penalties(probe, own), found.status) if own else found
 
         return solve(score, physical, linear, exact)
 
-    def _best(self, physical: Any) -> ScoreLike:
+    def _best(self, physical: Any) -> Score:
         """Score physical parameters with each solved parameter at its best value."""
         if not self.linear:
             return self._scored(physical)
-        cost, status = 0.0, None
+        cost: Any = 0.0
+        status: Any = None
         for linear in self.linear:
             found = self._solution(physical, linear)
             cost = cost + found.cost
             status = found.status if status is None else status + (status == 0) * found.status
         solved = {linear.place for linear in self.linear}
         others = [pair for pair in self._priors if pair[0] not in solved]
-        return Scored(cost + self._penalties(physical, others) if others else cost, status)
+        return Score(cost + self._penalties(physical, others) if others else cost, status)
 
     def _solved(self, physical: Any) -> Any:
         """Set the solved parameters of physical parameters to their best values."""
@@ -326,12 +262,15 @@ class Objective:
             physical[linear.place] = self._solution(physical, linear, exact=False).value
         return physical
 
+    def _derivatives(self, physical: Any, well: np.ndarray | None) -> Linearization:
+        """Linearize physical parameters by the scorer, which is of one recording here."""
+        return self.scorer.linearize(physical)
+
     def _linearized(self, physical: Any, slope: Any, well: np.ndarray | None) -> Local:
         physical = self._solved(physical)
         free = list(self.space.free)
         self.evaluations += (1 + len(free)) * physical.shape[1]
-        wells = () if well is None else (well,)
-        local = self.scorer.linearize(physical, *wells)
+        local = self._derivatives(physical, well)
         cost, gradient, curvature = local.cost, local.gradient, local.curvature
         if self.prior_weight:
             good = array_module(cost).isfinite(cost)
@@ -355,7 +294,7 @@ class Objective:
 def summarized(
     objective: Objective,
     unit: Any,
-    score: ScoreLike,
+    score: Score,
     stage: str = "",
     n_candidates: int | None = None,
 ) -> Generation:
@@ -364,8 +303,8 @@ def summarized(
     Arguments:
         unit: (n_free, n_points), in the unit cube.
         score: cost and status (n_points,), of the same array module.
-        stage: what the search is at, for those who watch it.
-        n_candidates: what the generation cost, in candidates; None for one each point.
+        stage: the stage of the search, for displays of its progress.
+        n_candidates: how many candidates the generation cost; None for one each point.
     """
     xp = array_module(score.cost)
     finite = xp.isfinite(score.cost)

@@ -1,11 +1,11 @@
-"""What the loop may ask of an optimizer.
+"""The interface of optimizers.
 
 An optimizer proposes points of the unit cube and learns what they cost. It never sees a model,
 parameters or recordings: what a point stands for is the objective's to know.
 
 There are three kinds. An `AskTell` proposes a population (`ask`) and waits for its costs (`tell`).
 A `ResidentOptimizer` can do the same without waiting, for as long as everything stays on a GPU. Any
-other `Optimizer` scores what it wants by itself, stage after stage. The loop treats all alike: it
+other `Optimizer` calls the objective by itself, stage after stage. The loop treats all alike: it
 takes generations from `search` until a rule says stop or there are no more.
 """
 
@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from channelfit.scoring.machine.gpu import Readback
+from channelfit.scoring.scorer import Score
 from channelfit.search.agreement import Agreement
-from channelfit.search.objective import Generation, Objective, ScoreLike, summarized
+from channelfit.search.objective import Generation, Objective, summarized
 from channelfit.search.space import SearchSpace
 
 #: How far a GPU may run ahead of what the host has read: far enough that it is never idle, and not
@@ -71,7 +72,7 @@ class Optimizer(ABC):
 
 
 class AskTell(Optimizer):
-    """An optimizer that proposes all candidates of a generation and is then told their costs."""
+    """An optimizer that proposes all candidates of a generation and then learns their costs."""
 
     @abstractmethod
     def ask(self) -> Any:
@@ -92,7 +93,7 @@ class AskTell(Optimizer):
     def search(
         self, objective: Objective, target: float | None = None, most: float = math.inf
     ) -> Iterator[Generation]:
-        """Ask, score and tell without end; each generation is told before the next is asked for."""
+        """Ask, score and tell without end."""
         while True:
             candidates = self.ask()
             score = objective.score(candidates)
@@ -112,7 +113,7 @@ class ResidentOptimizer(AskTell):
         """Return the candidates of `ask` as physical parameters (n_parameters, n_candidates)."""
 
     @abstractmethod
-    def learn(self, score: ScoreLike) -> Readback:
+    def learn(self, score: Score) -> Readback:
         """Learn the scores of the candidates of `breed`, without waiting for them.
 
         Arguments:

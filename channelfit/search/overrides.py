@@ -1,4 +1,4 @@
-"""Single entries of a file changed for one call: ``dotted.key=value``, the value in YAML.
+"""Changes of a fit file for one call: ``dotted.key=value``, the value in YAML, and options.
 
 A list's entries count from 1: ``fit.experiments[1].weight=2``. Of a parameter per cell one cell's
 entry is changed by its name: ``parameters.gmax[cell 1].value=4``. In a fit file ``model=PATH``
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from channelfit.model.parameters import BY_CELL, OTHERS
-from channelfit.reading.documents import parse_yaml
+from channelfit.reading.documents import Section, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
+from channelfit.search.choose import default_optimizer
 
 #: What one cell has of a parameter, by the name that it has in tables.
 _OF_CELL = re.compile(
@@ -26,6 +28,69 @@ _OF_CELL = re.compile(
 _MOST_DIGITS = 12
 #: Mappings that an override may begin where the file has none.
 _MAY_BEGIN = {("fit",), ("fit", "optimizer"), ("fit", "stop"), ("fit", "surrogate")}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes of a fit file for one call.
+
+    Attributes:
+        overrides: ``dotted.key=value`` each, in the order in which they are made.
+        optimizer, seed, seeds, population, generations: options of a command for the search, made
+            after the overrides; None leaves what the file says.
+        section: entries of the fit section that go before the file's.
+    """
+
+    overrides: tuple[str, ...] = ()
+    optimizer: str | None = None
+    seed: int | None = None
+    seeds: int | None = None
+    population: int | None = None
+    generations: int | None = None
+    section: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str | None:
+        """The path of the model that an override names in place of the file's; None without one."""
+        named = [text for text in self.overrides if _names_model(text)]
+        return _model_path(named[-1]) if named else None
+
+    def make(self, document: dict[str, Any], file: Path) -> None:
+        """Change a document, a model with its fit section under `fit`, in place.
+
+        Raises: InputError for an override of another form, or a place that the document lacks.
+        """
+        for text in list(self._texts(document)):
+            override(document, text, file)
+        if document.get("fit") is not None:
+            Section(document["fit"], file, "fit")  # whatever is done with it, it is a mapping
+        if self.section:
+            document["fit"] = {**(document.get("fit") or {}), **self.section}
+
+    def _texts(self, document: Mapping[str, Any]) -> Iterator[str]:
+        """Yield every change but those of `section` as an override."""
+        fit = document.get("fit")
+        section = fit if isinstance(fit, dict) else {}
+        settings, stop = section.get("optimizer"), section.get("stop")
+        if self.optimizer is not None and isinstance(settings, dict):
+            named = str(settings.get("name", default_optimizer(settings)))
+            # the settings of another optimizer mean nothing to this one
+            yield from ("fit.optimizer={}",) if named != self.optimizer else ()
+        yield from (text for text in self.overrides if not _names_model(text))
+        options = {
+            "optimizer.name": self.optimizer,
+            "seed": self.seed,
+            "seeds": self.seeds,
+            "optimizer.population": self.population,
+            "optimizer.generations": self.generations,
+        }
+        if isinstance(stop, dict) and "generations" in stop:  # where both stand, they must agree
+            options["stop.generations"] = self.generations
+        yield from (f"fit.{key}={value}" for key, value in options.items() if value is not None)
+
+
+def _names_model(text: str) -> bool:
+    return text.partition("=")[0].strip() == "model"
 
 
 def override(document: dict[str, Any], text: str, file: Path) -> None:
@@ -50,8 +115,8 @@ def override(document: dict[str, Any], text: str, file: Path) -> None:
     _put(place, tuple(parts[:-1]), parts[-1], _value(value, key), key, file)
 
 
-def model_path(text: str) -> str:
-    """The path in ``model=PATH``. Raises InputError where it is no text."""
+def _model_path(text: str) -> str:
+    """Return the path in ``model=PATH``. Raises InputError where it is no text."""
     value = _value(text.partition("=")[2], "model")
     if not isinstance(value, str):
         raise InputError(f"the path of a model file was expected, not {shown(value)}", key="model")
@@ -59,9 +124,9 @@ def model_path(text: str) -> str:
 
 
 def _put_of_cell(document: dict[str, Any], key: str, value: str) -> bool:
-    """Apply ``parameters.gmax[cell 1].value`` where gmax is per cell; whether that was meant.
+    """Apply ``parameters.gmax[cell 1].value`` if gmax is per cell, and return whether it was so.
 
-    What held for all cells so far goes on to hold for the others.
+    The value of all cells so far remains that of the others.
     """
     rows, found = document.get("parameters"), _OF_CELL.fullmatch(key)
     row = rows.get(found["name"]) if found and isinstance(rows, dict) else None
@@ -74,7 +139,7 @@ def _put_of_cell(document: dict[str, Any], key: str, value: str) -> bool:
 
 
 def _value(text: str, key: str) -> Any:
-    """A scalar, a list or a mapping in YAML."""
+    """Parse a scalar, a list or a mapping in YAML."""
     try:
         return parse_yaml(f"value: {text}")["value"]
     except InputError as error:
@@ -82,7 +147,7 @@ def _value(text: str, key: str) -> Any:
 
 
 def _within(place: Any, path: tuple[str, ...], part: str, key: str, file: Path) -> Any:
-    """The mapping or list that `part` names within the one at `path`."""
+    """Return the mapping or list that `part` names within the one at `path`."""
     if part.startswith("["):
         return _slot(place, path, part, key, file)[0]
     _check_mapping(place, path, key, file)
@@ -108,14 +173,14 @@ def _put(place: Any, path: tuple[str, ...], part: str, value: Any, key: str, fil
 def _slot(
     place: Any, path: tuple[str, ...], part: str, key: str, file: Path
 ) -> tuple[Any, list[Any]]:
-    """Entry [n], counted from 1, of the list at `path`, and the list."""
+    """Return entry [n], counted from 1, of the list at `path`, and the list."""
     if not isinstance(place, list):
         raise InputError(f"{_joined(path)} is not a list", file, key)
     digits = part[1:-1].lstrip("0")
     n = int(digits) if 0 < len(digits) <= _MOST_DIGITS else 0
     if not 1 <= n <= len(place):
-        told = f"{_joined(path)} has entries 1 to {len(place)}, not {digits[:_MOST_DIGITS] or 0}"
-        raise InputError(told, file, shown(key))
+        message = f"{_joined(path)} has entries 1 to {len(place)}, not {digits[:_MOST_DIGITS] or 0}"
+        raise InputError(message, file, shown(key))
     return place[n - 1], place
 
 

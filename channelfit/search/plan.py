@@ -1,4 +1,4 @@
-"""What is to be fitted, and how: a problem with the search that is wanted for it."""
+"""The plan of a fit: a problem, and how to search for its parameters."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from channelfit.problem.recording import Recording, masks
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.scoring.scorer import Scorer
+from channelfit.scoring.scorer import ChannelScorer, Scorer
 from channelfit.search.choose import DIRECTED, OPTIMIZERS, make_optimizer
 from channelfit.search.loop import StopRules, make_stop_rules
 from channelfit.search.objective import Objective
 from channelfit.search.projection import Linear
+from channelfit.search.sampling import sample_allowed
 from channelfit.search.space import SearchSpace, middle
 
 #: Of the unit cube: how far beside values on a bound the search may begin, and tries of each.
@@ -38,12 +39,12 @@ _EXAMPLES = 256
 
 @dataclass(frozen=True)
 class FitPlan:
-    """A problem and the search that is wanted for it.
+    """A problem, and how to search for its parameters.
 
     Attributes:
         problem: the model and its experiments.
         optimizer: the name of the search method.
-        settings, stop: what the user wrote of it and of when to end, without `name`;
+        settings, stop: its settings without `name`, and the stop rules, as the user wrote them;
             `make_optimizer` and `stop_rules` turn them into objects.
         document: the raw model document, overrides applied, without its `fit` section.
         file: where the `fit` section stands, from which its relative paths start.
@@ -53,7 +54,7 @@ class FitPlan:
         seeds: how many whole searches there are, with the seeds from `seed` on.
         section: the raw `fit` section.
         model_file: where the model stands.
-        constraints: what candidates must keep to besides the parameters' ranges.
+        constraints: bounds that candidates must keep besides the parameters' ranges.
         solved: names of parameters that follow from the others, at most one.
         prior_noise_pA: standard deviation of a sample, which weighs priors against the data.
         name: of the fit, in titles, the run folder and the summary: the fit file's own, else the
@@ -62,7 +63,7 @@ class FitPlan:
         inherited: keys of the model's fit section that hold beside those of a fit file.
         temperature_stated: whether the model's temperature was given for this fit, and not by a
             model file that may be of other recordings.
-        cautions: what looks wrong in model and data.
+        cautions: warnings on model and data.
         start: whether the search begins at the parameters' values, as one does that goes on from a
             saved fit.
         in_memory: whether protocols and recordings were given as arrays, so that a saved fit has to
@@ -71,7 +72,7 @@ class FitPlan:
 
     #: Whether there are currents to simulate, and not only a cost.
     has_currents: ClassVar[bool] = True
-    #: The optimizers that this kind of fit may name, and what makes them.
+    #: The optimizers that this kind of fit may name, and the functions that make them.
     optimizers: ClassVar[Mapping[str, Any]] = OPTIMIZERS
 
     problem: Problem
@@ -104,23 +105,23 @@ class FitPlan:
         """The space that is searched."""
         return SearchSpace(self.problem.parameters, self.solved)
 
-    def objective(self, scorer: Scorer | None) -> Objective:
-        """What the search minimizes, scored by a scorer of this problem."""
+    def objective(self, scorer: Scorer) -> Objective:
+        """Return the objective that the search minimizes, scored by a scorer of this problem."""
         return Objective(
             self.space,
             scorer,
             self.constraints,
             self._linear(),
             self._prior_weight(),
-            floor=0.0 if scorer is None else self._floor(scorer),
+            floor=self._floor(scorer),
         )
 
     def _floor(self, scorer: Scorer) -> float:
-        """The cost up to which all is rounding."""
+        """Return the cost up to which all is rounding."""
         return rounding_floor(self.problem, scorer.dtype)
 
     def strange_rates(self, values: np.ndarray, dtype: str = "float64") -> list[str]:
-        """What `extremes` finds at parameters (n_parameters,), base units, in sentences."""
+        """Describe the extreme rates at parameters (n_parameters,), base units, in sentences."""
         groups: dict[str, list[str]] = {}
         for group in self.problem.groups:
             own, voltages = group.parameters(values[:, None])[:, 0], _voltages(group.problem)
@@ -133,7 +134,7 @@ class FitPlan:
         ]
 
     def failing_examples(self) -> list[str]:
-        """Why candidates fail, each with the values of one: looked for among a few hundred."""
+        """Describe why candidates fail, each reason with the values of one of a few hundred."""
         draw = np.random.Generator(np.random.Philox(self.seed))
         unit = draw.random((self.space.n_free, _EXAMPLES))
         candidates = self.space.to_physical(unit)
@@ -144,7 +145,7 @@ class FitPlan:
         return []
 
     def _linear(self) -> tuple[Linear, ...]:
-        """The solved parameters, one or one for each cell, as `search.projection` wants them."""
+        """Return the solved parameters, one or one for each cell, for `search.projection`."""
         if not self.solved:
             return ()
         problem, found = self.problem, []
@@ -164,7 +165,7 @@ class FitPlan:
         return tuple(found)
 
     def _prior_weight(self) -> float:
-        """pA^2 that a squared standard deviation from a prior's center costs.
+        """Return the cost, pA^2, of a squared standard deviation from a prior's center.
 
         n cost/(2 noise^2) + deviation^2/2 is the negative logarithm of the posterior; times
         2 noise^2/n it is in the cost's own unit.
@@ -174,7 +175,7 @@ class FitPlan:
         return self.prior_noise_pA**2 / n_scored(self.problem)
 
     def with_values(self, values: np.ndarray) -> FitPlan:
-        """The same plan with values (n_parameters,), base units, as the model's own."""
+        """Return the same plan with values (n_parameters,), base units, as the model's own."""
         return replace(self, problem=self.problem.with_values(values))
 
     @property
@@ -183,11 +184,11 @@ class FitPlan:
         return make_stop_rules(self.stop, self.settings, self.optimizer in DIRECTED)
 
     def make_optimizer(self, xp: Any = np, initial: Any = None) -> Any:
-        """The optimizer, ready to ask; arguments as in `choose.make_optimizer`.
+        """Make the optimizer; arguments as in `choose.make_optimizer`.
 
-        Without initial points it begins with the parameters' values, where that is wanted; and
-        where there are constraints, the rest of its first population, if it has one, is drawn from
-        what they allow.
+        Without initial points it begins with the parameters' values, where `start` says so; and
+        where there are constraints, the rest of its first population, if it has one, is drawn
+        among the candidates that they allow.
         """
         make = partial(
             make_optimizer,
@@ -207,7 +208,7 @@ class FitPlan:
         if self.constraints and population:
             random = np.random.Generator(np.random.Philox(self.seed))
             try:
-                first = self.objective(None).sample(population, random)
+                first = sample_allowed(self.space, self.constraints, population, random)
             except InputError as error:
                 raise error.at(self.file, "fit") from None
             if begin is not None:
@@ -216,7 +217,7 @@ class FitPlan:
         return optimizer
 
     def starting_point(self) -> np.ndarray | None:
-        """Where the search begins, (n_free, 1) in the unit cube; None where it begins anywhere.
+        """Return the starting point (n_free, 1) in the unit cube; None to begin anywhere.
 
         Raises: InputError for values that the ranges, or the bounds on rates, do not allow.
         """
@@ -255,12 +256,12 @@ class FitPlan:
 
 
 def _voltages(problem: Problem) -> np.ndarray:
-    """The voltages (n,) mV of all experiments of a problem."""
+    """Return the voltages (n,) mV of all experiments of a problem."""
     return voltages_of(e.protocol for e in problem.experiments)
 
 
 def checked(plan: FitPlan) -> FitPlan:
-    """The same plan. Raises InputError, with file and key, for what the search would refuse."""
+    """Return the same plan. Raises InputError, with file and key, if the search would refuse it."""
     if not isinstance(plan.optimizer, str):
         raise InputError(
             f"a name was expected, not {shown(plan.optimizer)}", plan.file, "fit.optimizer.name"
@@ -278,8 +279,8 @@ def checked(plan: FitPlan) -> FitPlan:
     return plan
 
 
-def with_data(plan: FitPlan, scorer: Scorer) -> FitPlan:
-    """The same plan with its data: simulated where it asks for that, else as they are.
+def with_data(plan: FitPlan, scorer: ChannelScorer) -> FitPlan:
+    """Return the same plan with its data: simulated where it asks for that, else as they are.
 
     Arguments:
         scorer: simulates; of this plan's problem.
@@ -294,9 +295,9 @@ def with_data(plan: FitPlan, scorer: Scorer) -> FitPlan:
 
 
 def simulate_surrogate(
-    problem: Problem, scorer: Scorer, noise_pA: float = 0.0, seed: int = 0
+    problem: Problem, scorer: ChannelScorer, noise_pA: float = 0.0, seed: int = 0
 ) -> Problem:
-    """The problem with data simulated from the parameters' values.
+    """Return the problem with data simulated from the parameters' values.
 
     Arguments:
         scorer: simulates; of this problem's model and protocols.

@@ -1,4 +1,4 @@
-"""What every search by populations starts from: checked settings, starting points, random words."""
+"""The base of all searches by populations: checked settings, starting points, random words."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class PopulationSearch(AskTell):
     _state: ClassVar[tuple[str, ...]] = ()
 
     def state(self) -> Arrays:
-        """All that this search is between two generations, on the host.
+        """Return the state of this search between two generations, on the host.
 
-        What has no value yet is left out.
+        Arrays that have no value yet are left out.
         """
         found = {name.strip("_"): getattr(self, name) for name in self._state}
         arrays = {k: np.array(to_host(v)) for k, v in found.items() if v is not None}
         return {"generation": np.array(self.generation, np.int64), **arrays}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Makes this search what it was when `state` was called of one with the same settings."""
+        """Take over a `state` of a search with the same settings."""
         self.generation = int(state["generation"])
         for name in self._state:
             value = state.get(name.strip("_"))
@@ -69,33 +69,33 @@ class PopulationSearch(AskTell):
                 setattr(self, name, None if value is None else self.xp.asarray(value))
 
     def _best_places(self, cost: Any, n: int, worst: bool = False) -> Any:
-        """The places of the n lowest, or highest, costs; of equal ones the first."""
+        """Return the places of the n lowest, or highest, costs; of equal ones the first."""
         order = np.argsort(to_host(cost), kind="stable")
         return order[::-1][:n].copy() if worst else order[:n]
 
     def _words(self, first: Any, second: Any, purpose: int) -> Any:
-        """Random words (n, 4) of this generation at counters (first, second)."""
+        """Return random words (n, 4) of this generation at counters (first, second)."""
         return philox.philox((first, second, self.generation, purpose), self._key, self.xp)
 
     def _count(self, n: int) -> Any:
-        """0 .. n-1, as counters of random words."""
+        """Return 0 .. n-1, as counters of random words."""
         return self.xp.arange(n, dtype=np.uint64)
 
-    def _told(
+    def _checked(
         self, candidates: Any, cost: Any, asked: tuple[int, ...] | None = None
     ) -> tuple[Any, Any]:
-        """Candidates and costs as arrays of this module, costs that are not finite as inf.
+        """Return candidates and costs as arrays of this module, costs that are not finite as inf.
 
-        Raises: ValueError, see `check_told`.
+        Raises: ValueError, see `check_costs`.
         """
         xp = self.xp
         candidates, cost = xp.asarray(candidates, dtype=self.dtype), xp.asarray(cost)
-        check_told(candidates, cost, self.n_parameters, asked)
+        check_costs(candidates, cost, self.n_parameters, asked)
         return candidates, xp.where(xp.isfinite(cost), cost, np.inf)
 
 
 def bytes_a_candidate(n_parameters: int) -> int:
-    """The memory that one candidate of a population takes here: old and new values, costs, words.
+    """Return the bytes that one candidate of a population takes: old and new values, costs, words.
 
     Measured with the genetic algorithm on the CPU, where the values of three populations are held
     at once.
@@ -115,7 +115,7 @@ def check_size(n_parameters: int, population: int, seed: int, least_population: 
         raise InputError(f"seed must be a whole number from 0 to 2**64-1, not {seed}")
 
 
-def check_told(
+def check_costs(
     candidates: Any, cost: Any, n_parameters: int, asked: tuple[int, ...] | None = None
 ) -> None:
     """Raise ValueError unless every candidate has a cost and was asked for.
@@ -125,9 +125,9 @@ def check_told(
         cost: (n_candidates,) array.
         asked: the shape of the candidates that were asked for; None where any number is taken.
     """
-    n_told = candidates.shape[-1]
+    n = candidates.shape[-1]
     if asked is None:
-        if candidates.shape != (n_parameters, n_told) or cost.shape != (n_told,) or not n_told:
+        if candidates.shape != (n_parameters, n) or cost.shape != (n,) or not n:
             raise ValueError(
                 f"candidates {candidates.shape} and cost {cost.shape} do not fit together for "
                 f"{n_parameters} parameters"
@@ -139,7 +139,7 @@ def check_told(
 
 
 def starting_points(initial: Any, n_parameters: int, population: int) -> np.ndarray | None:
-    """Return a checked copy (n_parameters, n_points) of given starting points, or None.
+    """Return a checked copy (n_parameters, n_points) of starting points, or None.
 
     Arguments:
         initial: (n_parameters, n_points), or (n_parameters,) for a single point, in the unit cube;

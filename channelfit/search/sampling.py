@@ -25,7 +25,7 @@ _STEPS_PER_DIMENSION = 24
 
 
 class Constraint(Protocol):
-    """What keeps candidates out, for example bounds on a rate.
+    """A condition on candidates, for example bounds on a rate.
 
     `places` are the rows of the parameters on which it depends. `allowed` takes parameters
     (n_parameters, n_candidates), base units, and returns (n_candidates,) bool.
@@ -41,7 +41,7 @@ class Constraint(Protocol):
 
 
 def allowed(constraints: Sequence[Constraint], physical: Any, xp: Any = np) -> Any:
-    """Whether each candidate (n_parameters, n_candidates) keeps all constraints: (n,) bool."""
+    """Return (n,) bool, whether candidates (n_parameters, n) keep all constraints."""
     inside = xp.ones(physical.shape[1], dtype=bool)
     for constraint in constraints:
         inside &= constraint.allowed(physical, xp)
@@ -88,7 +88,7 @@ class _Group:
         self.space, self.rows, self.constraints = space, rows, constraints
 
     def allowed(self, points: np.ndarray) -> np.ndarray:
-        """Whether points (n_rows, n) are allowed: (n,) bool."""
+        """Return whether points (n_rows, n) are allowed: (n,) bool."""
         unit = np.full((self.space.n_free, points.shape[1]), 0.5)
         unit[self.rows] = points
         physical = self.space.to_physical(unit)

@@ -22,9 +22,9 @@ from channelfit.reading.files import write_text
 from channelfit.search.joined_files import moved
 from channelfit.search.plan import FitPlan
 
-#: Where a saved fit has told what its values are, what the model was described as follows.
+#: Stands in a saved fit before the description that the model had.
 OF_THE_MODEL = " Of the model before this fit: "
-#: What stands above a saved fit.
+#: The comment above a saved fit.
 _SAVED = """\
 # Saved by channelfit: each value below is the best that a search found. `start: values` in the fit
 # section makes the next `channelfit optimize` of this file begin there; with start: none, or
@@ -33,7 +33,7 @@ _SAVED = """\
 
 
 def save_data(plan: FitPlan, folder: Path) -> None:
-    """Writes into a folder what stands in no file yet: simulated data, arrays, their protocols."""
+    """Write data that have no file yet, simulated ones and arrays with protocols, into a folder."""
     for k, experiment in enumerate(plan.problem.experiments):
         if plan.surrogate or plan.in_memory:
             _write_table(folder / _numbered(plan, k, "data", "csv"), experiment)
@@ -42,14 +42,14 @@ def save_data(plan: FitPlan, folder: Path) -> None:
 
 
 def saved_text(document: Mapping[str, Any]) -> str:
-    """The YAML of a saved fit, with what it is above."""
+    """Return the YAML of a saved fit, below a comment that says what it is."""
     return _SAVED + dump_yaml(document)
 
 
 def fit_document(
     plan: FitPlan, values: np.ndarray, folder: str | os.PathLike[str]
 ) -> dict[str, Any]:
-    """A complete model file with fitted values and the fit section, to be saved in a folder.
+    """Return a complete model file with fitted values and the fit section, for a folder.
 
     Paths are rewritten to start from there; ``${NAME}`` placeholders stay. Surrogate data came
     from the values before the fit, so the document refers to them as recordings, which `save_fit`
@@ -64,7 +64,7 @@ def fit_document(
             row["val"] = float(value)
     else:
         _put_values(document, plan.problem, values)
-        _retell(document, plan)
+        _describe(document, plan)
     section = copy.deepcopy(plan.section)
     if plan.in_memory:
         section |= {
@@ -85,7 +85,7 @@ def fit_document(
 
 
 def _move_files(data: Any, plan: FitPlan, folder: str | os.PathLike[str]) -> None:
-    """Rewrites the paths of all files that a mapping names, so that they start from a folder."""
+    """Rewrite the paths of all files that a mapping names, so that they start from a folder."""
     if isinstance(data, list):
         for entry in data:
             _move_files(entry, plan, folder)
@@ -98,7 +98,7 @@ def _move_files(data: Any, plan: FitPlan, folder: str | os.PathLike[str]) -> Non
 
 
 def _put_values(document: dict[str, Any], problem: Problem, values: np.ndarray) -> None:
-    """Values, ranges and units of the raw document, in base units."""
+    """Set values, ranges and units of the raw document, in base units."""
     model = problem.model
     given = dict(zip((p.name for p in problem.parameters), values.tolist(), strict=True))
     for name in set(model.parameter_names) & document["parameters"].keys():
@@ -137,13 +137,13 @@ def _put_values(document: dict[str, Any], problem: Problem, values: np.ndarray) 
 
 
 def _of_cells(by_cell: Mapping[str, Any]) -> Any:
-    """What cells have: the same for all, or a mapping by cell."""
+    """Return the value that all cells share, or a mapping by cell."""
     first, *others = by_cell.values()
     return first if all(one == first for one in others) else dict(by_cell)
 
 
-def _retell(document: dict[str, Any], plan: FitPlan) -> None:
-    """A description and a source that are true of the fitted values, in a raw document."""
+def _describe(document: dict[str, Any], plan: FitPlan) -> None:
+    """Write a description and a source of the fitted values into a raw document."""
     experiments = plan.problem.experiments
     sources = [
         "simulated" if plan.surrogate or e.recording is None else e.recording.source
@@ -154,15 +154,15 @@ def _retell(document: dict[str, Any], plan: FitPlan) -> None:
         for e, source in zip(experiments, sources, strict=True)
         if e.weight > 0
     )
-    told = {"description": f"Values fitted to {data}.", "source": "The values are those of a fit."}
-    for key, text in told.items():
+    texts = {"description": f"Values fitted to {data}.", "source": "The values are those of a fit."}
+    for key, text in texts.items():
         first, mark, before = str(document.get(key) or "").strip().partition(OF_THE_MODEL)
         before = before if mark else first
         document[key] = text + (OF_THE_MODEL + before if before else "")
 
 
 def _with_data(plan: FitPlan, section: dict[str, Any]) -> dict[str, Any]:
-    """The fit section with the surrogate data as recordings in place of `protocols`."""
+    """Return the fit section with the simulated data as recordings in place of `protocols`."""
     protocols = section.pop("protocols")
     section.pop("surrogate", None)
     names = protocols if isinstance(protocols, list) else [protocols]
@@ -171,7 +171,7 @@ def _with_data(plan: FitPlan, section: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written(plan: FitPlan, k: int) -> dict[str, Any]:
-    """An experiment whose protocol and recording `save_data` writes."""
+    """Return the entry of an experiment whose protocol and recording `save_data` writes."""
     experiment = plan.problem.experiments[k]
     recording = experiment.recording
     assert recording is not None
@@ -192,7 +192,7 @@ def _written(plan: FitPlan, k: int) -> dict[str, Any]:
 
 
 def _windows(experiment: Experiment) -> list[dict[str, Any]]:
-    """The weights of samples as masks: each stretch of a sweep whose weight is not 1."""
+    """Return the weights of samples as masks: each stretch of a sweep whose weight is not 1."""
     protocol, recording = experiment.protocol, experiment.recording
     assert recording is not None
     rows = []
@@ -213,12 +213,12 @@ def _windows(experiment: Experiment) -> list[dict[str, Any]]:
 
 
 def _between(sample: int, sampling_ms: float) -> float:
-    """A time half a sample before a sample, ms."""
+    """Return a time half a sample before a sample, ms."""
     return (sample - 0.5) * sampling_ms
 
 
 def _table_row(plan: FitPlan, k: int) -> dict[str, Any]:
-    """How a fit file tells of a recording that `save_data` writes."""
+    """Return the entry of a recording that `save_data` writes."""
     recording = plan.problem.experiments[k].recording
     return {
         "file": _numbered(plan, k, "data", "csv"),
@@ -229,13 +229,13 @@ def _table_row(plan: FitPlan, k: int) -> dict[str, Any]:
 
 
 def _numbered(plan: FitPlan, k: int, stem: str, suffix: str) -> str:
-    """A file name, with the number of the experiment where there are several."""
+    """Return a file name, with the number of the experiment where there are several."""
     number = "" if len(plan.problem.experiments) == 1 else f"_{k + 1}"
     return f"{stem}{number}.{suffix}"
 
 
 def _write_table(path: Path, experiment: Experiment) -> None:
-    """time_ms and a column of pA for each sweep; empty cells after a shorter sweep's end."""
+    """Write time_ms and a column of pA for each sweep; empty cells after a shorter sweep's end."""
     recording = experiment.recording
     assert recording is not None
     sweeps = [(f"sweep_{k}_pA", row) for k, row in enumerate(recording.current_pA, 1)]

@@ -24,7 +24,7 @@ from channelfit.tasks.records import DAMAGED
 from channelfit.tasks.result_store import Arrays, Key, ResultStore, decoded_json, expect
 
 #: How many searches should reach the lowest cost, if there are as many.
-_WANTED = 3
+_ARRIVALS = 3
 _CUT_OFF = "interrupted"
 
 
@@ -113,9 +113,9 @@ class SeedTasks(FitTasks):
             return {"error": _bytes(error.message)}
         if found.stop_reason == _CUT_OFF:  # half a search is no result that may be stored
             raise _CutOff(found)
-        told = {name: getattr(found, name) for name in _PLAIN}
+        fields = {name: getattr(found, name) for name in _PLAIN}
         history = np.array([found.history[name] for name in found.history.dtype.names or ()], float)
-        return {"values": found.values, "history": history, "told": _bytes(json.dumps(told))}
+        return {"values": found.values, "history": history, "told": _bytes(json.dumps(fields))}
 
     def check_stored(self, key: Key, found: Arrays) -> None:
         """See `CheckedTaskSet`."""
@@ -128,23 +128,22 @@ class SeedTasks(FitTasks):
             "history": ("f", (len(HISTORY_COLUMNS.names or ()), None)),
         }
         expect(found, shapes)
-        told = decoded_json(found, "told")
+        fields = decoded_json(found, "told")
         kinds: dict[str, Any] = {
             "notes": list,
             "settings": dict,
             "failures": dict,
             "agreement": dict | None,
         }
-        kinds |= dict.fromkeys(("backend", "dtype", "source_hash"), str | None)
-        kinds |= {"stop_reason": str, "optimizer": str}
+        kinds |= dict.fromkeys(("backend", "dtype", "source_hash", "stop_reason", "optimizer"), str)
         kinds |= dict.fromkeys(("cost", "seconds"), float | int)
         kinds |= dict.fromkeys(("generations", "evaluations", "seed"), int)
-        good = isinstance(told, dict) and set(told) == set(_PLAIN)
-        good = good and all(isinstance(told[name], kind) for name, kind in kinds.items())
-        if not good or len(told["notes"]) != len(names) or told["seed"] != key[1]:
+        good = isinstance(fields, dict) and set(fields) == set(_PLAIN)
+        good = good and all(isinstance(fields[name], kind) for name, kind in kinds.items())
+        if not good or len(fields["notes"]) != len(names) or fields["seed"] != key[1]:
             raise InputError(DAMAGED, None, "told")
-        counts = [told["agreement"].get("arrived", 0)] if told["agreement"] else []
-        if not all(isinstance(n, int) for n in (*told["failures"].values(), *counts)):
+        counts = [fields["agreement"].get("arrived", 0)] if fields["agreement"] else []
+        if not all(isinstance(n, int) for n in (*fields["failures"].values(), *counts)):
             raise InputError(DAMAGED, None, "told")
 
 
@@ -156,13 +155,13 @@ _PLAIN = (
 
 
 def _result(arrays: Arrays, plan: FitPlan) -> FitResult:
-    told = json.loads(_text(arrays["told"]))
-    told["notes"] = tuple(told["notes"])
+    fields = json.loads(_text(arrays["told"]))
+    fields["notes"] = tuple(fields["notes"])
     history = np.zeros(arrays["history"].shape[1], HISTORY_COLUMNS)
     for name, column in zip(history.dtype.names or (), arrays["history"], strict=True):
         history[name] = column
     names, units = zip(*((p.name, p.unit) for p in plan.space.parameters), strict=True)
-    return FitResult(names=names, units=units, values=arrays["values"], history=history, **told)
+    return FitResult(names=names, units=units, values=arrays["values"], history=history, **fields)
 
 
 def _bytes(text: str) -> np.ndarray:
@@ -251,7 +250,7 @@ class _Together:
         self, best: FitResult, done: Sequence[FitResult], cut_off: str, seed: int, floor: float
     ) -> FitResult:
         costs = np.array([one.cost for one in done])
-        agreed = agreement(float(costs.min()), costs, min(_WANTED, self.seeds), floor)
+        agreed = agreement(float(costs.min()), costs, min(_ARRIVALS, self.seeds), floor)
         which = f"the best of {len(done)} searches has seed {best.seed}: {best.stop_reason}"
         failures: dict[str, int] = {}
         for one in done:

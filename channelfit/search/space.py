@@ -141,7 +141,7 @@ class SearchSpace:
 
     @cached_property
     def _bounds(self) -> np.ndarray:
-        """Lower and upper bounds, then the same or their logarithms as the scale wants: (4,
+        """Lower and upper bounds, then the same or their logarithms, by the scale: (4,
         n_free, 1).
         """
         free = [self.parameters[place] for place in self.free]

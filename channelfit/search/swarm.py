@@ -32,7 +32,7 @@ from channelfit.search.population import PopulationSearch
 INERTIA, ATTRACTION = 0.729844, 1.49618
 MOST_ATTRACTION = 10.0  # a swarm flies apart from about 4 on
 
-# What a draw is for: the last word of its counter. The genetic algorithm has 0 to 4.
+# The purpose of a draw: the last word of its counter. The genetic algorithm has 0 to 4.
 FLIGHT = 5
 
 
@@ -141,6 +141,32 @@ class Groups:
         return xp.repeat(best, self.group)[:n_particles]
 
 
+@dataclass(frozen=True)
+class Coefficients:
+    """The numbers by which velocities change.
+
+    Attributes:
+        inertia: the share of a velocity that stays, 0 .. 1.
+        cognitive, social: the pull of a particle's own best and of its leader's, 0 .. 10.
+        speed_limit: the longest move along a parameter, as a share of its range, above 0 and up to
+            1.
+
+    Raises: InputError for a number out of its range.
+    """
+
+    inertia: float = INERTIA
+    cognitive: float = ATTRACTION
+    social: float = ATTRACTION
+    speed_limit: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            most = MOST_ATTRACTION if name in ("cognitive", "social") else 1
+            if not 0 <= value <= most or (name == "speed_limit" and value == 0):
+                message = f"must lie between 0 and {most:g}, not {value:g}"
+                raise InputError(message, key=f"optimizer.{name}")
+
+
 class Swarm(PopulationSearch):
     """A particle swarm by ask and tell.
 
@@ -153,11 +179,8 @@ class Swarm(PopulationSearch):
         n_parameters: free parameters, 1 or more.
         population: particles, 1 or more.
         seed: 0 .. 2**64-1; with the turn, the particle and the parameter it decides every draw.
-        topology: who leads whom; None for `Whole`.
-        inertia: the share of a velocity that stays, 0 .. 1.
-        cognitive, social: the pull of a particle's own best and of its leader's, 0 .. 10.
-        speed_limit: the longest move along a parameter, as a share of its range, above 0 and up to
-            1.
+        topology: decides which particle leads which; None for `Whole`.
+        coefficients: None for those of Standard PSO 2006.
         batch: particles that move at a time, None for all. With fewer, every n-th particle moves
             in a turn and knows what those before it have found: with half of the population the
             even and the odd in turn, with 1 one after the other.
@@ -177,10 +200,7 @@ class Swarm(PopulationSearch):
         population: int,
         seed: int,
         topology: Topology | None = None,
-        inertia: float = INERTIA,
-        cognitive: float = ATTRACTION,
-        social: float = ATTRACTION,
-        speed_limit: float = 1.0,
+        coefficients: Coefficients | None = None,
         batch: int | None = None,
         xp: Any = np,
         dtype: Any = np.float64,
@@ -188,12 +208,10 @@ class Swarm(PopulationSearch):
     ) -> None:
         batch = population if batch is None else batch
         super().__init__(n_parameters, population, seed, xp, dtype, initial)
-        _check_flight(inertia, cognitive, social, speed_limit)
         if not 1 <= batch <= population:
             raise InputError(f"batch must lie between 1 and the population, not {batch}")
         self.topology = Whole() if topology is None else topology
-        self.inertia, self.cognitive, self.social = inertia, cognitive, social
-        self.speed_limit = speed_limit
+        self.coefficients = coefficients or Coefficients()
         self.batch = batch
         self._n_turns = -(-population // batch)
         self._position = xp.zeros((n_parameters, population), dtype=self.dtype)
@@ -214,10 +232,7 @@ class Swarm(PopulationSearch):
             "population": self.population_size,
             **self.topology.settings,
             **({} if self._n_turns == 1 else {"batch": self.batch}),
-            "inertia": self.inertia,
-            "cognitive": self.cognitive,
-            "social": self.social,
-            "speed_limit": self.speed_limit,
+            **vars(self.coefficients),
         }
 
     @property
@@ -227,7 +242,7 @@ class Swarm(PopulationSearch):
 
     @property
     def best_cost(self) -> float:
-        """The lowest finite cost told so far, inf before there is one."""
+        """The lowest finite cost so far, inf before there is one."""
         return float(self._own_cost.min())
 
     @property
@@ -257,7 +272,7 @@ class Swarm(PopulationSearch):
         """
         xp = self.xp
         self._asked = self._asked or self._fly()
-        candidates, cost = self._told(candidates, cost, self._asked[0].shape)
+        candidates, cost = self._checked(candidates, cost, self._asked[0].shape)
         moved = self._moving()
         self._position[:, moved], self._velocity[:, moved] = candidates, self._asked[1]
         better = cost < self._own_cost[moved]
@@ -286,14 +301,14 @@ class Swarm(PopulationSearch):
         self._asked = None
 
     def _moving(self) -> slice:
-        """The particles whose turn it is."""
+        """Return the particles whose turn it is."""
         return slice(self.generation % self._n_turns, None, self._n_turns)
 
     def _fly(self) -> tuple[Any, Any]:
         """Return where the particles of this turn come to, and how fast: (n_parameters, n_moving)
         both.
         """
-        xp, moving = self.xp, self._moving()
+        xp, moving, by = self.xp, self._moving(), self.coefficients
         leader = self.topology.leaders(self._own_cost, self.iteration, xp)[moving]
         proven = xp.isfinite(self._own_cost[moving])
         led = xp.isfinite(self._own_cost[leader])
@@ -301,16 +316,16 @@ class Swarm(PopulationSearch):
             led = xp.zeros_like(led)
         position = xp.empty((self.n_parameters, leader.shape[0]), dtype=self.dtype)
         velocity = xp.empty_like(position)
-        # on the host a row at a time stays nearer to the cache; a device wants few launches
+        # on the host a row at a time stays nearer to the cache; a device needs few launches
         step = 1 if xp is np else self.n_parameters
         for start in range(0, self.n_parameters, step):
             rows = slice(start, min(start + step, self.n_parameters))
             one, two = self._draw(rows)
             here = self._position[rows, moving]
             own = xp.where(proven, self._own[rows, moving], here)
-            pull = self.cognitive * one * (own - here)
-            pull += self.social * two * (xp.take(self._own[rows], leader, axis=1) - here)
-            fast = self._limited(self.inertia * self._velocity[rows, moving] + pull)
+            pull = by.cognitive * one * (own - here)
+            pull += by.social * two * (xp.take(self._own[rows], leader, axis=1) - here)
+            fast = self._limited(by.inertia * self._velocity[rows, moving] + pull)
             there, fast = self._reflected(here + fast, fast)
             start_at = self._placed(rows, one)
             position[rows] = xp.where(led, there, start_at)
@@ -339,7 +354,8 @@ class Swarm(PopulationSearch):
         return everywhere[:, self._moving()]
 
     def _limited(self, velocity: Any) -> Any:
-        return self.xp.clip(velocity, -self.speed_limit, self.speed_limit)
+        fastest = self.coefficients.speed_limit
+        return self.xp.clip(velocity, -fastest, fastest)
 
     def _reflected(self, position: Any, velocity: Any) -> tuple[Any, Any]:
         """Reflect positions up to one range beyond a face at it, and reverse their velocities."""
@@ -353,13 +369,3 @@ class Swarm(PopulationSearch):
 def _check_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise InputError(f"{name} must be {least} or more, not {value}")
-
-
-def _check_flight(inertia: float, cognitive: float, social: float, speed_limit: float) -> None:
-    if not 0 <= inertia <= 1:
-        raise InputError(f"inertia must lie between 0 and 1, not {inertia}")
-    for name, pull in (("cognitive", cognitive), ("social", social)):
-        if not 0 <= pull <= MOST_ATTRACTION:
-            raise InputError(f"{name} must lie between 0 and {MOST_ATTRACTION:g}, not {pull}")
-    if not 0 < speed_limit <= 1:
-        raise InputError(f"speed_limit must lie above 0 and up to 1, not {speed_limit}")

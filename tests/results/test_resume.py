@@ -39,6 +39,7 @@ from channelfit.search import journal as journals
 from channelfit.search.choose import OPTIMIZERS
 from channelfit.search.journal import Journal, Journaled
 from channelfit.search.loop import optimize as search
+from channelfit.search.overrides import Changes
 from channelfit.tasks.executor import SerialExecutor
 from support.cuda_host import HostCupy
 from support.places import ROOT
@@ -182,7 +183,7 @@ def test_a_search_on_a_device_goes_on_to_the_same_result(device, optimizer, tmp_
         f"model: {MODEL}\nfit:\n  protocols: [{STEPS}]\n  surrogate: {{noise: 5, seed: 1}}\n"
     )
     change = {"optimizer": SHORT[optimizer], "seed": 4}
-    plan = kinds.load_plan(file, backend="cpu", changes=change)
+    plan = kinds.load_plan(file, Changes(section=change), "cpu")
     scorer = kinds.make_scorer(plan, "cuda")
 
     def found(journal: Journal) -> dict[str, Any]:

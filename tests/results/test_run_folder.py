@@ -78,7 +78,7 @@ def test_a_folder_is_taken_before_anything_is_read(tmp_path, monkeypatch):
     def never(*_: object) -> None:
         raise AssertionError("a run without a folder has begun to work")
 
-    monkeypatch.setattr("channelfit.front.commands.optimize.as_overrides", never)
+    monkeypatch.setattr("channelfit.front.commands.optimize.prepare", never)
     said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(place), *SMALL])
     assert said.exit_code == 2
     assert "another run is using this folder" in said.stderr
@@ -180,7 +180,7 @@ program()
     ("number", "place", "command", "code"),
     [
         (signal.SIGINT, "reading.memory.check_address_space", ["show", MODEL], 128),
-        (signal.SIGTERM, "front.kinds.read_fit_document", ["show", MODEL], 128),
+        (signal.SIGTERM, "front.kinds.read_fit_file", ["show", MODEL], 128),
         (signal.SIGINT, "front.kinds.summarize", ["optimize", MODEL, *SMALL], 128),
         (signal.SIGTERM, "front.kinds.summarize", ["optimize", MODEL, *SMALL], 128),
         (signal.SIGINT, "results.run_folder.json_text", ["optimize", MODEL, *SMALL], 0),

@@ -23,7 +23,7 @@ from support.places import MODELS
 DEVICE = "NVIDIA H200"
 
 
-class Known:
+class Known(tuning.Tunable):
     """As fast as a formula says: kernel "a" is best at 96 threads, "b" at 64 and 4 jobs."""
 
     source_hash = "0123"
@@ -96,8 +96,9 @@ def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
     """With a scorer of known speed in the place of the cuda backend's."""
     real, made = backends.make_scorer, []
 
-    class Scorer(Known):
-        backend, dtype = "cuda", "float64"
+    class KnownScorer(Known, backends.ChannelScorer):
+        backend = "cuda"
+        score = linearize = simulate = None
 
         def __init__(self, problem) -> None:
             super().__init__()
@@ -105,7 +106,7 @@ def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
 
     def make_scorer(problem, backend="auto", dtype="float64", path="auto"):
         made.append((backend, dtype, path))
-        return Scorer(problem)
+        return KnownScorer(problem)
 
     monkeypatch.setattr(gpu, "device", lambda: types.SimpleNamespace(name=DEVICE))
     monkeypatch.setattr(gpu, "cupy", lambda: np)

@@ -15,6 +15,7 @@ from channelfit.model.channel import Parameter
 from channelfit.problem.statuses import N_STATUSES
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.scorer import Score, Scorer
 from channelfit.search.choose import make_optimizer
 from channelfit.search.genetic import Genetic
 from channelfit.search.genetic_cuda import MEDIAN_SAMPLE, DeviceGenetic, Record, generation_text
@@ -42,12 +43,6 @@ class OnHost:
 
 def on_host(*arguments, **more) -> DeviceGenetic:
     return DeviceGenetic(*arguments, xp=np, compile_cuda=OnHost, **more)
-
-
-class Scored:
-    def __init__(self, cost: np.ndarray, status: np.ndarray | None = None) -> None:
-        self.cost = cost
-        self.status = np.zeros(cost.size, dtype=np.int8) if status is None else status
 
 
 def space_of(n_free: int, seed: int = 0) -> SearchSpace:
@@ -89,7 +84,7 @@ def assert_same_run(host: Genetic, device: DeviceGenetic, kind: str, generations
         status = np.arange(cost.size).astype(np.int8) % 6 - 1
         host.tell(expected, cost)
         xp = device.xp
-        record = Record.read(device.learn(Scored(xp.asarray(cost), xp.asarray(status))))
+        record = Record.read(device.learn(Score(xp.asarray(cost), xp.asarray(status))))
         assert_right_record(record, host, cost, status, space)
         assert device.best_cost == host.best_cost
         if host.best is None:
@@ -200,14 +195,14 @@ LINEAR = SearchSpace(
 )
 
 
-class Bowl:
+class Bowl(Scorer):
     """A closed function with its minimum at a = 2, k = 1; a > 9 fails. `xp`: where its arrays
     lie; `interrupt`: during which call Ctrl-C is pressed."""
 
     def __init__(self, xp=np, interrupt: int = 0, offset: float = 0.0) -> None:
         self.xp, self.interrupt, self.offset, self.calls = xp, interrupt, offset, 0
 
-    def score(self, parameters) -> Scored:
+    def score(self, parameters) -> Score:
         self.calls += 1
         if self.calls == self.interrupt:
             raise KeyboardInterrupt
@@ -215,9 +210,9 @@ class Bowl:
         assert bool((e == -85).all())
         # products, not powers: a device rounds powers in its own way
         cost = (a - 2) * (a - 2) + (k - 1) * (k - 1) + self.offset
-        status = self.xp.zeros(cost.size, dtype=np.int8)
-        cost[a > 9], status[a > 9] = np.inf, 2
-        return Scored(cost, status)
+        bad = a > 9
+        cost[bad] = np.inf
+        return Score(cost, 2 * bad.astype(np.int8))
 
 
 @pytest.fixture(params=["at once", "late", "by chance"])

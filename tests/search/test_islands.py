@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from channelfit.model.channel import Parameter
-from channelfit.scoring.scorer import Score
+from channelfit.scoring.scorer import Score, Scorer
 from channelfit.search.choose import make_optimizer
 from channelfit.search.islands import advance
 from channelfit.search.loop import FitResult, StopRules, optimize
@@ -19,7 +19,7 @@ SPACE = SearchSpace(tuple(Parameter(f"x{k}", "", -5.0, 5.0) for k in range(3)))
 NAMES = ["genetic", "swarm", "ring", "groups"]
 
 
-class Hills:
+class Hills(Scorer):
     """Rastrigin's function, of which a corner cannot be scored."""
 
     def score(self, x: np.ndarray) -> Score:

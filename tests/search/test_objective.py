@@ -19,7 +19,7 @@ from channelfit.problem.rate_bounds import bounded_expression, rate_names, read_
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.scorer import Linearization, Score, Scorer
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.optimizer import ResidentOptimizer
@@ -51,7 +51,7 @@ STEPS = "name: s\nholding: -80 mV\nsampling: 1 ms\nsegments:\n"
 LADDER = STEPS + "  - {step: {values: [-120 mV, 40 mV]}, for: 20 ms}\n"
 
 
-class Recorded:
+class Recorded(Scorer):
     """A scorer whose cost is a quadratic of the parameters, and that keeps what it was given."""
 
     def __init__(self) -> None:
@@ -336,7 +336,7 @@ TIMES = np.linspace(0, 5, 200)
 DATA = 7 * np.exp(-1.3 * TIMES) * np.cos(2 * TIMES) + 0.1 * np.sin(37 * TIMES)
 
 
-class Line:
+class Line(Scorer):
     """Current offset + c exp(-a t) cos(b t), c the first row: a straight line in c."""
 
     def __init__(self, offset: float = 0.0) -> None:
@@ -485,15 +485,10 @@ def test_a_solved_parameter_keeps_its_normal_prior():
 
 
 def test_a_rescored_winner_keeps_its_priors():
-    class Rescoring(Line):
-        def rescore(self, p: np.ndarray) -> Score:
-            return self.score(p)
-
-    objective = Objective(SearchSpace(PRIORS), Rescoring(), prior_weight=0.4)
+    objective = Objective(SearchSpace(PRIORS), Line(), prior_weight=0.4)
     unit = np.array([[0.4], [0.6], [0.3]])
     again = objective.rescore(objective.physical(unit)[:, 0])
     assert again == pytest.approx(objective.score(unit).cost[0], rel=1e-14)
-    assert Objective(SearchSpace(PRIORS), Line()).rescore(np.ones(3)) is None
 
 
 def chained(first: str, step: str, levels: int) -> ChannelModel:

@@ -15,7 +15,7 @@ from channelfit.reading.errors import InputError
 from channelfit.search.cma_es import CmaEs
 from channelfit.search.differential import Differential
 from channelfit.search.genetic import Genetic
-from channelfit.search.swarm import Groups, Ring, Swarm, Whole
+from channelfit.search.swarm import Coefficients, Groups, Ring, Swarm, Whole
 from support.landscapes import NumpyInDisguise, rastrigin, rosenbrock, run, sphere
 
 MAKERS: dict[str, Any] = {
@@ -54,7 +54,7 @@ def some_settings(name: str, draw: Any) -> dict[str, Any]:
         return {"step": draw(st.floats(0.01, 0.33))}
     pull, speed = draw(st.floats(0, 10)), draw(st.floats(1e-6, 1))
     flight = {"cognitive": pull, "social": pull, "speed_limit": speed}
-    return {"inertia": draw(st.floats(0, 1)), **flight}
+    return {"coefficients": Coefficients(draw(st.floats(0, 1)), **flight)}
 
 
 @every
@@ -232,8 +232,6 @@ def test_a_device_searches_as_the_host_does(name):
         ("genetic", {"initial": np.zeros((3, 1))}, "2 values each"),
         ("genetic", {"initial": np.zeros((2, 11))}, "11 starting points do not fit"),
         ("genetic", {"initial": np.full(2, np.nan)}, "inside the bounds"),
-        ("ring", {"inertia": 1.1}, "inertia"),
-        ("ring", {"speed_limit": 1.5}, "speed_limit"),
         ("ring", {"batch": 11}, "batch"),
         ("differential", {"elite": 1.1}, "elite"),
         ("cma", {"step": 0.4}, "step"),
@@ -242,6 +240,14 @@ def test_a_device_searches_as_the_host_does(name):
 def test_settings_out_of_range_are_refused(name, arguments, message):
     with pytest.raises(InputError, match=message):
         MAKERS[name](**{"n_parameters": 2, "population": 10, "seed": 1, **arguments})
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"inertia": 1.1}, {"social": -0.1}, {"speed_limit": 1.5}, {"speed_limit": 0.0}]
+)
+def test_coefficients_out_of_range_are_refused(numbers):
+    with pytest.raises(InputError, match=next(iter(numbers))):
+        Coefficients(**numbers)
 
 
 @every

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from channelfit.front.kinds import load_plan
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
-from channelfit.scoring.scorer import make_scorer
+from channelfit.scoring.scorer import Score, Scorer, make_scorer
 from channelfit.search.choose import make_optimizer
 from channelfit.search.genetic import Genetic
 from channelfit.search.loop import StopRules, make_stop_rules, optimize
@@ -28,13 +27,7 @@ SPACE = SearchSpace(
 )
 
 
-@dataclass
-class Scored:
-    cost: np.ndarray
-    status: np.ndarray
-
-
-class Bowl:
+class Bowl(Scorer):
     """A closed function with its minimum at a = 2, k = 1; no candidate fails."""
 
     def __init__(self) -> None:
@@ -46,17 +39,20 @@ class Bowl:
         assert (e == -85).all()
         return (a - 2) ** 2 + np.log10(k) ** 2
 
-    def score(self, parameters: np.ndarray) -> Scored:
+    def score(self, parameters: np.ndarray) -> Score:
         self.calls += 1
         self.seen += parameters.shape[1]
+        return self.rescore(parameters)
+
+    def rescore(self, parameters: np.ndarray) -> Score:
         cost = self.cost(parameters)
-        return Scored(cost, np.zeros(cost.size, dtype=np.int8))
+        return Score(cost, np.zeros(cost.size, dtype=np.int8))
 
 
 class Failing(Bowl):
     """As the bowl, but candidates with a > 5 fail: k < 1 lose occupancy, the rest give NaN."""
 
-    def score(self, parameters: np.ndarray) -> Scored:
+    def score(self, parameters: np.ndarray) -> Score:
         score = super().score(parameters)
         a, _, k = parameters
         score.cost[a > 5] = np.nan
@@ -66,11 +62,11 @@ class Failing(Bowl):
 
 
 class Hopeless(Bowl):
-    def score(self, parameters: np.ndarray) -> Scored:
+    def score(self, parameters: np.ndarray) -> Score:
         self.calls += 1
         n = parameters.shape[1]
         status = np.array([1, 2, 2, 0, 4] * n, dtype=np.int8)[:n]
-        return Scored(np.full(n, np.inf), status)
+        return Score(np.full(n, np.inf), status)
 
 
 class Interrupted(Bowl):
@@ -80,7 +76,7 @@ class Interrupted(Bowl):
         super().__init__()
         self.generation = generation
 
-    def score(self, parameters: np.ndarray) -> Scored:
+    def score(self, parameters: np.ndarray) -> Score:
         score = super().score(parameters)
         if self.calls == self.generation:
             raise KeyboardInterrupt
@@ -161,10 +157,10 @@ class Scripted(Bowl):
         super().__init__()
         self.costs = costs
 
-    def score(self, parameters: np.ndarray) -> Scored:
+    def score(self, parameters: np.ndarray) -> Score:
         cost = np.full(parameters.shape[1], self.costs[min(self.calls, len(self.costs) - 1)])
         self.calls += 1
-        return Scored(cost, np.zeros(cost.size, dtype=np.int8))
+        return Score(cost, np.zeros(cost.size, dtype=np.int8))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from channelfit.search.swarm import Groups, Ring, Swarm, Whole
+from channelfit.search.swarm import Coefficients, Groups, Ring, Swarm, Whole
 from support.landscapes import run, sphere
 
 # Every statistical test has a fixed seed; this is how unlikely a sound generator misses it.
@@ -59,7 +59,7 @@ def test_a_leader_is_the_best_of_those_a_particle_knows(cost, topology, iteratio
 
 def test_a_move_is_the_published_formula():
     """Three turns again in plain NumPy, where no particle meets a face, from the swarm's draws."""
-    swarm = Swarm(3, 6, seed=5, topology=Whole(), speed_limit=1e-3)
+    swarm = Swarm(3, 6, seed=5, topology=Whole(), coefficients=Coefficients(speed_limit=1e-3))
     swarm.tell(swarm.ask(), sphere(swarm.ask()))
     assert np.abs(swarm._velocity).max() == 1e-3
     own, own_cost = swarm._position.copy(), sphere(swarm._position)

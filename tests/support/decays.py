@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from channelfit.model.channel import Parameter
-from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.scorer import Linearization, Score, Scorer
 from channelfit.search.space import SearchSpace
 
 
@@ -16,7 +16,7 @@ def space(n: int, lower: float = 0.0, upper: float = 1.0) -> SearchSpace:
 
 
 @dataclass
-class Residuals:
+class Residuals(Scorer):
     """A scorer of any residuals (n_residuals,) of parameters, with complex-step derivatives."""
 
     residuals: object

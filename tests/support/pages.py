@@ -42,6 +42,7 @@ from channelfit.front.night.jobs import read_night
 from channelfit.functions.function import build_function
 from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import build_protocol
+from channelfit.search.joined_files import FitFile
 from channelfit.tasks.cluster_file import read_cluster
 from support.places import ROOT
 
@@ -141,7 +142,7 @@ def read_yaml(block: Block, folder: Path) -> None:
     elif {"cost", "outputs"} & set(document):
         build_function(document, folder / block.page.name)
     elif "require" in document["fit"]:
-        template = Template({"model": MODEL, **document}, folder / block.page.name, folder)
+        template = Template(FitFile({"model": MODEL, **document}, folder / block.page.name, folder))
         assert template.required == document["fit"]["require"]
     else:
         fit = {"protocols": ["my_steps.yaml"]} if "experiments" not in document["fit"] else {}

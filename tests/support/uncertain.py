@@ -11,14 +11,14 @@ from channelfit.front.kinds import load_plan
 from channelfit.model.channel import Parameter
 from channelfit.reading.documents import dump_yaml
 from channelfit.scoring.reference import ReferenceScorer
-from channelfit.scoring.scorer import Linearization, Score
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, Scorer
 from channelfit.search.objective import Objective
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import SearchSpace
 
 
 @dataclass
-class Curve:
+class Curve(Scorer):
     """Any function of the parameters against data, with derivatives by central differences.
 
     function: (n_parameters, n) -> (n_samples, n).
@@ -58,13 +58,19 @@ def curve_objective(function, data, parameters: list[Parameter]) -> Objective:
     return Objective(SearchSpace(tuple(parameters)), Curve(function, data))
 
 
-class Differences:
+class Differences(ChannelScorer):
     """The reference backend with derivatives by central differences of its currents."""
+
+    backend = "reference"
 
     def __init__(self, problem) -> None:
         self.problem, self._reference = problem, ReferenceScorer(problem)
-        self.backend, self.dtype, self.source_hash = "reference", "float64", ""
-        self.score, self.simulate = self._reference.score, self._reference.simulate
+
+    def score(self, parameters: np.ndarray) -> Score:
+        return self._reference.score(parameters)
+
+    def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
+        return self._reference.simulate(parameters)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
         weight = np.concatenate(

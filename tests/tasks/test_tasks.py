@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from channelfit.reading.errors import InputError
-from channelfit.scoring.scorer import Score
+from channelfit.scoring.scorer import Score, Scorer
 from channelfit.search.journal import Journal, Journaled
 from channelfit.tasks.cluster import _Attempt, _Distribution
 from channelfit.tasks.executor import SerialExecutor, task_results
@@ -235,11 +235,16 @@ def test_a_record_that_is_cut_with_its_checksum_is_refused(tmp_path: Path) -> No
             ResultStore(file).get(("x", 1))
 
 
+class Sums(Scorer):
+    """A scorer whose cost is the sum of the parameters."""
+
+    def score(self, parameters: np.ndarray) -> Score:
+        return Score(parameters.sum(axis=0), np.zeros(parameters.shape[1], np.int8))
+
+
 def test_a_journal_whose_answers_are_cut_with_their_checksums_is_refused(tmp_path: Path) -> None:
     parameters = np.ones((2, 3))
-    scorer = SimpleNamespace(
-        score=lambda p: Score(p.sum(axis=0), np.zeros(p.shape[1], np.int8)), backend="cpu"
-    )
+    scorer = Sums()
     file = tmp_path / "journal.bin"
     journal = Journal(file)
     Journaled(scorer, journal).score(parameters)

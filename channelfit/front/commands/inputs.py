@@ -19,7 +19,7 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.scoring.scorer import Scorer
-from channelfit.search.fit_file import default_optimizer, read_fit_document
+from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
 from channelfit.tasks.executor import Executor
 
@@ -43,50 +43,6 @@ def working(cluster: str | None, screen: SearchScreen) -> Iterator[Executor | No
         yield executor
 
 
-def as_overrides(
-    file: Path,
-    overrides: Sequence[str],
-    seed: int | None,
-    population: int | None,
-    generations: int | None,
-    optimizer: str | None,
-    seeds: int | None = None,
-) -> list[str]:
-    """The options as overrides of the file, after those that the user wrote out."""
-    options = list(overrides)
-    if optimizer is not None:
-        if _optimizer_of(file) not in (None, optimizer):
-            options.insert(0, "fit.optimizer={}")
-        options.append(f"fit.optimizer.name={optimizer}")
-    if seed is not None:
-        options.append(f"fit.seed={seed}")
-    if seeds is not None:
-        options.append(f"fit.seeds={seeds}")
-    if population is not None:
-        options.append(f"fit.optimizer.population={population}")
-    if generations is not None:
-        options.append(f"fit.optimizer.generations={generations}")
-        if _gives_generations_to_stop(file):
-            options.append(f"fit.stop.generations={generations}")
-    return options
-
-
-def _optimizer_of(file: Path) -> str | None:
-    """The search method that a file's settings are for; None where it has no settings."""
-    fit = read_fit_document(file)[0].get("fit")
-    section = fit.get("optimizer") if isinstance(fit, dict) else None
-    return (
-        str(section.get("name", default_optimizer(section))) if isinstance(section, dict) else None
-    )
-
-
-def _gives_generations_to_stop(file: Path) -> bool:
-    """A file may give the number in either place; both must then agree."""
-    fit = read_fit_document(file)[0].get("fit")
-    stop = fit.get("stop") if isinstance(fit, dict) else None
-    return isinstance(stop, dict) and "generations" in stop
-
-
 def _backend_line(scorer: Scorer, asked: str) -> str:
     """Which backend, and why it."""
     why = "as asked"
@@ -97,11 +53,11 @@ def _backend_line(scorer: Scorer, asked: str) -> str:
 
 
 def prepare(
-    file: Path, options: Sequence[str], backend: str, dtype: str, path: str, screen: SearchScreen
+    file: Path, changes: Changes, backend: str, dtype: str, path: str, screen: SearchScreen
 ) -> tuple[FitPlan, Scorer]:
     """The plan of a file and its scorer, with what there is to say of both on the screen."""
     screen.begin(f"reading {file.name} and its data")
-    fit = load_plan(file, options, backend)
+    fit = load_plan(file, changes, backend)
     scorer = prepared(fit, backend, dtype, path, screen)
     screen.say(screen.title)
     if fit.inherited:

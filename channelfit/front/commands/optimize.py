@@ -12,11 +12,7 @@ import click
 import numpy as np
 
 from channelfit.front import kinds
-from channelfit.front.commands.inputs import (
-    as_overrides,
-    prepare,
-    working,
-)
+from channelfit.front.commands.inputs import prepare, working
 from channelfit.front.fitting import run
 from channelfit.front.interrupts import held
 from channelfit.front.json_lines import JsonLines
@@ -27,8 +23,8 @@ from channelfit.results import run_folder as runs
 from channelfit.results.report import result_tables, terminal
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.scoring.grouped import single_scorers
-from channelfit.scoring.scorer import Chunked, Scorer
+from channelfit.scoring.scorer import Scorer
+from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
 
 #: More parameters than this are not listed on the screen; they stand in the results' folder.
@@ -96,11 +92,12 @@ def _fitted(
                 claim = runs.Claim.resumed(resume)
             elif out is not None:
                 claim = runs.Claim(out)
-        options = as_overrides(model, overrides, seed, population, generations, optimizer, seeds)
+        changes = Changes(overrides, optimizer, seed, seeds, population, generations)
         with lines.screen(model.name, quiet) as screen:
             with compilations_shown(screen), nothing_collected():
-                fit, scorer = prepare(model, options, backend, dtype, path, screen)
-                _set_chunk(scorer, chunk)
+                fit, scorer = prepare(model, changes, backend, dtype, path, screen)
+                if chunk is not None:
+                    scorer.limit_launches(chunk)
                 _score_one(fit, scorer, screen)
             with held():
                 claim = claim or runs.Claim.by_name(fit.name)
@@ -118,15 +115,6 @@ def _fitted(
 def _command() -> str:
     """The command line of this process, as a shell takes it."""
     return shlex.join(["channelfit", *sys.argv[1:]])
-
-
-def _set_chunk(scorer: Scorer, chunk: int | None) -> None:
-    if chunk is None:
-        return
-    for one in single_scorers(scorer):
-        if not isinstance(one, Chunked):
-            raise InputError(f"--chunk is for GPUs; backend {scorer.backend} does without")
-        one.chunk = chunk
 
 
 def _score_one(fit: FitPlan, scorer: Scorer, screen: SearchScreen) -> None:

@@ -11,7 +11,7 @@ import click
 from channelfit.front.commands.inputs import working
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
-from channelfit.front.kinds import load_plan, make_scorer, with_currents
+from channelfit.front.kinds import load_plan, with_currents
 from channelfit.front.progress import compilations_shown
 from channelfit.front.studies import Computation, Wanted, contended, study
 from channelfit.reading.errors import InputError
@@ -21,9 +21,9 @@ from channelfit.results.comparison import file_names, told_apart
 from channelfit.results.report import result_tables, terminal
 from channelfit.results.resuming import KeptStudy, identity
 from channelfit.results.run_state import plain
-from channelfit.scoring.scorer import Scorer
+from channelfit.scoring.scorer import Scorer, make_scorer
 from channelfit.search.fit_tasks import FitTasks
-from channelfit.search.journal import Journaled
+from channelfit.search.journal import JournaledChannel
 from channelfit.search.plan import FitPlan
 
 #: What a study writes besides `uncertainty.json`, each file only where it was asked for or is due.
@@ -69,7 +69,7 @@ def _studied(
         screen.begin(f"reading {fit.name} and its data")
         plan = load_plan(fit, overrides, backend)
         screen.warn(plan.cautions)
-        scorer = make_scorer(with_currents(plan), backend)
+        scorer = make_scorer(with_currents(plan).problem, backend)
         names = tuple(name.strip() for name in profiles.split(",") if name.strip())
         wanted = Wanted(names, families or 0, posterior or 0, walkers, seed, ensembles)
         folder = out or (
@@ -83,7 +83,7 @@ def _studied(
                 if executor is not None or kept.has_pieces:
                     who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
                     how = Computation(FitTasks(plan, *who), executor, kept.open_pieces())
-                answers: Any = Journaled(scorer, kept.journal)
+                answers = JournaledChannel(scorer, kept.journal)
                 values = plan.problem.values()
                 found = study(plan, answers, values, wanted, screen, how)
             screen.begin("drawing")

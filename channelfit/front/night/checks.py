@@ -25,7 +25,7 @@ from channelfit.fitzhugh_nagumo import inputs as cables
 from channelfit.front import kinds
 from channelfit.front.commands import doctor
 from channelfit.front.commands.batch import asked_of
-from channelfit.front.commands.inputs import as_overrides, model_with_values, prepare
+from channelfit.front.commands.inputs import model_with_values, prepare
 from channelfit.front.fitting import conditioning_notes
 from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import Result
@@ -44,6 +44,7 @@ from channelfit.results.file_hashes import file_hashes
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import Claim
 from channelfit.scoring.machine import gpu
+from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import middle
 
@@ -142,16 +143,15 @@ def _read(plan: FitPlan) -> Iterator[str]:
 
 
 def _optimize(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
-    options = as_overrides(
-        given.model,
+    changes = Changes(
         given.overrides,
-        given.seed,
-        given.population,
-        given.generations,
         given.optimizer,
+        given.seed,
+        population=given.population,
+        generations=given.generations,
     )
     quiet = SearchScreen(given.model.name, quiet=True)
-    plan, scorer = prepare(given.model, options, given.backend, given.dtype, given.path, quiet)
+    plan, scorer = prepare(given.model, changes, given.backend, given.dtype, given.path, quiet)
     for experiment, note in conditioning_notes(plan):
         checks.screen.say(f"{experiment}: {note}")
     if given.chunk is not None and scorer.backend != "cuda":

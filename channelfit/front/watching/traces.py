@@ -17,6 +17,7 @@ from channelfit.front import kinds
 from channelfit.problem.experiment import Experiment
 from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
 
 #: Seconds that computing the traces may take.
 _SECONDS = 60.0
@@ -60,7 +61,7 @@ def compute(file: Path) -> dict[str, np.ndarray | str]:
         values = plan.problem.values()
     except InputError as error:
         raise error.at(file) from None
-    scorer = kinds.make_scorer(plan, "cpu")  # a GPU belongs to the search
+    scorer = make_scorer(plan.problem, "cpu")  # a GPU belongs to the search
     currents = [trace[:, :, 0] for trace in scorer.simulate(values[:, None])]
     experiments = plan.problem.experiments
     n_sweeps = sum(len(current) for current in currents)

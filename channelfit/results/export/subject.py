@@ -22,7 +22,8 @@ from channelfit.reading.keys import is_function
 from channelfit.reading.units import parse_quantity
 from channelfit.results.export.provenance import Provenance, as_mapping, provenance_of
 from channelfit.results.saved_summary import read_summary
-from channelfit.search.fit_file import first_temperature, read_fit_document
+from channelfit.search.fit_file import first_temperature
+from channelfit.search.joined_files import read_fit_file
 
 #: mV, where an exported channel begins if no protocol says where it was held.
 HOLDING_MV = -80.0
@@ -189,8 +190,8 @@ def read_subject(path: Path, overrides: Sequence[str] = (), cell: str | None = N
         InputError: anything that cannot be used, with file, key and what would be right.
     """
     file = path / "fit.yaml" if path.is_dir() else path
-    document, model_file = read_fit_document(file, overrides)
-    return subject_of(document, file, model_file, _saved_summary(file), cell)
+    found = read_fit_file(file, overrides)
+    return subject_of(found.document, file, found.model_file, _saved_summary(file), cell)
 
 
 def subject_of(

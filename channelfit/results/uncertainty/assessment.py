@@ -25,7 +25,7 @@ from channelfit.results.uncertainty.refinement import bounds_in_the_way, brought
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
-    from channelfit.scoring.scorer import Scorer
+    from channelfit.scoring.scorer import ChannelScorer
     from channelfit.search.plan import FitPlan
 
 #: Data with less noise than this share of their peak were simulated without noise.
@@ -54,14 +54,9 @@ class Assessment:
     refined_from: float | None = None
 
 
-def can_assess(scorer: Any) -> bool:
-    """Whether a scorer can compute the derivatives that `assess` needs."""
-    return hasattr(scorer, "linearize")
-
-
 def assess(
     fit: FitPlan,
-    scorer: Scorer,
+    scorer: ChannelScorer,
     values: np.ndarray,
     finish: bool = False,
     traces: Sequence[np.ndarray] | None = None,

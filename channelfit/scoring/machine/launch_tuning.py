@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
@@ -42,7 +43,7 @@ class Measured:
         kernel: its name.
         launch: how it was launched.
         seconds: duration of a whole score, inf where the GPU refuses the launch.
-        occupancy: 0 .. 1, NaN where the scorer does not tell it.
+        occupancy: 0 .. 1, NaN where the GPU refuses the launch.
     """
 
     kernel: str
@@ -51,39 +52,34 @@ class Measured:
     occupancy: float
 
 
-class Tunable(Protocol):
-    """What a scorer offers so that its launches can be tuned."""
+class Tunable(ABC):
+    """A scorer whose launches can be tuned."""
 
     source_hash: str
 
+    @abstractmethod
     def launch_choices(self) -> Iterable[tuple[Any, ...]]:
         """Return the name and the legal threads per block of every kernel: (name, (32, 64, ..)).
 
         A third item, where there is one, holds the numbers of jobs into which it can be split.
         """
-        ...
 
+    @abstractmethod
     def timed_score(
         self,
         parameters: Any,
         threads: Mapping[str, int],
         jobs: Mapping[str, int] | None = None,
     ) -> float:
-        """Median seconds on the device of a score of parameters (n_parameters, n_candidates).
+        """Return the median seconds on the device of a score of (n_parameters, n_candidates).
 
         threads, and jobs for kernels that have a choice of them (else not given), are by name
         of the kernel; a kernel that is not named runs as it would. `gpu.timed` measures.
         """
-        ...
 
-
-@runtime_checkable
-class TellsOccupancy(Protocol):
-    """A scorer that can tell the occupancy of its launches as well."""
-
+    @abstractmethod
     def launch_occupancy(self, kernel: str, threads: int) -> gpu.Occupancy:
         """Return how full a multiprocessor is with so many threads per block."""
-        ...
 
 
 def remembered(source_hash: str, device: str, kernel: str) -> Launch | None:
@@ -175,8 +171,7 @@ def _measure(
         seconds = scorer.timed_score(
             parameters, threads=threads, **({"jobs": jobs} if jobs else {})
         )
-        if isinstance(scorer, TellsOccupancy):
-            occupancy = scorer.launch_occupancy(kernel, launch.threads).fraction
+        occupancy = scorer.launch_occupancy(kernel, launch.threads).fraction
     except InputError:  # more registers or shared memory than there are: a result, not a failure
         seconds = math.inf
     row = Measured(kernel, launch, seconds, occupancy)
