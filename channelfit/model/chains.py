@@ -76,9 +76,7 @@ class _RateRow:
 
 
 def read_scheme(root: Section, scope: Scope, current: Section) -> tuple[Chain, Balance | None]:
-    """Return the chain of a model of states,
-    and the cycles that are still to be checked where rates balance.
-    """
+    """Return the chain of a model of states, and the cycles that are still to be checked."""
     states = _states(root)
     rows = [_rate_row(root, key, text, states) for key, text in root.rows("rates", {})]
     for row in rows:
@@ -165,9 +163,7 @@ def _open(current: Section, states: list[str]) -> tuple[float, ...]:
 
 
 def _check_connected(root: Section, states: list[str], transitions: list[Transition]) -> None:
-    """Refuse a scheme without a unique steady state: every state
-    must be reachable from all others.
-    """
+    """Refuse a scheme in which not every state leads to every other."""
     pairs = [(t.source, t.target) for t in transitions]
     if len(set(pairs)) < len(pairs):
         twice = next(pair for pair in pairs if pairs.count(pair) > 1)
@@ -250,9 +246,7 @@ def check_balance(model: ChannelModel, balance: Balance) -> None:
 
 
 def _random_values(model: ChannelModel) -> dict[str, Any]:
-    """Return voltages, parameters within their ranges,
-    and definitions: (_POINTS,) each, by name.
-    """
+    """Return voltages, parameters within their ranges, and definitions, (_POINTS,) by name."""
     draw = np.random.Generator(np.random.Philox(0))
     values: dict[str, Any] = {V.name: draw.uniform(-100, 50, _POINTS)}
     for p in model.parameters:

@@ -59,9 +59,7 @@ class Prior:
     spread: float
 
     def deviation(self, values: Any) -> Any:
-        """Return how many standard deviations values, an array of any shape,
-        lie from the center.
-        """
+        """Return the distance of values, of any shape, from the center in standard deviations."""
         if self.kind == "normal":
             return (values - self.center) / self.spread
         # NumPy's function works on CuPy's arrays too.
@@ -531,9 +529,7 @@ class ChannelModel:
 
 
 def _ladder(chain: Chain) -> Chain:
-    """Return a gate of power q as one scheme: its states g0,
-    g1 .. gq count how many of q are open.
-    """
+    """Return a gate of power q as one scheme, whose states g0, g1 .. gq count open copies."""
     if chain.power == 1:
         return chain
     opening, closing = chain.transitions

@@ -107,9 +107,7 @@ def _chains(
 
 
 def _bounded(gate: Chain) -> Chain:
-    """Return a gate whose occupancy stays in [0, 1],
-    as that of a state does: an inf above 1 fails.
-    """
+    """Return a gate whose occupancy stays in [0, 1]: with an inf above 1 it fails."""
     steps = tuple(replace(t, signed=False) for t in gate.transitions)
     return replace(gate, transitions=steps)
 
@@ -147,9 +145,7 @@ class Flow:
     celsius: float | None
 
     def terms(self, openings: Sequence[Opening]) -> tuple[Term, ...]:
-        """Return the terms of the current: those of the openings,
-        whose chains follow each other.
-        """
+        """Return the terms of the openings' currents, with their chains in order."""
         found, first = [], 0
         for opening in openings:
             n = len(opening.chains)
@@ -212,9 +208,7 @@ class Flow:
         )
 
     def _constant(self, section: Section, key: str) -> sympy.Expr:
-        """Return a quantity (``-100 mV``), or an expression of
-        parameters and of definitions without v.
-        """
+        """Return a quantity (``-100 mV``), or an expression without v."""
         raw, dimension = section.take(key, ...), section.shape(key, ConstantQuantity).dimension
         try:
             return sympy.Float(parse_quantity(raw, dimension, self.membrane), 17)

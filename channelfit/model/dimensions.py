@@ -155,9 +155,7 @@ class _DimensionCheck:
     done: dict[sympy.Basic, _Dimension] = field(default_factory=dict)
 
     def run(self, uses: list[Use]) -> list[_Complaint]:
-        """Return the complaints, in the order of the expressions;
-        definitions come before their uses.
-        """
+        """Return the complaints in the order of the expressions, definitions first."""
         for use in uses:
             self.key, self.text = use.key, use.text
             found = self.settled(self.of(use.expression), use.required)
@@ -181,9 +179,7 @@ class _DimensionCheck:
         )
 
     def settled(self, found: _Dimension, required: Exponents | None = RATE) -> _Dimension:
-        """Return a rate or a time in place of one that a factor
-        lacks its "per mV" for; complains.
-        """
+        """Complain of a missing "per mV" in a factor, and return the rate or time without it."""
         for rate, per_mv in ((RATE, _VOLTAGE_RATE), (TIME, _power(_VOLTAGE_RATE, -1))):
             if found.exponents == per_mv and found.firm and required in (None, rate):
                 self.complain(

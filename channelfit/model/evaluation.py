@@ -48,9 +48,7 @@ def exprel_values(x: Any, xp: Any = np) -> Array:
 
 
 def exprel_slope_values(x: Any, xp: Any = np) -> Array:
-    """Return the derivative of exprel at every element;
-    by its series sum x^k/(k! (k + 2)) if |x| < 1.
-    """
+    """Return the derivative of exprel, by its series sum x^k/(k! (k + 2)) if |x| < 1."""
     x = xp.asarray(x, dtype=np.float64)
     near = xp.where(xp.abs(x) < 1, x, 0.0)
     series = xp.zeros_like(near)

@@ -418,9 +418,7 @@ class Reader:
         return self.checked(sum_of(a, b), node)
 
     def power(self, node: ast.BinOp, left: _Value, right: _Value) -> _Value:
-        """Return a power that is not constant; whole exponents are limited,
-        since SymPy multiplies out.
-        """
+        """Return a power that is not constant; whole exponents, multiplied out, are limited."""
         limit = f"exponents are at most {MAX_EXPONENT}"
         if isinstance(right, (int, float)) and abs(right) > MAX_EXPONENT:
             self.refuse("an exponent is too large", node, limit)
@@ -504,9 +502,7 @@ class Reader:
         return _all(parts)
 
     def folded(self, node: ast.expr, function: Callable[..., Any], *values: _Constant) -> _Constant:
-        """Return a function of constants, in float64;
-        a whole number where operands and result are.
-        """
+        """Return a function of constants, in float64, or whole if operands and result are."""
         try:
             result = function(*map(float, values))
         except OverflowError:
@@ -523,9 +519,7 @@ class Reader:
         return int(result) if whole and abs(result) <= LARGEST_INTEGER else float(result)
 
     def checked(self, value: sympy.Expr, node: ast.expr) -> _Value:
-        """Return SymPy's result, a Python number if constant;
-        refuse one that is not finite and real.
-        """
+        """Return SymPy's result, a number if constant; refuse what is not finite and real."""
         if value in (sympy.zoo, sympy.nan, sympy.oo, -sympy.oo):
             self.refuse("not finite (a division by zero?)", node)
         if value.is_Number or not value.free_symbols:

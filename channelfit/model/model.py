@@ -247,9 +247,7 @@ class Model:
         return save_text(path, self.to_yaml(), overwrite)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are the same channel;
-        cautions, which name a file, are not compared.
-        """
+        """Return whether both are the same channel; cautions, which name a file, do not count."""
         if not isinstance(other, Model):
             return NotImplemented
         return replace(self._channel, cautions=()) == replace(other._channel, cautions=())

@@ -92,9 +92,7 @@ def is_metadata(line: str) -> bool:
 
 
 def written(metadata: Metadata) -> list[str]:
-    """Return the lines of the comment; a fact without such a form,
-    as a name of 100 letters, is left out.
-    """
+    """Return the lines of the comment, without facts that have no such form, as long names."""
     lines = []
     for own, row in metadata.rows.items():
         unit = f" {row.unit}" if row.unit else ""

@@ -121,9 +121,7 @@ def _input(section: Section) -> str:
 
 
 def read_tie(root: Section, scope: Scope, membrane: Membrane, name: str, row: object) -> Tie:
-    """Return a parameter that follows from others;
-    its expression becomes a definition of the scope.
-    """
+    """Return a parameter that follows from others by a definition of the scope."""
     key = f"parameters.{name}"
     section = Section(row, root.file, root.path(key))
     section.expect(KEYS["parameter"])
@@ -170,18 +168,14 @@ def _range(section: Section, factor: float) -> tuple[float, float]:
 
 
 def _in_base_unit(section: Section, factor: float, number: float, key: str) -> float:
-    """Return a number in the base unit. Raises InputError for
-    one that no arithmetic has room for.
-    """
+    """Return a number in the base unit. Raises InputError for one that would overflow."""
     if abs(factor * number) > LARGEST:
         raise section.error(f"{number:g} is beyond {LARGEST:g} in the base unit", key)
     return factor * number
 
 
 def _prior(section: Section, parameter: Parameter, factor: float) -> Prior | None:
-    """Read ``{normal: [mean, sd]}`` or ``{lognormal: [median, factor]}``,
-    in the parameter's unit.
-    """
+    """Read ``{normal: [mean, sd]}`` or ``{lognormal: [median, factor]}`` with its unit."""
     if section.take("prior") is None:
         return None
     if parameter.fixed:

@@ -91,9 +91,7 @@ def _both_ways(rates: Iterable[Way]) -> dict[str, list[str]]:
 
 
 def _tree(neighbors: Mapping[str, list[str]], root: str) -> dict[str, str]:
-    """Return every state that can be reached from a root,
-    and the state before it on a shortest way.
-    """
+    """Return every state that a root reaches, and the one before it on a shortest way."""
     parents, queue = {root: root}, deque([root])
     while queue:
         here = queue.popleft()

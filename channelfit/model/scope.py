@@ -54,9 +54,7 @@ def checked_name(root: Section, name: str, kind: str) -> str:
 
 
 def check_cell(section: Section, name: str, key: str | None = None) -> str:
-    """Return the name of a cell, which stands in brackets behind a parameter's.
-    Raises InputError.
-    """
+    """Return the name of a cell, which follows a parameter's in brackets, or refuse it."""
     if not _CELL.fullmatch(name) or name == "others":
         why = "stands for all cells not named" if name == "others" else "cannot name a cell"
         raise section.error(

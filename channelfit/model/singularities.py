@@ -159,9 +159,7 @@ def _ratio(factor: sympy.Expr, u: sympy.Expr) -> sympy.Expr | None:
 
 
 def _equal(left: sympy.Expr, right: sympy.Expr) -> bool:
-    """Return whether two expressions are visibly equal, up to rounding,
-    when they are multiplied out.
-    """
+    """Return whether two expressions, multiplied out, are equal up to rounding."""
     if left == right:
         return True
     if _expanded_terms(left) > _MOST_TERMS or _expanded_terms(right) > _MOST_TERMS:

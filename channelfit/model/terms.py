@@ -23,9 +23,7 @@ LARGEST_INTEGER = 2**31
 
 
 def symbol(name: str) -> sympy.Symbol:
-    """Return the symbol that stands for a parameter,
-    a definition or the voltage in every expression.
-    """
+    """Return the symbol of a parameter, a definition or the voltage in every expression."""
     return sympy.Symbol(name, real=True)
 
 
@@ -45,9 +43,7 @@ class exprel(sympy.Function):  # type: ignore[misc]
         return sympy.Integer(1) if is_zero(x) else None
 
     def fdiff(self, argindex: int = 1) -> sympy.Expr:
-        """Return the derivative, a function of its own because
-        (exp(x) - exprel(x))/x is 0/0 at 0.
-        """
+        """Return the derivative, as a function, since (exp(x) - exprel(x))/x is 0/0 at 0."""
         return exprel_slope(self.args[0])
 
     def _eval_evalf(self, prec: int) -> sympy.Expr | None:

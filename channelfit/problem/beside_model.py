@@ -115,9 +115,7 @@ def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _CapacityCh
 
 
 def _charging(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> np.ndarray:
-    """Return the samples after steps in which a membrane is
-    charged by a current that nothing cancels.
-    """
+    """Return the samples after steps whose capacitive transient nothing cancels."""
     none = np.zeros(seen.known.shape, dtype=bool)
     if clamp is None:
         return none
@@ -160,9 +158,7 @@ def _is_free(expression: sympy.Expr, model: ChannelModel) -> bool:
 
 
 def _smoothing_ms(model: ChannelModel, clamp: Clamp) -> float:
-    """Return the longest time, ms, in which a step of the command
-    can appear in the recorded current.
-    """
+    """Return the longest time, ms, by which a step can be late in the recorded current."""
     lag, resistance, capacitance, cancelled = (
         span(e, model) or (0.0, 0.0)
         for e in (
@@ -284,9 +280,7 @@ def _needs(judged: _CapacityCheck, index: tuple[int, int], peak: float) -> str:
 
 
 def _too_quiet(seen: Seen) -> bool:
-    """Return whether the noise at rest is less than that of a membrane,
-    but not 0 as in a simulation.
-    """
+    """Return whether noise at rest is below a membrane's, but not 0 as in a simulation."""
     pairs = seen.resting[:, 1:] & seen.resting[:, :-1]
     steps = np.diff(np.where(seen.known, seen.current_pA, 0.0), axis=1)[pairs]
     noise = 1.4826 * float(np.median(np.abs(steps))) / math.sqrt(2) if steps.size > 19 else 0.0

@@ -48,9 +48,7 @@ def span(expression: sympy.Expr, model: ChannelModel) -> Span | None:
 def _at_corners(
     expression: sympy.Expr, model: ChannelModel, v_mV: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the least and the largest value (n_voltages,) at the
-    corners of the parameters' ranges.
-    """
+    """Return the least and the largest value (n_voltages,) at the corners of the ranges."""
     names = {s.name for s in expression.free_symbols}
     for name in sorted(names):
         names |= model.names_behind(name)
@@ -140,9 +138,7 @@ def _all_open(term: Term, model: ChannelModel) -> float:
 
 
 def _ohmic(gated: Sequence[Term], model: ChannelModel) -> tuple[Span | None, Span | None]:
-    """Return the conductance, nS, and the reversal potential, mV,
-    of one ohmic current; else None.
-    """
+    """Return conductance, nS, and reversal potential, mV, of one ohmic current; else None."""
     if len(gated) > 1 or not gated[0].ohmic or gated[0].reversal is None:
         return None, None
     sizes, opened = span(gated[0].size, model), _all_open(gated[0], model)

@@ -174,9 +174,7 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
 
 
 def read_delay(section: Section, model: ChannelModel) -> sympy.Expr:
-    """Return the ``delay:`` of an experiment, as an expression of the parameters.
-    Raises InputError.
-    """
+    """Return the ``delay:`` of an experiment, an expression of the parameters."""
     return _ClampReader(model).quantity(section, "delay", "delay")
 
 
@@ -251,9 +249,7 @@ def _read_low_pass(section: Section) -> LowPass | None:
 
 
 def read_low_pass(inner: Section) -> LowPass:
-    """Return the filter that a mapping with ``poles`` and ``cutoff`` describes.
-    Raises InputError.
-    """
+    """Return the filter of a mapping with ``poles`` and ``cutoff``. Raises InputError."""
     poles, cutoff = inner.integer("poles"), inner.quantity("cutoff")
     if cutoff <= 0:
         raise inner.error(f"a frequency above 0 was expected, not {cutoff:g} kHz", "cutoff")
@@ -293,8 +289,6 @@ def _check_circuit(section: Section, found: Mapping[str, sympy.Expr]) -> None:
 
 
 def values_of(clamp: Clamp, model: ChannelModel, values: object) -> dict[str, float]:
-    """Return the quantities of a clamp at values (n_parameters,)
-    of the model's parameters, base units.
-    """
+    """Return the quantities of a clamp at values (n_parameters,) of the parameters."""
     scope = dict(zip(model.parameter_names, values, strict=True))  # type: ignore[call-overload]
     return {name: float(evaluate(e, scope)) for name, e in clamp.quantities().items()}

@@ -157,9 +157,7 @@ class SweepPieces:
         yield from joined([segment for segment in segments if segment.end_ms > segment.start_ms])
 
     def _touching(self, before: Segment, after: Segment) -> tuple[Segment, Segment]:
-        """Return two neighbors, of which a ramp begins or ends at
-        the level that the other one holds.
-        """
+        """Return two neighbors, a ramp beside a held level that meets it."""
         near = 3 * self.precision.level(1) if self.precision.measured else EXACT
         held, ramp = before.wave, after.wave
         if isinstance(held, Constant) and isinstance(ramp, Ramp):
@@ -215,9 +213,7 @@ class SweepPieces:
         return float(np.abs(self.v[a:b] - start - slope * np.arange(b - a)).max())
 
     def _squares(self, a: Any, b: Any) -> np.ndarray:
-        """Return the sum of squares about the least-squares line of
-        samples [a, b), arrays of indices.
-        """
+        """Return the sum of squares about the least-squares line of samples [a, b), indices."""
         first, last = np.broadcast_arrays(a, b)
         n, k, kk, v, kv, vv = self._sums[:, last] - self._sums[:, first]
         n = np.maximum(n, 1)
@@ -231,9 +227,7 @@ class SweepPieces:
         return int(knots[np.argmin(self._squares(a, knots) + self._squares(knots, b))])
 
     def _lines(self, a: int, b: int, most: int) -> list[int] | None:
-        """Return the ends of at most so many lines that describe the
-        samples [a, b); None without any.
-        """
+        """Return the ends of at most so many lines that describe samples [a, b), or None."""
         ends = [a, b]
         while True:
             strays = [self._strays(*piece) for piece in pairwise(ends)]
@@ -319,9 +313,7 @@ class SweepPieces:
     # --- sines -------------------------------------------------------------------------------
 
     def _sines(self, a: int, b: int) -> Sines | None:
-        """Return the sum of few sines that describes the samples
-        [a, b); None where there is none.
-        """
+        """Return the sum of few sines that describes the samples [a, b), or None."""
         v, k = self.v[a:b], np.arange(b - a, dtype=float)
         omegas, rest = np.zeros(0), v - v.mean()
         for _ in range(_MOST_SINES):

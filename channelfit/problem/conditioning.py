@@ -150,9 +150,7 @@ def _steps(section: Section) -> list[tuple[str, Section]]:
 
 
 def _other(section: Section, inner: Section) -> Section:
-    """Return the mapping of a recording to subtract,
-    with the keys that it takes from the one it belongs to.
-    """
+    """Return the mapping of a recording to subtract, completed from the main one."""
     inner.expect(KEYS["condition subtract"])
     own = {key: inner.take(key) for key in inner.given() if key in KEYS["recording"]}
     taken = {key: section.take(key) for key in _INHERITED if key in section}
@@ -163,18 +161,14 @@ def _other(section: Section, inner: Section) -> Section:
 
 
 def within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.ndarray:
-    """Return which times lie in [start, end); one that is nearly
-    at a bound counts as being at it.
-    """
+    """Return which times lie in [start, end), up to rounding."""
     tiny = TIME_TOLERANCE * protocol.sampling_ms
     inside: np.ndarray = (t >= start - tiny) & (t < end - tiny)
     return inside
 
 
 def _window(section: Section, work: _Currents) -> np.ndarray:
-    """Return which samples (n_sweeps, n_times) lie between
-    ``from`` and ``to`` and were recorded.
-    """
+    """Return which samples (n_sweeps, n_times) lie in ``from`` .. ``to`` and were recorded."""
     start, end = section.quantity("from", default=...), section.quantity("to", default=...)
     if start >= end:
         raise section.error(f"from {start:g} ms to {end:g} ms holds no time", "to")

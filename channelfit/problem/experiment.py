@@ -291,9 +291,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The difference from other groups, such as "cell 1, 34 degC";
-        empty where there is none.
-        """
+        """The difference from other groups, such as "cell 1, 34 degC", or ""."""
         return ", ".join(filter(None, (self.cell, degrees(self.temperature_C))))
 
     @property

@@ -63,9 +63,7 @@ class Extreme:
 
 
 def voltages_of(protocols: Iterable[Protocol]) -> np.ndarray:
-    """Return the voltages (n,) mV that protocols command or hold;
-    -120 to 60 mV without any protocol.
-    """
+    """Return the voltages (n,) mV in protocols; -120 to 60 mV without any."""
     found = [np.append(p.command().ravel(), [p.holding_mV, p.resting_mV]) for p in protocols]
     v = np.unique(np.concatenate(found)) if found else _ORDINARY
     v = v[np.isfinite(v)]
@@ -179,9 +177,7 @@ def _rate(
 
 
 def _term(term: Term, of: str, scope: dict[str, Any]) -> list[Extreme]:
-    """Return the extreme values in a term of the current;
-    `of` names it, where there are several.
-    """
+    """Return the extreme values in a term of the current; `of` names one of several."""
     parts = (
         ("the conductance", term.conductance, "nS"),
         ("the reversal potential", term.reversal, "mV"),

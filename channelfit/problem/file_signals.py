@@ -149,9 +149,7 @@ def _unit_factor(inner: Section, unit: str, dimension: str, membrane: Membrane |
 
 
 def _sweeps(inner: Section, n_sweeps: int) -> list[int]:
-    """Return the sweeps of the file that ``sweeps: [1, 3]`` names, in that order;
-    all without that key.
-    """
+    """Return the sweeps of the file that ``sweeps: [1, 3]`` names, in that order, or all."""
     if "sweeps" not in inner:
         return list(range(1, n_sweeps + 1))
     numbers = inner.items("sweeps")
@@ -167,9 +165,7 @@ def _sweeps(inner: Section, n_sweeps: int) -> list[int]:
 
 
 def _sampling(outer: Section, contents: Contents) -> float:
-    """Return the sampling interval, ms, of the file or, where that does not say it,
-    of the section.
-    """
+    """Return the sampling interval, ms, of the file, or else of the section."""
     stated = outer.quantity("sampling")
     own = contents.sampling_ms
     if stated is None and not math.isfinite(own):

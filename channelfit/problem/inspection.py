@@ -265,9 +265,7 @@ def _named(name: str, contents: Contents) -> Signal:
 
 
 def _is_command(signal: Signal) -> bool:
-    """Return whether a signal without a unit looks like a command in mV: wide,
-    and without noise.
-    """
+    """Return whether a signal without a unit looks like a command in mV: wide and quiet."""
     values = signal.values[np.isfinite(signal.values)]
     low, high = _COMMAND_RANGE_MV
     width = float(np.ptp(values)) if values.size else 0.0
@@ -309,9 +307,7 @@ def _sampling(contents: Contents, options: FileOptions) -> float:
 def _protocol(
     contents: Contents, current: Signal | None, sampling: float, options: FileOptions
 ) -> tuple[Protocol | None, str, FoundCommand | None]:
-    """Return the protocol that ran, where it comes from,
-    and how far a recorded command is from it.
-    """
+    """Return the protocol, its origin, and its distance from a recorded command."""
     if options.command is not None:
         return _protocol_in(options.command, contents, sampling)
     if not math.isfinite(sampling):
@@ -334,9 +330,7 @@ def _protocol(
 def _protocol_in(
     path: Path, contents: Contents, sampling: float
 ) -> tuple[Protocol | None, str, FoundCommand | None]:
-    """Return the protocol that a file of its own holds, as a protocol,
-    a list of steps or a record.
-    """
+    """Return the protocol in a file of its own: a protocol, a list of steps or a record."""
     source = f"the file {path.name}"
     if path.suffix.lower() in (*_YAML, ".eph"):
         made = load_protocol(path)

@@ -90,9 +90,7 @@ def leak(current: np.ndarray, protocol: Protocol, blank_ms: float) -> Leak | Non
 def _leak_below(
     highest_mV: float, current: np.ndarray, protocol: Protocol, blank_ms: float
 ) -> Leak | None:
-    """Return the leak from the samples before the command first exceeds a voltage;
-    None without any.
-    """
+    """Return the leak before the command first exceeds a voltage, or None."""
     early, late = list[tuple[float, ...]](), list[tuple[float, ...]]()
     skip = math.ceil(blank_ms / protocol.sampling_ms)
     command = protocol.command()

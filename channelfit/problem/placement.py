@@ -69,9 +69,7 @@ def _read_starts(section: Section, sweeps: list[int], protocol: Protocol) -> lis
 
 
 def common_start_ms(section: Section) -> float:
-    """Return the time of the sweep at which all of its recorded parts begin;
-    0 where they differ.
-    """
+    """Return the time of the sweep at which all parts begin; 0 where they differ."""
     given = section.items("starts")
     return section.measured("starts", given[0]) if len(given) == 1 else 0.0
 

@@ -222,9 +222,7 @@ def _levels(seen: Seen) -> Iterator[Caution]:
 
 
 def _clipped(seen: Seen) -> Iterator[Caution]:
-    """Yield a caution where a current stays at its largest or smallest value,
-    and is never still else.
-    """
+    """Yield a caution where a current stays at its extreme, and is never still elsewhere."""
     values = seen.current_pA[seen.known]
     moves = np.abs(np.diff(values))
     if not moves.any():
@@ -249,9 +247,7 @@ def _clipped(seen: Seen) -> Iterator[Caution]:
 
 
 def _stuck(seen: Seen) -> Iterator[Caution]:
-    """Yield a caution where a current stays at a value in between,
-    which its noise should not let it.
-    """
+    """Yield a caution where a current stays at a value although it has noise."""
     current = np.where(seen.scored, seen.current_pA, np.nan)
     same = np.diff(current, axis=1) == 0
     if not same.any():
@@ -273,9 +269,7 @@ def _stuck(seen: Seen) -> Iterator[Caution]:
 
 
 def _disordered(seen: Seen) -> Iterator[Caution]:
-    """Yield a caution where the current jumps as the voltages
-    of a staircase in another order do.
-    """
+    """Yield a caution where the current jumps as if a staircase had another order."""
     found = other_order(seen.protocol, np.where(seen.known, seen.current_pA, np.nan))
     if found is not None:
         index = found.sweep, round(found.time_ms / seen.protocol.sampling_ms)
@@ -343,9 +337,7 @@ def _jumps(seen: Seen) -> tuple[np.ndarray, np.ndarray]:
 
 
 def recently_moved(seen: Seen, window: int) -> np.ndarray:
-    """Return whether the command has changed by more than 5 mV
-    within so many samples before each.
-    """
+    """Return whether the command changed by more than 5 mV within so many samples before."""
     command = seen.command_mV.copy()
     for row in command:
         row[np.isnan(row)] = row[np.isfinite(row)][-1]
@@ -373,9 +365,7 @@ def _running(values: np.ndarray, size: int, larger: np.ufunc) -> np.ndarray:
 
 
 def _after_steps(seen: Seen, window: int) -> np.ndarray:
-    """Return whether a step of the command lies at most so many samples before each,
-    or just after it.
-    """
+    """Return whether a step lies at most so many samples before each, or just after it."""
     found = np.zeros(seen.known.shape, dtype=bool)
     for k, row in enumerate(found):
         for time in seen.protocol.step_times_ms(k):

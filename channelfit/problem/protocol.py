@@ -477,9 +477,7 @@ class Protocol:
         return list(pairwise(edges))
 
     def command(self) -> np.ndarray:
-        """Return the voltage at the samples, (n_sweeps, n_times_max) mV;
-        NaN where a sweep has ended.
-        """
+        """Return the voltage at the samples, (n_sweeps, n_times_max) mV; NaN after the end."""
         t = self.times_ms
         out = np.full((self.n_sweeps, self.n_times_max), np.nan)
         for row, sweep, k in zip(out, self.sweeps, range(self.n_sweeps), strict=True):

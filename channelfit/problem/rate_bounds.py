@@ -93,9 +93,7 @@ class Bounded:
 
 
 def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
-    """Return all rates by the names that users give them: ``C -> O``,
-    or ``n.alpha`` and ``n.beta``.
-    """
+    """Return all rates by their users' names: ``C -> O``, or ``n.alpha`` and ``n.beta``."""
     rates = {}
     for chain in model.chains:
         for k, t in enumerate(() if chain.instant else chain.transitions):

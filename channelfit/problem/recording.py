@@ -150,9 +150,7 @@ class Recording:
 
 
 def _filled_up(rows: Any, protocol: Protocol) -> Any:
-    """Return a list of sweeps of different lengths, each as long as its sweep,
-    filled up with NaN.
-    """
+    """Return a list of sweeps of different lengths as rows that end in NaN."""
     if not isinstance(rows, (list, tuple)) or len(rows) != protocol.n_sweeps:
         return rows
     lengths = [len(row) if hasattr(row, "__len__") else 0 for row in rows]
@@ -264,9 +262,7 @@ def load_recording(
 def _of_labels(
     section: Section, labels: Sequence[str], rows: Sequence[int], protocol: Protocol
 ) -> Iterator[Caution]:
-    """Yield a caution where the voltages that head a file's
-    columns are not those of the protocol.
-    """
+    """Yield a caution where voltages that head the columns are not the protocol's."""
     if contradicting := contradiction(labels, rows, protocol):
         yield Caution(f"{section.file}: {section.key}", *contradicting)
 
@@ -314,9 +310,7 @@ def _refuse_clamp(section: Section) -> None:
 
 
 def empty_masks(entries: Sequence[Section], protocol: Protocol) -> Iterator[Caution]:
-    """Yield cautions about entries of ``mask:`` that name no sample of any sweep,
-    from checked ones.
-    """
+    """Yield cautions about entries of ``mask:``, already checked, that name no sample."""
     lasts = max(sweep[-1].end_ms for sweep in protocol.sweeps)
     whole = masks([], protocol).sum()
     for entry in entries:
@@ -382,9 +376,7 @@ def _span(entry: Section, kind: str) -> tuple[float, float]:
 
 
 def _chosen(section: Section, n_sweeps: int) -> list[int]:
-    """Return the sweeps, counted from 0, that ``sweeps: [1, 3]`` names;
-    all sweeps without that key.
-    """
+    """Return the sweeps, counted from 0, that ``sweeps: [1, 3]`` names, or all."""
     if "sweeps" not in section:
         return list(range(n_sweeps))
     numbers = section.items("sweeps")

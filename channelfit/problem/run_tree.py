@@ -138,9 +138,7 @@ def run_tree(
 
 
 def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, _Node]]]:
-    """Return the runs that follow each start from the steady state, in order,
-    each with its sweep.
-    """
+    """Return the runs that follow each start from the steady state, each with its sweep."""
     courses: list[list[tuple[int, _Node]]] = []
     for k in range(protocol.n_sweeps):
         row = None if weight is None else weight[k]
@@ -221,9 +219,7 @@ def _pieces(
 def _piece_runs(
     segment: Segment, first: int, last: int, h: float, weight: np.ndarray | None
 ) -> Iterator[_Node]:
-    """Yield the way to the first sample, the samples,
-    and the way from the last one to the boundary.
-    """
+    """Yield the runs up to the first sample, over the samples, and on to the boundary."""
     tiny = TIME_TOLERANCE * h
     if first >= last:
         yield from _unsampled(segment, segment.start_ms, segment.end_ms)
@@ -243,9 +239,7 @@ def _piece_runs(
 def _stretches(
     first: int, last: int, weight: np.ndarray | None
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield the ranges [first, last) of samples that have the
-    same weight, each with that weight.
-    """
+    """Yield the ranges [first, last) of samples of the same weight, each with that weight."""
     if weight is None:
         yield first, last, 0.0
         return
@@ -343,9 +337,7 @@ class _Flattener:
         self.constant = self.total_weight = 0.0
 
     def flatten(self, roots: dict[float, list[_Node]]) -> RunTree:
-        """Return the arrays of all runs below some roots,
-        which are listed by their holding potential.
-        """
+        """Return the arrays of all runs below roots, sorted by their holding potential."""
         self.starts = [self._index(self.voltages, v) for v in roots]
         for slot, children in enumerate(roots.values()):
             self._visit_all(children, slot, len(roots))

@@ -383,9 +383,7 @@ def segment_rows(
 
 
 def _aligned(sweeps: Sequence[Sweep]) -> list[tuple[Segment | None, ...]]:
-    """Return segments of all sweeps in rows;
-    None where a sweep has fewer held segments than others.
-    """
+    """Return segments of all sweeps in rows; None where one has fewer held segments."""
     stages = [list(_stages(sweep)) for sweep in sweeps]
     if len({len(each) for each in stages}) > 1:
         raise _different("numbers of ramps, sines or recorded commands")

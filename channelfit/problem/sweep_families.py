@@ -123,16 +123,12 @@ def aligned(
 
 
 def _as_ramp(wave: Wave) -> Wave:
-    """Return a held voltage as a ramp that leads nowhere,
-    which has a place in a family of ramps.
-    """
+    """Return a held voltage as a level ramp, for a family of ramps."""
     return Ramp(wave.v_mV, wave.v_mV) if isinstance(wave, Constant) else wave
 
 
 def _cut_like(sweep: list[Segment], whole: list[Segment], sampling_ms: float) -> list[Segment]:
-    """Return a sweep, of which held segments are cut in two
-    until it has as many as another sweep.
-    """
+    """Return a sweep with held segments cut in two until it has as many as another."""
     while len(sweep) < len(whole):
         cuts = [
             [*sweep[:i], replace(s, end_ms=time), replace(s, start_ms=time), *sweep[i + 1 :]]

@@ -74,9 +74,7 @@ def contradiction(
 
 
 def _levels(protocol: Protocol, sweep: int) -> set[float]:
-    """Return the voltages at which a sweep is held, mV,
-    as its file and as its membrane have them.
-    """
+    """Return the held voltages of a sweep, mV, of its command and of its membrane."""
     held = {
         round(float(s.voltage(np.array([s.start_ms]))[0]), 6)
         for s in protocol.sweeps[sweep]
@@ -96,9 +94,7 @@ def _among(voltage: float, levels: set[float]) -> bool:
 
 
 def _order(values: np.ndarray, levels: Sequence[set[float]]) -> list[int] | None:
-    """Return the only sweep, counted from 0, that has each voltage;
-    None where there is not one each.
-    """
+    """Return the only sweep, from 0, that has each voltage; None where there are others."""
     found = []
     for v in values:
         places = [k for k in range(len(levels)) if _among(float(v), _own(levels, k))]

@@ -130,9 +130,7 @@ Wave = Constant | Ramp | Sines | Samples
 
 
 def shifted(wave: Wave, by_mV: float) -> Wave:
-    """Return the same wave at other voltages,
-    rounded to 1e-9 mV so that shifting back gives it again.
-    """
+    """Return the wave at other voltages, rounded to 1e-9 mV so that it can be undone."""
     if isinstance(wave, Constant):
         return Constant(round(wave.v_mV + by_mV, 9))
     if isinstance(wave, Ramp):

@@ -50,9 +50,7 @@ def bare(text: str) -> str:
 
 
 def csv_rows(rows: Iterable[Iterable[str | float | None]]) -> str:
-    """Return rows of texts and of numbers, which are written to the last bit;
-    None is an empty cell.
-    """
+    """Return rows of texts and numbers, written to the last bit; None is an empty cell."""
     cells = (
         [cell(x) if isinstance(x, str) else "" if x is None else str(x) for x in row]
         for row in rows

@@ -206,9 +206,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Return text with separators of lines that are not newlines,
-    which survive only in double quotes.
-    """
+    """Return text in double quotes where separators of lines would not survive otherwise."""
     style = '"' if any(c in text for c in "\x85\u2028\u2029") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
@@ -283,17 +281,13 @@ class Section:
         return row.default if default is _TABLED else default
 
     def _row(self, key: str) -> Key:
-        """Return the row of a key in the section's table.
-        Raises LookupError where there is none.
-        """
+        """Return the row of a key in the table. Raises LookupError where there is none."""
         if key not in self._keys:
             raise LookupError(f"{self.path(key)} is read, but not announced as accepted")
         return self._keys[key]
 
     def shape(self, key: str, *kinds: type[_Kind]) -> _Kind:
-        """Return the shape of a key in the table, or the first part of it,
-        that is of one of the kinds.
-        """
+        """Return the shape of a key in the table, or its first part of one of the kinds."""
         shape = self._row(key).shape
         for part in shape.parts():
             if isinstance(part, kinds):
@@ -302,9 +296,7 @@ class Section:
         raise LookupError(f"{self.path(key)} is read as {expected}, but announced as {shape}")
 
     def _read(self, key: str, default: Any) -> tuple[Any, bool]:
-        """Return the value of a key, and whether the user gave it:
-        null may count as leaving it out.
-        """
+        """Return the value of a key, and whether the user gave it; null may count as absence."""
         value, row = self.take(key, default), self._row(key)
         if value is None and row.null and default is not ...:
             return row.default if default is _TABLED else default, False

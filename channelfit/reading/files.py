@@ -100,9 +100,7 @@ def save_text(path: str | os.PathLike[str], text: str, overwrite: bool = False) 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn errors of the system, such as a full disk or a missing permission,
-    into an InputError.
-    """
+    """Turn errors of the system, such as a full disk, into an InputError."""
     try:
         yield
     except OSError as error:
@@ -149,9 +147,7 @@ def discard_partial(folder: Path) -> None:
 
 
 def _is_replaceable(path: Path) -> bool:
-    """Return whether there is nothing, a file, or a link;
-    a device such as /dev/null is none of them.
-    """
+    """Return whether there is nothing, a file or a link, and no device such as /dev/null."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

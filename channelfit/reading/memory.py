@@ -137,9 +137,7 @@ def available() -> int | None:
 
 
 def _left_of(space: int) -> list[int]:
-    """Return the bytes of a limited address space that are not used, in a list;
-    empty where unknown.
-    """
+    """Return the unused bytes of a limited address space, in a list; empty where unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except OSError:  # not Linux
@@ -148,9 +146,7 @@ def _left_of(space: int) -> list[int]:
 
 
 def _left_in(folder: Path, limit: str, used: str, cache: str) -> list[int]:
-    """Return the bytes that the limit of a container leaves, in a list;
-    an empty list without a limit.
-    """
+    """Return the bytes that a container's limit leaves, in a list; empty without a limit."""
     try:
         left = int((folder / limit).read_text()) - int((folder / used).read_text())
         stat = (folder / limit).with_name("memory.stat").read_text().split()

@@ -27,9 +27,7 @@ def matching(pattern: Path) -> list[Path]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield all files in a folder and those in it, sorted.
-    Raises InputError where they are too many.
-    """
+    """Yield all files below a folder, sorted. Raises InputError where they are too many."""
     _count(folder, None, folder)
     yield from sorted(path for path in folder.rglob("*") if path.is_file())
 

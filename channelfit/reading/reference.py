@@ -77,9 +77,7 @@ def section_reference(name: str) -> str:
 
 
 def _reachable(root: str) -> Iterable[str]:
-    """Return the sections that stand in one, itself first,
-    each after the one in which it stands.
-    """
+    """Return the sections that stand in one, itself first, each after the one around it."""
     found, left = dict[str, None](), [root]
     while left:
         name = left.pop(0)
@@ -97,9 +95,7 @@ def _reachable(root: str) -> Iterable[str]:
 
 
 def _places(name: str) -> str:
-    """Return the keys under which a section stands,
-    with links to the sections that have these keys.
-    """
+    """Return the keys under which a section stands, with links to their sections."""
     places = [
         f"`{key}` of [{_named(place)}](#{_anchor(place)})"
         for place, keys in SECTIONS.items()

@@ -77,9 +77,7 @@ def check_shape(value: Any, shape: Any, file: Path, key: str = "") -> None:
 
 
 def _is_of(value: Any, shape: str) -> bool:
-    """Return whether a single value is of a shape;
-    true and false are no numbers, though of Python's.
-    """
+    """Return whether a single value is of a shape; true and false are no numbers."""
     if isinstance(value, bool):
         return shape in (FLAG, PLAIN)
     if isinstance(value, int) and abs(value) > memory.MOST:

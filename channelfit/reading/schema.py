@@ -59,9 +59,7 @@ _TEXT = ("string", "number")
 
 
 def kind_of(document: Mapping[str, Any]) -> str:
-    """Return the kind of file, a key of `FILES`, that a document is,
-    as the readers tell them apart.
-    """
+    """Return the kind of file, a key of `FILES`, that a document is, as readers decide."""
     if isinstance(document.get("model"), str):
         return "fit"
     if is_function(document):
@@ -148,9 +146,7 @@ class _SchemaWriter:
     # shapes
 
     def _joined(self, shape: Shape, null: bool = False) -> Schema:
-        """Return the schema of a shape: which part of it holds depends on whether it is a mapping,
-        a list or neither, so that an editor marks the mistake in the right part.
-        """
+        """Return the schema of a shape by type, so that editors mark mistakes in the right part."""
         kinds = self._kinds(shape)
         if null:  # naming the other types, too, tells a reader of the editor's message all of them
             others = ["null", *kinds] if "scalar" not in kinds else "null"
@@ -333,9 +329,7 @@ def _rules(keys: Keys) -> list[Schema]:
 
 
 def _without_others(keys: Keys, one: str, others: Iterable[str]) -> Schema:
-    """Return a key beside which others must not be given;
-    null may stand there where it means nothing.
-    """
+    """Return a key beside which others must not be given; a null without meaning may stand."""
     empty = {key: keys.null or keys[key].null for key in (one, *others)}
     present: Schema = {"required": [one]}
     if empty[one]:

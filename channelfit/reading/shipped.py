@@ -18,9 +18,7 @@ _COMMON = ("README.md", "LICENSE")
 
 
 def shipped_folder() -> Path | None:
-    """Return the folder that holds the shipped `models` and `protocols`;
-    None if they are missing.
-    """
+    """Return the folder with the shipped `models` and `protocols`; None without them."""
     for folder in (_PACKAGE / "examples", _PACKAGE.parent):
         if (folder / "models" / "model_b.yaml").is_file():
             return folder
@@ -28,9 +26,7 @@ def shipped_folder() -> Path | None:
 
 
 def shipped_files() -> list[PurePosixPath]:
-    """Return the paths of all shipped files, relative to `shipped_folder`,
-    in alphabetical order.
-    """
+    """Return the paths of all shipped files, relative to `shipped_folder`, sorted."""
     folder = shipped_folder()
     if folder is None:
         return []
@@ -43,9 +39,7 @@ def shipped_files() -> list[PurePosixPath]:
 
 
 def hint_at_examples(file: object) -> str:
-    """Return a hint for "no such file" where a shipped file has this name;
-    otherwise an empty text.
-    """
+    """Return a hint for "no such file" where a shipped file has this name; else ""."""
     name = Path(str(file)).name
     for found in shipped_files() if name not in _COMMON else ():
         if found.name == name:

@@ -139,9 +139,7 @@ def _turned(table: Table, path: Path) -> Table:
 
 
 def column(table: Table, name: str, path: Path) -> np.ndarray:
-    """Return one column (n_rows,). Raises InputError, with the names that there are,
-    for another name.
-    """
+    """Return one column (n_rows,). Raises InputError, with all names, for an unknown name."""
     found = table.get(name)
     if name in table.refused:
         raise InputError(table.refused[name], path, name)
@@ -182,9 +180,7 @@ def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Ta
 
 
 def _numbered_lines(path: Path) -> tuple[Sequence[int], Sequence[str]]:
-    """Return the lines of a table that are neither empty nor comments,
-    after the numbers they have.
-    """
+    """Return the lines that are neither empty nor comments, after their numbers."""
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
             data = _within_memory(file, path)
@@ -204,9 +200,7 @@ def _numbered_lines(path: Path) -> tuple[Sequence[int], Sequence[str]]:
 def _values(
     rows: Sequence[str], places: Sequence[int], delimiter: str | None, path: Path
 ) -> np.ndarray:
-    """Return the numbers of the rows, (n_rows, n_columns),
-    NaN for a cell that is empty or says so.
-    """
+    """Return the numbers of the rows, (n_rows, n_columns), NaN for a missing number."""
     filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
     try:
         return _numbers(filled, delimiter)
@@ -260,9 +254,7 @@ def _refuse_too_large(
 
 
 def _text(data: bytes, path: Path) -> str:
-    """Return the text of a table; its headings may be as Excel
-    writes ``Zeit (µs)`` in western Europe.
-    """
+    """Return the text of a table; headings may be in Excel's western encoding."""
     try:
         return decoded(data, path)
     except InputError:
@@ -275,9 +267,7 @@ def _text(data: bytes, path: Path) -> str:
 
 
 def _within_memory(file: gzip.GzipFile | io.BufferedReader, path: Path) -> bytes:
-    """Return all bytes of a table of text. Raises InputError
-    before its rows take too much memory.
-    """
+    """Return all bytes of a table. Raises InputError before its rows take too much memory."""
     parts, n_bytes, n_lines = list[bytes](), 0, 1
     while part := file.read(_PIECE):
         parts.append(part)
@@ -410,9 +400,7 @@ def _first_fault(
 
 
 def _fill_empty(row: str, delimiter: str) -> str:
-    """Return a row with NaN in its empty cells,
-    which tables of sweeps of different lengths have.
-    """
+    """Return a row with NaN in its empty cells, which unequal sweeps leave."""
     return delimiter.join(cell if cell.strip() else "nan" for cell in row.split(delimiter))
 
 

@@ -25,9 +25,7 @@ _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def printable(text: str) -> str:
-    """Return a text for a terminal, in which steering characters
-    are shown by their codes (``\x1b``).
-    """
+    """Return a text for a terminal, with steering characters shown by their codes (``\\x1b``)."""
     return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

@@ -233,9 +233,7 @@ def unit_factor(unit: str, *dimensions: str, membrane: Membrane | None = None) -
 
 
 def unit_that_fits(factor: float, dimension: str) -> str | None:
-    """Return the unit with a given factor to the base unit, to a part in a thousand;
-    None if none has.
-    """
+    """Return the unit with a given factor to the base unit, to 0.1 %; None without one."""
     for unit, known in _UNITS[dimension].items():
         if abs(factor / known - 1) < 1e-3:
             return unit
@@ -293,18 +291,14 @@ def _patterns(unit: str) -> list[str]:
 
 
 def _characters(text: str) -> str:
-    """Return a pattern for texts that are rewritten as these characters,
-    which may have carets before numbers.
-    """
+    """Return a pattern for texts that stand for these characters, perhaps with carets."""
     known = {"u": "[uµμ]", "2": r"\^?[2²]"}
     found = [known.get(c, rf"\^?{c}" if c.isdigit() else _SPECIAL.sub(r"\\\g<0>", c)) for c in text]
     return re.sub(r"-(?=\\\^)", r"\\^?-", "".join(found))
 
 
 def _divided(name: str, power: str) -> str:
-    """Return a pattern for ``/cm2``, ``cm-2`` behind a blank or a
-    sign of multiplication, and so on.
-    """
+    """Return a pattern for ``/cm2``, and ``cm-2`` behind a blank or a multiplication sign."""
     above, below = ("2", "-2") if power else ("1", "-1")
     optional = _characters(above) if power else f"(?:{_characters(above)})?"
     letters = _characters(name)
@@ -360,9 +354,7 @@ def _as_float(value: int | float) -> float:
 
 
 def shown(value: object) -> str:
-    """Return a user's value as it is shown in a message: text in quotes,
-    and cut where it is long.
-    """
+    """Return a user's value for a message: text in quotes, and cut where it is long."""
     text = f'"{value}"' if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else " " for c in text[:100])
     return text if len(text) <= 60 else text[:57] + "..."

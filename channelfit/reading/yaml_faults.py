@@ -17,9 +17,7 @@ _CLOSED = {"{": "}", "[": "]"}
 
 
 def find_fault(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str]:
-    """Return the line, counted from 1, that is to be corrected,
-    and what is wrong there in words.
-    """
+    """Return the line, counted from 1, that is to be corrected, and the mistake in words."""
     lines = text.splitlines()
     problem = " ".join(str(error.problem or error.context or "").split())
     if error.problem_mark is None:
@@ -55,9 +53,7 @@ def _before(lines: list[str], at: int) -> int | None:
 
 
 def _second_colon(lines: list[str], at: int) -> tuple[int, str]:
-    """Return the line and the mistake where a colon stands in a value,
-    or after a line without one.
-    """
+    """Return line and mistake where a colon is in a value, or after a line without one."""
     above = _before(lines, at)
     if above is not None and not _KEY.match(lines[above]):
         return above + 1, _without_colon(lines[above])
@@ -69,9 +65,7 @@ def _second_colon(lines: list[str], at: int) -> tuple[int, str]:
 def _inside_brackets(
     lines: list[str], begun: int, first: int, at: int, column: int, problem: str
 ) -> tuple[int, str]:
-    """Return the line and the mistake inside brackets: one is never closed,
-    or a comma is missing.
-    """
+    """Return line and mistake inside brackets: one is never closed, or a comma is missing."""
     bracket = lines[begun][first : first + 1]
     if not _is_closed("\n".join([lines[begun][first:], *lines[begun + 1 :]])):
         closing = _CLOSED.get(bracket, "bracket")
@@ -83,9 +77,7 @@ def _inside_brackets(
 
 
 def _is_closed(text: str) -> bool:
-    """Return whether the bracket with which a text begins is closed in it,
-    outside quotes and comments.
-    """
+    """Return whether the first bracket of a text is closed, outside quotes and comments."""
     depth = 0
     for part in re.finditer(r"\"[^\"]*\"|'[^']*'|\s#[^\n]*|[\[\]{}]", text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(part[0], 0)

@@ -171,9 +171,7 @@ class _DocumentWriter:
                     one.scheme.rates[way] = replaced(rate, by)
 
     def _tidy(self) -> dict[str, Node]:
-        """Return the definitions that are needed;
-        short ones that are used once are put in their place.
-        """
+        """Return the needed definitions, short ones that are used once put in their place."""
         found = self.found
         needed = {key: found.definitions[key] for key in found.used(list(self._roots()))}
         counts = dict.fromkeys(needed, 0)
@@ -212,9 +210,7 @@ class _DocumentWriter:
         return {key: given for key, given in self.found.parameters.items() if key in used}
 
     def _largest(self, one: CurrentProduct) -> str | None:
-        """Return the parameter that is the largest conductance of a current;
-        None where none is.
-        """
+        """Return the parameter that is the largest conductance of a current, or None."""
         above = [
             node.args[0]
             for node, under in factors(one.conductance)
@@ -392,9 +388,7 @@ class _DocumentWriter:
             yield f"{indent}rectification: {self._text(one.rectification)}"
 
     def _constant(self, node: Node) -> str:
-        """Return the text of a constant, in brackets where it would
-        be read as a number and its unit.
-        """
+        """Return the text of a constant, in brackets where it looks like a number and a unit."""
         text = self._text(node)
         return f"({text})" if node.op == "if" else text
 
@@ -432,9 +426,7 @@ class _DocumentWriter:
         return joined([(number(_whole(scale)), False), *still])
 
     def _unit(self, key: str, units: bool) -> str | None:
-        """Return the unit that a parameter has in the model file;
-        None where it is written without.
-        """
+        """Return the unit of a parameter in the model file; None where it has none."""
         if not units:
             return None
         given = self.found.parameters[key]

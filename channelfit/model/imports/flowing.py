@@ -126,9 +126,7 @@ def _of_one(found: Equations, opening: Gating, current: str, node: Node) -> list
 
 
 def _counted(found: Equations, node: Node, states: frozenset[str]) -> Node:
-    """Return a current in which the power of a state that is a
-    PARAMETER is the number that it is.
-    """
+    """Return a current with a number in place of a PARAMETER as the power of a state."""
     if node.is_atom or not node.names & states:
         return node
     args = tuple(_counted(found, arg, states) for arg in node.args)
@@ -185,9 +183,7 @@ def _flowing(
     gates: tuple[tuple[str, int], ...],
     row: dict[str, Node],
 ) -> list[CurrentProduct]:
-    """Return the terms with the same gates;
-    states of a scheme share one where their drives agree.
-    """
+    """Return the terms with the same gates; states with the same drive share one."""
     shares: list[tuple[Node, dict[str, float]]] = []
     for state, coefficient in row.items():
         constant, rest = _share(coefficient)
@@ -222,9 +218,7 @@ def _share(node: Node) -> tuple[float, Node]:
 
 
 def _drive(found: Equations, one: CurrentProduct, drive: Node) -> None:
-    """Return conductance, reversal potential and rectification
-    of the current of an open channel.
-    """
+    """Set conductance, reversal potential and rectification of the current of an open channel."""
     moving = found.dependent(_V)
     rows = factors(drive)
     still = [row for row in rows if not row[0].names & moving]
@@ -290,9 +284,7 @@ def _is_infinite(found: Equations, rest: list[tuple[Node, bool]], reversal: Node
 
 
 def linear_in_v(found: Equations, node: Node) -> tuple[Node, Node] | None:
-    """Return slope and root of an expression that is a straight line in v;
-    None where it is none.
-    """
+    """Return slope and root of a straight line in v; None for other expressions."""
     try:
         node = found.expanded(node, _V)
     except InputError:  # too long; what is no line that can be seen is a rectification

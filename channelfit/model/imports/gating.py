@@ -115,9 +115,7 @@ def _groups(found: Equations, rhs: dict[str, Node]) -> list[list[str]]:
 
 
 def gate_of(found: Equations, state: str, rhs: Node) -> Gate:
-    """Return the gate whose derivative is given: by inf and tau, or by rates,
-    as the file writes it.
-    """
+    """Return the gate of a derivative: by inf and tau, or by rates, as the file writes it."""
     relaxing = _relaxing(state, rhs) or _by_rates(state, rhs)
     if relaxing is not None:
         return relaxing
@@ -182,9 +180,7 @@ def _terms(node: Node, negative: bool = False) -> list[tuple[Node, bool]]:
 
 
 def _collected(node: Node) -> Node:
-    """Return a sum in which terms that differ in a number alone are put together,
-    and so may cancel.
-    """
+    """Return a sum with terms joined that differ in a number alone, which may cancel."""
     sums: dict[Node, float] = {}
     for term, negative in _terms(node):
         rows = factors(term)

@@ -198,9 +198,7 @@ class _Trial:
         return _Asymptotes(float(inside), float(outside), slope)
 
     def _moved(self, key: str) -> tuple[float, _Asymptotes | None]:
-        """Return the value of a parameter in a trial of its own,
-        and the shape that the current has.
-        """
+        """Return the value of a parameter in a trial of its own, and the current's shape."""
         value = self.base[key]
         value = value + _WARMER if key == "celsius" else (value or 1.0) * _TIMES
         return value, self._shape({key: value})

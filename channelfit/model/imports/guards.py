@@ -106,9 +106,7 @@ def _distance(condition: Node) -> Node | None:
 
 
 def _whole(found: Equations, node: Node) -> Node:
-    """Return an expression with definitions written out.
-    Raises InputError where it becomes long.
-    """
+    """Return an expression with definitions written out. Raises InputError for a long one."""
     while node.names & found.definitions.keys():
         node = replaced(
             node, {k: found.definitions[k] for k in node.names & found.definitions.keys()}

@@ -25,9 +25,7 @@ def mentioned(tree: Tree) -> set[str]:
 
 
 def through_definitions(variables: dict[str, dict[str, Any]], tree: Tree) -> set[str]:
-    """Return the variables on which an expression depends at a moment,
-    without the past of its states.
-    """
+    """Return the variables on which an expression depends at a moment."""
     found: set[str] = set()
     stack = list(mentioned(tree))
     while stack:

@@ -135,18 +135,14 @@ class _MyokitReader:
         return not used.isdisjoint(self.currents)
 
     def _is_constant(self, key: str) -> bool:
-        """Return whether a variable is held: a state that is no gate,
-        or a concentration behind such.
-        """
+        """Return whether a variable is held: a state that is no gate, or its concentration."""
         row = self.variables[key]
         if row["state"]:
             return self._is_held(key)
         return row["concentration"] and row["value"] is not None and bool(self._behind(key))
 
     def _behind(self, key: str) -> set[str] | None:
-        """Return the states on which a variable depends;
-        None if it follows the voltage or an input.
-        """
+        """Return the states behind a variable; None if it follows the voltage or an input."""
         states: set[str] = set()
         stack = [key]
         while stack:
@@ -388,9 +384,7 @@ def voltage_of(model: Any) -> Any:
 
 
 def _value(variable: Any) -> float | None:
-    """Return the value of a variable that is no state where all
-    states have their initial values.
-    """
+    """Return the value of a variable where all states have their initial values."""
     import myokit  # optional, and loaded by now
 
     if variable.is_state() or variable.rhs() is None:

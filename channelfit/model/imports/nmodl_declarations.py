@@ -265,9 +265,7 @@ def _variable(found: Declarations, row: Tree, state: bool) -> None:
 
 
 def _length(number: Tree, line: int) -> int:
-    """Return how many elements an array has.
-    Raises InputError for more than a channel could have.
-    """
+    """Return the length of an array. Raises InputError for more than a channel could have."""
     if not 0 < float(number.text) <= _LONGEST_ARRAY:
         raise InputError(
             f"an array of {number.text[:20]}; one has 1 to {_LONGEST_ARRAY} elements",

@@ -143,9 +143,7 @@ class Interpreter:
         self.values = dict(values)
 
     def _constant(self, node: Node) -> bool:
-        """Return whether an expression depends neither on the
-        voltage nor on states nor on what was.
-        """
+        """Return whether an expression depends on no voltage, state or earlier value."""
         moving = self.found.dependent(frozenset({"v", *self.declared.states}))
         return not node.names & moving and not self._resolved(node)
 
@@ -291,9 +289,7 @@ class Interpreter:
         self._branches(self._switched(condition), pieces[1], pieces[2:], frame)
 
     def _switched(self, condition: Node) -> Node:
-        """Return a condition; decided where it asks which number a PARAMETER is,
-        as a switch does.
-        """
+        """Return a condition, decided where it compares a PARAMETER, as a switch does."""
         if condition.op not in ("==", "!="):
             return condition
         for key, other in itertools.permutations(condition.args):
@@ -538,9 +534,7 @@ class Interpreter:
             self.found.lines[state] = tree.line
 
     def _species(self, side: Tree) -> list[str]:
-        """Return the one state of a side of a reaction,
-        and the constants that it is multiplied by.
-        """
+        """Return the one state of a side of a reaction, and its constant factors."""
         names = []
         for piece in [side] if side.kind == "ReactVarName" else side.all("ReactVarName"):
             if any(child.kind == "Integer" for child in piece.children):

@@ -170,9 +170,7 @@ def _shortened(op: str, args: tuple[Node, ...]) -> Node | None:
 
 
 def _decided(left: Node, right: Node, deciding: Node) -> Node | None:
-    """Return a condition of two of which one is known;
-    `deciding` is the value that decides alone.
-    """
+    """Return a condition of two of which one is known; `deciding` alone decides it."""
     for known, other in ((left, right), (right, left)):
         if known.is_number:
             return deciding if bool(known.value) == bool(deciding.value) else other
@@ -361,9 +359,7 @@ def factors(node: Node, over: bool = False) -> list[tuple[Node, bool]]:
 
 
 def joined(rows: list[tuple[Node, bool]]) -> Node:
-    """Return the product of factors, those under the line in one denominator;
-    numbers are put together.
-    """
+    """Return the product of factors with one denominator, numbers put together."""
     constant, above, below = 1.0, ONE, ONE
     for node, under in rows:
         if node.is_number:

@@ -40,9 +40,7 @@ def values_of(found: Equations, at: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def never_seen(found: Equations, key: str, used: Iterable[Node]) -> bool:
-    """Return whether a name changes no value although conditions mention it,
-    at any of `VOLTAGES`.
-    """
+    """Return whether a name in conditions changes no value at any of `VOLTAGES`."""
     states = {state: np.full(VOLTAGES.size, 0.5) for state in found.states}
     results = []
     for value in (0.25, 0.75):
@@ -53,9 +51,7 @@ def never_seen(found: Equations, key: str, used: Iterable[Node]) -> bool:
 
 
 def limit(node: Node, values: Mapping[str, Any]) -> float:
-    """Return the value of an expression, by its limit where it is 0/0;
-    NaN where it cannot be had.
-    """
+    """Return the value of an expression, or its limit at 0/0; NaN where there is none."""
     try:
         expression = remove_singularities(parse_expression(written(node), node.names))
     except InputError:

@@ -94,9 +94,7 @@ def read(path: Path, **choices: Any) -> Contents:
 
 
 def _of_a_size(contents: Contents) -> Contents:
-    """Return the same contents. Raises InputError for a number
-    whose square no computation could hold.
-    """
+    """Return the same contents. Raises InputError for numbers whose squares overflow."""
     for signal in contents.signals:
         for k, sweep in enumerate(signal.values, 1):
             largest = np.max(np.abs(sweep), where=np.isfinite(sweep), initial=0.0)

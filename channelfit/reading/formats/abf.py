@@ -173,9 +173,7 @@ def _outputs(abf: Any, key: str) -> list[int]:
 
 
 def _waveform_output(abf: Any, notes: list[str]) -> int | None:
-    """Return the number of the output that commands the voltage;
-    None where the header defines none.
-    """
+    """Return the number of the output that commands the voltage; None without one."""
     outputs = range(min(len(abf.holdingCommand), len(abf.dacUnits)))
     volts = [k for k in outputs if math.isfinite(_voltage_factor(abf, k))]
     enabled = _outputs(abf, "nWaveformEnable")
@@ -213,9 +211,7 @@ def _voltage_factor(abf: Any, dac: int) -> float:
 def _epochs(
     pyabf: Any, abf: Any, dac: int, factor: float, sampling_ms: float, notes: list[str]
 ) -> tuple[tuple[Epoch, ...], ...]:
-    """Return the nominal protocol of each sweep;
-    empty, with a note why, where the header gives none.
-    """
+    """Return the nominal protocol of each sweep; without one none, and a note why."""
     enabled, source = _outputs(abf, "nWaveformEnable"), _outputs(abf, "nWaveformSource")
     if dac >= len(enabled) or enabled[dac] != 1 or source[dac] == 0:
         notes.append("The header defines no waveform; the command is not in the file.")
@@ -260,9 +256,7 @@ def _one_sweep(
 
 
 def _agree(epochs: Sequence[Sequence[Epoch]], recorded: np.ndarray, sampling_ms: float) -> bool:
-    """Return whether a recorded command (n_sweeps, n_samples) mV is the nominal one,
-    but for its noise.
-    """
+    """Return whether recorded commands (n_sweeps, n_samples) mV are the nominal ones with noise."""
     near = list[np.ndarray]()
     for sweep, row in zip(epochs, recorded, strict=True):
         start = 0
@@ -276,9 +270,7 @@ def _agree(epochs: Sequence[Sequence[Epoch]], recorded: np.ndarray, sampling_ms:
 
 
 def _telegraphed(abf: Any, kinds: Sequence[str]) -> dict[str, float]:
-    """Return the amplifier's telegraphed capacitance, pF, and filter, kHz,
-    of the first current channel.
-    """
+    """Return the telegraphed capacitance, pF, and filter, kHz, of the first current channel."""
     section = abf._headerV1 if abf.abfVersion["major"] == 1 else abf._adcSection
     on = list(getattr(section, "nTelegraphEnable", ()))
     channels = [k for k, kind in enumerate(kinds) if kind == "current"]

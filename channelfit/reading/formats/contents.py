@@ -138,9 +138,7 @@ def kind_and_factor(unit: str) -> tuple[str, float]:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Return names of signals, each once: a second ``Im`` becomes ``Im 2``,
-    one without a name ``2``.
-    """
+    """Return names of signals, each once: a second ``Im`` becomes ``Im 2``, no name ``2``."""
     found = list[str]()
     for place, name in enumerate(names, 1):
         base = name or str(place)

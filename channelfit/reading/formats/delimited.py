@@ -142,9 +142,7 @@ def _called(key: tuple[str, str, str], members: Sequence[str]) -> str:
 
 
 def _headed_by_voltages(table: Table) -> bool:
-    """Return whether a first row of numbers, taken for data,
-    is that of the voltages of a family.
-    """
+    """Return whether a first row of numbers holds the voltages of a family."""
     if len(table.first) < _LEAST_FAMILY:
         return False
     row = np.array([math.nan if _is_number_free(cell) else float(cell) for cell in table.first])
@@ -165,9 +163,7 @@ def _is_number_free(text: str) -> bool:
 
 
 def _steps(path: Path, columns: dict[str, np.ndarray]) -> tuple[tuple[Epoch, ...], tuple[str, ...]]:
-    """Return the steps of a list of voltages and durations, and notes;
-    empty where the table is none.
-    """
+    """Return the steps and notes of a list of voltages and durations; none for other tables."""
     headings = {name: read_heading(name) for name in columns}
     if len(columns) == 2 and list(columns) == ["1", "2"]:
         headings = dict(zip(columns, _commented(path), strict=False))
@@ -220,9 +216,7 @@ def _until_next(
 
 
 def _commented(path: Path) -> list[Heading]:
-    """Return the headings in a comment above columns without
-    names: ``# Voltage (mV) Duration (ms)``.
-    """
+    """Return the headings in a comment above the columns: ``# Voltage (mV) Duration (ms)``."""
     if path.suffix.lower() == ".gz":
         return []
     with open(path, "rb") as file:

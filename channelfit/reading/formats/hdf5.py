@@ -54,9 +54,7 @@ def read(path: Path, layout: str | None = None, signal: str | None = None) -> Co
 
 
 def datasets(path: Path) -> dict[str, np.ndarray | str]:
-    """Return arrays of real numbers and their units, by path;
-    a text says why one cannot be used.
-    """
+    """Return arrays of real numbers with units, by path; a text says why one is unusable."""
     found: dict[str, np.ndarray | str] = {}
     with opened(path, "an HDF5 file") as file:
         total = 0

@@ -156,9 +156,7 @@ def _series(group: Any, name: str, stored: np.ndarray, attributes: Any) -> _Seri
 
 
 def _clock(group: Any, n: int, name: str) -> tuple[float, float, list[str]]:
-    """Return the rate, Hz, and the start, s, of a series;
-    from its timestamps where it has no rate.
-    """
+    """Return the rate, Hz, and the start, s, of a series, from its timestamps if need be."""
     start = member(group, "starting_time")
     if start is not None:
         rate = _number(start.attrs.get("rate"), math.nan)
@@ -186,9 +184,7 @@ def _of_one_rate(series: list[_Series]) -> tuple[list[_Series], list[str]]:
 def _commands(
     file: Any, responses: Sequence[_Series], stimuli: Sequence[_Series], notes: list[str]
 ) -> dict[str, _Series]:
-    """Return the command of each response by name: by the file's table,
-    by sweep number, or in order.
-    """
+    """Return the command of each response by name: by table, by sweep number, or in order."""
     by_name = {s.name: s for s in stimuli}
     pairs = _table_pairs(file)
     found = {a: by_name[b] for a, b in pairs.items() if b in by_name}

@@ -114,9 +114,7 @@ def files_of_measures(table: Path) -> list[Path]:
 
 
 def _measures_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return each .json of a SyncroPatch in a folder with its measures, by sweep,
-    column and row.
-    """
+    """Return each .json of a SyncroPatch with its measures, by sweep, column and row."""
     beside = sorted(p for p in folder.iterdir() if p.suffix.lower() == ".json")
     places = [(path, path.stat().st_mtime_ns) for path in beside[:_MAX_CANDIDATES]]
     return [(path, known) for path, at in places if (known := _measures_of(path, at))]
@@ -240,9 +238,7 @@ def _finite(text: Any, path: Path, place: str) -> float:
 def _eph_sweep(
     rows: Sequence[tuple[int, list[str]]], sweep: int, holding: float, path: Path
 ) -> tuple[Epoch, ...]:
-    """Return the segments of a sweep that were recorded;
-    each sweep adds an increment to the voltages.
-    """
+    """Return the recorded segments of a sweep; each sweep adds an increment to the voltages."""
     epochs, before = list[Epoch](), holding
     for number, (kind, membrane, level, duration, increment, recorded, *_) in rows:
         place = f"line {number}"
