@@ -1,18 +1,18 @@
-"""What the residuals of a fitted well say beyond their size: slow misfits, drifts, resistances.
+"""Tests of the residuals of a fitted well beyond their size: slow misfits, drifts, resistances.
 
 A wrong model, a rundown or a series resistance bends the fitted values long before it makes the
 residuals much larger than the noise. Two questions to the residuals find it:
 
 * Are they slow? The mean of noise over some 25 ms is as large as its neighbor's is different; the
-  mean of a misfit is larger. That is asked where channels are open, and where they are closed,
+  mean of a misfit is larger. This is tested where channels are open, and where they are closed,
   since slow noise of the amplifier is there, too.
-* Do they follow what is known to go wrong? For a fault that is not in the model the change of the
+* Do they follow a known fault? For a fault that is not in the model the change of the
   current by a little of it is known at the fit: for a rundown the channel's current times the time,
   for a leak that grows the voltage times the time, for a holding current that drifts the time, for
   a series resistance what the lost millivolts do to the open channels (not to gates, so that its
-  size is known within a factor of two or so). What the fit's own parameters could do is taken off
-  (a score test, in the words of statistics); then least squares of the residuals says how much of
-  the fault there is, and how sure that is.
+  size is known within a factor of two or so). The directions of the fit's own parameters are
+  projected out (a score test, in the words of statistics); then least squares of the residuals
+  estimates the size of the fault and its error.
 
 `stretches` takes the means over some 5 ms that this looks at.
 """
@@ -26,7 +26,7 @@ import numpy as np
 
 #: Stretches of a longer one, on which slow misfits are seen.
 _LONG = 5
-#: Stretches that a recording has at least; fewer say nothing.
+#: Stretches that a recording has at least; fewer are not tested.
 _STRETCHES = 100
 #: Channels are closed where their current is below this share of its largest.
 _CLOSED = 0.01
@@ -34,7 +34,7 @@ _CLOSED = 0.01
 _AT_REST = 10
 #: Directions of the parameters are the same from this share of the largest on.
 _SAME = 1e-7
-#: Stretches whose residuals may depend on each other, in the errors of what is found.
+#: Stretches whose residuals may depend on each other, in the errors of faults.
 _DEPENDENT = 20
 #: The median of chi square of one degree of freedom, and n times the relative variance of that of n
 #: squares of differences of neighbors, of which each shares a value with the next.
@@ -45,20 +45,20 @@ _LARGEST_SHARE = 0.95
 
 @dataclass(frozen=True)
 class FaultSize:
-    """How much of a fault residuals follow, and its standard error; NaN where nothing says it."""
+    """The size of a fault in residuals, and its standard error; NaN where it is not known."""
 
     value: float = math.nan
     error: float = math.nan
 
     @property
     def sure(self) -> float:
-        """How many errors the value is from 0; 0 where nothing is known."""
+        """The distance of the value from 0 in errors; 0 where it is not known."""
         return abs(self.value) / self.error if self.error > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What the residuals of a well say.
+    """The faults that the residuals of a well show.
 
     Attributes:
         slow: how many times the power of noise the means of residuals have while channels are open.
@@ -87,7 +87,7 @@ class Checked:
         return [self.slow, *(each.value for each in found)]
 
 
-#: By name of the columns of what residuals say: the unit and the meaning of each.
+#: The unit and the meaning of each column about residuals, by its name.
 RESIDUAL_MEASURES = {
     "slow_misfit": (
         "",
@@ -116,7 +116,7 @@ class Stretches:
     Attributes:
         left: recording less fit, pA. fit: pA. volts: the command, mV. time: from 0 to 1.
         channel: the fit without its leaks, pA. slope: how fast the current of the open channels
-            and of leaks grows with the voltage, nS; NaN where no single drive says it.
+            and of leaks grows with the voltage, nS; NaN where there are several drives.
         root: the root of the sum of the weights of its samples.
         block: the number of the sweep, so that neighbors are known.
         slopes: (n, n_free) how the fit changes with each free parameter.
@@ -134,10 +134,10 @@ class Stretches:
 
 
 def checked(of: Stretches, has_series_resistance: bool = False) -> Checked:
-    """What the residuals of a well say.
+    """Judge the residuals of a well.
 
     Arguments:
-        has_series_resistance: whether the model of the fit has one, so that none is looked for.
+        has_series_resistance: whether the model of the fit has one, so that none is tested.
     """
     n, n_free = of.slopes.shape
     finite = [np.isfinite(each).all() for each in (of.left, of.fit, of.slopes)]
@@ -167,7 +167,7 @@ def checked(of: Stretches, has_series_resistance: bool = False) -> Checked:
 
 
 def _span(slopes: np.ndarray) -> np.ndarray:
-    """An orthonormal basis (n, rank) of what parameters can do."""
+    """Return an orthonormal basis (n, rank) of the directions of the parameters."""
     sizes = np.linalg.norm(slopes, axis=0)
     u, s, _ = np.linalg.svd(slopes[:, sizes > 0] / sizes[sizes > 0], full_matrices=False)
     return np.asarray(u[:, s > _SAME * s.max(initial=0.0)])
@@ -176,7 +176,7 @@ def _span(slopes: np.ndarray) -> np.ndarray:
 def _follows(
     left: np.ndarray, direction: np.ndarray, basis: np.ndarray, block: np.ndarray
 ) -> FaultSize:
-    """How much of a direction there is in residuals, both weighted; `left` is off the basis."""
+    """Estimate how much of a direction is in residuals, both weighted; `left` is off the basis."""
     whole = float(direction @ direction)
     own = direction - basis @ (basis.T @ direction)
     size = float(own @ own)
@@ -195,7 +195,7 @@ def _follows(
 
 
 def _share(found: FaultSize, of: Stretches) -> FaultSize:
-    """A slope of the conductance as the share that is lost from the first sample to the last."""
+    """Return a slope of the conductance as the share that is lost from first to last sample."""
     power = (of.root * of.channel) ** 2
     middle = float(power @ of.time / power.sum()) if power.sum() > 0 else 0.5
     first = 1 + found.value * middle  # the fit is right in the middle
@@ -206,7 +206,7 @@ def _share(found: FaultSize, of: Stretches) -> FaultSize:
 
 
 def _slow(of: Stretches, left: np.ndarray) -> tuple[float, float]:
-    """How slow residuals are while channels are open, beside how slow they are at rest.
+    """Compare how slow residuals are while channels are open with how slow they are at rest.
 
     Returns: the ratio of powers, and how many standard errors its logarithm is from 0.
     """

@@ -73,7 +73,7 @@ class Groups:
         return found
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The column `group` (n_wells,) of the table of wells, text: "1", "2", .. or empty."""
+        """Return the column `group` (n_wells,) of the table of wells: "1", "2", .. or empty."""
         texts = [str(k) if k else "" for k in self.numbers.tolist()]
         return {"group": np.array(texts, dtype=object)}
 

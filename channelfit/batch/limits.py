@@ -1,6 +1,6 @@
-"""The limits beyond which a well is to be looked at, and how that is said.
+"""The limits beyond which a well is to be checked, and the sentences about it.
 
-All of them stand here. `require:` of a fit file replaces those that it names, and adds others.
+All limits are here. `require:` of a fit file replaces those that it names, and adds others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Limit:
     why: str
 
 
-#: By what is measured, as a condition of the table of wells would name it.
+#: The limits by the name of the measure, as in a condition on the table of wells.
 LIMITS: Mapping[str, Limit] = {
     "rms/noise": Limit(2.0, "", "Three quarters of the residuals' squares are then the model's."),
     "seal": Limit(100.0, "MOhm", "Least seal of the wells selected by Lei et al. 2019."),
@@ -38,15 +38,15 @@ LIMITS: Mapping[str, Limit] = {
     "residual_leak": Limit(0.05, "", "Its current over the command, against that of the channels."),
     "residual_holding": Limit(0.05, "", "Its change, against the current of the channels."),
 }
-#: How many of its standard errors what residuals say must be from nothing.
+#: How many of its standard errors a fault must be from 0.
 SURE = 4.0
 
 
 def doubts(checked: Checked, measured: Mapping[str, float], replaced: Collection[str]) -> list[str]:
-    """Why a well should be looked at, beyond its parameters and the size of its misfit.
+    """Return why a well should be checked, beyond its parameters and the size of its misfit.
 
     Arguments:
-        checked: what its residuals say.
+        checked: the faults that its residuals show.
         measured: `seal`, `run_down` and `clamp_lost` of the well; NaN where they are not known.
         replaced: limits that do not count, since the fit file has others.
 
@@ -77,7 +77,7 @@ def _of_the_cell(measured: Mapping[str, float]) -> dict[str, str]:
 
 
 def _of_the_residuals(checked: Checked) -> Iterator[tuple[str, str]]:
-    """The fault that the residuals follow best, and whether they are slow."""
+    """Yield the fault that the residuals follow best, and whether they are slow."""
     if checked.slow > LIMITS["slow_misfit"].value and checked.slow_sure > SURE:
         yield (
             "slow_misfit",
@@ -126,13 +126,13 @@ def _drifts(checked: Checked) -> Iterator[_Fault]:
         ("residual_leak", checked.leak_nS, checked.range_mV, "leak", "nS"),
         ("residual_holding", checked.holding_pA, 1.0, "holding current", "pA"),
     )
-    for name, found, volts, what, unit in rows:
+    for name, found, volts, quantity, unit in rows:
         share = abs(found.value) * volts / checked.peak_pA if checked.peak_pA > 0 else math.nan
         if _counts(found, share, name):
             yield (
                 found.sure,
                 name,
-                f"residuals follow a {what} that changes by {found.value:+.2g} {unit} "
+                f"residuals follow a {quantity} that changes by {found.value:+.2g} {unit} "
                 f"(± {found.error:.1g}), {_percent(share)} of the channels' current, more than "
                 f"{_percent(LIMITS[name].value)}",
             )

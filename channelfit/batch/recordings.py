@@ -44,7 +44,7 @@ RESERVED = (
     *RESIDUAL_MEASURES,
     *("quality", "reason", "run"),
 )
-#: What a folder holds beside recordings.
+#: The suffixes of files in a folder that are no recordings.
 _NO_RECORDINGS = (".eph", ".json")
 _MOST = 1_000_000
 _MOST_HEAD = 10_000_000
@@ -52,20 +52,19 @@ _MOST_HEAD = 10_000_000
 
 @dataclass(frozen=True)
 class Recorded:
-    """A well and where its recording is.
+    """A well and the place of its recording.
 
     Attributes:
-        well: what it is called, once in a batch.
+        well: its name, unique in a batch.
         file: absolute.
         shown: the file as the user named it.
         row, column: of the plate, such as "A" and 1; empty and 0 where it is none.
-        signal: of a file with several signals or wells, the one that is meant; empty for the
-            template's.
+        signal: the name of the signal or well in a file with several; empty for the template's.
         columns: of a table of many wells, the columns of this one, a column for each sweep; empty
             where the template says which.
         weight: the factor of its samples; None for the template's.
         masks: stretches of time that are left out besides the template's, in words.
-        told: by column, what the user's table says besides.
+        told: the metadata in the user's table, by column.
         folder: from which paths in that table start.
     """
 
@@ -82,12 +81,12 @@ class Recorded:
     folder: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the recording as JSON holds it."""
         return asdict(self)
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], file: Path) -> Recorded:
-        """The reverse of `plain`. Raises InputError where it is not that."""
+        """Return the recording of `plain`. Raises InputError for other data."""
         try:
             weight = plain["weight"]
             return cls(
@@ -108,7 +107,7 @@ class Recorded:
 
 
 def read_list(file: Path) -> list[Recorded]:
-    """The recordings of an earlier run, from the list in its folder."""
+    """Read the recordings of an earlier run, from the list in its folder."""
     rows = read_json(file).get("recordings")
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         raise InputError("is not a list of recordings that a batch has written", file)
@@ -117,7 +116,7 @@ def read_list(file: Path) -> list[Recorded]:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a template expects of a file.
+    """The shape of the recordings that a template expects of a file.
 
     Attributes:
         n_sweeps: of its protocol.
@@ -130,19 +129,19 @@ class Expected:
     time: str = ""
 
 
-def find_recordings(given: Sequence[str | os.PathLike[str]], expected: Expected) -> list[Recorded]:
-    """The recordings that a user names.
+def find_recordings(named: Sequence[str | os.PathLike[str]], expected: Expected) -> list[Recorded]:
+    """Find the recordings that a user names.
 
     Arguments:
-        given: files, patterns, folders, or one table of recordings.
-        expected: what the template expects of a file, which tells where one holds many wells.
+        named: files, patterns, folders, or one table of recordings.
+        expected: by the template, which decides whether a file holds many wells.
 
     Raises:
         InputError: nothing there, a table that cannot be used, or two wells of the same name.
     """
-    if not given:
+    if not named:
         raise InputError("no recordings are named: give files, a folder, or a table of them")
-    paths = [Path(each) for each in given]
+    paths = [Path(each) for each in named]
     tables_ = [path for path in paths if _is_table_of_recordings(path)]
     if tables_ and len(paths) > 1:
         raise InputError("a table of recordings stands alone; name the others in it", tables_[0])
@@ -158,42 +157,42 @@ def find_recordings(given: Sequence[str | os.PathLike[str]], expected: Expected)
 
 
 def chosen_by_name(
-    recordings: Sequence[Recorded], wanted: Iterable[str], what: str = "--only"
+    recordings: Sequence[Recorded], names: Iterable[str], what: str = "--only"
 ) -> list[Recorded]:
-    """The recordings of wells that are named, in the order of the recordings.
+    """Return the recordings of some wells, in the order of the recordings.
 
     Raises: InputError for a name that no well has.
     """
-    keep = wells_named([each.well for each in recordings], wanted, what)
+    keep = wells_named([each.well for each in recordings], names, what)
     return [each for each in recordings if each.well in keep]
 
 
 def same_well(name: str, names: Collection[str]) -> str | None:
-    """The name of a well among names, however its place is written: `a1` is A01; None for none."""
+    """Find the name of a well among names, where `a1` is also A01; None for none."""
     place = _WELL.fullmatch(name.strip().upper())
     also = f"{place[1]}{int(place[2]):02}" if place else name.strip()
     return next((n for n in (name.strip(), also) if n in names), None)
 
 
-def wells_named(names: Sequence[str], wanted: Iterable[str], what: str = "--only") -> set[str]:
-    """The names of wells that are meant; `a1` is A01.
+def wells_named(known: Sequence[str], names: Iterable[str], what: str = "--only") -> set[str]:
+    """Find the names of wells in any spelling; `a1` is A01.
 
     Raises: InputError for a name that no well has.
     """
     keep = set()
-    for name in wanted:
-        found = same_well(name, names)
+    for name in names:
+        found = same_well(name, known)
         if found is None:
-            close = difflib.get_close_matches(name, names, n=3)
+            close = difflib.get_close_matches(name, known, n=3)
             near = f"; did you mean {', '.join(close)}?" if close else "."
-            listed = ", ".join(names[:12]) + (" .." if len(names) > 12 else "")
+            listed = ", ".join(known[:12]) + (" .." if len(known) > 12 else "")
             raise InputError(f"no well {shown(name.strip())}{near} There are: {listed}", None, what)
         keep.add(found)
     return keep
 
 
 def metadata(recordings: Sequence[Recorded]) -> WellTable:
-    """What is known of recordings before they are fitted; `--where` may choose by it."""
+    """Return the metadata of recordings as a table, by which `--where` may select."""
     columns: dict[str, np.ndarray] = {
         "well": texts(each.well for each in recordings),
         "file": texts(printable(each.shown) for each in recordings),
@@ -216,7 +215,7 @@ def metadata(recordings: Sequence[Recorded]) -> WellTable:
 
 
 def _files(named: Path) -> Iterator[Path]:
-    """The files that a path, a pattern or a folder stands for, in the order of their names."""
+    """Yield the files of a path, a pattern or a folder, in the order of their names."""
     if named.is_dir():
         found = [p for p in named.iterdir() if _may_be_recording(p)]
         if not found:
@@ -238,7 +237,7 @@ def _may_be_recording(path: Path) -> bool:
 
 
 def _naturally(path: Path) -> list[tuple[int, int, str]]:
-    """A key that sorts numbers in names by their size."""
+    """Return a key that sorts numbers in names by their size."""
     parts = re.findall(r"\d+|\D+", str(path))
     return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts]
 
@@ -263,7 +262,7 @@ def _stem(path: Path) -> str:
 
 
 def _place(text: str) -> tuple[str, int] | None:
-    """Row and column of the one well that a text names; None where it names none or several."""
+    """Return row and column of the one well in a text; None where it names none or several."""
     found = {
         (match[1], int(match[2]))
         for match in _WELL.finditer(text.replace("_", " "))
@@ -273,11 +272,11 @@ def _place(text: str) -> tuple[str, int] | None:
 
 
 def _name(text: str, path: Path, key: str | None = None) -> str:
-    """A well's name, printable. Raises InputError for one that is empty or endless."""
+    """Return a well's name, printable. Raises InputError for one that is empty or endless."""
     name = printable(" ".join(text.split()))
     if not name or len(name) > 200:
-        told = "is empty" if not name else "has more than 200 characters"
-        raise InputError(f"the name of a well {told}", path, key)
+        fault = "is empty" if not name else "has more than 200 characters"
+        raise InputError(f"the name of a well {fault}", path, key)
     return name
 
 
@@ -303,7 +302,7 @@ def _is_table_of_recordings(path: Path) -> bool:
 
 
 def _from_table(path: Path) -> Iterator[Recorded]:
-    """The recordings of a table; relative paths start where it stands."""
+    """Yield the recordings of a table; relative paths start where it stands."""
     head, rows = read_sheet(path)
     known = {name.lower(): name for name in head if name.lower() in OWN}
     for name in head:
@@ -316,11 +315,13 @@ def _from_table(path: Path) -> Iterator[Recorded]:
     for line, cells in rows:
         row = dict(zip(head, cells, strict=True))
         own = {key: row[name] for key, name in known.items()}
-        told = {key: text for key, text in row.items() if key not in known.values()}
-        yield _from_row(path, f"line {line}", own, told)
+        others = {key: text for key, text in row.items() if key not in known.values()}
+        yield _from_row(path, f"line {line}", own, others)
 
 
-def _from_row(table: Path, place: str, own: Mapping[str, str], told: Mapping[str, str]) -> Recorded:
+def _from_row(
+    table: Path, place: str, own: Mapping[str, str], others: Mapping[str, str]
+) -> Recorded:
     if not own["file"]:
         raise InputError("no file is named", table, place)
     if "\0" in own["file"]:
@@ -343,27 +344,27 @@ def _from_row(table: Path, place: str, own: Mapping[str, str], told: Mapping[str
         signal=own.get("signal", ""),
         weight=_weight(own["weight"], table, place) if own.get("weight") else None,
         masks=own.get("mask", ""),
-        told=told,
+        told=others,
         folder=os.path.abspath(table.parent),
     )
 
 
 def _place_in_row(own: Mapping[str, str], table: Path, place: str) -> tuple[str, int] | None:
-    """Row and column of the plate that a row of a table tells, by its well or by themselves.
+    """Return row and column of the plate for a row of a table, from its well or its own columns.
 
     Raises: InputError where it tells one of them only, or two places.
     """
     by_name = _place(own["well"]) if own.get("well") else None
-    given = [own.get("row", ""), own.get("column", "")]
-    if not any(given):
+    cells = [own.get("row", ""), own.get("column", "")]
+    if not any(cells):
         return by_name
-    if not all(given):
-        told = f"row {shown(given[0])} and column {shown(given[1])}"
-        raise InputError(f"a place has a row and a column, not {told}", table, place)
-    found = (printable(given[0]).upper(), _whole(given[1], table, place))
+    if not all(cells):
+        text = f"row {shown(cells[0])} and column {shown(cells[1])}"
+        raise InputError(f"a place has a row and a column, not {text}", table, place)
+    found = (printable(cells[0]).upper(), _whole(cells[1], table, place))
     if by_name is not None and by_name != found:
-        told = f"row {found[0]}, column {found[1]}"
-        raise InputError(f"the well {own['well']} is not in {told}", table, place)
+        text = f"row {found[0]}, column {found[1]}"
+        raise InputError(f"the well {own['well']} is not in {text}", table, place)
     return found
 
 
@@ -387,7 +388,7 @@ def _weight(text: str, table: Path, place: str) -> float:
 
 
 def _wells_in(recorded: Recorded, expected: Expected) -> list[Recorded]:
-    """The wells of a file: the one that is named of them, or all; itself where it holds one."""
+    """Return the wells of a file: the one that is named, or all; itself where it holds one."""
     path = Path(recorded.file)
     suffix = formats.suffix_of(path)
     try:
@@ -397,7 +398,7 @@ def _wells_in(recorded: Recorded, expected: Expected) -> list[Recorded]:
             groups = _wells_of_columns(_heading(path), expected)
         else:
             groups = {}
-    except InputError:  # of one file of many: what is wrong is told when it is read
+    except InputError:  # of one file of many: its error is reported when it is read
         return [recorded]
     if not groups:
         return [recorded]
@@ -415,17 +416,17 @@ def _wells_in(recorded: Recorded, expected: Expected) -> list[Recorded]:
     return found
 
 
-def _named(wanted: str, groups: Mapping[str, tuple[str, ...]], path: Path) -> tuple[str, ...]:
-    place = _place(wanted)
+def _named(name: str, groups: Mapping[str, tuple[str, ...]], path: Path) -> tuple[str, ...]:
+    place = _place(name)
     for label, columns in groups.items():
-        if label == wanted or (place is not None and _place(label) == place):
+        if label == name or (place is not None and _place(label) == place):
             return columns
     listed = ", ".join(list(groups)[:12])
-    raise InputError(f"no well or column {shown(wanted)}; there are {listed}", path)
+    raise InputError(f"no well or column {shown(name)}; there are {listed}", path)
 
 
 def _wells_of_array(path: Path, n_sweeps: int) -> dict[str, tuple[str, ...]]:
-    """By well the names that `array_columns` gives its sweeps."""
+    """Return by well the names that `array_columns` gives its sweeps."""
     shape = read_array(path).shape
     if len(shape) == 1:
         return {"1": ("1",)}
@@ -439,7 +440,7 @@ def _wells_of_array(path: Path, n_sweeps: int) -> dict[str, tuple[str, ...]]:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """An array of currents, mapped into memory.
+    """Read an array of currents, mapped into memory.
 
     It is (n_samples,), (n_sweeps, n_samples) of one well, (n_wells, n_samples) where the protocol
     has one sweep, or (n_wells, n_sweeps, n_samples).
@@ -461,14 +462,14 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def array_columns(path: Path) -> tables.Table:
-    """The sweeps of an array as the columns 1, 2, 3 .. of a table."""
+    """Return the sweeps of an array as the columns 1, 2, 3 .. of a table."""
     values = read_array(path)
     rows = np.asarray(values, dtype=float).reshape(-1, values.shape[-1])
     return tables.Table({str(k): row for k, row in enumerate(rows, 1)})
 
 
 def _heading(path: Path) -> list[str]:
-    """The cells of the first line of a table that is no comment."""
+    """Return the cells of the first line of a table that is no comment."""
     file_size(path)
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     try:
@@ -485,7 +486,7 @@ def _heading(path: Path) -> list[str]:
 
 
 def _wells_of_columns(heading: Sequence[str], expected: Expected) -> dict[str, tuple[str, ...]]:
-    """By well its columns, where a table holds several wells.
+    """Return the columns by well, where a table holds several wells.
 
     It does where its headings name several wells of a plate, or where there is one sweep and the
     template takes all of several columns.
@@ -505,7 +506,7 @@ def _wells_of_columns(heading: Sequence[str], expected: Expected) -> dict[str, t
 
 
 def _by_sweep(names: Sequence[str]) -> tuple[str, ...]:
-    """Columns of a well in the order of the sweeps that all of them name, else as they stand."""
+    """Return columns of a well in the order of the sweeps that all of them name, else unchanged."""
     numbers = [match[1] for name in names if (match := _SWEEP.search(name))]
     if len(numbers) < len(names):
         return tuple(names)

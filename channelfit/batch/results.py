@@ -1,4 +1,4 @@
-"""What a batch came to: its table, its fits and traces, what they say together, and their files."""
+"""The results of a batch: its table, fits and traces, their summary, and their files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from channelfit.tasks.result_store import Arrays, expect
 
 _TRACES = ("data", "fit", "residual")
 TRACES, FITS, SUMMARY, PAGE = "traces.npz", "fits.npz", "summary.json", "plate.html"
-#: How the meaning of a column begins that depends on more wells than its row's.
+#: The first words in the meaning of a column that depends on more wells than its row's.
 OF_ALL = "Of all wells together: "
 
 
@@ -41,10 +41,10 @@ class Results:
     """The fits of all wells, a row each.
 
     Attributes:
-        table: what is shown.
+        table: the numbers and texts of all wells.
         traces: `time_ms` (n_points,), and `data`, `fit` and `residual` (n_wells, n_points): the fit
             less the data. Each is thinned for pictures, by its own extremes.
-        fits: with what a table does not hold, the information matrices; None where no well has a
+        fits: with the information matrices, which a table does not hold; None where no well has a
             fit, or where earlier ones were lost.
         ranges: (n_names, 2), within which the parameters of `fits` were searched.
     """
@@ -55,7 +55,7 @@ class Results:
     ranges: np.ndarray
 
     def write(self, folder: Path) -> list[str]:
-        """Writes the table, the traces and the fits; returns what could not be, in sentences."""
+        """Write the table, the traces and the fits; return what is missing, in sentences."""
         missing = self.table.write(folder)
         write_bytes(folder / TRACES, _packed(self.traces))
         if self.fits is not None:
@@ -63,7 +63,7 @@ class Results:
         return missing
 
     def select(self, rows: np.ndarray) -> Results:
-        """Some of the wells (mask), without what depended on all of them together."""
+        """Return some of the wells (mask), without the columns that depend on all of them."""
         table = self.table.select(rows)
         own = {k: a for k, a in table.about.items() if not a.meaning.startswith(OF_ALL)}
         return Results(
@@ -75,7 +75,7 @@ class Results:
 
     @classmethod
     def read(cls, folder: Path) -> Results:
-        """What a finished batch has written. Raises InputError where there is no table."""
+        """Read the results of a finished batch. Raises InputError where there is no table."""
         table = WellTable.read(folder)
         traces = _unpacked(folder / TRACES)
         if traces:
@@ -102,7 +102,7 @@ def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _unpacked(file: Path) -> dict[str, np.ndarray]:
-    """The arrays in a file; none where there is no such file."""
+    """Return the arrays in a file; none where there is no such file."""
     return read_arrays(file) if file.exists() else {}
 
 
@@ -114,7 +114,7 @@ def _expect(found: Arrays, shapes: Mapping[str, Any], file: Path) -> None:
 
 
 def _check_same(table: WellTable, fits: WellFits, file: Path) -> None:
-    """Refuses fits that are not those of the table beside them."""
+    """Refuse fits that are not those of the table beside them."""
     for k, name in enumerate(fits.names):
         column = table.columns.get(name)
         if column is None or column.dtype == object:
@@ -129,7 +129,7 @@ def _check_same(table: WellTable, fits: WellFits, file: Path) -> None:
 
 
 def gathered(work: WellTasks, pieces: Sequence[WellResults]) -> Results:
-    """The results of all pieces, in the order of the wells."""
+    """Return the results of all pieces, in the order of the wells."""
     fits = _fits(work, pieces)
     known = metadata(work.recordings)
     columns, about = dict(known.columns), dict(known.about)
@@ -141,9 +141,9 @@ def gathered(work: WellTasks, pieces: Sequence[WellResults]) -> Results:
         columns[name], about[name] = measured[:, k], Column(unit, meaning)
     quality, reason = _judged(work, pieces)
     required = work.template.required if fits is not None else {}
-    for k, told in unfulfilled(required, WellTable(columns, about)).items():
+    for k, sentences in unfulfilled(required, WellTable(columns, about)).items():
         if quality[k] != "failed":
-            quality[k], reason[k] = "check", "; ".join(filter(None, [reason[k], *told]))
+            quality[k], reason[k] = "check", "; ".join(filter(None, [reason[k], *sentences]))
     columns["quality"], columns["reason"] = texts(quality), texts(reason)
     about["quality"] = Column("", "ok, check or failed.", True)
     about["reason"] = Column("", "Why the quality is not ok.", True)
@@ -154,7 +154,7 @@ def gathered(work: WellTasks, pieces: Sequence[WellResults]) -> Results:
 
 
 def unfulfilled(required: Mapping[str, str], table: WellTable) -> dict[int, list[str]]:
-    """By row what is required of a well and does not hold, in sentences.
+    """Return by row the requirements that a well does not fulfill, in sentences.
 
     Raises: InputError for a requirement that is no condition of this table.
     """
@@ -171,7 +171,7 @@ def unfulfilled(required: Mapping[str, str], table: WellTable) -> dict[int, list
 
 
 def check_required(work: WellTasks) -> None:
-    """Raises InputError for a requirement that is no condition of the table that there will be."""
+    """Refuse a requirement that is no condition of the table of results."""
     known = metadata(work.recordings)
     columns, about = dict(known.columns), dict(known.about)
     n = len(work.recordings)
@@ -186,7 +186,7 @@ def check_required(work: WellTasks) -> None:
 
 
 def _fits(work: WellTasks, pieces: Sequence[WellResults]) -> WellFits | None:
-    """The fits of all wells; those that could not be read have failed. None where none has any."""
+    """Return the fits of all wells, None without any; wells that could not be read have failed."""
     parts = [piece.fits for piece in pieces if piece.fits is not None]
     if not parts:
         return None
@@ -208,7 +208,7 @@ def _fits(work: WellTasks, pieces: Sequence[WellResults]) -> WellFits | None:
 
 
 def _columns_of(fits: WellFits) -> dict[str, tuple[np.ndarray, Column]]:
-    """The columns of numbers of fits, and what each of them holds."""
+    """Return the columns of numbers of fits, each with its description."""
     found: dict[str, tuple[np.ndarray, Column]] = {}
     for k, (name, unit) in enumerate(zip(fits.names, fits.units, strict=True)):
         found[name] = fits.values[:, k], Column(unit, "The best value.")
@@ -231,7 +231,7 @@ def _starts(work: WellTasks) -> list[int]:
 
 
 def _judged(work: WellTasks, pieces: Sequence[WellResults]) -> tuple[list[str], list[str]]:
-    """The quality of every well and its reasons: those of its fit and those of its recording."""
+    """Return the quality of every well and its reasons: those of its fit and of its recording."""
     quality, reason = ["failed"] * len(work.recordings), [""] * len(work.recordings)
     for start, piece in zip(_starts(work), pieces, strict=True):
         reasons: dict[int, list[str]] = {k: [text] for k, text in piece.failures.items()}
@@ -239,17 +239,17 @@ def _judged(work: WellTasks, pieces: Sequence[WellResults]) -> tuple[list[str], 
             for place, judged, why in zip(
                 piece.places.tolist(), piece.fits.quality, piece.fits.reason, strict=True
             ):
-                told = piece.cautions.get(place, [])
-                quality[start + place] = "check" if judged == "ok" and told else str(judged)
+                cautions = piece.cautions.get(place, [])
+                quality[start + place] = "check" if judged == "ok" and cautions else str(judged)
                 reasons[place] = [str(why)] if why else []
-                reasons[place] += told
+                reasons[place] += cautions
         for place, found in reasons.items():
             reason[start + place] = printable(" ".join("; ".join(found).split()))
     return quality, reason
 
 
 def _traces(work: WellTasks, pieces: Sequence[WellResults]) -> dict[str, np.ndarray]:
-    """The thinned traces of all wells, a row each; NaN for those without."""
+    """Return the thinned traces of all wells, a row each; NaN for those without."""
     n = len(work.recordings)
     time_ms = next((p.time_ms for p in pieces if len(p.time_ms)), np.empty(0))
     found: dict[str, np.ndarray] = {"time_ms": time_ms}
@@ -266,9 +266,9 @@ def _traces(work: WellTasks, pieces: Sequence[WellResults]) -> dict[str, np.ndar
 
 
 def replaced(earlier: Results, new: Results, names: tuple[str, str]) -> Results:
-    """Earlier results with the rows of wells that were fitted again in their place.
+    """Return earlier results with the rows of wells that were fitted again in their place.
 
-    What depends on all wells together is no longer true and is left out.
+    Columns that depend on all wells together are no longer true and are left out.
 
     Arguments:
         names: of the earlier run and of the new one; the column `run` says which fitted a well.
@@ -314,7 +314,7 @@ def _replaced_traces(earlier: Results, new: Results, rows: np.ndarray) -> dict[s
 
 
 def _replaced_fits(earlier: Results, new: Results, rows: np.ndarray) -> WellFits | None:
-    """None where the fits of the two runs are not of the same parameters in the same ranges."""
+    """Return None where the two runs have different parameters, or different ranges of them."""
     before, own = earlier.fits, new.fits
     if before is None or own is None or before.names != own.names:
         return None
@@ -332,21 +332,21 @@ def _replaced_fits(earlier: Results, new: Results, rows: np.ndarray) -> WellFits
 
 
 def with_columns(table: WellTable, columns: Mapping[str, np.ndarray]) -> WellTable:
-    """The table with columns that depend on all wells together."""
+    """Return the table with columns that depend on all wells together."""
     found, about = dict(table.columns), dict(table.about)
     for name, values in columns.items():
         of = name.removesuffix("_lower").removesuffix("_upper").removesuffix("_shrunken")
         unit = about[of].unit if of in about else ""
-        what = "the group of the well." if values.dtype == object else f"{of} given the others."
+        meaning = "the group of the well." if values.dtype == object else f"{of} given the others."
         found[name] = values
-        about[name] = Column(unit, OF_ALL + what, values.dtype == object)
+        about[name] = Column(unit, OF_ALL + meaning, values.dtype == object)
     return WellTable(found, about)
 
 
 def summary_of(
     work: WellTasks, table: WellTable, seconds: float, command: Sequence[str], fitted: int
 ) -> dict[str, Any]:
-    """What is told of all wells together, and what repeats the batch.
+    """Return a summary of all wells together, with what is needed to repeat the batch.
 
     Arguments:
         fitted: how many wells were fitted now.
@@ -388,7 +388,7 @@ def summary_of(
 
 
 def _spread(values: np.ndarray, parameter: Parameter) -> dict[str, Any]:
-    """The median of a parameter and the middle 90 % of the good wells."""
+    """Return the median of a parameter and the middle 90 % of the good wells."""
     known = values[np.isfinite(values)]
     low, middle, high = np.quantile(known, (0.05, 0.5, 0.95)) if known.size else [math.nan] * 3
     return {
@@ -407,7 +407,7 @@ def _median(values: np.ndarray) -> float:
 
 
 def facts_of(work: WellTasks, summary: Mapping[str, Any], table: WellTable) -> dict[str, Any]:
-    """What the page tells of a batch, besides its table."""
+    """Return the facts on the page of a batch, besides its table."""
     plan = work.plan
     document, protocol = work.template.document, plan.problem.experiments[0].protocol
     not_done = [summary["not_done"]] if "not_done" in summary else []
@@ -434,7 +434,7 @@ def facts_of(work: WellTasks, summary: Mapping[str, Any], table: WellTable) -> d
 
 
 def write_page(folder: Path, results: Results, work: WellTasks, summary: Mapping[str, Any]) -> None:
-    """The page of the plate. Raises InputError where it cannot be written."""
+    """Write the page of the plate. Raises InputError where it cannot be written."""
     from channelfit.batch.page import plate_page  # loads Bokeh and matplotlib
 
     facts = facts_of(work, summary, results.table)
@@ -442,5 +442,5 @@ def write_page(folder: Path, results: Results, work: WellTasks, summary: Mapping
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
-    """The summary, which is written last, since it says that a run is whole."""
+    """Write the summary; it is written last, since it marks a run as complete."""
     write_text(folder / SUMMARY, json_text(summary))

@@ -1,4 +1,4 @@
-"""What a batch has saved of its wells, read as strictly as a user's file."""
+"""The saved fits of a batch, read as strictly as a user's file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROUNDING = 1e-6
 def checked_fits(
     arrays: Mapping[str, np.ndarray], n: int, names: tuple[str, ...] | None = None
 ) -> WellFits:
-    """Fits from what `WellFits.arrays` returned.
+    """Return the fits in the arrays of `WellFits.arrays`, checked.
 
     Arguments:
         n: of how many wells. names: of the parameters; None where they are not known.

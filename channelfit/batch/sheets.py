@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import decoded, file_size
 
-#: What may hold such a table.
+#: The suffixes of files with such a table.
 SUFFIXES = (".csv", ".tsv", ".txt", ".xlsx")
 #: Bytes of a table, and of a part of a workbook when it is unpacked; rows; columns.
 _MAX_BYTES, _MAX_ROWS, _MAX_COLUMNS = 50_000_000, 200_000, 2000
@@ -23,7 +23,7 @@ _LINK = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id
 
 
 def read_sheet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The heading of a table, and its rows, each with its line; empty rows are left out.
+    """Read the heading of a table, and its rows, each with its line; empty rows are left out.
 
     Every row is as long as the heading.
 
@@ -87,7 +87,7 @@ def _of_text(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _of_workbook(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of the first sheet: a workbook is an archive of XML."""
+    """Yield the rows of the first sheet: a workbook is an archive of XML."""
     try:
         with zipfile.ZipFile(path) as archive:
             shared = []
@@ -113,19 +113,19 @@ def _of_workbook(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _first_sheet(archive: zipfile.ZipFile, path: Path) -> str:
-    """The name in the archive of the first sheet of a workbook."""
+    """Return the name in the archive of the first sheet of a workbook."""
     first = next(_xml(archive, "xl/workbook.xml", path).iter(f"{_MAIN}sheet"), None)
     links = _xml(archive, "xl/_rels/workbook.xml.rels", path)
-    wanted = None if first is None else first.get(_LINK)
+    sheet = None if first is None else first.get(_LINK)
     for link in links:
-        if link.get("Id") == wanted:
+        if link.get("Id") == sheet:
             target = link.get("Target", "")
             return target[1:] if target.startswith("/") else f"xl/{target}"
     raise InputError("a workbook without a sheet", path)
 
 
 def _xml(archive: zipfile.ZipFile, name: str, path: Path) -> Any:
-    """A part of a workbook. Raises InputError for one that is huge or defines entities."""
+    """Parse a part of a workbook. Raises InputError for one that is huge or defines entities."""
     if archive.getinfo(name).file_size > _MAX_BYTES:
         raise InputError(f"{name} is larger than {_MAX_BYTES:,} bytes", path)
     data = archive.read(name)
@@ -138,7 +138,7 @@ def _xml(archive: zipfile.ZipFile, name: str, path: Path) -> Any:
 
 
 def _content(cell: Any, shared: list[str], path: Path) -> str:
-    """The text of a cell, as it is stored: a number in full, a date as Excel's number of days."""
+    """Return the text of a cell as it is stored: a number in full, a date as a number of days."""
     kind = cell.get("t", "n")
     if kind == "inlineStr":
         return _text(cell)
@@ -152,14 +152,14 @@ def _content(cell: Any, shared: list[str], path: Path) -> str:
 
 
 def _text(item: Any) -> str:
-    """The text of a cell in pieces of several fonts, without what is read aloud beside it."""
+    """Return the text of a cell in pieces of several fonts, without phonetic hints."""
     parts = [*item.findall(f"{_MAIN}t"), *item.findall(f"{_MAIN}r/{_MAIN}t")]
     parts += item.findall(f"{_MAIN}is/{_MAIN}t") + item.findall(f"{_MAIN}is/{_MAIN}r/{_MAIN}t")
     return "".join(part.text or "" for part in parts)
 
 
 def _column(letters: str) -> int:
-    """The number of a column, from 0."""
+    """Return the number of a column, from 0."""
     number = 0
     for letter in letters:
         number = 26 * number + ord(letter) - ord("A") + 1

@@ -18,7 +18,7 @@ SILENT = {
 
 
 def has_leak(problem: Problem) -> bool:
-    """Whether the model, or a clamp of the fit, has a leak."""
+    """Return whether the model, or a clamp of the fit, has a leak."""
     of_model = any(not term.chains for term in problem.model.terms)
     clamps = [e.clamp for e in problem.experiments if e.clamp is not None]
     return of_model or any(clamp.leak_conductance != 0 for clamp in clamps)
@@ -45,7 +45,7 @@ class WithoutChannels:
         self._spread = float(self._weight @ self._volts**2)
 
     def cost(self, problem: Problem) -> float:
-        """The cost of a well, pA^2."""
+        """Return the cost of a well without channels, pA^2."""
         data = self._counted.data(problem)
         if self.has_leak:
             data = data - np.average(data, weights=self._weight)
@@ -56,10 +56,10 @@ class WithoutChannels:
 
 
 def is_silent(sure: Estimate, cost: float, noise_pA: float, without: float) -> bool:
-    """Whether a fit gains no more on its recording without channels than it would on noise alone.
+    """Return whether a fit gains no more on its recording without channels than on noise alone.
 
     There the gain in chi square is about as large as the number of parameters; four standard
-    deviations more are asked for. A misfit makes residuals slow and that gain small however large
+    deviations more are required. A misfit makes residuals slow and that gain small however large
     the current is: a well in which the channels move the recording by more than its noise has one.
 
     Arguments:

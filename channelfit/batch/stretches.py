@@ -1,4 +1,4 @@
-"""Means of recordings, fits and what parameters do to them over short stretches, for `checks`."""
+"""Means of recordings, fits and derivatives over short stretches, for `checks`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from channelfit.search.plan import FitPlan
 
 #: ms of a stretch, and its share of a sweep, at most; samples in it, at least.
 _STRETCH_MS, _OF_A_SWEEP, _SAMPLES = 5.0, 0.01, 4
-#: mV by which the command may move within a stretch: what follows a step is partly the clamp's.
+#: mV by which the command may move within a stretch: the response to a step is partly the clamp's.
 _MOVES_MV = 4.0
 #: mV, for the derivative of a driving force.
 _STEP_MV = 0.1
 #: mV: nearer to where nothing drives it, a current does not say how many channels are open.
 _NO_DRIVE_MV = 2.0
-#: Of the unit cube, by which parameters are moved to see what they do.
+#: The step of the unit cube for derivatives by parameters.
 _STEP = 1e-5
 #: Numbers in the traces that are held at once.
 _HELD = 1 << 25
@@ -36,10 +36,10 @@ _HELD = 1 << 25
 def check_residuals(
     plan: FitPlan, scorer: ChannelScorer, problems: Sequence[Problem], unit: np.ndarray
 ) -> list[Checked]:
-    """What the residuals of fitted wells say.
+    """Judge the residuals of fitted wells.
 
     Arguments:
-        plan: of the fits, whose parameters they have.
+        plan: of the fits.
         scorer: simulates them, under the protocols of the plan. A well under others is not checked.
         problems: of the wells, (n,).
         unit: (n, n_free), their optima in the unit cube with nothing solved; NaN without a fit.
@@ -79,13 +79,13 @@ def check_residuals(
 
 
 def _alike(own: Problem, other: Problem) -> bool:
-    """Whether two problems have the same protocols."""
+    """Return whether two problems have the same protocols."""
     pairs = zip(own.experiments, other.experiments, strict=True)
     return all(a.protocol == b.protocol for a, b in pairs)
 
 
 def is_clamped(problem: Problem) -> bool:
-    """Whether the fit has a series resistance."""
+    """Return whether the fit has a series resistance."""
     clamps = [e.clamp for e in problem.experiments if e.clamp is not None]
     return any(clamp.series_resistance != 0 for clamp in clamps)
 
@@ -113,7 +113,7 @@ class _Part:
         self.n_samples = command.size
 
     def cut(self, values: np.ndarray) -> np.ndarray:
-        """Values (n_sweeps, n_times, ..) as stretches, (n_sweeps, n, size, ..)."""
+        """Return values (n_sweeps, n_times, ..) as stretches, (n_sweeps, n, size, ..)."""
         n = values.shape[1] // self.size
         shape = (len(values), n, self.size, *values.shape[2:])
         return values[:, : n * self.size].reshape(shape)
@@ -126,7 +126,7 @@ def _stretches(
     traces: Sequence[np.ndarray],
     steps: np.ndarray,
 ) -> Stretches:
-    """The means of a well.
+    """Return the means of a well.
 
     Arguments:
         physical: (n_parameters, 1) of its fit.
@@ -158,7 +158,7 @@ def _stretches(
 def _means(
     part: _Part, trace: np.ndarray, data: np.ndarray, weight: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Means over the stretches of an experiment in which enough samples count."""
+    """Return means over the stretches of an experiment in which enough samples count."""
     counts = np.where(np.isfinite(data), weight, 0.0)
     cut = part.cut(counts)
     enough = (cut > 0).sum(axis=2) >= max(_SAMPLES, part.size // 2)
@@ -187,7 +187,7 @@ def _means(
 def _opened(
     model: ChannelModel, clamp: Clamp | None, values: dict[str, float], row: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The channels' share of the current of a fit, and how fast all of it grows with the voltage.
+    """Return the current of the channels in a fit, and the slope of all current with the voltage.
 
     The latter is NaN where several drives leave open which of them the current has.
     """
@@ -206,7 +206,7 @@ def _opened(
 def _flows(
     model: ChannelModel, clamp: Clamp | None, values: dict[str, float], volts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The current of all leaks, and the drive of what opens, (n,) pA at voltages (n,)."""
+    """Return the current of all leaks and the drive of the channels, (n,) pA at voltages (n,)."""
     scope: dict[str, Any] = {**values, "v": volts}
     for name, expression in model.definitions:
         scope[name] = evaluate(expression, scope)

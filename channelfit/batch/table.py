@@ -27,7 +27,7 @@ from channelfit.reading.units import shown
 from channelfit.results.run_folder import json_text
 
 CSV, COLUMNS, PARQUET = "wells.csv", "wells-columns.json", "wells.parquet"
-#: What can be read as a number, but is a label: a number would lose some of its characters.
+#: A label that can be read as a number, which would lose some of its characters.
 _LABEL = re.compile(r"^\s*[-+]?(?:0\d|\d{16,}\s*$)|_")
 #: Other names of columns.
 ALSO = {"rundown": "run_down"}
@@ -37,7 +37,7 @@ _MAX_BYTES = 2_000_000_000
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds.
+    """The description of a column.
 
     Attributes:
         unit: of its numbers; empty where they have none, and for text.
@@ -74,11 +74,11 @@ class WellTable:
         return self.columns[name]
 
     def select(self, mask: np.ndarray) -> WellTable:
-        """The rows that a mask (n_wells,) of booleans, or an array of row numbers, chooses."""
+        """Return the rows of a mask (n_wells,) of booleans, or of an array of row numbers."""
         return WellTable({name: v[mask] for name, v in self.columns.items()}, dict(self.about))
 
     def row(self, k: int) -> dict[str, Any]:
-        """One row as plain data: text, or numbers, None where nothing is known."""
+        """Return one row as plain data: text, or numbers, None where nothing is known."""
         found = {name: values[k] for name, values in self.columns.items()}
         return {
             name: value if isinstance(value, str) else None if math.isnan(value) else float(value)
@@ -86,15 +86,15 @@ class WellTable:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows as `row` gives them."""
+        """Return all rows as `row` gives them."""
         return [self.row(k) for k in range(len(self))]
 
     # --- files -----------------------------------------------------------------------------------
 
     def write(self, folder: Path) -> list[str]:
-        """Writes the table into a folder, each file whole or not at all.
+        """Write the table into a folder, each file whole or not at all.
 
-        Returns: what could not be written because an optional package is missing, in sentences.
+        Returns: sentences on files not written because an optional package is missing.
 
         Raises:
             InputError: no permission, no space.
@@ -120,7 +120,7 @@ class WellTable:
         }
 
     def csv_text(self) -> str:
-        """The table as CSV; every number is written so that reading gives back each bit of it."""
+        """Return the table as CSV; reading it gives back each bit of every number."""
         return csv_table(self.columns.items())
 
     def _parquet(self) -> bytes:
@@ -131,8 +131,8 @@ class WellTable:
         for name, values in self.columns.items():
             about = self.about[name]
             kind = pyarrow.string() if about.text else pyarrow.float64()
-            told = {"unit": about.unit, "meaning": about.meaning}
-            fields.append(pyarrow.field(name, kind, metadata=told))
+            metadata = {"unit": about.unit, "meaning": about.meaning}
+            fields.append(pyarrow.field(name, kind, metadata=metadata))
             known = values.tolist() if about.text else np.ma.masked_invalid(values)
             arrays.append(pyarrow.array(known, type=kind))
         table = pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
@@ -142,7 +142,7 @@ class WellTable:
 
     @classmethod
     def read(cls, folder: Path) -> WellTable:
-        """The table of a run folder, from its ``wells.csv``.
+        """Read the table of a run folder, from its ``wells.csv``.
 
         Raises:
             InputError: it is not there, or not what `write` has written.
@@ -155,7 +155,7 @@ class WellTable:
             )
         if file_size(path) > _MAX_BYTES:
             raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)
-        told = read_json(folder / COLUMNS) if (folder / COLUMNS).is_file() else {}
+        described = read_json(folder / COLUMNS) if (folder / COLUMNS).is_file() else {}
         try:
             text = path.read_text(encoding="utf-8")
             rows = list(csv.reader(io.StringIO(text, newline="")))
@@ -175,8 +175,8 @@ class WellTable:
         columns, about = dict[str, np.ndarray](), dict[str, Column]()
         for k, name in enumerate(names):
             cells = [bare(row[k]) for row in rows[1:]]
-            given = told.get(name)
-            known: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+            entry = described.get(name)
+            known: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
             as_text = {"text": True, "number": False}.get(str(known.get("kind")))
             columns[name] = values_of(cells, as_text, path, name)
             about[name] = Column(
@@ -190,7 +190,7 @@ class WellTable:
 def values_of(
     cells: Sequence[str], as_text: bool | None = None, path: Path | None = None, name: str = ""
 ) -> np.ndarray:
-    """The cells of a column as float64, NaN for empty ones, or as an object array of text.
+    """Return the cells of a column as float64, NaN for empty ones, or as an object array of text.
 
     Arguments:
         as_text: whether they are text; None where they are numbers if all that are not empty are,
@@ -212,15 +212,15 @@ def values_of(
 
 
 def texts(values: Iterable[str]) -> np.ndarray:
-    """Texts as an object array (n,)."""
-    given = list(values)
-    found = np.empty(len(given), dtype=object)
-    found[:] = given
+    """Return texts as an object array (n,)."""
+    listed = list(values)
+    found = np.empty(len(listed), dtype=object)
+    found[:] = listed
     return found
 
 
 def joined(tables: Sequence[WellTable]) -> WellTable:
-    """The rows of several tables, one after another, with all columns that any of them has."""
+    """Join the rows of several tables, with all columns that any of them has."""
     about: dict[str, Column] = {}
     for table in tables:
         for name in table.columns:
@@ -248,7 +248,7 @@ _NUMBER = re.compile(r"(?<![\w.])[-−+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?(?![
 
 
 def kinds_of_reasons(text: str) -> list[str]:
-    """The reasons of a well, each once, with … for the numbers in it, so that they can be counted.
+    """Return the reasons of a well, each once, with … for the numbers in it, for counting.
 
     Arguments:
         text: reasons with ";" between them.

@@ -41,7 +41,7 @@ from channelfit.search.fit_file import Load, read_experiments, read_plan
 from channelfit.search.joined_files import FitFile, moved, read_fit_file
 from channelfit.search.plan import FitPlan
 
-#: What is measured in a recording: the unit and the meaning of each column.
+#: The unit and the meaning of each measure of a recording, by its column.
 MEASURES = {
     "seal": (
         "MOhm",
@@ -62,7 +62,7 @@ MEASURES = {
 }
 #: Keys of an experiment in which names in braces stand for the well's, besides its recording.
 _BY_WELL = {"clamp", "delay"}
-#: What the instrument has measured by the name in braces that stands for it.
+#: The names in braces of the measurements of the instrument.
 _IN_BRACES = {
     "seal_resistance_MOhm": "seal",
     "membrane_capacitance_pF": "cm",
@@ -85,16 +85,16 @@ class Template:
 
     @classmethod
     def read(cls, file: Path, overrides: tuple[str, ...] = ()) -> Template:
-        """The template in a fit file. Raises InputError for one that cannot be a template."""
+        """Read the template in a fit file. Raises InputError for one that cannot be a template."""
         fit_file = read_fit_file(file, overrides)
         if fit_file.is_function:
             raise InputError("a function has no currents; `channelfit optimize` fits it", file)
         found = cls(fit_file)
-        found._place, found.required  # noqa: B018 - which refuse what is no template
+        found._place, found.required  # noqa: B018 - they refuse a file that is no template
         return found
 
     def absolute(self) -> Template:
-        """The same for a process with another working folder."""
+        """Return the same template for a process with another working folder."""
         file, model_file = (Path(os.path.abspath(path)) for path in (self.file, self.model_file))
         return Template(replace(self.fit_file, file=file, model_file=model_file))
 
@@ -105,28 +105,28 @@ class Template:
 
     @property
     def file(self) -> Path:
-        """Where the fit section stands."""
+        """The file with the fit section."""
         return self.fit_file.file
 
     @property
     def model_file(self) -> Path:
-        """Where the model stands."""
+        """The file with the model."""
         return self.fit_file.model_file
 
     @property
     def seed(self) -> int:
         """The seed that the fit section gives, or 0."""
-        given = self.document["fit"].get("seed", 0)
-        return given if isinstance(given, int) and not isinstance(given, bool) else 0
+        seed = self.document["fit"].get("seed", 0)
+        return seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
 
     @cached_property
     def required(self) -> dict[str, str]:
-        """What is required of every well: comparisons by what is compared."""
-        given = self.document["fit"].get("require")
-        if given is None:
+        """The requirements on every well: comparisons by the measure that is compared."""
+        required = self.document["fit"].get("require")
+        if required is None:
             return {}
-        own = Section(given, self.file, "fit.require")
-        return {name: _comparison(own, name, given[name]) for name in own.given()}
+        own = Section(required, self.file, "fit.require")
+        return {name: _comparison(own, name, required[name]) for name in own.given()}
 
     @property
     def replaced(self) -> set[str]:
@@ -136,7 +136,7 @@ class Template:
 
     @property
     def unused(self) -> list[Caution]:
-        """What the fit section says of a search, which is not that of a batch."""
+        """Warnings about settings of a search in the fit section, which a batch does not use."""
         keys = [key for key in ("optimizer", "stop", "seeds") if key in self.document["fit"]]
         return [
             Caution(
@@ -185,7 +185,7 @@ class Template:
 
     @cached_property
     def expected(self) -> Expected:
-        """What it expects of a file."""
+        """The shape of the recordings that the template expects."""
         row = self._rows[self._place]
         name = row.get("protocol")
         section = Section(row, self.file, f"fit.experiments[{self._place + 1}]")
@@ -203,18 +203,18 @@ class Template:
         return Expected(n_sweeps, columns == "all", str(column))
 
     def section(self, recorded: Recorded) -> dict[str, Any]:
-        """The fit section of a well: the template's with the recording of the well in it.
+        """Return the fit section of a well: the template's with the recording of the well in it.
 
         Raises: InputError for a placeholder that nothing fills.
         """
         section = copy.deepcopy(dict(self.document["fit"]))
-        section.pop("require", None)  # which judges the fits, and is no part of any
+        section.pop("require", None)  # it judges the fits, and is part of none
         given = section["experiments"]
         rows = given if isinstance(given, list) else [given]
         for k, row in enumerate(rows):
             place = f"fit.experiments[{k + 1}].recording"
             if k == self._place:
-                row["recording"]["file"] = ""  # which has no placeholder to fill
+                row["recording"]["file"] = ""  # without a placeholder to fill
             row["recording"] = self._filled(row["recording"], recorded, place)
             for key in _BY_WELL & set(row):
                 own = f"fit.experiments[{k + 1}].{key}"
@@ -232,7 +232,7 @@ class Template:
         return section
 
     def _filled(self, data: Any, recorded: Recorded, place: str) -> Any:
-        """A recording whose texts name the well where the template has a name in braces."""
+        """Fill names in braces in the texts of a recording with those of the well."""
         if isinstance(data, Mapping):
             return {k: self._filled(v, recorded, f"{place}.{k}") for k, v in data.items()}
         if isinstance(data, list):
@@ -266,7 +266,7 @@ class Template:
         return text
 
     def plan(self, recorded: Recorded) -> FitPlan:
-        """The plan of a fit of one well, as `channelfit optimize` would have it.
+        """Return the plan of a fit of one well, as `channelfit optimize` would have it.
 
         Raises: InputError for what cannot be used, of the template as of the recording.
         """
@@ -274,7 +274,7 @@ class Template:
         return read_plan(replace(self.fit_file, document=document), _read_table)
 
     def problem(self, plan: FitPlan, recorded: Recorded, load: Load = load_protocol) -> Problem:
-        """The problem of a well, with the model of the plan of another one.
+        """Return the problem of a well, with the model of the plan of another one.
 
         Arguments:
             load: gives the protocol of a file; one that remembers spares wells their own.
@@ -288,7 +288,7 @@ class Template:
         return Problem(model, tuple(_shared(own, first) for own, first in pairs))
 
     def files_of(self, recorded: Recorded) -> Iterator[Path]:
-        """The files with the data of a well."""
+        """Yield the files with the data of a well."""
         section = self.section(recorded)
         place = Section({}, self.file)
         for name in _files_in([row["recording"] for row in section["experiments"]]):
@@ -297,7 +297,7 @@ class Template:
             yield from syncropatch.files_of_measures(Path(recorded.file))
 
     def text_for(self, folder: Path) -> str:
-        """The template as YAML, to stand in a folder: what it names is named from there."""
+        """Return the template as YAML for a folder: its paths start from there."""
         document = copy.deepcopy(self.document)
         section = document["fit"]
         given = section["experiments"]
@@ -311,12 +311,12 @@ class Template:
         )
 
 
-#: A comparison of what is required, whose other side is the key.
+#: A comparison of a requirement, whose other side is the key.
 _COMPARISON = re.compile(r"\s*(?:==|!=|<=?|>=?)\s*[^\s<>=!].*", re.DOTALL)
 
 
 def _comparison(section: Section, name: str, text: object) -> str:
-    """What a well's measure must fulfill. Raises InputError for what is no comparison."""
+    """Check and return a comparison that a well's measure must fulfill."""
     if not isinstance(text, str) or not _COMPARISON.fullmatch(text):
         raise section.error(
             f'a comparison such as "> 500 MOhm" or "< 0.05" was expected, not {shown(text)}', name
@@ -325,7 +325,7 @@ def _comparison(section: Section, name: str, text: object) -> str:
 
 
 def _put_recording(recording: dict[str, Any], recorded: Recorded) -> None:
-    """Puts the file of a well, and what of it is the well's, into a raw recording."""
+    """Put the file of a well, and its columns or signal, into a raw recording."""
     recording["file"] = recorded.file
     if not recorded.signal and not recorded.columns:
         return
@@ -345,7 +345,7 @@ def _put_recording(recording: dict[str, Any], recorded: Recorded) -> None:
 
 
 def _shared(own: Experiment, first: Experiment) -> Experiment:
-    """An experiment with the very protocol of another one where both are equal."""
+    """Return an experiment with the protocol object of another one where both are equal."""
     if own.protocol != first.protocol:
         return own
     return Experiment(
@@ -354,7 +354,7 @@ def _shared(own: Experiment, first: Experiment) -> Experiment:
 
 
 def _by_instrument(recorded: Recorded) -> dict[str, str]:
-    """What the instrument has measured of a well, by the names that stand in braces."""
+    """Return the measurements of the instrument for a well, by their names in braces."""
     if not recorded.row:
         return {}
     found = syncropatch.measured_in(Path(recorded.file), recorded.row, recorded.column)
@@ -362,7 +362,7 @@ def _by_instrument(recorded: Recorded) -> dict[str, str]:
 
 
 def _masks(recorded: Recorded) -> list[dict[str, str]]:
-    """The entries of a mask that a table gives as ``120 ms to 140 ms; 3 s to 3.2 s``."""
+    """Return the entries of a mask that a table gives as ``120 ms to 140 ms; 3 s to 3.2 s``."""
     found = []
     for part in filter(str.strip, recorded.masks.split(";")):
         span = _FROM_TO.fullmatch(part)
@@ -389,7 +389,7 @@ def _files_in(data: Any) -> Iterator[str]:
 
 
 def _move(data: Any, file: Path, folder: Path) -> None:
-    """Rewrites the paths of all files that a raw recording names, to start from a folder."""
+    """Rewrite the paths of all files that a raw recording names, to start from a folder."""
     if isinstance(data, list):
         for each in data:
             _move(each, file, folder)
@@ -405,13 +405,13 @@ def _move(data: Any, file: Path, folder: Path) -> None:
 
 
 def _read_table(path: Path, **choices: Any) -> Table:
-    """The columns of a table or an array; those of the last two files are remembered.
+    """Read the columns of a table or an array; those of the last two files are cached.
 
     So a file that holds many wells is read once, and so is one that is subtracted from it.
     """
     if formats.suffix_of(path) == ARRAY:
         return _remembered_array(path, path.stat().st_mtime_ns)
-    if path.suffix.lower() == ".mat":  # whose matrices may be turned around later
+    if path.suffix.lower() == ".mat":  # matrices of these may be transposed later
         return read_columns(path, **choices)
     return _remembered(path, path.stat().st_mtime_ns, tuple(sorted(choices.items())))
 
@@ -430,9 +430,9 @@ def _remembered_array(path: Path, changed: int) -> Table:
 
 
 def measures(problem: Problem, recorded: Recorded) -> dict[str, float]:
-    """What is measured in the first recording of a well, by the names of `MEASURES`.
+    """Measure the first recording of a well, by the names of `MEASURES`.
 
-    It is looked at as it was before conditioning. What is not known is NaN.
+    It is measured as it was before conditioning. Unknown values are NaN.
     """
     found = dict.fromkeys(MEASURES, math.nan)
     experiment = next(e for e in problem.experiments if e.recording is not None)
@@ -454,7 +454,7 @@ def measures(problem: Problem, recorded: Recorded) -> dict[str, float]:
 
 
 def _of_the_clamp(clamp: Clamp | None, measured: Mapping[str, str], seen: Seen) -> dict[str, float]:
-    """Series resistance, capacitance, and the potential that the largest current loses.
+    """Return series resistance, capacitance, and the potential that the largest current loses.
 
     Arguments:
         clamp: of the fit; where it has none, what the instrument has measured counts.
@@ -463,9 +463,11 @@ def _of_the_clamp(clamp: Clamp | None, measured: Mapping[str, str], seen: Seen) 
     resistance, capacitance = (float(measured.get(key, math.nan)) for key in ("rs", "cm"))
     left = 1.0
     if clamp is not None:
-        given = (clamp.series_resistance, clamp.membrane_capacitance, clamp.fraction)
+        settings = (clamp.series_resistance, clamp.membrane_capacitance, clamp.fraction)
         # one that is fitted stands in its own column
-        resistance, capacitance, fraction = (float(x) if x.is_Number else math.nan for x in given)
+        resistance, capacitance, fraction = (
+            float(x) if x.is_Number else math.nan for x in settings
+        )
         left = 1.0 - fraction
     largest = float(np.abs(seen.smooth_pA[seen.scored]).max()) if seen.scored.any() else math.nan
     return {
@@ -476,7 +478,7 @@ def _of_the_clamp(clamp: Clamp | None, measured: Mapping[str, str], seen: Seen) 
 
 
 def carried_nS(problem: Problem, current_pA: np.ndarray, values: np.ndarray) -> float:
-    """How much of what `measures` takes for a leak the channels of a fit carry, nS.
+    """Return how much of the leak in `measures` is carried by the channels of a fit, nS.
 
     Arguments:
         current_pA: (n_sweeps, n_times) of the fit, in the first experiment.

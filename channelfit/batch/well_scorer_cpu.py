@@ -72,8 +72,10 @@ class CpuWellScorer(WellScorer):
             own = well[which]
             return self._targets[number][own], self._constants[number, own]
 
+        arrays = out.cost, out.status, out.gradient, out.curvature
+
         def some(first: int, last: int) -> None:
-            self._linearizer.linearize(parameters, first, last, *vars(out).values(), recorded)
+            self._linearizer.linearize(parameters, first, last, *arrays, recorded)
 
         self._shared(some, parameters.shape[1])
         return out

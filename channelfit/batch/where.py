@@ -8,8 +8,8 @@ Columns of numbers may be added, subtracted, multiplied and divided (``g_error/g
 ``abs`` takes away a sign; what has no finite value, as after a division by 0, is an empty cell.
 Wells are named as after ``--only``: 'a1' is A01.
 
-The text is parsed by Python's own parser and then walked: what is not named here is refused, and
-nothing of it is ever run.
+The text is parsed by Python's own parser, and its tree is evaluated here: other syntax is refused,
+and none of the text is ever run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Mult: ("*", operator.mul),
     ast.Div: ("/", operator.truediv),
 }
-#: What behind a number is no unit.
+#: Words behind a number that are no unit.
 _WORDS = {"and", "or", "not", "in", "is", "if", "else", "for"}
 #: A text in quotes, a name in backticks, or a number with something that may be its unit.
 _PIECES = re.compile(
@@ -57,7 +57,7 @@ _PIECES = re.compile(
 
 
 def chosen(text: str, table: WellTable, what: str = "--where") -> np.ndarray:
-    """The rows of a table that an expression chooses, as a mask (n_wells,).
+    """Return the rows of a table that an expression selects, as a mask (n_wells,).
 
     Arguments:
         what: where the expression stands, for messages.
@@ -71,14 +71,14 @@ def chosen(text: str, table: WellTable, what: str = "--where") -> np.ndarray:
     names: list[str] = []
     try:
         tree = ast.parse(_prepared(text, names, table.columns).strip(), mode="eval")
-        return _Walk(text, table, names).mask(tree.body)
+        return _Evaluator(text, table, names).mask(tree.body)
     except InputError as error:
         raise error.at(None, what) from None
     except SyntaxError as error:
-        told = "" if error.offset is None else f", near character {error.offset}"
+        place = "" if error.offset is None else f", near character {error.offset}"
         hint = "; write == to compare" if re.search(r"[^=!<>]=[^=]", text) else ""
         raise InputError(
-            f"{shown(text)} is not a condition{told}{hint}; write for example "
+            f"{shown(text)} is not a condition{place}{hint}; write for example "
             "\"quality == 'ok' and rms < 20\"",
             None,
             what,
@@ -88,7 +88,7 @@ def chosen(text: str, table: WellTable, what: str = "--where") -> np.ndarray:
 
 
 def computed(text: str, table: WellTable, what: str) -> list[str]:
-    """The value of a column, or of arithmetic, of every row as text; empty where it is not known.
+    """Return the values of a column or of arithmetic as text, empty where not known.
 
     Arguments as those of `chosen`.
     """
@@ -96,7 +96,7 @@ def computed(text: str, table: WellTable, what: str) -> list[str]:
     plain = f"`{text}`" if text in table.columns else text
     try:
         tree = ast.parse(_prepared(plain, names, table.columns).strip(), mode="eval")
-        side = _Walk(text, table, names)._value(tree.body)
+        side = _Evaluator(text, table, names)._value(tree.body)
     except InputError as error:
         raise error.at(None, what) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -110,7 +110,7 @@ def computed(text: str, table: WellTable, what: str) -> list[str]:
 
 
 def _prepared(text: str, names: list[str], columns: Collection[str]) -> str:
-    """The text as Python can parse it: names in backticks are numbered, quantities are text.
+    """Return the text for Python's parser: names in backticks are numbered, quantities are text.
 
     Arguments:
         names: where names in backticks are put.
@@ -153,14 +153,14 @@ class _Side:
     unit: str | None
 
 
-class _Walk:
+class _Evaluator:
     """The meaning of a parsed condition, for one table."""
 
     def __init__(self, text: str, table: WellTable, quoted: list[str]) -> None:
         self.text, self.table, self.quoted = text, table, quoted
 
     def mask(self, node: ast.AST, depth: int = 0) -> np.ndarray:
-        """The rows for which a condition holds."""
+        """Return the rows for which a condition holds."""
         if depth > _DEEPEST:
             raise InputError(f"{shown(self.text)} is nested more than {_DEEPEST} deep")
         if isinstance(node, ast.BoolOp):
@@ -197,7 +197,7 @@ class _Walk:
         return np.broadcast_to(found & known, (len(self.table),)).copy()
 
     def _pair(self, left: ast.expr, right: ast.expr, sign: str) -> tuple[Any, Any]:
-        """Two sides as arrays or plain values that can be compared, in the same unit."""
+        """Return two sides as arrays or plain values that can be compared, in the same unit."""
         a, b = self._value(left), self._value(right)
         if not (isinstance(a, _Side) or isinstance(b, _Side)):
             raise InputError(f"{shown(self.text)} compares two values, of which none is a column")
@@ -211,53 +211,53 @@ class _Walk:
             raise InputError(f"{a.name} and {b.name} are a number and a text")
         self._check_order(a, sign)
         if a.values.dtype != object and a.unit != b.unit:
-            raise InputError(f"{a.name} is in {_said(a.unit)}, {b.name} in {_said(b.unit)}")
+            raise InputError(f"{a.name} is in {_in_words(a.unit)}, {b.name} in {_in_words(b.unit)}")
         return a.values, b.values
 
     def _check_order(self, side: _Side, sign: str) -> None:
         if side.values.dtype == object and sign not in ("==", "!="):
             raise InputError(f"{side.name} is text, which has no order; use ==, != or in")
 
-    def _in_unit_of(self, side: _Side, given: Any) -> Any:
-        """What a side is compared with, in the side's unit; text only for text."""
+    def _in_unit_of(self, side: _Side, value: Any) -> Any:
+        """Return a value in the unit of a side with which it is compared; text only for text."""
         name = side.name
         if side.values.dtype == object:
-            if not isinstance(given, str):
-                raise InputError(f"{name} is text; write {given} in quotes: '{given}'")
-            return self._named(given) if name == "well" else given
-        if isinstance(given, str):
-            found = re.fullmatch(r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*(\S.*?)\s*", given)
+            if not isinstance(value, str):
+                raise InputError(f"{name} is text; write {value} in quotes: '{value}'")
+            return self._named(value) if name == "well" else value
+        if isinstance(value, str):
+            found = re.fullmatch(r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*(\S.*?)\s*", value)
             if not found:
-                raise InputError(f"{name} is a number, and {shown(given)} is text")
-            given = _Quantity((_number(found[1]), found[2]))
-        if isinstance(given, _Quantity):
-            return given[0] * self._factor(name, side.unit, given[1])
-        return given
+                raise InputError(f"{name} is a number, and {shown(value)} is text")
+            value = _Quantity((_number(found[1]), found[2]))
+        if isinstance(value, _Quantity):
+            return value[0] * self._factor(name, side.unit, value[1])
+        return value
 
     def _named(self, well: str) -> str:
-        """The name of a well as the table has it."""
+        """Return the name of a well as the table has it."""
         return same_well(well, set(self.table["well"].tolist())) or well
 
-    def _factor(self, name: str, unit: str | None, told: str) -> float:
-        """The factor from a unit to that of a side."""
+    def _factor(self, name: str, unit: str | None, other_unit: str) -> float:
+        """Return the factor from a unit to that of a side."""
         if unit is None:
-            raise InputError(f"{name} has no unit of one name; leave {shown(told)} out")
-        if told == unit:
+            raise InputError(f"{name} has no unit of one name; leave {shown(other_unit)} out")
+        if other_unit == unit:
             return 1.0
         try:
-            (own, base), (other, same) = unit_factor(unit), unit_factor(told)
+            (own, base), (other, same) = unit_factor(unit), unit_factor(other_unit)
         except InputError:
             base, same, own, other = "", unit, 1.0, 1.0
         if base != same or not unit:
             raise InputError(
-                f"{name} is in {unit}, which {shown(told)} is not"
+                f"{name} is in {unit}, which {shown(other_unit)} is not"
                 if unit
-                else f"{name} has no unit; leave {shown(told)} out"
+                else f"{name} has no unit; leave {shown(other_unit)} out"
             )
         return other / own
 
     def _inside(self, left: ast.expr, right: ast.expr) -> tuple[np.ndarray, np.ndarray]:
-        """Where a column is one of a list, or a text within a column; where that is known."""
+        """Return where a column is one of a list or holds a text, and where that is known."""
         name, within = self._name(left), self._name(right)
         every = np.ones(len(self.table), dtype=bool)
         if within and not name:
@@ -275,14 +275,14 @@ class _Walk:
                 f"{shown(self._shown(right))}"
             )
         side = self._column(name)
-        wanted = [self._in_unit_of(side, self._plain(each)) for each in right.elts]
+        listed = [self._in_unit_of(side, self._plain(each)) for each in right.elts]
         found = ~every
-        for each in wanted:
+        for each in listed:
             found |= np.asarray(side.values == each, dtype=bool)
         return found, _known(side.values) & every
 
     def _name(self, node: ast.expr) -> str | None:
-        """The name of a column; None for anything else."""
+        """Return the name of a column; None for anything else."""
         if not isinstance(node, ast.Name):
             return None
         place = re.fullmatch(r"column_(\d+)__", node.id)
@@ -291,7 +291,7 @@ class _Walk:
         return node.id
 
     def _value(self, node: ast.expr, depth: int = 0) -> Any:
-        """A side that depends on the rows, a number, a text or a quantity."""
+        """Return a side that depends on the rows, a number, a text or a quantity."""
         if depth > _DEEPEST:
             raise InputError(f"{shown(self.text)} is nested more than {_DEEPEST} deep")
         if (name := self._name(node)) is not None:
@@ -312,7 +312,7 @@ class _Walk:
         return self._plain(node)
 
     def _plain(self, node: ast.expr) -> Any:
-        """A number, a text or a quantity, as it stands there."""
+        """Return a number, a text or a quantity, as it stands there."""
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = self._plain(node.operand)
             if isinstance(inner, _Quantity):
@@ -331,7 +331,7 @@ class _Walk:
         raise InputError(f"{shown(self._shown(node))} is no column, number or text in quotes")
 
     def _numeric(self, value: Any) -> Any:
-        """A value with which arithmetic is possible."""
+        """Check and return a value with which arithmetic is possible."""
         if isinstance(value, str):
             raise InputError(f"{shown(value)} is text, with which nothing can be computed")
         if isinstance(value, _Side) and value.values.dtype == object:
@@ -339,7 +339,7 @@ class _Walk:
         return value
 
     def _size(self, node: ast.Call, depth: int) -> Any:
-        """The size of a value without its sign: `abs`, the only function that there is."""
+        """Return the size of a value without its sign: `abs` is the only function."""
         name = getattr(node.func, "id", None)
         if name != "abs" or len(node.args) != 1 or node.keywords:
             return self._plain(node)  # which refuses it
@@ -349,7 +349,7 @@ class _Walk:
         return _Quantity((abs(inner[0]), inner[1])) if isinstance(inner, _Quantity) else abs(inner)
 
     def _computed(self, node: ast.BinOp, depth: int) -> Any:
-        """What arithmetic gives: NaN where that is not finite."""
+        """Return the result of arithmetic: NaN where that is not finite."""
         if type(node.op) not in _ARITHMETIC:
             raise InputError(
                 f"{shown(self._shown(node))}: +, -, * and / are the arithmetic that there is"
@@ -373,15 +373,15 @@ class _Walk:
         return _Quantity((float(values), unit)) if unit else float(values)
 
     def _same_unit(self, a: Any, b: Any, name: str) -> tuple[Any, Any, str | None]:
-        """Two values that are added, in the unit of a column among them."""
+        """Return two values that are added, in the unit of a column among them."""
         for one, other, swap in ((a, b, False), (b, a, True)):
             if isinstance(one, _Side) and not isinstance(other, _Side):
                 plain = self._in_unit_of(one, other)
                 return (plain, one, one.unit) if swap else (one, plain, one.unit)
         units = [_unit_of(a), _unit_of(b)]
         if units[0] != units[1]:
-            told = " and ".join(map(_said, units))
-            raise InputError(f"{name} adds what is in {told}")
+            listed = " and ".join(map(_in_words, units))
+            raise InputError(f"{name} adds what is in {listed}")
         return a, b, units[0]
 
     def _column(self, name: str) -> _Side:
@@ -397,7 +397,7 @@ class _Walk:
         return _Side(name, found, self.table.about[name].unit)
 
     def _shown(self, node: ast.AST) -> str:
-        """The text of a part of the condition, for messages."""
+        """Return the text of a part of the condition, for messages."""
         text = ast.unparse(node)
         for k, name in enumerate(self.quoted):
             text = text.replace(f"column_{k}__", f"`{name}`")
@@ -405,14 +405,14 @@ class _Walk:
 
 
 def _unit_of(value: Any) -> str | None:
-    """The unit of a side, a quantity or a number; None where it has none of one name."""
+    """Return the unit of a side, a quantity or a number; None where it has none of one name."""
     if isinstance(value, _Side):
         return value.unit
     return value[1] if isinstance(value, _Quantity) else ""
 
 
 def _unit_of_product(a: str | None, b: str | None, sign: str) -> str | None:
-    """The unit of a product or a ratio; None where it has none of one name."""
+    """Return the unit of a product or a ratio; None where it has none of one name."""
     if b == "":
         return a
     if sign == "/":
@@ -420,8 +420,8 @@ def _unit_of_product(a: str | None, b: str | None, sign: str) -> str | None:
     return b if a == "" else None
 
 
-def _said(unit: str | None) -> str:
-    """A unit in words."""
+def _in_words(unit: str | None) -> str:
+    """Return a unit in words."""
     return "a unit without a name" if unit is None else unit or "no unit"
 
 
@@ -433,7 +433,7 @@ def _number(value: object) -> float:
 
 
 def _known(values: Any) -> Any:
-    """Where there is something to compare: everywhere in text, and where a number is no NaN."""
+    """Return where values can be compared: everywhere in text, and where a number is no NaN."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return ~np.isnan(values)
     return np.True_

@@ -1,7 +1,7 @@
 """Cells that differ in their conductance alone, linearized together on the CPU.
 
-Under the same protocols the channels of such cells open alike, so one walk through the states
-serves them all: the currents y of a cell, and their derivatives by what the cells share, are
+Under the same protocols the channels of such cells open alike, so one simulation serves them
+all: the currents y of a cell, and their derivatives by what the cells share, are
 proportional to its conductance g. Compressed residuals are ``s (y - t)``, with weights s and
 targets t that come from the data; from those of one conductance G, r and J, follow those of g:
 
@@ -20,7 +20,7 @@ from channelfit.problem.run_tree import RunTree
 from channelfit.scoring.cpu import CpuScorer
 from channelfit.scoring.scorer import Linearization
 
-#: What of two trees of runs may differ where the same walk serves both: the data.
+#: The fields of two trees of runs that may differ where one simulation serves both: the data.
 _OF_DATA = ("data_pA", "constant", "outputs")
 #: Numbers in the derivatives of all residuals of the candidates that are treated at once.
 _AT_ONCE = 1 << 22
@@ -33,9 +33,9 @@ class Alike:
     proportional.
 
     Attributes:
-        members: the groups, each with its scorer; the first one's walk serves all.
+        members: the groups, each with its scorer; a simulation of the first one serves all.
         row: of the parameter, in the model of each.
-        reference: its value for that walk, not 0.
+        reference: its value in that simulation, not 0.
     """
 
     members: tuple[tuple[Group, CpuScorer], ...]
@@ -43,7 +43,7 @@ class Alike:
     reference: float
 
     def linearize(self, parameters: np.ndarray) -> list[Linearization]:
-        """The linearization of each member, by the parameters of its model.
+        """Linearize each member by the parameters of its model.
 
         Arguments:
             parameters: (n_parameters, n_candidates), those of the whole problem.
@@ -60,37 +60,37 @@ class Alike:
         ]
 
     def _some(self, parameters: np.ndarray) -> Iterator[Linearization]:
-        """The same of as many candidates as there is room for."""
+        """Linearize the members for as many candidates as fit into memory."""
         group, scorer = self.members[0]
         own = group.parameters(parameters)
         own[self.row] = self.reference
         residuals, jacobian, _ = scorer.residuals(own)
         first = scorer.compression
-        shown = residuals.T + first.scale * first.target
+        predicted = residuals.T + first.scale * first.target
         columns = np.ascontiguousarray(np.moveaxis(jacobian, -1, 0))
         products = columns.transpose(0, 2, 1) @ columns
         for group, scorer in self.members:
-            yield self._of(scorer, group.parameters(parameters), shown, columns, products)
+            yield self._of(scorer, group.parameters(parameters), predicted, columns, products)
 
     def _of(
         self,
         scorer: CpuScorer,
         own: np.ndarray,
-        shown: np.ndarray,
+        predicted: np.ndarray,
         columns: np.ndarray,
         products: np.ndarray,
     ) -> Linearization:
-        """The linearization of one member.
+        """Return the linearization of one member.
 
         Arguments:
             own: (n_model_parameters, n_candidates), the parameters of its model.
-            shown: (n_candidates, n_residuals), weighted currents at the reference.
+            predicted: (n_candidates, n_residuals), weighted currents at the reference.
             columns: (n_candidates, n_residuals, n_model_parameters), their derivatives.
             products: (n_candidates, n_model_parameters, n_model_parameters), of these columns.
         """
         plan, total = scorer.compression, scorer.problem.scored.total_weight
         share = own[self.row] / self.reference
-        residuals = share[:, None] * shown - plan.scale * plan.target
+        residuals = share[:, None] * predicted - plan.scale * plan.target
         by = np.repeat(share[None], len(own), axis=0)
         by[self.row] = 1.0
         with np.errstate(all="ignore"):  # of candidates that fail
@@ -100,7 +100,7 @@ class Alike:
             curvature = 2.0 / total * by[:, None] * by * np.moveaxis(products, 0, -1)
         found = Linearization(cost, np.zeros(len(cost), np.int8), gradient, curvature)
         failed = np.flatnonzero(~np.isfinite(cost))
-        if len(failed):  # why, is known by a walk of its own
+        if len(failed):  # a simulation of its own tells why
             alone = scorer.linearize(own[:, failed])
             for name in _NAMES:
                 getattr(found, name)[..., failed] = getattr(alone, name)
@@ -108,7 +108,7 @@ class Alike:
 
 
 def alike(problem: Problem, members: Sequence[tuple[Group, object]]) -> list[Alike]:
-    """Which groups can be linearized together: those of the same temperature, protocols and masks.
+    """Find the groups that can be linearized together: equal temperature, protocols and masks.
 
     Arguments:
         members: groups that are scored, each with its scorer.
@@ -127,7 +127,7 @@ def alike(problem: Problem, members: Sequence[tuple[Group, object]]) -> list[Ali
         for family in families:
             other, first = family[0]
             same = group.temperature_C == other.temperature_C
-            if same and _same_walk(first.problem.scored, scorer.problem.scored):
+            if same and _same_but_data(first.problem.scored, scorer.problem.scored):
                 family.append((group, scorer))
                 break
         else:
@@ -135,8 +135,8 @@ def alike(problem: Problem, members: Sequence[tuple[Group, object]]) -> list[Ali
     return [Alike(tuple(family), row, reference) for family in families if len(family) > 1]
 
 
-def _same_walk(one: RunTree, other: RunTree) -> bool:
-    """Whether two trees of runs differ in their data alone."""
+def _same_but_data(one: RunTree, other: RunTree) -> bool:
+    """Return whether two trees of runs differ in their data alone."""
     names = [field.name for field in fields(RunTree) if field.name not in _OF_DATA]
     pairs = ((getattr(one, name), getattr(other, name)) for name in names)
     return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)

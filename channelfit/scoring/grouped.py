@@ -26,7 +26,7 @@ from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, Score
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A group and what scores it.
+    """A group and its scorer.
 
     Attributes:
         share: of its samples' weights in those of all samples.
@@ -53,7 +53,7 @@ class GroupedScorer(ChannelScorer):
         first = self.scorers[0]
         self.backend, self.dtype, self.xp = first.backend, first.dtype, first.xp
         paths = [scorer.path for scorer in scorers]
-        # what steps takes the longest, and so decides how the whole is treated
+        # a group that steps takes the longest, and so decides how the whole is treated
         self.path = "stepping" if "stepping" in paths else first.path
         self.source_text = "\n".join(dict.fromkeys(s.source_text for s in scorers))
         hashes = dict.fromkeys(scorer.source_hash for scorer in scorers)
@@ -123,7 +123,7 @@ class GroupedScorer(ChannelScorer):
         return Linearization(cost, status, gradient * good, curvature * good)
 
     def _linearized(self, parameters: Any) -> Iterator[tuple[Part, Linearization]]:
-        """The linearization of each part, by the parameters of its model."""
+        """Yield the linearization of each part, by the parameters of its model."""
         parts = {id(part.group): part for part in self._nonempty(self.parts)}
         for family in self._alike:
             together = family.linearize(parameters)
@@ -134,7 +134,7 @@ class GroupedScorer(ChannelScorer):
 
     @cached_property
     def _alike(self) -> list[Alike]:
-        """Cells of which one walk through the states serves several."""
+        """The cells that share a simulation with others."""
         return alike(self.problem, [(part.group, part.scorer) for part in self.parts])
 
     def _summed(
@@ -143,7 +143,7 @@ class GroupedScorer(ChannelScorer):
         parts: Iterable[Part],
         way: Callable[[ChannelScorer], Callable[[Any], Score]],
     ) -> Score:
-        """The shares of some parts, added up; a candidate fails as it does in the first of them."""
+        """Add up the shares of some parts; a candidate fails as it does in the first of them."""
         parameters = self._checked(parameters)
         xp, n = array_module(parameters), parameters.shape[1]
         cost, status = xp.zeros(n), xp.zeros(n, dtype=np.int8)
@@ -159,7 +159,7 @@ class GroupedScorer(ChannelScorer):
         return parts
 
     def _checked(self, parameters: Any) -> Any:
-        """The parameters. Raises ValueError for another shape than (n_parameters, n_candidates)."""
+        """Return the parameters. Raises ValueError for a shape that does not fit the problem."""
         n_parameters = len(self.problem.parameters)
         if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
             raise ValueError(
@@ -169,7 +169,7 @@ class GroupedScorer(ChannelScorer):
 
 
 def of_first_group(scorer: Scorer, parameters: np.ndarray) -> tuple[Scorer, np.ndarray]:
-    """Return a scorer of one group alone, and its parameters: groups share their kernels.
+    """Return a scorer of one group, and its parameters: groups share their kernels.
 
     Arguments:
         parameters: (n_parameters, n_candidates), those of the whole problem.
