@@ -42,7 +42,7 @@ class WellCosts(Objective):
         n_samples: how many samples of a well count.
     """
 
-    scorer: WellScorer  # type: ignore[assignment]
+    scorer: WellScorer
 
     def __init__(self, plan: FitPlan, scorer: WellScorer) -> None:
         self.plan, problem = replace(plan, solved=()), scorer.problem
@@ -53,13 +53,7 @@ class WellCosts(Objective):
         prior_weight = plan.prior_noise_pA**2 / self.n_samples if has_priors else 0.0
         floor = rounding_floor(problem, "float64") if counts else 0.0
         constraints = self.plan.constraints
-        super().__init__(
-            space,
-            scorer,  # type: ignore[arg-type]
-            constraints,
-            prior_weight=prior_weight,
-            floor=floor,
-        )
+        super().__init__(space, scorer, constraints, prior_weight=prior_weight, floor=floor)
 
     @property
     def n_wells(self) -> int:
@@ -67,8 +61,6 @@ class WellCosts(Objective):
         return self.scorer.n_wells
 
     def _derivatives(self, physical: np.ndarray, well: np.ndarray | None) -> Linearization:
-        if well is None:
-            raise ValueError("the well of each point is needed")
         return self.scorer.linearize(physical, well)
 
     @cached_property

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from channelfit.problem.experiment import Problem
-from channelfit.scoring.scorer import Linearization
+from channelfit.scoring.scorer import Linearization, Score, Scorer
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +32,13 @@ class CrossProducts:
     with_data: np.ndarray
 
 
-class WellScorer(ABC):
-    """A scorer of wells with the same model and protocols; parameters are (n_parameters, n).
+class WellScorer(Scorer):
+    """Computes the costs of candidates (n_parameters, n) against wells of the same protocols.
 
-    Every candidate has the number of the well that it is compared with, `well` (n,) int64. A result
-    depends on the candidate's parameters and the data of its well, to the last bit, and neither on
-    the other candidates of the call nor on the number of threads.
+    Every candidate has the number of the well that it is compared with, `well` (n,) int64; without
+    these numbers all are compared with the first well. A result depends on the candidate's
+    parameters and the data of its well, to the last bit, and neither on the other candidates of the
+    call nor on the number of threads.
 
     Attributes:
         problem: of the first well: its model, protocols and mask are those of all.
@@ -57,9 +58,19 @@ class WellScorer(ABC):
     solves: bool = True
     at_once: int = 1 << 14
 
+    def score(self, parameters: np.ndarray, well: np.ndarray | None = None) -> Score:
+        """Return cost and status of every candidate against its own well, as `linearize` does."""
+        found = self.linearize(parameters, well)
+        return Score(found.cost, found.status)
+
+    def linearize(self, parameters: np.ndarray, well: np.ndarray | None = None) -> Linearization:
+        """Return cost, gradient and Gauss-Newton Hessian of every candidate by its own well."""
+        well = np.zeros(parameters.shape[1], np.int64) if well is None else well
+        return self._linearized(parameters, well)
+
     @abstractmethod
-    def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
-        """Return cost, gradient and curvature of every candidate, each against its own well."""
+    def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
+        """See `linearize`."""
 
     @abstractmethod
     def cross_products(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> CrossProducts:

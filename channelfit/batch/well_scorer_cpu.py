@@ -64,7 +64,7 @@ class CpuWellScorer(WellScorer):
 
         side_by_side(some, len(recordings), 1, usable_cores())
 
-    def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
+    def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return cost, gradient and curvature; see `WellScorer.linearize`."""
         out = Linearization.empty(*parameters.shape)
 
@@ -145,7 +145,7 @@ class OneByOne(WellScorer):
         self._data = np.array([self._roots * counted.data(family.problems[k]) for k in wells])
         self.squares = np.array([d @ d for d in self._data])
 
-    def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
+    def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return cost, gradient and curvature; see `WellScorer.linearize`."""
         out = Linearization.empty(*parameters.shape)
         for scorer, mine in self._by_well(well):
@@ -188,7 +188,7 @@ class Unscored(WellScorer):
         self.problem, self.n_wells = family.problem, len(family.wells)
         self.total_weight, self.squares = np.zeros(self.n_wells), np.zeros(self.n_wells)
 
-    def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
+    def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return failures, with derivatives of 0."""
         out = Linearization.empty(*parameters.shape)
         out.status[:] = NOT_FINITE

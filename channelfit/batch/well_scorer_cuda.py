@@ -166,7 +166,7 @@ class CudaWellScorer(WellScorer):
     def _first(self) -> _Variant:
         return next(self._all_variants())
 
-    def linearize(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
+    def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return cost, gradient and curvature; see `WellScorer.linearize`."""
 
         def one(variant: _Variant) -> tuple[Call, int]:
