@@ -256,7 +256,7 @@ def _traces(work: WellTasks, pieces: Sequence[WellResults]) -> dict[str, np.ndar
     found |= {name: np.full((n, len(time_ms)), np.nan, "f4") for name in _TRACES}
     for start, piece in zip(_starts(work), pieces, strict=True):
         if len(piece.time_ms) == len(time_ms) and len(piece.places):
-            own = (piece.data, piece.shown, piece.left)
+            own = (piece.data, piece.predicted, piece.apart)
             for name, rows in zip(_TRACES, own, strict=True):
                 found[name][start + piece.places] = rows
     return found

@@ -1,4 +1,4 @@
-"""Pieces of a batch: some wells are read, fitted together and measured, wherever that is done."""
+"""Tasks of a batch: some wells each, which are read, fitted together and measured."""
 
 from __future__ import annotations
 
@@ -37,30 +37,31 @@ from channelfit.search.plan import FitPlan
 from channelfit.tasks.records import DAMAGED
 from channelfit.tasks.result_store import Arrays, Key, decoded_json, expect
 
-#: All that is measured in a recording and in its residuals: unit and meaning of each column.
+#: The measures of a recording and of its residuals: unit and meaning of each column.
 ALL_MEASURES = {**MEASURES, **RESIDUAL_MEASURES}
-#: Points of a trace that are kept for pictures: the least and the largest of each stretch.
+#: Points of a trace in pictures: the least and the largest of each stretch.
 _POINTS = 600
 
-#: Wells of one task: by default, and on a GPU a plate. Each task scans the parameter space once,
-#: which takes as long as the fits of some fifteen wells.
+#: Wells of a task, by backend: on a GPU a plate. Each task scans the parameter space anew, which
+#: takes as long as the fits of some fifteen wells.
 _SIZE, _SIZES = 32, {"cuda": 384}
-#: Threads that read wells. Most of it is Python, of which one thread at a time does something: they
-#: gain where disks are waited for; many of them wait for each other.
+#: Threads that read wells. They save time while the disk is waited for. Since Python runs in one
+#: thread at a time, more of them would wait for each other.
 _READERS = 4
 
 
 @dataclass(frozen=True)
 class WellResults:
-    """What came out of some wells, in their order.
+    """The results of the wells of a task.
 
     Attributes:
-        fits: of the wells that could be read and fitted, which stand at `places`; None without any.
-        failures: by place, why a well could not be fitted.
-        cautions: by place, what looks wrong in its recording.
+        fits: of the wells that could be read and fitted; None if there are none.
+        places: (n_fitted,) of these wells among those of the task.
+        failures: by place, the reason why a well could not be fitted.
+        cautions: by place, warnings about its recording.
         measured: (n_wells, n_measures), in the order of `ALL_MEASURES`.
-        time_ms, data, shown, left: of the fitted wells (n_points,) and three times (n_fitted,
-            n_points), for pictures: the recording, the fit, and the fit less the recording.
+        time_ms, data, predicted, apart: traces of the fitted wells for pictures: times (n_points,),
+            recording, fit, and fit minus recording (n_fitted, n_points).
     """
 
     fits: WellFits | None
@@ -70,65 +71,66 @@ class WellResults:
     measured: np.ndarray
     time_ms: np.ndarray
     data: np.ndarray
-    shown: np.ndarray
-    left: np.ndarray
+    predicted: np.ndarray
+    apart: np.ndarray
 
     def arrays(self) -> Arrays:
-        """The same as arrays."""
-        told = {
+        """Return the results as arrays, which can be stored."""
+        texts = {
             "failures": {str(k): text for k, text in self.failures.items()},
-            "cautions": {str(k): texts for k, texts in self.cautions.items()},
+            "cautions": {str(k): own for k, own in self.cautions.items()},
         }
         own = {f"fits_{k}": v for k, v in (self.fits.arrays() if self.fits else {}).items()}
         return {
-            "told": np.frombuffer(json.dumps(told).encode(), np.uint8),
+            "texts": np.frombuffer(json.dumps(texts).encode(), np.uint8),
             "places": self.places,
             "measured": self.measured,
             "time_ms": self.time_ms,
             "data": self.data,
-            "shown": self.shown,
-            "left": self.left,
+            "predicted": self.predicted,
+            "apart": self.apart,
             **own,
         }
 
     @classmethod
     def of(cls, arrays: Arrays) -> WellResults:
-        """The reverse of `arrays`."""
-        told = decoded_json(arrays, "told")
+        """Return the results that `arrays` has turned into arrays."""
+        texts = decoded_json(arrays, "texts")
         own = {k.removeprefix("fits_"): v for k, v in arrays.items() if k.startswith("fits_")}
         return cls(
             WellFits.of(own) if own else None,
             arrays["places"],
-            {int(k): text for k, text in told["failures"].items()},
-            {int(k): texts for k, texts in told["cautions"].items()},
+            {int(k): text for k, text in texts["failures"].items()},
+            {int(k): own for k, own in texts["cautions"].items()},
             arrays["measured"],
             arrays["time_ms"],
             arrays["data"],
-            arrays["shown"],
-            arrays["left"],
+            arrays["predicted"],
+            arrays["apart"],
         )
 
 
-def _check_told(told: Any, n: int) -> None:
-    """Refuses texts that are not those of some of n wells."""
+def _check_texts(texts: Any, n: int) -> None:
+    """Raise InputError for stored texts that are not those of some of n wells."""
     kinds = {"failures": str, "cautions": list}
-    good = isinstance(told, dict) and all(isinstance(told.get(name), dict) for name in kinds)
+    good = isinstance(texts, dict) and all(isinstance(texts.get(name), dict) for name in kinds)
     for name, kind in kinds.items() if good else ():
-        for place, text in told[name].items():
-            texts = text if isinstance(text, list) else [text]
-            good = good and isinstance(text, kind) and all(isinstance(one, str) for one in texts)
+        for place, text in texts[name].items():
+            all_of_it = text if isinstance(text, list) else [text]
+            good = good and isinstance(text, kind)
+            good = good and all(isinstance(one, str) for one in all_of_it)
             good = good and place in map(str, range(n))
     if not good:
-        raise InputError(DAMAGED, None, "told")
+        raise InputError(DAMAGED, None, "texts")
 
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """What could be read of a well: its problem, or the reason why there is none.
+    """A well that was read: its problem, or the reason why it could not be read.
 
     Attributes:
         measured: in the order of `MEASURES`.
-        cautions: what looks wrong in its recording, by itself and beside the model.
+        cautions: warnings about its recording, also in comparison with the model.
     """
 
     problem: Problem | None
@@ -139,27 +141,27 @@ class _Read:
 
 @dataclass(frozen=True, eq=False)
 class WellTasks:
-    """The wells of a batch, as work that is done in pieces.
+    """The wells of a batch as tasks of some wells each: the key is ("wells", first, last).
 
     Attributes:
         template: the fit file.
         recordings: all wells.
         first: the place of a well whose recording can be read, from which the model is built.
         settings: of the search.
-        wanted: how many wells a piece is to have; None for what suits the backend.
-        on_progress: told of the search while a piece is done in this process.
+        requested_size: how many wells a task should have; None for a number that suits the backend.
+        on_progress: called during the search of a task in this process.
     """
 
     template: Template
     recordings: tuple[Recorded, ...]
     first: int
     settings: Settings
-    wanted: int | None = None
+    requested_size: int | None = None
     on_progress: OnProgress = nothing
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what only this process can have."""
-        kept = ("recordings", "first", "settings", "wanted")
+        """Leave out what only this process can have."""
+        kept = ("recordings", "first", "settings", "requested_size")
         return {
             **{name: getattr(self, name) for name in kept},
             "template": self.template.absolute(),
@@ -171,23 +173,23 @@ class WellTasks:
 
     @cached_property
     def size(self) -> int:
-        """How many wells a piece has."""
-        return self.wanted or _SIZES.get(self.scorer.backend, _SIZE)
+        """The number of wells in a task."""
+        return self.requested_size or _SIZES.get(self.scorer.backend, _SIZE)
 
     @property
     def keys(self) -> list[Key]:
-        """The pieces."""
+        """The keys of all tasks."""
         n = len(self.recordings)
         return [("wells", k, min(k + self.size, n)) for k in range(0, n, self.size)]
 
     @cached_property
     def plan(self) -> FitPlan:
-        """The plan of the first well that can be read, whose model serves all."""
+        """The plan of the first well that can be read; all wells have its model."""
         return self.template.plan(self.recordings[self.first])
 
     @cached_property
     def warnings(self) -> tuple[Caution, ...]:
-        """Return what looks wrong in the fit file, the model and its protocols, each once."""
+        """Warnings about the fit file, the model and its protocols, each once."""
         found = [*self.template.unused, *self.plan.problem.model.cautions]
         for experiment in self.plan.problem.experiments:
             found += protocol_cautions(experiment.protocol, experiment.protocol.name)
@@ -195,12 +197,12 @@ class WellTasks:
 
     @cached_property
     def scorer(self) -> ChannelScorer:
-        """Simulates the fits, under the protocol of the template."""
+        """The scorer that simulates the fits, under the protocol of the template."""
         return make_scorer(self.plan.problem, self.settings.backend)
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """All that the results depend on, by name: what of it differs is told by its name."""
+        """Everything that the results depend on, by the names that messages show."""
         found = identity(self.plan, self.scorer)
         for key in [key for key in found if key.startswith("recording of experiment")]:
             del found[key]
@@ -213,14 +215,14 @@ class WellTasks:
         return plain
 
     def check_stored(self, key: Key, found: Arrays) -> None:
-        """See `tasks.executor.CheckedTaskSet`."""
+        """See `CheckedTaskSet`."""
         n = int(key[2]) - int(key[1])
-        _check_told(decoded_json(found, "told"), n)
+        _check_texts(decoded_json(found, "texts"), n)
         expect(found, {"places": ("i", (None,)), "measured": ("f", (n, len(ALL_MEASURES)))})
         places, parameters = found["places"], self.plan.problem.parameters
         expect(found, {"time_ms": ("f", (None,))})
         shape = (len(places), len(found["time_ms"]))
-        expect(found, dict.fromkeys(("data", "shown", "left"), ("f", shape)))
+        expect(found, dict.fromkeys(("data", "predicted", "apart"), ("f", shape)))
         if np.any(np.diff(places) < 1) or not all(0 <= place < n for place in places.tolist()):
             raise InputError(DAMAGED, None, "places")
         if fitted := {k.removeprefix("fits_"): v for k, v in found.items() if "fits_" in k}:
@@ -230,9 +232,9 @@ class WellTasks:
             raise InputError(DAMAGED, None, "places")
 
     def _hash(self, recorded: Recorded) -> str:
-        """Of what is told of a well, and of its files."""
-        told = {**recorded.plain(), "file": "", "shown": "", "folder": ""}
-        found = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+        """Return a hash of the description of a well and of its files."""
+        description = {**recorded.plain(), "file": "", "shown": "", "folder": ""}
+        found = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
         try:
             for file in self.template.files_of(recorded):
                 found.update(_hash_of_file(file, file.stat().st_mtime_ns).encode())
@@ -242,13 +244,13 @@ class WellTasks:
 
     @single_threaded_blas()
     def compute(self, key: Key) -> Arrays:
-        """Reads and fits the wells of a piece; what is wrong with one is told in its place."""
+        """Read and fit the wells of a task; a well that fails leaves its reason in the results."""
         _, begin, end = key
         wells = self.recordings[int(begin) : int(end)]
         load = cache(load_protocol)  # reading it anew takes longer than reading a recording
         with ThreadPoolExecutor(min(usable_cores(), _READERS)) as threads:
             read = partial(self._read, load=load)
-            # what wells share is read, and remembered, with the first of them
+            # the first well alone, since what all share is read with it, and cached
             found = [*map(read, wells[:1]), *threads.map(read, wells[1:])]
         places = [k for k, one in enumerate(found) if one.problem is not None]
         problems = [one.problem for one in found if one.problem is not None]
@@ -267,7 +269,7 @@ class WellTasks:
                 measured[place, len(MEASURES) :] = residuals[own].columns()
                 known = dict(zip(MEASURES, found[place].measured, strict=True))
                 if is_clamped(problems[own]):
-                    known["clamp_lost"] = math.nan  # which the fit makes up for
+                    known["clamp_lost"] = math.nan  # since the fit includes the clamp
                 if own in currents:
                     known = self._without_channels(problems[own], fits, own, currents[own], known)
                 if why := doubts(residuals[own], known, self.template.replaced):
@@ -285,10 +287,10 @@ class WellTasks:
         places = [f"{self.template.file}: {e.protocol.name}" for e in problem.experiments]
         seen = [c for e in problem.experiments if e.recording for c in e.recording.cautions]
         seen += fit_cautions(problem, places, self.plan.space.n_free)
-        return _Read(problem, measured, [_told(caution) for caution in each_once(seen)])
+        return _Read(problem, measured, [_caution_text(caution) for caution in each_once(seen)])
 
-    def _served(self, problems: Sequence[Problem]) -> list[tuple[list[int], ChannelScorer]]:
-        """The wells by their clamps, which may be each well's own, with what simulates them."""
+    def _by_clamp(self, problems: Sequence[Problem]) -> list[tuple[list[int], ChannelScorer]]:
+        """Return groups of wells with the same clamp, each with the scorer that simulates them."""
         clamps: dict[Any, list[int]] = {}
         for k, problem in enumerate(problems):
             clamps.setdefault(tuple(e.clamp for e in problem.experiments), []).append(k)
@@ -304,16 +306,16 @@ class WellTasks:
         ]
 
     def _values(self, fits: WellFits, wells: Sequence[int]) -> np.ndarray:
-        """The parameters (n_parameters, n) of the fits of some wells, fixed ones among them."""
+        """Return all parameters (n_parameters, n) of the fits of some wells, also fixed ones."""
         own = {name: fits.values[wells, k] for k, name in enumerate(fits.names)}
         rows = [own.get(p.name, np.full(len(wells), p.value)) for p in self.plan.problem.parameters]
         return np.array(rows, dtype=float)
 
     def _currents(self, problems: Sequence[Problem], fits: WellFits) -> dict[int, np.ndarray]:
-        """By well the current of its fit (n_sweeps, n_times) in the first experiment, pA."""
+        """Return by well the current of its fit (n_sweeps, n_times) in the first experiment, pA."""
         there = np.isfinite(fits.values).all(axis=1)
         found: dict[int, np.ndarray] = {}
-        for rows, scorer in self._served(problems):
+        for rows, scorer in self._by_clamp(problems):
             fitted = [k for k in rows if there[k]]
             if fitted:
                 traces = scorer.simulate(self._values(fits, fitted))[0]
@@ -321,9 +323,9 @@ class WellTasks:
         return found
 
     def _residuals(self, problems: Sequence[Problem], fits: WellFits) -> list[Checked]:
-        """What the residuals of each well say."""
+        """Check the residuals of each well."""
         found = [Checked()] * len(problems)
-        for rows, scorer in self._served(problems):
+        for rows, scorer in self._by_clamp(problems):
             own = [problems[k] for k in rows]
             for k, one in zip(
                 rows, check_residuals(self.plan, scorer, own, fits.unit[rows]), strict=True
@@ -339,9 +341,9 @@ class WellTasks:
         current_pA: np.ndarray,
         measured: dict[str, float],
     ) -> dict[str, float]:
-        """What was measured, the seal without what channels of the fit carry where it was measured.
+        """Return the measures, with the seal resistance corrected for channels that were open.
 
-        The instrument has measured its seals before channels could open.
+        A seal that the instrument measured needs no correction: no channel was open then.
         """
         leak = measured["leak"]
         if not measured["seal"] * leak > 0 or not math.isclose(measured["seal"] * leak, 1e3):
@@ -352,34 +354,33 @@ class WellTasks:
     def _traces(
         self, problems: Sequence[Problem], currents: Mapping[int, np.ndarray]
     ) -> tuple[np.ndarray, ...]:
-        """What pictures show of wells under the protocol of the first: times, data, fits, and what
-        the fits leave of the data.
+        """Return traces of wells for pictures: times, data, fits, and fits minus data.
 
-        Each is thinned by its own extremes, so the third is not the difference of the others.
+        Each is thinned by its own extremes, so the last is not the difference of the two before.
         """
         first = problems[0].experiments[0]
         protocol = first.protocol
         lengths = [protocol.n_times(k) for k in range(protocol.n_sweeps)]
         inside = np.arange(protocol.n_times_max) < np.array(lengths)[:, None]
         time = protocol.times_ms + protocol.sampling_ms * np.cumsum([0, *lengths[:-1]])[:, None]
-        data, shown, left = [], [], []
+        data, predicted, apart = [], [], []
         for k, problem in enumerate(problems):
             recording = problem.experiments[0].recording
             assert recording is not None
             seen = np.where(recording.weight > 0, recording.current_pA, np.nan)[inside]
             data.append(_thinned(seen))
             own_fit = currents[k][inside] if k in currents else seen * np.nan
-            shown.append(_thinned(own_fit))
-            left.append(_thinned(own_fit - seen))
-        rows = (np.array(one, "f4") for one in (data, shown, left))
+            predicted.append(_thinned(own_fit))
+            apart.append(_thinned(own_fit - seen))
+        rows = (np.array(one, "f4") for one in (data, predicted, apart))
         return _thinned_times(time[inside]), *rows
 
 
 class Problems(Sequence[Problem]):
-    """The problems of wells, each read when it is asked for."""
+    """The problems of wells, each read when it is used."""
 
-    def __init__(self, work: WellTasks, recordings: Sequence[Recorded]) -> None:
-        self.work, self.recordings = work, recordings
+    def __init__(self, tasks: WellTasks, recordings: Sequence[Recorded]) -> None:
+        self.tasks, self.recordings = tasks, recordings
         self._load = cache(load_protocol)
 
     def __len__(self) -> int:
@@ -391,19 +392,19 @@ class Problems(Sequence[Problem]):
     def __getitem__(self, place: slice) -> Problems: ...
     def __getitem__(self, place: int | slice) -> Problem | Problems:
         if isinstance(place, slice):
-            return Problems(self.work, self.recordings[place])
-        return self.work.template.problem(self.work.plan, self.recordings[place], self._load)
+            return Problems(self.tasks, self.recordings[place])
+        return self.tasks.template.problem(self.tasks.plan, self.recordings[place], self._load)
 
 
-def _told(caution: Caution) -> str:
-    """A caution as one reason of a well."""
+def _caution_text(caution: Caution) -> str:
+    """Return a caution as one reason of a well; reasons are separated by semicolons."""
     return f"{caution.value}: {caution.advice}".replace("; ", ", ")
 
 
 def _reason(error: InputError, recorded: Recorded, template: Template) -> str:
-    """An error as one reason of a well, which need not name the well's own file.
+    """Return an error as one reason of a well, without the name of the well's own file.
 
-    It is the same wherever the well is read.
+    The text is the same wherever the well is read.
     """
     file = "" if error.file in (recorded.file, recorded.shown) else error.file or ""
     for own in (template.file, template.model_file):
@@ -413,13 +414,13 @@ def _reason(error: InputError, recorded: Recorded, template: Template) -> str:
 
 
 def _stretches(n: int) -> np.ndarray:
-    """Where the stretches of n samples begin, and where the last one ends."""
+    """Return where the stretches of n samples begin, and where the last one ends."""
     count = min(n, _POINTS // 2)
     return np.linspace(0, n, count + 1).astype(int)
 
 
 def _thinned(values: np.ndarray) -> np.ndarray:
-    """The least and the largest of each stretch (n_points,), in the order in which they come."""
+    """Return the least and the largest value of each stretch (n_points,), in order of time."""
     if len(values) <= _POINTS:
         return values
     edges = _stretches(len(values))
@@ -436,7 +437,7 @@ def _thinned(values: np.ndarray) -> np.ndarray:
 
 
 def _thinned_times(time_ms: np.ndarray) -> np.ndarray:
-    """The times at which the values of `_thinned` are shown: a quarter into each half stretch."""
+    """Return times for the values of `_thinned`: one and three quarters into each stretch."""
     if len(time_ms) <= _POINTS:
         return time_ms
     edges = _stretches(len(time_ms))
@@ -448,7 +449,7 @@ _hashes: dict[tuple[str, int], str] = {}
 
 
 def _hash_of_file(file: Path, changed: int) -> str:
-    """The SHA-256 of a file; of one that holds many wells it is computed once."""
+    """Return the SHA-256 of a file; that of a file with many wells is computed once."""
     place = str(file), changed
     if place not in _hashes:
         _hashes[place] = sha256_of(file)

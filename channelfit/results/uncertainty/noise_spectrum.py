@@ -1,26 +1,28 @@
-"""The spectrum of a fit's residuals, and what it does to standard errors.
+"""The spectrum of the residuals of a fit, and its effect on standard errors.
 
-Least squares reads residuals as independent of each other. Where they are not, the covariance of
-the estimates is
+Least squares assumes that residuals are independent of each other. If they are not, the covariance
+of the estimates is
 
     H^-1 S H^-1,     S = J^T C J = sum over frequencies of f |U|^2
 
-with C the covariance of the noise, f its spectrum and U the Fourier transform of the derivatives J
-of the currents. So what counts is the noise at the frequencies at which parameters change the
-current: noise that is slow (1/f), filtered, or of one frequency alone widens their errors or
-narrows them, each by its own factor.
+with H the Gauss-Newton Hessian, C the covariance of the noise, f its spectrum and U the Fourier
+transform of the derivatives J of the currents. So the error of a parameter depends on the noise at
+the frequencies at which the parameter changes the current: noise that is slow (1/f), filtered, or
+of a single frequency widens the error of each parameter, or narrows it, by its own factor.
 
-The spectrum is estimated in bands of half an octave, narrower ones at higher frequencies. A fit
-follows part of the noise, most of it at the lowest frequencies, so the power of the residuals in a
-band is compared with what is expected of it after a fit (the bands of the derivatives say that), by
-Whittle's likelihood. The logarithm of the spectrum is held smooth in that of the frequency: where
-data say little, at the lowest frequencies, it goes on as a power law. What that leaves open is the
-error of the spectrum, from which each parameter's degrees of freedom follow (Satterthwaite 1946).
+The spectrum is estimated in bands of half an octave, narrower ones at higher frequencies, by
+Whittle's likelihood. A fit follows part of the noise, most of it at the lowest frequencies, so the
+power of the residuals in a band is compared with its expectation after a fit, which follows from
+the derivatives in that band. The logarithm of the spectrum is a smooth function of the logarithm of
+the frequency; at the lowest frequencies, where there are few data, it is extrapolated as a power
+law. The degrees of freedom of each parameter's variance follow from the error of the spectrum
+(Satterthwaite 1946).
 
-A line of one frequency (hum) is no part of that smooth spectrum: its power counts where it stands.
+A line of a single frequency (hum) is not part of the smooth spectrum: its power is added at its
+frequency.
 
-Sweeps of an experiment count as recorded one after the other. A misfit counts as noise: from one
-recording nobody can tell the two apart.
+Sweeps of an experiment are taken as recorded one after the other. A misfit is taken as noise: from
+one recording the two cannot be told apart.
 """
 
 from __future__ import annotations
@@ -37,34 +39,35 @@ import numpy as np
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
 
-#: Bands of an octave in the lowest ones, from which on there are more, and how many then.
+#: Bands per octave in the lowest octaves, the octave from which on there are more, and how many.
 _AN_OCTAVE, _LOWEST, _NARROW = 2.0, 7.0, 6.0
 #: Samples of the longest stretch that is transformed at once.
 _LONGEST = 1 << 20
-#: How far the logarithm of a spectrum bends over a factor of e in frequency, and its slope at the
-#: lowest frequencies: standard deviations. Bands of more numbers than so many may bend more.
+#: Standard deviations of the bend of the logarithm of a spectrum over a factor of e in frequency,
+#: and of its slope at the lowest frequencies. Bands of more numbers than so many may bend more.
 _BEND, _SLOPE, _MANY = 0.6, 1.0, 8.0
-#: Residuals are correlated where a spectrum, stiff or not, describes them better than a constant
-#: does by so many standard deviations of what independent ones gain.
+#: Residuals are correlated if a spectrum describes them better than a constant does, by more than the
+#: mean gain for independent residuals and so many of its standard deviations.
 _CORRELATED = 3.0
 _ITERATIONS, _STILL, _LONGEST_STEP = 100, 1e-7, 3.0
-#: The least power of a band, as a share of the mean: below it is rounding.
+#: The least power of a band, as a share of the mean; less is rounding.
 _LEAST = 1e-6
-#: A line has so many times the power of so many frequencies around it, and is none of the lowest.
+#: The least power of a line as a multiple of the frequencies around it, how many of these are
+#: compared, and the lowest frequency that can be a line.
 _LINE, _AROUND, _FIRST_LINE = 40.0, 65, 8
-#: The variance of the logarithm of what a line adds to a variance.
+#: The variance of the logarithm of the contribution of a line to a variance.
 _LINE_SPREAD = 0.1
-#: A step of the unit cube by which derivatives of the currents are found.
+#: The step in unit coordinates by which derivatives of the currents are computed.
 _STEP = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Bands:
-    """The power of residuals, band by band.
+    """The power of residuals in bands of frequencies.
 
     Attributes:
         place: (n_bands,) mean logarithm of the frequency, in cycles a sample.
-        count: (n_bands,) independent numbers in it, of samples that count.
+        count: (n_bands,) the independent numbers in it, of samples that count.
         power: (n_bands,) the sum of their squares.
         gram: (n_bands, n, n) sums of products of the derivatives; n may be 0.
         lines: (n_lines,) the power of lines, per number; line_gram: (n_lines, n, n).
@@ -85,8 +88,9 @@ class Spectrum:
     Attributes:
         ratio: (n_bands,).
         spread: (n_bands, n_bands) covariance of its logarithm.
-        gram: (n_bands, n_free, n_free) what each band adds to the curvature of the cost; n_free is
-            0 where that could not be computed, and the highest band stands for all.
+        gram: (n_bands, n_free, n_free) the contribution of each band to the Gauss-Newton Hessian of
+            the cost; n_free is 0 if that could not be computed, and the highest band then counts
+            for all.
         neighbors: correlation of residuals that are one sample apart.
     """
 
@@ -96,11 +100,10 @@ class Spectrum:
     neighbors: float
 
     def factors(self, root: np.ndarray, inside: np.ndarray | None = None) -> np.ndarray:
-        """What the spectrum does to variances, in coordinates in which independent residuals make
-        all of them 1: (n, n), the unit matrix for those.
+        """Return the covariance (n, n) in coordinates in which it is 1 for independent residuals.
 
         Arguments:
-            root: (n, n) of the inverse of the curvature: with its transpose it makes that.
+            root: (n, n), the coordinates: root @ root.T is the inverse of the Hessian.
             inside: (n_free,) which parameters count; None for all.
         """
         least, most = float(self.ratio.min()), float(self.ratio.max())
@@ -109,15 +112,15 @@ class Spectrum:
         gram = self.gram if inside is None else self.gram[:, inside][:, :, inside]
         excess = np.einsum("b,bij->ij", self.ratio - 1.0, gram)
         values, vectors = np.linalg.eigh(np.eye(len(root)) + root.T @ excess @ root)
-        # beyond these ends it is rounding, in directions that the data hardly see
+        # beyond these limits it is rounding, in directions on which the data hardly depend
         found: np.ndarray = (vectors * np.clip(values, least, most)) @ vectors.T
         return found
 
     def freedom(self, direction: np.ndarray) -> float:
-        """Degrees of freedom of the variance of a combination of scores.
+        """Return degrees of freedom of the variance of a combination of parameters.
 
         Arguments:
-            direction: (n_free,), of the unit cube, multiplied by the inverse of the curvature.
+            direction: (n_free,) in unit coordinates, multiplied by the inverse of the Hessian.
         """
         parts = np.zeros(len(self.ratio))
         if self.gram.shape[1]:
@@ -131,13 +134,13 @@ class Spectrum:
 
 
 def weighted(problem: Problem, traces: Sequence[np.ndarray], data: bool = True) -> list[np.ndarray]:
-    """Currents of the experiments that count, in units of the noise.
+    """Return currents of the experiments that count, in units of the noise.
 
     Arguments:
         traces: per experiment (n_sweeps, n_times, ..) pA.
-        data: whether the recorded current is subtracted, which leaves residuals.
+        data: whether to subtract the recorded current, which gives residuals.
 
-    Returns: per experiment the same shape, 0 where a sample does not count.
+    Returns: per experiment the same shape, 0 for samples that do not count.
     """
     found = []
     for experiment, trace in zip(problem.experiments, traces, strict=True):
@@ -151,13 +154,13 @@ def weighted(problem: Problem, traces: Sequence[np.ndarray], data: bool = True) 
 
 
 def counting(problem: Problem) -> list[np.ndarray]:
-    """Which samples (n_sweeps, n_times) of the experiments that count do so."""
+    """Return which samples (n_sweeps, n_times) count, of each experiment that counts."""
     recordings = [e.recording for e in problem.experiments if e.recording and e.weight > 0]
     return [recording.weight > 0 for recording in recordings]
 
 
 def around(unit: np.ndarray) -> np.ndarray:
-    """Points (n_free, n_free), each a little away from a point in one coordinate, in the cube."""
+    """Return points (n_free, n_free), each a small step from a point in one coordinate."""
     steps: np.ndarray = unit[:, None] + np.diag(np.where(unit > 0.5, -_STEP, _STEP))
     return steps
 
@@ -165,14 +168,13 @@ def around(unit: np.ndarray) -> np.ndarray:
 def slopes(
     problem: Problem, traces: Sequence[np.ndarray], moved: Sequence[np.ndarray], unit: np.ndarray
 ) -> list[np.ndarray] | None:
-    """Derivatives of the currents by unit coordinates, in units of the noise.
+    """Return derivatives of the currents by unit coordinates, in units of the noise.
 
     Arguments:
         traces: per experiment (n_sweeps, n_times), the fit.
         moved: per experiment (n_sweeps, n_times, n_free), at the points `around` it.
 
-    Returns: the shapes of `moved`; None where a current is not finite, at the edge of what can be
-    computed.
+    Returns: the shapes of `moved`; None if a current is not finite, as at extreme parameters.
     """
     step = np.where(unit > 0.5, -_STEP, _STEP)
     apart = [(m - t[:, :, None]) / step for t, m in zip(traces, moved, strict=True)]
@@ -188,7 +190,7 @@ def bands_of(
     counts: Sequence[np.ndarray],
     derivatives: Sequence[np.ndarray] | None = None,
 ) -> Bands:
-    """The power of residuals in bands of frequencies.
+    """Compute the power of residuals in bands of frequencies.
 
     Arguments:
         residuals, counts, derivatives: see `weighted`, `counting` and `slopes`; None for no
@@ -234,18 +236,18 @@ def bands_of(
 
 
 def _products(transformed: np.ndarray) -> np.ndarray:
-    """Sums (.., n, n) of products of transforms (.., n, n_frequencies)."""
+    """Return sums (.., n, n) of products of transforms (.., n, n_frequencies)."""
     turned = np.swapaxes(transformed, -1, -2)
     found: np.ndarray = transformed.real @ turned.real + transformed.imag @ turned.imag
     return found
 
 
 def _lines(power: np.ndarray) -> np.ndarray:
-    """Which frequencies (n,) stand far above those around them, the spectrum mirrored at its ends.
+    """Return which frequencies (n,) are lines: far above the median of those around them.
 
-    Only where one stands above the least that the median of those around it can be, that median is
-    found: a window lies in three blocks, and is half full with what is as high as in each of them
-    the value above its lowest third.
+    The spectrum is mirrored at its ends. For speed, medians are computed only at frequencies above
+    a lower bound of the median: a window lies in three blocks, so half of its values are at least
+    as large as the least of the three values above the lowest third of each block.
     """
     block = _AROUND // 2 + 1
     around = np.pad(power, _AROUND // 2, mode="reflect")
@@ -265,16 +267,16 @@ def _lines(power: np.ndarray) -> np.ndarray:
 
 
 def _pieces(n: int) -> list[tuple[int, int]]:
-    """Where stretches of a series begin and end, none of them too long."""
+    """Return where stretches of a series begin and end, none of them longer than `_LONGEST`."""
     edges = np.linspace(0, n, -(-n // _LONGEST) + 1).astype(int).tolist()
     return list(pairwise(edges))
 
 
 @lru_cache(maxsize=8)  # all wells of a plate have the same
 def _frequencies(n: int, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each frequency of n samples: its band, how many numbers it has, and its logarithm.
+    """Return for each frequency of n samples its band, its count of numbers and its logarithm.
 
-    The mean of a series stands at half of its lowest frequency.
+    The mean of a series is placed at half of its lowest frequency.
     """
     steps = np.maximum(np.arange(n // 2 + 1), 0.5)
     numbers = np.full(len(steps), 2.0)
@@ -289,7 +291,7 @@ def _frequencies(n: int, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _band(frequency: np.ndarray, longest: int) -> np.ndarray:
-    """The number of the band of each frequency, in cycles a sample."""
+    """Return the number of the band of each frequency, in cycles a sample."""
     octave = np.log2(frequency * 2 * longest)
     low = _AN_OCTAVE * octave
     found: np.ndarray = np.round(np.maximum(low, low + (_NARROW - _AN_OCTAVE) * (octave - _LOWEST)))
@@ -304,7 +306,7 @@ def _transformed(values: np.ndarray) -> np.ndarray:
 
 
 def neighbors(residuals: Sequence[np.ndarray], counts: Sequence[np.ndarray]) -> float:
-    """The correlation of residuals that are one sample apart; 0 where there are none."""
+    """Return the correlation of residuals that are one sample apart; 0 if there are none."""
     products = sum(float((one[:, :-1] * one[:, 1:]).sum()) for one in residuals)
     pairs = sum(int(np.count_nonzero(mask[:, :-1] & mask[:, 1:])) for mask in counts)
     squares = sum(float((one**2).sum()) for one in residuals)
@@ -320,7 +322,7 @@ class _Likelihood:
     """Whittle's likelihood of the power in bands, after a fit.
 
     Attributes:
-        own, mixed: (n,) and (n, n): the power that is expected is own * f + mixed @ f.
+        own, mixed: (n,) and (n, n): the expected power is own * f + mixed @ f for a spectrum f.
         freedom: (n,) degrees of freedom of the power.
         bands, stiffness: (n, n) the penalty.
     """
@@ -333,7 +335,7 @@ class _Likelihood:
 
     @classmethod
     def of(cls, bands: Bands) -> _Likelihood:
-        """Whitened derivatives say which part of the noise in each band the fit followed."""
+        """Return the likelihood; derivatives show which part of the noise in each band is fitted."""
         total = bands.gram.sum(axis=0)
         scale = 1 / np.sqrt(np.maximum(np.diag(total), 1e-290))
         values, vectors = np.linalg.eigh(total * np.outer(scale, scale))
@@ -351,7 +353,7 @@ class _Likelihood:
 
     @property
     def left(self) -> np.ndarray:
-        """What is expected of residuals whose spectrum is 1."""
+        """The expected power of residuals whose spectrum is 1."""
         found: np.ndarray = self.own + self.mixed.sum(axis=1)
         return found
 
@@ -361,26 +363,25 @@ class _Likelihood:
         return math.log(float(self.power.sum() / self.left.sum()))
 
     def expected(self, logarithm: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The power that is expected, (n,), and its relative derivatives (n, n)."""
+        """Return the expected power (n,), and its relative derivatives (n, n)."""
         f = np.exp(logarithm)
-        if not self.mixed.any():  # without derivatives no band looks into another
+        if not self.mixed.any():  # without derivatives bands are independent
             return np.maximum(self.own * f, 1e-300), np.eye(len(f))
         slope = np.diag(self.own * f) + self.mixed * f
-        # masks count by their share only, so that of a band that a fit follows less may be expected
-        # than nothing
+        # masks enter as shares of samples, an approximation by which an expectation may be negative
         least = _LEAST * (np.diag(np.abs(self.own) * f) + self.mixed * f)
         slope = np.where((slope.sum(axis=1) < least.sum(axis=1))[:, None], least, slope)
         power = np.maximum(slope.sum(axis=1), 1e-300)
         return power, slope / power[:, None]
 
     def misfit(self, power: np.ndarray) -> float:
-        """Minus the logarithm of the likelihood."""
+        """Return minus the logarithm of the likelihood."""
         used = self.freedom > 0
         ratio = self.power[used] / power[used]
         return 0.5 * float(self.freedom[used] @ (ratio + np.log(power[used])))
 
     def penalty(self, logarithm: np.ndarray) -> float:
-        """How far a spectrum is from a power law."""
+        """Return the penalty for deviations from a power law."""
         return 0.5 * float(logarithm @ self.stiffness @ logarithm)
 
     def is_colored(self) -> bool:
@@ -392,10 +393,10 @@ class _Likelihood:
         return gain > numbers - 1 + _CORRELATED * math.sqrt(2 * numbers)
 
     def fitted(self, begin: float) -> tuple[np.ndarray, np.ndarray, float]:
-        """The logarithm of the spectrum (n,), its covariance, and how much it gains on noise alone.
+        """Fit a spectrum: return its logarithm (n,), its covariance, and its mean gain on noise alone.
 
         Arguments:
-            begin: the logarithm of a constant one, from which bands begin that hold little.
+            begin: the logarithm of a constant spectrum, where bands with few numbers start.
         """
         raw = np.log(self.power / np.maximum(self.left, 0.5))
         here = np.where(self.freedom > 1, raw, begin)
@@ -428,7 +429,7 @@ class _Likelihood:
 
 
 def _stiffness(place: np.ndarray, many: np.ndarray) -> np.ndarray:
-    """The penalty (n, n) of a bend, and of a slope at the lowest frequencies."""
+    """Return the penalty (n, n) for bends, and for a slope at the lowest frequencies."""
     n, wide = len(place), np.diff(place)
     found = np.zeros((n, n))
     slope = np.array([-1.0, 1.0]) / (wide[0] * _SLOPE)
@@ -448,18 +449,18 @@ def spectrum_of(
     derivatives: Sequence[np.ndarray] | None = None,
     weight: float = 1.0,
 ) -> Spectrum | None:
-    """The spectrum of residuals; None where they look independent of each other.
+    """Estimate the spectrum of residuals; return None if they look independent of each other.
 
     Arguments:
         residuals, counts, derivatives: see `bands_of`.
-        weight: of all samples, by which costs are divided.
+        weight: the total weight of all samples, by which costs are divided.
     """
     bands = bands_of(residuals, counts, derivatives)
     likelihood = _colored(bands)
     if likelihood is None:
         return None
     logarithm, spread, _ = likelihood.fitted(likelihood.level)
-    # the mean of what is known by its logarithm alone
+    # the mean of a quantity whose logarithm is normal
     smooth = np.exp(logarithm + np.diag(spread) / 2)
     both = np.concatenate([smooth, bands.lines])
     n, n_lines = len(smooth), len(bands.lines)
@@ -476,7 +477,7 @@ def are_correlated(bands: Bands) -> bool:
 
 
 def _colored(bands: Bands) -> _Likelihood | None:
-    """The likelihood of the power in bands; None where a constant describes it as well."""
+    """Return the likelihood of the power in bands; None if a constant describes it as well."""
     if len(bands.place) < 3 or not bands.power.sum() > 0:
         return None
     likelihood = _Likelihood.of(bands)
@@ -487,8 +488,10 @@ def _colored(bands: Bands) -> _Likelihood | None:
 
 
 def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
-    """How many residuals at most say the same as one: how far their spectrum reaches above that of
-    independent ones. It is 1 where they look independent.
+    """Return how many residuals carry as much information as one independent one, at most.
+
+    It is the largest ratio of their spectrum to that of independent residuals; 1 if they look
+    independent.
 
     Arguments:
         traces: per experiment (n_sweeps, n_times) pA, the fit.
@@ -496,7 +499,7 @@ def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
     found = spectrum_of(weighted(problem, traces), counting(problem))
     if found is None:
         return 1.0
-    variance = np.diag(found.spread)  # the highest of many estimates would be too high
+    variance = np.diag(found.spread)  # the highest of many estimates is biased upward
     return max(1.0, float((found.ratio * np.exp(-variance / 2 - np.sqrt(variance))).max()))
 
 
@@ -506,13 +509,13 @@ def spectrum_at(
     unit: np.ndarray,
     simulate: Callable[[np.ndarray], Sequence[np.ndarray]],
 ) -> Spectrum | None:
-    """The spectrum of the residuals of a fit; None where they look independent.
+    """Estimate the spectrum of the residuals of a fit; return None if they look independent.
 
     Arguments:
         traces: per experiment (n_sweeps, n_times) pA, the fit.
         unit: (n_free,) its point in the unit cube.
-        simulate: gives per experiment the currents (n_sweeps, n_times, n) pA of points (n_free, n);
-            it is asked where residuals are correlated.
+        simulate: returns per experiment the currents (n_sweeps, n_times, n) pA of points (n_free,
+            n); called if residuals are correlated.
     """
     from channelfit.problem.experiment import total_weight  # loads SymPy, which reports do without
 
