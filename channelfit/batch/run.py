@@ -9,7 +9,7 @@ The folder of a batch holds, besides ``state.json`` from the first second,
 ``summary.json``     how many wells are good, why others are not, medians, what repeats the batch
 ``fit.yaml``         the template as it was used
 ``recordings.json``  which recordings there were, with their hashes
-``pieces.bin``       until it is done: the results so far (`tasks.result_store`), and ``resume.json``
+``pieces.bin``       until it is done: the results so far (`tasks.result_store`), ``resume.json``
 """
 
 from __future__ import annotations

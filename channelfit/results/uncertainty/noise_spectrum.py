@@ -46,8 +46,8 @@ _LONGEST = 1 << 20
 #: Standard deviations of the bend of the logarithm of a spectrum over a factor of e in frequency,
 #: and of its slope at the lowest frequencies. Bands of more numbers than so many may bend more.
 _BEND, _SLOPE, _MANY = 0.6, 1.0, 8.0
-#: Residuals are correlated if a spectrum describes them better than a constant does, by more than the
-#: mean gain for independent residuals and so many of its standard deviations.
+#: Residuals are correlated if a spectrum describes them better than a constant does: by more than
+#: the mean gain for independent residuals and so many of its standard deviations.
 _CORRELATED = 3.0
 _ITERATIONS, _STILL, _LONGEST_STEP = 100, 1e-7, 3.0
 #: The least power of a band, as a share of the mean; less is rounding.
@@ -335,7 +335,7 @@ class _Likelihood:
 
     @classmethod
     def of(cls, bands: Bands) -> _Likelihood:
-        """Return the likelihood; derivatives show which part of the noise in each band is fitted."""
+        """Return the likelihood; derivatives show which part of the noise of a band is fitted."""
         total = bands.gram.sum(axis=0)
         scale = 1 / np.sqrt(np.maximum(np.diag(total), 1e-290))
         values, vectors = np.linalg.eigh(total * np.outer(scale, scale))
@@ -393,7 +393,7 @@ class _Likelihood:
         return gain > numbers - 1 + _CORRELATED * math.sqrt(2 * numbers)
 
     def fitted(self, begin: float) -> tuple[np.ndarray, np.ndarray, float]:
-        """Fit a spectrum: return its logarithm (n,), its covariance, and its mean gain on noise alone.
+        """Return the logarithm of the spectrum (n,), its covariance, and its mean gain on noise.
 
         Arguments:
             begin: the logarithm of a constant spectrum, where bands with few numbers start.
