@@ -1,10 +1,10 @@
-"""Fits of many data sets as work in pieces, each of which any process can do and keep.
+"""Fits of many data sets as tasks, which any process can compute.
 
-A piece is ("sets", group, first, last): data sets of one group of `DataSets`. Its result holds the
-arrays of `Fits` and a checksum of its data, so that a result which was kept, or came from another
-process, is never joined with other data than it was computed from. Data in a file that is mapped
-into memory are mapped anew by each process, so they may be larger than any memory; all processes
-must then see that file under the same path.
+The key of a task is ("sets", group, first, last): data sets of one group of `DataSets`. Its result
+holds the arrays of `Fits` and a checksum of its data, so that a result which was stored, or came
+from another process, is never joined with other data than it was computed from. Each process maps
+data in a file into its memory, so they may be larger than any memory; the file must then have the
+same path for all processes.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from channelfit.scoring.machine.computer import processor, versions
 from channelfit.tasks.records import DAMAGED
 from channelfit.tasks.result_store import Arrays, Key, ResultStore, expect
 
-#: By method, data sets in a piece on a processor and numbers in them, at most: a kill costs
-#: less than a second or a few of them. On a GPU, the same for all.
+#: The most data sets of a task and numbers in them, on a processor by method: a kill costs a second
+#: of work, or a few. On a GPU they are the same for all methods.
 _ON_CPU = {"least-squares": (65_536, 8_000_000), "swarm": (4_096, 1_000_000)}
 _ON_GPU = (262_144, 40_000_000)
-#: Bytes of results that may be kept freely, and the bytes for each second of work beyond them.
-#: Fits that come faster are computed again sooner than they would be read.
+#: Bytes of results that are stored in any case, and the further bytes for each second of work. Fits
+#: that come faster can be computed again in less time than they are read.
 _FREE, _PACE = 64 << 20, 48 << 20
 _CHECKSUM = "checksum"
-#: By how much of the squares of the data a cost may differ that is computed in another order.
+#: The difference of costs that are computed in another order, as a share of the squared data.
 _ROUNDING = {"float64": 1e-9, "float32": 1e-3}
 
 
 @dataclass(eq=False)
 class CurveTasks:
-    """A curve, its data sets and how they are fitted.
+    """The fits of a curve to data sets.
 
     Attributes:
-        curve: the formula. groups: data sets with the same inputs each. settings: how.
-        identity: all that the results depend on, by name, but for the values of data in a file
-            that is mapped, which the checksums of the pieces tell apart.
+        curve: the formula. groups: data sets with the same inputs each. settings: of the fits.
+        identity: everything that the results depend on, by name, except the values of data in a
+            mapped file, whose changes the checksums of the tasks show.
     """
 
     curve: Curve
@@ -73,7 +73,7 @@ class CurveTasks:
 
     @property
     def keys(self) -> list[Key]:
-        """All pieces, group by group."""
+        """The keys of all tasks, group by group."""
         on_cpu = self.settings.chosen_backend() == "cpu"
         most_sets, most_numbers = _ON_CPU[self.settings.method] if on_cpu else _ON_GPU
         found: list[Key] = []
@@ -84,7 +84,7 @@ class CurveTasks:
         return found
 
     def compute(self, key: Key) -> Arrays:
-        """Fits the data sets of a piece."""
+        """Fit the data sets of a task."""
         k, first, last = _place(key)
         if self._fit is None:
             self._fit = fitter(self.settings)
@@ -93,7 +93,7 @@ class CurveTasks:
         return {**arrays, _CHECKSUM: self._checksum(key)}
 
     def piece(self, key: Key, found: Arrays) -> Piece:
-        """The result of `do` as fits of data sets."""
+        """Return the result of `compute` as fits of data sets."""
         k, first, last = _place(key)
         names = [one.name for one in fields(Fits)]
         return Piece(self._task(k), first, last, Fits(**{n: found[n] for n in names if n in found}))
@@ -119,7 +119,7 @@ class CurveTasks:
         task.check_costs(self.piece(key, found).fits, first, _ROUNDING[self.settings.dtype])
 
     def check(self, key: Key, found: Arrays, file: Path) -> None:
-        """Refuses a result that was kept, or came from elsewhere, and is one of other data.
+        """Refuse a result of other data, which was stored or came from another process.
 
         Arguments:
             file: of the data, for the message.
@@ -137,7 +137,7 @@ class CurveTasks:
             )
 
     def _refuse_impossible(self) -> None:
-        """Raises InputError where the ranges of the curve suit none of the groups."""
+        """Raise InputError if the ranges of the curve suit none of the groups."""
         for k, group in enumerate(self.groups, 1):
             try:
                 self.curve.bounds(group.coordinates)
@@ -163,12 +163,12 @@ class CurveTasks:
 
 
 class CurveFitStore(ResultStore):
-    """Results of pieces in a file, as long as reading them is quicker than computing them again.
+    """A file of results, as long as reading them takes less time than computing them again.
 
     Arguments: as of `ResultStore`.
 
     Attributes:
-        complete: whether all results were kept.
+        complete: whether all results were stored.
     """
 
     def __init__(self, path: Path) -> None:
@@ -177,7 +177,7 @@ class CurveFitStore(ResultStore):
         self.complete = True
 
     def put(self, key: Key, arrays: Arrays) -> None:
-        """Keeps a result, unless so much came in so little time that it is not worth it."""
+        """Store a result, unless results come so fast that they can as well be computed again."""
         size = sum(array.nbytes for array in arrays.values())
         if self._bytes + size > _FREE + _PACE * (time.perf_counter() - self._began):
             self.complete = False
@@ -193,7 +193,7 @@ def _place(key: Key) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class _Mapped:
-    """Where the values of data sets stand in a file."""
+    """The place of the values of data sets in a mapped file."""
 
     file: str
     dtype: str
@@ -268,7 +268,7 @@ def _identity(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> d
 
 
 def _hash(group: DataSets) -> str:
-    """A hash of inputs, names and places, and of values that are in memory."""
+    """Return a hash of inputs, names and places, and of values that are in memory."""
     parts = [group.values.dtype.str.encode(), np.ascontiguousarray(group.flat).tobytes()]
     if group.labels is not None:
         parts += [repr(list(group.labels)).encode()]

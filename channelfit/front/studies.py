@@ -1,4 +1,4 @@
-"""How sure a fit is, and which of several schemes fits best: for Python users and the commands."""
+"""Uncertainty of a fit, and comparison of several schemes: for Python users and the commands."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ class Computation:
 
 
 class Uncertainty:
-    """How sure a fit is: what `channelfit.uncertainty` returns.
+    """The uncertainty of a fit, as `channelfit.uncertainty` returns it.
 
     Attributes:
         summary: all numbers as plain data, as in ``uncertainty.json``.
-        profiles: a `Profile` for each parameter that was asked for.
-        families: other fits as good as this one, in groups that nothing connects.
-        posterior: samples of all parameters that the data allow, or None.
+        profiles: a `Profile` for each requested parameter.
+        families: other fits as good as this one, in families that no path of good fits connects.
+        posterior: samples of the posterior of all parameters, or None.
 
     Example:
         >>> import channelfit as cf
@@ -145,27 +145,27 @@ class Uncertainty:
 
     @property
     def open(self) -> list[str]:
-        """What the data do not determine, a sentence each."""
+        """The parameters and combinations that are not identifiable, a sentence each."""
         return [row["text"] for row in self.summary["uncertainty"]["undetermined"]]
 
     @property
     def remarks(self) -> list[str]:
-        """What the standard errors rest on, in words."""
+        """The assumptions behind the standard errors, in words."""
         return list(self.summary["uncertainty"]["remarks"])
 
     def plot(self) -> Figure:
-        """Intervals of all parameters and how they depend on each other; `save` draws the rest."""
+        """Draw the intervals of all parameters and their correlations; `save` draws the rest."""
         from channelfit.front.pictures import shown_in_notebooks  # these load Matplotlib
         from channelfit.results.report import uncertainty as pictures
 
         return shown_in_notebooks(pictures.intervals_figure(self._judged.estimate, self.plan.name))
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Writes ``uncertainty.json``, pictures and tables of what was asked for.
+        """Write ``uncertainty.json``, and pictures and tables of what was requested.
 
-        ``refined.yaml`` is written too, where refining made the fit better.
+        ``refined.yaml`` is written too, if refining made the fit better.
 
-        Returns: the files. Raises InputError when the folder cannot be written.
+        Returns: the files. Raises: InputError if the folder cannot be written.
         """
         from channelfit.results.report import plots  # these load Matplotlib
         from channelfit.results.report import uncertainty as pictures
@@ -195,7 +195,7 @@ class Uncertainty:
         return [folder / file for file, _ in (tables[-1], *drawn, *tables[:-1])]
 
     def _refined(self, folder: Path) -> list[tuple[str, str]]:
-        """The refined fit as a file, where it is better and its data stand in files."""
+        """Return the refined fit as a file, if it is better and its data are in files."""
         found, before = self._judged.estimate, self._judged.refined_from
         in_files = not (self.plan.surrogate or self.plan.in_memory)
         if not in_files or not before or found.cost >= before * _REFINED:
@@ -204,7 +204,7 @@ class Uncertainty:
         return [("refined.yaml", saved_text(fit_document(self.plan, values, folder)))]
 
     def __repr__(self) -> str:
-        return f"<Uncertainty of {self.plan.name}: {len(self.open)} things left open>"
+        return f"<Uncertainty of {self.plan.name}: {len(self.open)} not identifiable>"
 
     def _repr_html_(self) -> str:
         lines = "\n".join([*self.open, *self.remarks])
@@ -222,19 +222,18 @@ def uncertainty(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Uncertainty:
-    """How sure the values of a fit are, and what the data leave open.
+    """Estimate the uncertainty of fitted values, and find parameters that are not identifiable.
 
     The values are refined by least squares first. Standard errors and intervals come from the
-    curvature of the cost and the noise in the residuals.
+    Gauss-Newton Hessian of the cost and the noise in the residuals.
 
     Arguments:
         fit: a `Fit`, a run folder, or a file with a fit section and values.
-        profiles: names of parameters whose profile likelihoods are wanted, or "all".
+        profiles: names of parameters for which to compute profile likelihoods, or "all".
         families: from how many starts to look for other fits as good as this one.
         posterior: how many steps each walker takes to sample the posterior.
         walkers: how many walkers; four a parameter and at least 32 by default.
-        ensembles: how many ensembles of so many walkers; they know nothing of each other, so that
-            they can tell whether they agree.
+        ensembles: how many independent ensembles of so many walkers; they show whether they agree.
         seed: of starts and walkers.
         progress: whether to show the work; None shows it in notebooks and on terminals.
 
@@ -264,14 +263,14 @@ def study(
     screen: SearchScreen | None = None,
     how: Computation | None = None,
 ) -> Uncertainty:
-    """Judges a fit.
+    """Assess a fit, and compute what is requested.
 
     Arguments:
         values: (n_parameters,), base units.
         screen: shows what is being done now, and how much of it is done; None for nothing.
         how: how profiles and chains are computed; None to compute them in this process.
 
-    Raises: InputError when the backend has no derivatives, a name is unknown, something is missing.
+    Raises: InputError if the backend has no derivatives, a name is unknown, something is missing.
     """
     screen = screen or PythonScreen(fit.name)
     kinds.with_currents(fit)
@@ -372,7 +371,7 @@ def _check_memory(fit: FitPlan, wanted: Wanted) -> None:
     """Before anything takes long: of the traces, the families' distances and the walkers' steps."""
     n = fit.space.n_free
     fit.problem.check_memory(1, fit.file)
-    each = 24 * n * n + 8 * wanted.families  # a curvature, and how far each is from every other
+    each = 24 * n * n + 8 * wanted.families  # a Hessian, and how far each is from every other
     memory.check(wanted.families, each, "starts", key="families")
     walkers = wanted.ensembles * (wanted.walkers or max(32, 4 * n))
     memory.check(wanted.steps, 24 * n * walkers, "steps of all walkers", key="posterior")

@@ -10,7 +10,7 @@ import click
 from channelfit.front.options import backend_option, cluster_option, json_option, set_option
 
 
-@click.command(short_help="How sure a fit is, and what the data leave open.")
+@click.command(short_help="Uncertainty of a fit, and parameters that are not identifiable.")
 @click.argument("fit", type=click.Path(path_type=Path))
 @click.option(
     "--profiles",

@@ -1,1 +1,1 @@
-"""How sure a fit is: standard errors, profiles, families of solutions, posteriors."""
+"""Uncertainty of a fit: standard errors, profiles, families of solutions, posteriors."""

@@ -39,7 +39,7 @@ UNFINISHED = 0.3
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """How sure a fit is.
+    """The uncertainty of a fit, assessed.
 
     Attributes:
         estimate: values, standard errors and correlations.

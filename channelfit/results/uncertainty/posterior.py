@@ -211,10 +211,10 @@ def _doubts(n_kept: int, slowest: float, r_hat: np.ndarray, acceptance: float) -
     """Return sentences on why a chain may not be trusted; none if it has converged."""
     doubts = []
     if n_kept < LONG_ENOUGH * slowest:
-        wanted = int(1.5 * LONG_ENOUGH * slowest)
+        enough = int(1.5 * LONG_ENOUGH * slowest)
         doubts.append(
             f"the chain is too short: it has {n_kept} steps after burn-in, and the slowest "
-            f"parameter takes {slowest:.0f} to forget where it was; ask for about {wanted} steps"
+            f"parameter takes {slowest:.0f} to forget where it was; ask for about {enough} steps"
         )
     worst = float(np.nanmax(r_hat)) if np.isfinite(r_hat).any() else np.inf
     if not worst < AGREED:

@@ -101,12 +101,12 @@ def profiles(
     Returns: the estimate, and the profiles. If a profile led to a better fit, the estimate is that
     of the better fit, and all profiles were computed again from there.
     """
-    wanted = list(range(len(found.unit)) if places is None else places)
+    chosen = list(range(len(found.unit)) if places is None else places)
     compute = profiler or (lambda found, places: (profile(found, place) for place in places))
     for _ in range(_RESTARTS):
         done: list[Profile] = []
-        coming = compute(found, wanted)
-        for place in wanted:
+        coming = compute(found, chosen)
+        for place in chosen:
             if on_profile is not None:
                 on_profile(found.names[place])
             done.append(next(coming))
@@ -116,7 +116,7 @@ def profiles(
                 break
         else:
             return found, done
-    return found, list(compute(found, wanted))
+    return found, list(compute(found, chosen))
 
 
 #: Yields the profiles of the free parameters at these places, in their order.
@@ -237,8 +237,8 @@ def _end(
         return float(here), False
     before = unit[place, k - 1] if k else found.unit[place]
     low = math.sqrt(max(chi_square[k - 1], 0.0)) if k else 0.0
-    high, wanted = math.sqrt(chi_square[k]), math.sqrt(limit)
-    return float(before + (here - before) * (wanted - low) / (high - low)), False
+    high, target = math.sqrt(chi_square[k]), math.sqrt(limit)
+    return float(before + (here - before) * (target - low) / (high - low)), False
 
 
 def _moved(found: Estimate, unit: np.ndarray) -> Estimate:
