@@ -65,7 +65,7 @@ from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
 from channelfit.tasks.executor import Executor, seconds_left, task_results
 from channelfit.tasks.result_store import Arrays, Key, ResultStore
 
-TEMPLATE, LIST, PIECES = "fit.yaml", "recordings.json", "pieces.bin"
+TEMPLATE, LIST, TASK_RESULTS = "fit.yaml", "recordings.json", "pieces.bin"
 #: The word for all parameters on which the rates depend.
 KINETICS = "kinetics"
 #: Recordings that are tried before a fault of the fit file is taken for one.
@@ -369,7 +369,7 @@ def run(
         # also of a run that goes on, since a power failure may have left the file empty
         write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
         if made.asked.together is None or made.earlier is None:
-            kept = ResultStore(claim.path / PIECES)
+            kept = ResultStore(claim.path / TASK_RESULTS)
             results = _fitted(made, executor, kept, claim, listener)
         else:
             results = made.earlier

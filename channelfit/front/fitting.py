@@ -392,10 +392,10 @@ def _searched(
     """
     objective, optimizer = plan.objective(scorer), plan.make_optimizer(scorer.xp)
     store, journaled, clock = None, None, None
-    as_tasks = executor is not None or (folder is not None and folder.has_pieces)
+    as_tasks = executor is not None or (folder is not None and folder.has_task_results)
     if as_tasks:
         _check_tasks(plan, optimizer)
-        store = None if folder is None else folder.open_pieces(scorer, arguments)
+        store = None if folder is None else folder.open_task_results(scorer, arguments)
     elif folder is not None and optimizer.repeats_itself:
         journal = folder.open_journal(scorer, arguments)
         objective.scorer = journaled = Journaled(scorer, journal)

@@ -23,8 +23,8 @@ from channelfit.results.run_folder import Claim
 from channelfit.results.run_state import FAILED, INTERRUPTED, STATE
 from channelfit.tasks.result_store import ResultStore
 
-#: The file of results of pieces.
-PIECES = "pieces.bin"
+#: The file of the results of tasks.
+TASK_RESULTS = "pieces.bin"
 #: Seconds between two writings of the state.
 _TELL_EVERY = 1.0
 _K = TypeVar("_K", bound=ResultStore)
@@ -86,7 +86,7 @@ class Unfinished:
             resuming.check_same(file, identity)
         else:
             write_text(file, resuming.text_of(identity, arguments, self.verb))
-        kept = make(self.folder / PIECES)
+        kept = make(self.folder / TASK_RESULTS)
         self._kept = kept
         return kept
 
@@ -136,7 +136,7 @@ class Unfinished:
                         f"channelfit {self.verb} --resume {self.folder} goes on with this run"
                     )
             else:
-                for name in (resuming.RESUME, STATE, PIECES):
+                for name in (resuming.RESUME, STATE, TASK_RESULTS):
                     (self.folder / name).unlink(missing_ok=True)
                 self.claim.goes_on = False
             self.claim.release()

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 #: The files of a run folder that are there until the run has finished.
 RESUME, JOURNAL = "resume.json", "journal.bin"
-#: The results of its pieces, of a run that is computed in pieces.
-PIECES = "pieces.bin"
+#: The results of tasks, in the folder of a run that is computed as tasks.
+TASK_RESULTS = "pieces.bin"
 #: The same of a study of a fit, which may stand in the folder of the fit.
 STUDY_RESUME, STUDY_JOURNAL = "uncertainty-resume.json", "uncertainty-journal.bin"
-STUDY_PIECES = "uncertainty-pieces.bin"
+STUDY_TASK_RESULTS = "uncertainty-pieces.bin"
 #: Differences that are told one by one.
 _TOLD = 5
 
@@ -161,7 +161,7 @@ class KeptStudy:
         elif self._resume.exists():
             raise InputError(
                 "was left by a study that was cut off: --resume goes on with it; to begin anew "
-                f"remove this file, {journal.name} and {STUDY_PIECES}",
+                f"remove this file, {journal.name} and {STUDY_TASK_RESULTS}",
                 self._resume,
             )
         else:
@@ -170,37 +170,37 @@ class KeptStudy:
         self.journal = Journal(journal)
         if resume:
             discard_partial(folder)
-        self._pieces: ResultStore | None = None
+        self._task_results: ResultStore | None = None
 
     @property
-    def has_pieces(self) -> bool:
-        """Whether profiles or chains were left here that others have computed."""
-        return self._resume.with_name(STUDY_PIECES).exists()
+    def has_task_results(self) -> bool:
+        """Whether an earlier study has left results of tasks here: profiles or chains."""
+        return self._resume.with_name(STUDY_TASK_RESULTS).exists()
 
     @property
     def has_results(self) -> bool:
-        """Whether a profile or a chain that others have computed is kept."""
-        return self._pieces is not None and bool(self._pieces.keys)
+        """Whether the result of a task is stored."""
+        return self._task_results is not None and bool(self._task_results.keys)
 
-    def open_pieces(self) -> ResultStore:
-        """Profiles and chains are kept from now on that others compute.
+    def open_task_results(self) -> ResultStore:
+        """Store results of tasks from now on: profiles and chains.
 
-        An earlier part of the study may have computed them alone. The answers to what it asked for
-        that are not asked for now, so the journal then begins anew.
+        If an earlier part of the study computed these without tasks, its journal holds scores that
+        are not needed again, so a new journal is begun.
         """
-        if not self.has_pieces:
+        if not self.has_task_results:
             self.journal.close(keep=False)
             self.journal = Journal(self.journal.path)
-        self._pieces = ResultStore(self._resume.with_name(STUDY_PIECES))
-        return self._pieces
+        self._task_results = ResultStore(self._resume.with_name(STUDY_TASK_RESULTS))
+        return self._task_results
 
     def close(self, keep: bool) -> None:
-        """Ends journal and pieces; of a study that has finished nothing is kept."""
+        """Close the journal and the results of tasks, and delete them if the study has finished."""
         if not keep:
             settle(self._resume.parent)
         self.journal.close(keep)
-        if self._pieces is not None:
-            self._pieces.close(keep)
+        if self._task_results is not None:
+            self._task_results.close(keep)
         if not keep:
             self._resume.unlink(missing_ok=True)
             if self._made and not any(self._resume.parent.iterdir()):

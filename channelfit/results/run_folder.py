@@ -242,7 +242,7 @@ class RunFolder:
     fit: FitPlan
     artist: Artist = field(default_factory=Artist)
     journal: Journal | None = None
-    pieces: ResultStore | None = None
+    task_results: ResultStore | None = None
     _ended: bool = False
     _has_data: bool = False
     _rows: list[Sequence[float | None]] = field(default_factory=list)
@@ -284,17 +284,17 @@ class RunFolder:
         return self.journal
 
     @property
-    def has_pieces(self) -> bool:
-        """Whether an earlier run has left pieces of its search here."""
-        return (self.path / resuming.PIECES).exists()
+    def has_task_results(self) -> bool:
+        """Whether an earlier run has left results of tasks here."""
+        return (self.path / resuming.TASK_RESULTS).exists()
 
-    def open_pieces(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> ResultStore:
-        """Pieces of the search are kept from now on; arguments and errors as of `open_journal`."""
+    def open_task_results(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> ResultStore:
+        """Store results of tasks from now on; arguments and errors as of `open_journal`."""
         self._open_resume(scorer, arguments)
-        # an earlier part of the run may have searched alone, of which pieces know nothing
+        # an earlier part of the run may have kept a journal, which tasks do not use
         (self.path / resuming.JOURNAL).unlink(missing_ok=True)
-        self.pieces = ResultStore(self.path / resuming.PIECES)
-        return self.pieces
+        self.task_results = ResultStore(self.path / resuming.TASK_RESULTS)
+        return self.task_results
 
     def _open_resume(self, scorer: Scorer, arguments: Mapping[str, Any] | None) -> None:
         found = resuming.identity(self.fit, scorer)
@@ -304,10 +304,10 @@ class RunFolder:
             write_text(self.path / resuming.RESUME, resuming.text_of(found, arguments))
 
     def _close_journal(self, keep: bool) -> None:
-        """Ends journal and pieces; of a run that has finished nothing is kept to go on with."""
+        """Close the journal and the results of tasks, and delete them if the run has finished."""
         if not keep:
             settle(self.path)
-        for one in (self.journal, self.pieces):
+        for one in (self.journal, self.task_results):
             if one is not None:
                 one.close(keep)
                 if not keep:
@@ -450,8 +450,8 @@ class RunFolder:
         if self._ended:
             return None
         fault = None
-        has_pieces = self.pieces is not None and bool(self.pieces.keys)
-        something = bool(self._rows) or has_pieces or self.claim.goes_on
+        has_task_results = self.task_results is not None and bool(self.task_results.keys)
+        something = bool(self._rows) or has_task_results or self.claim.goes_on
         self._close_journal(something)
         if something:
             if isinstance(error, KeyboardInterrupt):

@@ -80,9 +80,9 @@ def _studied(
         try:
             with working(cluster, screen) as executor:
                 how = None
-                if executor is not None or kept.has_pieces:
+                if executor is not None or kept.has_task_results:
                     who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
-                    how = Computation(FitTasks(plan, *who), executor, kept.open_pieces())
+                    how = Computation(FitTasks(plan, *who), executor, kept.open_task_results())
                 answers = JournaledChannel(scorer, kept.journal)
                 values = plan.problem.values()
                 found = study(plan, answers, values, wanted, screen, how)
