@@ -133,7 +133,7 @@ def fitted(problem: Problem, setting: float) -> Fitted:
     local = scorer.linearize(values[:, None])
     n, p = n_scored(problem), len(values)
     variance = local.cost[0] * n / (n - p)
-    errors = np.sqrt(np.diag(np.linalg.inv(local.curvature[..., 0])) * 2 * variance / n)
+    errors = np.sqrt(np.diag(np.linalg.inv(local.hessian[..., 0])) * 2 * variance / n)
     covered = np.abs(values - model.values()) < 1.96 * errors
     return Fitted(setting, values, errors, covered)
 

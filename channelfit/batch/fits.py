@@ -425,7 +425,8 @@ class _Settled(Objective):
     """The cost of one well at a point at which its derivatives are known already."""
 
     def __init__(self, wells: WellCosts, local: Local) -> None:
-        super().__init__(wells.space, wells.scorer, wells.constraints, floor=wells.floor)
+        scorer: Any = wells.scorer  # which is not asked for derivatives
+        super().__init__(wells.space, scorer, wells.constraints, floor=wells.floor)
         self.prior_weight, self.local = wells.prior_weight, local
 
     def linearize(self, unit: np.ndarray, well: np.ndarray | None = None) -> Local:

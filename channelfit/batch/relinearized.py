@@ -139,14 +139,14 @@ def linearizer(
                     np.ascontiguousarray(unit[some].T), np.arange(first, first + len(some))
                 )
                 found[0][some], found[1][some] = local.cost, local.gradient.T
-                found[2][some] = np.moveaxis(local.curvature, -1, 0)
+                found[2][some] = np.moveaxis(local.hessian, -1, 0)
         return found
 
     @cache
     def scale() -> Array:
         """Return the factor from each well's cost, pA^2, to minus the log-likelihood."""
-        curvature, information = costs(fits.unit[rows])[2], fits.information[rows]
-        share: Array = (information * curvature).sum(axis=(1, 2)) / (curvature**2).sum(axis=(1, 2))
+        hessian, information = costs(fits.unit[rows])[2], fits.information[rows]
+        share: Array = (information * hessian).sum(axis=(1, 2)) / (hessian**2).sum(axis=(1, 2))
         return share
 
     def linearized(unit: Array) -> tuple[Array, Array, Array]:

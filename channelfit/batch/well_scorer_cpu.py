@@ -65,14 +65,14 @@ class CpuWellScorer(WellScorer):
         side_by_side(some, len(recordings), 1, usable_cores())
 
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
-        """Return cost, gradient and curvature; see `WellScorer.linearize`."""
+        """Return cost, gradient and Hessian; see `WellScorer.linearize`."""
         out = Linearization.empty(*parameters.shape)
 
         def recorded(number: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             own = well[which]
             return self._targets[number][own], self._constants[number, own]
 
-        arrays = out.cost, out.status, out.gradient, out.curvature
+        arrays = out.cost, out.status, out.gradient, out.hessian
 
         def some(first: int, last: int) -> None:
             self._linearizer.linearize(parameters, first, last, *arrays, recorded)
@@ -146,7 +146,7 @@ class OneByOne(WellScorer):
         self.squares = np.array([d @ d for d in self._data])
 
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
-        """Return cost, gradient and curvature; see `WellScorer.linearize`."""
+        """Return cost, gradient and Hessian; see `WellScorer.linearize`."""
         out = Linearization.empty(*parameters.shape)
         for scorer, mine in self._by_well(well):
             found = scorer.linearize(np.ascontiguousarray(parameters[:, mine]))

@@ -167,7 +167,7 @@ class CudaWellScorer(WellScorer):
         return next(self._all_variants())
 
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
-        """Return cost, gradient and curvature; see `WellScorer.linearize`."""
+        """Return cost, gradient and Hessian; see `WellScorer.linearize`."""
 
         def one(variant: _Variant) -> tuple[Call, int]:
             width = 1 + len(variant.tangents.free)

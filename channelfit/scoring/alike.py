@@ -97,8 +97,8 @@ class Alike:
             slope = (residuals[:, None] @ columns)[:, 0].T
             cost = ((residuals**2).sum(axis=1) + plan.constant) / total
             gradient = 2.0 / total * by * slope
-            curvature = 2.0 / total * by[:, None] * by * np.moveaxis(products, 0, -1)
-        found = Linearization(cost, np.zeros(len(cost), np.int8), gradient, curvature)
+            hessian = 2.0 / total * by[:, None] * by * np.moveaxis(products, 0, -1)
+        found = Linearization(cost, np.zeros(len(cost), np.int8), gradient, hessian)
         failed = np.flatnonzero(~np.isfinite(cost))
         if len(failed):  # a simulation of its own tells why
             alone = scorer.linearize(own[:, failed])

@@ -84,7 +84,7 @@ class Raw(NamedTuple):
     error: np.ndarray
     trace: np.ndarray
     gradient: np.ndarray
-    curvature: np.ndarray
+    hessian: np.ndarray
 
 
 class ClampScorer(ChannelScorer):
@@ -132,7 +132,7 @@ class ClampScorer(ChannelScorer):
         return Score(found.cost, found.status)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
-        """Cost, gradient and curvature: the derivatives of the discrete steps."""
+        """Cost, gradient and Hessian: the derivatives of the discrete steps."""
         return self._refined(bool(self.free), self._scorable(parameters))
 
     def _refined(
@@ -165,7 +165,7 @@ class ClampScorer(ChannelScorer):
         out.status[places] = part.status[which]
         if part.gradient.size:
             out.gradient[:, places] = np.where(good, part.gradient[:, which], 0.0)
-            out.curvature[:, :, places] = np.where(good, part.curvature[:, :, which], 0.0)
+            out.hessian[:, :, places] = np.where(good, part.hessian[:, :, which], 0.0)
 
     def _run(
         self, derived: bool, parameters: np.ndarray, level: int, tracing: bool
@@ -180,13 +180,13 @@ class ClampScorer(ChannelScorer):
             empty = np.empty((0, 0))
             return Linearization(cost, status, empty, empty), raw.error, raw.trace
         gradient = np.zeros((n_parameters, n))
-        curvature = np.zeros((n_parameters, n_parameters, n))
+        hessian = np.zeros((n_parameters, n_parameters, n))
         free, n_free = np.array(self.free), len(self.free)
         lower = np.tri(n_free, dtype=bool)[..., None]
-        bend = np.where(lower, raw.curvature, raw.curvature.transpose(1, 0, 2))
+        bend = np.where(lower, raw.hessian, raw.hessian.transpose(1, 0, 2))
         gradient[free] = 2.0 / total * raw.gradient
-        curvature[free[:, None], free] = 2.0 / total * bend
-        return Linearization(cost, status, gradient, curvature), raw.error, raw.trace
+        hessian[free[:, None], free] = 2.0 / total * bend
+        return Linearization(cost, status, gradient, hessian), raw.error, raw.trace
 
     def _launched(self, derived: bool, parameters: np.ndarray, level: int, tracing: bool) -> Raw:
         """Run the kernel on the mesh of a level."""

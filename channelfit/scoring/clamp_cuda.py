@@ -39,9 +39,9 @@ class ClampCudaScorer(ClampScorer):
         return Score(*self._where(parameters, found.cost, found.status))
 
     def linearize(self, parameters: Any) -> Linearization:
-        """Cost, status, gradient and curvature, where the parameters are."""
+        """Cost, status, gradient and Hessian, where the parameters are."""
         found = super().linearize(to_host(parameters))
-        arrays = found.cost, found.status, found.gradient, found.curvature
+        arrays = found.cost, found.status, found.gradient, found.hessian
         return Linearization(*self._where(parameters, *arrays))
 
     def _where(self, parameters: Any, *arrays: np.ndarray) -> tuple[Any, ...]:
@@ -69,7 +69,7 @@ class ClampCudaScorer(ClampScorer):
             cost, error, status = xp.zeros(n), xp.zeros(n), xp.zeros(n, dtype=np.int8)
             trace = xp.empty((mesh.grid.times.size, n)) if tracing else gpu.NULL
             gradient = xp.zeros((n_free, n)) if n_free else gpu.NULL
-            curvature = xp.zeros((n_free, n_free, n)) if n_free else gpu.NULL
+            hessian = xp.zeros((n_free, n_free, n)) if n_free else gpu.NULL
             kept = xp.empty(len(mesh.grid.holding) * source.kept * n)
             self._kernel(source)(
                 (-(-n // _THREADS),),
@@ -83,7 +83,7 @@ class ClampCudaScorer(ClampScorer):
                     error,
                     trace,
                     gradient,
-                    curvature,
+                    hessian,
                     kept,
                 ),
             )
@@ -93,7 +93,7 @@ class ClampCudaScorer(ClampScorer):
                 to_host(error),
                 to_host(trace) if tracing else np.empty((0, n)),
                 to_host(gradient) if n_free else np.empty((0, n)),
-                to_host(curvature) if n_free else np.empty((0, 0, n)),
+                to_host(hessian) if n_free else np.empty((0, 0, n)),
             )
 
     def _kernel(self, source: ClampCudaSource) -> gpu.Kernel:

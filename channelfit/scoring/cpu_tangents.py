@@ -30,7 +30,7 @@ Recorded = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class Linearizer:
-    """Cost, gradient and curvature of the candidates of one problem.
+    """Cost, gradient and Hessian of the candidates of one problem.
 
     A scheme times gates is taken as the one scheme of all pairs of their states.
     """
@@ -103,7 +103,7 @@ class Linearizer:
         cost: np.ndarray,
         status: np.ndarray,
         gradient: np.ndarray,
-        curvature: np.ndarray,
+        hessian: np.ndarray,
         recorded: Recorded | None = None,
     ) -> None:
         """Fill in the columns first .. last - 1 of a `Linearization`'s arrays.
@@ -118,7 +118,7 @@ class Linearizer:
         cost[some] = normals[:, 0, 0]
         normals[status[some] != OK] = 0.0
         gradient[free, some] = 2.0 * normals[:, 0, 1:].T
-        curvature[free[:, None], free, some] = 2.0 * normals[:, 1:, 1:].transpose(1, 2, 0)
+        hessian[free[:, None], free, some] = 2.0 * normals[:, 1:, 1:].transpose(1, 2, 0)
 
     def costs(
         self, parameters: np.ndarray, first: int, last: int, cost: np.ndarray, status: np.ndarray

@@ -223,7 +223,7 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
         return Score(*self._in_chunks(values.score, parameters, values))
 
     def linearize(self, parameters: Any) -> Linearization:
-        """Cost, gradient and curvature, in float64; see `scorer.Linearization`.
+        """Cost, gradient and Hessian, in float64; see `scorer.Linearization`.
 
         Parameters in a CuPy array give CuPy arrays.
         """

@@ -1,4 +1,4 @@
-"""Residuals and their derivatives on the GPU, and from them gradients and curvatures.
+"""Residuals and their derivatives on the GPU, and from them gradients and Hessians.
 
 A kernel writes dual numbers at the samples of a recording that are looked at. A matrix product
 takes these points into the compressed space of their run (`held_compression`). Another kernel adds
@@ -144,7 +144,7 @@ class Tangents:
         return 8 * numbers
 
     def linearize(self, parameters: Any, well: Any = gpu.NULL) -> tuple[Any, Any, Any, Any]:
-        """Cost, status, gradient and curvature; see `scorer.Linearization`.
+        """Cost, status, gradient and Hessian; see `scorer.Linearization`.
 
         Arguments:
             parameters: (n_parameters, n_candidates) float64, contiguous.
@@ -152,8 +152,8 @@ class Tangents:
         """
         xp, n_parameters, n = gpu.cupy(), len(self.problem.model.parameters), parameters.shape[1]
         gradient = xp.zeros((n_parameters, n))
-        curvature = xp.zeros((n_parameters, n_parameters, n))
-        return *self._concluded(parameters, well, gradient, curvature), gradient, curvature
+        hessian = xp.zeros((n_parameters, n_parameters, n))
+        return *self._concluded(parameters, well, gradient, hessian), gradient, hessian
 
     def score(self, parameters: Any, well: Any = gpu.NULL) -> tuple[Any, Any]:
         """Cost and status alone; arguments as in `linearize`."""
@@ -179,9 +179,9 @@ class Tangents:
         return n >= self._resident
 
     def _concluded(
-        self, parameters: Any, well: Any, gradient: Any, curvature: Any
+        self, parameters: Any, well: Any, gradient: Any, hessian: Any
     ) -> tuple[Any, Any]:
-        """Cost and status; derivatives are written to gradient and curvature, if not null."""
+        """Cost and status; derivatives are written to gradient and Hessian, if not null."""
         xp, n = gpu.cupy(), parameters.shape[1]
         cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
         if n:
@@ -204,7 +204,7 @@ class Tangents:
                     cost,
                     status,
                     gradient,
-                    curvature,
+                    hessian,
                 ),
             )
         return cost, status

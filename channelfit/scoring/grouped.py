@@ -3,7 +3,7 @@
 Each group is scored by a scorer of its own, which knows nothing of the others. The cost of all is
 ``sum_k W_k cost_k / sum_k W_k`` with the weights W_k of the samples of group k. A group sees only
 the parameters of its model, so derivatives by the parameters of a cell are computed from this
-cell's experiments alone, and the curvature between parameters of two cells is 0.
+cell's experiments alone, and the Hessian between parameters of two cells is 0.
 """
 
 from __future__ import annotations
@@ -112,15 +112,15 @@ class GroupedScorer(ChannelScorer):
         parameters = self._checked(parameters)
         xp, (n_parameters, n) = array_module(parameters), parameters.shape
         cost, status = xp.zeros(n), xp.zeros(n, dtype=np.int8)
-        gradient, curvature = xp.zeros((n_parameters, n)), xp.zeros((n_parameters, n_parameters, n))
+        gradient, hessian = xp.zeros((n_parameters, n)), xp.zeros((n_parameters, n_parameters, n))
         for part, own in self._linearized(parameters):
             cost += part.share * own.cost
             status = xp.where(status == OK, own.status, status)
             rows, free = (xp.asarray(k, dtype=np.int64) for k in (part.in_whole, part.free))
             gradient[rows] += part.share * own.gradient[free]
-            curvature[rows[:, None], rows] += part.share * own.curvature[free][:, free]
+            hessian[rows[:, None], rows] += part.share * own.hessian[free][:, free]
         good = status == OK
-        return Linearization(cost, status, gradient * good, curvature * good)
+        return Linearization(cost, status, gradient * good, hessian * good)
 
     def _linearized(self, parameters: Any) -> Iterator[tuple[Part, Linearization]]:
         """Yield the linearization of each part, by the parameters of its model."""

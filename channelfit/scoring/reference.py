@@ -108,7 +108,7 @@ class ReferenceScorer(ChannelScorer):
         return Score(cost, status)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
-        """Cost, gradient and curvature from differences of currents; slow, right to ten digits.
+        """Cost, gradient and Hessian from differences of currents; slow, right to ten digits.
 
         Central differences, extrapolated to step zero; each sample takes the entry of the scheme
         that agrees best with its neighbors (Ridders 1982).
@@ -116,14 +116,14 @@ class ReferenceScorer(ChannelScorer):
         score = self.score(parameters)
         parameters = np.asarray(parameters, dtype=float)
         n_parameters, n = parameters.shape
-        gradient, curvature = np.zeros((n_parameters, n)), np.zeros((n_parameters,) * 2 + (n,))
+        gradient, hessian = np.zeros((n_parameters, n)), np.zeros((n_parameters,) * 2 + (n,))
         free = [k for k, p in enumerate(self.problem.model.parameters) if not p.fixed]
         columns = np.array(free, dtype=int)
         for c in np.flatnonzero(score.status == OK):
             residuals, jacobian = self._residuals(parameters[:, c], free)
-            curvature[columns[:, None], columns, c] = 2.0 * jacobian.T @ jacobian
+            hessian[columns[:, None], columns, c] = 2.0 * jacobian.T @ jacobian
             gradient[columns, c] = 2.0 * jacobian.T @ residuals
-        return Linearization(score.cost, score.status, gradient, curvature)
+        return Linearization(score.cost, score.status, gradient, hessian)
 
     def occupancies(self, values: np.ndarray) -> list[np.ndarray]:
         """Occupancies at values (n_parameters,): per experiment (n_sweeps, n_times_max, n_states).

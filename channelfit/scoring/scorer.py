@@ -56,7 +56,7 @@ class Linearization:
 
     cost (n_candidates,) pA^2 and status (n_candidates,) as in `Score`.
     gradient: (n_parameters, n_candidates), of the cost, by parameters in base units.
-    curvature: (n_parameters, n_parameters, n_candidates), ``2 J^T W J / sum w`` with J the
+    hessian: (n_parameters, n_parameters, n_candidates), ``2 J^T W J / sum w`` with J the
         derivatives of the currents: the Gauss-Newton Hessian.
     Rows of fixed parameters are 0; so is everything of a failed candidate.
     """
@@ -64,13 +64,13 @@ class Linearization:
     cost: np.ndarray
     status: np.ndarray
     gradient: np.ndarray
-    curvature: np.ndarray
+    hessian: np.ndarray
 
     @classmethod
     def empty(cls, n_parameters: int, n: int) -> Linearization:
         """Return room for n candidates: infinite costs, good statuses, derivatives of 0."""
-        gradient, curvature = np.zeros((n_parameters, n)), np.zeros((n_parameters, n_parameters, n))
-        return cls(np.full(n, np.inf), np.zeros(n, np.int8), gradient, curvature)
+        gradient, hessian = np.zeros((n_parameters, n)), np.zeros((n_parameters, n_parameters, n))
+        return cls(np.full(n, np.inf), np.zeros(n, np.int8), gradient, hessian)
 
 
 class Scorer(ABC):

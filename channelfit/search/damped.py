@@ -20,7 +20,7 @@ _INWARD = 1e-10
 def steps_of(
     unit: Array,
     gradient: Array,
-    curvature: Array,
+    hessian: Array,
     damping: Array,
     trials: Array,
     first: int,
@@ -30,7 +30,7 @@ def steps_of(
 ) -> None:
     """Fill in steps and promises of the points from `first` to before `last`.
 
-    unit, gradient: (n_free, n), curvature: (n_free, n_free, n), damping: (n,), trials: (n_trials,),
+    unit, gradient: (n_free, n), hessian: (n_free, n_free, n), damping: (n,), trials: (n_trials,),
     steps: (n_free, n_trials, n), promise: (n_trials, n); see `least_squares.damped_steps`.
     """
     n_free = unit.shape[0]
@@ -44,7 +44,7 @@ def steps_of(
         most = 0.0
         for i in range(n_free):
             for j in range(n_free):
-                whole[i, j] = curvature[i, j, p]
+                whole[i, j] = hessian[i, j, p]
             x, slope = unit[i, p], gradient[i, p]
             held[i] = 1.0 if (x <= 0.0 and slope > 0.0) or (x >= 1.0 and slope < 0.0) else 0.0
             scale[i] = 0.0 if held[i] > 0.0 else whole[i, i]
@@ -98,7 +98,7 @@ def to_the_lowest(
     left then. If the step were merely cut short there, the others would not make up for it, and a
     start in a narrow valley beside a face would stay where it is.
 
-    h: (n_free, n_free) curvature with a diagonal of ones, g: (n_free,) gradient. lower, upper:
+    h: (n_free, n_free) Hessian with a diagonal of ones, g: (n_free,) gradient. lower, upper:
     (n_free,), of the step. held: (n_free,), 1 for coordinates that do not move, else 0. step:
     (n_free,). The others are scratch: factor (n_free, n_free), and (n_free,) each.
     """
@@ -153,7 +153,7 @@ def within_faces(
     """Write the steps of the n coordinates at `places` to the minimum that the others leave, to
     `pull`.
 
-    The curvature of these is factored as L D L', L below the diagonal.
+    The Hessian of these is factored as L D L', L below the diagonal.
     """
     for k in range(n):
         i = int(places[k])

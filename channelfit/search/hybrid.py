@@ -318,7 +318,7 @@ def _looked_around(objective: Objective, found: _Found) -> Generator[Generation,
     best = begin(objective, found.best()[:, None])
     if not np.isfinite(best.cost[0]):
         return found
-    near = points_around(best.unit[:, 0], float(best.cost[0]), best.local.curvature[:, :, 0])
+    near = points_around(best.unit[:, 0], float(best.cost[0]), best.local.hessian[:, :, 0])
     cost = yield from _scored(objective, near, "looking around")
     some = _chosen(near, cost, _LOOKED_AT, fresh=False)
     if not len(some.cost):

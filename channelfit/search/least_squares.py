@@ -27,7 +27,7 @@ LEAST, MOST, FIRST = 1e-12, 1e12, 1e-2
 _OWN_AND_NONE, _STUCK = np.array([1.0, 1e-6]), 1e8
 #: Halvings of a step that leaves the bounds on rates.
 _HALVINGS = 40
-#: Points that a thread takes at a time: their curvatures share lines of the cache.
+#: Points that a thread takes at a time: their Hessians share lines of the cache.
 _BESIDE = 8
 
 
@@ -229,7 +229,7 @@ def _brought_back(
     usable = objective.allowed(inside)
     inside = _farthest(objective, inside, aim)
     step = (inside - np.tile(old.unit, len(ends))).reshape(n_free, len(ends), n)
-    bent = np.einsum("ijn,jvn->ivn", old.local.curvature, step)
+    bent = np.einsum("ijn,jvn->ivn", old.local.hessian, step)
     gradient = old.local.gradient[:, None]
     promise = -(gradient * step).sum(axis=0) - 0.5 * (step * bent).sum(axis=0)
     promise = np.where(usable.reshape(len(ends), n), promise, -np.inf)
@@ -259,7 +259,7 @@ def refine(
         iterations: at most so many.
         tolerance: see `improve`.
 
-    Returns: the points, with cost, gradient and curvature.
+    Returns: the points, with cost, gradient and Hessian.
     """
     starts = begin(objective, unit)
     for _ in range(iterations):
@@ -282,7 +282,7 @@ def damped_steps(starts: Starts, trials: np.ndarray = TRIALS) -> tuple[np.ndarra
 
     (n_free, n), local = starts.unit.shape, starts.local
     steps, promise = np.empty((n_free, len(trials), n)), np.empty((len(trials), n))
-    arrays = starts.unit, local.gradient, local.curvature, starts.damping, trials
+    arrays = starts.unit, local.gradient, local.hessian, starts.damping, trials
     given = [np.ascontiguousarray(array, dtype=float) for array in arrays]
 
     def some(first: int, last: int) -> None:

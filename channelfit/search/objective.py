@@ -30,14 +30,14 @@ class Local:
     Attributes:
         cost, status: (n_points,).
         gradient: (n_free, n_points), by unit coordinates.
-        curvature: (n_free, n_free, n_points), the Gauss-Newton approximation of the second
+        hessian: (n_free, n_free, n_points), the Gauss-Newton approximation of the second
             derivative, positive semidefinite.
     """
 
     cost: Any
     status: Any
     gradient: Any
-    curvature: Any
+    hessian: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +142,7 @@ class Objective:
         return Score(cost, status)
 
     def linearize(self, unit: Any, well: np.ndarray | None = None) -> Local:
-        """Return cost, gradient and curvature at points (n_free, n_points), by unit coordinates.
+        """Return cost, gradient and Hessian at points (n_free, n_points), by unit coordinates.
 
         With a parameter solved they are those of the cost of its best value.
 
@@ -160,14 +160,14 @@ class Objective:
         if n_inside == n:
             return self._linearized(physical, slope, well)
         cost, gradient = xp.full(n, np.inf), xp.zeros((n_free, n))
-        status, curvature = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8), xp.zeros((n_free, n_free, n))
+        status, hessian = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8), xp.zeros((n_free, n_free, n))
         if n_inside:
             own = None if well is None else well[inside]
             some = xp.ascontiguousarray(physical[:, inside])
             local = self._linearized(some, slope[:, inside], own)
             cost[inside], status[inside] = local.cost, local.status
-            gradient[:, inside], curvature[:, :, inside] = local.gradient, local.curvature
-        return Local(cost, status, gradient, curvature)
+            gradient[:, inside], hessian[:, :, inside] = local.gradient, local.hessian
+        return Local(cost, status, gradient, hessian)
 
     def allowed(self, unit: np.ndarray) -> np.ndarray:
         """Return whether the constraints allow points (n_free, n_points): (n_points,) bool."""
@@ -271,23 +271,23 @@ class Objective:
         free = list(self.space.free)
         self.evaluations += (1 + len(free)) * physical.shape[1]
         local = self._derivatives(physical, well)
-        cost, gradient, curvature = local.cost, local.gradient, local.curvature
+        cost, gradient, hessian = local.cost, local.gradient, local.hessian
         if self.prior_weight:
             good = array_module(cost).isfinite(cost)
-            cost, gradient, curvature = (
+            cost, gradient, hessian = (
                 cost + self.penalty(physical),
                 gradient.copy(),
-                curvature.copy(),
+                hessian.copy(),
             )
             for place, prior in self._priors:
                 off, change = prior.deviation(physical[place]), prior.slope(physical[place])
                 gradient[place] += 2 * self.prior_weight * good * off * change
-                curvature[place, place] += 2 * self.prior_weight * good * change**2
+                hessian[place, place] += 2 * self.prior_weight * good * change**2
         values = [(one, physical[one.place]) for one in self.linear]
         inside = [(one.place, (x > one.lower) & (x < one.upper)) for one, x in values]
-        gradient, curvature = eliminated(gradient, curvature, inside, free)
+        gradient, hessian = eliminated(gradient, hessian, inside, free)
         return Local(
-            cost, local.status, gradient * slope, curvature * slope[:, None] * slope[None, :]
+            cost, local.status, gradient * slope, hessian * slope[:, None] * slope[None, :]
         )
 
 

@@ -1,6 +1,6 @@
 """Points around a minimum, where a lower one may lie that least squares did not find.
 
-Along each direction of the curvature the parabola says how far away the cost has risen by how much.
+Along each direction of the Hessian the parabola says how far away the cost has risen by how much.
 In loose directions that is far, and ripples and bends there may hide what a profile would find.
 """
 
@@ -12,21 +12,21 @@ import numpy as np
 _RISES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 #: No point is further away than this share of the cube's side.
 _FURTHEST = 0.3
-#: Least eigenvalue, of a curvature scaled to a diagonal of ones.
+#: Least eigenvalue, of a Hessian scaled to a diagonal of ones.
 _FLOOR = 1e-12
 
 
-def points_around(unit: np.ndarray, cost: float, curvature: np.ndarray) -> np.ndarray:
+def points_around(unit: np.ndarray, cost: float, hessian: np.ndarray) -> np.ndarray:
     """Return points (n_free, n) of the unit cube around a minimum, to either side of it.
 
     Arguments:
         unit: (n_free,), the minimum.
         cost: at the minimum.
-        curvature: (n_free, n_free), of the cost.
+        hessian: (n_free, n_free), of the cost.
     """
-    diagonal = np.diag(curvature)
+    diagonal = np.diag(hessian)
     scale = 1 / np.sqrt(np.maximum(diagonal, max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)))
-    values, vectors = np.linalg.eigh(curvature * np.outer(scale, scale))
+    values, vectors = np.linalg.eigh(hessian * np.outer(scale, scale))
     # along each the parabola rises by the cost itself
     ways = scale[:, None] * vectors * np.sqrt(2 * cost / np.maximum(values, _FLOOR))
     steps = np.concatenate([np.sqrt(rise) * ways for rise in _RISES], axis=1)

@@ -109,26 +109,26 @@ def solve(
 
 
 def eliminated(
-    gradient: Any, curvature: Any, solved: Sequence[tuple[int, Any]], free: list[int]
+    gradient: Any, hessian: Any, solved: Sequence[tuple[int, Any]], free: list[int]
 ) -> tuple[Any, Any]:
     """Eliminate rows from derivatives: those of the cost with these parameters at their best.
 
     It is the Schur complement (Kaufman 1975, BIT 15:49): exact in the gradient, Gauss-Newton in the
-    curvature. Rows of several cells have no curvature in common, so one after the other is
+    Hessian. Rows of several cells have no Hessian in common, so one after the other is
     eliminated.
 
     Arguments:
-        gradient, curvature: (n_rows, n) and (n_rows, n_rows, n), by all rows.
+        gradient, hessian: (n_rows, n) and (n_rows, n_rows, n), by all rows.
         solved: the row of each solved parameter, and (n,) bool, whether it lies inside its range;
             at a bound it stays.
         free: the rows that stay.
 
-    Returns: gradient (n_free, n) and curvature (n_free, n_free, n).
+    Returns: gradient (n_free, n) and Hessian (n_free, n_free, n).
     """
     xp = array_module(gradient)
-    slope, bend = gradient[free], curvature[free][:, free]
+    slope, bend = gradient[free], hessian[free][:, free]
     for row, inside in solved:
-        own, mixed = curvature[row, row], curvature[free, row]
+        own, mixed = hessian[row, row], hessian[free, row]
         moves = inside & (own > 0)
         share = xp.where(moves, mixed / xp.where(moves, own, 1.0), 0.0)
         bend = bend - share[:, None] * mixed[None]

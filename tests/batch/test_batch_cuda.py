@@ -354,7 +354,7 @@ def test_a_bad_candidate_leaves_its_neighbors_alone(device: str) -> None:
     assert {k: s for k, s in enumerate(mixed.status.tolist()) if s != OK} == failed
     assert np.isinf(mixed.cost[list(failed)]).all()
     assert (mixed.gradient[:, list(failed)] == 0).all()
-    assert (mixed.curvature[..., list(failed)] == 0).all()
+    assert (mixed.hessian[..., list(failed)] == 0).all()
     for a, b in zip(_arrays(clean), _arrays(mixed), strict=True):
         assert np.array_equal(a[..., others], b[..., others])
     assert np.array_equal(plated.cross_products(bad).status, mixed.status)

@@ -163,7 +163,7 @@ def test_what_is_tried_on_all_wells_is_solved_for_each_of_them(leaky):
             assert here.cost[0] == pytest.approx(cost[k, w], rel=1e-6)
             rows = wells.open.coordinates
             inside = ((point > 0) & (point < 1))[rows, 0]
-            step = here.gradient[rows, 0] ** 2 / np.diag(here.curvature[:, :, 0])[rows]
+            step = here.gradient[rows, 0] ** 2 / np.diag(here.hessian[:, :, 0])[rows]
             assert np.all(step[inside] < 1e-6 * here.cost[0])  # nothing left to gain by them
 
 

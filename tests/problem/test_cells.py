@@ -101,7 +101,7 @@ def candidates(problem: Problem, n: int, seed: int = 0) -> np.ndarray:
 
 
 def written_out(problem: Problem, parameters: np.ndarray, backend: str) -> tuple[Any, Any, Any]:
-    """Cost, gradient and curvature of one problem for each experiment, summed by hand."""
+    """Cost, gradient and Hessian of one problem for each experiment, summed by hand."""
     names = [p.name for p in problem.parameters]
     weights, costs, slopes, bends = [], [], [], []
     for e in problem.experiments:
@@ -113,7 +113,7 @@ def written_out(problem: Problem, parameters: np.ndarray, backend: str) -> tuple
         costs.append(found.cost)
         slope, bend = np.zeros(parameters.shape), np.zeros((len(names), *parameters.shape))
         slope[rows] = found.gradient
-        bend[np.ix_(rows, rows)] = found.curvature
+        bend[np.ix_(rows, rows)] = found.hessian
         slopes.append(slope)
         bends.append(bend)
     share = np.array(weights) / np.sum(weights)
@@ -203,11 +203,11 @@ def test_cells_and_temperatures_are_a_sum_of_problems_of_one(backend: str) -> No
         assert not found(parameters).status.any()
     scale = np.abs(slope).max(axis=1, keepdims=True)
     np.testing.assert_allclose(local.gradient, slope, rtol=1e-7, atol=1e-9 * scale.max())
-    np.testing.assert_allclose(local.curvature, bend, rtol=1e-7, atol=1e-9 * np.abs(bend).max())
+    np.testing.assert_allclose(local.hessian, bend, rtol=1e-7, atol=1e-9 * np.abs(bend).max())
     g = slice(2, 5)
-    between = local.curvature[g, g] * (1 - np.eye(3))[:, :, None]
+    between = local.hessian[g, g] * (1 - np.eye(3))[:, :, None]
     assert not between.any()
-    assert local.curvature[g, g].any()
+    assert local.hessian[g, g].any()
     assert not local.gradient[-1].any()  # fixed
 
 
@@ -237,7 +237,7 @@ def test_arrays_of_a_gpu_stay_there(device: str) -> None:
         again = getattr(scorer, way)(here)
         assert all(isinstance(array, np.ndarray) for array in vars(again).values())
     local = scorer.linearize(on_device)
-    for name in ("gradient", "curvature"):
+    for name in ("gradient", "hessian"):
         one, other = to_host(getattr(local, name)), getattr(expected, name)
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9 * np.abs(other).max())
 
@@ -287,7 +287,7 @@ def test_cells_alike_are_linearized_as_each_alone(document, protocols, monkeypat
         truth = one.linearize(group.parameters(here))
         np.testing.assert_array_equal(found.status, truth.status)
         np.testing.assert_allclose(found.cost, truth.cost, rtol=1e-11)
-        for name in ("gradient", "curvature"):
+        for name in ("gradient", "hessian"):
             expected = getattr(truth, name)
             size = np.abs(expected).max(axis=-1, keepdims=True) + 1e-300
             np.testing.assert_allclose(getattr(found, name) / size, expected / size, atol=1e-10)
@@ -295,7 +295,7 @@ def test_cells_alike_are_linearized_as_each_alone(document, protocols, monkeypat
     assert np.flatnonzero(whole.status).tolist() == [3, 4]
     monkeypatch.setattr("channelfit.scoring.alike._AT_ONCE", 1)  # one candidate after the other
     np.testing.assert_allclose(scorer.linearize(here).cost, whole.cost, rtol=1e-12)
-    assert scorer.linearize(here[:, :0]).curvature.shape[-1] == 0
+    assert scorer.linearize(here[:, :0]).hessian.shape[-1] == 0
 
 
 # --- ties and bounds -----------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def test_a_conductance_of_each_cell_is_solved_for_each(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         local.gradient[:, 0], (ahead - behind) / (2 * h), rtol=1e-4, atol=1e-3
     )
-    assert local.curvature.shape == (len(unit), len(unit), 1)
+    assert local.hessian.shape == (len(unit), len(unit), 1)
 
 
 # --- whole fits ----------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def test_information_of_cells_adds_up(three: cf.Fit) -> None:
         e = next(e for e in three.plan.problem.experiments if e.cell == cell)
         alone = make_scorer(Problem(model, (replace(e, cell=""),)), "cpu")
         rows = [names.index(f"g[{cell}]" if p == "g" else p) for p in model.parameter_names]
-        bend = alone.linearize(values[rows][:, None]).curvature[..., 0]
+        bend = alone.linearize(values[rows][:, None]).hessian[..., 0]
         bend = bend * e.recording.weight.sum() / (2 * whole**2)
         own = [model.parameter_names.index(name) for name in shared]
         g = model.parameter_names.index("g")

@@ -307,7 +307,7 @@ def test_derivatives_are_those_of_the_discrete_steps(
     local, score = scorer.linearize(values[:, None]), scorer.score(values[:, None])
     assert local.status[0] == OK
     assert local.cost[0] == pytest.approx(score.cost[0], rel=1e-12)
-    length = np.sqrt(2 * local.cost[0] * np.diag(local.curvature[..., 0]))
+    length = np.sqrt(2 * local.cost[0] * np.diag(local.hessian[..., 0]))
     errors = []
     for step in (1e-4, 1e-5):
         ahead, behind = (values[:, None] + np.diag(s * step * np.abs(values)) for s in (1, -1))
@@ -358,7 +358,7 @@ def test_curvature_is_that_of_the_currents() -> None:
     jacobian = (shown[:, :n] - shown[:, n:]) / (2 * steps)
     wanted = 2 * jacobian.T @ jacobian / len(shown)
     length = np.sqrt(np.diag(wanted))
-    found = scorer.linearize(values[:, None]).curvature[..., 0]
+    found = scorer.linearize(values[:, None]).hessian[..., 0]
     assert (abs(found - wanted) / np.outer(length, length)).max() < 1e-6
 
 
@@ -372,8 +372,8 @@ def test_a_gpu_takes_the_same_steps() -> None:
     np.testing.assert_array_equal(two.status, one.status)
     scale = abs(one.gradient).max(axis=1, keepdims=True)
     assert (abs(two.gradient - one.gradient) / scale).max() < 1e-9
-    scale = np.sqrt(np.einsum("iic->ic", one.curvature))
-    assert (abs(two.curvature - one.curvature) / (scale[:, None] * scale)).max() < 1e-9
+    scale = np.sqrt(np.einsum("iic->ic", one.hessian))
+    assert (abs(two.hessian - one.hessian) / (scale[:, None] * scale)).max() < 1e-9
     on_device = to_host(cuda.score(sys.modules["cupy"].asarray(parameters)).cost)
     np.testing.assert_allclose(on_device, one.cost, rtol=1e-11)
     np.testing.assert_allclose(cuda.score(parameters).cost, one.cost, rtol=1e-11)

@@ -66,8 +66,8 @@ def test_derivatives_equal_those_of_the_cpu_backend(name: str, device: str) -> N
     assert test.cost == pytest.approx(ReferenceScorer(problem).score(parameters).cost, rel=1e-9)
     fixed = [p.fixed for p in problem.model.parameters]
     assert (test.gradient[fixed] == 0).all()
-    assert (test.curvature[fixed] == 0).all()
-    assert (test.curvature[:, fixed] == 0).all()
+    assert (test.hessian[fixed] == 0).all()
+    assert (test.hessian[:, fixed] == 0).all()
     if name != "na_hh":
         return
     for n_tangents, n_jobs in ((2, 3), (None, 64)):
@@ -189,7 +189,7 @@ def test_arrays_come_back_as_they_were_given_and_chunks_do_not_show(device: str)
             assert a == pytest.approx(b.get(), rel=1e-11)
     assert here.status.dtype == np.int8
     in_chunks = CudaScorer(problem, chunk=4).linearize(gpu.cupy().asarray(parameters))
-    assert in_chunks.curvature.get() == pytest.approx(here.curvature, rel=1e-12)
+    assert in_chunks.hessian.get() == pytest.approx(here.hessian, rel=1e-12)
     scorer = CudaScorer(problem)
     for n in (0, 1):
         shapes = [a.shape for a in vars(scorer.linearize(parameters[:, :n])).values()]

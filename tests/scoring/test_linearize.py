@@ -175,9 +175,9 @@ def test_a_bounded_rate_has_no_slope(backend: str) -> None:
     truth = make_scorer(problem, "reference").score(parameters)
     assert test.cost == pytest.approx(truth.cost, rel=1e-9)
     assert np.isfinite(test.gradient).all()
-    assert np.isfinite(test.curvature).all()
+    assert np.isfinite(test.hessian).all()
     assert (test.gradient[:7, 2:4] == 0).all()
-    assert (test.curvature[:7, :, 2:4] == 0).all()
+    assert (test.hessian[:7, :, 2:4] == 0).all()
     assert (test.gradient[7] != 0).all()
 
 
@@ -194,11 +194,11 @@ def test_fixed_parameters_have_zero_rows(backend: str) -> None:
     assert test.cost == pytest.approx(truth.cost, rel=1e-12)
     assert test.gradient[free] == pytest.approx(truth.gradient[free], rel=1e-9)
     some = np.ix_(free, free)
-    assert test.curvature[some] == pytest.approx(truth.curvature[some], rel=1e-9)
-    for of_fixed in (test.gradient[[0, 3, 8]], test.curvature[[0, 3, 8]], still.gradient):
+    assert test.hessian[some] == pytest.approx(truth.hessian[some], rel=1e-9)
+    for of_fixed in (test.gradient[[0, 3, 8]], test.hessian[[0, 3, 8]], still.gradient):
         assert (of_fixed == 0).all()
     assert still.cost == pytest.approx(truth.cost, rel=1e-12)
-    assert still.curvature.shape == (9, 9, 3)
+    assert still.hessian.shape == (9, 9, 3)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_failed_candidates_cost_inf_and_leave_their_neighbors_alone(backend: str
     assert local.status.tolist() == [OK, NOT_FINITE, NEGATIVE_RATE, NOT_FINITE, OK]
     assert np.isinf(local.cost[1:4]).all()
     assert (local.gradient[:, 1:4] == 0).all()
-    assert (local.curvature[..., 1:4] == 0).all()
+    assert (local.hessian[..., 1:4] == 0).all()
     assert local.gradient[:, 0] == pytest.approx(local.gradient[:, 4], rel=1e-12)
 
 

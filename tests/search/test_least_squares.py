@@ -49,7 +49,7 @@ def test_bounds_of_a_linear_problem_are_those_of_scipy(seed):
 
 
 def narrow(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A linear problem of ten unknowns whose curvature spans twelve decades."""
+    """A linear problem of ten unknowns whose Hessian spans twelve decades."""
     random = np.random.default_rng(seed)
     left, right = (np.linalg.qr(random.normal(size=(n, 10)))[0] for n in (30, 10))
     a = left * np.logspace(0, -6, 10) @ right.T
@@ -87,12 +87,12 @@ def test_a_bounded_step_is_the_lowest_point_of_its_parabola_in_the_box(seed):
 
 
 def starts_on_faces(n_free: int, n: int) -> Starts:
-    """Starts of which some coordinates are on faces of the cube, with curvatures of any shape."""
+    """Starts of which some coordinates are on faces of the cube, with Hessians of any shape."""
     random = np.random.default_rng(6)
     roots = random.normal(size=(n, n_free, n_free)) * 10.0 ** random.uniform(-2, 0, (n, 1, n_free))
-    curvature = np.ascontiguousarray(np.moveaxis(roots @ np.swapaxes(roots, 1, 2), 0, -1))
+    hessian = np.ascontiguousarray(np.moveaxis(roots @ np.swapaxes(roots, 1, 2), 0, -1))
     unit = np.round(1.4 * random.random((n_free, n)) - 0.2, 2).clip(0, 1)
-    local = Local(np.ones(n), np.zeros(n, np.int8), random.normal(size=(n_free, n)), curvature)
+    local = Local(np.ones(n), np.zeros(n, np.int8), random.normal(size=(n_free, n)), hessian)
     return Starts(unit, local, 10.0 ** random.uniform(-9, 1, n), np.zeros(n, bool))
 
 
@@ -100,7 +100,7 @@ def test_damped_steps_are_those_of_plain_python():
     """Whose indices are checked; machine code may leave out a rounding."""
     starts = starts_on_faces(4, 9)
     steps, promise = damped_steps(starts)
-    given = starts.unit, starts.local.gradient, starts.local.curvature, starts.damping, TRIALS
+    given = starts.unit, starts.local.gradient, starts.local.hessian, starts.damping, TRIALS
     for way in (steps_of.python, Kernel(steps_of.source, "steps_of", checked=True)):
         theirs, told = np.full_like(steps, np.nan), np.full_like(promise, np.nan)
         way(*given, 0, 5, theirs, told)
@@ -125,7 +125,7 @@ def test_damped_steps_depend_neither_on_company_nor_on_threads(monkeypatch):
         assert np.array_equal(alone[1][:, 0], promise[:, k])
     there = unit[:, None] + steps
     assert np.all((there > -1e-15) & (there < 1 + 1e-15))
-    bent = np.einsum("ijn,jtn->itn", local.curvature, steps)
+    bent = np.einsum("ijn,jtn->itn", local.hessian, steps)
     promised = -(local.gradient[:, None] * steps).sum(axis=0) - 0.5 * (steps * bent).sum(axis=0)
     np.testing.assert_allclose(promise, promised, rtol=1e-9)
 
@@ -220,10 +220,10 @@ def test_derivatives_with_one_parameter_solved_are_those_of_its_best_value():
     a, b = random.normal(size=(9, 3)), random.normal(size=9)
     here = np.array([0.3, -0.2, 0.0])
     here[2] = a[:, 2] @ (b - a[:, :2] @ here[:2]) / (a[:, 2] @ a[:, 2])
-    gradient, curvature = 2 * a.T @ (a @ here - b), 2 * a.T @ a
+    gradient, hessian = 2 * a.T @ (a @ here - b), 2 * a.T @ a
     slope, bend = eliminated(
         np.tile(gradient[:, None], 2),
-        np.tile(curvature[:, :, None], 2),
+        np.tile(hessian[:, :, None], 2),
         [(2, np.array([True, False]))],
         [0, 1],
     )
@@ -231,4 +231,4 @@ def test_derivatives_with_one_parameter_solved_are_those_of_its_best_value():
     np.testing.assert_allclose(slope[:, 0], 2 * a[:, :2].T @ apart @ (a[:, :2] @ here[:2] - b))
     np.testing.assert_allclose(bend[..., 0], 2 * a[:, :2].T @ apart @ a[:, :2])
     np.testing.assert_allclose(slope[:, 1], gradient[:2])
-    np.testing.assert_allclose(bend[..., 1], curvature[:2, :2])
+    np.testing.assert_allclose(bend[..., 1], hessian[:2, :2])

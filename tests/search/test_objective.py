@@ -64,8 +64,8 @@ class Recorded(Scorer):
     def linearize(self, parameters: Any) -> Linearization:
         score = self.score(parameters)
         n = len(parameters)
-        curvature = np.repeat(2 * np.eye(n)[:, :, None], parameters.shape[1], axis=2)
-        return Linearization(score.cost, score.status, 2 * parameters, curvature)
+        hessian = np.repeat(2 * np.eye(n)[:, :, None], parameters.shape[1], axis=2)
+        return Linearization(score.cost, score.status, 2 * parameters, hessian)
 
 
 def protocol_of(tmp_path, text: str = LADDER) -> Protocol:
@@ -213,7 +213,7 @@ def test_what_is_not_allowed_is_not_scored(tmp_path):
     plain = Objective(objective.space, Recorded()).linearize(unit)
     np.testing.assert_array_equal(local.status, score.status)
     np.testing.assert_array_equal(local.cost, score.cost)
-    for found, everywhere in ((local.gradient, plain.gradient), (local.curvature, plain.curvature)):
+    for found, everywhere in ((local.gradient, plain.gradient), (local.hessian, plain.hessian)):
         np.testing.assert_array_equal(found[..., inside], everywhere[..., inside])
         assert (found[..., ~inside] == 0).all()
 
@@ -360,8 +360,8 @@ class Line(Scorer):
         residual = self.currents(p) - DATA[:, None]
         score = self.score(p)
         gradient = 2 * (slopes * residual).mean(axis=1)
-        curvature = 2 * np.einsum("itn,jtn->ijn", slopes, slopes) / len(TIMES)
-        return Linearization(score.cost, score.status, gradient, curvature)
+        hessian = 2 * np.einsum("itn,jtn->ijn", slopes, slopes) / len(TIMES)
+        return Linearization(score.cost, score.status, gradient, hessian)
 
 
 def line_space(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> SearchSpace:
@@ -410,7 +410,7 @@ def test_the_solved_value_is_that_of_linear_least_squares(scale, offset):
 @given(st.floats(0.05, 0.9), st.floats(0.05, 0.9))
 @settings(max_examples=40, deadline=None)
 def test_derivatives_are_those_of_the_cost_of_the_best_value(x, y):
-    """The gradient against central differences; the curvature against its closed form."""
+    """The gradient against central differences; the Hessian against its closed form."""
     objective, unit, h = solving(), np.array([[x], [y]]), 1e-5
     local = objective.linearize(unit)
     ahead = objective.score(unit + h * np.eye(2)).cost
@@ -419,14 +419,14 @@ def test_derivatives_are_those_of_the_cost_of_the_best_value(x, y):
         local.gradient[:, 0], (ahead - behind) / (2 * h), rtol=1e-6, atol=1e-6 * (DATA**2).mean()
     )
     assert local.cost[0] == pytest.approx(objective.score(unit).cost[0], rel=1e-11)
-    whole = objective.scorer.linearize(objective.physical(unit)).curvature[..., 0]
+    whole = objective.scorer.linearize(objective.physical(unit)).hessian[..., 0]
     if 0.1 < objective.physical(unit)[0, 0] < 20:
         reduced = np.linalg.inv(np.linalg.inv(whole)[1:, 1:])
     else:
         reduced = whole[1:, 1:]
     slope = objective.space.slope(objective.physical(unit))[:, 0]
     expected = reduced * slope[:, None] * slope[None, :]
-    np.testing.assert_allclose(local.curvature[..., 0], expected, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(local.hessian[..., 0], expected, rtol=1e-7, atol=1e-9)
 
 
 # --- priors --------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ def test_priors_have_exact_derivatives():
     ) / (2 * h)
     np.testing.assert_allclose(local.gradient[:, 0], difference, rtol=1e-7)
     assert local.cost[0] == objective.score(unit).cost[0]
-    added = (local.curvature - plain.linearize(unit).curvature)[..., 0]
+    added = (local.hessian - plain.linearize(unit).hessian)[..., 0]
     per_unit = np.array([19.9 / 0.5, np.log(30) / np.log(1.5), 0])
     np.testing.assert_allclose(added, np.diag(0.8 * per_unit**2), rtol=1e-9, atol=1e-7)
 

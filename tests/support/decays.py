@@ -32,14 +32,14 @@ class Residuals(Scorer):
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
         score, (n, m) = self.score(parameters), parameters.shape
-        gradient, curvature = np.zeros((n, m)), np.zeros((n, n, m))
+        gradient, hessian = np.zeros((n, m)), np.zeros((n, n, m))
         for k, x in enumerate(parameters.T):
             if score.status[k]:
                 continue
             r, jacobian = np.asarray(self.residuals(x)), self.jacobian(x)
             gradient[:, k] = 2 * jacobian.T @ r / len(r)
-            curvature[:, :, k] = 2 * jacobian.T @ jacobian / len(r)
-        return Linearization(score.cost, score.status, gradient, curvature)
+            hessian[:, :, k] = 2 * jacobian.T @ jacobian / len(r)
+        return Linearization(score.cost, score.status, gradient, hessian)
 
     def jacobian(self, x: np.ndarray) -> np.ndarray:
         steps = x + 1e-30j * np.eye(len(x))

@@ -16,7 +16,7 @@ from channelfit.scoring.scorer import Linearization
 def errors(
     test: Linearization, truth: Linearization, parameters: np.ndarray | None = None
 ) -> tuple[float, float, float]:
-    """Largest errors of cost, gradient and curvature, of candidates that did not fail.
+    """Largest errors of cost, gradient and Hessian, of candidates that did not fail.
 
     By the inequality of Cauchy and Schwarz: a derivative is as large as the lengths of the columns
     that it is the product of. Given the parameters, a column that is next to nothing beside the
@@ -24,15 +24,15 @@ def errors(
     """
     assert np.array_equal(test.status, truth.status)
     ok = truth.status == OK
-    cost, diagonal = truth.cost[ok], np.einsum("iic->ic", truth.curvature[..., ok])
+    cost, diagonal = truth.cost[ok], np.einsum("iic->ic", truth.hessian[..., ok])
     length = np.sqrt(np.maximum(diagonal, 1e-300))
     if parameters is not None:
         scale = np.abs(parameters[:, ok]) + 1e-300
         length = np.maximum(length, 1e-6 * (length * scale).max(axis=0) / scale)
     gradient = np.abs(test.gradient - truth.gradient)[:, ok] / (length * np.sqrt(2 * cost))
-    curvature = np.abs(test.curvature - truth.curvature)[..., ok] / (length[:, None] * length)
+    hessian = np.abs(test.hessian - truth.hessian)[..., ok] / (length[:, None] * length)
     return tuple(
-        float(e.max(initial=0.0)) for e in (abs(test.cost[ok] / cost - 1), gradient, curvature)
+        float(e.max(initial=0.0)) for e in (abs(test.cost[ok] / cost - 1), gradient, hessian)
     )  # type: ignore[return-value]
 
 

@@ -263,7 +263,7 @@ def estimate(
         raise InputError(
             "the fitted values cannot be scored, so their standard errors are not known"
         )
-    gradient, hessian = to_host(local.gradient)[:, 0], to_host(local.curvature)[:, :, 0]
+    gradient, hessian = to_host(local.gradient)[:, 0], to_host(local.hessian)[:, :, 0]
     pushed = _pushed(unit, gradient)
     inside = pushed == 0
     variance = sigma_pA**2 if sigma_pA is not None else cost * n_samples / (n_samples - len(unit))

@@ -78,7 +78,7 @@ class _Held:
     def linearize(self, unit: Any) -> Local:
         """See `Objective.linearize`."""
         local = self.whole.linearize(unit)
-        gradient, hessian = local.gradient.copy(), local.curvature.copy()
+        gradient, hessian = local.gradient.copy(), local.hessian.copy()
         gradient[self.place] = 0.0
         hessian[self.place] = 0.0
         hessian[:, self.place] = 0.0
