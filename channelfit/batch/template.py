@@ -27,7 +27,7 @@ from channelfit.problem.measures import (
     run_down,
     transient_ms,
 )
-from channelfit.problem.plausibility import Seen
+from channelfit.problem.plausibility import CheckedRecording
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading import formats
 from channelfit.reading.cautions import Caution
@@ -442,7 +442,7 @@ def measures(problem: Problem, recorded: Recorded) -> dict[str, float]:
     blank = transient_ms(raw, protocol, noise_pA(raw))
     if (line := leak(raw, protocol, blank)) is not None:
         found |= {"leak": line.conductance_nS, "seal": line.seal_MOhm}
-    seen = Seen("", protocol, raw, recording.weight)
+    seen = CheckedRecording("", protocol, raw, recording.weight)
     if protocol.n_sweeps > 1:
         peak = find_peak(seen.smooth_pA, holding_pA(raw, protocol), protocol, blank)
         change = None if peak is None else run_down(peak.by_sweep_pA, protocol)
@@ -453,7 +453,9 @@ def measures(problem: Problem, recorded: Recorded) -> dict[str, float]:
     return {name: value if math.isfinite(value) else math.nan for name, value in found.items()}
 
 
-def _of_the_clamp(clamp: Clamp | None, measured: Mapping[str, str], seen: Seen) -> dict[str, float]:
+def _of_the_clamp(
+    clamp: Clamp | None, measured: Mapping[str, str], seen: CheckedRecording
+) -> dict[str, float]:
     """Return series resistance, capacitance, and the potential that the largest current loses.
 
     Arguments:

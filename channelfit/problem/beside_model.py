@@ -18,7 +18,12 @@ from channelfit.model.channel import ChannelModel
 from channelfit.problem.carried import Carried, LeakRange, Span, carried, leak_pA, leaks, span
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Problem, n_scored
-from channelfit.problem.plausibility import RESPONSE_MS, Seen, place_of_largest, recently_moved
+from channelfit.problem.plausibility import (
+    RESPONSE_MS,
+    CheckedRecording,
+    place_of_largest,
+    recently_moved,
+)
 from channelfit.reading.cautions import Caution, each_once
 
 #: mV: nearer to the reversal potential, a current says nothing about its sign and the conductance.
@@ -60,7 +65,7 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
         recording = experiment.recording
         if recording is None or not experiment.weight > 0:
             continue
-        seen = Seen(place, experiment.protocol, recording.current_pA, recording.weight)
+        seen = CheckedRecording(place, experiment.protocol, recording.current_pA, recording.weight)
         found += _too_sharp(seen, model, experiment.clamp)
         judged = _judged(seen, model, experiment.clamp)
         if judged is not None:
@@ -83,7 +88,7 @@ class _CapacityCheck:
             their price; the second for the same currents with the other sign.
     """
 
-    seen: Seen
+    seen: CheckedRecording
     usable: np.ndarray
     carried: Carried
     leaks: list[LeakRange]
@@ -98,7 +103,9 @@ class _CapacityCheck:
         return np.asarray(self.seen.smooth_pA - self.leak_pA)
 
 
-def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _CapacityCheck | None:
+def _judged(
+    seen: CheckedRecording, model: ChannelModel, clamp: Clamp | None
+) -> _CapacityCheck | None:
     """Return a recording beside the currents of a model; None where its ranges leave them open."""
     offset = span(clamp.offset, model) if clamp is not None else (0.0, 0.0)
     margin = _NEAR_REVERSAL + max(map(abs, offset or (0.0,)))
@@ -114,7 +121,7 @@ def _judged(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> _CapacityCh
     return _CapacityCheck(seen, usable, own, beside, signs, leak, against, flipped)
 
 
-def _charging(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> np.ndarray:
+def _charging(seen: CheckedRecording, model: ChannelModel, clamp: Clamp | None) -> np.ndarray:
     """Return the samples after steps whose capacitive transient nothing cancels."""
     none = np.zeros(seen.known.shape, dtype=bool)
     if clamp is None:
@@ -130,7 +137,9 @@ def _charging(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> np.ndarra
     return recently_moved(seen, math.ceil(lasts / seen.protocol.sampling_ms))
 
 
-def _too_sharp(seen: Seen, model: ChannelModel, clamp: Clamp | None) -> Iterator[Caution]:
+def _too_sharp(
+    seen: CheckedRecording, model: ChannelModel, clamp: Clamp | None
+) -> Iterator[Caution]:
     """Yield a caution where a delay is fitted to steps of the current that no sample resolves.
 
     What jumps between two samples makes the cost jump where a delay carries it across one of them:
@@ -173,7 +182,7 @@ def _smoothing_ms(model: ChannelModel, clamp: Clamp) -> float:
     return lag[1] + (charging if cancelled[0] >= 1.0 else 0.0)
 
 
-def _at_steps(seen: Seen, model: ChannelModel, clamp: Clamp) -> np.ndarray:
+def _at_steps(seen: CheckedRecording, model: ChannelModel, clamp: Clamp) -> np.ndarray:
     """Return the samples between a step and the latest time at which a delay can bring it."""
     delay = span(clamp.delay, model) or (0.0, 0.0)
     h = seen.protocol.sampling_ms
@@ -197,7 +206,7 @@ def _inverted(judged: _CapacityCheck) -> Iterator[Caution]:
     beside = (
         "" if reversal is None else f", with a reversal potential of {_range_text(reversal)} mV"
     )
-    yield seen.tell(
+    yield seen.caution(
         f"{100 * against.sum() / energy.sum():.0f} % of the current (of its squares) flows "
         f"against the driving force, as the {seen.current_pA[index]:.4g} pA at "
         f"{seen.at(index)}, {seen.command_mV[index]:.4g} mV{beside}",
@@ -224,12 +233,12 @@ def _size(judged: _CapacityCheck) -> Iterator[Caution]:
         if transient and peak < _PREFIX:
             advice = "is this a capacitive transient (mask: [{after_steps: 1 ms}]), or are these "
             advice += "currents in pA, and read as nA?"
-        yield seen.tell(_needs(judged, index, peak), advice)
+        yield seen.caution(_needs(judged, index, peak), advice)
     elif peak < least / 100 or (
         peak < max(1e-3, least) and (least <= 0 or peak < least / 30 or _too_quiet(seen))
     ):
         advice = "are these currents in nA, and read as pA, or is the peak masked?"
-        yield seen.tell(_needs(judged, index, peak), advice)
+        yield seen.caution(_needs(judged, index, peak), advice)
 
 
 def _reach(judged: _CapacityCheck) -> tuple[np.ndarray, np.ndarray]:
@@ -279,7 +288,7 @@ def _needs(judged: _CapacityCheck, index: tuple[int, int], peak: float) -> str:
     )
 
 
-def _too_quiet(seen: Seen) -> bool:
+def _too_quiet(seen: CheckedRecording) -> bool:
     """Return whether noise at rest is below a membrane's, but not 0 as in a simulation."""
     pairs = seen.resting[:, 1:] & seen.resting[:, :-1]
     steps = np.diff(np.where(seen.known, seen.current_pA, 0.0), axis=1)[pairs]

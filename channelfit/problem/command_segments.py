@@ -1,8 +1,8 @@
 """A command voltage that was recorded, turned into a protocol: steps, ramps and sums of sines.
 
 Voltages and times are rounded to the coarsest grid that the noise and the digits of the record
-allow, since someone once typed them. What the protocol then says otherwise than the record is
-told: the largest difference, and where it is. A nominal command, as the header of a file or a list
+allow, since someone once typed them. The largest difference between protocol and record is
+reported with its place. A nominal command, as the header of a file or a list
 of steps describes it, becomes a protocol here as well.
 """
 

@@ -25,7 +25,7 @@ from channelfit.problem.measures import (
     run_down,
     transient_ms,
 )
-from channelfit.problem.plausibility import Seen, protocol_cautions, recording_cautions
+from channelfit.problem.plausibility import CheckedRecording, protocol_cautions, recording_cautions
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.sweep_labels import contradiction
 from channelfit.reading import memory
@@ -98,7 +98,7 @@ class Inspection:
         peak: the largest current outside of them.
         run_down: the share by which the peaks of equal sweeps change; None where sweeps differ.
         cautions: what looks wrong.
-        signal_was_told: whether the user said which signal is the current.
+        signal_was_chosen: whether the user said which signal is the current.
         subtracted: the file of the recording that was subtracted from it; None for none.
     """
 
@@ -389,7 +389,7 @@ def _measured(found: Inspection) -> Inspection:
     held = holding_pA(values, protocol if same else None)
     found = replace(found, noise_pA=noise, held_pA=held)
     if protocol is not None and same:
-        seen = Seen(place, protocol, values, np.isfinite(values).astype(float))
+        seen = CheckedRecording(place, protocol, values, np.isfinite(values).astype(float))
         blank = transient_ms(values, protocol, noise)
         peak = find_peak(seen.smooth_pA, held, protocol, blank, values)
         found = replace(

@@ -39,7 +39,7 @@ _CLIPPED_RUN = 10
 
 
 @dataclass(frozen=True)
-class Seen:
+class CheckedRecording:
     """A recording as the checks look at it.
 
     Attributes:
@@ -95,7 +95,7 @@ class Seen:
         time = f"{sample * self.protocol.sampling_ms:.6g} ms"
         return f"{time} of sweep {sweep + 1}" if self.protocol.n_sweeps > 1 else time
 
-    def tell(self, value: str, advice: str) -> Caution:
+    def caution(self, value: str, advice: str) -> Caution:
         """Return a caution at this place."""
         return Caution(self.place, value, advice)
 
@@ -149,7 +149,9 @@ def _recorded_cautions(wave: Samples, place: str) -> Iterator[Caution]:
         )
 
 
-def recording_cautions(seen: Seen, counts: bool, raw: Seen | None = None) -> tuple[Caution, ...]:
+def recording_cautions(
+    seen: CheckedRecording, counts: bool, raw: CheckedRecording | None = None
+) -> tuple[Caution, ...]:
     """Return cautions about a recording beside its protocol.
 
     Arguments:
@@ -167,12 +169,12 @@ def recording_cautions(seen: Seen, counts: bool, raw: Seen | None = None) -> tup
     return each_once(found)
 
 
-def _swapped(seen: Seen) -> Iterator[Caution]:
+def _swapped(seen: CheckedRecording) -> Iterator[Caution]:
     """Yield a caution where the current looks like times, or like the command itself."""
     for k, (current, known) in enumerate(zip(seen.current_pA, seen.known, strict=True)):
         values, command = current[known], seen.command_mV[k][known]
         if look_like_times(values):
-            yield seen.tell(
+            yield seen.caution(
                 f"the current of sweep {k + 1} rises evenly from {values[0]:g} to {values[-1]:g} "
                 "pA, like the times of samples",
                 "is its column the one of the current?",
@@ -180,7 +182,7 @@ def _swapped(seen: Seen) -> Iterator[Caution]:
             return
         moves = command.size > 9 and np.ptp(command) > 1.0 and np.ptp(values) > 0
         if moves and abs(_correlation(values, command)) > 0.9999:
-            yield seen.tell(
+            yield seen.caution(
                 f"the current of sweep {k + 1} follows the command, from {values.min():g} to "
                 f"{values.max():g} pA over {command.min():g} to {command.max():g} mV",
                 "is its column the one of the current, or is this a resistor?",
@@ -192,7 +194,7 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def _constant(seen: Seen) -> Iterator[Caution]:
+def _constant(seen: CheckedRecording) -> Iterator[Caution]:
     """Yield a caution where the current of a sweep never changes."""
     flat = [
         k
@@ -201,27 +203,27 @@ def _constant(seen: Seen) -> Iterator[Caution]:
     ]
     if flat:
         value = seen.current_pA[flat[0]][seen.known[flat[0]]][0]
-        yield seen.tell(
+        yield seen.caution(
             f"every sample of sweep {_numbers(flat)} is {value:g} pA",
             "is the right column or channel read?",
         )
 
 
-def _levels(seen: Seen) -> Iterator[Caution]:
+def _levels(seen: CheckedRecording) -> Iterator[Caution]:
     """Yield a caution where the currents take only a few different values."""
     values = seen.current_pA[seen.known]
     if np.unique(values[:_LOOKED_AT]).size >= _FEW_LEVELS:
         return  # without sorting all of them
     levels = np.unique(values)
     if values.size >= 200 and 1 < levels.size < _FEW_LEVELS:
-        yield seen.tell(
+        yield seen.caution(
             f"{values.size} samples take only {levels.size} values, "
             f"{np.diff(levels).min():g} pA apart",
             "is this the column of the command, or was it recorded at too low a gain, or rounded?",
         )
 
 
-def _clipped(seen: Seen) -> Iterator[Caution]:
+def _clipped(seen: CheckedRecording) -> Iterator[Caution]:
     """Yield a caution where a current stays at its extreme, and is never still elsewhere."""
     values = seen.current_pA[seen.known]
     moves = np.abs(np.diff(values))
@@ -239,14 +241,14 @@ def _clipped(seen: Seen) -> Iterator[Caution]:
         sweep, start = index
         before = seen.current_pA[sweep, start - 1] if start else end
         if length >= _CLIPPED_RUN and abs(before - end) > 3 * quantum:
-            yield seen.tell(
+            yield seen.caution(
                 f"the current stays at exactly {end:g} pA for {length} samples from "
                 f"{seen.at(index)} on, {at_end.sum()} samples in all",
                 "the amplifier was saturated; mask these samples, or their peak is cut off",
             )
 
 
-def _stuck(seen: Seen) -> Iterator[Caution]:
+def _stuck(seen: CheckedRecording) -> Iterator[Caution]:
     """Yield a caution where a current stays at a value although it has noise."""
     current = np.where(seen.scored, seen.current_pA, np.nan)
     same = np.diff(current, axis=1) == 0
@@ -261,19 +263,19 @@ def _stuck(seen: Seen) -> Iterator[Caution]:
     if length + 1 < _STUCK_RUN or still >= _STILL or ends or length >= 0.9 * same[sweep].size:
         return
     if noise_pA(seen.current_pA) > _NO_NOISE * np.ptp(known):  # a simulation has none
-        yield seen.tell(
+        yield seen.caution(
             f"{length + 1} samples in a row are exactly {value:g} pA, from "
             f"{seen.at((sweep, start))} on",
             "nothing was recorded there; mask these samples",
         )
 
 
-def _disordered(seen: Seen) -> Iterator[Caution]:
+def _disordered(seen: CheckedRecording) -> Iterator[Caution]:
     """Yield a caution where the current jumps as if a staircase had another order."""
     found = other_order(seen.protocol, np.where(seen.known, seen.current_pA, np.nan))
     if found is not None:
         index = found.sweep, round(found.time_ms / seen.protocol.sampling_ms)
-        yield seen.tell(
+        yield seen.caution(
             f"the current jumps with the command at {found.steps - found.astray} of {found.steps} "
             f"steps, and at {found.steps - found.still_astray} with the voltages in another order: "
             f"at {seen.at(index)} as if by {found.like_mV:+.4g} mV, where the command jumps by "
@@ -292,7 +294,7 @@ def _longest_run(mask: np.ndarray) -> tuple[tuple[int, int], int]:
     return (int(sweeps[k]), int(starts[k])), int(lengths[k])
 
 
-def _apart(seen: Seen) -> Iterator[Caution]:
+def _apart(seen: CheckedRecording) -> Iterator[Caution]:
     """Yield a caution where currents jump although the command does not change."""
     n = seen.known.shape[1]
     window = max(_RESPONSE_SAMPLES, math.ceil(RESPONSE_MS / seen.protocol.sampling_ms))
@@ -309,7 +311,7 @@ def _apart(seen: Seen) -> Iterator[Caution]:
     alone, answers = energy[~moved].sum(), energy[_after_steps(seen, window)].sum()
     if alone > answers and alone > 0:  # a jump while the command changes slowly says nothing
         index = place_of_largest(np.where(moved, 0.0, energy))
-        yield seen.tell(
+        yield seen.caution(
             f"the current jumps by {jump[index]:.3g} pA at {seen.at(index)}, where the command has "
             f"not moved for {_since(moved, index) * seen.protocol.sampling_ms + RESPONSE_MS:.3g} "
             "ms; most of its jumps are of this kind",
@@ -318,7 +320,7 @@ def _apart(seen: Seen) -> Iterator[Caution]:
         )
 
 
-def _jumps(seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+def _jumps(seen: CheckedRecording) -> tuple[np.ndarray, np.ndarray]:
     """Return how much the current jumps at each sample,
     pA: the mean of three from it on less that before.
 
@@ -336,7 +338,7 @@ def _jumps(seen: Seen) -> tuple[np.ndarray, np.ndarray]:
     return jump, both
 
 
-def recently_moved(seen: Seen, window: int) -> np.ndarray:
+def recently_moved(seen: CheckedRecording, window: int) -> np.ndarray:
     """Return whether the command changed by more than 5 mV within so many samples before."""
     command = seen.command_mV.copy()
     for row in command:
@@ -364,7 +366,7 @@ def _running(values: np.ndarray, size: int, larger: np.ufunc) -> np.ndarray:
     return found
 
 
-def _after_steps(seen: Seen, window: int) -> np.ndarray:
+def _after_steps(seen: CheckedRecording, window: int) -> np.ndarray:
     """Return whether a step lies at most so many samples before each, or just after it."""
     found = np.zeros(seen.known.shape, dtype=bool)
     for k, row in enumerate(found):
@@ -381,14 +383,14 @@ def _since(moved: np.ndarray, index: tuple[int, int]) -> int:
     return sample - int(earlier[-1]) if earlier.size else sample
 
 
-def _baseline(seen: Seen) -> Iterator[Caution]:
+def _baseline(seen: CheckedRecording) -> Iterator[Caution]:
     """Yield a caution where the masks leave only samples without channel current."""
     scored, known = seen.scored, seen.known
     advice = "nothing of the channel is left to fit to; look at the masks and the protocol"
     if not scored.any() or np.ptp(seen.command_mV[known]) < 1.0:
         return
     if not (scored & ~seen.resting).any():
-        yield seen.tell(
+        yield seen.caution(
             f"all {scored.sum()} samples that count lie before the first step, at the holding "
             f"potential of {seen.protocol.holding_mV:g} mV",
             advice,
@@ -402,7 +404,7 @@ def _baseline(seen: Seen) -> Iterator[Caution]:
     noise = max(float(rest.std()), 1e-9 * largest)
     left = float(np.sqrt(np.mean((seen.current_pA[scored] - rest.mean()) ** 2)))
     if left < 1.5 * noise and largest > 10 * noise and kept < 0.3 * largest:
-        yield seen.tell(
+        yield seen.caution(
             f"the {scored.sum()} samples that count stray by {left:.3g} pA (root mean square) from "
             f"the current at rest, whose noise is {noise:.3g} pA; the recording reaches "
             f"{largest:.4g} pA",
@@ -410,11 +412,11 @@ def _baseline(seen: Seen) -> Iterator[Caution]:
         )
 
 
-def _share(seen: Seen) -> Iterator[Caution]:
+def _share(seen: CheckedRecording) -> Iterator[Caution]:
     """Yield a caution where the masks leave less than one sample in a hundred."""
     known, scored = int(seen.known.sum()), int(seen.scored.sum())
     if known and scored < 0.01 * known:
-        yield seen.tell(
+        yield seen.caution(
             f"only {scored} of {known} samples count ({100 * scored / known:.2g} %)",
             "are the masks as long as they were meant to be?",
         )

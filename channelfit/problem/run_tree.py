@@ -83,7 +83,7 @@ class _Member:
 
 
 @dataclass
-class _Node:
+class _RunNode:
     """A node of the tree of runs, before slots are given out."""
 
     kind: int
@@ -95,10 +95,10 @@ class _Node:
     sample_mV: np.ndarray = field(default_factory=lambda: np.empty(0))
     samples: range = range(0)  # of the sweep; empty where nothing is sampled
     weight: float = 0.0
-    children: list[_Node] = field(default_factory=list)
+    children: list[_RunNode] = field(default_factory=list)
     members: list[_Member] = field(default_factory=list)
 
-    def same_course(self, other: _Node) -> bool:
+    def same_course(self, other: _RunNode) -> bool:
         """Return whether both take every candidate through the same states at the same samples."""
         return (
             (self.kind, self.n, self.dt, self.n_sub, len(self.samples) > 0)
@@ -124,7 +124,7 @@ def run_tree(
         currents: (n_sweeps, n_times_max) pA each, or None to simulate only.
         weights: (n_sweeps, n_times_max) each, or None for 1 everywhere (0 when simulating only).
     """
-    roots: dict[float, list[_Node]] = {}
+    roots: dict[float, list[_RunNode]] = {}
     outputs = []
     for k, (protocol, weight) in enumerate(zip(protocols, weights, strict=True)):
         outputs.append(np.full((protocol.n_sweeps, protocol.n_times_max), -1, dtype=np.int64))
@@ -137,9 +137,9 @@ def run_tree(
     return _Flattener(currents, outputs).flatten({v: level for v, level in grown.items() if level})
 
 
-def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, _Node]]]:
+def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, _RunNode]]]:
     """Return the runs that follow each start from the steady state, each with its sweep."""
-    courses: list[list[tuple[int, _Node]]] = []
+    courses: list[list[tuple[int, _RunNode]]] = []
     for k in range(protocol.n_sweeps):
         row = None if weight is None else weight[k]
         runs = [(k, run) for run in _sweep_runs(protocol, k, row)]
@@ -147,12 +147,14 @@ def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[i
             courses.append(runs)
             continue
         if protocol.rest_ms > 0:
-            courses[0].append((k, _Node(HELD, 1, _rounded(protocol.rest_ms), protocol.resting_mV)))
+            courses[0].append(
+                (k, _RunNode(HELD, 1, _rounded(protocol.rest_ms), protocol.resting_mV))
+            )
         courses[0].extend(runs)
     return courses
 
 
-def _insert(level: list[_Node], run: _Node, member: _Member) -> list[_Node]:
+def _insert(level: list[_RunNode], run: _RunNode, member: _Member) -> list[_RunNode]:
     """Find a run of the same course on a level, or adds one; returns its children."""
     node = next((other for other in level if other.same_course(run)), None)
     if node is None:
@@ -163,7 +165,7 @@ def _insert(level: list[_Node], run: _Node, member: _Member) -> list[_Node]:
     return node.children
 
 
-def _pruned(roots: list[_Node], traced: set[int]) -> list[_Node]:
+def _pruned(roots: list[_RunNode], traced: set[int]) -> list[_RunNode]:
     """Return the roots, after branches that lead to no sample that counts have been cut off.
 
     Arguments:
@@ -182,8 +184,8 @@ def _pruned(roots: list[_Node], traced: set[int]) -> list[_Node]:
     return [run for run in roots if id(run) in kept]
 
 
-def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[_Node]:
-    runs: list[_Node] = []
+def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[_RunNode]:
+    runs: list[_RunNode] = []
     for segment, (first, last) in zip(protocol.sweeps[k], protocol.sample_ranges(k), strict=True):
         for piece, a, b in _pieces(segment, first, last, protocol.sampling_ms):
             runs.extend(_piece_runs(piece, a, b, protocol.sampling_ms, weight))
@@ -218,7 +220,7 @@ def _pieces(
 
 def _piece_runs(
     segment: Segment, first: int, last: int, h: float, weight: np.ndarray | None
-) -> Iterator[_Node]:
+) -> Iterator[_RunNode]:
     """Yield the runs up to the first sample, over the samples, and on to the boundary."""
     tiny = TIME_TOLERANCE * h
     if first >= last:
@@ -249,20 +251,20 @@ def _stretches(
         yield first + int(a), first + int(b), float(w[a])
 
 
-def _unsampled(segment: Segment, begin: float, end: float) -> Iterator[_Node]:
+def _unsampled(segment: Segment, begin: float, end: float) -> Iterator[_RunNode]:
     if segment.is_constant:
-        yield _Node(HELD, 1, _rounded(end - begin), float(segment.voltage(np.array([begin]))[0]))
+        yield _RunNode(HELD, 1, _rounded(end - begin), float(segment.voltage(np.array([begin]))[0]))
     else:
         yield _varying(segment, np.array([begin]), end - begin, range(0), 0.0)
 
 
 def _sampled(
     segment: Segment, samples: range, h: float, dt: float, weight: float
-) -> Iterator[_Node]:
+) -> Iterator[_RunNode]:
     t = np.arange(samples.start, samples.stop) * h
     if segment.is_constant:
         v = segment.voltage(t[:1])[0]
-        yield _Node(
+        yield _RunNode(
             HELD,
             len(t),
             _rounded(dt),
@@ -300,13 +302,13 @@ def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
 
 def _varying(
     segment: Segment, begins: np.ndarray, dt: float, samples: range, weight: float
-) -> _Node:
+) -> _RunNode:
     n_sub = int(_substeps(segment, begins, dt).max())
     h = dt / n_sub
     sub = begins[:, None] + h * np.arange(n_sub)
     nodes = segment.voltage(sub[..., None] + h * NODES)
     at_samples = segment.voltage(begins) if len(samples) else np.empty(0)
-    return _Node(
+    return _RunNode(
         VARYING,
         len(begins),
         h,
@@ -336,7 +338,7 @@ class _Flattener:
         self.n_data = self.n_nodes = self.n_slots = 0
         self.constant = self.total_weight = 0.0
 
-    def flatten(self, roots: dict[float, list[_Node]]) -> RunTree:
+    def flatten(self, roots: dict[float, list[_RunNode]]) -> RunTree:
         """Return the arrays of all runs below roots, sorted by their holding potential."""
         self.starts = [self._index(self.voltages, v) for v in roots]
         for slot, children in enumerate(roots.values()):
@@ -359,7 +361,7 @@ class _Flattener:
             tuple(self.outputs),
         )
 
-    def _visit_all(self, roots: list[_Node], slot: int, free: int) -> None:
+    def _visit_all(self, roots: list[_RunNode], slot: int, free: int) -> None:
         """Visit depth first without recursion; the last child overwrites its parent's state."""
         stack = [(roots, 0, slot, free)]
         while stack:
@@ -371,7 +373,7 @@ class _Flattener:
             self._emit(level[k], source, target)
             stack.append((level[k].children, 0, target, max(free, target + 1)))
 
-    def _emit(self, run: _Node, source: int, target: int) -> None:
+    def _emit(self, run: _RunNode, source: int, target: int) -> None:
         if run.kind == HELD:
             key = (self._index(self.voltages, run.voltage), run.dt)
             table = self._index(self.tables, key)
@@ -398,7 +400,7 @@ class _Flattener:
         if run.members:
             self._merge(run, weight)
 
-    def _merge(self, run: _Node, weight: float) -> None:
+    def _merge(self, run: _RunNode, weight: float) -> None:
         n = len(run.sample_mV)
         for m in run.members:
             place = slice(m.samples.start, m.samples.stop)

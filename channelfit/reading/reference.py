@@ -10,7 +10,6 @@ from typing import Any
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.keys import OPTIMIZER, SETTINGS
 from channelfit.reading.keys.shapes import (
-    Changes,
     Choice,
     ConstantQuantity,
     Either,
@@ -24,6 +23,7 @@ from channelfit.reading.keys.shapes import (
     Named,
     NestedNumbers,
     Number,
+    PartialSections,
     Quantity,
     Shape,
     Text,
@@ -111,7 +111,7 @@ def _named(section: str) -> str:
 
 
 def _sections(shape: Shape) -> tuple[str, ...]:
-    if isinstance(shape, Changes):
+    if isinstance(shape, PartialSections):
         return shape.sections
     return (shape.section,) if isinstance(shape, Within) else ()
 
@@ -265,7 +265,7 @@ def _(shape: Within) -> str:
 
 
 @written.register
-def _(shape: Changes) -> str:
+def _(shape: PartialSections) -> str:
     links = (f"[{name}](#{_anchor(name)})" for name in shape.sections)
     return f"a mapping with keys of {' or '.join(links)}, or null for each"
 

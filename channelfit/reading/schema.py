@@ -14,7 +14,6 @@ from typing import Any
 from channelfit.reading.keys import KEYS, OPTIMIZER, SETTINGS, STOP, is_function
 from channelfit.reading.keys.shapes import (
     NAME,
-    Changes,
     Choice,
     ConstantQuantity,
     Either,
@@ -28,6 +27,7 @@ from channelfit.reading.keys.shapes import (
     Named,
     NestedNumbers,
     Number,
+    PartialSections,
     Quantity,
     Shape,
     Text,
@@ -169,7 +169,7 @@ class _SchemaWriter:
             found = self._kinds(shape.of) if shape.least <= 1 else {}
             found["array"] = [*found.get("array", []), self._list(shape)]
         else:
-            mapping = isinstance(shape, Within | Named | Changes)
+            mapping = isinstance(shape, Within | Named | PartialSections)
             found["object" if mapping else "scalar"] = [self.of(shape)]
         return found
 
@@ -269,7 +269,7 @@ class _SchemaWriter:
         return self.section(shape.section)
 
     @of.register
-    def _(self, shape: Changes) -> Schema:
+    def _(self, shape: PartialSections) -> Schema:
         name = f"changed-{shape.sections[0]}"
         merged: dict[str, Key] = {}
         for section in reversed(shape.sections):

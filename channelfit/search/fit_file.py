@@ -16,7 +16,7 @@ from channelfit.model.scope import check_cell
 from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.clamp import Clamp, read_clamp, read_delay
 from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.plausibility import Seen, protocol_cautions, recording_cautions
+from channelfit.problem.plausibility import CheckedRecording, protocol_cautions, recording_cautions
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, in_fit, read_rate_bounds, tied_bounds
 from channelfit.problem.recording import Recording, empty_masks, load_recording, masks
@@ -251,7 +251,7 @@ def _experiment(
     clamp = _filtering(row, clamp, recording)
     every = _every(row, protocol, recording)
     place = f"{row.file}: {row.path('recording')}"
-    seen = Seen(place, protocol, recording.current_pA, left)
+    seen = CheckedRecording(place, protocol, recording.current_pA, left)
     raw = None if recording.raw_pA is None else replace(seen, current_pA=recording.raw_pA)
     cautions = recording.cautions + recording_cautions(seen, weight > 0, raw)
     cautions += tuple(empty_masks(_mask_sections(row), protocol))
@@ -335,7 +335,9 @@ def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
         found += protocol_cautions(experiment.protocol, place)
         recording = experiment.recording
         if recording is not None and plan.in_memory:
-            seen = Seen(place, experiment.protocol, recording.current_pA, recording.weight)
+            seen = CheckedRecording(
+                place, experiment.protocol, recording.current_pA, recording.weight
+            )
             found += recording_cautions(seen, experiment.weight > 0)
         found += recording.cautions if recording is not None else ()
     model, cells = plan.problem.model, plan.problem.cells

@@ -102,7 +102,7 @@ def goldman(found: Equations, moving: Factors) -> Goldman | None:
         return None
     for kept in _choices(moving):
         try:
-            trial = _Trial(found, joined(kept))
+            trial = _GoldmanTrial(found, joined(kept))
             made = trial.made()
         except InputError:  # too long when it is written out
             continue
@@ -124,7 +124,7 @@ def _choices(moving: Factors) -> Iterator[Factors]:
             yield list(chosen)
 
 
-class _Trial:
+class _GoldmanTrial:
     """One product, tried at different values of its parameters and concentrations."""
 
     def __init__(self, found: Equations, product: Node) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from channelfit.reading.keys.models import DESCRIPTION, SOURCE
 from channelfit.reading.keys.recordings import CUTOFF, POLES
 from channelfit.reading.keys.shapes import (
-    Changes,
     Choice,
     ConstantQuantity,
     Integer,
@@ -16,6 +15,7 @@ from channelfit.reading.keys.shapes import (
     List,
     Name,
     Named,
+    PartialSections,
     Quantity,
     Rules,
     Text,
@@ -36,8 +36,8 @@ STOP = Key(
 SEED = Key(Integer(), "The seed of the search, from which all its random numbers follow.", 1, 0)
 SEEDS = Key(
     Integer(1),
-    "How many whole searches there are, with the seeds from `seed` on. The best is kept, and told "
-    "how many others came to it.",
+    "The number of whole searches, with the seeds from `seed` on. The best is kept, and the summary "
+    "says how many others came to it.",
     4,
     1,
 )
@@ -85,7 +85,7 @@ FIT_FILE = Keys(
         null=True,
     ),
     current=Key(
-        Changes(("current",)),
+        PartialSections(("current",)),
         "Changes `current` of the model, key by key; its own parameters may stand below.",
         {"reversal": "-90 mV"},
     ),
@@ -96,7 +96,7 @@ FIT_FILE = Keys(
         null=True,
     ),
     parameters=Key(
-        Named(Changes(("parameter", "function parameter")), "parameter"),
+        Named(PartialSections(("parameter", "function parameter")), "parameter"),
         "Changes parameters of the model, key by key, and declares those of a clamp and those that "
         "only `current` or `leak` of this file uses.",
         {"gmax": {"range": [0, 30]}},

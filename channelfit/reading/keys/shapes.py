@@ -168,7 +168,7 @@ class Within(Shape):
 
 
 @dataclass(frozen=True)
-class Changes(Shape):
+class PartialSections(Shape):
     """A mapping with some keys of these sections, each of which may be null."""
 
     sections: tuple[str, ...]
