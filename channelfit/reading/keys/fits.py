@@ -36,8 +36,8 @@ STOP = Key(
 SEED = Key(Integer(), "The seed of the search, from which all its random numbers follow.", 1, 0)
 SEEDS = Key(
     Integer(1),
-    "The number of whole searches, with the seeds from `seed` on. The best is kept, and the summary "
-    "says how many others came to it.",
+    "The number of whole searches, with the seeds from `seed` on. The best is kept, and the "
+    "summary says how many others came to it.",
     4,
     1,
 )
