@@ -20,11 +20,12 @@ from matplotlib.colors import to_hex
 from channelfit.batch import page_words
 from channelfit.batch.page_data import (
     MEASURES,
+    Grid,
     Plate,
-    Wells,
+    WellColumns,
     columns_of,
+    grids_of,
     is_logarithmic,
-    places_of,
     plate_of,
     row_name,
     shown_text,
@@ -34,7 +35,7 @@ from channelfit.batch.page_data import (
 from channelfit.batch.page_order import RULE, Apart, stand_apart
 from channelfit.batch.page_plots import draw_pairs, draw_spreads, draw_well
 from channelfit.results.report.page_figures import Figures, packed
-from channelfit.results.report.page_shell import TEMPLATES, page_text, short
+from channelfit.results.report.page_shell import SCRIPT, page_text, short
 
 _OWN = Path(__file__).parent / "templates"
 #: Colors of the map from the least to the largest value.
@@ -45,8 +46,10 @@ _MOST_GROUPS = 12
 _MOST_SPREADS = 24
 
 
-def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> str:
-    """The page of a batch as the text of an HTML file.
+def plate_page(
+    table: WellColumns, traces: Mapping[str, np.ndarray], facts: Mapping[str, Any]
+) -> str:
+    """Return the page of a batch as the text of an HTML file.
 
     Arguments:
         table: one row a well.
@@ -60,29 +63,27 @@ def plate_page(table: Wells, traces: Mapping[str, np.ndarray], facts: Mapping[st
             `file` and `sha256`; `versions` and `machine` are mappings of texts; `warnings` are
             texts, or mappings of `place`, `value` and `advice`; `left_out` are mappings of
             `recording` and `reason`. `population` and `groups` are what `Population.summary` and
-            `Groups.summary` tell.
+            `Groups.summary` hold.
     """
     plate = plate_of(table, facts)
-    shown = _Shown.of(plate, traces)
+    parts = _PageParts.of(plate, traces)
     return page_text(
-        "plate.html",
-        _context(shown, facts),
-        _figures(shown).as_plain() | {"plate": _told(shown)},
-        [TEMPLATES / "page.css", _OWN / "plate.css"],
-        [
-            TEMPLATES / "page_common.js",
-            *(_OWN / f"plate{part}.js" for part in ("", "_figures", "_spreads", "_map")),
-        ],
+        _OWN / "plate.html",
+        _context(parts, facts),
+        [_OWN / "plate.css"],
+        [SCRIPT, *(_OWN / f"plate{part}.js" for part in ("", "_figures", "_spreads", "_map"))],
+        _figures(parts).as_plain() | {"plate": _content(parts)},
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Shown:
-    """What several parts of the page show.
+class _PageParts:
+    """The values that several parts of the page show.
 
     Attributes:
         apart: how far each well stands apart from the others.
-        places: of the wells on plates, as `places_of` finds them.
+        grids: of plates, in which each well has its place; shared: how many wells have one that
+            another has, too.
         reasons: why wells failed or are to be checked, as `reasons_of` counts them.
         drawn: names of the parameters of which a distribution is drawn.
         traces: those that the page keeps.
@@ -90,34 +91,36 @@ class _Shown:
 
     plate: Plate
     apart: Apart
-    places: dict[str, Any]
+    grids: list[Grid]
+    shared: int
     reasons: list[dict[str, Any]]
     drawn: list[str]
     traces: dict[str, Any]
 
     @classmethod
-    def of(cls, plate: Plate, traces: Mapping[str, np.ndarray]) -> _Shown:
-        """What the page of a plate shows."""
+    def of(cls, plate: Plate, traces: Mapping[str, np.ndarray]) -> _PageParts:
+        """Collect the values that the page of a plate shows."""
         apart = stand_apart(plate.values(), _misfit(plate))
         known = [name for name in plate.parameters if np.isfinite(plate.number(name)).any()]
         kept = traces_of(traces, plate.n_wells, apart.order)
         reasons = page_words.reasons_of(plate)
-        return cls(plate, apart, places_of(plate), reasons, known[:_MOST_SPREADS], kept)
+        return cls(plate, apart, *grids_of(plate), reasons, known[:_MOST_SPREADS], kept)
 
 
-def _figures(shown: _Shown) -> Figures:
-    """The figures of Bokeh: a well, the distributions, and pairs of parameters."""
-    figures, plate = Figures(), shown.plate
-    draw_well(figures, shown.traces["unit"], shown.traces["time_unit"])
-    draw_spreads(figures, [is_logarithmic(plate.number(name)) for name in shown.drawn])
-    if shown.drawn:
+def _figures(parts: _PageParts) -> Figures:
+    """Return the figures of Bokeh: a well, the distributions, and pairs of parameters."""
+    figures, plate = Figures(), parts.plate
+    draw_well(figures, parts.traces["unit"], parts.traces["time_unit"])
+    draw_spreads(figures, [is_logarithmic(plate.number(name)) for name in parts.drawn])
+    if parts.drawn:
         draw_pairs(figures)
     return figures
 
 
-def _told(shown: _Shown) -> dict[str, Any]:
-    """What the script of the page is told, as plain data."""
-    plate, apart = shown.plate, shown.apart
+def _content(parts: _PageParts) -> dict[str, Any]:
+    """Return the content that the scripts of the page show, as plain data."""
+    plate, apart = parts.plate, parts.apart
+    on_plate = np.array([k for grid in parts.grids for _, _, k in grid.wells], dtype=int)
     more = {
         "misfit": (plate.misfit, "root mean square of the residuals over the noise"),
         "distance": (apart.distance, "distance from the plate, see Every well"),
@@ -130,36 +133,36 @@ def _told(shown: _Shown) -> dict[str, Any]:
         "metadata": plate.metadata,
         "measures": [name for name in MEASURES if _is_measured(plate, name)],
         "others": _others(plate),
-        "spreads": shown.drawn,
+        "spreads": parts.drawn,
         "pair": _pair(plate, apart),
         "groups": _groupings(plate),
         "qualities": [name for name, _ in page_words.quality_counts(plate)],
         "order": packed(apart.order, "<u4"),
-        "on_plate": packed(_plate_order(plate, shown.places), "<u4"),
-        "places": shown.places,
+        "on_plate": packed(on_plate, "<u4"),
+        "grids": [vars(grid) for grid in parts.grids],
         "rows": [row_name(k) for k in range(32)],
-        "traces": shown.traces,
-        "reasons": [row["wells"] for row in shown.reasons],
+        "traces": parts.traces,
+        "reasons": [row["wells"] for row in parts.reasons],
         "ramp": [to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0, 1, _STOPS))],
     }
 
 
-def _context(shown: _Shown, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template of the page is filled with."""
-    plate = shown.plate
+def _context(parts: _PageParts, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that fill the template of the page."""
+    plate = parts.plate
     return {
         "title": shown_text(facts.get("title") or facts.get("model") or "A plate"),
         "description": facts.get("description"),
         "version": page_words.version_of(facts),
         "n_wells": plate.n_wells,
         "verdict": _verdict(plate),
-        "wrong": page_words.what_looked_wrong(plate, facts),
-        "reasons": shown.reasons,
-        "spreads": [(name, plate.unit(name)) for name in shown.drawn],
-        "left_undrawn": len(plate.parameters) - len(shown.drawn),
-        "shared": shown.places["shared"],
+        "wrong": page_words.cautions(plate, facts),
+        "reasons": parts.reasons,
+        "spreads": [(name, plate.unit(name)) for name in parts.drawn],
+        "left_undrawn": len(plate.parameters) - len(parts.drawn),
+        "shared": parts.shared,
         "rule": RULE,
-        "traces": shown.traces,
+        "traces": parts.traces,
         "population": _population(facts),
         "groups": _groups(facts),
         "provenance": page_words.provenance(facts),
@@ -170,12 +173,12 @@ def _context(shown: _Shown, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_measured(plate: Plate, name: str) -> bool:
-    """Whether a column holds a measure of wells, and not a parameter of the same name."""
+    """Return whether a column holds a measure of wells, and not a parameter of the same name."""
     return name not in plate.parameters and bool(np.isfinite(plate.number(name)).any())
 
 
 def _others(plate: Plate) -> list[str]:
-    """Further columns of numbers, such as what all wells together say of each."""
+    """Return further columns of numbers, such as what all wells together say of each."""
     names = list(plate.table.columns)
     after = names[names.index(plate.parameters[-1]) + 1 :] if plate.parameters else []
     known = {*plate.parameters, *plate.metadata, *MEASURES}
@@ -185,7 +188,7 @@ def _others(plate: Plate) -> list[str]:
 
 
 def _misfit(plate: Plate) -> np.ndarray:
-    """Residual over noise; where no well has its noise, the residual, or else the root of cost."""
+    """Return residual over noise; without any noise the residual, or else the root of cost."""
     for values in (plate.misfit, plate.number("rms"), np.sqrt(np.abs(plate.number("cost")))):
         if np.isfinite(values).any():
             return values
@@ -193,7 +196,7 @@ def _misfit(plate: Plate) -> np.ndarray:
 
 
 def _verdict(plate: Plate) -> list[tuple[str, str]]:
-    """The few numbers that a reader looks for first, each with its name."""
+    """Return the few numbers that a reader looks for first, each with its name."""
     found = [("Wells", f"{plate.n_wells:,}")]
     words = {"ok": "Fitted without remarks", "check": "To be checked", "failed": "Failed"}
     for name, count in page_words.quality_counts(plate):
@@ -206,7 +209,7 @@ def _verdict(plate: Plate) -> list[tuple[str, str]]:
 
 
 def _pair(plate: Plate, apart: Apart) -> list[str]:
-    """The two parameters that go together most, to begin with."""
+    """Return the two parameters that go together most, to begin with."""
     n = len(plate.parameters)
     if n < 2:
         return plate.parameters * 2
@@ -216,7 +219,7 @@ def _pair(plate: Plate, apart: Apart) -> list[str]:
 
 
 def _groupings(plate: Plate) -> list[str]:
-    """Names of the columns that divide the wells into a few groups."""
+    """Return names of the columns that divide the wells into a few groups."""
     found = []
     for name in ("quality", *plate.metadata, "group"):
         column = plate.table.columns.get(name)
@@ -228,35 +231,29 @@ def _groupings(plate: Plate) -> list[str]:
     return found
 
 
-def _plate_order(plate: Plate, places: Mapping[str, Any]) -> np.ndarray:
-    """The wells row by row of their plates, and then those without a place."""
-    on = [k for one in places["plates"] for _, _, k in one["wells"]]
-    return np.array([*on, *places["loose"]], dtype=int)
-
-
 def _population(facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The table of the population's means and spreads; None where none was fitted."""
-    told = facts.get("population") or {}
+    """Return the table of the population's means and spreads; None where none was fitted."""
+    population = facts.get("population") or {}
     rows = []
-    for row in told.get("rows") or ():
+    for row in population.get("rows") or ():
         log = row.get("scale") == "log"
         drawn = row.get("kind") != "shared"
         rows.append(
-            {
-                "name": row.get("name", ""),
-                "kind": row.get("kind", ""),
-                "mean": short(row.get("mean"), 4),
-                "interval": _between(row.get("mean_lower"), row.get("mean_upper")),
-                "unit": "" if row.get("unit") == "1" else row.get("unit", ""),
-                "spread": _spread(row.get("spread"), log) if drawn else "",
-                "spread_interval": _spread_interval(row, log) if drawn else "",
-            }
+            [
+                row.get("name", ""),
+                row.get("kind", ""),
+                short(row.get("mean"), 4),
+                _between(row.get("mean_lower"), row.get("mean_upper")),
+                "" if row.get("unit") == "1" else row.get("unit", ""),
+                _spread(row.get("spread"), log) if drawn else "",
+                _spread_interval(row, log) if drawn else "",
+            ]
         )
-    return {"rows": rows, "remarks": told.get("remarks") or ()} if rows else None
+    return {"rows": rows, "remarks": population.get("remarks") or ()} if rows else None
 
 
 def _spread(value: object, log: bool) -> str:
-    """A spread; of logarithms, the factor by which wells usually differ from the mean."""
+    """Return a spread; of logarithms, the factor by which wells usually differ from the mean."""
     return f"× or ÷ {short(_factor(value), 3)}" if log else f"± {short(value, 3)}"
 
 
@@ -266,12 +263,12 @@ def _spread_interval(row: Mapping[str, Any], log: bool) -> str:
 
 
 def _factor(value: object) -> object:
-    """The factor that a difference of logarithms is."""
+    """Return the factor that a difference of logarithms is."""
     return math.exp(min(value, 700.0)) if isinstance(value, int | float) else value
 
 
 def _between(low: object, high: object) -> str:
-    """An interval as text, "open" for an end that is not known."""
+    """Return an interval as text, "open" for an end that is not known."""
     ends = [short(end, 3) for end in (low, high)]
     if ends == ["–", "–"]:
         return ""
@@ -279,16 +276,18 @@ def _between(low: object, high: object) -> str:
 
 
 def _groups(facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The table of groups of wells; None where none were sought."""
-    told = facts.get("groups") or {}
-    names, units = list(told.get("of") or ()), told.get("units") or {}
+    """Return the table of groups of wells; None where none were sought."""
+    groups = facts.get("groups") or {}
+    names, units = list(groups.get("of") or ()), groups.get("units") or {}
     rows = [
-        {
-            "group": row.get("group", ""),
-            "wells": row.get("wells", ""),
-            "center": [short((row.get("center") or {}).get(name), 4) for name in names],
-        }
-        for row in told.get("rows") or ()
+        [
+            row.get("group", ""),
+            row.get("wells", ""),
+            *(short((row.get("center") or {}).get(name), 4) for name in names),
+        ]
+        for row in groups.get("rows") or ()
     ]
-    heads = [(name, "" if units.get(name) == "1" else units.get(name, "")) for name in names]
-    return {"rows": rows, "heads": heads, "remarks": told.get("remarks") or ()} if rows else None
+    shown = {name: "" if units.get(name) == "1" else units.get(name, "") for name in names}
+    titles = [f"{name} ({unit})" if unit else name for name, unit in shown.items()]
+    head = ["Group", "Wells", *titles]
+    return {"rows": rows, "head": head, "remarks": groups.get("remarks") or ()} if rows else None

@@ -6,6 +6,7 @@ steers a screen, and the scripts show them as text alone.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 from channelfit.batch.checks import RESIDUAL_MEASURES
 from channelfit.reading.texts import printable
 from channelfit.results.report.page_figures import packed
-from channelfit.results.report.plots import current_unit
+from channelfit.results.report.trace_view import current_unit, largest, time_unit
 
 #: Rows and columns of the plates that laboratories use.
 SIZES = ((8, 12), (16, 24), (32, 48))
@@ -36,14 +37,12 @@ _KNOWN = {*MEASURES, "well", "file", "row", "column", "quality", "reason"}
 _SUFFIXES = ("_error", "_lower", "_upper")
 #: A column is drawn on a logarithmic scale where its values span at least this factor.
 _DECADES = 8.0
-#: Time from which on an axis is in seconds, ms.
-_LONG_MS = 2000.0
 #: The value of a sample that is missing, and the largest of one that is not.
 _MISSING, _TOP = 65535, 65534
 
 
-class About(Protocol):
-    """What a column of a table holds: its unit, empty where it has none, and its meaning."""
+class ColumnInfo(Protocol):
+    """The unit of a column of a table, empty where it has none, and its meaning."""
 
     @property
     def unit(self) -> str: ...
@@ -52,34 +51,34 @@ class About(Protocol):
     def meaning(self) -> str: ...
 
 
-class Wells(Protocol):
+class WellColumns(Protocol):
     """A table of wells, one row a well, as `table.WellTable` is.
 
     Attributes:
         columns: by name an array with a row for each well: texts, or numbers with NaN.
-        about: by name of a column what it holds.
+        about: by name of a column its unit and meaning.
     """
 
     @property
     def columns(self) -> Mapping[str, np.ndarray]: ...
 
     @property
-    def about(self) -> Mapping[str, About]: ...
+    def about(self) -> Mapping[str, ColumnInfo]: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Plate:
-    """A table of wells, and which of its columns are what.
+    """A table of wells, and the roles of its columns.
 
     Attributes:
         labels: the names of the wells. quality, reason: of each well.
         parameters: names of the columns that hold fitted values.
-        metadata: names of the user's own columns; those before the first parameter where nothing
-            tells.
+        metadata: names of the user's own columns; those before the first parameter by
+            default.
         misfit: (n_wells,), residual over noise; NaN where either is unknown.
     """
 
-    table: Wells
+    table: WellColumns
     labels: list[str]
     quality: list[str]
     reason: list[str]
@@ -92,31 +91,31 @@ class Plate:
         return len(self.labels)
 
     def number(self, name: str) -> np.ndarray:
-        """A column of numbers; NaN where it is missing."""
+        """Return a column of numbers; NaN where it is missing."""
         column = self.table.columns.get(name)
         if column is None or not is_number(column):
             return np.full(self.n_wells, np.nan)
         return np.asarray(column, dtype=float)
 
     def unit(self, name: str) -> str:
-        """The unit of a column; empty for a pure number."""
+        """Return the unit of a column; empty for a pure number."""
         units = (self.table.about[n].unit for n in (name, _stem(name)) if n in self.table.about)
         unit = next((unit for unit in units if unit), "")
         return "" if unit == "1" else shown_text(unit).replace("^2", "²")
 
     def meaning(self, name: str) -> str:
-        """What a column holds; empty where nothing tells."""
+        """Return the meaning of a column; empty where none is given."""
         about = self.table.about
         return shown_text(about[name].meaning) if name in about else ""
 
     def values(self) -> np.ndarray:
-        """The fitted values, (n_wells, n_parameters)."""
+        """Return the fitted values, (n_wells, n_parameters)."""
         rows = [self.number(name) for name in self.parameters]
         return np.array(rows).T if rows else np.empty((self.n_wells, 0))
 
 
-def plate_of(table: Wells, facts: Mapping[str, Any]) -> Plate:
-    """Finds out which column of a table is what."""
+def plate_of(table: WellColumns, facts: Mapping[str, Any]) -> Plate:
+    """Find out which column of a table is what."""
     columns = table.columns
     n = len(next(iter(columns.values()))) if columns else 0
     numbers = [name for name, column in columns.items() if is_number(column)]
@@ -145,12 +144,12 @@ def plate_of(table: Wells, facts: Mapping[str, Any]) -> Plate:
 
 
 def is_number(column: np.ndarray) -> bool:
-    """Whether a column holds numbers."""
+    """Return whether a column holds numbers."""
     return np.asarray(column).dtype.kind in "biuf"
 
 
 def shown_text(value: object, whole: bool = False) -> str:
-    """A text of a table as a page shows it: printable, in one line, and not endless.
+    """Return a text of a table as a page shows it: printable, in one line, and not endless.
 
     Arguments:
         whole: whether it is shown however long it is.
@@ -161,7 +160,7 @@ def shown_text(value: object, whole: bool = False) -> str:
 
 
 def texts(column: np.ndarray, whole: bool = False) -> list[str]:
-    """A column as texts; `whole` as of `shown_text`."""
+    """Return a column as texts; `whole` as of `shown_text`."""
     if is_number(column):
         return [f"{value:g}" if value == value else "" for value in np.asarray(column, float)]
     return [shown_text(value, whole) for value in column]
@@ -175,7 +174,8 @@ def _stem(name: str) -> str:
 
 
 def columns_of(plate: Plate, more: Mapping[str, tuple[np.ndarray, str]]) -> list[dict[str, Any]]:
-    """Every column of the table, and more that were computed: name, unit, meaning and values.
+    """Return every column of the table, and more that were computed: name, unit, meaning and
+    values.
 
     Arguments:
         more: by key the values of a computed column, and what it means.
@@ -209,7 +209,9 @@ def _values(column: np.ndarray, whole: bool = False) -> dict[str, Any]:
 
 
 def is_logarithmic(values: np.ndarray) -> bool:
-    """Whether values are better seen on a logarithmic scale: positive, and over a wide range."""
+    """Return whether values are better seen on a logarithmic scale: positive, and over a wide
+    range.
+    """
     known = values[np.isfinite(values)]
     return bool(known.size and known.min() > 0 and known.max() > _DECADES * known.min())
 
@@ -217,11 +219,27 @@ def is_logarithmic(values: np.ndarray) -> bool:
 # --- places --------------------------------------------------------------------------------------
 
 
-def places_of(plate: Plate) -> dict[str, Any]:
-    """Where on a plate each well lies.
+@dataclass(frozen=True)
+class Grid:
+    """A plate, or the wells without a place in rows like those of one.
 
-    Returns: `plates`, each with its name, its rows and columns, and its wells as triples (row,
-        column, well); `loose`, the wells that have no place; `shared`, how many of these have a
+    Attributes:
+        name: empty where there is nothing to tell it from.
+        wells: row, column and number of each well.
+        loose: whether the wells have no place.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    wells: list[tuple[int, int, int]]
+    loose: bool = False
+
+
+def grids_of(plate: Plate) -> tuple[list[Grid], int]:
+    """Find where on which plate each well lies.
+
+    Returns: the plates, then a grid of the wells that have no place; and how many of these have a
         place that another well has, too.
     """
     columns = plate.table.columns
@@ -238,17 +256,27 @@ def places_of(plate: Plate) -> dict[str, Any]:
             loose.append(k)
         else:
             own[place] = k
-    plates = []
+    grids = []
     for name, own in taken.items():
         if own:
-            n_rows, n_columns = _size(own)
-            wells = [[row, column, k] for (row, column), k in sorted(own.items())]
-            plates.append({"name": name, "rows": n_rows, "columns": n_columns, "wells": wells})
-    return {"plates": plates, "loose": loose, "shared": shared}
+            wells = [(row, column, k) for (row, column), k in sorted(own.items())]
+            grids.append(Grid(name, *_size(own), wells))
+    return [*grids, *([_loose_grid(loose, bool(grids))] if loose else [])], shared
+
+
+def _loose_grid(wells: Sequence[int], beside_others: bool) -> Grid:
+    """Return wells without a place in rows of a length that keeps the picture compact."""
+    n = len(wells)
+    across = 12 if n <= 24 else 24 if n <= 400 else min(100, 10 * math.ceil(math.sqrt(n) / 10))
+    placed = [(at // across, at % across, k) for at, k in enumerate(wells)]
+    name = "Without a place of their own" if beside_others else "All wells, in their order"
+    return Grid(name, math.ceil(n / across), across, placed, loose=True)
 
 
 def place_of(label: str) -> tuple[int, int] | None:
-    """The row and column, from 0, of a label such as `A01`, `P24` or `AF48`; None for any other."""
+    """Return the row and column, from 0, of a label such as `A01`, `P24` or `AF48`; None for any
+    other.
+    """
     found = _PLACE.fullmatch(label.strip())
     if not found:
         return None
@@ -260,12 +288,12 @@ def place_of(label: str) -> tuple[int, int] | None:
 
 
 def row_name(row: int) -> str:
-    """The letters of a row of a plate, from 0: A to Z, then AA and so on."""
+    """Return the letters of a row of a plate, from 0: A to Z, then AA and so on."""
     return chr(ord("A") + row) if row < 26 else f"A{chr(ord('A') + row - 26)}"
 
 
 def _size(places: Mapping[tuple[int, int], int]) -> tuple[int, int]:
-    """Rows and columns of the smallest usual plate that has all of these places."""
+    """Return rows and columns of the smallest usual plate that has all of these places."""
     row, column = (max(place[k] for place in places) for k in (0, 1))
     return next(size for size in SIZES if row < size[0] and column < size[1])
 
@@ -276,7 +304,7 @@ def _size(places: Mapping[tuple[int, int], int]) -> tuple[int, int]:
 def traces_of(
     traces: Mapping[str, np.ndarray], n_wells: int, order: Sequence[int] | np.ndarray
 ) -> dict[str, Any]:
-    """The traces that a page holds, those of the wells that come first in an order.
+    """Return the traces that a page holds, those of the wells that come first in an order.
 
     Each well has its data, its fit and what the fit leaves, as 16 bits of the range of each. Of
     more samples than a page can hold, each well keeps fewer points, extremes of short stretches; of
@@ -304,16 +332,16 @@ def traces_of(
     else:
         own["residual"] = own["fit"] - own["data"]
     time = np.asarray(traces["time_ms"], float)
-    seconds = bool(time.size) and float(time[-1]) >= _LONG_MS
-    time = time * (1e-3 if seconds else 1.0)
+    time_factor, time_name = time_unit(float(time[-1]) if time.size else 0.0)
+    time = time * time_factor
     if kept < points:
         own = {name: _thinned(values, kept) for name, values in own.items()}
         time = _thinned_time(time, kept)
-    factor, unit = current_unit(float(np.nanmax(np.abs(own["data"]), initial=0.0)))
+    factor, unit = current_unit(largest(own["data"]))
     return {
         "wells": packed(here, "<u4"),
         "time": packed(time, "<f4"),
-        "time_unit": "s" if seconds else "ms",
+        "time_unit": time_name,
         "unit": unit,
         "per_pA": factor,
         **{name: _bits(values) for name, values in own.items()},
@@ -324,7 +352,7 @@ def traces_of(
 
 
 def _thinned(rows: np.ndarray, kept: int) -> np.ndarray:
-    """The least and the largest of each stretch of a row, in their order; at most `kept`.
+    """Return the least and the largest of each stretch of a row, in their order; at most `kept`.
 
     The stretches are the same for all rows, which share their times.
     """
@@ -341,7 +369,9 @@ def _thinned(rows: np.ndarray, kept: int) -> np.ndarray:
 
 
 def _thinned_time(time: np.ndarray, kept: int) -> np.ndarray:
-    """The times at which these values are shown: a quarter into each half of their stretches."""
+    """Return the times at which these values are shown: a quarter into each half of their
+    stretches.
+    """
     size = _stretch(len(time), kept)
     places = np.arange(0, len(time), size)[:, None] + (size - 1) * np.array([0.25, 0.75])
     found: np.ndarray = np.interp(places.ravel(), np.arange(len(time)), time)
@@ -349,12 +379,12 @@ def _thinned_time(time: np.ndarray, kept: int) -> np.ndarray:
 
 
 def _stretch(points: int, kept: int) -> int:
-    """How many points there are to each two that are kept."""
+    """Return how many points there are to each two that are kept."""
     return -(-points // (kept // 2))
 
 
 def _spans(rows: np.ndarray) -> np.ndarray:
-    """The least and the largest value of each row; zeros for a row without any. (n_rows, 2)"""
+    """Return the least and the largest value of each row, (n_rows, 2); zeros without any."""
     finite = np.isfinite(rows)
     some = finite.any(axis=1)
     low = np.where(finite, rows, np.inf).min(axis=1)
@@ -363,7 +393,7 @@ def _spans(rows: np.ndarray) -> np.ndarray:
 
 
 def _bits(rows: np.ndarray) -> str:
-    """Rows as 16 bits of the range of each."""
+    """Return rows as 16 bits of the range of each."""
     low, high = _spans(rows).T
     width = np.where(high > low, high - low, 1.0)
     finite = np.isfinite(rows)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from channelfit.batch.page_data import (
+    Grid,
     Plate,
-    Wells,
+    WellColumns,
+    grids_of,
     is_logarithmic,
-    places_of,
     plate_of,
     row_name,
 )
-from channelfit.results.report.plots import COLORS, INK, MUTED
-from channelfit.results.report.print_figures import WIDE, print_figure, print_style, save_named
+from channelfit.results.report.plots import COLORS, INK, MUTED, new_figure
+from channelfit.results.report.print_figures import WIDE, print_style, save_named
 from channelfit.results.report.texts import brief, one_line
+from channelfit.results.report.trace_view import power_of_ten
 
 #: Colors of the qualities, as on the page.
 _OK, _CHECK, _FAILED, _NOTHING = "#9ad0bd", "#f0b53c", "#b3261e", "#eceef0"
@@ -40,19 +41,16 @@ _OK, _CHECK, _FAILED, _NOTHING = "#9ad0bd", "#f0b53c", "#b3261e", "#eceef0"
 _MARKS = {"failed": ("x", _FAILED, 0.5), "check": ("^", INK, 0.28)}
 #: Inches beside a map for the names of its rows, and above it for those of its columns.
 _ROOM = 0.35
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 #: Maps, and distributions, beside each other.
 _COLUMNS = 3
-#: Wells without a place stand in rows of so many.
-_ACROSS = 24
 #: Share of the values at either end that the colors of a map do not tell apart.
 _STEEP = 0.02
 #: Parameters of one figure, at most; further ones are in further figures.
 _MOST = 12
 
 
-def plate_figures(table: Wells, facts: Mapping[str, Any]) -> list[Figure]:
-    """The figures of a plate for print: maps by quality and by parameter, distributions.
+def plate_figures(table: WellColumns, facts: Mapping[str, Any]) -> list[Figure]:
+    """Return the figures of a plate for print: maps by quality and by parameter, distributions.
 
     Arguments:
         facts: as for `page.plate_page`.
@@ -62,9 +60,9 @@ def plate_figures(table: Wells, facts: Mapping[str, Any]) -> list[Figure]:
 
 
 def save_plate_figures(
-    table: Wells, facts: Mapping[str, Any], folder: Path, kinds: Sequence[str]
+    table: WellColumns, facts: Mapping[str, Any], folder: Path, kinds: Sequence[str]
 ) -> list[Path]:
-    """Write these figures into a folder in every wanted kind of file; returns the files.
+    """Write these figures into a folder in every requested kind of file; returns the files.
 
     Arguments:
         kinds: "pdf", "svg", "png".
@@ -73,11 +71,11 @@ def save_plate_figures(
         return save_named(_named(table, facts), folder, kinds)
 
 
-def _named(table: Wells, facts: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
+def _named(table: WellColumns, facts: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
     plate = plate_of(table, facts)
     if not plate.n_wells:
         return
-    grids = _grids(plate)
+    grids, _ = grids_of(plate)
     yield "plate", _by_quality(plate, grids)
     drawn = [name for name in plate.parameters if np.isfinite(plate.number(name)).any()]
     pages = [drawn[k : k + _MOST] for k in range(0, len(drawn), _MOST)]
@@ -90,50 +88,15 @@ def _named(table: Wells, facts: Mapping[str, Any]) -> Iterator[tuple[str, Figure
 # --- maps ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """A plate, or the wells without a place in rows like those of one.
-
-    Attributes:
-        wells: row, column and number of each well.
-        loose: whether they have no place.
-    """
-
-    name: str
-    rows: int
-    columns: int
-    wells: list[tuple[int, int, int]]
-    loose: bool = False
-
-    def cell(self, width: float) -> float:
-        """Inches of the side of a well, where the grid is drawn in so many inches."""
-        return width / self.columns
-
-
-def _grids(plate: Plate) -> list[_Grid]:
-    places = places_of(plate)
-    found = [
-        _Grid(one["name"], one["rows"], one["columns"], [(r, c, k) for r, c, k in one["wells"]])
-        for one in places["plates"]
-    ]
-    loose = places["loose"]
-    if loose:
-        across = max(_ACROSS, 10 * math.ceil(math.sqrt(len(loose)) / 10))
-        wells = [(at // across, at % across, k) for at, k in enumerate(loose)]
-        name = "without a place" if found else ""
-        found.append(_Grid(name, math.ceil(len(loose) / across), across, wells, True))
-    return found
-
-
-def _by_quality(plate: Plate, grids: Sequence[_Grid]) -> Figure:
+def _by_quality(plate: Plate, grids: Sequence[Grid]) -> Figure:
     width = WIDE - _ROOM
-    heights = [_ROOM + grid.rows * grid.cell(width) for grid in grids]
-    figure = print_figure(WIDE, sum(heights) + _ROOM)
+    heights = [_ROOM + grid.rows * width / grid.columns for grid in grids]
+    figure = new_figure(WIDE, sum(heights) + _ROOM)
     axes = figure.subplots(len(grids), 1, squeeze=False, height_ratios=heights)[:, 0]
     shown = {"ok": _OK, "check": _CHECK}
     for axis, grid in zip(axes, grids, strict=True):
         colors = to_rgba_array([shown.get(quality, _NOTHING) for quality in plate.quality])
-        _draw_map(axis, plate, grid, colors, grid.cell(width))
+        _draw_map(axis, plate, grid, colors, width / grid.columns)
         if len(grids) > 1:
             axis.set_title(one_line(grid.name), loc="left", parse_math=False)
     _legend(figure, plate)
@@ -155,8 +118,8 @@ def _legend(figure: Figure, plate: Plate) -> None:
     figure.legend(handles=handles, loc="outside lower left", ncols=3, handletextpad=0.2)
 
 
-def _draw_map(axis: Axes, plate: Plate, grid: _Grid, colors: np.ndarray, inches: float) -> None:
-    """The wells as squares, with the names of rows and columns.
+def _draw_map(axis: Axes, plate: Plate, grid: Grid, colors: np.ndarray, inches: float) -> None:
+    """Draw the wells as squares, with the names of rows and columns.
 
     Wells that failed have a cross, and those to be checked a triangle.
 
@@ -186,13 +149,13 @@ def _draw_map(axis: Axes, plate: Plate, grid: _Grid, colors: np.ndarray, inches:
     axis.set_yticks(down, [str(r * grid.columns + 1) if grid.loose else row_name(r) for r in down])
 
 
-def _by_parameter(plate: Plate, grids: Sequence[_Grid], names: Sequence[str]) -> Figure:
-    """A map of each parameter, beside it what its colors mean."""
+def _by_parameter(plate: Plate, grids: Sequence[Grid], names: Sequence[str]) -> Figure:
+    """Return a map of each parameter, beside it what its colors mean."""
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
     width = WIDE / columns - 2 * _ROOM
-    heights = [_ROOM + grid.rows * grid.cell(width) for grid in grids]
-    figure = print_figure(WIDE, rows * (sum(heights) + 0.2))
+    heights = [_ROOM + grid.rows * width / grid.columns for grid in grids]
+    figure = new_figure(WIDE, rows * (sum(heights) + 0.2))
     shape = (rows * len(grids), columns)
     all_axes = figure.subplots(*shape, squeeze=False, height_ratios=heights * rows)
     cells = [
@@ -205,7 +168,7 @@ def _by_parameter(plate: Plate, grids: Sequence[_Grid], names: Sequence[str]) ->
         mapped = ScalarMappable(_scale(values), "viridis")
         colors = np.where(np.isfinite(values)[:, None], mapped.to_rgba(values), to_rgba(_NOTHING))
         for axis, grid in zip(axes, grids, strict=True):
-            _draw_map(axis, plate, grid, colors, grid.cell(width))
+            _draw_map(axis, plate, grid, colors, width / grid.columns)
         axes[0].set_title(_title(plate, name), loc="left", parse_math=False)
         bar = figure.colorbar(mapped, ax=list(axes), fraction=0.05, aspect=18, pad=0.02)
         _plain_ticks(bar.ax.yaxis)
@@ -217,7 +180,7 @@ def _by_parameter(plate: Plate, grids: Sequence[_Grid], names: Sequence[str]) ->
 
 
 def _scale(values: np.ndarray) -> Normalize:
-    """What the colors of a map mean; lone values at either end have the color of the end."""
+    """Return the scale of the colors of a map; lone values have the color of their end."""
     known = values[np.isfinite(values)]
     low, high = np.quantile(known, [_STEEP, 1 - _STEEP])
     if high <= low:
@@ -232,7 +195,7 @@ def _title(plate: Plate, name: str) -> str:
 
 
 def _plain_ticks(axis: Axis) -> None:
-    """A few ticks, with numbers that need no factor at the end of the axis."""
+    """Set a few ticks, with numbers that need no factor at the end of the axis."""
     low, high = sorted(axis.get_view_interval())
     powers = range(math.floor(math.log10(low)), 1 + math.ceil(math.log10(high))) if low > 0 else ()
     ticks = [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
@@ -246,9 +209,9 @@ def _plain_ticks(axis: Axis) -> None:
 
 
 def _plain_number(value: float) -> str:
-    """A number with three digits, such as 0.05, or 2×10⁻⁵."""
+    """Return a number with three digits, such as 0.05, or 2×10⁻⁵."""
     head, _, power = f"{value:.3g}".partition("e")
-    text = f"{head}×10{str(int(power)).translate(_RAISED)}" if power else head
+    text = f"{head}×{power_of_ten(int(power))}" if power else head
     return text.replace("-", "−")
 
 
@@ -256,10 +219,10 @@ def _plain_number(value: float) -> str:
 
 
 def _distributions(plate: Plate, names: Sequence[str]) -> Figure:
-    """Of each parameter a histogram, and below it all wells in order, with their intervals."""
+    """Return a histogram of each parameter, and below it all wells in order, with intervals."""
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
-    figure = print_figure(WIDE, 1.75 * rows)
+    figure = new_figure(WIDE, 1.75 * rows)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, name in zip(axes, names, strict=False):
         _draw_distribution(axis, plate, name)
@@ -301,7 +264,7 @@ def _draw_distribution(axis: Axes, plate: Plate, name: str) -> None:
 
 
 def _usual(ordered: np.ndarray) -> tuple[float, float]:
-    """The part of an axis that holds nearly all values, as on the page."""
+    """Return the part of an axis that holds nearly all values, as on the page."""
     a, b = np.quantile(ordered, [0.25, 0.75])
     room = 6 * (b - a) or 0.1 * abs(b) or 1.0
     low, high = max(ordered[0], a - room), min(ordered[-1], b + room)

@@ -50,7 +50,7 @@ class Apart:
 
 
 def stand_apart(values: np.ndarray, misfit: np.ndarray) -> Apart:
-    """How far each well stands apart.
+    """Return how far each well stands apart.
 
     Arguments:
         values: (n_wells, n_parameters), NaN where there are none.
@@ -60,24 +60,24 @@ def stand_apart(values: np.ndarray, misfit: np.ndarray) -> Apart:
     scores = np.zeros(values.shape)
     for k, column in enumerate(values.T):
         use = known[:, k]
-        positive = use.any() and bool((column[use] > 0).all())
-        scores[use, k] = spreads(np.log(column[use]) if positive else column[use])
+        logs = use.any() and bool((column[use] > 0).all())
+        scores[use, k] = spreads(np.log(column[use]) if logs else column[use])
     n_wells, n = values.shape
     correlations = _correlations(scores[known.all(axis=1)], n)
     shrunk = correlations + (np.eye(n) - correlations) * (n + 1) / (n_wells + n + 1)
     solved = np.linalg.solve(shrunk, scores.T) if n else scores.T
     of_parameters = np.sqrt(np.maximum((scores.T * solved).sum(axis=0), 0.0) / max(n, 1))
     of_misfit = np.zeros(n_wells)
-    told = np.isfinite(misfit) & (misfit > 0)
-    of_misfit[told] = np.maximum(spreads(np.log(misfit[told])), 0.0)
-    fitted = known.any(axis=1) if n else told
+    positive = np.isfinite(misfit) & (misfit > 0)
+    of_misfit[positive] = np.maximum(spreads(np.log(misfit[positive])), 0.0)
+    fitted = known.any(axis=1) if n else positive
     distance = np.where(fitted, np.hypot(of_misfit, of_parameters), np.nan)
     order = np.argsort(-np.where(fitted, distance, np.inf), kind="stable")
     return Apart(distance, of_misfit, of_parameters, order, correlations)
 
 
 def spreads(values: np.ndarray) -> np.ndarray:
-    """How many robust spreads values lie from their median; zero where all are the same."""
+    """Return how many robust spreads values lie from their median; zero where all are the same."""
     if not values.size:
         return values
     apart = values - np.median(values)
@@ -88,7 +88,7 @@ def spreads(values: np.ndarray) -> np.ndarray:
 
 
 def _correlations(scores: np.ndarray, n: int) -> np.ndarray:
-    """Correlations of clipped scores; none where there are too few wells to tell."""
+    """Return correlations of clipped scores; none where there are too few wells to tell."""
     if len(scores) < 4 or n < 2:
         return np.eye(n)
     clipped = np.clip(scores, -_CLIP, _CLIP)

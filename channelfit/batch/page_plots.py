@@ -11,7 +11,6 @@ from typing import Any
 
 from bokeh.models import (
     BoxSelectTool,
-    BoxZoomTool,
     ColumnDataSource,
     FixedTicker,
     Line,
@@ -22,9 +21,15 @@ from bokeh.models import (
     Segment,
     TapTool,
 )
-from bokeh.models.annotations import Span
 
-from channelfit.results.report.page_figures import Figures, add_axes, add_glyph, empty_plot
+from channelfit.results.report.page_figures import (
+    Figures,
+    add_axes,
+    add_glyph,
+    empty_plot,
+    over_time,
+    zero_line,
+)
 
 #: Pixels of height.
 _CURRENT, _RESIDUAL, _SPREAD, _PAIR = 300, 140, 240, 420
@@ -33,7 +38,7 @@ PAIRS = ((False, False), (True, False), (False, True), (True, True))
 
 
 def draw_well(figures: Figures, unit: str, time: str) -> None:
-    """The current of one well and what its fit leaves, in the elements `well-current` and
+    """Draw the current of one well and what its fit leaves, in the elements `well-current` and
     `well-residual`.
 
     Data lie under the fit where their noise is broader than its line, and else over it.
@@ -42,7 +47,7 @@ def draw_well(figures: Figures, unit: str, time: str) -> None:
         unit: of the current. time: the unit of time.
     """
     across = Range1d(start=0, end=1)
-    current, residual = _over_time(across, _CURRENT), _over_time(across, _RESIDUAL)
+    current, residual = over_time(across, _CURRENT), over_time(across, _RESIDUAL)
     for plot, name, width in (
         (current, "under", 0.9),
         (current, "fit", 2.2),
@@ -52,7 +57,7 @@ def draw_well(figures: Figures, unit: str, time: str) -> None:
         source = ColumnDataSource({"x": [], "y": []}, name=f"well-{name}")
         tag = "data" if name in ("under", "over") else "run0"
         add_glyph(plot, source, Line(x="x", y="y", line_width=width, line_join="round"), [tag])
-    residual.add_layout(Span(location=0, dimension="width", line_width=0.7, tags=["zero"]))
+    residual.add_layout(zero_line())
     add_axes(current, "", f"current ({unit})")
     add_axes(residual, f"time ({time})", f"fit − data ({unit})", ticks=4)
     figures.add("well-current", current)
@@ -60,7 +65,7 @@ def draw_well(figures: Figures, unit: str, time: str) -> None:
 
 
 def draw_spreads(figures: Figures, logarithmic: Sequence[bool]) -> None:
-    """A histogram over all wells' values and intervals for each parameter, in `spread-0` ..."""
+    """Draw a histogram over all wells' values and intervals of each parameter: `spread-0` ..."""
     for k, log in enumerate(logarithmic):
         plot = _plot(_SPREAD, (log, False))
         bars = Quad(
@@ -80,7 +85,7 @@ def draw_spreads(figures: Figures, logarithmic: Sequence[bool]) -> None:
 
 
 def draw_pairs(figures: Figures) -> None:
-    """One figure for each pair of scales, all of the same points, in `pairs-0` ..."""
+    """Draw one figure for each pair of scales, all of the same points, in `pairs-0` ..."""
     shared: dict[str, ColumnDataSource] = {}
     for k, log in enumerate(PAIRS):
         plot = _plot(_PAIR, log)
@@ -98,21 +103,13 @@ def draw_pairs(figures: Figures) -> None:
 
 
 def _own_ticks(axis: Any) -> None:
-    """Leaves the ticks of an axis to the page's script, and its name to the text of the page."""
+    """Leave the ticks of an axis to the page's script, and its name to the text of the page."""
     axis.ticker = FixedTicker(ticks=[])
     axis.axis_label = None
 
 
-def _over_time(across: Range1d, height: int) -> Plot:
-    plot = empty_plot(across, Range1d(start=-1, end=1), height)
-    zoom = BoxZoomTool(dimensions="width")
-    plot.add_tools(zoom)
-    plot.toolbar.active_drag = zoom
-    return plot
-
-
 def _plot(height: int, log: tuple[bool, bool]) -> Plot:
-    """A figure whose points are chosen by a click, or by dragging a box around them."""
+    """Return a figure whose points are chosen by a click, or by dragging a box around them."""
     plot = empty_plot(Range1d(start=1, end=2), Range1d(start=1, end=2), height, log)
     box = BoxSelectTool()
     plot.add_tools(TapTool(), box)
@@ -123,7 +120,7 @@ def _plot(height: int, log: tuple[bool, bool]) -> Plot:
 def _points(
     plot: Plot, name: str, size: float, shared: dict[str, ColumnDataSource] | None = None
 ) -> None:
-    """The points of wells, and rings around those that are chosen."""
+    """Add the points of wells, and rings around those that are chosen."""
     columns = ["x", "y", "color", "marker", "well"]
     dots = Scatter(x="x", y="y", marker="marker", size=size, line_width=1, line_color="color")
     dots.fill_color, dots.fill_alpha = "color", 0.55
@@ -140,7 +137,7 @@ def _source(
     columns: Sequence[str],
     shared: dict[str, ColumnDataSource] | None = None,
 ) -> None:
-    """Adds a glyph whose columns the page's script fills; figures may share their sources."""
+    """Add a glyph whose columns the page's script fills; figures may share their sources."""
     known = {} if shared is None else shared
     if name not in known:
         known[name] = ColumnDataSource({column: [] for column in columns}, name=name)

@@ -16,7 +16,7 @@ from channelfit.batch.page_data import Plate
 from channelfit.batch.table import kinds_of_reasons
 from channelfit.results.report.page_words import bare, listed, of_the_program, sentence
 
-#: How many wells of each quality are told of, in this order.
+#: The qualities of wells, in the order in which they are counted.
 QUALITIES = ("ok", "check", "failed")
 #: Above this share of wells that failed or are to be checked, it is the plate that looks wrong.
 _MANY = 0.2
@@ -25,7 +25,8 @@ _MISFIT = 1.2
 
 
 def reasons_of(plate: Plate) -> list[dict[str, Any]]:
-    """Why wells are not ok, most frequent first: text, how many of each quality, which wells.
+    """Return why wells are not ok, most frequent first: text, how many of each quality, which
+    wells.
 
     Reasons that differ in their numbers alone are counted together, with … for the number.
     """
@@ -46,14 +47,16 @@ def reasons_of(plate: Plate) -> list[dict[str, Any]]:
 
 
 def quality_counts(plate: Plate) -> list[tuple[str, int]]:
-    """How many wells have each quality; the three usual ones first, also where there are none."""
+    """Return how many wells have each quality; the three usual ones first, also where there are
+    none.
+    """
     counts = Counter(plate.quality)
     names = [*QUALITIES, *sorted(name for name in counts if name and name not in QUALITIES)]
     return [(name, counts[name]) for name in names]
 
 
-def what_looked_wrong(plate: Plate, facts: Mapping[str, Any]) -> list[str]:
-    """Everything that a reader should know before he trusts a plate, a sentence each."""
+def cautions(plate: Plate, facts: Mapping[str, Any]) -> list[str]:
+    """Return everything that a reader should know before he trusts a plate, a sentence each."""
     found = []
     for row in facts.get("warnings") or ():
         if isinstance(row, Mapping):
@@ -85,14 +88,14 @@ def what_looked_wrong(plate: Plate, facts: Mapping[str, Any]) -> list[str]:
 
 
 def methods(plate: Plate, facts: Mapping[str, Any]) -> str:
-    """A paragraph for the methods of a paper, with the numbers of this plate in it."""
+    """Return a paragraph for the methods of a paper, with the numbers of this plate in it."""
     parts = [
         _what_was_fitted(plate, facts),
         _search(facts),
         _outcome(plate),
         _intervals(plate),
-        _told_by(facts.get("population") or {}),
-        _told_by(facts.get("groups") or {}),
+        _method_of(facts.get("population") or {}),
+        _method_of(facts.get("groups") or {}),
     ]
     return " ".join(part for part in parts if part)
 
@@ -111,13 +114,13 @@ def _what_was_fitted(plate: Plate, facts: Mapping[str, Any]) -> str:
 
 
 def version_of(facts: Mapping[str, Any]) -> str:
-    """The version of this program that has fitted."""
+    """Return the version of this program that has fitted."""
     return str((facts.get("versions") or {}).get("channelfit") or __version__)
 
 
 def _arithmetic(facts: Mapping[str, Any]) -> str:
-    told = [str(facts[key]) for key in ("backend", "dtype") if facts.get(key)]
-    return f" ({told[0]} backend{''.join(f', {text}' for text in told[1:])})" if told else ""
+    names = [str(facts[key]) for key in ("backend", "dtype") if facts.get(key)]
+    return f" ({names[0]} backend{''.join(f', {text}' for text in names[1:])})" if names else ""
 
 
 def _search(facts: Mapping[str, Any]) -> str:
@@ -161,13 +164,13 @@ def _intervals(plate: Plate) -> str:
     )
 
 
-def _told_by(told: Mapping[str, Any]) -> str:
-    """The sentence in which a population or groups say how they were found."""
-    return sentence(bare(str(told["method"]))) if told.get("method") else ""
+def _method_of(row: Mapping[str, Any]) -> str:
+    """Return the sentence in which a population or groups say how they were found."""
+    return sentence(bare(str(row["method"]))) if row.get("method") else ""
 
 
 def citation(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What to cite, each with what it is cited for."""
+    """Return the works to cite, each after what it is cited for."""
     found = [of_the_program(version_of(facts), str(facts.get("finished") or ""))]
     if facts.get("model_source"):
         found.append(("the model", f"{bare(str(facts['model_source']))}."))
@@ -178,7 +181,7 @@ def citation(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def provenance(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """How a batch can be repeated: names and what stands for each."""
+    """Return how a batch can be repeated: names and what stands for each."""
     seconds = facts.get("seconds")
     rows = [
         ("Command", facts.get("command")),
@@ -195,5 +198,5 @@ def provenance(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, str(text)) for name, text in rows if text not in (None, "")]
 
 
-def _pairs(told: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {text}" for name, text in told.items())
+def _pairs(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {text}" for name, text in row.items())

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from channelfit.curves.data_files import labels_of
 from channelfit.curves.table import FitTable, Shown
 from channelfit.curves.weights import sigma_of
-from channelfit.results.report.plots import DPI, INK, MUTED, SINGLE, styled
-from channelfit.results.report.texts import brief, one_line, settle
+from channelfit.results.report.plots import INK, MUTED, SINGLE, new_figure, styled
+from channelfit.results.report.texts import brief, settle
 
 _COLUMNS = 4
 _POINTS = 400  # of a curve that is drawn
 
 
 def fits_figure(table: FitTable, title: str) -> Figure | None:
-    """Data and curve of some data sets, the worst first; None where no fit succeeded.
+    """Draw data and curve of some data sets, the worst first; None where no fit succeeded.
 
     Of a list of points of several inputs, data are drawn against the fit.
     """
@@ -27,25 +26,13 @@ def fits_figure(table: FitTable, title: str) -> Figure | None:
     if not ranked:
         return None
     with styled():
-        figure = Figure(
-            figsize=(2.3 * _COLUMNS + 0.4, 2.1 * len(ranked) + 0.5), dpi=DPI, layout="constrained"
-        )
-        FigureCanvasAgg(figure)
+        figure = new_figure(2.3 * _COLUMNS + 0.4, 2.1 * len(ranked) + 0.5, title)
         grid = figure.subplots(len(ranked), _COLUMNS, squeeze=False)
         for row, (name, pairs) in zip(grid, ranked.items(), strict=True):
             for axes in row[len(pairs) :]:
                 axes.set_axis_off()
             for axes, (shown, k) in zip(row, pairs, strict=False):
                 _draw(axes, shown, k, name)
-        figure.suptitle(
-            one_line(title),
-            x=0.012,
-            ha="left",
-            fontsize=10.5,
-            fontweight="bold",
-            color=INK,
-            parse_math=False,
-        )
         settle(figure)
     return figure
 
@@ -77,7 +64,7 @@ def _draw(axes: Axes, shown: Shown, k: int, name: str) -> None:
 
 
 def _points(axes: Axes, x: np.ndarray, z: np.ndarray, sigma: np.ndarray | None, color: str) -> None:
-    """Data, with bars of their standard errors, which leave the scale to the data."""
+    """Draw data, with bars of their standard errors, which leave the scale to the data."""
     axes.plot(x, z, "o", ms=2.6, color=color)
     if sigma is not None:
         ends = np.stack([np.stack([x, z - sigma], 1), np.stack([x, z + sigma], 1)], 1)
@@ -85,7 +72,9 @@ def _points(axes: Axes, x: np.ndarray, z: np.ndarray, sigma: np.ndarray | None, 
 
 
 def _image(axes: Axes, shown: Shown, z: np.ndarray, free: np.ndarray) -> None:
-    """An image, and lines of equal height of its fit at a quarter, a half and three quarters."""
+    """Draw an image, and lines of equal height of its fit at a quarter, a half and three
+    quarters.
+    """
     data, curve = shown.task.data, shown.task.curve
     x, y = (data.coordinates[names[0]] for names in data.axes)
     axes.pcolormesh(x, y, z.reshape(len(y), len(x)), cmap="Greys", shading="nearest")

@@ -10,15 +10,14 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from channelfit.fitzhugh_nagumo.equation import Array
 from channelfit.fitzhugh_nagumo.simulation import Run, arrival_times
 from channelfit.reading.files import write_bytes
-from channelfit.results.report.plots import INK, MUTED, STYLE, save
+from channelfit.results.report.plots import COLORS, INK, MUTED, new_figure, save, styled
 
-VOLTAGE, RECOVERY = "#0072b2", "#d55e00"
+VOLTAGE, RECOVERY = COLORS[:2]
 #: The most frames and nodes that a picture of space and time shows.
 _ROWS, _COLUMNS = 600, 1200
 #: The most frames that a picture of frames shows, and how many of them stand side by side.
@@ -29,12 +28,12 @@ __all__ = ["animate", "frames_figure", "save", "space_time_figure"]
 
 
 def frames_figure(run: Run) -> Figure:
-    """v and w along the first cable of a run at up to six times, evenly chosen."""
+    """Draw v and w along the first cable of a run at up to six times, evenly chosen."""
     chosen = np.unique(np.linspace(0, len(run.times) - 1, _FRAMES).round().astype(int))
     columns = min(_SIDE_BY_SIDE, len(chosen))
     rows = -(-len(chosen) // columns)
-    with mpl.rc_context(STYLE):
-        figure = _figure(3.1 * columns + 0.4, 1.9 * rows + 0.5)
+    with styled():
+        figure = new_figure(3.1 * columns + 0.4, 1.9 * rows + 0.5)
         axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for axis in axes.flat[len(chosen) :]:
             axis.set_visible(False)
@@ -49,13 +48,13 @@ def frames_figure(run: Run) -> Figure:
 
 
 def space_time_figure(run: Run, threshold: float = 0.5) -> Figure:
-    """v of the first cable as a color over place and time, with the line of first arrival.
+    """Draw v of the first cable as a color over place and time, with the line of first arrival.
 
     Arguments:
         threshold: the v at which a wave has arrived.
     """
-    with mpl.rc_context(STYLE):
-        figure = _figure(6.4, 4.4)
+    with styled():
+        figure = new_figure(6.4, 4.4)
         axis = figure.subplots()
         rows = np.unique(np.linspace(0, len(run.times) - 1, _ROWS).round().astype(int))
         nodes = np.unique(np.linspace(0, len(run.x) - 1, _COLUMNS).round().astype(int))
@@ -83,9 +82,9 @@ def space_time_figure(run: Run, threshold: float = 0.5) -> Figure:
 
 
 def animate(run: Run, file: Path) -> None:
-    """Writes v and w of the first cable at all frames of a run as an animated .gif."""
-    with mpl.rc_context(STYLE):
-        figure = _figure(6.4, 2.8)
+    """Write v and w of the first cable at all frames of a run as an animated .gif."""
+    with styled():
+        figure = new_figure(6.4, 2.8)
         axis = figure.subplots()
         v, w = _curves(axis, run.x, run.v[0, 0], run.w[0, 0])
         axis.set_ylim(*_limits(run))
@@ -116,9 +115,3 @@ def _limits(run: Run) -> tuple[float, float]:
     low, high = min(float(v.min()), float(w.min())), max(float(v.max()), float(w.max()))
     margin = 0.05 * max(high - low, 1e-3)
     return low - margin, high + margin
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure

@@ -12,12 +12,12 @@ from channelfit.results.report.traces import Page
 
 
 def traces_picture(page: Page) -> Figure:
-    """Command voltage, current, data and residuals of the panels of a page."""
+    """Return command voltage, current, data and residuals of the panels of a page."""
     return shown_in_notebooks(traces_figure(page.panels, page.title, page.subtitle))
 
 
 def shown_in_notebooks(figure: Figure) -> Figure:
-    """The same figure, which a notebook shows though `pyplot` does not know of it."""
+    """Return the same figure, which a notebook shows though `pyplot` does not know of it."""
     shown: Any = figure
 
     def png() -> bytes:

@@ -15,7 +15,7 @@ from channelfit.results.run_folder import REPORT, json_text, page_of
 
 if TYPE_CHECKING:
     from channelfit.front.result import Fit
-    from channelfit.results.report.page_content import Run
+    from channelfit.results.report.page_content import ReportedFit
 
 #: The page of several runs, and the folder of figures for print.
 SEVERAL, FIGURES = "reports.html", "figures"
@@ -124,11 +124,11 @@ def _refuse_others(file: Path) -> None:
     raise InputError("this file is no report of channelfit, and is not replaced", file)
 
 
-def _run(fit: Fit, label: str) -> Run:
+def _run(fit: Fit, label: str) -> ReportedFit:
     """What a report tells of a fit."""
-    from channelfit.results.report.page_content import run_of
+    from channelfit.results.report.page_content import reported_fit
     from channelfit.results.report.page_facts import facts_of
 
     plan, result = fit.plan, fit.result
     page = page_of(plan, fit._winner, result.evaluations) if plan.has_currents else None
-    return run_of(label, page, facts_of(plan, result, json_text(fit.summary)))
+    return reported_fit(label, page, facts_of(plan, result, json_text(fit.summary)))

@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from channelfit.functions.function import FunctionProblem
 from channelfit.functions.indexed_expressions import in_words
-from channelfit.results.report.plots import DPI, INK, MUTED, SINGLE, styled
-from channelfit.results.report.texts import one_line, settle
+from channelfit.results.report.plots import COLORS, MUTED, SINGLE, new_figure, styled
+from channelfit.results.report.texts import settle
 from channelfit.search.loop import FitResult
-
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # of Okabe and Ito's palette
 
 
 def convergence_figure(problem: FunctionProblem, result: FitResult) -> Figure:
-    """Best and median cost of every generation; beside it outputs against targets."""
+    """Draw best and median cost of every generation; beside it outputs against targets."""
     n = 2 if problem.data is not None else 1
     with styled():
-        figure = Figure(figsize=(4.4 * n + 0.6, 3.6), dpi=DPI, layout="constrained")
-        FigureCanvasAgg(figure)
+        title = f"{problem.model.name}: cost {result.cost:.4g}"
+        title = f"{title} after {result.evaluations:,} candidates"
+        figure = new_figure(4.4 * n + 0.6, 3.6, title)
         axes = figure.subplots(1, n, squeeze=False)[0]
         _convergence(axes[0], result)
         if problem.data is not None:
             _outputs(axes[1], problem, result.values)
-        title = f"{one_line(problem.model.name)}: cost {result.cost:.4g}"
-        figure.suptitle(
-            f"{title} after {result.evaluations:,} candidates",
-            x=0.012,
-            ha="left",
-            fontsize=10.5,
-            fontweight="bold",
-            color=INK,
-            parse_math=False,
-        )
         settle(figure)
     return figure
 
 
 def describe(problem: FunctionProblem) -> str:
-    """What a function file says: parameters, definitions, cost or outputs."""
+    """Describe a function file: parameters, definitions, cost or outputs."""
     model = problem.model
     lines = [model.name, *filter(None, (model.description, model.source)), ""]
     for array in model.arrays:
@@ -87,7 +75,7 @@ def _outputs(axes: Axes, problem: FunctionProblem, values: np.ndarray) -> None:
         targets = problem.data.targets[name]
         for j, (output, target) in enumerate(zip(outputs[:, :, 0], targets, strict=True), 1):
             label = name if len(targets) == 1 else f"{name}[{j}]"
-            axes.plot(target, output, ".", ms=4, color=_COLORS[k % len(_COLORS)], label=label)
+            axes.plot(target, output, ".", ms=4, color=COLORS[k % len(COLORS)], label=label)
             ends += [target.min(), target.max()]
             k += 1
     axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color=MUTED, lw=0.7, zorder=0)

@@ -91,13 +91,6 @@ def queue(tmp_path_factory, fitted):
     return place
 
 
-def check_page(page) -> None:
-    assert page.errors == []
-    assert page.requests_elsewhere() == []
-    assert page.violations() == []
-    assert page.overflow() == 0
-
-
 # --- a queue --------------------------------------------------------------------------------------
 
 
@@ -106,7 +99,7 @@ def test_the_queue_is_whole_and_for_everyone(width, dark, page, queue):
     with serving(queue) as server:
         tab = page.open(server.address, width, dark)
         tab.locator("#runs tbody tr").nth(5).wait_for()
-        check_page(page)
+        page.check()
         states = ("failed", "finished", "interrupted", "killed", "running", "unknown")
         news = tab.locator("#news").inner_text().split(", ")
         assert sorted(news) == [f"1 {state}" for state in states]
@@ -167,7 +160,7 @@ def test_a_run_is_whole_and_for_everyone(width, dark, page, fitted):
         tab = page.open(server.address, width, dark)
         has_text(tab, "#state", "finished")
         until(lambda: drawn(tab, "cost") > 1000 and drawn(tab, "traces") > 1000, tab)
-        check_page(page)
+        page.check()
         assert tab.locator("#parameters tbody tr").count() == 9
         assert "30 generations done" in tab.locator("#why").inner_text()
         assert "channelfit optimize" in tab.locator("#origin").inner_text()
@@ -228,9 +221,7 @@ def test_hostile_names_are_inert(page, tmp_path):
         assert tab.locator("#warnings li").inner_text() == HOSTILE.replace("\u202e", "\\u202e")
         assert tab.locator("img, main script, script:not([src])").count() == 0
         assert "\u202e" not in tab.locator("body").inner_text()
-        assert page.errors == []
-        assert page.requests_elsewhere() == []
-        assert page.violations() == []
+        page.check()
     assert dialogs == []
 
 
@@ -286,7 +277,7 @@ def test_generations_arrive_while_a_fit_goes_on_and_its_kill_is_told(page, tmp_p
             until(lambda: drawn(tab, "cost") > 1000, tab)
             until(lambda: drawn(tab, "traces") > 1000, tab)
             assert tab.locator("#parameters tbody tr").count() == 9
-            check_page(page)
+            page.check()
             fit.send_signal(signal.SIGKILL)
             fit.wait()
             has_text(tab, "#state", "killed")
@@ -310,7 +301,7 @@ def test_a_batch_is_watched_and_its_page_opens(page, tmp_path):
         assert "120 of 384 wells" in row.inner_text()
         tab.locator("#runs tbody a").first.click()
         tab.get_by_text("Without a fit").wait_for()
-        check_page(page)
+        page.check()
         assert not tab.locator("#traces-part").is_visible()
         assert not tab.locator("#cost-part").is_visible()
         assert tab.locator("#done").get_attribute("value") == str(120 / 384)

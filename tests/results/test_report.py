@@ -26,19 +26,20 @@ from channelfit.problem.clamp import Clamp
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.report import step_families
-from channelfit.results.report.page_content import run_of
+from channelfit.results.report.page_content import reported_fit
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.page_figures import packed_samples
 from channelfit.results.report.plots import traces_figure
 from channelfit.results.report.print_figures import save_figures
 from channelfit.results.report.residuals import autocorrelation
 from channelfit.results.report.step_families import (
-    Family,
+    StepFamily,
     boltzmann,
     measured,
-    parts_of,
+    step_figures,
     time_constant,
 )
+from channelfit.results.report.trace_view import TraceView
 from channelfit.results.report.traces import Traces
 from channelfit.results.report.traces_table import table_names, table_text
 from channelfit.results.run_folder import json_text, page_of
@@ -55,7 +56,7 @@ def test_shares_are_of_the_largest_current_whatever_its_sign() -> None:
     np.testing.assert_array_equal(shares, [0.2, 1.0, math.nan, -0.1])
 
 
-def values(family: Family, name: str) -> np.ndarray:
+def values(family: StepFamily, name: str) -> np.ndarray:
     """The fit's values of the first curve of a family that is called so."""
     return next(c.results[0] for c in family.curves if c.name.startswith(name))
 
@@ -74,7 +75,7 @@ def test_a_family_of_steps_gives_back_what_it_was_made_from():
     share = 1 / (1 + np.exp((-20 - LEVELS) / 7))
     steady = 10 * share * (LEVELS + 90)
     found = measured(Traces(STEPS, relaxing(4.0, steady)), reversal_mV=-90.0)
-    assert isinstance(found, Family)
+    assert isinstance(found, StepFamily)
     assert np.allclose(values(found, "largest current"), steady, rtol=2e-3, atol=0.2)
     # the mean of the last tenth, 4 ms, of what is 36 to 40 ms old
     late = 1 - np.exp(-np.arange(36, 40, 0.1) / 4).mean()
@@ -137,7 +138,7 @@ def test_what_is_no_family_says_why():
     found = measured(steady, "the membrane is not at the command")
     assert found.left_out[0] == "conductance: the membrane is not at the command"
     assert not [c for c in found.curves if c.name.startswith("conductance")]
-    files = [part.file for part in parts_of(measured(steady, -90.0))]
+    files = [part.file for part in step_figures(measured(steady, -90.0))]
     assert files[0] == "iv"
     assert len(set(files)) == len(files)
 
@@ -269,7 +270,7 @@ def test_the_membrane_of_a_clamp_stands_beside_the_command():
     rows = list(csv.reader(io.StringIO(table_text(traces))))
     assert rows[0][1:4] == ["sweep 1 command (mV)", "sweep 1 membrane (mV)", "sweep 1 fit (pA)"]
     assert [float(row[2]) for row in rows[1:]] == pytest.approx(membrane[0])
-    (packed,) = {one["membrane"] for one in packed_samples(traces, 10**6)["sweeps"][:1]}
+    (packed,) = {one["membrane"] for one in packed_samples(TraceView(traces), 10**6)["sweeps"][:1]}
     shown = np.frombuffer(base64.b64decode(packed), "<f4")
     assert shown == pytest.approx(membrane[0])
     figure = traces_figure([traces], "x")
@@ -355,7 +356,7 @@ def little_run():
     data = current + 2.0 * draw.standard_normal(current.shape)
     fit = cf.fit(model, steps, data, seed=1, progress=False)
     facts = facts_of(fit.plan, fit.result, json_text(fit.summary))
-    return run_of("one", page_of(fit.plan, fit._winner, 1), facts)
+    return reported_fit("one", page_of(fit.plan, fit._winner, 1), facts)
 
 
 @pytest.mark.parametrize("seed", slow_but(range(0, 40, 4), range(40)))
@@ -406,7 +407,7 @@ def _sodium(noise: float) -> np.ndarray:
 def test_a_peak_is_smoothed_by_the_noise_and_its_name_says_so(noise: float, said: str) -> None:
     data = _sodium(noise)
     found = measured(Traces(STEPS, _sodium(0.0), data), reversal_mV=90.0)
-    assert isinstance(found, Family)
+    assert isinstance(found, StepFamily)
     curve = next(c for c in found.curves if c.name.startswith("largest current"))
     assert curve.name == "largest current" + (f", mean of {said} samples" if said else "")
     if not said:

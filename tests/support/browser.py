@@ -86,6 +86,30 @@ class Page:
         self.tab.goto(address, wait_until=until)
         return self.tab
 
+    def drawn(self, target: Path | str, width: int = WIDE, dark: bool = False) -> Any:
+        """Opens a page, and returns it once all of its figures are drawn."""
+        tab = self.open(target, width, dark)
+        tab.wait_for_selector("html[data-ready]", timeout=120_000)
+        return tab
+
+    def check(self) -> None:
+        """Fails where the page complains, asks elsewhere, bars anybody, or scrolls sideways."""
+        assert self.errors == []
+        assert self.requests_elsewhere() == []
+        assert self.violations() == []
+        assert self.overflow() == 0
+
+    def check_unharmed(self) -> None:
+        """Fails where a text of `support.hostile` has done anything on a page of one file."""
+        self.check()
+        assert self.tab.title() != "harmed"
+        assert self.tab.title().endswith("channelfit")
+        assert self.tab.evaluate("document.querySelectorAll('script').length") == 3
+        assert self.tab.locator("main img").count() == 0
+        assert self.tab.locator("[onmouseover], [onerror]").count() == 0
+        assert "49" not in self.tab.locator("h1").inner_text()
+        assert not Path("harmed").exists()
+
     def look(self, width: int = WIDE, dark: bool = False) -> None:
         """Sets the width of the window, and whether the user prefers dark pages."""
         self.tab.set_viewport_size({"width": width, "height": 900})

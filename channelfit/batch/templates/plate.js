@@ -1,19 +1,8 @@
 // The wells of a plate: what their columns hold, which are shown and which are selected, the table.
 // Texts of users stand in JSON and are shown as text, never as HTML.
 
-const plate = told.plate;
+const plate = content.plate;
 const ROWS = 50; // of the table at a time
-const find = (id) => document.getElementById(id);
-
-function make(name, text, kind) {
-  const made = document.createElement(name);
-  if (text !== undefined && text !== "") made.textContent = text;
-  if (kind) made.className = kind;
-  return made;
-}
-
-// A name of a user; marks in it that turn text around do not reach beyond it.
-const bdi = (text) => make("bdi", text);
 
 // --- columns ---------------------------------------------------------------------------------
 
@@ -31,6 +20,11 @@ const QUALITY = "quality", REASON = "reason", MISFIT = "page misfit", DISTANCE =
 const wordOf = (key, k) => (columns.has(key) && columns.get(key).words ? columns.get(key).words[k] : "");
 const numberOf = (key, k) => (columns.has(key) && columns.get(key).numbers ? columns.get(key).numbers[k] : NaN);
 const titleOf = (column) => (column.unit ? `${column.name} (${column.unit})` : column.name);
+
+// Texts in the order of a reader: well 2 before well 10, and an empty one last.
+const inWords = new Intl.Collator("en", {numeric: true});
+const different = (words) =>
+  [...new Set(words)].sort((a, b) => (a === "") - (b === "") || inWords.compare(a, b));
 
 const RAISED = {"-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹"};
 
@@ -102,12 +96,12 @@ function choose(wells, add = false) {
     else state.chosen.add(k);
   }
   if (wells.length) state.active = wells[0];
-  tellChosen();
+  nameChosen();
   after.choice.forEach((act) => act());
   if (find("only").checked) filter();
 }
 
-function tellChosen() {
+function nameChosen() {
   const n = state.chosen.size;
   const names = Array.from(state.chosen).slice(0, 4).map((k) => plate.labels[k]).join(", ");
   find("chosen").replaceChildren(...(n ? [bdi(`${n > 1 ? `${n} selected: ` : "selected: "}${names}${n > 4 ? ", …" : ""}`)] : []));
@@ -121,12 +115,12 @@ function hover(k) {
 }
 
 function filter() {
-  const wanted = new Set(Array.from(find("qualities").querySelectorAll("input:checked"), (one) => one.value));
+  const qualities = new Set(Array.from(find("qualities").querySelectorAll("input:checked"), (one) => one.value));
   const words = find("find").value.trim().toLowerCase();
   const only = find("only").checked;
   let n = 0;
   for (let k = 0; k < plate.n; k++) {
-    let fits = wanted.has(qualityOf(k)) || (qualityOf(k) === "" && wanted.size > 0);
+    let fits = qualities.has(qualityOf(k)) || (qualityOf(k) === "" && qualities.size > 0);
     fits = fits && (!only || state.chosen.has(k));
     fits = fits && (!words || searched(k).includes(words));
     state.shown[k] = fits ? 1 : 0;
@@ -162,9 +156,9 @@ function beginFilter() {
     box.value = name;
     box.autocomplete = "off";
     box.addEventListener("change", filter);
-    const told = make("span", undefined, `quality ${["ok", "check", "failed"].includes(name) ? name : ""}`);
-    told.append(bdi(`${name} ${n.toLocaleString("en")}`));
-    label.append(box, told);
+    const words = make("span", undefined, `quality ${["ok", "check", "failed"].includes(name) ? name : ""}`);
+    words.append(bdi(`${name} ${n.toLocaleString("en")}`));
+    label.append(box, words);
     find("qualities").append(label);
   }
   let waiting = 0;
@@ -254,7 +248,6 @@ function sorted() {
     });
   }
   const words = key === "well" ? plate.labels : columns.get(key).words;
-  const inWords = new Intl.Collator("en", {numeric: true});
   return wells.sort((a, b) => (words[a] === "") - (words[b] === "") || sign * inWords.compare(words[a], words[b]));
 }
 

@@ -4,7 +4,6 @@ const PER_PAGE = 24; // small figures at a time
 const STRIP = 26; // pixels of a small figure for the residuals
 const NOISES = 5; // the band of the residuals in a small figure, in standard deviations of the noise
 const MISSING = 65535, TOP = 65534; // of samples of 16 bits
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // --- traces ----------------------------------------------------------------------------------
 
@@ -246,20 +245,10 @@ function drawValues(k) {
     const apart = (scaled(value) - middle) / spread;
     const place = make("td");
     if (Number.isFinite(value) && high > low) {
-      const at = (x) => 100 * Math.max(0, Math.min(1, (scaled(x) - low) / (high - low)));
-      const bar = make("span", undefined, "bar");
-      bar.setAttribute("aria-hidden", "true");
+      const at = (x) => Math.max(0, Math.min(1, (scaled(x) - low) / (high - low)));
       const a = numberOf(`${name}_lower`, k), b = numberOf(`${name}_upper`, k);
-      if (!Number.isNaN(a) && !Number.isNaN(b)) {
-        const reach = make("span", undefined, "reach");
-        reach.style.left = `${at(a)}%`;
-        reach.style.width = `${at(b) - at(a)}%`;
-        bar.append(reach);
-      }
-      const mark = make("span", undefined, "at");
-      mark.style.left = `${at(value)}%`;
-      bar.append(mark);
-      place.append(bar);
+      const ends = Number.isNaN(a) || Number.isNaN(b) ? null : [at(a), at(b)];
+      place.append(rangeBar(at(value), ends));
     }
     line.append(head, make("td", short(value)), make("td", intervalText(name, k)), unit,
       make("td", short(log ? Math.exp(middle) : middle)),

@@ -1,4 +1,4 @@
-// The plate as a map, what is told of one well beside it, and the beginning of all.
+// The plate as a map, one well in words beside it, and the beginning of all.
 
 const STEEP = 0.02; // share of the values at either end that the colors do not tell apart
 
@@ -15,8 +15,7 @@ function ramp(share) {
 function coloring() {
   const column = columns.get(find("color").value);
   if (column.words) {
-    const inWords = new Intl.Collator("en", {numeric: true});
-    const names = [...new Set(column.words)].sort((a, b) => (a === "") - (b === "") || inWords.compare(a, b));
+    const names = different(column.words);
     const own = (name) => (column.key === QUALITY && ["ok", "check", "failed"].includes(name)
       ? `var(--${name === "failed" ? "none" : `${name}-cell`})` : `var(--run${names.indexOf(name) % 6})`);
     return {color: (k) => (column.words[k] ? own(column.words[k]) : null), names: names.filter(Boolean), own};
@@ -46,13 +45,7 @@ function paintMap() {
   else if (how.names) {
     const list = make("ul", undefined, "key");
     list.setAttribute("aria-label", "Colors of the map");
-    list.append(...how.names.slice(0, 24).map((name) => {
-      const item = make("li"), mark = make("span", undefined, "mark");
-      mark.style.background = how.own(name);
-      mark.setAttribute("aria-hidden", "true");
-      item.append(mark, " ", bdi(name));
-      return item;
-    }));
+    list.append(...how.names.slice(0, 24).map((name) => keyItem(name, how.own(name))));
     find("legend").replaceChildren(list);
   } else find("legend").replaceChildren(...colorStrip(how));
 }
@@ -68,20 +61,10 @@ function colorStrip(how) {
 
 // --- cells -----------------------------------------------------------------------------------
 
-// Wells without a place on a plate, in rows of a length that keeps the picture compact.
-function looseGrid(wells) {
-  const across = wells.length <= 24 ? 12 : wells.length <= 400 ? 24 : Math.min(100, 10 * Math.ceil(Math.sqrt(wells.length) / 10));
-  return {
-    name: plate.places.plates.length ? "Without a place of their own" : "All wells, in their order",
-    loose: true, columns: across, rows: Math.ceil(wells.length / across),
-    wells: wells.map((k, at) => [Math.floor(at / across), at % across, k]),
-  };
-}
-
-function drawGrid(one, number) {
+function drawGrid(one) {
   const holder = make("div", undefined, "plate");
   holder.style.setProperty("--columns", String(one.columns));
-  const several = plate.places.plates.length > 1;
+  const several = plate.grids.filter((other) => !other.loose).length > 1;
   const name = one.loose ? one.name : several ? `Plate ${one.name}` : "";
   if (name) { const title = make("h3"); title.append(bdi(name)); holder.append(title); }
   const grid = make("div", undefined, `grid${one.loose ? " loose" : ""}${one.columns > 30 ? " dense" : ""}`);
@@ -238,7 +221,6 @@ function withUnit(column, k) {
 // --- begin -----------------------------------------------------------------------------------
 
 function beginMap() {
-  const {plates, loose} = plate.places;
   const words = [...columns.values()].filter((one) => one.different && one.different.length <= 24 &&
     one.key !== QUALITY && plate.metadata.includes(one.key)).map((one) => [one.key, one.name]);
   const [parameters, measures, recordings, others] = numericGroups();
@@ -246,8 +228,7 @@ function beginMap() {
   fill(find("color"), [["", first], parameters, measures, ["Recordings", [...words, ...recordings[1]]], others]);
   find("color").value = columns.has(QUALITY) ? QUALITY : find("color").value;
   find("color").addEventListener("change", paintMap);
-  const grids = loose.length ? [...plates, looseGrid(loose)] : plates;
-  find("plates").append(...grids.map(drawGrid));
+  find("plates").append(...plate.grids.map(drawGrid));
   after.choice.push(markCells, readOut);
   after.filter.push(dimCells);
   after.hover.push(readOut);

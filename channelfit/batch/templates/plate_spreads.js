@@ -12,8 +12,7 @@ function division() {
   if (!key) return {names: [], of: () => 0, color: () => css("--run0"), marker: (k) => (markOf(k) === "check" ? "triangle" : "circle")};
   const column = columns.get(key);
   const named = column.numbers ? Array.from(column.numbers, (x) => (Number.isNaN(x) ? "" : short(x))) : column.words;
-  const inWords = new Intl.Collator("en", {numeric: true});
-  const names = [...new Set(named)].sort((a, b) => (a === "") - (b === "") || inWords.compare(a, b));
+  const names = different(named);
   const at = new Map(names.map((name, g) => [name, g]));
   const color = (g) => (key === QUALITY && ["ok", "check", "failed"].includes(names[g])
     ? css(`--${names[g]}`) : css(g < 6 ? `--run${g}` : "--muted"));
@@ -21,13 +20,7 @@ function division() {
 }
 
 function drawKey(groups) {
-  find("divide-key").replaceChildren(...groups.names.map((name, g) => {
-    const item = make("li"), mark = make("span", undefined, "mark");
-    mark.style.background = groups.color(g);
-    mark.setAttribute("aria-hidden", "true");
-    item.append(mark, " ", bdi(name || "(none)"));
-    return item;
-  }));
+  find("divide-key").replaceChildren(...groups.names.map((name, g) => keyItem(name || "(none)", groups.color(g))));
 }
 
 // --- distributions ---------------------------------------------------------------------------
@@ -56,9 +49,9 @@ function drawSpread(name, at, groups) {
   for (let k = 0; k < plate.n; k++) if (state.shown[k] && Number.isFinite(numbers[k])) wells.push(k);
   const put = (what, data) => { model.get_model_by_name(`spread-${at}-${what}`).data = data; };
   const plot = model.get_model_by_id(plotOf(`spread-${at}-plot`));
-  const told = find(`spread-${at}-told`);
+  const words = find(`spread-${at}-words`);
   if (!wells.length) {
-    told.textContent = "No well that is shown has a value.";
+    words.textContent = "No well that is shown has a value.";
     put("bars", {left: [], right: [], top: [], bottom: [], color: []});
     put("intervals", {x0: [], x1: [], y: [], color: []});
     put("points", {x: [], y: [], color: [], marker: [], well: []});
@@ -99,7 +92,7 @@ function drawSpread(name, at, groups) {
   plot.y_range.setv({start: top, end: 1.08});
   const beyond = values.filter((x) => range.on(x) < range.low || range.on(x) > range.high).length;
   const unit = column.unit ? ` ${column.unit}` : "";
-  told.replaceChildren(bdi(`${wells.length.toLocaleString("en")} wells: median ${short(quantile(values, 0.5))}${unit}, ` +
+  words.replaceChildren(bdi(`${wells.length.toLocaleString("en")} wells: median ${short(quantile(values, 0.5))}${unit}, ` +
     `90 % between ${short(quantile(values, 0.05), 3)} and ${short(quantile(values, 0.95), 3)}${unit}` +
     `${beyond ? `; ${beyond} beyond the axis` : ""}`));
   ring(`spread-${at}`);
@@ -206,7 +199,7 @@ function drawPairs(groups) {
       beyond += a < x.low || a > x.high || b < y.low || b > y.high;
     });
   }
-  find("pairs-told").textContent = `${wells.length.toLocaleString("en")} wells` +
+  find("pairs-words").textContent = `${wells.length.toLocaleString("en")} wells` +
     `${wells.length > 2 ? `; rank correlation ${short(rankCorrelation(points.x, points.y), 2)}` : ""}` +
     `${beyond ? `; ${beyond} beyond the axes` : ""}. Triangles are wells to be checked, unless the wells are divided.`;
   ringPairs();

@@ -1,4 +1,4 @@
-"""What came out of a night: a table on the screen, `summary.json` and the page `night.html`."""
+"""The results of a night: a table on the screen, `summary.json` and the page `night.html`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from channelfit.front.night.record import Record
 from channelfit.reading.files import write_text
-from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
+from channelfit.results.report.page_shell import page_text
 from channelfit.results.run_state import FINISHED, plain
 
 SUMMARY, PAGE = "summary.json", "night.html"
@@ -30,12 +27,14 @@ _FIRST = (
 
 
 def summary_of(record: Record) -> dict[str, Any]:
-    """The night as plain data: how it ended, how many jobs are in each state, and a row a job."""
+    """Return the night as plain data: how it ended, how many jobs are in each state, and a row a
+    job.
+    """
     content = record.content
     rows = []
     for name, row in record.jobs.items():
-        told = {key: row.get(key) for key in _KEYS}
-        rows.append({"name": name, **told, **_places(record.folder, name)})
+        known = {key: row.get(key) for key in _KEYS}
+        rows.append({"name": name, **known, **_places(record.folder, name)})
     return {
         "night": content["night"],
         "description": content["description"],
@@ -54,14 +53,14 @@ _KEYS = ("command", "state", "reason", "after", "started", "ended", "seconds", "
 
 
 def _seconds(content: Mapping[str, Any]) -> float:
-    """From the beginning of the night to the last news, s."""
+    """Return the time from the beginning of the night to the last news, s."""
     ends = (datetime.fromisoformat(content[key]) for key in ("started", "updated"))
     begun, ended = ends
     return (ended - begun).total_seconds()
 
 
 def _places(folder: Path, name: str) -> dict[str, Any]:
-    """Where the log and the results of a job are, as paths from the folder of the night."""
+    """Return where the log and the results of a job are, as paths from the folder of the night."""
     log = folder / f"{name}.log"
     files = sorted(p.name for p in (folder / name).iterdir()) if (folder / name).is_dir() else []
     first = next((one for one in _FIRST if one in files), None)
@@ -74,29 +73,20 @@ def _places(folder: Path, name: str) -> dict[str, Any]:
 
 
 def write_summary(record: Record, summary: Mapping[str, Any]) -> list[Path]:
-    """Writes both files; returns them. Raises InputError where they cannot be written."""
-    environment = Environment(
-        loader=PackageLoader("channelfit.front.night", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"duration": _duration, "path": quote}
-    page = environment.get_template("night_page.html").render(night=_shown(summary))
+    """Write both files; returns them. Raises InputError where they cannot be written."""
+    rows = [{**row, "time": _duration(row["seconds"])} for row in summary["jobs"]]
+    context = {
+        "night": summary,
+        "title": summary["night"],
+        "version": summary["version"],
+        "jobs": rows,
+        "took": _duration(summary["seconds"]),
+    }
+    page = page_text(Path(__file__).parent / "night_page.html", context)
     files = [record.folder / PAGE, record.folder / SUMMARY]
     write_text(files[0], page)
     write_text(files[1], json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return files
-
-
-def _shown(value: Any) -> Any:
-    """Plain data whose texts can be shown."""
-    if isinstance(value, Mapping):
-        return {key: _shown(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_shown(one) for one in value]
-    return printable(value) if isinstance(value, str) else value
 
 
 def _duration(seconds: float | None) -> str:
@@ -104,7 +94,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """The table of jobs, and what failed and why, on standard output."""
+    """Print the table of jobs, and what failed and why."""
     console = terminal.PlainConsole(highlight=False)
     rows = [
         [row["name"], row["command"], row["state"], _duration(row["seconds"]), _see(row)]
@@ -119,7 +109,7 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
 
 
 def _see(row: Mapping[str, Any]) -> str:
-    """What to look at first, as a path from the folder of the night."""
+    """Return the file to look at first, as a path from the folder of the night."""
     return (row["see"] if row["state"] == FINISHED else row["log"]) or ""
 
 

@@ -1,4 +1,4 @@
-"""What the page is told: run folders as plain data whose texts can be shown as they stand."""
+"""The answers to a page: run folders as plain data whose texts can be shown as they stand."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from channelfit.front.watching.traces import traces_so_far
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import read_plain
 from channelfit.reading.texts import printable
+from channelfit.results.report.ranges import position
 from channelfit.results.report.terminal import duration, number
 from channelfit.results.run_state import RUNNING
 from channelfit.results.runs import (
@@ -50,7 +51,7 @@ class Watched:
     """A run folder, or a folder of run folders, that is watched.
 
     A run has an `id` that an address can name. It stands for a folder that was found here, and
-    tells nothing of its path.
+    says nothing of its path.
 
     Attributes:
         place: the folder. alone: whether it is that of a single run.
@@ -74,7 +75,8 @@ class Watched:
             self.only = self._id(self.place)
 
     def runs(self) -> list[tuple[str, FoundRun]]:
-        """All runs with their ids: first those that go on, then the others, each newest first.
+        """Return all runs with their ids: first those that go on, then the others, each newest
+        first.
 
         Raises:
             InputError: the folder is no longer there.
@@ -107,13 +109,13 @@ class Watched:
 
     def _find(self, folder: Path) -> FoundRun:
         found: FoundRun = self._runs(folder)
-        # whether a process still runs, no file tells
+        # whether a process still runs stands in no file
         return find_run(folder) if found.state in (RUNNING, KILLED, UNKNOWN) else found
 
     # --- answers ----------------------------------------------------------------------------------
 
     def queue(self) -> Row:
-        """The rows of a folder of runs, and how many there are of each state."""
+        """Return the rows of a folder of runs, and how many there are of each state."""
         try:
             found = self.runs()
         except InputError as error:
@@ -121,8 +123,8 @@ class Watched:
         rows = [_queue_row(own, run) for own, run in found]
         names = {run.name for _, run in found}
         rows += [
-            _job_row(name, told)
-            for name, told in jobs_of_night(self.place).items()
+            _job_row(name, job)
+            for name, job in jobs_of_night(self.place).items()
             if name not in names
         ]
         counts: dict[str, int] = {}
@@ -135,23 +137,23 @@ class Watched:
         }
 
     def folder(self, own: str) -> Path | None:
-        """The folder of a run that was found; None for an id that was not given to any."""
+        """Return the folder of a run that was found; None for an id that was not given to any."""
         return self._folders.get(own)
 
     def run(self, folder: Path) -> Row:
-        """All that is told of one run, but its traces."""
+        """Return all that a page shows of one run, but its traces."""
         try:
             run = self._find(folder)
         except (InputError, OSError) as error:
-            told = error.message if isinstance(error, InputError) else str(error)
-            return {"name": printable(folder.name), "trouble": told}
+            reason = error.message if isinstance(error, InputError) else str(error)
+            return {"name": printable(folder.name), "trouble": reason}
         return _run_row(run) | {
             "history": _history(self._histories(folder), run),
             "report": _report_of(run).is_file(),
         }
 
     def traces(self, folder: Path) -> Row:
-        """The best fit so far over its data: `experiments`, or a `trouble` in words."""
+        """Return the best fit so far over its data: `experiments`, or a `trouble` in words."""
         try:
             if self._find(folder).of_wells:
                 return {"trouble": "A batch shows its wells on a page of its own, once it is done."}
@@ -161,7 +163,9 @@ class Watched:
         return one.answer()
 
     def figure(self, folder: Path, of: str) -> Any:
-        """A figure of Bokeh with the costs or the traces of a run; None where there are none."""
+        """Return a figure of Bokeh with the costs or the traces of a run; None where there are
+        none.
+        """
         if of == "cost":
             history = self.run(folder).get("history")
             return cost_figure(history) if history else None
@@ -169,20 +173,22 @@ class Watched:
         return traces_figure(experiments[0]) if experiments else None
 
     def report(self, folder: Path) -> bytes | None:
-        """The report of a run, or the page of a batch; None where there is none."""
+        """Return the report of a run, or the page of a batch; None where there is none."""
         try:
             return read_plain(_report_of(self._find(folder)), _REPORT_BYTES)
         except (InputError, OSError):
             return None
 
-    def table(self, folder: Path, wanted: str) -> bytes | None:
-        """A table of traces by its name, found among those in the folder; None for any other."""
+    def table(self, folder: Path, name: str) -> bytes | None:
+        """Return a table of traces by its name, found among those in the folder; None for any
+        other.
+        """
         tables = {file.name: file for file in folder.glob("traces*.csv")}
-        return read_plain(tables[wanted], _TABLE_BYTES) if wanted in tables else None
+        return read_plain(tables[name], _TABLE_BYTES) if name in tables else None
 
 
 class _Remembered:
-    """What a function has found in a folder, until one of some files in it changes."""
+    """The answers of a function about folders, each until some files in the folder change."""
 
     def __init__(self, find: Callable[[Path], Any], *names: str) -> None:
         self._find, self._names = find, names
@@ -197,7 +203,7 @@ class _Remembered:
 
 
 class _Traces:
-    """The traces of one fit, computed when they are asked for and the fit has changed."""
+    """The traces of one fit, computed on request, where the fit has changed."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._answer = file, Row()
@@ -224,7 +230,7 @@ class _Traces:
 
 
 def _signature(file: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written anew; None where it is missing."""
+    """Return a signature that changes when a file is written anew; None where it is missing."""
     try:
         found = file.stat()
     except OSError:
@@ -263,19 +269,19 @@ def _queue_row(own: str, run: FoundRun) -> Row:
     }
 
 
-def _job_row(name: str, told: Row) -> Row:
-    """A job of a night that is no run folder: it waits, is skipped, or was no fit."""
-    seconds, started = told.get("seconds"), told.get("started", "")
+def _job_row(name: str, job: Row) -> Row:
+    """Return a job of a night that is no run folder: it waits, is skipped, or was no fit."""
+    seconds, started = job.get("seconds"), job.get("started", "")
     return {
         "id": f"job {name}",
         "page": False,
         "name": name,
-        "fit": told.get("command", ""),
-        "state": told.get("state", UNKNOWN),
-        "why": told.get("reason", ""),
+        "fit": job.get("command", ""),
+        "state": job.get("state", UNKNOWN),
+        "why": job.get("reason", ""),
         "report": False,
         **dict.fromkeys(("cost", "generation", "left"), ""),
-        "time": _shown(duration, seconds),
+        "time": _text(duration, seconds),
         "started": _moment(started),
         "order": {"cost": None, "generation": None, "time": seconds, "started": started},
     }
@@ -285,19 +291,19 @@ def _run_row(run: FoundRun) -> Row:
     cost = run.number("best_cost")
     facts = [
         ("Wells", _wells(run)),
-        ("Without a fit", _shown(lambda n: f"{n:,.0f}", run.number("wells_failed"))),
+        ("Without a fit", _text(lambda n: f"{n:,.0f}", run.number("wells_failed"))),
         ("Best cost", _cost(run, cost)),
         ("RMS", _rms(run, cost)),
         ("Median cost", _cost(run, run.number("median_cost"))),
         ("Generation", "" if run.of_wells else _generation(run)),
-        ("Time", _shown(duration, run.number("seconds"))),
+        ("Time", _text(duration, run.number("seconds"))),
         ("Time left", _left(run)),
-        ("Candidates", _shown(lambda n: f"{n:,.0f}", run.number("evaluations"))),
-        ("Candidates a second", _shown(number, run.number("candidates_per_second"))),
-        ("Failed", _shown(lambda share: f"{100 * share:.3g} %", run.number("failed"))),
+        ("Candidates", _text(lambda n: f"{n:,.0f}", run.number("evaluations"))),
+        ("Candidates a second", _text(number, run.number("candidates_per_second"))),
+        ("Failed", _text(lambda share: f"{100 * share:.3g} %", run.number("failed"))),
         ("Ends", _rules(run)),
         ("Optimizer", run.text("optimizer")),
-        ("Seed", _shown(lambda n: f"{n:.0f}", run.number("seed"))),
+        ("Seed", _text(lambda n: f"{n:.0f}", run.number("seed"))),
         ("Started", _moment(run.text("started"))),
         ("Last sign", _last_sign(run)),
         ("Version", run.text("version")),
@@ -324,7 +330,8 @@ def _run_row(run: FoundRun) -> Row:
     }
 
 
-def _shown(form: Callable[[float], str], value: float | None) -> str:
+def _text(form: Callable[[float], str], value: float | None) -> str:
+    """Return a value in a form; empty where there is none."""
     return "" if value is None else form(value)
 
 
@@ -344,7 +351,7 @@ def _report_of(run: FoundRun) -> Path:
 
 
 def _wells(run: FoundRun) -> str:
-    """How many wells of a batch are done; empty for other runs."""
+    """Return how many wells of a batch are done; empty for other runs."""
     done, wells = run.number("wells_done") or 0, run.number("wells")
     if wells is None:
         return ""
@@ -352,7 +359,7 @@ def _wells(run: FoundRun) -> str:
 
 
 def _generation(run: FoundRun) -> str:
-    """How far a run is: its generation, or the wells of a batch that are done."""
+    """Return how far a run is: its generation, or the wells of a batch that are done."""
     if run.of_wells:
         return _wells(run)
     done = run.number("generation")
@@ -363,12 +370,12 @@ def _generation(run: FoundRun) -> str:
 
 
 def _left(run: FoundRun) -> str:
-    return _shown(duration, run.number("seconds_left")) if run.state == RUNNING else ""
+    return _text(duration, run.number("seconds_left")) if run.state == RUNNING else ""
 
 
 def _done(run: FoundRun) -> float | None:
-    """The share of the wells that are done, or of the time that has passed; None where the end is
-    not known.
+    """Return the share of the wells that are done, or of the time that has passed; None where the
+    end is not known.
     """
     done, wells = run.number("wells_done"), run.number("wells")
     if run.state == RUNNING and done is not None and wells:
@@ -380,7 +387,7 @@ def _done(run: FoundRun) -> float | None:
 
 
 def _rules(run: FoundRun) -> str:
-    """When the search ends, in words."""
+    """Return the rules by which the search ends, in words."""
     words = {
         "generations": "after {:.0f} generations",
         "evaluations": "after {:.0f} candidates",
@@ -393,12 +400,12 @@ def _rules(run: FoundRun) -> str:
 
 
 def _moment(iso: str) -> str:
-    """A date and time on this computer's clock."""
+    """Return a date and time on this computer's clock."""
     return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M:%S}" if iso else ""
 
 
 def _last_sign(run: FoundRun) -> str:
-    """When a run has last said something; of one that goes on, also how long ago."""
+    """Return the time of the last report of a run; of one that goes on, also how long ago."""
     moment = run.text("updated")
     if not moment or run.state != RUNNING:
         return _moment(moment)
@@ -419,10 +426,7 @@ def _parameter_row(name: str, row: Row, logarithmic: bool) -> Row:
     value, lower, upper = (row.get(key, math.nan) for key in ("value", "lower", "upper"))
     within, note = None, row.get("note", "")
     if lower < upper and value == value:
-        within = (value - lower) / (upper - lower)
-        if logarithmic and lower > 0 and value > 0:
-            within = math.log(value / lower) / math.log(upper / lower)
-        within = min(1.0, max(0.0, within))
+        within = position(value, lower, upper, logarithmic)
         if not note and value in (lower, upper):
             note = f"at {'lower' if value == lower else 'upper'} bound"
     span = f"{lower:.4g} to {upper:.4g}" if lower <= upper else ""
@@ -437,9 +441,9 @@ def _parameter_row(name: str, row: Row, logarithmic: bool) -> Row:
 
 
 def _history(rows: Sequence[tuple[float, float | None, float | None]], run: FoundRun) -> Row:
-    """Generations with their best and median cost.
+    """Return generations with their best and median cost.
 
-    The last generation that the run has told of is added where `history.csv` is behind.
+    The last generation that the run has reported is added where `history.csv` is behind.
     """
     last = run.number("generation")
     if last is not None and (not rows or rows[-1][0] < last):

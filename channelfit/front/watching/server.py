@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import hmac
-import importlib.resources
 import json
 import secrets
 import socket
@@ -29,6 +28,7 @@ from tornado.web import Application, HTTPError, RequestHandler
 from channelfit.front.watching.answers import Watched
 from channelfit.reading.apart import give_up
 from channelfit.reading.errors import InputError
+from channelfit.results.report.page_shell import SCRIPT, STYLE, library_file, rendered
 
 #: The interface that no other computer reaches.
 LOOPBACK = "127.0.0.1"
@@ -36,7 +36,7 @@ LOOPBACK = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost")
 #: Bytes of a request, and seconds that one may take to come in.
 _MOST_BYTES, _SECONDS = 16_384, 10
-#: What is kept from a page: everything that is not named.
+#: The policy of a page, which forbids everything that it does not name.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -58,10 +58,12 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_PAGES = Path(__file__).parent / "page"
+#: By name, the kind of a file that a page loads, and the files of which it consists.
 _FILES = {
-    "watch.js": "text/javascript",
-    "watch.css": "text/css",
-    "bokeh.min.js": "text/javascript",
+    "watch.js": ("text/javascript", (SCRIPT, _PAGES / "watch.js")),
+    "watch.css": ("text/css", (STYLE, _PAGES / "watch.css")),
+    "bokeh.min.js": ("text/javascript", (library_file(),)),
 }
 
 
@@ -83,8 +85,8 @@ class Server:
             why = "is taken by another program"
             if error.errno != errno.EADDRINUSE:
                 why = f"cannot be used: {error.strerror or error}"
-            told = f"port {port} {why}; give another one, or none for one that is free"
-            raise InputError(told, key="--port") from None
+            text = f"port {port} {why}; give another one, or none for one that is free"
+            raise InputError(text, key="--port") from None
         self.port: int = self._socket.getsockname()[1]
         self.token = secrets.token_urlsafe(24)
         self.pass_once = secrets.token_urlsafe(24)
@@ -106,7 +108,7 @@ class Server:
         return f"http://{LOOPBACK}:{self.port}/open/{self.pass_once}"
 
     async def serve(self, ended: Callable[[], bool]) -> None:
-        """Answers until a function says that it is over."""
+        """Answer until a function says that it is over."""
         within = r"/([^/]*)/"
         run = within + r"run/([\w=-]+)/"
         application = Application(
@@ -146,7 +148,7 @@ class Server:
 
 
 class _Handler(RequestHandler):
-    """What all answers have in common: who may ask, by which method, and what a page may do."""
+    """The common part of all answers: who may ask, by which method, and what a page may do."""
 
     SUPPORTED_METHODS = ("GET", "HEAD")
     needs_token = True
@@ -164,7 +166,7 @@ class _Handler(RequestHandler):
         self.set_header("Content-Security-Policy", _POLICY.format(nonce=self.nonce))
 
     def prepare(self) -> None:
-        """Answers nobody who asks by a foreign name or without the token."""
+        """Answer nobody who asks by a foreign name or without the token."""
         if self.request.host not in {f"{name}:{self.server.port}" for name in _NAMES}:
             raise HTTPError(421)
         if self.request.method not in self.SUPPORTED_METHODS:
@@ -177,21 +179,21 @@ class _Handler(RequestHandler):
         return self.server.token
 
     async def head(self, *parts: str) -> None:
-        """As a GET; Tornado leaves out the body."""
+        """Answer as to a GET; Tornado leaves out the body."""
         await self.get(*parts)
 
     async def get(self, *parts: str) -> None:
         raise HTTPError(404)
 
     def run_folder(self, own: str) -> Path:
-        """The folder that a run's id stands for."""
+        """Return the folder that a run's id stands for."""
         folder = self.server.watched.folder(own)
         if folder is None:
             raise HTTPError(404)
         return folder
 
     async def answer(self, find: Callable[[], Any], slow: bool = False) -> None:
-        """Sends what a function returns as JSON; it is called beside the event loop."""
+        """Send what a function returns as JSON; it is called beside the event loop."""
         pool = self.server.slow_work if slow else self.server.work
         found = await asyncio.get_running_loop().run_in_executor(pool, find)
         if found is None:
@@ -200,15 +202,15 @@ class _Handler(RequestHandler):
         self.finish(json.dumps(found, allow_nan=False))
 
     def write_error(self, status_code: int, **_: Any) -> None:
-        """A plain line that repeats nothing of the request."""
+        """Send a plain line that repeats nothing of the request."""
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         words = {404: "Not found.", 405: "This page only reads.", 421: "Not this computer."}
         self.finish(words.get(status_code, "This cannot be answered.") + "\n")
 
 
-def _same(given: str, wanted: str) -> bool:
-    """Whether two tokens are the same, in a time that tells nothing of where they differ."""
-    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
+def _same(token: str, other: str) -> bool:
+    """Return whether two tokens are the same, in a time that says nothing of where they differ."""
+    return hmac.compare_digest(token.encode(errors="replace"), other.encode())
 
 
 class _Nothing(_Handler):
@@ -216,13 +218,13 @@ class _Nothing(_Handler):
 
 
 class _Once(_Handler):
-    """Leads a browser to the page, the first time that it is asked."""
+    """Leads a browser to the page, at the first request."""
 
     needs_token = False
 
     async def get(self, *parts: str) -> None:
-        wanted = self.server.pass_once
-        if not wanted or not _same(parts[0], wanted):
+        pass_once = self.server.pass_once
+        if not pass_once or not _same(parts[0], pass_once):
             raise HTTPError(404)
         if self.request.method == "GET":  # a look at the address is no use of it
             self.server.pass_once = ""
@@ -243,10 +245,8 @@ class _Page(_Handler):
             at += f"run/{watched.only if watched.alone else parts[1]}/"
         back = "" if watched.alone else base
         self.set_header("Content-Type", "text/html; charset=utf-8")
-        text = _asset(f"{kind}.html").decode()
-        for word, value in {"BASE": base, "AT": at, "BACK": back, "NONCE": self.nonce}.items():
-            text = text.replace(f"%{word}%", value)
-        self.finish(text)
+        context = {"kind": kind, "base": base, "at": at, "back": back, "nonce": self.nonce}
+        self.finish(rendered(_PAGES / f"{kind}.html", context))
 
 
 class _Queue(_Handler):
@@ -257,7 +257,7 @@ class _Queue(_Handler):
 
 
 class _Run(_Handler):
-    """What is told of one run."""
+    """The facts of one run."""
 
     async def get(self, *parts: str) -> None:
         await self.answer(partial(self.server.watched.run, self.run_folder(parts[1])))
@@ -307,9 +307,9 @@ class _Static(_Handler):
     """A file that belongs to the page itself."""
 
     async def get(self, *parts: str) -> None:
-        kind = _FILES.get(parts[1])
-        if kind is None:
+        if parts[1] not in _FILES:
             raise HTTPError(404)
+        kind, _ = _FILES[parts[1]]
         self.set_header("Content-Type", f"{kind}; charset=utf-8")
         self.set_header("Cache-Control", "private, max-age=86400")
         self.finish(_asset(parts[1]))
@@ -317,8 +317,5 @@ class _Static(_Handler):
 
 @cache
 def _asset(name: str) -> bytes:
-    """A file of the page; Bokeh's own is among those that were installed with Bokeh."""
-    place = importlib.resources.files("channelfit.front.watching") / "page" / name
-    if name == "bokeh.min.js":
-        place = importlib.resources.files("bokeh") / "server" / "static" / "js" / name
-    return place.read_bytes()
+    """Return a file that a page loads."""
+    return b"\n".join(file.read_bytes() for file in _FILES[name][1])

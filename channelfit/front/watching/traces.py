@@ -17,6 +17,7 @@ from channelfit.front import kinds
 from channelfit.problem.experiment import Experiment
 from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
+from channelfit.results.report.trace_view import extreme_samples
 from channelfit.scoring.scorer import make_scorer
 
 #: Seconds that computing the traces may take.
@@ -29,7 +30,7 @@ _NICE = 10
 
 
 def traces_so_far(file: Path) -> list[dict[str, Any]]:
-    """Data and fit of each experiment of a saved fit, as few samples as a picture needs.
+    """Return data and fit of each experiment of a saved fit, as few samples as a picture needs.
 
     Arguments:
         file: `fit.yaml` of a run folder.
@@ -53,7 +54,7 @@ def traces_so_far(file: Path) -> list[dict[str, Any]]:
 
 
 def compute(file: Path) -> dict[str, np.ndarray | str]:
-    """What `traces_so_far` returns, as arrays by the number of the experiment and the name."""
+    """Return the traces as arrays, by the number of the experiment and a name."""
     if hasattr(os, "nice") and os.nice(0) < _NICE:
         os.nice(_NICE - os.nice(0))
     plan = kinds.with_currents(kinds.load_plan(file), "so there are no traces to show")
@@ -79,7 +80,7 @@ def compute(file: Path) -> dict[str, np.ndarray | str]:
 
 
 def _sweeps(experiment: Experiment, fit: np.ndarray) -> Iterator[np.ndarray]:
-    """Time, data where they count, and fit of each sweep, (3, n_times)."""
+    """Yield time, data where they count, and fit of each sweep, (3, n_times)."""
     recording, time = experiment.recording, experiment.protocol.times_ms
     data = np.full(fit.shape, np.nan)
     if recording is not None:
@@ -89,7 +90,7 @@ def _sweeps(experiment: Experiment, fit: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _thinned(sweep: np.ndarray, room: int) -> np.ndarray:
-    """Time, data and fit (3, n) of a sweep: of each stretch the extremes of data and of fit.
+    """Return time, data and fit (3, n) of a sweep: of each stretch the extremes of data and of fit.
 
     Arguments:
         sweep: (3, n_times); NaN where a sweep has ended or a sample is missing.
@@ -99,12 +100,4 @@ def _thinned(sweep: np.ndarray, room: int) -> np.ndarray:
     size = -(-4 * rows.shape[1] // room)
     if size <= 4:
         return rows
-    starts = np.arange(0, rows.shape[1], size)
-    picks = [starts]
-    for values in rows[1:]:
-        padded = np.pad(values, (0, len(starts) * size - len(values)), constant_values=np.nan)
-        block = padded.reshape(-1, size)
-        missing = np.isnan(block)
-        picks.append(starts + np.where(missing, np.inf, block).argmin(axis=1))
-        picks.append(starts + np.where(missing, -np.inf, block).argmax(axis=1))
-    return rows[:, np.unique(np.minimum(np.concatenate(picks), rows.shape[1] - 1))]
+    return rows[:, extreme_samples(rows[1:], size)]

@@ -1,4 +1,4 @@
-"""What NEURON's six digits of a PARAMETER cost: it reads more, and keeps no more than these."""
+"""The error of NEURON's six digits of a PARAMETER: it reads more, and keeps no more than these."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _STEP_MS, _SAMPLING_MS, _STEPS_MV = 40.0, 0.2, (-120.0, -60.0, -40.0, -20.0, 0.0
 
 
 def six_digits(value: float) -> float:
-    """The value that NEURON keeps of a number in a PARAMETER block."""
+    """Return the value that NEURON keeps of a number in a PARAMETER block."""
     return float(f"{value:.6g}")
 
 
 def cost_of_six_digits(subject: Subject) -> float:
-    """How far currents with six digits of each parameter are from those with all digits.
+    """Return how far currents with six digits of each parameter are from those with all digits.
 
     Returns: the largest difference over the largest current, under steps from -120 to +60 mV.
     """

@@ -1,4 +1,4 @@
-"""Which ion carries which current of an exported channel, and what a density takes in."""
+"""Ions that carry the currents of an exported channel, and factors that a density takes in."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from channelfit.reading.units import shown
 _NO_CELL = 500.0
 
 
-def ions_of(channel: ChannelModel, told: Sequence[str], file: Path | None) -> dict[str, str]:
-    """The ion of each current that has one, by the name of the term."""
+def ions_of(channel: ChannelModel, ions: Sequence[str], file: Path | None) -> dict[str, str]:
+    """Return the ion of each current that has one, by the name of the term."""
     terms = {term.name: term for term in channel.terms if term.chains}
     every = {term.name: term for term in channel.terms}
     found: dict[str, str] = {}
-    for text in told:
+    for text in ions:
         name, equals, ion = text.rpartition("=")
         if not equals:
             if len(terms) != 1:
@@ -48,7 +48,7 @@ def ions_of(channel: ChannelModel, told: Sequence[str], file: Path | None) -> di
 
 
 def _check_valence(term: Term, ion: str, file: Path | None) -> None:
-    """Raises InputError for an ion of unknown charge, or of another than the model's."""
+    """Raise InputError for an ion of unknown charge, or of another than the model's."""
     known = VALENCES.get(ion)
     if term.ion is None:
         if known is None:
@@ -64,7 +64,7 @@ def _check_valence(term: Term, ion: str, file: Path | None) -> None:
 
 
 def check_apart(channel: ChannelModel, term: Term, ion: str, file: Path | None) -> None:
-    """Raises InputError where what the ion decides also decides on rates, or is another ion's."""
+    """Raise InputError where what the ion decides also decides on rates, or is another ion's."""
     if term.ion is None:
         assert term.reversal is not None
         own, what = term.reversal.free_symbols, f"reversal potential (e{ion})"
@@ -90,13 +90,15 @@ def check_apart(channel: ChannelModel, term: Term, ion: str, file: Path | None) 
 
 
 def inputs(channel: ChannelModel) -> dict[str, IonVariable]:
-    """The parameters that the cell around the channel decides on, each with what it is there."""
+    """Return the parameters that the cell around the channel decides on, each with what it is
+    there.
+    """
     found = {p.name: ion_variable(p.input) for p in channel.parameters if p.input}
     return {name: variable for name, variable in found.items() if variable is not None}
 
 
 def keeps_reversal(channel: ChannelModel, term: Term) -> bool:
-    """Whether no reversal potential of a cell can take the place of a current's own.
+    """Return whether no reversal potential of a cell can take the place of a current's own.
 
     So it is where the current reverses at no voltage of a cell, or where its rectification follows
     concentrations: then it is the rectification that says where the current reverses.
@@ -112,7 +114,7 @@ def keeps_reversal(channel: ChannelModel, term: Term) -> bool:
 
 
 def _followed(channel: ChannelModel, term: Term) -> set[str]:
-    """The ions on whose concentrations, as the cell has them, a rectification depends."""
+    """Return the ions on whose concentrations, as the cell has them, a rectification depends."""
     found = inputs(channel)
     parts = [term.rectification] if term.rectification is not None else []
     behind = {name for one in _names(parts) for name in channel.names_behind(one)}
@@ -126,7 +128,7 @@ def _names(expressions: Sequence[sympy.Expr]) -> set[str]:
 def _check_inputs(
     channel: ChannelModel, names: set[str], current: str, ion: str, file: Path | None
 ) -> None:
-    """Raises InputError where what drives a current is said to be another ion's."""
+    """Raise InputError where what drives a current is said to be another ion's."""
     for name, variable in inputs(channel).items():
         if name in names and variable.ion != ion:
             own = next(p.input for p in channel.parameters if p.name == name)
@@ -138,7 +140,7 @@ def _check_inputs(
 
 
 def _elsewhere(channel: ChannelModel, ends: bool = True) -> set[str]:
-    """The parameters on which something else than the size of a current depends.
+    """Return the parameters on which something else than the size of a current depends.
 
     Arguments:
         ends: whether reversal potentials and concentrations count.
@@ -156,7 +158,7 @@ def _elsewhere(channel: ChannelModel, ends: bool = True) -> set[str]:
 
 
 def _parts(channel: ChannelModel, term: Term) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
-    """The factors of a size that a density takes in, and those that stay expressions.
+    """Return the factors of a size that a density takes in, and those that stay expressions.
 
     A factor stays where it follows the temperature, or a parameter that something else uses too.
     """
@@ -171,10 +173,10 @@ def _parts(channel: ChannelModel, term: Term) -> tuple[list[sympy.Expr], list[sy
 
 
 def exclusive_part(channel: ChannelModel, term: Term) -> sympy.Expr:
-    """What of a size a density takes in."""
+    """Return the part of a size that a density takes in."""
     return product(*_parts(channel, term)[0])
 
 
 def live_factors(channel: ChannelModel, term: Term) -> list[sympy.Expr]:
-    """The factors of a size that stay expressions."""
+    """Return the factors of a size that stay expressions."""
     return _parts(channel, term)[1]

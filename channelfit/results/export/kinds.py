@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[str, Callable[[Subject, Settings], str]]] = {
 
 
 def exported(subject: Subject, kind: str, settings: Settings) -> str:
-    """The text of a channel in a language.
+    """Return the text of a channel in a language.
 
     Arguments:
         kind: one of `KINDS`.
@@ -43,7 +43,7 @@ def exported(subject: Subject, kind: str, settings: Settings) -> str:
 
 
 def kind_of(path: Path) -> str:
-    """The language of a file by its ending. Raises InputError for one that none has."""
+    """Return the language of a file by its ending. Raises InputError for one that none has."""
     for kind, (ending, _) in KINDS.items():
         if path.suffix.lower() == ending:
             return kind

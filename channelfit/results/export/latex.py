@@ -57,12 +57,14 @@ _ESCAPES = {
 
 
 def latex(subject: Subject, settings: Settings) -> str:
-    """The channel as the text of a LaTeX document."""
+    """Return the channel as the text of a LaTeX document."""
     return _Document(subject, settings.suffix).text()
 
 
 def escaped(text: str) -> str:
-    """A text that LaTeX prints as it is; what its fonts lack is shown without marks, or as "?"."""
+    """Return a text that LaTeX prints as it is; what its fonts lack is shown without marks, or as
+    "?".
+    """
     found = []
     for c in one_line(text):
         if c in _ESCAPES:
@@ -76,7 +78,7 @@ def escaped(text: str) -> str:
 
 
 def named(name: str) -> str:
-    """A name in a formula: a12 with a subscript, alpha as a Greek letter, others in italics."""
+    """Return a name in a formula: a12 has a subscript, alpha is a letter, others are in italics."""
     stem, _, ending = name.partition("_")
     match = re.fullmatch(r"([A-Za-z]+?)(\d+)", stem)
     if match and not ending:
@@ -87,7 +89,7 @@ def named(name: str) -> str:
 
 
 def quantity(value: float, digits: int = 5) -> str:
-    """A number with a power of ten, for a formula."""
+    """Return a number with a power of ten, for a formula."""
     text = f"{value:.{digits}g}"
     if "e" not in text:
         return text
@@ -162,7 +164,7 @@ class _Document:
         parts = [
             _PREAMBLE,
             rf"\section*{{{escaped(self.title)}}}",
-            *(_wrapped(escaped(text)) for text in self._told()),
+            *(_wrapped(escaped(text)) for text in self.subject.paragraphs()),
             r"\subsection*{Equations}",
             "\\begin{align*}\n" + equations + "\n\\end{align*}",
             _wrapped(self._words()),
@@ -171,13 +173,6 @@ class _Document:
             r"\end{document}",
         ]
         return "\n\n".join(parts) + "\n"
-
-    def _told(self) -> list[str]:
-        provenance = self.subject.provenance
-        told = [provenance.description, *provenance.sentences()]
-        if self.subject.cell:
-            told.append(f"The values are those of the cell {self.subject.cell}.")
-        return [text for text in told if text]
 
     def _words(self) -> str:
         words = ["$V$ is the voltage (mV), times are in ms, currents in pA and outward positive."]
@@ -188,8 +183,8 @@ class _Document:
                 rf"$T$ is the temperature in $^\circ$C; the values hold at "
                 rf"${self.subject.temperature_C:g}\,^\circ$C."
             )
-        elif told := self.subject.rates_hold_at(r"\,$^\circ$C"):
-            words.append(f"{told[0].upper()}{told[1:]}.")
+        elif text := self.subject.rates_hold_at(r"\,$^\circ$C"):
+            words.append(f"{text[0].upper()}{text[1:]}.")
         if any(term.ion for term in self.channel.terms):
             words.append(
                 rf"$F = {FARADAY!r}$\,C/mol, $R = {GAS_CONSTANT!r}$\,J/(mol\,K); permeabilities "
@@ -217,7 +212,7 @@ class _Document:
         return rf"\left({text}\right)" if isinstance(expression, sympy.Add) else text
 
     def _force(self, term: Term) -> str:
-        """What drives the current of open channels."""
+        """Return the driving force of open channels."""
         bend = "" if term.rectification is None else f"{self._factor(term.rectification)} \\, "
         if term.ion is None:
             assert term.reversal is not None
@@ -301,11 +296,11 @@ class _Document:
             assert p.value is not None
             if known and known.interval:
                 low, high = (quantity(x, 4) for x in known.interval)
-                told = f"${low}$ to ${high}$"
+                interval = f"${low}$ to ${high}$"
             else:
-                told = "held fixed" if p.fixed else "--"
+                interval = "held fixed" if p.fixed else "--"
             unit = _UNITS.get(p.unit, escaped(p.unit))
-            rows.append(f"${named(p.name)}$ & ${quantity(p.value)}$ & {unit} & {told} \\\\")
+            rows.append(f"${named(p.name)}$ & ${quantity(p.value)}$ & {unit} & {interval} \\\\")
         head = r"\begin{longtable}{llll}"
         titles = r"parameter & value & unit & 95\,\% interval \\ \hline \endhead"
         return "\n".join([head, titles, *rows, r"\end{longtable}"])

@@ -87,7 +87,7 @@ _SUM, _PRODUCT, _POWER, _ATOM = range(4)
 
 
 def myokit(subject: Subject, settings: Settings) -> str:
-    """The channel as the text of a .mmt file: a model, and a protocol of one step."""
+    """Return the channel as the text of a .mmt file: a model, and a protocol of one step."""
     return _Model(subject, settings.suffix).text()
 
 
@@ -103,7 +103,7 @@ class _Text:
     unit: _Unit
 
     def within(self, level: int) -> str:
-        """The text, in brackets where it binds less tightly than its place asks for."""
+        """Return the text, in brackets where it binds less tightly than its place asks for."""
         return self.text if self.binds >= level and self.text[0] != "-" else f"({self.text})"
 
 
@@ -123,25 +123,25 @@ class _Expressions:
         self._done: dict[tuple[sympy.Basic, _Unit | None], _Text] = {}
 
     def text(self, node: sympy.Expr, unit: _Unit) -> str:
-        """An expression that has a unit."""
+        """Return an expression that has a unit."""
         return self.of(node, unit).text
 
-    def of(self, node: sympy.Expr, wanted: _Unit | None = None) -> _Text:
-        """An expression, in the unit that is wanted; each is written once."""
-        if (node, wanted) not in self._done:
-            self._done[node, wanted] = self._written(node, wanted)
-        return self._done[node, wanted]
+    def of(self, node: sympy.Expr, requested: _Unit | None = None) -> _Text:
+        """Return an expression, in the requested unit; each is written once."""
+        if (node, requested) not in self._done:
+            self._done[node, requested] = self._written(node, requested)
+        return self._done[node, requested]
 
-    def _written(self, node: sympy.Expr, wanted: _Unit | None) -> _Text:
+    def _written(self, node: sympy.Expr, requested: _Unit | None) -> _Text:
         if isinstance(node, sympy.Mul):
-            return self._product(node, wanted)
+            return self._product(node, requested)
         if node.is_number and not node.args:
-            return _bearing(number(float(node)), wanted or _PURE)
+            return _bearing(number(float(node)), requested or _PURE)
         if isinstance(node, sympy.Add):
-            return self._sum(node, wanted)
+            return self._sum(node, requested)
         if isinstance(node, (sympy.Piecewise, sympy.Min, sympy.Max)):
-            return self._chosen(node, wanted)
-        return _converted(self._other(node), wanted)
+            return self._chosen(node, requested)
+        return _converted(self._other(node), requested)
 
     def _other(self, node: sympy.Expr) -> _Text:
         if isinstance(node, sympy.Symbol):
@@ -176,7 +176,7 @@ class _Expressions:
             f"{inner.within(_ATOM)}^{self.of(exponent, _PURE).within(_ATOM)}", _POWER, unit
         )
 
-    def _product(self, node: sympy.Mul, wanted: _Unit | None) -> _Text:
+    def _product(self, node: sympy.Mul, requested: _Unit | None) -> _Text:
         negative, over, under = False, list[sympy.Expr](), list[sympy.Expr]()
         for factor in sorted(node.args, key=lambda a: a == V):
             if isinstance(factor, sympy.Rational):
@@ -190,8 +190,8 @@ class _Expressions:
                 over.append(factor)
         texts = {k: [self.of(f) for f in part] for k, part in enumerate((over, under))}
         unit = _total(texts[0], texts[1])
-        if wanted is not None and unit != wanted:
-            missing = _ratio(wanted, unit)
+        if requested is not None and unit != requested:
+            missing = _ratio(requested, unit)
             place = next(
                 (
                     (k, j)
@@ -207,15 +207,15 @@ class _Expressions:
                 k, j = place
                 share = missing if k == 0 else _ratio(_PURE, missing)
                 texts[k][j] = _bearing(texts[k][j].text, share)
-            unit = wanted
+            unit = requested
         above = " * ".join(t.within(_PRODUCT if k == 0 else _POWER) for k, t in enumerate(texts[0]))
         text = above or "1"
         for divisor in texts[1]:
             text += f" / {divisor.within(_POWER)}"
         return _Text(f"-{text}" if negative else text, _PRODUCT, unit)
 
-    def _sum(self, node: sympy.Add, wanted: _Unit | None) -> _Text:
-        unit = wanted if wanted is not None else self._shared(node.args)
+    def _sum(self, node: sympy.Add, requested: _Unit | None) -> _Text:
+        unit = requested if requested is not None else self._shared(node.args)
         parts = sorted(node.args, key=lambda part: part.is_number)
         texts = [self.of(part, unit).text for part in parts]
         texts.sort(key=lambda text: text.startswith("-"))
@@ -225,17 +225,19 @@ class _Expressions:
         return _Text(whole, _SUM, unit)
 
     def _shared(self, parts: Iterable[sympy.Expr]) -> _Unit:
-        """The unit of a sum or a choice: that of the first part which no number could correct."""
+        """Return the unit of a sum or a choice: that of the first part which no number could
+        correct.
+        """
         for part in parts:
             correctable = any(f.is_number and f != -1 for f in sympy.Mul.make_args(part))
             if not correctable and (unit := self.of(part).unit) != _PURE:
                 return unit
         return _PURE
 
-    def _chosen(self, node: sympy.Expr, wanted: _Unit | None) -> _Text:
+    def _chosen(self, node: sympy.Expr, requested: _Unit | None) -> _Text:
         if isinstance(node, sympy.Piecewise):
             pairs = [pair for pair in node.args if isinstance(pair, ExprCondPair)]
-            unit = self._shared(p.expr for p in pairs) if wanted is None else wanted
+            unit = self._shared(p.expr for p in pairs) if requested is None else requested
             text = "nan"
             for pair in reversed(pairs):
                 value = self.text(pair.expr, unit)
@@ -245,7 +247,7 @@ class _Expressions:
                     else f"if({self._test(pair.cond)}, {value}, {text})"
                 )
             return _Text(text, _ATOM if text.startswith("if(") else _SUM, unit)
-        unit = self._shared(node.args) if wanted is None else wanted
+        unit = self._shared(node.args) if requested is None else requested
         sign = "<" if isinstance(node, sympy.Min) else ">"
         text, *others = (self.text(part, unit) for part in node.args)
         for other in others:
@@ -253,7 +255,7 @@ class _Expressions:
         return _Text(text, _ATOM, unit)
 
     def _test(self, node: sympy.Basic) -> str:
-        """A condition."""
+        """Return a condition."""
         if isinstance(node, (And, Or)):
             word = " and " if isinstance(node, And) else " or "
             return word.join(f"({self._test(part)})" for part in node.args)
@@ -267,15 +269,15 @@ class _Expressions:
 
 
 def _bearing(text: str, unit: _Unit) -> _Text:
-    """A number with a unit."""
+    """Return a number with a unit."""
     return _Text(text if unit == _PURE else f"{text} [{unit_text(unit)}]", _ATOM, unit)
 
 
-def _converted(found: _Text, wanted: _Unit | None) -> _Text:
-    if wanted is None or found.unit == wanted:
+def _converted(found: _Text, requested: _Unit | None) -> _Text:
+    if requested is None or found.unit == requested:
         return found
-    factor = _bearing("1", _ratio(wanted, found.unit))
-    return _Text(f"{factor.text} * {found.within(_POWER)}", _PRODUCT, wanted)
+    factor = _bearing("1", _ratio(requested, found.unit))
+    return _Text(f"{factor.text} * {found.within(_POWER)}", _PRODUCT, requested)
 
 
 def _total(over: Iterable[_Text], under: Iterable[_Text]) -> _Unit:
@@ -292,7 +294,7 @@ def _ratio(a: _Unit, b: _Unit) -> _Unit:
 
 
 def unit_text(unit: _Unit) -> str:
-    """A unit as Myokit writes it, without its brackets."""
+    """Return a unit as Myokit writes it, without its brackets."""
     if unit == _CONDUCTANCE:
         return "nS"
     powers = dict(zip(_SYMBOLS, unit, strict=True))
@@ -328,11 +330,11 @@ class _Model:
         self.lines: list[str] = []
         self.quotients = 0
 
-    def _claim(self, wanted: str) -> str:
-        while wanted in self.taken:
-            wanted += "_"
-        self.taken.add(wanted)
-        return wanted
+    def _claim(self, name: str) -> str:
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
 
     def text(self) -> str:
         self._parameters()
@@ -348,11 +350,8 @@ class _Model:
     def _head(self) -> list[str]:
         holding = number(self.subject.holding_mV)
         lines = ["[[model]]", f"name: {_safe(self.channel.name)}", 'desc: """']
-        told = [self.subject.provenance.description, *self.subject.provenance.sentences()]
-        if self.subject.cell:
-            told.append(f"The values are those of the cell {self.subject.cell}.")
-        told += [*self._of_the_temperature(), "The current is that of the whole cell, in pA."]
-        for text in filter(None, told):
+        texts = [*self.subject.paragraphs(), *self._of_the_temperature()]
+        for text in (*texts, "The current is that of the whole cell, in pA."):
             lines += [f"    {line}" for line in textwrap.wrap(_safe(text), 96)]
         lines += ['    """', f"# Initial values: the steady state at {holding} mV"]
         lines += [
@@ -373,10 +372,10 @@ class _Model:
         return lines
 
     def _of_the_temperature(self) -> list[str]:
-        told = self.subject.temperature_C
+        temperature = self.subject.temperature_C
         if self.subject.warm:
             follows = f"the rates follow {self.writer.names[CELSIUS]}"
-            return [f"Temperature: the values hold at {told:g} degC; {follows}."]
+            return [f"Temperature: the values hold at {temperature:g} degC; {follows}."]
         held = self.subject.rates_hold_at()
         return [f"Temperature: {held}; they do not follow it."] if held else []
 
@@ -389,7 +388,7 @@ class _Model:
         return {name: found[key] for key, name in self.state.items() if key[0] not in at_once}
 
     def _quotient(self, text: str) -> str:
-        """Adds the variable (exp(x) - 1)/x, which is 1 at 0, and returns its name."""
+        """Add the variable (exp(x) - 1)/x, which is 1 at 0, and returns its name."""
         self.quotients += 1
         x, name = (self._claim(f"{word}{self.quotients}") for word in ("x", "exprel"))
         near = f"1 + {x} / 2 * (1 + {x} / 3)"
@@ -442,12 +441,12 @@ class _Model:
             self._scheme(chain)
 
     def _scheme(self, chain: Chain) -> None:
-        """Rates and flows; of a gate the way in which Hodgkin and Huxley wrote them."""
+        """Add rates and flows; of a gate the way in which Hodgkin and Huxley wrote them."""
         gate, flows = is_gate(chain), dict.fromkeys(chain.states, "")
         for t in chain.transitions:
             opens = t.target == chain.states[1]
-            wanted = f"{'alpha' if opens else 'beta'}_{chain.name}"
-            name = self._claim(wanted if gate else f"k_{t.source}_{t.target}")
+            rate = f"{'alpha' if opens else 'beta'}_{chain.name}"
+            name = self._claim(rate if gate else f"k_{t.source}_{t.target}")
             self._add(name, t.rate, _RATE)
             if gate:
                 x = self.state[chain.name, chain.states[1]]
@@ -483,7 +482,7 @@ class _Model:
             self.lines += [f"{self._claim('i_total')} = {' + '.join(names)}", "    in [pA]"]
 
     def _force(self, term: Term, ending: str) -> str:
-        """What drives the current of open channels."""
+        """Return the driving force of open channels."""
         if term.ion is None:
             assert term.reversal is not None
             if term.reversal.is_number:
@@ -532,7 +531,7 @@ class _Model:
 
 
 def _led(flows: str) -> str:
-    """Terms with signs as a sum that does not begin with a plus."""
+    """Return terms with signs as a sum that does not begin with a plus."""
     return (
         flows.removeprefix(" + ")
         if flows.startswith(" + ")
@@ -541,11 +540,11 @@ def _led(flows: str) -> str:
 
 
 def _word(text: str) -> str:
-    """A name for a component, made from any text."""
+    """Return a name for a component, made from any text."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in text).strip("_")
     return word if word[:1].isalpha() else f"channel_{word}"
 
 
 def _safe(text: str) -> str:
-    """The text as one line that cannot end the text in which it stands."""
+    """Return the text as one line that cannot end the text in which it stands."""
     return one_line(text).replace("\\", "/").replace('"""', "'''").rstrip('"')

@@ -80,7 +80,7 @@ FUNCTION exprel(x) {   : (exp(x) - 1)/x, which is 1 at 0
 }
 """,
 }
-#: A share of the largest current that nobody need be told of.
+#: A share of the largest current that need not be reported.
 _NEGLIGIBLE = 1e-9
 
 
@@ -102,7 +102,7 @@ class Settings:
 
 
 def nmodl(subject: Subject, settings: Settings) -> str:
-    """The channel as NMODL.
+    """Return the channel as NMODL.
 
     Raises:
         InputError: an ion or a name that cannot be, or a cell of unknown size.
@@ -120,7 +120,7 @@ class _Flow:
     Attributes:
         term: of the model, as the file writes it: sizes and reversal potentials are its names.
         model_term: of the model itself.
-        ion: whose current it is; None for an unspecific one.
+        ion: that carries the current; None for an unspecific one.
         current, conductance: the names of its variables.
         density: the name of its gbar or pbar; None in a point process.
         reversal: the name of a parameter for a reversal potential that is a number in the model.
@@ -194,7 +194,7 @@ class _Mechanism(Writer):
         self.printer.names = names
 
     def _written(self, term: Term) -> Term:
-        """A term in which ions and densities are symbols of the file."""
+        """Return a term in which ions and densities are symbols of the file."""
         ion = self.ions.get(term.name)
         if self.membrane is not None:
             live = live_factors(self.subject.channel, term)
@@ -234,16 +234,13 @@ class _Mechanism(Writer):
         return _Flow(term, model_term, ion, current, conductance, density, reversal, rectification)
 
     def flowing(self) -> list[sympy.Expr]:
-        """The expressions of what flows that the file computes."""
+        """Return the expressions of what flows that the file computes."""
         return [term.drive for term in self.model.terms]
 
     # --- the header
 
     def _title(self) -> str:
-        subject, provenance = self.subject, self.subject.provenance
-        paragraphs = [provenance.description, *provenance.sentences()]
-        if subject.cell:
-            paragraphs.append(f"The values are those of the cell {subject.cell}.")
+        subject, paragraphs = self.subject, self.subject.paragraphs()
         paragraphs += [*self._of_the_temperature(), *self._of_the_ions(), *self._of_the_size()]
         if (cost := cost_of_six_digits(subject)) > _NEGLIGIBLE:
             paragraphs.append(
@@ -263,7 +260,7 @@ class _Mechanism(Writer):
         return "\n".join([*lines[:-1], "ENDCOMMENT", *own])
 
     def _metadata(self) -> Metadata:
-        """What an import needs beside the file to give the model back."""
+        """Return the metadata that an import needs beside the file to give the model back."""
         found = Metadata(temperature_C=self.subject.temperature_C)
         by_name = {p.name: p for p in self.subject.channel.parameters}
         if self.membrane is not None:
@@ -285,7 +282,7 @@ class _Mechanism(Writer):
         return found
 
     def _cell_of(self, flow: _Flow) -> dict[str, float]:
-        """The model's own values of what the cell decides for a current."""
+        """Return the model's own values of what the cell decides for a current."""
         if flow.ion is None or flow.term.name in self.shaped:
             return {}
         term, values = flow.model_term, self.subject.values
@@ -296,11 +293,12 @@ class _Mechanism(Writer):
         return {key: float(evaluate(x, values)) for key, x in own.items()}
 
     def _of_the_temperature(self) -> list[str]:
-        told = self.subject.temperature_C
+        temperature = self.subject.temperature_C
         if self.subject.warm:
             return [
                 "Temperature: what follows it reads celsius, which NEURON sets to 6.3 degC. The "
-                f"values were found at {told:g} degC; for that, set celsius = {told:g}."
+                f"values were found at {temperature:g} degC; for that, set celsius = "
+                f"{temperature:g}."
             ]
         held = self.subject.rates_hold_at()
         return [f"Temperature: {held}, whatever celsius says."] if held else []
@@ -344,10 +342,10 @@ class _Mechanism(Writer):
         sizes = [f"{self._whole(flow):.6g} {_size_unit(flow)}" for flow in self.flows]
         names = [str(flow.density) for flow in self.flows]
         pairs = ", ".join(f"{n} from {s}" for n, s in zip(names, sizes, strict=True))
-        return [f"Density: {pairs} of a whole cell; {self.membrane.told}."]
+        return [f"Density: {pairs} of a whole cell; {self.membrane.known_from}."]
 
     def _whole(self, flow: _Flow) -> float:
-        """The conductance, nS, or permeability, um3/ms, of the whole cell."""
+        """Return the conductance, nS, or permeability, um3/ms, of the whole cell."""
         return float(evaluate(flow.model_term.size, self.subject.values))
 
     # --- the blocks
@@ -377,7 +375,7 @@ class _Mechanism(Writer):
         return "\n".join(["NEURON {", *lines, "    THREADSAFE", "}", ""])
 
     def _read_variables(self) -> dict[str, list[str]]:
-        """What the file reads of each ion, as the cell has it."""
+        """Return the variables of each ion that the file reads, as the cell has them."""
         found: dict[str, list[str]] = {}
         for flow in self.flows:
             if flow.ion is not None and flow.term.name not in self.shaped:
@@ -391,8 +389,8 @@ class _Mechanism(Writer):
 
     def _unit_block(self) -> str:
         needed = ["(mV)", *(("(nA)", "(nS)") if self.point else ("(mA)", "(S)"))]
-        told = " ".join(row[2] for row in self._rows())
-        needed += [unit for unit in _SPANS if unit.strip("()") in re.findall(r"\w+", told)]
+        units = " ".join(row[2] for row in self._rows())
+        needed += [unit for unit in _SPANS if unit.strip("()") in re.findall(r"\w+", units)]
         if any(
             self._unit_of(name) == "(mM)"
             for names in self._read_variables().values()
@@ -403,7 +401,7 @@ class _Mechanism(Writer):
         return "\n".join(["UNITS {", *lines, "}", ""])
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
-        """Name, value, unit and comment of each PARAMETER."""
+        """Return name, value, unit and comment of each PARAMETER."""
         rows = []
         for flow in self.flows:
             if flow.density is not None:
@@ -476,7 +474,7 @@ class _Mechanism(Writer):
         return "\n".join(["ASSIGNED {", *(f"    {n} {u}" for n, u in dict.fromkeys(rows)), "}", ""])
 
     def _unit_of(self, name: str) -> str:
-        """The unit of what is read of an ion."""
+        """Return the unit of what is read of an ion."""
         variable = ion_variable(name)
         return "(mV)" if variable is not None and variable.kind == "reversal" else "(mM)"
 
@@ -501,7 +499,7 @@ class _Mechanism(Writer):
         return "\n".join([*([] if plain else ["UNITSOFF", ""]), "BREAKPOINT {", *lines, "}", ""])
 
     def _force(self, flow: _Flow) -> str:
-        """What drives the current of open channels."""
+        """Return the driving force of open channels."""
         term = flow.term
         if term.ion is None:
             assert term.reversal is not None
@@ -515,7 +513,7 @@ class _Mechanism(Writer):
         return f"ghk(v, {inside}, {outside}, {term.ion.valence}, {thermal})"
 
     def _limit(self, gate: Chain) -> str:
-        """Where a gate ends at a voltage that stands still."""
+        """Return the limit of a gate at a voltage that stands still."""
         names = self.inf_tau.get(gate.name)
         return names[0] if names else super()._limit(gate)
 
@@ -525,7 +523,7 @@ class _Mechanism(Writer):
         return f"rates(v, {CELSIUS})" if self._needs_celsius else "rates(v)"
 
     def _settled(self, cyclic: Sequence[Chain]) -> tuple[list[str], list[str]]:
-        """Local names and lines of the steady state by state reduction, which subtracts nothing.
+        """Return names and lines of the steady state by state reduction, which subtracts nothing.
 
         NEURON's STEADYSTATE is one implicit step of 1e9 ms, which misses the steady state by a
         millionth where a rate is as slow as 1e-3/ms, and CoreNEURON takes no LINEAR block beside a
@@ -571,14 +569,14 @@ class _Mechanism(Writer):
         return local, lines + [f"    {state} = {state}/total" for state in states]
 
     def _approach(self, gate: Chain) -> str:
-        """The derivative of a gate."""
+        """Return the derivative of a gate."""
         names = self.inf_tau.get(gate.name)
         if names is None:
             return super()._approach(gate)
         return f"({names[0]} - {self._value_of(gate)})/{names[1]}"
 
     def _rates_of(self, chain: Chain) -> list[str]:
-        """The lines that set the rates of a chain, or where it is at once."""
+        """Return the lines that set the rates of a chain, or where it is at once."""
         names = self.inf_tau.get(chain.name)
         if names is None:
             return super()._rates_of(chain)
@@ -586,7 +584,7 @@ class _Mechanism(Writer):
         return [f"{name} = {self.printer.text(expression)}" for name, expression in pairs]
 
     def _extra_rates(self) -> list[str]:
-        """The lines that set what else follows the voltage at once."""
+        """Return the lines that set what else follows the voltage at once."""
         return [
             f"{flow.rectification} = {self.printer.text(flow.term.rectification)}"
             for flow in self.flows
@@ -605,7 +603,7 @@ FUNCTION ghk(v (mV), ci (mM), co (mM), z, rtf (mV)) (0.001 coul/cm3) {{
 
 
 def _note(p: Parameter, known: Known, fitted: bool) -> str:
-    """The comment behind a parameter."""
+    """Return the comment behind a parameter."""
     if p.fixed:
         return "held fixed"
     if known.interval is not None:
@@ -616,7 +614,7 @@ def _note(p: Parameter, known: Known, fitted: bool) -> str:
 
 
 def _row(p: Parameter) -> Row:
-    """A parameter as the comment for an import has it."""
+    """Return a parameter as the comment for an import has it."""
     bounds = (p.lower, p.upper) if p.lower < p.upper else None
     assert p.value is not None
     return Row(p.name, p.value, p.unit, bounds, p.scale == "log", p.fixed)
@@ -630,7 +628,7 @@ def _size_unit(flow: _Flow) -> str:
 
 
 def _mechanism_name(suffix: str | None, channel: ChannelModel) -> str:
-    """The name of the mechanism. Raises InputError for one that NEURON would not take."""
+    """Return the name of the mechanism. Raises InputError for one that NEURON would not take."""
     if suffix is None:
         name = identifier(channel.name)
         return f"{name}_" if name in _BUILT_IN else name

@@ -19,13 +19,13 @@ FORMAT, EDITION = "channelfit channel", 1
 
 
 def plain_data(subject: Subject, settings: Settings) -> str:
-    """The channel as the text of a JSON file."""
+    """Return the channel as the text of a JSON file."""
     data = json.loads(json_text(as_plain(subject, settings.suffix)))
     return json.dumps(data, indent=2) + "\n"  # in ASCII, so that no character steers what shows it
 
 
 def as_plain(subject: Subject, name: str | None = None) -> dict[str, Any]:
-    """The channel as plain data.
+    """Return the channel as plain data.
 
     Expressions are text in the language of model files: Python's operators, with exp, log, sqrt,
     abs, tanh, min, max, and exprel(x) = (exp(x) - 1)/x; units are ms, mV, nS, pA, mM.
@@ -53,14 +53,14 @@ def as_plain(subject: Subject, name: str | None = None) -> dict[str, Any]:
         "definitions": {name: _text(e) for name, e in channel.definitions},
         "chains": [_chain(chain) for chain in channel.chains],
         "currents": [_current(subject, k) for k in range(len(channel.terms))],
-        "membrane": [{"area_um2": m.area_um2, "told_by": m.told} for m in subject.membranes],
+        "membrane": [{"area_um2": m.area_um2, "told_by": m.known_from} for m in subject.membranes],
         "provenance": subject.provenance.as_plain(),
         "model_file": subject.document,
     }
 
 
 def _text(expression: sympy.Expr) -> str:
-    """An expression in the language of model files."""
+    """Return an expression in the language of model files."""
     return PythonPrinter({}).text(expression)
 
 

@@ -55,27 +55,27 @@ class Provenance:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def sentences(self) -> list[str]:
-        """What a header says: source, fit, data, and how to cite; plain text, a line each."""
-        told = [f"Source: {self.source}" if self.source else ""]
+        """Return the lines of a header in plain text: source, fit, data, and how to cite."""
+        lines = [f"Source: {self.source}" if self.source else ""]
         if self.fitted:
-            told += [self._of_the_fit(), *self._of_the_data()]
+            lines += [self._of_the_fit(), *self._of_the_data()]
         else:
-            told.append("The values are those of the model's file; no fit stands beside it.")
-        return [one_line(text) for text in (*told, f"Written by {CITATION}.") if text]
+            lines.append("The values are those of the model's file; no fit stands beside it.")
+        return [one_line(text) for text in (*lines, f"Written by {CITATION}.") if text]
 
     def _of_the_fit(self) -> str:
         facts = self.facts
         words = [f"Values fitted by channelfit {facts.get('version', '(version unknown)')}"]
         if facts.get("finished"):
             words.append(f"on {str(facts['finished'])[:10]}")
-        told = " ".join(words)
+        head = " ".join(words)
         details = [f"{facts['optimizer']}" if facts.get("optimizer") else ""]
         details.append(f"seed {facts['seed']}" if facts.get("seed") is not None else "")
         if isinstance(facts.get("rms_pA"), float):
             share = facts.get("rms_relative_to_peak")
             peak = f", {100 * share:.3g} % of the peak" if isinstance(share, float) else ""
             details.append(f"root mean square error {facts['rms_pA']:.4g} pA{peak}")
-        return f"{told}: {'; '.join(d for d in details if d)}."
+        return f"{head}: {'; '.join(d for d in details if d)}."
 
     def _of_the_data(self) -> list[str]:
         kind = "Data (simulated)" if self.simulated else "Data"
@@ -88,7 +88,7 @@ class Provenance:
         return rows
 
     def as_plain(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         return {
             "source": self.source,
             "description": self.description,
@@ -107,7 +107,7 @@ def provenance_of(
     summary: Mapping[str, Any],
     fitted: bool,
 ) -> Provenance:
-    """Where a model and its values come from.
+    """Collect where a model and its values come from.
 
     Arguments:
         document: the model as plain data, with its fit section under `fit`.
@@ -115,15 +115,17 @@ def provenance_of(
         summary: of the run.
         fitted: whether the summary is of these values.
     """
-    told, source = (str(document.get(key) or "").strip() for key in ("description", "source"))
+    description, source = (
+        str(document.get(key) or "").strip() for key in ("description", "source")
+    )
     if not fitted:
-        return Provenance(file, told, source)
+        return Provenance(file, description, source)
     names = dict.fromkeys(files_in(as_mapping(document.get("fit")).get("experiments")))
     facts = {key: summary.get(key) for key in _FACTS}
     facts["version"] = as_mapping(summary.get("versions")).get("channelfit")
     return Provenance(
         file,
-        told,
+        description,
         source,
         fitted=True,
         data=tuple(DataFile(name, _hash(name, file)) for name in names),
@@ -144,12 +146,12 @@ def _protocols(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
-    """A mapping of plain data; an empty one in place of anything else."""
+    """Return a mapping of plain data; an empty one in place of anything else."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _hash(name: str, file: Path | None) -> str | None:
-    """The SHA-256 of a file that a fit names; None where it is not there."""
+    """Return the SHA-256 of a file that a fit names; None where it is not there."""
     try:
         return sha256_of(Section({}, file).resolve(name, "file"))
     except (InputError, OSError):  # the header says that it was not there
@@ -157,7 +159,7 @@ def _hash(name: str, file: Path | None) -> str | None:
 
 
 def one_line(text: str) -> str:
-    """A text as one line, without characters that steer or turn the text around them."""
+    """Return a text as one line, without characters that steer or turn the text around them."""
     kept = "".join(" " if c.isspace() else c for c in text)
     shown = "".join("?" if unicodedata.category(c)[0] == "C" else c for c in kept)
     return re.sub(" +", " ", shown).strip()

@@ -34,7 +34,7 @@ _RESERVED = frozenset(
 
 
 def python(subject: Subject, settings: Settings) -> str:
-    """The channel as the text of a Python module."""
+    """Return the channel as the text of a Python module."""
     return _Module(subject).text()
 
 
@@ -102,22 +102,19 @@ class _Module:
         return f"{self._head()}\n\nfrom math import {', '.join(used)}\n\n{body}"
 
     def _head(self) -> str:
-        provenance = self.subject.provenance
-        told = [self.channel.name, provenance.description, *provenance.sentences()]
-        if self.subject.cell:
-            told.append(f"The values are those of the cell {self.subject.cell}.")
-        lines = [line for text in told if text for line in textwrap.wrap(one_line(text), 96)]
+        texts = [self.channel.name, *self.subject.paragraphs()]
+        lines = [line for text in texts for line in textwrap.wrap(one_line(text), 96)]
         return "\n".join([*(f"# {line}" for line in lines), "", _IMPORTS])
 
     def _parameters(self) -> str:
         rows = []
         for p in self.channel.parameters:
             known = self.subject.known.get(p.name)
-            told = [p.unit]
+            notes = [p.unit]
             if known and known.interval:
-                told.append(f"95 % {known.interval[0]:.5g} to {known.interval[1]:.5g}")
-            told.append("held fixed" if p.fixed and p.name != CELSIUS else "")
-            note = ", ".join(filter(None, told))
+                notes.append(f"95 % {known.interval[0]:.5g} to {known.interval[1]:.5g}")
+            notes.append("held fixed" if p.fixed and p.name != CELSIUS else "")
+            note = ", ".join(filter(None, notes))
             assert p.value is not None
             rows.append(f'    "{p.name}": {number(p.value)},' + (f"  # {note}" if note else ""))
         return "\n".join(["PARAMETERS = {", *rows, "}"])
@@ -153,7 +150,7 @@ class _Module:
         return "\n".join(body)
 
     def _chain(self, chain: Chain) -> tuple[list[str], list[str]]:
-        """The lines that set the rates of a chain, and those that return them."""
+        """Return the lines that set the rates of a chain, and those that return them."""
         if chain.instant:
             return [], [f'        "{chain.name}": {self.printer.text(chain.limit)},']
         if is_gate(chain) and chain.limit is not None:
@@ -181,15 +178,15 @@ class _Module:
             return f"{'alpha' if t.target == chain.states[1] else 'beta'}_{chain.name}"
         return f"k_{t.source}_{t.target}"
 
-    def _claim(self, wanted: str) -> str:
-        """A name that nothing else has."""
-        while wanted in self.taken:
-            wanted += "_"
-        self.taken.add(wanted)
-        return wanted
+    def _claim(self, name: str) -> str:
+        """Return a name that nothing else has."""
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
 
     def _prepared(self, expressions: Iterable[sympy.Expr]) -> list[str]:
-        """The lines that set what expressions need: parameters and definitions."""
+        """Return the lines that set what expressions need: parameters and definitions."""
         used: set[str] = set()
         for name in {s.name for e in expressions for s in e.free_symbols}:
             used |= self.channel.names_behind(name)
@@ -235,7 +232,7 @@ class _Module:
 
 
 def _tuple(texts: Iterable[str]) -> str:
-    """A tuple of Python."""
+    """Return a tuple of Python."""
     first, *others = texts
     return f"({', '.join([first, *others])})" if others else f"({first},)"
 

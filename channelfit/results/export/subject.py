@@ -1,4 +1,4 @@
-"""What is exported: a channel with its values, how sure they are, and where they come from."""
+"""A channel to be exported: its values, how sure they are, and where they come from."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Membrane:
 
     Attributes:
         area_um2: its area.
-        told: where that is known from, in words.
+        known_from: where the size is known from, in words.
     """
 
     area_um2: float
-    told: str
+    known_from: str
 
     @classmethod
-    def of_capacitance(cls, capacitance_pF: float, told: str) -> Membrane:
-        """A membrane of this capacitance, whose area follows from 1 uF/cm2."""
-        told = f"{told} {capacitance_pF:g} pF, at 1 uF/cm2 {capacitance_pF / 0.01:g} um2"
-        return cls(capacitance_pF / SPECIFIC_CAPACITANCE, told)
+    def of_capacitance(cls, capacitance_pF: float, known_from: str) -> Membrane:
+        """Return a membrane of this capacitance, whose area follows from 1 uF/cm2."""
+        words = f"{known_from} {capacitance_pF:g} pF, at 1 uF/cm2 {capacitance_pF / 0.01:g} um2"
+        return cls(capacitance_pF / SPECIFIC_CAPACITANCE, words)
 
     @property
     def density(self) -> float:
@@ -59,7 +59,7 @@ class Membrane:
 
 @dataclass(frozen=True)
 class Known:
-    """What a fit says of a parameter beside its value, in the parameter's base unit.
+    """The facts of a parameter beside its value, in the parameter's base unit.
 
     Attributes:
         interval: 95 %; None where there is none.
@@ -119,20 +119,26 @@ class Subject:
         """The parameters without the temperature."""
         return [p for p in self.channel.parameters if p.name != CELSIUS]
 
+    def paragraphs(self) -> list[str]:
+        """Return the first paragraphs of an exported file: description, fit, data, cell."""
+        cell = f"The values are those of the cell {self.cell}." if self.cell else ""
+        texts = [self.provenance.description, *self.provenance.sentences(), cell]
+        return [text for text in texts if text]
+
     def rates_hold_at(self, degrees: str = " degC") -> str:
-        """Of rates that do not follow the temperature, at which they hold; empty if unknown."""
+        """Return the temperature of rates that do not follow it, in words; empty if unknown."""
         if self.warm or self.temperature_C is None:
             return ""
-        told = f"{self.temperature_C:g}{degrees}"
+        temperature = f"{self.temperature_C:g}{degrees}"
         if self.temperature_stated:
-            return f"the rates hold at {told}"
+            return f"the rates hold at {temperature}"
         return (
-            f"the model's file says {told}; the fit does not say at which temperature its "
+            f"the model's file says {temperature}; the fit does not say at which temperature its "
             "recordings were made, where the rates hold"
         )
 
     def membrane(self, capacitance_pF: float | None = None) -> Membrane:
-        """The membrane by which a whole cell's conductance becomes a density.
+        """Return the membrane by which a whole cell's conductance becomes a density.
 
         Arguments:
             capacitance_pF: that of the cell, from the user; it goes before what is known.
@@ -157,29 +163,29 @@ class Subject:
         for other in others:
             if abs(other.area_um2 / first.area_um2 - 1) > _SAME:
                 raise InputError(
-                    f"the size of the cell is not one: {first.told}; {other.told}. Choose with "
-                    "--capacitance PF, or --cell NAME where cells have names",
+                    f"the size of the cell is not one: {first.known_from}; {other.known_from}. "
+                    "Choose with --capacitance PF, or --cell NAME where cells have names",
                     self.provenance.file,
                 )
         return first
 
     def _check_densities(self, given: Membrane, capacitance_pF: float) -> None:
-        """Raises InputError where a given size would change densities that the model states."""
+        """Raise InputError where a given size would change densities that the model states."""
         current = as_mapping(self.document.get("current"))
         stated = [key for key in ("area", "capacitance") if current.get(key) is not None]
         areas = [known.area_um2 for known in self.membranes]
         one = bool(areas) and max(areas) / min(areas) - 1 <= _SAME
         if stated and one and abs(given.area_um2 / areas[0] - 1) > _SAME:
             raise InputError(
-                f"{self.membranes[0].told}; --capacitance {capacitance_pF:g} would multiply the "
-                f"densities of the file by {areas[0] / given.area_um2:.3g}. Leave it out, or write "
-                f"the size of the cell in the model, under current.{stated[0]}",
+                f"{self.membranes[0].known_from}; --capacitance {capacitance_pF:g} would multiply "
+                f"the densities of the file by {areas[0] / given.area_um2:.3g}. Leave it out, or "
+                f"write the size of the cell in the model, under current.{stated[0]}",
                 self.provenance.file,
             )
 
 
 def read_subject(path: Path, overrides: Sequence[str] = (), cell: str | None = None) -> Subject:
-    """What is to be exported, from a run folder, its ``fit.yaml`` or any model file.
+    """Read a channel to be exported, from a run folder, its ``fit.yaml`` or any model file.
 
     Arguments:
         path: the folder or file.
@@ -201,7 +207,7 @@ def subject_of(
     summary: Mapping[str, Any],
     cell: str | None = None,
 ) -> Subject:
-    """What is to be exported, from a model as plain data.
+    """Return a channel to be exported, from a model as plain data.
 
     Arguments:
         document: with the fit section under `fit`, if there is one.
@@ -239,7 +245,7 @@ def subject_of(
 def _channel(
     document: Mapping[str, Any], file: Path | None, fit: object, cell: str | None
 ) -> ChannelModel:
-    """The model with the temperature as a parameter, as one cell has it."""
+    """Return the model with the temperature as a parameter, as one cell has it."""
     clamps = words_of_clamps(fit)
     channel = build_model(document, file, first_temperature(fit), clamps)
     if CELSIUS not in channel.parameter_names and channel.temperature_C is not None:
@@ -264,7 +270,7 @@ def _channel(
 
 
 def _temperature(channel: ChannelModel, fit: object) -> dict[str, Any]:
-    """Where the values hold, as `Subject` keeps it."""
+    """Return the temperature at which the values hold, as `Subject` keeps it."""
     own = next((p.value for p in channel.parameters if p.name == CELSIUS), None)
     if own is not None:
         return {"temperature_C": own, "temperature_stated": True}
@@ -281,7 +287,7 @@ def _temperature(channel: ChannelModel, fit: object) -> dict[str, Any]:
 
 
 def _saved_summary(file: Path) -> dict[str, Any]:
-    """What stands beside a saved fit in ``summary.json``; empty where there is none.
+    """Read what stands beside a saved fit in ``summary.json``; empty where there is none.
 
     Raises: InputError where it cannot be read.
     """
@@ -294,7 +300,7 @@ def _saved_summary(file: Path) -> dict[str, Any]:
 def _rows_of_these_values(
     summary: Mapping[str, Any], parameters: Sequence[Parameter], cell: str | None
 ) -> dict[str, Mapping[str, Any]]:
-    """What a summary says of each parameter; nothing where it is of other values."""
+    """Return the row of each parameter in a summary; nothing where it is of other values."""
     rows, found = as_mapping(summary.get("parameters")), {}
     for p in parameters:
         if p.name == CELSIUS:
@@ -307,7 +313,7 @@ def _rows_of_these_values(
 
 
 def _known(row: Mapping[str, Any]) -> Known:
-    """What a row of a summary says; what is no number there is left out."""
+    """Return the facts of a row of a summary; what is no number there is left out."""
     interval, error = row.get("interval"), row.get("standard_error")
     pair = None
     if isinstance(interval, list) and len(interval) == 2 and all(map(_is_number, interval)):
@@ -320,7 +326,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _holding(fit: object, file: Path | None) -> float:
-    """The holding potential of the first protocol of a raw fit section, mV."""
+    """Return the holding potential of the first protocol of a raw fit section, mV."""
     if not isinstance(fit, Mapping) or file is None:
         return HOLDING_MV
     names = [name for name in experiments_of(fit, "protocol") if isinstance(name, str)]
@@ -332,7 +338,7 @@ def _holding(fit: object, file: Path | None) -> float:
 
 
 def experiments_of(fit: Mapping[str, Any], key: str) -> list[Any]:
-    """An entry of each experiment of a raw fit section; of simulated data the protocols."""
+    """Return an entry of each experiment of a raw fit section; of simulated data the protocols."""
     rows = fit.get("experiments")
     if rows is None:
         protocols = fit.get("protocols")
@@ -351,7 +357,7 @@ def _membranes(
     summary: Mapping[str, Any],
     cell: str | None,
 ) -> list[Membrane]:
-    """All that a model, its recordings and its clamps say of the size of the cell."""
+    """Return all that a model, its recordings and its clamps say of the size of the cell."""
     fit = as_mapping(document.get("fit"))
     current = document.get("current")
     places: list[tuple[str, Any]] = [
@@ -368,29 +374,29 @@ def _membranes(
             places.append(("the recording's current", recording.get("current")))
         clamps.append(("the clamp of the recording", row.get("clamp")))
     found = []
-    for told, place in places:
+    for words, place in places:
         if isinstance(place, Mapping):
-            found += _told_by(place, told)
-    for told, clamp in clamps:
+            found += _membranes_of(place, words)
+    for words, clamp in clamps:
         if isinstance(clamp, Mapping) and clamp.get("membrane_capacitance") is not None:
             size = _quantity(clamp["membrane_capacitance"], channel)
-            found += [Membrane.of_capacitance(size, f"{told}:")] if size > 0 else []
+            found += [Membrane.of_capacitance(size, f"{words}:")] if size > 0 else []
     return found
 
 
-def _told_by(place: Mapping[str, Any], told: str) -> list[Membrane]:
+def _membranes_of(place: Mapping[str, Any], words: str) -> list[Membrane]:
     found = []
     if place.get("area") is not None:
         area = parse_quantity(place["area"], "area")
-        found.append(Membrane(area, f"{told}: {area:g} um2"))
+        found.append(Membrane(area, f"{words}: {area:g} um2"))
     elif place.get("capacitance") is not None:
         size = parse_quantity(place["capacitance"], "capacitance")
-        found.append(Membrane.of_capacitance(size, f"{told}:"))
+        found.append(Membrane.of_capacitance(size, f"{words}:"))
     return found
 
 
 def _quantity(text: Any, channel: ChannelModel) -> float:
-    """A capacitance, pF, from a quantity or an expression of the parameters."""
+    """Return a capacitance, pF, from a quantity or an expression of the parameters."""
     with contextlib.suppress(InputError):
         return parse_quantity(text, "capacitance")
     expression = parse_expression(text, channel.parameter_names)

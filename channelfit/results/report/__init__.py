@@ -1,1 +1,1 @@
-"""What a run looks like: figures of traces and of schemes."""
+"""Reports of runs: pages, images, figures for print, tables and lines on a terminal."""

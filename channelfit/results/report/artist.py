@@ -47,7 +47,7 @@ _SERVE = (
 #: Dataclasses that may be sent, and the modules they stand in.
 _KINDS = {
     "Facts": "channelfit.results.report.page_content",
-    "Scheme": "channelfit.results.report.scheme_parts",
+    "ModelScheme": "channelfit.results.report.scheme_parts",
     "SchemeChain": "channelfit.results.report.scheme_parts",
     "SchemeStep": "channelfit.results.report.scheme_parts",
     "Page": "channelfit.results.report.traces",
@@ -119,7 +119,7 @@ class Artist:
         self._wanted = self._told = self._child = None
 
     def _end_messages(self) -> None:
-        """Until its pipe is closed, the process waits for more."""
+        """Close the pipe of the process, which waits for more until then."""
         if self._child is not None and self._child.stdin is not None:
             with contextlib.suppress(OSError):
                 self._child.stdin.close()
@@ -151,7 +151,7 @@ def hired() -> Iterator[Artist]:
 
 
 def _pays() -> bool:
-    """Whether a second process saves time.
+    """Return whether a second process saves time.
 
     It does not without a second core, nor where Matplotlib is loaded already.
     """
@@ -183,7 +183,7 @@ def serve(reports: bool = True) -> None:
     """Run the process that draws: load what it needs and try it, then do what messages say.
 
     Arguments:
-        reports: whether a report will be asked for, for which more is loaded.
+        reports: whether a report will be written, for which more is loaded.
     """
     messages: queue.Queue[bytes] = queue.Queue()
     # read at once, however long loading and drawing take: who sends must not wait
@@ -220,17 +220,17 @@ def write_report(page: Page | None, facts: Facts, file: Path) -> None:
         page: its traces; None for a fit of a function, which has none.
     """
     from channelfit.results.report.page import report_page  # loads Bokeh
-    from channelfit.results.report.page_content import run_of
+    from channelfit.results.report.page_content import reported_fit
     from channelfit.results.report.page_shell import save_page
     from channelfit.results.report.traces_table import save_tables
 
-    run = run_of(file.absolute().parent.name, page, facts)
+    run = reported_fit(file.absolute().parent.name, page, facts)
     tables = save_tables(run.panels, file.parent)
     save_page(report_page([run], [[table.name for table in tables]]), file)
 
 
 def _sketch() -> Page:
-    """The smallest page there is.
+    """Return the smallest page there is.
 
     It is drawn while waiting, since the first picture takes longer than later ones.
     """

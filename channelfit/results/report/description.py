@@ -96,7 +96,7 @@ def _arrow(ways: set[tuple[str, str]], a: str, b: str) -> str:
 
 
 def rate_names(chain: Chain, gate: bool = False) -> dict[Transition, str]:
-    """Name the rate of every transition.
+    """Return name the rate of every transition.
 
     In a scheme k12 leads from the first state to the second, as in the generator matrix; a gate has
     alpha and beta.
@@ -175,7 +175,7 @@ def _matrix_row(chain: Chain, label: dict[Transition, str], target: str, short: 
 
 
 def _current(model: ChannelModel) -> list[str]:
-    """The current as formulas: one, or one for each of its terms below their sum."""
+    """Return the current as formulas: one, or one for each of its terms below their sum."""
     if len(model.terms) == 1:
         return [f"I = {_term(model, model.terms[0])}"]
     total = " + ".join(f"I_{term.name}" for term in model.terms)
@@ -194,15 +194,15 @@ def _term(model: ChannelModel, term: Term) -> str:
         factors.append(f"(v + {reversal[1:]})" if reversal.startswith("-") else f"(v - {reversal})")
     else:
         inside, outside = (text(c) for c in (term.ion.inside, term.ion.outside))
-        told = f"z = {term.ion.valence}, {inside} mM inside, {outside} mM outside"
+        given = f"z = {term.ion.valence}, {inside} mM inside, {outside} mM outside"
         if term.ion.thermal is not None:
-            told += f", RT/F = {text(term.ion.thermal)} mV"
-        factors.append(f"GHK(v, {told})")
+            given += f", RT/F = {text(term.ion.thermal)} mV"
+        factors.append(f"GHK(v, {given})")
     return " ".join(factors)
 
 
 def _opened(chain: Chain, beside_others: bool) -> str:
-    """The open probability of a chain as a factor: ``O``, ``(O1 + 0.5 O2)`` or ``m^3``."""
+    """Return the open probability of a chain as a factor: ``O``, ``(O1 + 0.5 O2)`` or ``m^3``."""
     if chain.is_gate and (beside_others or chain.power > 1):
         return chain.name if chain.power == 1 else f"{chain.name}^{chain.power}"
     shares = [

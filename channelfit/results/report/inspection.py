@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -17,23 +16,21 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.results.report import sweeps
 from channelfit.results.report.plots import (
-    DPI,
     INK,
     MASK,
     MASKED,
     MUTED,
     SINGLE,
-    current_unit,
     draw_trace,
     fit_axis,
+    new_figure,
     shade_masked,
     styled,
 )
 from channelfit.results.report.texts import one_line, settle
+from channelfit.results.report.trace_view import current_unit, largest, time_unit
 from channelfit.results.report.traces import Traces
 
-#: Time from which on an axis is in seconds, ms.
-_LONG_MS = 2000.0
 _FEWEST_SWEEPS = 3
 
 
@@ -45,8 +42,8 @@ def inspection_figure(found: Inspection) -> Figure:
     """
     several = found.peak is not None and len(found.peak.by_sweep_pA) >= _FEWEST_SWEEPS
     with styled():
-        figure = Figure(figsize=(11.0 if several else 8.2, 5.4), dpi=DPI, layout="constrained")
-        FigureCanvasAgg(figure)
+        heading = f"{found.file.name}  ({found.contents.format})"
+        figure = new_figure(11.0 if several else 8.2, 5.4, heading)
         grid = figure.subplots(
             2,
             2 if several else 1,
@@ -55,9 +52,6 @@ def inspection_figure(found: Inspection) -> Figure:
             height_ratios=[1.0, 2.2],
             width_ratios=[2.4, 1.0] if several else None,
         )
-        heading = f"{one_line(found.file.name)}  ({one_line(found.contents.format)})"
-        style = {"ha": "left", "fontsize": 10.5, "fontweight": "bold", "color": INK}
-        figure.suptitle(heading, x=0.012, parse_math=False, **style)
         _draw_traces(list(grid[:, 0]), found)
         if several:
             _draw_sweeps(list(grid[:, 1]), found)
@@ -72,7 +66,7 @@ def _draw_traces(axes: Sequence[Axes], found: Inspection) -> None:
     n_samples = current.shape[1] or (0 if protocol is None else protocol.n_times_max)
     n_samples = n_samples or found.contents.n_samples or 1
     h = found.sampling_ms if protocol is None else protocol.sampling_ms
-    scale, unit = (1.0, "samples") if not math.isfinite(h) else _time(n_samples * h)
+    scale, unit = (1.0, "samples") if not math.isfinite(h) else time_unit(n_samples * h)
     h = h if math.isfinite(h) else 1.0
     key = None if protocol is None else sweeps.key_of(protocol)
     colors = sweeps.ramp(len(current)) if key is None else sweeps.colors(key)
@@ -87,7 +81,7 @@ def _draw_traces(axes: Sequence[Axes], found: Inspection) -> None:
     else:
         t = np.arange(current.shape[1], dtype=float) * h * scale
         axis_pA = _seen(found)
-        factor, name = current_unit(_largest(axis_pA))
+        factor, name = current_unit(largest(axis_pA))
         for row, color in zip(current, colors, strict=True):
             draw_trace(axes[1], t, row * factor, color, 0.8)
         fit_axis(axes[1], axis_pA * factor)
@@ -106,7 +100,9 @@ def _draw_traces(axes: Sequence[Axes], found: Inspection) -> None:
 
 
 def _seen(found: Inspection) -> np.ndarray:
-    """What the axis of the current must hold, pA: all but the transients, which may be cut off."""
+    """Return the current that its axis must hold, pA: all but the transients, which may be cut
+    off.
+    """
     current = found.current_pA
     if found.protocol is None or found.protocol.n_times_max != current.shape[1]:
         return current
@@ -127,7 +123,7 @@ def _draw_sweeps(axes: Sequence[Axes], found: Inspection) -> None:
         (axes[0], found.held_pA, "at rest"),
         (axes[1], found.peak.by_sweep_pA, "peak, median of 5"),
     ):
-        factor, name = current_unit(_largest(values))
+        factor, name = current_unit(largest(values))
         axis.plot(key.values[order], values[order] * factor, "o-", color=SINGLE, markersize=3.5)
         axis.axhline(0, color=MUTED, linewidth=0.6, zorder=1)
         axis.set_ylabel(f"{label} ({name})")
@@ -138,14 +134,6 @@ def _draw_sweeps(axes: Sequence[Axes], found: Inspection) -> None:
 def _say(axis: Axes, text: str) -> None:
     axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", color=MUTED)
     axis.set_yticks([])
-
-
-def _time(lasts_ms: float) -> tuple[float, str]:
-    return (1e-3, "s") if lasts_ms >= _LONG_MS else (1.0, "ms")
-
-
-def _largest(values: np.ndarray) -> float:
-    return float(np.nanmax(np.abs(values), initial=0.0))
 
 
 # --- what a fit sees -----------------------------------------------------------------------------
@@ -177,10 +165,7 @@ def prepared_figure(panels: Sequence[Prepared], title: str) -> Figure:
     with styled():
         wide = 8.2 if len(panels) == 1 else 4.8 * min(len(panels), 3)
         rows = math.ceil(len(panels) / 3)
-        figure = Figure(figsize=(wide, 6.0 * rows), dpi=DPI, layout="constrained")
-        FigureCanvasAgg(figure)
-        style = {"ha": "left", "fontsize": 10.5, "fontweight": "bold", "color": INK}
-        figure.suptitle(one_line(title), x=0.012, parse_math=False, **style)
+        figure = new_figure(wide, 6.0 * rows, title)
         cells = figure.subfigures(rows, min(len(panels), 3), squeeze=False)
         for cell, panel in zip(cells.flat, panels, strict=False):
             axes = cell.subplots(3, 1, sharex=True, height_ratios=[1.0, 1.6, 1.6])
@@ -192,10 +177,10 @@ def prepared_figure(panels: Sequence[Prepared], title: str) -> Figure:
 
 def _draw_prepared(axes: Sequence[Axes], panel: Prepared) -> None:
     protocol, after = panel.protocol, panel.after
-    scale, unit = _time(float(protocol.times_ms[-1]))
+    scale, unit = time_unit(float(protocol.times_ms[-1]))
     t, colors = protocol.times_ms * scale, sweeps.colors(sweeps.key_of(protocol))
     counted = np.where(after.weight > 0, after.current_pA, np.nan)
-    factor, name = current_unit(_largest(counted))
+    factor, name = current_unit(largest(counted))
     for row, color in zip(protocol.command(), colors, strict=True):
         draw_trace(axes[0], t, row, color)
     for axis, values in zip(axes[1:], (panel.before, after.current_pA), strict=True):

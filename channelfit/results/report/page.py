@@ -15,32 +15,32 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from channelfit.results.report import page_words, sweeps
-from channelfit.results.report.page_content import Run, Shown, place_in_range, side_by_side
-from channelfit.results.report.page_figures import (
-    MOST_SAMPLES,
-    Figures,
-    Series,
-    curve_series,
-    draw_curves,
-    draw_traces,
+from channelfit.results.report.curve_figures import (
+    autocorrelation_figure,
+    convergence_figure,
+    costs_of,
+    family_figures,
 )
-from channelfit.results.report.page_shell import TEMPLATES, page_text, short
+from channelfit.results.report.page_content import ReportedFit, SharedRecording, side_by_side
+from channelfit.results.report.page_figures import MOST_SAMPLES, Figures, draw_curves, draw_traces
+from channelfit.results.report.page_shell import SCRIPT, TEMPLATES, page_text, short
 from channelfit.results.report.plots import styled
 from channelfit.results.report.quality import quality
-from channelfit.results.report.residuals import Autocorrelation, autocorrelation
+from channelfit.results.report.ranges import in_range
 from channelfit.results.report.result_tables import error_text, quality_texts, searched_seeds
 from channelfit.results.report.scheme import scheme_figure
-from channelfit.results.report.scheme_parts import Scheme
-from channelfit.results.report.step_families import Family, measured, parts_of
+from channelfit.results.report.scheme_parts import ModelScheme
+from channelfit.results.report.step_families import StepFamily, measured
 from channelfit.results.report.texts import one_line
+from channelfit.results.report.traces import Traces
 from channelfit.results.report.uncertainty import interval_text
 
 #: More parameters than this have no table of correlations.
 _MOST_CORRELATED = 24
 
 
-def report_page(runs: Sequence[Run], files: Sequence[Sequence[str]] = ()) -> str:
-    """The report of one fit, or of several beside each other, as the text of an HTML file.
+def report_page(runs: Sequence[ReportedFit], files: Sequence[Sequence[str]] = ()) -> str:
+    """Return the report of one fit, or of several beside each other, as the text of an HTML file.
 
     Arguments:
         runs: one or more.
@@ -54,7 +54,7 @@ def report_page(runs: Sequence[Run], files: Sequence[Sequence[str]] = ()) -> str
         "several": len(runs) > 1,
         "title": runs[0].title if len(runs) == 1 else f"{len(runs)} fits side by side",
         "verdicts": [_verdict(run) for run in runs],
-        "wrong": [page_words.what_looked_wrong(run.summary) for run in runs],
+        "wrong": [page_words.cautions(run.summary) for run in runs],
         "schemes": [
             None if run.scheme is None else scheme_svg(run.scheme, f"scheme{k}")
             for k, run in enumerate(runs)
@@ -75,19 +75,18 @@ def report_page(runs: Sequence[Run], files: Sequence[Sequence[str]] = ()) -> str
         "version": runs[0].summary["versions"]["channelfit"],
     }
     return page_text(
-        "report.html",
+        TEMPLATES / "report.html",
         context,
-        figures.as_plain(),
-        [TEMPLATES / "page.css"],
-        [TEMPLATES / "page_common.js", TEMPLATES / "page.js"],
+        scripts=[SCRIPT, TEMPLATES / "page.js"],
+        content=figures.as_plain(),
     )
 
 
 # --- sections ------------------------------------------------------------------------------------
 
 
-def _verdict(run: Run) -> list[tuple[str, str]]:
-    """The few numbers that a reader looks for first, each with its name."""
+def _verdict(run: ReportedFit) -> list[tuple[str, str]]:
+    """Return the few numbers that a reader looks for first, each with its name."""
     summary = run.summary
     found: list[tuple[str, str]] = []
     if summary.get("rms_pA") is not None:
@@ -112,8 +111,8 @@ def _verdict(run: Run) -> list[tuple[str, str]]:
     return found
 
 
-def scheme_svg(scheme: Scheme, salt: str) -> str:
-    """The scheme as an SVG element for a page, in the colors of the page.
+def scheme_svg(scheme: ModelScheme, salt: str) -> str:
+    """Return the scheme as an SVG element for a page, in the colors of the page.
 
     Arguments:
         salt: of the ids in it, which must differ between pictures of one page.
@@ -152,8 +151,8 @@ _SCHEME_COLORS = {
 }
 
 
-def _rates(scheme: Scheme) -> list[tuple[str, str, str]]:
-    """Every transition as text: from, to, and its rate."""
+def _rates(scheme: ModelScheme) -> list[tuple[str, str, str]]:
+    """Return every transition as text: from, to, and its rate."""
     return [
         (t.source, t.target, f"{t.multiplicity}*({t.rate})" if t.multiplicity > 1 else t.rate)
         for chain in scheme.chains
@@ -162,9 +161,9 @@ def _rates(scheme: Scheme) -> list[tuple[str, str, str]]:
 
 
 def _experiment(
-    figures: Figures, runs: Sequence[Run], number: int, shown: Shown, budget: int
+    figures: Figures, runs: Sequence[ReportedFit], number: int, shown: SharedRecording, budget: int
 ) -> dict[str, Any]:
-    """All that a page shows of one recording."""
+    """Return all that a page shows of one recording."""
     traces = shown.traces
     places = draw_traces(figures, number, shown, budget)
     samples = figures.samples[-1]
@@ -177,125 +176,106 @@ def _experiment(
     reversal = runs[shown.runs[0]].reversals_mV[shown.places[0]]
     family = measured(traces, reversal)
     first = runs[shown.runs[0]]
-    whose = "" if len(shown.runs) == len(runs) else f" ({first.label})"
-    told = first.summary["experiments"][shown.places[0]]
+    owner = "" if len(shown.runs) == len(runs) else f" ({first.label})"
+    row = first.summary["experiments"][shown.places[0]]
+    labels = [runs[k].label for k in shown.runs]
+    values = [f"{value:g}".replace("-", "−") for value in key.values]
     return {
         "number": number,
-        "title": f"{one_line(traces.title) or traces.protocol.name}{whose}",
-        "description": told.get("protocol_description", ""),
-        "recording": told.get("recording", ""),
-        "held_out": told.get("weight") == 0,
+        "title": f"{one_line(traces.title) or traces.protocol.name}{owner}",
+        "description": row.get("protocol_description", ""),
+        "recording": row.get("recording", ""),
+        "held_out": row.get("weight") == 0,
         "runs": shown.runs,
-        "labels": [runs[k].label for k in shown.runs],
+        "labels": labels,
         "places": places,
         "data": traces.data is not None,
         "membrane": traces.membrane is not None,
         "several": traces.protocol.n_sweeps > 1,
-        "step": samples["step"],
-        "time": samples["time"],
-        "span": samples["span"],
-        "zooms": samples["zooms"],
-        "thinned": samples["thinned"],
-        "total": samples["total"],
+        **{name: samples[name] for name in ("step", "time", "span", "zooms", "thinned", "total")},
         "key": key.label,
-        "values": [f"{value:g}".replace("-", "−") for value in key.values],
+        "values": values,
         "shades": list(zip(samples["ramps"]["light"], samples["ramps"]["dark"], strict=True)),
         "order": np.argsort(key.values, kind="stable").tolist(),
-        "sweeps": _sweeps(traces),
+        "sweeps": _sweeps(traces, values, key.label, labels if len(runs) > 1 else ()),
         "residuals": _residuals(figures, number, shown),
         "family": _family(figures, number, shown, family),
     }
 
 
 def _lighter(color: sweeps.Color) -> sweeps.Color:
-    """The color of a sweep on a dark ground."""
+    """Return the color of a sweep on a dark ground."""
     red, green, blue = (0.3 + 0.7 * part for part in color)
     return red, green, blue
 
 
-def _sweeps(traces: Any) -> list[list[dict[str, str]]]:
-    """Numbers of each sweep under each fit: [sweep][fit], as text."""
+def _sweeps(
+    traces: Traces, values: Sequence[str], key: str, labels: Sequence[str]
+) -> dict[str, Any]:
+    """Return the table of the numbers of each sweep under each fit: its head and its rows.
+
+    Arguments:
+        values: what tells each sweep apart, as text; key: what these values are.
+        labels: of the fits; empty for a single one, which needs no name.
+    """
+    has_data = traces.data is not None
+    head = ["Sweep", key, *(["Fit"] if labels else [])]
+    head += ["Samples", "Largest current, data (pA)"] * has_data
+    head += ["Largest current, fit (pA)", *(["RMS of the residual (pA)"] * has_data)]
     rows = []
-    for k in range(traces.protocol.n_sweeps):
-        own = []
-        for result in traces.results:
-            part = slice(k, k + 1)
-            if traces.data is None:
-                own.append({"fit_peak": short(_peak(result[part]))})
-                continue
-            weight = None if traces.weight is None else traces.weight[part]
-            data = traces.data[part]
-            found = quality(result[part], data, weight)
-            use = np.isfinite(data) if weight is None else (weight > 0) & np.isfinite(data)
-            own.append(
-                {
-                    "samples": f"{np.count_nonzero(use):,}",
-                    "data_peak": short(_peak(np.where(use, data, np.nan))),
-                    "fit_peak": short(_peak(np.where(use, result[part], np.nan))),
-                    "rms": short(found.rms_pA if found.weight else math.nan, 3),
-                }
-            )
-        rows.append(own)
-    return rows
+    for k, value in enumerate(values):
+        for place, result in enumerate(traces.results):
+            numbers = _sweep_numbers(traces, result, k)
+            rows.append([str(k + 1), value, *labels[place : place + 1], *numbers])
+    return {"head": head, "rows": rows}
+
+
+def _sweep_numbers(traces: Traces, result: np.ndarray, k: int) -> list[str]:
+    """Return samples, peaks of data and fit, and RMS of a sweep; its peak alone without data."""
+    part = slice(k, k + 1)
+    if traces.data is None:
+        return [short(_peak(result[part]))]
+    weight = None if traces.weight is None else traces.weight[part]
+    data = traces.data[part]
+    found = quality(result[part], data, weight)
+    use = np.isfinite(data) if weight is None else (weight > 0) & np.isfinite(data)
+    return [
+        f"{np.count_nonzero(use):,}",
+        short(_peak(np.where(use, data, np.nan))),
+        short(_peak(np.where(use, result[part], np.nan))),
+        short(found.rms_pA if found.weight else math.nan, 3),
+    ]
 
 
 def _peak(values: np.ndarray) -> float:
-    """The largest current in size, with its sign; NaN where none is known."""
+    """Return the largest current in size, with its sign; NaN where none is known."""
     known = values[np.isfinite(values)]
     return float(known[np.argmax(np.abs(known))]) if known.size else math.nan
 
 
-def _residuals(figures: Figures, number: int, shown: Shown) -> dict[str, Any]:
-    """The autocorrelation of the residuals of an experiment, or why there is none."""
-    traces = shown.traces
-    if traces.data is None:
-        return {"left_out": "there is no recording to compare with"}
-    series, found = list[Series](), list[Autocorrelation]()
-    for run, result in zip(shown.runs, traces.results, strict=True):
-        one = autocorrelation(result - traces.data, traces.weight, traces.protocol.sampling_ms)
-        if isinstance(one, str):
-            return {"left_out": one}
-        series.append(Series(one.lags_ms, one.values, f"run{run}"))
-        found.append(one)
-    band = max(one.band for one in found)
-    edges = np.array([0.0, float(series[0].x[-1])])
-    for side in (-band, band):
-        series.append(Series(edges, np.full(2, side), "muted", line="dashed"))
-    place = draw_curves(
-        figures,
-        f"e{number}-autocorrelation",
-        "lag (ms)",
-        "autocorrelation",
-        series,
-        zero=True,
-        height=210,
-    )
-    table = [
-        (short(float(lag), 3), [short(one.at(lag), 2) for one in found])
+def _residuals(figures: Figures, number: int, shown: SharedRecording) -> dict[str, Any]:
+    """Return the autocorrelation of the residuals of an experiment, or why there is none."""
+    described = autocorrelation_figure(shown)
+    if isinstance(described, str):
+        return {"left_out": described}
+    figure, found = described
+    place = draw_curves(figures, f"e{number}-autocorrelation", figure, height=210)
+    rows = [
+        [short(float(lag), 3), *(short(one.at(lag), 2) for one in found)]
         for lag in found[0].shown_lags_ms
     ]
-    return {"place": place, "band": band, "table": table, "left_out": ""}
+    return {"place": place, "band": max(one.band for one in found), "table": rows, "left_out": ""}
 
 
-def _family(figures: Figures, number: int, shown: Shown, family: Family | str) -> dict[str, Any]:
-    """Figures and tables of a family of steps, or why there are none."""
+def _family(
+    figures: Figures, number: int, shown: SharedRecording, family: StepFamily | str
+) -> dict[str, Any]:
+    """Return figures and tables of a family of steps, or why there are none."""
     if isinstance(family, str):
         return {"left_out": [family], "figures": [], "table": []}
     drawn = []
-    for k, part in enumerate(parts_of(family)):
-        series = [
-            one
-            for place, curve in enumerate(part.curves)
-            for one in curve_series(curve, shown.runs, second=place > 0)
-        ]
-        place = draw_curves(
-            figures,
-            f"e{number}-family{k}",
-            f"{family.x_name} ({family.x_unit})",
-            part.label,
-            series,
-            zero=part.unit == "pA",
-        )
+    for k, (part, figure) in enumerate(family_figures(family, shown.runs)):
+        place = draw_curves(figures, f"e{number}-family{k}", figure)
         notes = [f"data: {curve.data_fit}" for curve in part.curves if curve.data_fit]
         notes += [f"fit: {text}" for curve in part.curves for text in curve.result_fits if text]
         notes = [note.replace("-", "−") for note in notes]
@@ -319,7 +299,7 @@ def _family(figures: Figures, number: int, shown: Shown, family: Family | str) -
 
 
 def _parameters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the table of parameters, as text, with where each lies in its range."""
+    """Return the rows of the table of parameters, as text, with where each lies in its range."""
     rows = []
     for name, row in summary["parameters"].items():
         interval, error = row.get("interval"), error_text(row)
@@ -339,27 +319,14 @@ def _parameters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "range": "" if row["lower"] is None else f"{row['lower']:.4g} – {row['upper']:.4g}",
                 "note": row.get("note", ""),
                 "true": f"{row['true_value']:.5g}" if "true_value" in row else "",
-                "bar": _bar(row),
+                "bar": in_range(name, row),
             }
         )
     return rows
 
 
-def _bar(row: Mapping[str, Any]) -> dict[str, float] | None:
-    """Where a value and its interval lie in the range, in percent; None where nothing tells."""
-    lower, upper = row["lower"], row["upper"]
-    if lower is None or not lower < upper or row.get("note") == "fixed":
-        return None
-    found = {"at": round(100 * place_in_range(row, row["value"]), 2)}
-    interval = row.get("interval")
-    if interval and None not in interval:
-        low, high = (100 * place_in_range(row, end) for end in interval)
-        found |= {"low": round(low, 2), "width": round(high - low, 2)}
-    return found
-
-
-def _together(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The parameters of several runs: those of one name share a row."""
+def _together(runs: Sequence[ReportedFit]) -> list[dict[str, Any]]:
+    """Return the parameters of several runs: those of one name share a row."""
     names = dict.fromkeys(name for run in runs for name in run.summary["parameters"])
     tables = [{row["name"]: row for row in _parameters(run.summary)} for run in runs]
     rows = []
@@ -371,55 +338,34 @@ def _together(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _correlations(summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The table of correlations; None where there is none, or too large a one."""
-    told = (summary.get("uncertainty") or {}).get("correlations")
-    if not told or not 1 < len(told["parameters"]) <= _MOST_CORRELATED:
+    """Return the table of correlations; None where there is none, or too large a one."""
+    found = (summary.get("uncertainty") or {}).get("correlations")
+    if not found or not 1 < len(found["parameters"]) <= _MOST_CORRELATED:
         return None
     return {
-        "names": told["parameters"],
+        "names": found["parameters"],
         "rows": [
             [None if value is None else round(float(value), 2) for value in row]
-            for row in told["matrix"]
+            for row in found["matrix"]
         ],
     }
 
 
-def _convergence(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
-    """The lowest cost against the candidates scored so far."""
-    of_currents = all(run.summary.get("rms_pA") is not None for run in runs)
-    series, tables = list[Series](), list[list[tuple[str, ...]]]()
-    for k, run in enumerate(runs):
-        history = run.history
-        if not len(history):
-            tables.append([])
-            continue
-        best = np.sqrt(history[:, 3]) if of_currents else history[:, 3]
-        series.append(Series(history[:, 1], best, f"run{k}"))
+def _convergence(figures: Figures, runs: Sequence[ReportedFit]) -> dict[str, Any]:
+    """Return the figure and the tables of the lowest cost against the candidates so far."""
+    costs, label = costs_of(runs)
+    tables = list[list[tuple[str, ...]]]()
+    for run, best in zip(runs, costs, strict=True):
         picks = np.unique(np.linspace(0, len(best) - 1, min(len(best), 10)).round().astype(int))
-        tables.append(
-            [
-                (short(int(history[p, 0])), short(int(history[p, 1])), short(float(best[p]), 5))
-                for p in picks
-            ]
-        )
-    if not any(np.isfinite(one.y).any() for one in series):
-        return {"place": "", "tables": tables, "of_currents": of_currents}
-    label = "lowest RMS so far (pA)" if of_currents else "lowest cost so far"
-    both_log = all(np.nanmin(one.y) > 0 for one in series)
-    place = draw_curves(
-        figures,
-        "convergence-plot",
-        "candidates scored",
-        label,
-        series,
-        (True, both_log),
-        height=240,
-    )
-    return {"place": place, "tables": tables, "of_currents": of_currents}
+        rows = [(int(run.history[p, 0]), int(run.history[p, 1]), float(best[p])) for p in picks]
+        tables.append([(short(n), short(scored), short(cost, 5)) for n, scored, cost in rows])
+    figure = convergence_figure(runs)
+    place = "" if figure is None else draw_curves(figures, "convergence-plot", figure, height=240)
+    return {"place": place, "tables": tables, "of_currents": "RMS" in label}
 
 
 def _provenance(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """How a fit can be repeated: names and what stands for each."""
+    """Return how a fit can be repeated: names and what stands for each."""
     version = ", ".join(f"{name} {text}" for name, text in summary["versions"].items())
     place = summary["machine"]
     settings = ", ".join(f"{key} {value}" for key, value in summary["settings"].items())

@@ -1,25 +1,24 @@
-"""What a report says of a fit, collected before anything is drawn: traces, numbers and texts."""
+"""The traces, numbers and texts of a report, collected before anything is drawn."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from channelfit.results.report.scheme_parts import Scheme
+from channelfit.results.report.scheme_parts import ModelScheme
 from channelfit.results.report.traces import Page, Traces
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a report says of a fit beside its traces, as it is sent to the process that writes it.
+    """The facts of a fit beside its traces, as they are sent to the process that writes its report.
 
     Attributes:
-        summary_json: what stands in ``summary.json``.
+        summary_json: the text of ``summary.json``.
         scheme: of the model; None for a fit of a function.
         reversals_mV: of each experiment, the reversal potential of a model whose current is one
             conductance times one driving force; None where it is not.
@@ -27,17 +26,17 @@ class Facts:
     """
 
     summary_json: str
-    scheme: Scheme | None
+    scheme: ModelScheme | None
     reversals_mV: tuple[float | str, ...]
     history: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """One fit as a report tells of it.
+class ReportedFit:
+    """One fit as a report describes it.
 
     Attributes:
-        label: what tells it from other fits in the same report.
+        label: its name among the fits of the same report.
         summary: as in ``summary.json``.
         panels: recording and fit of each experiment.
         scheme: of the model that was fitted; None for a function.
@@ -46,7 +45,7 @@ class Run:
     label: str
     summary: Mapping[str, Any]
     panels: tuple[Traces, ...]
-    scheme: Scheme | None
+    scheme: ModelScheme | None
     reversals_mV: tuple[float | str, ...]
     history: np.ndarray
 
@@ -56,37 +55,23 @@ class Run:
         return str(self.summary.get("name") or self.summary.get("model") or self.label)
 
 
-def run_of(label: str, page: Page | None, facts: Facts) -> Run:
-    """Put together what a report says of one fit.
+def reported_fit(label: str, page: Page | None, facts: Facts) -> ReportedFit:
+    """Put traces and facts of a fit together for its report.
 
     Arguments:
-        label: what tells it from others in the same report.
+        label: its name among the fits of the same report.
         page: its traces; None for a fit of a function, which has none.
     """
     summary = json.loads(facts.summary_json)
     panels = () if page is None else page.panels
-    return Run(label, summary, panels, facts.scheme, facts.reversals_mV, facts.history)
-
-
-def place_in_range(row: Mapping[str, Any], value: float) -> float:
-    """Where a value lies in the range of a parameter, from 0 to 1; of the logarithm where the
-    range was searched on a logarithmic scale.
-
-    Arguments:
-        row: of the parameter, as in ``summary.json``.
-    """
-    lower, upper = row["lower"], row["upper"]
-    value = min(max(value, lower), upper)
-    if "relative_error" in row and lower > 0:
-        return math.log(value / lower) / math.log(upper / lower)
-    return float((value - lower) / (upper - lower))
+    return ReportedFit(label, summary, panels, facts.scheme, facts.reversals_mV, facts.history)
 
 
 # --- several fits beside each other --------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class SharedRecording:
     """One recording, or protocol, with the fits of all runs that have it.
 
     Attributes:
@@ -100,9 +85,9 @@ class Shown:
     places: tuple[int, ...]
 
 
-def side_by_side(runs: Sequence[Run]) -> list[Shown]:
+def side_by_side(runs: Sequence[ReportedFit]) -> list[SharedRecording]:
     """Lay the fits of several runs over the recordings that they share."""
-    found: list[Shown] = []
+    found: list[SharedRecording] = []
     for number, run in enumerate(runs):
         for place, panel in enumerate(run.panels):
             for k, shown in enumerate(found):
@@ -110,12 +95,12 @@ def side_by_side(runs: Sequence[Run]) -> list[Shown]:
                     found[k] = _joined(shown, panel, number, place)
                     break
             else:
-                found.append(Shown(panel, (number,), (place,)))
+                found.append(SharedRecording(panel, (number,), (place,)))
     return found
 
 
 def _same_data(a: Traces, b: Traces) -> bool:
-    """Whether two experiments are of one command and one recording."""
+    """Return whether two experiments are of one command and one recording."""
     if a.protocol.sweeps != b.protocol.sweeps or a.result.shape != b.result.shape:
         return False
     if a.protocol.sampling_ms != b.protocol.sampling_ms or (a.data is None) != (b.data is None):
@@ -123,7 +108,7 @@ def _same_data(a: Traces, b: Traces) -> bool:
     return a.data is None or b.data is None or np.array_equal(a.data, b.data, equal_nan=True)
 
 
-def _joined(shown: Shown, panel: Traces, number: int, place: int) -> Shown:
+def _joined(shown: SharedRecording, panel: Traces, number: int, place: int) -> SharedRecording:
     first = shown.traces
     together = Traces(
         first.protocol,
@@ -134,4 +119,4 @@ def _joined(shown: Shown, panel: Traces, number: int, place: int) -> Shown:
         first.subtitle,
         (*first.rivals, panel.result),
     )
-    return Shown(together, (*shown.runs, number), (*shown.places, place))
+    return SharedRecording(together, (*shown.runs, number), (*shown.places, place))

@@ -1,6 +1,6 @@
-"""What a report says of a fit, collected from the fit itself.
+"""The facts of a report, collected from the fit itself.
 
-The process that writes the report is sent it, and so needs neither the model nor SymPy.
+The process that writes the report is sent them, and so needs neither the model nor SymPy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
-    """Collect what a report says of a fit.
+    """Collect the facts of a report of a fit.
 
     Arguments:
         summary_json: what stands in ``summary.json``.
@@ -30,13 +30,13 @@ def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
     if not plan.has_currents:
         return Facts(summary_json, None, (), history)
     celsius = (e.temperature_C for e in plan.problem.experiments)
-    told = next((c for c in celsius if c is not None), None)
-    model = build_model(plan.document, plan.model_file, told, words_of_clamps(plan.section))
+    temperature = next((c for c in celsius if c is not None), None)
+    model = build_model(plan.document, plan.model_file, temperature, words_of_clamps(plan.section))
     return Facts(summary_json, scheme_of(model), _reversals(plan, result.values), history)
 
 
 def _columns(history: np.ndarray) -> np.ndarray:
-    """The columns of a history that a report draws, (n_generations, 4)."""
+    """Return the columns of a history that a report draws, (n_generations, 4)."""
     if not len(history):
         return np.empty((0, 4))
     if history.dtype.names:
@@ -46,7 +46,7 @@ def _columns(history: np.ndarray) -> np.ndarray:
 
 
 def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | str, ...]:
-    """The reversal potential, mV, with which each experiment was simulated; see `Facts`."""
+    """Return the reversal potential, mV, with which each experiment was simulated; see `Facts`."""
     problem = plan.problem
     found: list[float | str] = [
         "the model's current has no single reversal potential to divide by"
@@ -57,12 +57,12 @@ def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | str, ...]:
     for group in problem.groups:
         own = group.parameters(np.asarray(values, dtype=float)[:, None])[:, 0]
         names = dict(zip(group.problem.model.parameter_names, own.tolist(), strict=True))
-        told: float | str = float(evaluate(ohmic.reversal, names))
+        reversal: float | str = float(evaluate(ohmic.reversal, names))
         if group.clamp is not None and not group.clamp.holds_command:
-            told = (
+            reversal = (
                 "the membrane is not at the command, which the clamp of this fit says, so that the "
                 "current over command minus reversal would be none"
             )
         for place in group.places:
-            found[place] = told
+            found[place] = reversal
     return tuple(found)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +36,9 @@ from bokeh.models.grids import Grid
 from bokeh.models.renderers import GlyphRenderer
 from bokeh.models.tickers import BasicTicker
 
-from channelfit.results.report.events import eventful
-from channelfit.results.report.page_content import Shown
-from channelfit.results.report.plots import current_unit, is_noisy
-from channelfit.results.report.step_families import Curve
+from channelfit.results.report.curve_figures import CurveFigure
+from channelfit.results.report.page_content import SharedRecording
+from channelfit.results.report.trace_view import TraceView, extreme_samples, largest
 from channelfit.results.report.traces import Traces
 
 #: Samples of all sweeps of a page that are kept one by one; of more, the extremes of short
@@ -50,8 +48,6 @@ MOST_SAMPLES = 250_000
 MOST_CORNERS = 2000
 #: Residuals below this share of the largest current are kept beside data and fit.
 _SMALL = 1e-3
-#: Time from which on an axis is in seconds, ms.
-_LONG_MS = 2000.0
 #: Pixels.
 _COMMAND, _CURRENT, _RESIDUAL, _CURVE = 110, 320, 150, 260
 
@@ -63,7 +59,7 @@ class Figures:
     Attributes:
         plots: of Bokeh.
         places: the id of the element that holds each of them.
-        samples: of each experiment, what the page's script draws; plain data.
+        samples: of each experiment, as plain data that the page's script draws.
     """
 
     plots: list[Plot] = field(default_factory=list)
@@ -71,13 +67,13 @@ class Figures:
     samples: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, place: str, plot: Plot) -> str:
-        """Puts a figure into the page; returns the id of its element."""
+        """Put a figure into the page; returns the id of its element."""
         self.plots.append(plot)
         self.places.append(place)
         return place
 
     def as_plain(self) -> dict[str, Any]:
-        """What the page's script embeds: Bokeh's documents and where each figure goes."""
+        """Return Bokeh's documents and where each figure goes, as the page's script embeds them."""
         if not self.places:
             return {"docs": {}, "items": [], "experiments": []}
         document = Document()
@@ -98,7 +94,9 @@ class Figures:
 # --- traces --------------------------------------------------------------------------------------
 
 
-def draw_traces(figures: Figures, number: int, shown: Shown, budget: int) -> dict[str, str]:
+def draw_traces(
+    figures: Figures, number: int, shown: SharedRecording, budget: int
+) -> dict[str, str]:
     """Draw command, current and residual of an experiment, empty until the script fills them.
 
     Arguments:
@@ -107,42 +105,38 @@ def draw_traces(figures: Figures, number: int, shown: Shown, budget: int) -> dic
 
     Returns: the ids of the elements, by what they show.
     """
-    traces = shown.traces
-    samples = packed_samples(traces, budget) | {"runs": list(shown.runs)}
+    view = TraceView(shown.traces)
+    samples = packed_samples(view, budget) | {"runs": list(shown.runs)}
     figures.samples.append(samples)
     across = Range1d(start=samples["span"][0], end=samples["span"][1])
-    name = f"e{number}"
-    has_data, noisy = traces.data is not None, is_noisy(traces)
-    command = _over_time(across, _COMMAND)
+    name, runs = f"e{number}", range(len(shown.runs))
+    has_data = shown.traces.data is not None
+    command = over_time(across, _COMMAND)
     _lines(command, f"{name}-command", 1.2)
-    if traces.membrane is not None:
+    if shown.traces.membrane is not None:
         _lines(command, f"{name}-membrane", 1.2)
-    current = _over_time(across, _CURRENT)
-    fits = [(f"{name}-fit{k}", 1.4 if noisy or not has_data else 3.2) for k in _places(traces)]
+    current = over_time(across, _CURRENT)
+    fits = [(f"{name}-fit{k}", 1.4 if view.is_noisy or not has_data else 3.2) for k in runs]
     data = [(f"{name}-hidden", 0.8), (f"{name}-data", 0.9)] if has_data else []
     # what is wider lies beneath: a broad line under the data, or a thin one over their noise
-    for line in (*data, *fits) if noisy else (*fits, *data):
+    for line in (*data, *fits) if view.is_noisy else (*fits, *data):
         _lines(current, *line)
+    time = f"time ({view.time_unit})"
     add_axes(command, "", "voltage (mV)", ticks=3)
-    add_axes(current, "" if has_data else _time_label(samples), f"current ({samples['unit']})")
+    add_axes(current, "" if has_data else time, f"current ({view.current_unit})")
     roots = {"command": command, "current": current}
     if has_data:
-        residual = _over_time(across, _RESIDUAL)
-        residual.add_layout(Span(location=0, dimension="width", line_width=0.7, tags=["zero"]))
-        for k in _places(traces):
-            _lines(residual, f"{name}-apart{k}", 0.9)
-        label = f"fit − data ({samples['apart_unit']})"
-        add_axes(residual, _time_label(samples), label, ticks=3)
+        residual = over_time(across, _RESIDUAL)
+        residual.add_layout(zero_line())
+        for k in runs:
+            _lines(residual, f"{name}-residual{k}", 0.9)
+        add_axes(residual, time, f"fit − data ({view.residual_unit})", ticks=3)
         roots["residual"] = residual
     return {what: figures.add(f"{name}-{what}-plot", plot) for what, plot in roots.items()}
 
 
-def _places(traces: Traces) -> range:
-    return range(len(traces.results))
-
-
-def packed_samples(traces: Traces, budget: int) -> dict[str, Any]:
-    """The samples of an experiment as plain data for the page's script.
+def packed_samples(view: TraceView, budget: int) -> dict[str, Any]:
+    """Return the samples of an experiment as plain data for the page's script.
 
     Arguments:
         budget: samples of all sweeps that are kept one by one; of more, the extremes.
@@ -150,61 +144,42 @@ def packed_samples(traces: Traces, budget: int) -> dict[str, Any]:
     Returns: time scale and units, and for each sweep its command (as the corners of a line),
         recording and fits, and which stretches count. Arrays are base64 of float32 or uint32.
     """
-    protocol = traces.protocol
-    counts = _within(traces)
-    seen = [np.where(counts, c, np.nan) for c in (*traces.results, *_maybe(traces.data))]
-    largest = _largest(seen)
-    factor, unit = current_unit(largest)
-    apart = [] if traces.data is None else [result - traces.data for result in traces.results]
-    left = _largest([np.where(counts, c, np.nan) for c in apart])
-    apart_factor, apart_unit = current_unit(left)
-    seconds = float(protocol.times_ms[-1]) >= _LONG_MS
-    scale = 1e-3 if seconds else 1.0
+    traces, protocol = view.traces, view.traces.protocol
     total = sum(protocol.n_times(k) for k in range(protocol.n_sweeps))
     size = 2 * math.ceil(total / max(budget, 1)) if total > budget else 1
     # the difference of two rounded numbers would be rounding, where it is small
-    differences = [c * apart_factor for c in apart] if left < _SMALL * largest else None
-    h = protocol.sampling_ms * scale
-    zooms = _zooms(traces, seen)
+    small = largest(view.residuals) < _SMALL * largest(view.in_view)
     return {
-        "step": h,
-        "span": _span(traces, counts, h),
-        "time": "s" if seconds else "ms",
-        "unit": unit,
-        "apart_unit": apart_unit,
-        "apart_scale": apart_factor / factor,
+        "step": protocol.sampling_ms * view.time_factor,
+        "span": [round(end, 9) for end in view.span()],
+        "time": view.time_unit,
+        "residual_scale": view.residual_factor / view.current_factor,
         "thinned": size > 1,
         "total": total,
-        "zooms": [[round(a * scale, 9), round(b * scale, 9)] for a, b in zooms],
-        "sweeps": _packed_sweeps(traces, counts, size, factor, differences),
+        "zooms": [[round(ms * view.time_factor, 9) for ms in ends] for ends in view.zooms_ms()],
+        "sweeps": _packed_sweeps(view, _within(traces), size, small),
     }
 
 
 def _packed_sweeps(
-    traces: Traces,
-    counts: np.ndarray,
-    size: int,
-    factor: float,
-    differences: Sequence[np.ndarray] | None,
+    view: TraceView, counts: np.ndarray, size: int, with_residuals: bool
 ) -> list[dict[str, Any]]:
-    """The sweeps of an experiment for the page's script.
+    """Return the sweeps of an experiment for the page's script.
 
     Arguments:
         counts: (n_sweeps, n_times), whether a sample counts.
         size: of how many samples only the extremes are kept; 1 for all samples.
-        factor: by which currents are multiplied.
-        differences: of fits and recording, (n_sweeps, n_times) each; None for those that the script
-            computes itself.
+        with_residuals: whether these are kept, too; else the script computes them itself.
     """
-    found = []
+    found, traces, factor = [], view.traces, view.current_factor
     for k, command in enumerate(traces.protocol.command()):
         n = traces.protocol.n_times(k)
-        shown = (*_maybe(traces.data), *traces.results, *_maybe(traces.membrane))
-        rows = [c[k, :n] for c in shown]
-        picks = np.arange(n) if size == 1 else _extremes(rows, size)
+        currents = (*_maybe(traces.data), *traces.results, *_maybe(traces.membrane))
+        rows = [c[k, :n] for c in currents]
+        picks = np.arange(n) if size == 1 else extreme_samples(rows, size)
         corners = _corners(command[:n])
         if len(corners) > MOST_CORNERS:  # it is no line with corners: sample by sample
-            corners = np.arange(n) if size == 1 else _extremes([command[:n]], size)
+            corners = np.arange(n) if size == 1 else extreme_samples([command[:n]], size)
         kept = {
             "at": "" if size == 1 else packed(picks, "<u4"),
             "corners": "" if len(corners) == n else packed(corners, "<u4"),
@@ -215,15 +190,13 @@ def _packed_sweeps(
         }
         if traces.membrane is not None:
             kept["membrane"] = packed(rows[-1][picks], "<f4")
-        if differences is not None:
-            kept["apart"] = [packed(c[k, picks], "<f4") for c in differences]
+        if traces.data is not None and with_residuals:
+            residuals = [
+                (c[k, picks] - rows[0][picks]) * view.residual_factor for c in traces.results
+            ]
+            kept["residuals"] = [packed(row, "<f4") for row in residuals]
         found.append(kept)
     return found
-
-
-def _largest(currents: Sequence[np.ndarray]) -> float:
-    """The largest current in size; NaN does not count."""
-    return max((float(np.nanmax(np.abs(c), initial=0.0)) for c in currents), default=0.0)
 
 
 def _maybe(data: np.ndarray | None) -> list[np.ndarray]:
@@ -231,7 +204,7 @@ def _maybe(data: np.ndarray | None) -> list[np.ndarray]:
 
 
 def _within(traces: Traces) -> np.ndarray:
-    """Where a recording counts, and between samples of which every second or so counts.
+    """Find where a recording counts, and between samples of which every second or so counts.
 
     Returns: (n_sweeps, n_times) bool; all of it without weights.
     """
@@ -254,13 +227,13 @@ def _within(traces: Traces) -> np.ndarray:
 
 
 def _stretches(within: np.ndarray) -> list[list[int]]:
-    """The half-open stretches of samples that count."""
+    """Return the half-open stretches of samples that count."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], within, [False]]).astype(np.int8)))
     return [[int(a), int(b)] for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _corners(command: np.ndarray) -> np.ndarray:
-    """The samples between which the command is a straight line; its first and last are among
+    """Return the samples between which the command is a straight line; its first and last are among
     them.
     """
     if command.size < 3:
@@ -269,112 +242,38 @@ def _corners(command: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.flatnonzero(bends) + 1, [command.size - 1]])
 
 
-def _extremes(rows: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """The samples at which one of several rows is least or largest in a stretch of `size`."""
-    picks = [np.array([0, len(rows[0]) - 1])]
-    whole = len(rows[0]) // size * size
-    for row in rows:
-        block = row[:whole].reshape(-1, size)
-        start = np.arange(len(block)) * size
-        finite = np.isfinite(block)
-        picks.append(start + np.where(finite, block, np.inf).argmin(axis=1))
-        picks.append(start + np.where(finite, block, -np.inf).argmax(axis=1))
-    return np.unique(np.concatenate(picks))
-
-
-def _span(traces: Traces, counts: np.ndarray, h: float) -> list[float]:
-    """The part of the time that is shown first: all, less long ends that no sweep counts."""
-    at = np.flatnonzero(counts.any(axis=0))
-    end = h * traces.protocol.n_times_max
-    if not at.size:
-        return [0.0, end]
-    first, last = float(at[0]) * h, float(at[-1]) * h
-    room = 0.08 * (last - first) or end
-    return [max(0.0, first - room), min(end, last + room)]
-
-
-def _zooms(traces: Traces, seen: Sequence[np.ndarray]) -> list[tuple[float, float]]:
-    """The parts of a sweep that are worth a closer look, ms."""
-    protocol = traces.protocol
-    jumps = [protocol.step_times_ms(k) for k in range(protocol.n_sweeps)]
-    return eventful(protocol.times_ms, seen, jumps)
-
-
 def packed(values: np.ndarray, kind: str) -> str:
-    """Numbers of a NumPy kind such as "<f4" as base64, which `page_common.js` unpacks."""
+    """Return numbers of a NumPy kind such as "<f4" as base64, which `page_common.js` unpacks."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode("ascii")
-
-
-def _time_label(samples: Mapping[str, Any]) -> str:
-    return f"time ({samples['time']})"
 
 
 # --- curves --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Series:
-    """One line or row of points of a figure of curves.
-
-    Attributes:
-        x, y: (n,)
-        tag: "data", "run0", "run1", .. or "muted": what its color stands for.
-        points: the marker of Bokeh of its points; empty for none.
-        line: the dashes of its line; empty for none.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    tag: str
-    points: str = ""
-    line: str = "solid"
-
-
-def draw_curves(
-    figures: Figures,
-    place: str,
-    x_label: str,
-    y_label: str,
-    series: Sequence[Series],
-    log: tuple[bool, bool] = (False, False),
-    zero: bool = False,
-    height: int = _CURVE,
-) -> str:
+def draw_curves(figures: Figures, place: str, figure: CurveFigure, height: int = _CURVE) -> str:
     """Draw a few lines and rows of points; returns the id of the figure's element.
 
     Arguments:
-        log: whether the axes of x and of y are logarithmic.
-        zero: whether a line marks zero.
+        height: in pixels.
     """
-    plot = empty_plot(DataRange1d(range_padding=0.05), DataRange1d(range_padding=0.08), height, log)
-    for one in series:
+    across, up = DataRange1d(range_padding=0.05), DataRange1d(range_padding=0.08)
+    plot = empty_plot(across, up, height, figure.log)
+    for one in figure.series:
         known = np.isfinite(one.x) & np.isfinite(one.y)
-        for is_log, values in zip(log, (one.x, one.y), strict=True):
+        for is_log, values in zip(figure.log, (one.x, one.y), strict=True):
             known &= (values > 0) | (not is_log)
         source = ColumnDataSource({"x": one.x[known].astype("f4"), "y": one.y[known].astype("f4")})
         if one.line and known.any():
             width = 2.0 if one.line == "solid" else 1.2
             glyph = Line(x="x", y="y", line_width=width, line_dash=one.line, line_join="round")
-            add_glyph(plot, source, glyph, [one.tag])
+            add_glyph(plot, source, glyph, [one.role])
         if one.points and known.any():
             marker = Scatter(x="x", y="y", marker=one.points, size=6, line_width=1.3)
-            add_glyph(plot, source, marker, [one.tag])
-    if zero:
-        plot.add_layout(Span(location=0, dimension="width", line_width=0.7, tags=["zero"]))
-    add_axes(plot, x_label, y_label, ticks=5, log=log)
+            add_glyph(plot, source, marker, [one.role])
+    if figure.zero:
+        plot.add_layout(zero_line())
+    add_axes(plot, figure.x_label, figure.y_label, ticks=5, log=figure.log)
     return figures.add(place, plot)
-
-
-def curve_series(curve: Curve, runs: Sequence[int], second: bool) -> Iterator[Series]:
-    """The fits of a curve as lines and its data as points.
-
-    Arguments:
-        second: whether another curve stands in the same figure, from which this is to be told.
-    """
-    for run, result in zip(runs, curve.results, strict=True):
-        yield Series(curve.x, result, f"run{run}", line="dashed" if second else "solid")
-    if curve.data is not None:
-        yield Series(curve.x, curve.data, "data", "square" if second else "circle", "")
 
 
 # --- pieces --------------------------------------------------------------------------------------
@@ -383,7 +282,7 @@ def curve_series(curve: Curve, runs: Sequence[int], second: bool) -> Iterator[Se
 def empty_plot(
     x_range: Any, y_range: Any, height: int, log: tuple[bool, bool] = (False, False)
 ) -> Plot:
-    """An empty figure as wide as its element, without tools and without Bokeh's sign."""
+    """Return an empty figure as wide as its element, without tools and without Bokeh's sign."""
     scales: dict[str, Any] = {}
     if log[0]:
         scales["x_scale"] = LogScale()
@@ -407,20 +306,29 @@ def empty_plot(
     )
 
 
-def _over_time(across: Range1d, height: int) -> Plot:
-    """A figure in which a stretch of time is enlarged by dragging over it.
+def zero_line() -> Span:
+    """Return a line across a figure at zero."""
+    return Span(location=0, dimension="width", line_width=0.7, tags=["zero"])
 
-    What its vertical axis holds is up to the script.
-    """
-    plot = empty_plot(across, Range1d(start=-1, end=1), height)
+
+def zoomed_plot(
+    x_range: Any, y_range: Any, height: int, log: tuple[bool, bool] = (False, False)
+) -> Plot:
+    """Return an empty figure in which a stretch of x is enlarged by dragging over it."""
+    plot = empty_plot(x_range, y_range, height, log)
     zoom = BoxZoomTool(dimensions="width")
     plot.add_tools(zoom)
     plot.toolbar.active_drag = zoom
     return plot
 
 
+def over_time(across: Range1d, height: int) -> Plot:
+    """Return an empty figure over a stretch of time, whose vertical axis the script sets."""
+    return zoomed_plot(across, Range1d(start=-1, end=1), height)
+
+
 def _lines(plot: Plot, name: str, width: float) -> GlyphRenderer[Any]:
-    """The lines of all sweeps, which the page's script fills: `xs`, `ys` and `color`."""
+    """Return the lines of all sweeps, which the page's script fills: `xs`, `ys` and `color`."""
     source = ColumnDataSource({"xs": [], "ys": [], "color": []}, name=name)
     glyph = MultiLine(
         xs="xs", ys="ys", line_color="color", line_width=width, line_join="round", line_cap="butt"
@@ -431,7 +339,7 @@ def _lines(plot: Plot, name: str, width: float) -> GlyphRenderer[Any]:
 def add_glyph(
     plot: Plot, source: ColumnDataSource, glyph: Any, tags: list[str]
 ) -> GlyphRenderer[Any]:
-    """Puts glyphs into a figure; the first tag says what their color stands for."""
+    """Put glyphs into a figure; the first tag says what their color stands for."""
     renderer = plot.add_glyph(source, glyph)
     renderer.tags = tags
     return renderer
@@ -444,7 +352,7 @@ def add_axes(
     ticks: int = 5,
     log: tuple[bool, bool] = (False, False),
 ) -> None:
-    """Axes below and to the left, with small plain labels; without a label only ticks below.
+    """Add axes below and to the left, with small plain labels; without a label only ticks below.
 
     Arguments:
         y_label: None where there is no axis to the left.

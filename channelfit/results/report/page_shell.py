@@ -1,8 +1,8 @@
-"""What every page has in common that is one file: its frame, styles, scripts and policy.
+"""The frame, styles, scripts and policy that all pages share.
 
-Such a page needs nothing else: styles, scripts, figures and samples are in it, and its policy
-(`Content-Security-Policy`) forbids it to ask anybody for anything, and scripts other than its own
-two. Texts of a user's files are escaped by the templates.
+A page that is one file needs nothing else: styles, scripts, figures and samples are in it, and its
+policy (`Content-Security-Policy`) forbids it to ask anybody for anything, and scripts other than
+its own two. Texts of a user's files are escaped by the templates.
 """
 
 from __future__ import annotations
@@ -15,57 +15,58 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import bokeh
 import numpy as np
 from jinja2 import Environment, FileSystemLoader
 
 from channelfit.reading.files import whole
 from channelfit.reading.texts import printable
 
-#: By this line a page of this program is told from other files.
+#: By this line a page of this program is recognized.
 GENERATOR = '<meta name="generator" content="channelfit '
-#: The frame, the macros, the styles and the scripts that pages share.
+#: The frame, the macros, the style and the script that pages share.
 TEMPLATES = Path(__file__).parent / "templates"
+STYLE, SCRIPT = TEMPLATES / "page.css", TEMPLATES / "page_common.js"
 
 
 def page_text(
-    template: str,
+    template: Path,
     context: Mapping[str, Any],
-    figures: Mapping[str, Any],
-    styles: Sequence[Path],
-    scripts: Sequence[Path],
+    styles: Sequence[Path] = (),
+    scripts: Sequence[Path] = (),
+    content: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text of a page.
+    """Return the text of a page that is one file.
 
     Arguments:
-        template: the name of a file beside the last of the scripts.
+        template: extends `page_frame.html`.
         context: what the template needs; `version` (of this program) and `title` among it.
-        figures: plain data that the scripts find in the element `figures`.
-        styles, scripts: files that come into the page in this order.
+        styles, scripts: files that come into the page in this order, after the style that all pages
+            share; a page without scripts may run none.
+        content: plain data that the scripts find in the element `page-data`.
     """
-    script, library = "".join(_text(file) for file in scripts), _library()
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_hash(library)} {_hash(script)}",
-            "style-src 'unsafe-inline'",
-            "img-src data: blob:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
-    return (
-        _environment(scripts[-1].parent)
-        .get_template(template)
-        .render(
-            **context,
-            policy=policy,
-            style="".join(_text(file) for file in styles),
-            script=script,
-            library=library,
-            figures=figures,
-        )
-    )
+    script = "".join(_text(file) for file in scripts)
+    library = _library() if script else ""
+    policy = [
+        "default-src 'none'",
+        *([f"script-src {_hash(library)} {_hash(script)}"] if script else []),
+        "style-src 'unsafe-inline'",
+        "img-src data: blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    own = {
+        "policy": "; ".join(policy),
+        "style": "".join(_text(file) for file in (STYLE, *styles)),
+        "script": script,
+        "library": library,
+        "content": content,
+    }
+    return rendered(template, {**context, **own})
+
+
+def rendered(template: Path, context: Mapping[str, Any]) -> str:
+    """Return the text of a template, in which the texts of the context are escaped."""
+    return _environment(template.parent).get_template(template.name).render(context)
 
 
 def save_page(text: str, file: Path) -> None:
@@ -93,30 +94,39 @@ def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8")
 
 
+def library_file() -> Path:
+    """Return the file of BokehJS without widgets and tables, minified."""
+    import bokeh  # loaded only where a page has figures
+
+    return Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
+
+
 @cache
 def _library() -> str:
-    """BokehJS without widgets and tables, minified; a parser of HTML would change other ends of
-    lines, and then the text would not be the one that the policy allows.
-    """
-    file = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
-    return file.read_text(encoding="utf-8").replace("\r\n", "\n").replace("</script", "<\\/script")
+    """Return BokehJS with the ends of lines that a parser of HTML keeps, for its hash."""
+    return (
+        library_file()
+        .read_text(encoding="utf-8")
+        .replace("\r\n", "\n")
+        .replace("</script", "<\\/script")
+    )
 
 
 def _hash(script: str) -> str:
-    """What the policy of a page calls a script that it allows."""
+    """Return the name by which the policy of a page allows a script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def _steerless(value: Any) -> Any:
-    """What a template puts into a page: a text whose characters steer no screen.
+    """Return a value for a template, with characters that would steer a screen as codes.
 
-    Those that would, such as marks that turn the text behind them around, are shown by their codes.
+    Such are marks that turn the text behind them around.
     """
     return printable(value) if type(value) is str else value  # Markup is the page's own
 
 
 def short(value: object, digits: int = 4) -> str:
-    """A number with a few digits; a dash where there is none."""
+    """Return a number with a few digits; a dash where there is none."""
     if not isinstance(value, int | float | np.floating) or not math.isfinite(value):
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}".replace("-", "−")

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from channelfit.results.citation import cited
-from channelfit.results.report.page_content import Run
+from channelfit.results.report.page_content import ReportedFit
 from channelfit.results.report.quality import explained
 from channelfit.results.report.traces import Traces
 from channelfit.search.agreement import in_words
 
-#: What the searches are, as a sentence goes on after "searched with".
+#: The searches, as a sentence goes on after "searched with".
 _SEARCHES = {
     "hybrid": "a scan of random candidates whose best were refined by least squares",
     "genetic": "a genetic algorithm",
@@ -31,8 +31,8 @@ _SEARCHES = {
 _LARGE_CORRELATION = 0.95
 
 
-def what_looked_wrong(summary: Mapping[str, Any]) -> list[str]:
-    """Everything that a reader should know before he trusts a fit, a sentence each."""
+def cautions(summary: Mapping[str, Any]) -> list[str]:
+    """Return everything that a reader should know before he trusts a fit, a sentence each."""
     found = [
         f"{row['place']}: {row['value']}; {row['advice']}" for row in summary.get("warnings", ())
     ]
@@ -63,23 +63,23 @@ def what_looked_wrong(summary: Mapping[str, Any]) -> list[str]:
 
 
 def agreement_words(summary: Mapping[str, Any]) -> str:
-    """Whether independent starts of the search agree; empty where it had none."""
+    """Return whether independent starts of the search agree; empty where it had none."""
     found = summary.get("agreement")
     return in_words(found, "pA" if "rms_pA" in summary else None) if found else ""
 
 
 def undetermined(summary: Mapping[str, Any]) -> list[str]:
-    """What the data do not determine, a sentence each."""
+    """Return a sentence for each thing that the data do not determine."""
     rows = (summary.get("uncertainty") or {}).get("undetermined", ())
     return [sentence(row["text"]) for row in rows]
 
 
 def large_correlations(summary: Mapping[str, Any]) -> list[tuple[str, str, float]]:
-    """Pairs of parameters of which the data determine a combination better than each alone."""
-    told = (summary.get("uncertainty") or {}).get("correlations")
-    if not told:
+    """Return pairs of parameters whose combination the data determine better than each alone."""
+    correlations = (summary.get("uncertainty") or {}).get("correlations")
+    if not correlations:
         return []
-    names, matrix = told["parameters"], told["matrix"]
+    names, matrix = correlations["parameters"], correlations["matrix"]
     pairs = [
         (names[i], names[j], float(matrix[i][j]))
         for i in range(len(names))
@@ -89,14 +89,14 @@ def large_correlations(summary: Mapping[str, Any]) -> list[tuple[str, str, float
     return sorted(pairs, key=lambda pair: -abs(pair[2]))
 
 
-def methods(run: Run) -> str:
-    """A paragraph for the methods of a paper, with the numbers of this fit in it."""
+def methods(run: ReportedFit) -> str:
+    """Return a paragraph for the methods of a paper, with the numbers of this fit in it."""
     summary = run.summary
     parts = [_what_was_fitted(run), *_data(run), _cost(run), _search(summary), _quality(summary)]
     return " ".join(part for part in parts if part)
 
 
-def _what_was_fitted(run: Run) -> str:
+def _what_was_fitted(run: ReportedFit) -> str:
     summary = run.summary
     free = [row for row in summary["parameters"].values() if row.get("note") not in _NOT_FREE]
     n = len(free)
@@ -118,32 +118,32 @@ def _what_was_fitted(run: Run) -> str:
 _NOT_FREE = ("fixed", "tied")
 
 
-def _data(run: Run) -> list[str]:
+def _data(run: ReportedFit) -> list[str]:
     parts = []
-    for told, panel in zip(run.summary.get("experiments", ()), run.panels, strict=True):
+    for row, panel in zip(run.summary.get("experiments", ()), run.panels, strict=True):
         n, h = panel.protocol.n_sweeps, panel.protocol.sampling_ms
         text = f"{panel.title}: {n} sweep{'s' * (n != 1)} sampled every {h:g} ms"
-        if told.get("recording"):
-            text += f" ({bare(told['recording'])})"
+        if row.get("recording"):
+            text += f" ({bare(row['recording'])})"
         counted, known = _counted(panel)
         if counted < known:
             text += f", of which {counted:,} of {known:,} samples counted"
-        if told.get("weight") == 0:
+        if row.get("weight") == 0:
             text += ", held out of the fit"
-        conditioning = told.get("conditioning")
+        conditioning = row.get("conditioning")
         parts.append(text + (f"; {'; '.join(conditioning)}" if conditioning else ""))
     return [f"The data were {'; '.join(parts)}."] if parts else []
 
 
 def _counted(panel: Traces) -> tuple[int, int]:
-    """How many samples count, and how many there are."""
+    """Return how many samples count, and how many there are."""
     known = sum(panel.protocol.n_times(k) for k in range(panel.protocol.n_sweeps))
     if panel.weight is None:
         return known, known
     return int(np.count_nonzero(panel.weight > 0)), known
 
 
-def _cost(run: Run) -> str:
+def _cost(run: ReportedFit) -> str:
     summary = run.summary
     if "experiments" not in summary:
         return ""
@@ -158,9 +158,9 @@ def _cost(run: Run) -> str:
 def _search(summary: Mapping[str, Any]) -> str:
     what = _SEARCHES.get(summary["optimizer"], f"the method {summary['optimizer']}")
     settings = ", ".join(f"{key} {value}" for key, value in summary["settings"].items())
-    told = f" ({settings})" if settings else ""
+    in_brackets = f" ({settings})" if settings else ""
     text = (
-        f"The space was searched with {what}{told}, beginning with seed {summary['seed']}; "
+        f"The space was searched with {what}{in_brackets}, beginning with seed {summary['seed']}; "
         f"{summary['evaluations']:,} candidates were scored in {summary['seconds']:.3g} s, and the "
         f"search ended since {_ended(summary['stop_reason'])}."
     )
@@ -207,27 +207,29 @@ def _errors(summary: Mapping[str, Any]) -> str:
     )
 
 
-def citation(run: Run) -> list[tuple[str, str]]:
-    """What to cite, each with what it is cited for."""
+def citation(run: ReportedFit) -> list[tuple[str, str]]:
+    """Return the works to cite, each after what it is cited for."""
     version = run.summary["versions"]["channelfit"]
     found = [of_the_program(version, str(run.summary.get("finished", "")))]
     if run.scheme is not None and run.scheme.source:
         found.append(("the model", bare(run.scheme.source) + "."))
-    for told in run.summary.get("experiments", ()):
-        if told.get("protocol_source"):
-            found.append((f"the protocol {told['protocol']}", bare(told["protocol_source"]) + "."))
+    for row in run.summary.get("experiments", ()):
+        if row.get("protocol_source"):
+            found.append((f"the protocol {row['protocol']}", bare(row["protocol_source"]) + "."))
     if run.summary.get("source"):
         found.append(("the data", bare(run.summary["source"]) + "."))
     return list(dict.fromkeys(found))
 
 
 def of_the_program(version: str, finished: str) -> tuple[str, str]:
-    """How this program is cited, after a fit that was finished at a moment (ISO 8601, or empty)."""
+    """Return how this program is cited, after a fit that was finished at a moment (ISO 8601, or
+    empty).
+    """
     return "the program", cited(version, finished[:4])
 
 
 def sentence(text: str) -> str:
-    """A text as a sentence; a name at its beginning stays as it is."""
+    """Return a text as a sentence; a name at its beginning stays as it is."""
     text = text.strip()
     if text.startswith("the "):
         text = f"T{text[1:]}"
@@ -235,10 +237,10 @@ def sentence(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    """A text in one line, without the full stop at its end."""
+    """Return a text in one line, without the full stop at its end."""
     return " ".join(text.split()).rstrip(".")
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence: a, b and c."""
+    """Return names in a sentence: a, b and c."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -23,14 +23,12 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from channelfit.problem.measures import noise_pA
-from channelfit.problem.protocol import Protocol
 from channelfit.reading.files import whole
 from channelfit.results.report import sweeps
-from channelfit.results.report.events import eventful
-from channelfit.results.report.texts import brief, one_line, settle, shorten, width
-from channelfit.results.report.traces import Traces as Traces
-from channelfit.results.report.traces import fitted as fitted
+from channelfit.results.report.ranges import InRange
+from channelfit.results.report.texts import brief, briefs, one_line, settle, shorten, width
+from channelfit.results.report.trace_view import TraceView, current_unit, extreme_samples, largest
+from channelfit.results.report.traces import Traces
 
 if TYPE_CHECKING:
     from channelfit.scoring.machine.launch_tuning import Measured
@@ -40,9 +38,9 @@ INK, MUTED, DATA = "#222222", "#666666", "#b4b4b4"
 MASKED, MASK = "#d9d9d9", "#f2f2f2"  # data that do not count, and the ground behind them
 SINGLE = sweeps.SINGLE
 ZOOM = "#e8f1f8"  # the ground of what is enlarged, and of where it is from
-#: Okabe and Ito's palette, told apart with any color vision.
 #: Residuals of several results are means of so long a part of a sweep, and of five samples or more.
 _MEANS = 100
+#: Okabe and Ito's palette, told apart with any color vision.
 COLORS = (SINGLE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -73,15 +71,10 @@ _BINS = 1500
 _COLUMNS = 3
 #: Widths of lines in points: of the data over a fit, and of the fit beneath them.
 _THIN, _BROAD = 0.7, 2.4
-#: Noise above this share of the axis makes a band that is broader than a fit's line.
-_BAND = 0.0025
 #: Inches beside an axis for its labels.
 _LABELS = 1.3
 #: With more experiments than this a page would be too long for a second look at each.
 _MOST_ENLARGED = 12
-#: Up to so many samples are seen one by one.
-_FEW = 10
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def traces_figure(
@@ -102,24 +95,39 @@ def traces_figure(
     """
     with styled():
         residual = any(p.data is not None for p in panels)
-        zooms = [_enlarged(p) if len(panels) <= _MOST_ENLARGED else [] for p in panels]
+        views = [TraceView(p) for p in panels]
+        zooms = [v.zooms_ms() if len(panels) <= _MOST_ENLARGED else [] for v in views]
         wide = (8.2 if len(panels) == 1 else 4.6) + 2.7 * max(map(len, zooms), default=0)
         columns = max(1, min(len(panels), _COLUMNS, int(14.0 / wide)))
         rows = math.ceil(len(panels) / columns)
         height = (5.6 if residual else 4.2) * (1 if rows == 1 else 0.9 * rows)
         engine = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.04, hspace=0.0, wspace=0.0)
-        figure = Figure(figsize=(min(wide * columns, 13.8), height), dpi=DPI, layout=engine)
-        FigureCanvasAgg(figure)
+        figure = new_figure(min(wide * columns, 13.8), height, layout=engine)
         grid = figure.subfigures(rows, columns, squeeze=False)
-        for k, cell in enumerate(grid.flat):
-            if k < len(panels):
-                _Cell(panels[k], zooms[k]).draw(cell, residual, names[-1])
-        legend, labels = _handles(panels) if residual else [], [*names[:-1]] * residual
+        for cell, view, enlarged in zip(grid.flat, views, zooms, strict=False):
+            _draw_cell(cell, TracePanel(view), enlarged, residual, names[-1])
+        legend, labels = _handles(views) if residual else [], [*names[:-1]] * residual
         if any(p.membrane is not None for p in panels):
             legend, labels = [*legend, *_potentials(panels)], [*labels, "command", "membrane"]
         used = _head(figure, title, subtitle, legend, labels)
         engine.set(rect=(0, 0, 1, 1 - used / float(figure.get_figheight())))
         settle(figure)
+    return figure
+
+
+def new_figure(width: float, height: float, title: str = "", layout: Any = "constrained") -> Figure:
+    """Return an empty figure that depends on no display.
+
+    Arguments:
+        width, height: in inches.
+        title: above everything; a text of a user, which is drawn as it is.
+        layout: how Matplotlib lays the figure out.
+    """
+    figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
+    FigureCanvasAgg(figure)
+    if title:
+        style: dict[str, Any] = {"ha": "left", "fontsize": 10.5, "fontweight": "bold"}
+        figure.suptitle(one_line(title), x=0.012, color=INK, parse_math=False, **style)
     return figure
 
 
@@ -135,24 +143,10 @@ def launches_figure(rows: Sequence[Measured], n_candidates: int, title: str) -> 
         n_candidates: how many candidates each of them scored.
     """
     kernels = list(dict.fromkeys(row.kernel for row in rows))
-    told = any(math.isfinite(row.occupancy) for row in rows)
+    measured = any(math.isfinite(row.occupancy) for row in rows)
     with styled():
-        figure = Figure(
-            figsize=(max(4.6 * len(kernels), 5.2), 5.2 if told else 3.4),
-            dpi=DPI,
-            layout="constrained",
-        )
-        FigureCanvasAgg(figure)
-        figure.suptitle(
-            one_line(title),
-            x=0.012,
-            ha="left",
-            fontsize=10.5,
-            fontweight="bold",
-            color=INK,
-            parse_math=False,
-        )
-        grid = figure.subplots(2 if told else 1, len(kernels), squeeze=False, sharex="col")
+        figure = new_figure(max(4.6 * len(kernels), 5.2), 5.2 if measured else 3.4, title)
+        grid = figure.subplots(2 if measured else 1, len(kernels), squeeze=False, sharex="col")
         for column, kernel in enumerate(kernels):
             own = [row for row in rows if row.kernel == kernel and math.isfinite(row.seconds)]
             _draw_launches(list(grid[:, column]), own, n_candidates, column == 0)
@@ -228,7 +222,7 @@ def write(figure: Figure, file: Path | IO[bytes]) -> None:
 def _head(
     figure: Figure, title: str, subtitle: str, handles: Sequence[Any], labels: Sequence[str]
 ) -> float:
-    """Title, subtitle and legend in a strip above the cells, for which the figure grows.
+    """Put title, subtitle and legend in a strip above the cells, for which the figure grows.
 
     Returns: inches that the strip takes.
     """
@@ -294,15 +288,16 @@ def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], room:
     return legend
 
 
-def _handles(panels: Sequence[Traces]) -> list[Any]:
+def _handles(views: Sequence[TraceView]) -> list[Any]:
     """Return lines for a legend, drawn as the data and the results are."""
-    beneath = [is_noisy(p) for p in panels if p.data is not None]
+    panels = [view.traces for view in views]
+    beneath = [view.is_noisy for view in views if view.traces.data is not None]
     data = [Line2D([], [], color=INK, linewidth=_THIN)] * (not all(beneath))
     data += [Line2D([], [], color=DATA, linewidth=3.0)] * any(beneath)
     broad = _BROAD if not all(beneath) else 1.4
     if any(p.rivals for p in panels):
         n = max(len(p.results) for p in panels)
-        rest: list[Any] = [Line2D([], [], linewidth=broad, **_rival(k)) for k in range(n)]
+        rest: list[Any] = [Line2D([], [], linewidth=broad, **rival_style(k)) for k in range(n)]
     else:
         n = 3 if any(p.protocol.n_sweeps > 1 for p in panels) else 1
         rest = [tuple(Line2D([], [], color=c, linewidth=broad) for c in sweeps.ramp(n))]
@@ -316,195 +311,176 @@ def _potentials(panels: Sequence[Traces]) -> list[Any]:
     return [Line2D([], [], color=MUTED, linewidth=1.0), colored]
 
 
-def _rival(k: int) -> dict[str, Any]:
+def rival_style(k: int) -> dict[str, Any]:
     """Return color and line style of a whole result; what lies beneath shows through the gaps."""
     style = ("-", "--", "-.", ":")[k % 4]
     return {"color": COLORS[k % len(COLORS)], "linestyle": style}
 
 
-def _enlarged(traces: Traces) -> list[tuple[float, float]]:
-    """Find the parts of a sweep that are worth a second, enlarged look, ms."""
-    command = traces.protocol
-    jumps = [command.step_times_ms(k) for k in range(command.n_sweeps)]
-    shown = [np.where(np.isfinite(command.command()), r, np.nan) for r in traces.results]
-    if traces.data is not None:
-        shown = [_where_weighted(traces, c) for c in (*shown, traces.data)]
-    return eventful(command.times_ms, shown, jumps)
+class TracePanel:
+    """The command, currents and residuals of one experiment, below each other, as Matplotlib draws
+    them in images and for print.
 
+    Arguments:
+        view: the experiment.
+        styles: the color and the dashes of each whole result; None where a color stands for a
+            sweep, which is so unless there are rivals.
+        thickness: factor of the widths of all lines.
+    """
 
-class _Cell:
-    """One experiment: command, current and residual below each other, whole and enlarged."""
-
-    def __init__(self, traces: Traces, zooms: Sequence[tuple[float, float]]) -> None:
-        self.traces, self.zooms = traces, zooms
-        self.scale, self.time_unit = _time(traces.protocol)
-        self.t = traces.protocol.times_ms * self.scale
+    def __init__(
+        self,
+        view: TraceView,
+        styles: Sequence[dict[str, Any]] | None = None,
+        thickness: float = 1.0,
+    ) -> None:
+        traces = view.traces
+        self.view, self.traces, self.thickness = view, traces, thickness
+        self.t = traces.protocol.times_ms * view.time_factor
         self.key = sweeps.key_of(traces.protocol)
         self.colors = sweeps.colors(self.key)
-        self.shown = _shown(traces)
-        self.factor, self.unit = current_unit(_largest(self.shown))
-        self.noisy = is_noisy(traces)
-        #: Results less data, (n_results, n_sweeps, n_times) pA; NaN where nothing counts.
-        self.apart = np.empty((0, 0, 0))
-        if traces.data is not None:
-            self.apart = np.array(
-                [_where_weighted(traces, r - traces.data) for r in traces.results]
-            )
-        if traces.rivals and self.noisy:  # noise of one would hide what the others leave
-            self.apart = _running_mean(self.apart, max(5, traces.result.shape[1] // _MEANS))
-        self.apart_factor, self.apart_unit = current_unit(_largest(self.apart))
+        if styles is None and traces.rivals:
+            styles = [rival_style(k) for k in range(len(traces.results))]
+        self.styles = styles
+        self.residuals, self.residual_factor = view.residuals, view.residual_factor
+        self.residual_unit, self.smoothed = view.residual_unit, False
+        if traces.rivals and view.is_noisy:  # noise of one would hide what the others leave
+            self.smoothed = True
+            self.residuals = _running_mean(self.residuals, max(5, len(self.t) // _MEANS))
+            self.residual_factor, self.residual_unit = current_unit(largest(self.residuals))
 
-    def draw(self, cell: SubFigure, residual: bool, difference: str) -> None:
-        """Draw into a part of a figure; others may have a residual where this one leaves room."""
-        traces = self.traces
-        ratios = [1.0, 2.6, 0.9] if residual else [1.0, 2.6]
-        grid = cell.subplots(
-            len(ratios),
-            1 + len(self.zooms),
-            squeeze=False,
-            sharex="col",
-            sharey="row",
-            height_ratios=ratios,
-            width_ratios=[1.7, *([1.0] * len(self.zooms))],
+    def draw(self, axes: Sequence[Axes], part: slice = slice(None)) -> None:
+        """Draw into two axes, or three where there are data.
+
+        Arguments:
+            part: the samples that are drawn.
+        """
+        traces, t, view = self.traces, self.t[part], self.view
+        draw_potentials(
+            axes[0], traces, self.t, self.colors, self.thickness, part, self.styles is not None
         )
-        self._column(grid[:, 0], slice(None))
-        grid[0, 0].set_xlim(*_span(traces, self.t))
-        grid[-1, 0].set_xlabel(f"time ({self.time_unit})")
-        for axes, zoom in zip(grid.T[1:], self.zooms, strict=True):
-            self._enlarge(grid[:, 0], axes, zoom)
-        fit_axis(grid[1, 0], self.shown * self.factor)
-        if traces.data is not None:
-            fit_axis(grid[2, 0], self.apart * self.apart_factor)
-            smoothed = ",\nmean" * bool(traces.rivals and self.noisy)
-            grid[2, 0].set_ylabel(f"{difference}{smoothed} ({self.apart_unit})")
-        elif residual:
-            for axis in grid[2]:
-                axis.set_visible(False)
-        plain: dict[str, Any] = {"ha": "left", "parse_math": False}
-        if traces.title:
-            title = one_line(traces.title)
-            cell.suptitle(title, x=0, fontsize=9.5, fontweight="bold", color=INK, **plain)
-        below = grid[0, 0].set_title(
-            ", ".join(traces.subtitle), loc="left", pad=6, fontsize=8.5, color=MUTED, **plain
-        )
-        if width(below) > cell.bbox.width - _LABELS * DPI:
-            below.set_text(",\n".join(traces.subtitle))
-        grid[0, 0].set_ylabel("voltage (mV)")
-        grid[1, 0].set_ylabel(f"current ({self.unit})")
-        if traces.protocol.n_sweeps > 1 and not traces.rivals:
-            sweeps.draw_key(grid[1, -1], self.key)
-        for row, ticks in zip(grid, (4, 6, 4), strict=False):
-            row[0].yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=2))
-        cell.align_ylabels(grid[:, 0])
-
-    def _enlarge(self, whole: np.ndarray, axes: np.ndarray, zoom: tuple[float, float]) -> None:
-        """Draw a part of the time once more; the ground of both views has one color."""
-        start, end = zoom
-        first, last = np.searchsorted(self.traces.protocol.times_ms, zoom)
-        self._column(axes, slice(max(int(first) - 1, 0), int(last) + 2))
-        axes[0].set_xlim(start * self.scale, end * self.scale)
-        axes[-1].set_xlabel(f"time ({self.time_unit}), enlarged")
-        for origin, axis in zip(whole, axes, strict=True):
-            axis.set_facecolor(ZOOM)
-            origin.axvspan(
-                start * self.scale, end * self.scale, color=ZOOM, linewidth=0, zorder=0.1
-            )
-
-    def _column(self, axes: np.ndarray, part: slice) -> None:
-        """Draw command, current and residual of all sweeps, for a part of the samples."""
-        traces, t = self.traces, self.t[part]
-        draw_potentials(axes[0], traces, self.t, self.colors, 1.0, part, bool(traces.rivals))
         # What is wider lies beneath: a broad line under the data, or a thin one over their noise.
-        n, zorder = len(traces.results), 2.5 if self.noisy else 2.2
-        thin = self.noisy or traces.data is None
+        n, zorder = len(traces.results), 2.5 if view.is_noisy else 2.2
+        thin = view.is_noisy or traces.data is None
         for k, result in enumerate(traces.results):
             broad = (1.1 + 0.5 * (n - 1 - k)) if thin else (_BROAD + 1.1 * (n - 1 - k))
-            for row, style in zip(result, self._styles(k), strict=True):
-                draw_trace(
-                    axes[1], t, row[part] * self.factor, linewidth=broad, zorder=zorder, **style
-                )
+            for row, style in zip(result, self._sweep_styles(k), strict=True):
+                y = row[part] * view.current_factor
+                draw_trace(axes[1], t, y, linewidth=self.thickness * broad, zorder=zorder, **style)
         if traces.data is not None:
-            self._data(axes[1], t, part)
-            axes[2].axhline(0, color=MUTED, linewidth=0.6, zorder=1)
-            alpha = 1.0 if n * len(self.colors) == 1 else 0.8
-            for k in range(n):
-                fine = 0.7 + 0.6 * (n - 1 - k)
-                for row, style in zip(self.apart[k], self._styles(k), strict=True):
-                    y = row[part] * self.apart_factor
-                    draw_trace(axes[2], t, y, linewidth=fine, alpha=alpha, **style)
-        shade_masked(list(axes), traces, self.t)
+            self._draw_data(axes[1], traces.data, part)
+            self._draw_residuals(axes[2], part)
+        shade_masked(axes, traces, self.t)
+
+    def fit_axes(self, axes: Sequence[Axes]) -> None:
+        """Let the vertical axes hold what is drawn, with a few ticks."""
+        fit_axis(axes[1], self.view.in_view * self.view.current_factor)
+        if self.traces.data is not None:
+            fit_axis(axes[2], self.residuals * self.residual_factor)
+        for axis, ticks in zip(axes, (4, 6, 4), strict=False):
+            axis.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], min_n_ticks=2))
+
+    def _sweep_styles(self, k: int) -> list[dict[str, Any]]:
+        """Return the style of every sweep of the k-th result."""
+        if self.styles is not None:
+            return [self.styles[k]] * len(self.colors)
+        return [{"color": color} for color in self.colors]
+
+    def _draw_data(self, axis: Axes, data: np.ndarray, part: slice) -> None:
+        view, t = self.view, self.t[part]
+        style: dict[str, Any] = {"color": INK, "linewidth": self.thickness * _THIN, "zorder": 3}
+        if view.is_noisy:
+            style = {"color": DATA, "linewidth": self.thickness * 0.9, "zorder": 1.5}
+        for counted, every in zip(view.counted(data), data, strict=True):
+            draw_trace(axis, t, counted[part] * view.current_factor, **style)
+            if not np.array_equal(counted, every, equal_nan=True):
+                hidden = np.where(np.isnan(counted), every, np.nan)[part] * view.current_factor
+                draw_trace(axis, t, hidden, MASKED, self.thickness * 0.8, zorder=1.2)
+
+    def _draw_residuals(self, axis: Axes, part: slice) -> None:
+        axis.axhline(0, color=MUTED, linewidth=self.thickness * 0.6, zorder=1)
+        n = len(self.residuals)
+        alpha = 1.0 if n * len(self.colors) == 1 else 0.8
+        for k, residual in enumerate(self.residuals):
+            fine = self.thickness * (0.7 + 0.6 * (n - 1 - k))
+            for row, style in zip(residual, self._sweep_styles(k), strict=True):
+                y = row[part] * self.residual_factor
+                draw_trace(axis, self.t[part], y, linewidth=fine, alpha=alpha, **style)
+
+
+def _draw_cell(
+    cell: SubFigure,
+    panel: TracePanel,
+    zooms: Sequence[tuple[float, float]],
+    residual: bool,
+    difference: str,
+) -> None:
+    """Draw a panel into a part of a figure, whole and enlarged, with its titles.
+
+    Arguments:
+        zooms: the parts of the time that are enlarged, ms.
+        residual: whether room is left for residuals, which others may have where this has none.
+        difference: what the residual is called.
+    """
+    traces, view = panel.traces, panel.view
+    ratios = [1.0, 2.6, 0.9] if residual else [1.0, 2.6]
+    grid = cell.subplots(
+        len(ratios),
+        1 + len(zooms),
+        squeeze=False,
+        sharex="col",
+        sharey="row",
+        height_ratios=ratios,
+        width_ratios=[1.7, *([1.0] * len(zooms))],
+    )
+    panel.draw(grid[:, 0])
+    grid[0, 0].set_xlim(*view.span())
+    grid[-1, 0].set_xlabel(f"time ({view.time_unit})")
+    for axes, zoom in zip(grid.T[1:], zooms, strict=True):
+        _enlarge(panel, grid[:, 0], axes, zoom)
+    panel.fit_axes(grid[:, 0])
+    for axes in grid.T:
         for axis in axes:
             axis.tick_params(axis="x", length=3 if axis is axes[-1] else 0)
             axis.spines["bottom"].set_visible(axis is axes[-1])
-
-    def _styles(self, k: int) -> list[dict[str, Any]]:
-        """Return the style of every sweep of the k-th result."""
-        if self.traces.rivals:
-            return [_rival(k)] * len(self.colors)
-        return [{"color": color} for color in self.colors]
-
-    def _data(self, axis: Axes, t: np.ndarray, part: slice) -> None:
-        data = self.traces.data
-        assert data is not None
-        style: dict[str, Any] = {"color": INK, "linewidth": _THIN, "zorder": 3}
-        if self.noisy:
-            style = {"color": DATA, "linewidth": 0.9, "zorder": 1.5}
-        for counted, every in zip(_where_weighted(self.traces, data), data, strict=True):
-            draw_trace(axis, t, counted[part] * self.factor, **style)
-            if not np.array_equal(counted, every, equal_nan=True):
-                hidden = np.where(np.isnan(counted), every, np.nan)
-                draw_trace(axis, t, hidden[part] * self.factor, MASKED, 0.8, zorder=1.2)
-
-
-def is_noisy(traces: Traces) -> bool:
-    """Whether the noise of a recording makes a band that is broader than the line of a fit."""
-    if traces.data is None:
-        return False
-    seen = _where_weighted(traces, traces.data)
-    finite = _shown(traces)[np.isfinite(_shown(traces))]
-    return noise_pA(seen) > _BAND * float(np.ptp(finite)) if finite.size else False
+    if traces.data is not None:
+        mean = ",\nmean" * panel.smoothed
+        grid[2, 0].set_ylabel(f"{difference}{mean} ({panel.residual_unit})")
+    elif residual:
+        for axis in grid[2]:
+            axis.set_visible(False)
+    plain: dict[str, Any] = {"ha": "left", "parse_math": False}
+    if traces.title:
+        title = one_line(traces.title)
+        cell.suptitle(title, x=0, fontsize=9.5, fontweight="bold", color=INK, **plain)
+    below = grid[0, 0].set_title(
+        ", ".join(traces.subtitle), loc="left", pad=6, fontsize=8.5, color=MUTED, **plain
+    )
+    if width(below) > cell.bbox.width - _LABELS * DPI:
+        below.set_text(",\n".join(traces.subtitle))
+    grid[0, 0].set_ylabel("voltage (mV)")
+    grid[1, 0].set_ylabel(f"current ({view.current_unit})")
+    if traces.protocol.n_sweeps > 1 and not traces.rivals:
+        sweeps.draw_key(grid[1, -1], panel.key)
+    cell.align_ylabels(grid[:, 0])
 
 
-def _span(traces: Traces, t: np.ndarray) -> tuple[float, float]:
-    """Return the limits of the time axis: all, less long ends that no sweep counts."""
-    step = float(t[1] - t[0]) if len(t) > 1 else traces.protocol.sampling_ms
-    end = float(t[-1]) + step
-    if len(t) < _FEW:  # whose dots would lie on the edge
-        return -step / 2, end
-    if traces.weight is None or not (traces.weight > 0).any():
-        return 0.0, end
-    counted = np.flatnonzero((traces.weight > 0).any(axis=0))
-    first, last = float(t[counted[0]]), float(t[counted[-1]])
-    room = 0.08 * (last - first) or 0.04 * end
-    return max(0.0, first - room), min(end, last + room)
-
-
-def _time(protocol: Protocol) -> tuple[float, str]:
-    """Return the factor from ms, and the unit of the time axis."""
-    return (1e-3, "s") if protocol.times_ms[-1] >= 2000 else (1.0, "ms")
-
-
-def current_unit(largest_pA: float) -> tuple[float, str]:
-    """Return the factor from pA, and a unit in which the labels of ticks are short."""
-    if largest_pA >= 5000:
-        return 1e-3, "nA"
-    if largest_pA >= 0.05 or largest_pA == 0:
-        return 1.0, "pA"
-    if largest_pA >= 5e-5:
-        return 1e3, "fA"
-    power = 3 * math.floor(math.log10(largest_pA) / 3)
-    return 10.0**-power, f"10{str(power).translate(_RAISED)} pA"
-
-
-def _shown(traces: Traces) -> np.ndarray:
-    """Return what the axis must hold: the results, and the data where they count."""
-    if traces.data is None:
-        return np.concatenate(traces.results)
-    return np.concatenate([*traces.results, _where_weighted(traces, traces.data)])
+def _enlarge(
+    panel: TracePanel, whole: np.ndarray, axes: np.ndarray, zoom: tuple[float, float]
+) -> None:
+    """Draw a part of the time once more; the ground of both views has one color."""
+    first, last = np.searchsorted(panel.traces.protocol.times_ms, zoom)
+    panel.draw(axes, slice(max(int(first) - 1, 0), int(last) + 2))
+    start, end = (panel.view.time_factor * ms for ms in zoom)
+    axes[0].set_xlim(start, end)
+    axes[-1].set_xlabel(f"time ({panel.view.time_unit}), enlarged")
+    for origin, axis in zip(whole, axes, strict=True):
+        axis.set_facecolor(ZOOM)
+        origin.axvspan(start, end, color=ZOOM, linewidth=0, zorder=0.1)
 
 
 def _running_mean(values: np.ndarray, n: int) -> np.ndarray:
-    """The mean of n neighboring samples of (n_results, n_sweeps, n_times), NaN left out."""
+    """Return the mean of n neighboring samples of (n_results, n_sweeps, n_times), NaN left out."""
     known = np.isfinite(values)
     sums = np.cumsum(np.pad(np.where(known, values, 0.0), ((0, 0), (0, 0), (1, 0))), axis=-1)
     counts = np.cumsum(np.pad(known, ((0, 0), (0, 0), (1, 0))), axis=-1)
@@ -513,15 +489,6 @@ def _running_mean(values: np.ndarray, n: int) -> np.ndarray:
     size = counts[..., last] - counts[..., first]
     mean = (sums[..., last] - sums[..., first]) / np.maximum(size, 1)
     return np.where(known, mean, np.nan)
-
-
-def _where_weighted(traces: Traces, values: np.ndarray) -> np.ndarray:
-    return values if traces.weight is None else np.where(traces.weight > 0, values, np.nan)
-
-
-def _largest(values: np.ndarray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.abs(finite).max()) if finite.size else 0.0
 
 
 def draw_potentials(
@@ -577,25 +544,39 @@ def draw_trace(
 
 
 def decimated(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce a long trace to the least and the largest value of each bin, in the order they come.
+    """Reduce a long trace to the least and the largest value of each stretch, in their order.
 
     Arguments:
-        t, y: (n_times,). Traces of up to four samples a bin stay as they are; NaN is a gap.
+        t, y: (n_times,). Traces of up to four samples a stretch stay as they are; NaN is a gap.
     """
     size = len(y) // _BINS
     if size <= 4:
         return t, y
-    whole = len(y) // size * size
-    block = y[:whole].reshape(-1, size)
-    finite = np.isfinite(block)
-    low = np.where(finite, block, np.inf).argmin(axis=1)
-    high = np.where(finite, block, -np.inf).argmax(axis=1)
-    start = np.arange(len(block)) * size
-    picks = np.sort(np.stack([start + low, start + high], axis=1), axis=1).ravel()
-    # A bin with a gap in it shows one, so that no line leads across what is masked.
-    gaps = start[~finite.all(axis=1)] + np.argmin(finite[~finite.all(axis=1)], axis=1)
-    picks = np.unique(np.concatenate([picks, gaps, np.arange(whole, len(y))]))
+    # A stretch with a gap in it shows one, so that no line leads across what is masked.
+    missing = np.flatnonzero(~np.isfinite(y))
+    _, first = np.unique(missing // size, return_index=True)
+    picks = np.unique(np.concatenate([extreme_samples([y], size), missing[first]]))
     return t[picks], y[picks]
+
+
+def draw_ranges(axis: Axes, rows: Sequence[InRange], thickness: float = 1.0) -> None:
+    """Draw each parameter as a row: its range, the interval in it, and a mark at its value.
+
+    Arguments:
+        thickness: factor of the widths of all lines.
+    """
+    for k, row in enumerate(rows):
+        axis.plot([0, 1], [k, k], color=DATA, linewidth=0.8 * thickness, zorder=1)
+        if row.ends is not None:
+            style: dict[str, Any] = {"linewidth": 4 * thickness, "solid_capstyle": "butt"}
+            axis.plot(row.ends, [k, k], color=SINGLE, zorder=2, **style)
+        axis.plot([row.at], [k], "|", color=INK, markersize=9 * thickness, zorder=3)
+    axis.set_yticks(range(len(rows)), briefs([row.name for row in rows]), parse_math=False)
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set_xlim(-0.02, 1.02)
+    axis.set_xticks([0, 1], ["lower bound", "upper bound"])
+    axis.spines["left"].set_visible(False)
+    axis.tick_params(axis="y", length=0)
 
 
 def fit_axis(axis: Axes, values: np.ndarray) -> None:

@@ -99,7 +99,7 @@ class Quality:
 
 
 def quality(result: np.ndarray, data: np.ndarray, weight: np.ndarray | None = None) -> Quality:
-    """How well a fit follows the recording of one experiment.
+    """Return how well a fit follows the recording of one experiment.
 
     Arguments:
         result, data: (n_sweeps, n_times) pA. Where the data are NaN, nothing counts; where the fit

@@ -39,14 +39,14 @@ class Autocorrelation:
         return np.asarray(self.lags_ms[picks[picks < n]])
 
     def at(self, lag_ms: float) -> float:
-        """The autocorrelation at the lag that is nearest to lag_ms."""
+        """Return the autocorrelation at the lag that is nearest to lag_ms."""
         return float(self.values[np.argmin(np.abs(self.lags_ms - lag_ms))])
 
 
 def autocorrelation(
     apart: np.ndarray, weight: np.ndarray | None, sampling_ms: float
 ) -> Autocorrelation | str:
-    """The autocorrelation of the residuals of one experiment.
+    """Return the autocorrelation of the residuals of one experiment.
 
     Only pairs of samples that both count are compared, within a sweep; each residual is weighed by
     the root of its weight, as in the cost.
@@ -78,7 +78,7 @@ def autocorrelation(
 
 
 def _last(values: np.ndarray, small: float) -> int:
-    """How many lags are drawn: until well behind the first that are all small."""
+    """Return how many lags are drawn: until well behind the first that are all small."""
     quiet = np.abs(values) < small
     for k in range(1, len(values) - _QUIET):
         if quiet[k : k + _QUIET].all():

@@ -98,8 +98,8 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
         for k, one in enumerate(summary["experiments"]):
             rest = "".join(f"; {name} {text}" for name, text in quality_texts(one, True).items())
             head = "each" if k == 0 else ""
-            told = (one["protocol"], one.get("cell"), one.get("temperature"))
-            title = ", ".join(filter(None, told))
+            parts = (one["protocol"], one.get("cell"), one.get("temperature"))
+            title = ", ".join(filter(None, parts))
             lines.append(f"{head:<10} {title} {one['rms_pA']:.4g} pA{rest}")
     if summary["dtype"] != "float64":
         apart = summary["largest_deviation_from_float64_pA"]

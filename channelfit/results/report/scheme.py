@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.mathtext import MathTextParser
 from matplotlib.patches import Circle, FancyArrowPatch
 from matplotlib.textpath import TextPath
 
-from channelfit.results.report.plots import DPI, INK, MUTED, SINGLE, styled
-from channelfit.results.report.scheme_parts import Scheme, SchemeChain, SchemeStep
+from channelfit.results.report.plots import DPI, INK, MUTED, SINGLE, new_figure, styled
+from channelfit.results.report.scheme_parts import ModelScheme, SchemeChain, SchemeStep
 from channelfit.results.report.texts import briefs, shorten
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def _links(chain: Chain | SchemeChain) -> set[frozenset[str]]:
 
 
 def _is_round(chain: Chain | SchemeChain) -> bool:
-    """Whether the states form a ring, or most of them stand in no row."""
+    """Return whether the states form a ring, or most of them stand in no row."""
     rows = rows_of_states(chain)
     closed = frozenset((chain.states[0], chain.states[-1])) in _links(chain)
     return (len(rows) == 1 and len(chain.states) > 2 and closed) or (
@@ -126,7 +125,7 @@ def _best_shift(
     return min(range(-reach, reach + 1), key=lambda s: (slant(s), abs(s)))
 
 
-def scheme_figure(scheme: Scheme) -> Figure:
+def scheme_figure(scheme: ModelScheme) -> Figure:
     """Draw a model's scheme, or that of each of its gates; open states are filled.
 
     A rate too long to stand on its arrow has a short name there and is written out below.
@@ -140,8 +139,7 @@ def scheme_figure(scheme: Scheme) -> Figure:
         heights = [max(_height(note) + 0.12, _LINE) for note in notes]
         below = sum(heights) + (0.1 if notes else 0)
         height = _TITLE + sum(d.height for d in drawings) + below + 0.15
-        figure = Figure(figsize=(width, height), dpi=DPI)
-        FigureCanvasAgg(figure)
+        figure = new_figure(width, height, layout=None)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
         axes.set_xlim(0, width)
@@ -164,7 +162,7 @@ def scheme_figure(scheme: Scheme) -> Figure:
 class _Drawing:
     """One chain of states, laid out in inches."""
 
-    def __init__(self, scheme: Scheme, chain: SchemeChain, notes: list[str]) -> None:
+    def __init__(self, scheme: ModelScheme, chain: SchemeChain, notes: list[str]) -> None:
         self.chain = chain
         inside = [s.removeprefix(f"{chain.name}_") for s in chain.states]
         self.gate = chain.is_gate
@@ -291,7 +289,9 @@ class _Drawing:
 def _near(
     p: tuple[float, float], a: tuple[float, float], b: tuple[float, float], radius: float
 ) -> bool:
-    """Whether p lies on the straight line from a to b, or nearer to it than a circle's radius."""
+    """Return whether p lies on the straight line from a to b, or nearer to it than a circle's
+    radius.
+    """
     ax, ay, bx, by = *a, *b
     length = math.hypot(bx - ax, by - ay)
     along = ((p[0] - ax) * (bx - ax) + (p[1] - ay) * (by - ay)) / length
@@ -320,7 +320,7 @@ _parser = MathTextParser("path")
 
 
 def _readable(text: str) -> str:
-    """Math text if Matplotlib can set it, or the same as plain text."""
+    """Return math text if Matplotlib can set it, or the same as plain text."""
     try:
         _parser.parse(text)
     except (ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What a scheme consists of, as plain data (`scheme_words.scheme_of` makes it)."""
+"""The states and transitions of a scheme as plain data (`scheme_words.scheme_of` makes it)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SchemeChain:
 
 
 @dataclass(frozen=True)
-class Scheme:
+class ModelScheme:
     """All that a drawing and a report tell of a model.
 
     Attributes:

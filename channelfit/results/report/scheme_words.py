@@ -15,13 +15,13 @@ from sympy.printing.latex import LatexPrinter
 
 from channelfit.model.channel import Chain, ChannelModel, Transition
 from channelfit.model.terms import V, exprel
-from channelfit.results.report.scheme_parts import Scheme, SchemeChain, SchemeStep
+from channelfit.results.report.scheme_parts import ModelScheme, SchemeChain, SchemeStep
 from channelfit.search.saved_fit import OF_THE_MODEL
 
 
-def scheme_of(model: ChannelModel) -> Scheme:
-    """The scheme of a model, or those of its gates."""
-    return Scheme(
+def scheme_of(model: ChannelModel) -> ModelScheme:
+    """Return the scheme of a model, or those of its gates."""
+    return ModelScheme(
         model.name,
         model.source.partition(OF_THE_MODEL)[2] or model.source,
         tuple(_chain(chain) for chain in model.chains),
@@ -66,7 +66,7 @@ class _Tex(LatexPrinter):  # type: ignore[misc]
 
 
 def _tex(expression: sympy.Expr) -> str:
-    """Math text. v sorts last, so that products read z v."""
+    """Return math text. v sorts last, so that products read z v."""
     names = {s: _symbol(s.name) for s in expression.free_symbols}
     last = sympy.Symbol("zzzz", real=True)
     shown = as_written(expression).xreplace({V: last})
@@ -75,12 +75,12 @@ def _tex(expression: sympy.Expr) -> str:
 
 
 def positive_first(terms: Sequence[sympy.Expr]) -> list[sympy.Expr]:
-    """The terms of a sum in the order in which a person writes them: v - v0, not -v0 + v."""
+    """Return the terms of a sum in the order in which a person writes them: v - v0, not -v0 + v."""
     return sorted(terms, key=lambda term: bool(term.could_extract_minus_sign()))
 
 
 def _symbol(name: str) -> str:
-    """a12 -> a with a subscript, gmax likewise; alpha -> the letter."""
+    """Return a name as math text: a12 has a subscript, as gmax has; alpha is the letter."""
     match = re.fullmatch(r"(alpha|beta|gamma|delta|tau|mu|kappa|[A-Za-z])_?(\w*)", name)
     if not match:
         return rf"\mathrm{{{name}}}".replace("_", r"\_")
@@ -90,7 +90,7 @@ def _symbol(name: str) -> str:
 
 
 def as_written(expression: sympy.Expr) -> sympy.Expr:
-    """For reading: exprel as the quotient it stands for, and 2 for 2.0, six digits at most.
+    """Return an expression for reading: exprel as its quotient, 2 for 2.0, six digits at most.
 
     Where one exprel stands inside another, all stay as they are: each quotient holds its argument
     twice, so that the text would double with every level.

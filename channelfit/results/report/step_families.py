@@ -1,4 +1,4 @@
-"""What electrophysiologists measure in a family of steps, of a recording and of a model alike.
+"""The measures of a family of steps, of a recording and of a model alike.
 
 In a family one segment differs between the sweeps: its voltage, or how long it lasts. Measured are
 
@@ -58,7 +58,7 @@ _MOST_STEPS = 200
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class StepCurve:
     """One quantity against what differs between the sweeps.
 
     Attributes:
@@ -66,7 +66,7 @@ class Curve:
         unit: of its values; empty for a share.
         file: a short name for a file of its figure.
         x: (n_sweeps,) in the family's unit, increasing.
-        data: (n_sweeps,), NaN where it cannot be told; None without a recording.
+        data: (n_sweeps,), NaN where it cannot be measured; None without a recording.
         results: the same of the fit, and of each rival.
         data_fit, result_fits: the Boltzmann curve or the exponential through each, in words; empty
             where there is none.
@@ -89,24 +89,24 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class StepFamily:
     """A family of steps, measured.
 
     Attributes:
         x_name, x_unit: what differs between the sweeps: voltage (mV) or duration (ms).
-        curves: what could be told.
-        left_out: what could not, and why, a sentence each.
+        curves: the measures that the samples allow.
+        left_out: those that they do not, and why, a sentence each.
     """
 
     x_name: str
     x_unit: str
-    curves: tuple[Curve, ...]
+    curves: tuple[StepCurve, ...]
     left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Part:
-    """What stands in one figure: one curve, or two of the same quantity.
+class StepFigure:
+    """The content of one figure: one curve, or two of the same quantity.
 
     Attributes:
         title: what is shown, in words.
@@ -119,11 +119,11 @@ class Part:
     unit: str
     label: str
     file: str
-    curves: tuple[Curve, ...]
+    curves: tuple[StepCurve, ...]
 
 
-def parts_of(family: Family) -> list[Part]:
-    """The figures of a family: largest current and that at the end stand together."""
+def step_figures(family: StepFamily) -> list[StepFigure]:
+    """Return the figures of a family: largest current and that at the end stand together."""
     labels = {"pA": "current (pA)", "": "share of the greatest", "ms": "time (ms)"}
     currents = tuple(curve for curve in family.curves if curve.unit == "pA")
     parts = []
@@ -131,15 +131,15 @@ def parts_of(family: Family) -> list[Part]:
         marks = ("", " (squares, dashed)")
         names = [curve.name + mark for curve, mark in zip(currents, marks, strict=False)]
         title = f"I–V: {' and '.join(names)}"
-        parts.append(Part(title, "pA", labels["pA"], "iv", currents))
+        parts.append(StepFigure(title, "pA", labels["pA"], "iv", currents))
     for curve in family.curves:
         if curve not in currents:
             title = curve.name[:1].upper() + curve.name[1:]
-            parts.append(Part(title, curve.unit, labels[curve.unit], curve.file, (curve,)))
+            parts.append(StepFigure(title, curve.unit, labels[curve.unit], curve.file, (curve,)))
     return parts
 
 
-def measured(traces: Traces, reversal_mV: float | str = _UNKNOWN) -> Family | str:
+def measured(traces: Traces, reversal_mV: float | str = _UNKNOWN) -> StepFamily | str:
     """Measure a family of steps.
 
     Arguments:
@@ -165,7 +165,7 @@ def measured(traces: Traces, reversal_mV: float | str = _UNKNOWN) -> Family | st
 
 @dataclass(frozen=True, eq=False)
 class _Varied:
-    """What differs between the sweeps, (n_sweeps,): mV or ms."""
+    """The number that differs between the sweeps, (n_sweeps,): mV or ms."""
 
     values: np.ndarray
     unit: str
@@ -204,7 +204,7 @@ def _varied(protocol: Protocol) -> tuple[int, _Varied] | str:
 
 
 def _waits(protocol: Protocol, place: int) -> bool:
-    """Whether a segment is at the holding potential in all sweeps."""
+    """Return whether a segment is at the holding potential in all sweeps."""
     waves = {sweep[place].wave for sweep in protocol.sweeps}
     return waves == {Constant(protocol.holding_mV)}
 
@@ -248,7 +248,7 @@ class _Steps:
         return f", mean of {self.smooth} samples" if self.smooth > 1 else ""
 
     def of(self, sweep: int, segment: int, current: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Times from the segment's start, ms, and currents, pA, of the samples that count."""
+        """Return times from the segment's start, ms, and currents, pA, of samples that count."""
         a, b = self.ranges[sweep][segment]
         use = self.counted[sweep, a:b]
         since = self.t[a:b][use] - self.starts[sweep][segment]
@@ -262,19 +262,21 @@ class _Steps:
         x: np.ndarray,
         measure: Callable[[np.ndarray], np.ndarray],
         words: Callable[[np.ndarray, np.ndarray], str] | None = None,
-    ) -> Curve:
-        """A curve of a measure, (n_sweeps, n_times) pA -> (n_sweeps,) in the protocol's order."""
+    ) -> StepCurve:
+        """Return a curve of a measure, (n_sweeps, n_times) pA -> (n_sweeps,) in the protocol's
+        order.
+        """
         traces = self.traces
         data = None if traces.data is None else measure(traces.data)[self.order]
         results = tuple(measure(result)[self.order] for result in traces.results)
         if words is None:
-            return Curve(name, unit, file, x, data, results)
+            return StepCurve(name, unit, file, x, data, results)
         data_fit = "" if data is None else words(x, data)
         result_fits = tuple(words(x, r) for r in results)
-        return Curve(name, unit, file, x, data, results, data_fit, result_fits)
+        return StepCurve(name, unit, file, x, data, results, data_fit, result_fits)
 
     def peaks(self, segment: int, current: np.ndarray) -> np.ndarray:
-        """The largest current, in size, of a segment of every sweep: (n_sweeps,) pA."""
+        """Return the largest current, in size, of a segment of every sweep: (n_sweeps,) pA."""
         found = np.full(len(current), math.nan)
         for k in range(len(current)):
             _, y = self.of(k, segment, current)
@@ -284,7 +286,7 @@ class _Steps:
         return found
 
     def above_noise(self, segment: int, current: np.ndarray) -> np.ndarray:
-        """As `peaks`; NaN everywhere where no sweep of the recording has more than its noise."""
+        """Return `peaks`; NaN everywhere where no sweep of the recording has more than noise."""
         shown = current if self.traces.data is None else self.traces.data
         largest = np.nanmax(np.abs(self.peaks(segment, shown)), initial=0.0)
         if largest <= _ABOVE_NOISE * self.noise:
@@ -292,7 +294,7 @@ class _Steps:
         return self.peaks(segment, current)
 
     def ends(self, segment: int, current: np.ndarray) -> np.ndarray:
-        """The mean of the last tenth of a segment of every sweep: (n_sweeps,) pA."""
+        """Return the mean of the last tenth of a segment of every sweep: (n_sweeps,) pA."""
         found = np.full(len(current), math.nan)
         for k in range(len(current)):
             _, y = self.of(k, segment, current)
@@ -302,7 +304,7 @@ class _Steps:
 
 
 def _smoothed(y: np.ndarray, n: int) -> np.ndarray:
-    """The running mean of n samples, (n_samples,); of fewer at both ends."""
+    """Return the running mean of n samples, (n_samples,); of fewer at both ends."""
     if n == 1 or y.size < 2 * n:
         return y
     kernel = np.ones(n)
@@ -314,7 +316,9 @@ def _end(y: np.ndarray) -> float:
     return float(y[-max(1, round(_END * y.size)) :].mean())
 
 
-def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float | str) -> Family:
+def _voltage_family(
+    steps: _Steps, x: np.ndarray, place: int, reversal_mV: float | str
+) -> StepFamily:
     curves = [
         steps.curve(
             f"largest current{steps.smoothing}", "pA", "iv", x, partial(steps.peaks, place)
@@ -351,7 +355,7 @@ def _voltage_family(steps: _Steps, x: np.ndarray, place: int, reversal_mV: float
     return _family("voltage of the step", "mV", curves, left_out)
 
 
-def _recovery(steps: _Steps, x: np.ndarray, place: int) -> Family:
+def _recovery(steps: _Steps, x: np.ndarray, place: int) -> StepFamily:
     after = _same_after(steps.traces.protocol, place)
     if after is None:
         return _family("duration of the step", "ms", [], ["no step of one kind follows"])
@@ -360,13 +364,17 @@ def _recovery(steps: _Steps, x: np.ndarray, place: int) -> Family:
     )
 
 
-def _family(name: str, unit: str, curves: Sequence[Curve], left_out: Sequence[str]) -> Family:
-    empty = [f"{curve.name}: it could be told in no sweep" for curve in curves if curve.is_empty]
-    return Family(name, unit, tuple(c for c in curves if not c.is_empty), (*left_out, *empty))
+def _family(
+    name: str, unit: str, curves: Sequence[StepCurve], left_out: Sequence[str]
+) -> StepFamily:
+    empty = [
+        f"{curve.name}: it could be measured in no sweep" for curve in curves if curve.is_empty
+    ]
+    return StepFamily(name, unit, tuple(c for c in curves if not c.is_empty), (*left_out, *empty))
 
 
 def _same_after(protocol: Protocol, place: int) -> int | None:
-    """The segment after one, if it holds the same voltage for as long in all sweeps."""
+    """Return the segment after one, if it holds the same voltage for as long in all sweeps."""
     after = place + 1
     if after >= len(protocol.sweeps[0]):
         return None
@@ -377,7 +385,7 @@ def _same_after(protocol: Protocol, place: int) -> int | None:
 
 def _shares_after(
     steps: _Steps, x: np.ndarray, after: int, words: Callable[[np.ndarray, np.ndarray], str]
-) -> Curve:
+) -> StepCurve:
     wave = steps.traces.protocol.sweeps[0][after].wave
     assert isinstance(wave, Constant)
     name = f"largest current of the step after it, to {wave.v_mV:g} mV{steps.smoothing}"
@@ -386,7 +394,7 @@ def _shares_after(
 
 
 def _share(values: np.ndarray) -> np.ndarray:
-    """Values over the one that is largest in size; NaN where all are 0 or none is known."""
+    """Return values over the one that is largest in size; NaN where all are 0 or none is known."""
     size = np.abs(values)
     if not np.isfinite(size).any() or not np.nanmax(size) > 0:
         return np.full_like(values, math.nan)
@@ -397,7 +405,7 @@ def _share(values: np.ndarray) -> np.ndarray:
 
 
 def _times(steps: _Steps, place: int, row: int, current: np.ndarray) -> np.ndarray:
-    """Of every sweep the half rise, or the time constant of rise or decay: (n_sweeps,) ms.
+    """Return the half rise, or the time constant of rise or decay, of every sweep: (n_sweeps,) ms.
 
     Arguments:
         row: 0, 1 or 2, which of these.
@@ -428,7 +436,7 @@ def _times(steps: _Steps, place: int, row: int, current: np.ndarray) -> np.ndarr
 
 
 def time_constant(t: np.ndarray, y: np.ndarray) -> float:
-    """The time constant of the exponential that follows a current best, ms.
+    """Return the time constant of the exponential that follows a current best, ms.
 
     Of all time constants that of the least squares is chosen; offset and amplitude follow from it
     by linear regression.
@@ -446,7 +454,7 @@ def time_constant(t: np.ndarray, y: np.ndarray) -> float:
         return math.nan
 
     def left(log_tau: np.ndarray) -> np.ndarray:
-        """The sum of squares that is left, for each logarithm of a time constant."""
+        """Return the sum of squares that is left, for each logarithm of a time constant."""
         shape = np.exp(-since / np.exp(log_tau)[:, None])
         shape -= shape.mean(axis=1, keepdims=True)
         power = np.maximum((shape**2).sum(axis=1), 1e-300)
@@ -480,7 +488,7 @@ class Boltzmann:
 
 
 def boltzmann(v: np.ndarray, y: np.ndarray) -> Boltzmann | None:
-    """The Boltzmann curve that follows shares best; None where none does.
+    """Return the Boltzmann curve that follows shares best; None where none does.
 
     Arguments:
         v: (n,) mV, increasing. y: (n,) shares; NaN is left out.
@@ -509,7 +517,7 @@ def boltzmann(v: np.ndarray, y: np.ndarray) -> Boltzmann | None:
 def _followed(
     v: np.ndarray, y: np.ndarray, lower: np.ndarray, upper: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """The Boltzmann curve of least squares within bounds.
+    """Return the Boltzmann curve of least squares within bounds.
 
     It begins at the best of some halves and slopes, with bottom and top by linear regression, and
     goes on by steps of Levenberg and Marquardt.
@@ -524,7 +532,7 @@ def _followed(
     """
 
     def curve(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How far it is from the points (n,), and its derivatives (n, 4)."""
+        """Return how far it is from the points (n,), and its derivatives (n, 4)."""
         power = np.clip((p[0] - v) / p[1], -300, 300)
         share = 1 / (1 + np.exp(power))
         steep = (p[2] - p[3]) * share * (1 - share) / p[1]
@@ -556,7 +564,7 @@ def _followed(
 
 
 def _first_guess(v: np.ndarray, y: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """Of a grid of halves and slopes the best, with its bottom and top, (4,)."""
+    """Return the best of a grid of halves and slopes, with its bottom and top, (4,)."""
     halves = np.linspace(lower[0], upper[0], 33)[:, None, None]
     slopes = np.geomspace(lower[1], upper[1], 13)[None, :, None]
     share = 1 / (1 + np.exp(np.clip((halves - v) / slopes, -300, 300)))
@@ -586,7 +594,7 @@ def _recovery_words(t: np.ndarray, y: np.ndarray) -> str:
 
 
 def _uneven_time_constant(t: np.ndarray, y: np.ndarray) -> float:
-    """As `time_constant`, of a few points at any times."""
+    """Return a time constant as `time_constant` does, of a few points at any times."""
     grid = np.linspace(math.log(np.diff(t).min() / 4), math.log(2 * t[-1]), 4001)
     shape = np.exp(-t / np.exp(grid)[:, None])
     shape -= shape.mean(axis=1, keepdims=True)

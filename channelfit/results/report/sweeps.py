@@ -1,4 +1,4 @@
-"""What tells the sweeps of a protocol apart, and the colors that stand for it."""
+"""The number that differs between the sweeps of a protocol, and the colors that stand for it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MOST_LABELS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Key:
-    """What differs between the sweeps of a protocol.
+class SweepKey:
+    """The number that differs between the sweeps of a protocol.
 
     Attributes:
         values: (n_sweeps,), a number for each sweep.
@@ -30,8 +30,8 @@ class Key:
     label: str
 
 
-def key_of(protocol: Protocol) -> Key:
-    """Find what tells the sweeps of a protocol apart.
+def key_of(protocol: Protocol) -> SweepKey:
+    """Find the number that differs between the sweeps of a protocol.
 
     It is the voltage of the step that differs most between sweeps, or else its duration, or else
     the number of the sweep.
@@ -49,11 +49,11 @@ def key_of(protocol: Protocol) -> Key:
             whole = [values.round(6) for values in families if len(values) == n]
             most = max(whole, key=lambda values: len(np.unique(values)), default=np.zeros(1))
             if len(np.unique(most)) > 1:
-                return Key(most, label)
-    return Key(np.arange(1.0, n + 1), "sweep")
+                return SweepKey(most, label)
+    return SweepKey(np.arange(1.0, n + 1), "sweep")
 
 
-def colors(key: Key) -> list[Color]:
+def colors(key: SweepKey) -> list[Color]:
     """Return a color for every sweep, from dark for the lowest value to light for the highest.
 
     They lie along one color map, short of its yellow, which is hardly seen on white.
@@ -71,7 +71,7 @@ def ramp(n: int) -> list[Color]:
     return [tuple(c[:3]) for c in mpl.colormaps["viridis"](np.linspace(0.0, 0.86, n))]
 
 
-def draw_key(axis: Axes, key: Key, width: float = 0.03) -> Axes:
+def draw_key(axis: Axes, key: SweepKey, width: float = 0.03) -> Axes:
     """Draw a strip of the colors beside an axis, the highest value on top, labeled with some
     values.
 

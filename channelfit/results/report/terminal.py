@@ -1,4 +1,4 @@
-"""What the command line shows while something goes on, and how it writes tables.
+"""The progress that the command line shows, and how it writes tables.
 
 Progress goes to standard error and results go to standard output, so that each can be piped
 without the other.
@@ -29,7 +29,7 @@ from channelfit.search.loop import Progress, StopRules
 _LINE_EVERY = 5.0
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 16
-#: Failures that are told one by one.
+#: Failures that are reported one by one.
 _FAILURES = 20
 
 
@@ -57,13 +57,13 @@ class PlainConsole(Console):
     """
 
     def on_broken_pipe(self) -> None:
-        """Rich would end the program here, as if it had a defect."""
+        """Raise the error of a closed pipe, where Rich would end the program."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The pieces that are written, their texts made printable."""
+        """Yield the pieces that are written, their texts made printable."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
@@ -73,7 +73,7 @@ class Counted:
     """How far work in pieces is.
 
     Attributes:
-        done, total: how many of `unit`, such as "data sets", are done and wanted.
+        done, total: how many of `unit`, such as "data sets", are done, and of how many.
         seconds: since the work began.
         seconds_left: at the pace of what this process has done; None while there is none.
         failed: how many of those that are done have no result.
@@ -164,22 +164,22 @@ class SearchScreen:
             self._live = None
 
     def say(self, text: str) -> None:
-        """Print a line that stays, unless quiet was asked for."""
+        """Print a line that stays, unless the screen is quiet."""
         if not self.quiet:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def warn(self, cautions: Iterable[Caution]) -> None:
         """Print cautions about model and data, one line each.
 
-        They are printed even where quiet was asked for.
+        They are printed even on a quiet screen.
         """
         for caution in cautions:
             SearchScreen.warn_of(self, str(caution))
 
     def warn_of(self, text: str) -> None:
         """Print a caution that is a sentence, in the same way."""
-        told = Text.assemble(("Warning: ", "bold yellow"), text)
-        self.console.print(told, soft_wrap=True)
+        line = Text.assemble(("Warning: ", "bold yellow"), text)
+        self.console.print(line, soft_wrap=True)
 
     def begin(self, stage: str) -> None:
         """Show what is being done now, at times when no search is under way."""
@@ -187,9 +187,9 @@ class SearchScreen:
         self.counted = None
 
     def count(self, counted: Counted) -> None:
-        """Take in how far work in pieces is."""
+        """Show how far work in pieces is."""
         self.counted, now = counted, time.monotonic()
-        if self._counted_at is None:  # what ends within seconds is not told of
+        if self._counted_at is None:  # work of a few seconds shows no count
             self._counted_at = now
         due = now - max(self._said_at, self._counted_at) >= _LINE_EVERY
         last = counted.ended and (self._failures or self._said_at >= self._counted_at)
@@ -198,7 +198,7 @@ class SearchScreen:
             self._said_at = now
 
     def fail(self, name: str, reason: str, count: int = 1) -> None:
-        """Tell that a piece of the work has no result, as it happens; the first ones by name.
+        """Report that a piece of the work has no result, as it happens; the first ones by name.
 
         Arguments:
             name: of the piece, such as that of a well. count: how many things in it failed.
@@ -211,7 +211,7 @@ class SearchScreen:
             self.say("failed: more, which are counted and stand in the results")
 
     def update(self, progress: Progress) -> None:
-        """Take in the progress of a search after each generation."""
+        """Show the progress of a search after each generation."""
         self.last, self.counted = progress, None
         self._costs.append(progress.best_cost)
         now = time.monotonic()

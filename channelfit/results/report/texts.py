@@ -115,7 +115,7 @@ def _keep_apart(axis: Axis) -> None:
 
 
 def _touching(labels: Sequence[Text]) -> bool:
-    """Whether any two neighboring labels touch each other."""
+    """Return whether any two neighboring labels touch each other."""
     boxes = [label.get_window_extent() for label in labels]
     return any(
         a.x0 - _APART < b.x1 and b.x0 - _APART < a.x1 and a.y0 < b.y1 and b.y0 < a.y1

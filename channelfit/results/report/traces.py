@@ -1,4 +1,4 @@
-"""What a picture of traces shows: arrays and texts, collected before anything is drawn."""
+"""The arrays and texts that a picture of traces shows, collected before anything is drawn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Traces:
 
     Attributes:
         protocol: gives the times and the command voltage.
-        result: (n_sweeps, n_times) pA, a current of the model, drawn in color.
+        result: (n_sweeps, n_times) pA, the predicted current, drawn in color.
         data: (n_sweeps, n_times) pA, the recording, drawn dark; None where there is none.
         weight: (n_sweeps, n_times); residuals are drawn, and axes scaled, where it is above 0.
         title, subtitle: stand above the panel.

@@ -13,7 +13,7 @@ from channelfit.results.report.traces import Traces
 
 
 def table_names(n_experiments: int) -> list[str]:
-    """The names of the files: a number for each experiment, where there are several."""
+    """Return the names of the files: a number for each experiment, where there are several."""
     if n_experiments == 1:
         return ["traces.csv"]
     return [f"traces_{k + 1}.csv" for k in range(n_experiments)]
@@ -31,7 +31,8 @@ def save_tables(panels: Sequence[Traces], folder: Path) -> list[Path]:
 
 
 def table_text(traces: Traces) -> str:
-    """One experiment as CSV: a row a sample, nine digits, empty cells where nothing is known.
+    """Return one experiment as CSV: a row a sample, nine digits, empty cells where nothing is
+    known.
 
     Columns: time (ms), and for each sweep its command (mV), the membrane's potential (mV) where it
     is another, data (pA) and weight where there is a recording, and fit (pA).

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
@@ -18,13 +17,15 @@ from channelfit.reading.errors import InputError
 from channelfit.results.report.plots import (
     COLORS,
     DATA,
-    DPI,
     INK,
     MUTED,
     SINGLE,
     ZOOM,
+    draw_ranges,
+    new_figure,
     styled,
 )
+from channelfit.results.report.ranges import InRange
 from channelfit.results.report.texts import brief, briefs, one_line, settle
 from channelfit.results.uncertainty.estimate import LEVEL, Estimate, quantile
 from channelfit.results.uncertainty.families import INSTALL, Family
@@ -46,7 +47,7 @@ def intervals_figure(found: Estimate, title: str) -> Figure:
     side = max(2.4, 0.36 * n)
     with styled():
         below = 0.07 * max(map(len, briefs(found.names)))  # names that stand upright there
-        figure = _figure(6.4 + side + 1.2 + below, side + 1.0 + below, title)
+        figure = new_figure(6.4 + side + 1.2 + below, side + 1.0 + below, title)
         left, right = figure.subplots(1, 2, width_ratios=[6.4, side + 1.2])
         _draw_intervals(left, found)
         _draw_correlations(right, found)
@@ -62,7 +63,8 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
     rows = math.ceil(len(profiles) / columns)
     with styled():
         # half a label of one picture and half of its neighbor's meet between them
-        figure = _figure(max(2.9 * columns, 5.8), 2.2 * rows + 0.5, title, w_pad=0.12)
+        engine = ConstrainedLayoutEngine(w_pad=0.12)
+        figure = new_figure(max(2.9 * columns, 5.8), 2.2 * rows + 0.5, title, engine)
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
         for k, axis in enumerate(grid.flat):
             if k >= len(profiles):
@@ -90,7 +92,7 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
     n = len(found.names)
     space = found.objective.space
     with styled():
-        figure = _figure(max(1.2 + 0.75 * n, 4.8), 4.0, title)
+        figure = new_figure(max(1.2 + 0.75 * n, 4.8), 4.0, title)
         axis = figure.subplots()
         for place in range(n):
             axis.axvline(place, color=DATA, linewidth=0.7, zorder=1)
@@ -132,7 +134,9 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
 
 
 def _family_label(family: Family) -> str:
-    """How many fits are in a family, and how much worse its best one is than the best of all."""
+    """Return how many fits are in a family, and how much worse its best one is than the best of
+    all.
+    """
     count, above = family.unit.shape[1], float(family.chi_square[family.best])
     fits = f"{count} fit{'s' * (count > 1)}"
     if count > 1 and np.ptp(family.unit, axis=1).max() < _ONE_PLACE:
@@ -154,8 +158,7 @@ def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figur
     samples, truths, labels = _coordinates(found, posterior)
     with styled({"font.size": 8, "lines.linewidth": 1.0}):
         size = max(1.25 * len(samples) + 0.8, 4.0)
-        figure = Figure(figsize=(size, size), dpi=DPI)
-        FigureCanvasAgg(figure)
+        figure = new_figure(size, size, layout=None)
         corner.corner(
             samples.T,
             fig=figure,
@@ -192,7 +195,9 @@ def posterior_figure(found: Estimate, posterior: Posterior, title: str) -> Figur
 def _coordinates(
     found: Estimate, posterior: Posterior
 ) -> tuple[np.ndarray, list[float], list[str]]:
-    """The samples (n_free, n_samples), the fit, and a label of each; logarithms on a log scale."""
+    """Return the samples (n_free, n_samples), the fit, and a label of each; logarithms on a log
+    scale.
+    """
     space = found.objective.space
     free = [space.parameters[i] for i in space.free]
     values = found.objective.physical(found.unit[:, None])[list(space.free), 0]
@@ -209,25 +214,16 @@ def _coordinates(
 
 
 def _draw_intervals(axis: Axes, found: Estimate) -> None:
-    names, n = found.names, len(found.names)
     reach = quantile(LEVEL, found.freedoms) * found.errors
-    texts = _interval_texts(found)
-    for k in range(n):
-        axis.plot([0, 1], [k, k], color=DATA, linewidth=0.8, zorder=1)
-        if math.isfinite(reach[k]):
-            ends = np.clip([found.unit[k] - reach[k], found.unit[k] + reach[k]], 0, 1)
-            axis.plot(ends, [k, k], color=SINGLE, linewidth=4, solid_capstyle="butt", zorder=2)
-        axis.plot([found.unit[k]], [k], "|", color=INK, markersize=9, zorder=3)
-        axis.text(
-            1.05, k, texts[k], ha="left", va="center", fontsize=7.5, color=INK, parse_math=False
-        )
-    axis.set_yticks(range(n), briefs(names), parse_math=False)
-    axis.set_ylim(n - 0.5, -0.5)
-    axis.set_xlim(-0.02, 1.02)
-    axis.set_xticks([0, 1], ["lower bound", "upper bound"])
+    rows = []
+    for name, at, apart in zip(found.names, found.unit, reach, strict=True):
+        ends = (max(at - apart, 0.0), min(at + apart, 1.0)) if math.isfinite(apart) else None
+        rows.append(InRange(name, float(at), ends))
+    draw_ranges(axis, rows)
+    style = {"ha": "left", "va": "center", "fontsize": 7.5, "color": INK}
+    for k, text in enumerate(_interval_texts(found)):
+        axis.text(1.05, k, text, parse_math=False, **style)
     axis.set_title("95 % intervals within the ranges", loc="left", fontsize=9, color=INK)
-    axis.spines["left"].set_visible(False)
-    axis.tick_params(axis="y", length=0)
 
 
 def _interval_texts(found: Estimate) -> list[str]:
@@ -308,22 +304,6 @@ def _draw_profile(axis: Axes, found: Estimate, profile: Profile) -> None:
     axis.set_title(
         _axis_label(parameter, False), loc="left", fontsize=9, color=INK, parse_math=False
     )
-
-
-def _figure(width: float, height: float, title: str, w_pad: float = 0.04) -> Figure:
-    engine = ConstrainedLayoutEngine(w_pad=w_pad)
-    figure = Figure(figsize=(width, height), dpi=DPI, layout=engine)
-    FigureCanvasAgg(figure)
-    figure.suptitle(
-        one_line(title),
-        x=0.012,
-        ha="left",
-        fontsize=10.5,
-        fontweight="bold",
-        color=INK,
-        parse_math=False,
-    )
-    return figure
 
 
 def _axis_label(parameter: Parameter, log: bool, most: int = 24) -> str:

@@ -13,7 +13,7 @@ function unpacked(sweep) {
     membrane: sweep.membrane ? floats(sweep.membrane) : null,
     data: sweep.data ? floats(sweep.data) : null,
     fits: sweep.fits.map(floats),
-    apart: sweep.apart ? sweep.apart.map(floats) : [],
+    residuals: sweep.residuals ? sweep.residuals.map(floats) : [],
     within: sweep.within,
   };
 }
@@ -36,7 +36,7 @@ function thinned(at, y, step, from, to, stretches) {
   const xs = [], ys = [];
   const first = Math.max(0, place(at, y.length, from / step) - 1);
   const last = Math.min(y.length, place(at, y.length, to / step) + 1);
-  const few = at !== null && y.length <= told.most_corners;
+  const few = at !== null && y.length <= content.most_corners;
   const size = few ? 1 : Math.max(1, Math.floor((last - first) / COLUMNS / 2) * 2);
   const time = (k) => step * (at === null ? k : at[k]);
   for (const [a, b] of stretches || [[0, y.length]]) {
@@ -73,20 +73,20 @@ function outside(stretches, size) {
 // --- the figures of one experiment -----------------------------------------------------------
 
 class Experiment {
-  constructor(number, told) {
+  constructor(number, samples) {
     this.number = number;
-    this.told = told;
-    this.sweeps = told.sweeps.map(unpacked);
+    this.samples = samples;
+    this.sweeps = samples.sweeps.map(unpacked);
     this.chosen = null; // all sweeps
     this.waiting = false;
-    const element = (what) => document.getElementById(`e${number}-${what}`);
+    const element = (what) => find(`e${number}-${what}`);
     this.choice = element("sweep");
     this.from = element("from");
     this.to = element("to");
     if (this.choice) this.choice.addEventListener("change", () => this.choose());
     for (const input of [this.from, this.to]) input.addEventListener("change", () => this.zoom());
-    element("whole").addEventListener("click", () => this.show(...this.told.span));
-    told.zooms.forEach((ends, k) =>
+    element("whole").addEventListener("click", () => this.show(...this.samples.span));
+    samples.zooms.forEach((ends, k) =>
       element(`zoom${k}`).addEventListener("click", () => this.show(...ends)));
   }
 
@@ -100,7 +100,7 @@ class Experiment {
     for (const name of ["start", "end"]) {
       this.range.properties[name].change.connect(() => this.later());
     }
-    this.tell();
+    this.fillInputs();
   }
 
   choose() {
@@ -111,15 +111,15 @@ class Experiment {
   zoom() {
     const from = Number(this.from.value), to = Number(this.to.value);
     if (this.from.value !== "" && this.to.value !== "" && to > from) this.show(from, to);
-    else this.tell();
+    else this.fillInputs();
   }
 
-  show(from, to) {
+  show(from, to) { // a part of the time
     this.range.setv({start: from, end: to});
   }
 
-  tell() {
-    const digits = Math.max(0, Math.ceil(-Math.log10(this.told.step)) + 1);
+  fillInputs() {
+    const digits = Math.max(0, Math.ceil(-Math.log10(this.samples.step)) + 1);
     this.from.value = String(Number(this.range.start.toFixed(digits)));
     this.to.value = String(Number(this.range.end.toFixed(digits)));
   }
@@ -129,13 +129,13 @@ class Experiment {
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;
-      this.tell();
+      this.fillInputs();
       this.draw();
     });
   }
 
   draw() {
-    const {step} = this.told, from = this.range.start, to = this.range.end;
+    const {step} = this.samples, from = this.range.start, to = this.range.end;
     const shown = this.sweeps.map((_, k) => k).filter((k) => this.chosen === null || k === this.chosen);
     const put = (what, line, color) => {
       const source = model.get_model_by_name(`e${this.number}-${what}`);
@@ -150,10 +150,9 @@ class Experiment {
       if (found) this.plots[what].y_range.setv(found);
     };
     const noted = styles();
-    const ramp = this.told.ramps[dark.matches ? "dark" : "light"];
-    const several = this.told.runs.length > 1;
+    const ramp = this.samples.ramps[dark.matches ? "dark" : "light"];
+    const several = this.samples.runs.length > 1;
     const own = (k) => ramp[k];
-    const scale = this.told.apart_scale;
     const clamped = this.sweeps.some((s) => s.membrane);
     const potentials = put("command", (s) => thinned(s.corners, s.command, step, from, to),
       several ? () => noted.data : clamped ? () => noted.muted : own);
@@ -165,25 +164,26 @@ class Experiment {
     put("hidden", (s) => s.data && thinned(s.at, s.data, step, from, to, outside(s.within, s.data.length)),
       () => noted.hidden);
     const left = [];
-    this.told.runs.forEach((run, f) => {
+    this.samples.runs.forEach((run, f) => {
       const color = several ? () => noted.runs[run % noted.runs.length] : own;
       counted.push(...put(`fit${f}`, (s) => thinned(s.at, s.fits[f], step, from, to), color));
-      left.push(...put(`apart${f}`,
-        (s) => s.data && thinned(s.at, apart(s, f, scale), step, from, to, s.within), color));
+      left.push(...put(`residual${f}`,
+        (s) => s.data && thinned(s.at, residual(s, f, this.samples.residual_scale), step, from, to, s.within), color));
     });
     hold("current", counted, 0.05);
     hold("residual", left, 0.08);
   }
 }
 
-function apart(sweep, f, scale) {
-  sweep.apart[f] = sweep.apart[f] || sweep.fits[f].map((y, k) => scale * (y - sweep.data[k]));
-  return sweep.apart[f];
+// Residuals that are not in the page are the difference of fit and data, times a factor.
+function residual(sweep, f, scale) {
+  sweep.residuals[f] = sweep.residuals[f] || sweep.fits[f].map((y, k) => scale * (y - sweep.data[k]));
+  return sweep.residuals[f];
 }
 
 // --- begin -----------------------------------------------------------------------------------
 
-const experiments = told.experiments.map((one, k) => new Experiment(k, one));
+const experiments = content.experiments.map((one, k) => new Experiment(k, one));
 
 function paint() {
   paintFigures(styles());

@@ -1,10 +1,49 @@
 "use strict";
-// What all pages do beside showing text: they unpack numbers, embed Bokeh's figures and paint them in
-// the colors of the page, light or dark. Nothing here evaluates text, and nothing is fetched.
+// What all pages do beside showing text: they unpack numbers, make elements, embed Bokeh's figures and
+// paint them in the colors of the page, light or dark. Nothing here evaluates text, and nothing is fetched.
 
-const told = JSON.parse(document.getElementById("figures").textContent);
+const stored = document.getElementById("page-data");
+const content = stored && JSON.parse(stored.textContent); // null in a page that asks a server
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 let model = null; // Bokeh's document, once it is there
+
+// --- elements --------------------------------------------------------------------------------
+
+const find = (id) => document.getElementById(id);
+
+function make(name, text, kind) {
+  const made = document.createElement(name);
+  if (text !== undefined && text !== "") made.textContent = text;
+  if (kind) made.className = kind;
+  return made;
+}
+
+// A name of a user; marks in it that turn text around do not reach beyond it.
+const bdi = (text) => make("bdi", text);
+
+// The range of a parameter, the interval in it, and a mark at its value; from 0 to 1.
+function rangeBar(at, ends) {
+  const bar = make("span", undefined, "bar"), mark = make("span", undefined, "at");
+  bar.setAttribute("aria-hidden", "true");
+  if (ends) {
+    const reach = make("span", undefined, "reach");
+    reach.style.left = `${100 * ends[0]}%`;
+    reach.style.width = `${100 * (ends[1] - ends[0])}%`;
+    bar.append(reach);
+  }
+  mark.style.left = `${100 * at}%`;
+  bar.append(mark);
+  return bar;
+}
+
+// A colored square before a name, in a list that tells colors.
+function keyItem(name, color) {
+  const item = make("li"), mark = make("span", undefined, "mark");
+  mark.style.background = color;
+  mark.setAttribute("aria-hidden", "true");
+  item.append(mark, " ", bdi(name));
+  return item;
+}
 
 // --- numbers ---------------------------------------------------------------------------------
 
@@ -32,68 +71,68 @@ function ends(lines, share) {
 
 // --- colors ----------------------------------------------------------------------------------
 
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
 function styles() {
-  const css = getComputedStyle(document.documentElement);
-  const of = (name) => css.getPropertyValue(name).trim();
   return {
-    ink: of("--ink"), muted: of("--muted"), rule: of("--rule"),
-    data: of("--data"), hidden: of("--hidden"),
-    runs: [0, 1, 2, 3, 4, 5].map((k) => of(`--run${k}`)),
+    ink: css("--ink"), muted: css("--muted"), rule: css("--rule"),
+    data: css("--data"), hidden: css("--hidden"),
+    runs: [0, 1, 2, 3, 4, 5].map((k) => css(`--run${k}`)),
   };
 }
 
-function colorOf(tag, noted) {
-  if (tag === "data") return noted.ink;
-  if (tag === "muted" || tag === "zero") return noted.muted;
-  return noted.runs[Number(tag.slice(3)) % noted.runs.length];
+function colorOf(role, noted) {
+  if (role === "data") return noted.ink;
+  if (role === "muted" || role === "zero") return noted.muted;
+  return noted.runs[Number(role.slice(3)) % noted.runs.length];
 }
 
-// Paints axes, grids, and all that has a tag.
-function paintFigures(noted) {
-  for (const plot of model.roots()) {
-    for (const part of [...plot.below, ...plot.left]) {
-      part.setv({
-        axis_label_text_color: noted.ink, major_label_text_color: noted.ink,
-        axis_line_color: noted.muted, major_tick_line_color: noted.muted,
-      });
-    }
-    for (const part of plot.center) {
-      if (part.type === "Grid") part.grid_line_color = noted.rule;
-      if (part.type === "Span") part.line_color = noted.muted;
-    }
-    for (const renderer of plot.renderers) {
-      if (!renderer.tags.length) continue;
-      const color = colorOf(renderer.tags[0], noted);
-      const filled = renderer.glyph.type === "Scatter" ? {fill_color: null} : {};
-      renderer.glyph.setv({line_color: color, ...filled});
-    }
+// Paints axes, grids, and all glyphs that have a role.
+function paintPlot(plot, noted) {
+  for (const part of [...plot.below, ...plot.left]) {
+    part.setv({
+      axis_label_text_color: noted.ink, major_label_text_color: noted.ink,
+      axis_line_color: noted.muted, major_tick_line_color: noted.muted,
+    });
+  }
+  for (const part of plot.center) {
+    if (part.type === "Grid") part.grid_line_color = noted.rule;
+    if (part.type === "Span") part.line_color = noted.muted;
+  }
+  for (const renderer of plot.renderers) {
+    if (!renderer.tags.length) continue;
+    const color = colorOf(renderer.tags[0], noted);
+    const filled = renderer.glyph.type === "Scatter" ? {fill_color: null} : {};
+    renderer.glyph.setv({line_color: color, ...filled});
   }
 }
+
+const paintFigures = (noted) => model.roots().forEach((plot) => paintPlot(plot, noted));
 
 // --- figures ---------------------------------------------------------------------------------
 
 // Bokeh's figures take the focus, but no key does anything there: the inputs beside them do.
 function unfocusable(root) {
   for (const part of root.querySelectorAll("*")) {
-    if (part.tabIndex >= 0 && part.classList.contains("bk-events")) part.tabIndex = -1;
+    if (part.tabIndex >= 0) part.tabIndex = -1;
     if (part.shadowRoot) unfocusable(part.shadowRoot);
   }
 }
 
 const plotOf = (place) =>
-  (Object.entries(told.items[0].roots).find(([, element]) => element === place) || [])[0];
+  (Object.entries(content.items[0].roots).find(([, element]) => element === place) || [])[0];
 
 // Embeds the figures of Bokeh; `filled` is called once they are there, and `paint` then and whenever
 // the page turns dark or light.
 async function embedFigures(filled, paint) {
-  if (!told.items.length) return;
+  if (!content.items.length) return;
   if (window.matchMedia("(pointer: coarse)").matches) {
     // a finger that scrolls the page must not draw boxes
-    for (const one of Object.values(told.docs)) {
+    for (const one of Object.values(content.docs)) {
       for (const root of one.roots) delete root.attributes.toolbar;
     }
   }
-  await Bokeh.embed.embed_items(told.docs, told.items);
+  await Bokeh.embed.embed_items(content.docs, content.items);
   model = Bokeh.documents[0];
   filled();
   paint();

@@ -1,0 +1,135 @@
+"""What every picture of the traces of an experiment shows: units, spans, residuals.
+
+Pages draw it with Bokeh, images and figures for print with Matplotlib.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from channelfit.problem.measures import noise_pA
+from channelfit.problem.protocol import Protocol
+from channelfit.results.report.events import eventful
+from channelfit.results.report.traces import Traces
+
+#: Time from which on an axis is in seconds, ms.
+_LONG_MS = 2000.0
+#: Noise above this share of the axis makes a band that is broader than a fit's line.
+_BAND = 0.0025
+#: Up to so many samples are seen one by one.
+_FEW = 10
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def time_unit(lasts_ms: float) -> tuple[float, str]:
+    """Return the factor from ms, and the unit of a time axis of this length."""
+    return (1e-3, "s") if lasts_ms >= _LONG_MS else (1.0, "ms")
+
+
+def current_unit(largest_pA: float) -> tuple[float, str]:
+    """Return the factor from pA, and a unit in which the labels of ticks are short."""
+    if largest_pA >= 5000:
+        return 1e-3, "nA"
+    if largest_pA >= 0.05 or largest_pA == 0:
+        return 1.0, "pA"
+    if largest_pA >= 5e-5:
+        return 1e3, "fA"
+    power = 3 * math.floor(math.log10(largest_pA) / 3)
+    return 10.0**-power, f"{power_of_ten(power)} pA"
+
+
+def power_of_ten(power: int) -> str:
+    """Return a power of ten with its exponent raised, such as 10⁻⁶."""
+    return f"10{str(power).translate(_RAISED)}"
+
+
+def largest(values: np.ndarray) -> float:
+    """Return the largest finite value in size; 0 where there is none."""
+    finite = values[np.isfinite(values)]
+    return float(np.abs(finite).max()) if finite.size else 0.0
+
+
+def extreme_samples(rows: Sequence[np.ndarray], size: int) -> np.ndarray:
+    """Find the samples at which one of several rows is least or largest in a stretch of `size`.
+
+    Arguments:
+        rows: each (n_times,); NaN is passed over where a stretch has other values.
+
+    Returns: indices in increasing order; the first and the last sample are among them.
+    """
+    n = len(rows[0])
+    starts = np.arange(0, n, size)
+    picks = [np.array([0, n - 1])]
+    for row in rows:
+        block = np.pad(row, (0, len(starts) * size - n), constant_values=np.nan).reshape(-1, size)
+        finite = np.isfinite(block)
+        picks.append(starts + np.where(finite, block, np.inf).argmin(axis=1))
+        picks.append(starts + np.where(finite, block, -np.inf).argmax(axis=1))
+    return np.unique(np.concatenate(picks))
+
+
+class TraceView:
+    """One experiment as every picture shows it.
+
+    Attributes:
+        traces: recording and fits.
+        time_factor, time_unit: from ms to the unit of the time axis.
+        current_factor, current_unit: from pA to the unit of the currents.
+        residuals: (n_results, n_sweeps, n_times) pA, fit less data, NaN where nothing counts; with
+            n_results = 0 without a recording.
+        residual_factor, residual_unit: from pA to the unit of the residuals.
+        in_view: the currents that an axis must hold, pA: the fits, and the data where they count.
+        is_noisy: whether the noise of the recording makes a band that is broader than the line of a
+            fit, which is then drawn over the data and not beneath them.
+    """
+
+    def __init__(self, traces: Traces) -> None:
+        self.traces = traces
+        self.time_factor, self.time_unit = time_unit(float(traces.protocol.times_ms[-1]))
+        self.residuals = np.empty((0, 0, 0))
+        self.in_view = np.concatenate(traces.results)
+        if traces.data is not None:
+            data = self.counted(traces.data)
+            self.in_view = np.concatenate([self.in_view, data])
+            self.residuals = np.array([self.counted(r - traces.data) for r in traces.results])
+        self.current_factor, self.current_unit = current_unit(largest(self.in_view))
+        self.residual_factor, self.residual_unit = current_unit(largest(self.residuals))
+        finite = self.in_view[np.isfinite(self.in_view)]
+        self.is_noisy = (
+            traces.data is not None
+            and finite.size > 0
+            and noise_pA(data) > _BAND * float(np.ptp(finite))
+        )
+
+    def counted(self, values: np.ndarray) -> np.ndarray:
+        """Return (n_sweeps, n_times) values with NaN where the weight is 0."""
+        weight = self.traces.weight
+        return values if weight is None else np.where(weight > 0, values, np.nan)
+
+    def span(self) -> tuple[float, float]:
+        """Return the limits of the time axis, in its unit: all, less long ends without a weight."""
+        protocol, weight = self.traces.protocol, self.traces.weight
+        t = protocol.times_ms * self.time_factor
+        step = float(t[1] - t[0]) if len(t) > 1 else protocol.sampling_ms
+        end = float(t[-1]) + step
+        if len(t) < _FEW:  # whose dots would lie on the edge
+            return -step / 2, end
+        if weight is None or not (weight > 0).any():
+            return 0.0, end
+        counted = np.flatnonzero((weight > 0).any(axis=0))
+        first, last = float(t[counted[0]]), float(t[counted[-1]])
+        room = 0.08 * (last - first) or 0.04 * end
+        return max(0.0, first - room), min(end, last + room)
+
+    def zooms_ms(self) -> list[tuple[float, float]]:
+        """Find the parts of a sweep that are worth a second, enlarged look, ms."""
+        protocol: Protocol = self.traces.protocol
+        steps = [protocol.step_times_ms(k) for k in range(protocol.n_sweeps)]
+        lasting = np.isfinite(protocol.command())
+        currents = [np.where(lasting, result, np.nan) for result in self.traces.results]
+        if self.traces.data is not None:
+            currents = [self.counted(c) for c in (*currents, self.traces.data)]
+        return eventful(protocol.times_ms, currents, steps)
