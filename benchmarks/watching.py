@@ -26,6 +26,8 @@ sys.path.append(str(ROOT / "tests"))
 import channelfit as cf  # noqa: E402
 from channelfit.front.kinds import load_plan  # noqa: E402
 from channelfit.results import run_folder  # noqa: E402
+from channelfit.results.fit_folder import FitFolder  # noqa: E402
+from channelfit.results.run_folder import RunFolder  # noqa: E402
 from channelfit.search.loop import Progress  # noqa: E402
 from support import watched  # noqa: E402
 from support.browser import binary  # noqa: E402
@@ -36,44 +38,44 @@ N_RUNS, TURNS = 500, 7
 
 def search(folder: Path, population: int, n: int) -> float:
     """Processor time of the generations of a search, from the end of the first to the last, s."""
-    record, moments = run_folder.RunFolder.record, []
+    record, moments = FitFolder.record, []
 
     def timed(self, progress):
         fault = record(self, progress)
         moments.append(time.process_time())
         return fault
 
-    run_folder.RunFolder.record = timed
+    FitFolder.record = timed
     try:
         optimizer = {"name": "genetic", "population": population}
         stop = {"generations": n}
         cf.fit(MODEL, optimizer=optimizer, stop=stop, folder=folder, seed=1, progress=False)
     finally:
-        run_folder.RunFolder.record = record
+        FitFolder.record = record
     return moments[-1] - moments[0]
 
 
 @contextmanager
 def telling(seconds: float, spent: list[float]) -> Iterator[None]:
     """Within the block numbers are written so often, and how long each writing takes is noted."""
-    before = run_folder.TELL_EVERY, run_folder.Claim.tell, run_folder.RunFolder._save_rows
+    before = run_folder.REPORT_EVERY, RunFolder.report, FitFolder._save_rows
 
     def timed(function):
-        def call(self):
+        def call(self, **news):
             began = time.thread_time()
-            fault = function(self)
+            fault = function(self, **news)
             spent.append(time.thread_time() - began)
             return fault
 
         return call
 
-    run_folder.TELL_EVERY = seconds
-    run_folder.Claim.tell = timed(before[1])
-    run_folder.RunFolder._save_rows = timed(before[2])
+    run_folder.REPORT_EVERY = seconds
+    RunFolder.report = timed(before[1])
+    FitFolder._save_rows = timed(before[2])
     try:
         yield
     finally:
-        run_folder.TELL_EVERY, run_folder.Claim.tell, run_folder.RunFolder._save_rows = before
+        run_folder.REPORT_EVERY, RunFolder.report, FitFolder._save_rows = before
 
 
 def spent_by_a_search(temporary: Path, population: int, n: int) -> list[Row]:
@@ -101,15 +103,16 @@ def spent_by_a_search(temporary: Path, population: int, n: int) -> list[Row]:
 def spent_after_long(temporary: Path) -> Row:
     """One writing of the numbers of a search whose history is long."""
     plan = load_plan(MODEL)
-    folder = run_folder.RunFolder(run_folder.Claim(temporary / "long"), plan)
+    run = RunFolder().claim(temporary / "long")
+    folder = FitFolder(run, plan)
     spent: list[float] = []
     with telling(0.0, spent):
         for k in range(1, 100_011):
             if k == 100_001:
                 spent.clear()
-            run_folder.TELL_EVERY = 0.0 if k >= 100_000 else 1e9
+            run_folder.REPORT_EVERY = 0.0 if k >= 100_000 else 1e9
             folder.record(Progress(k, 1.0 / k, 2.0 / k, 50 * k, k / 1000, 5e4, None, None))
-    folder.claim.release()
+    run.release()
     note = "mean of 10; such writings are at least a hundred times as long apart"
     return Row("writing after 100,000 generations", 1e3 * sum(spent) / 10, "ms", note=note)
 

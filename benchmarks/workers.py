@@ -39,7 +39,7 @@ from channelfit.curves.curve_tasks import CurveTasks
 from channelfit.curves.data_files import read_data
 from channelfit.front.kinds import load_plan
 from channelfit.reading.documents import dump_yaml
-from channelfit.results.resuming import identity
+from channelfit.results.identity import identity
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.fit_tasks import FitTasks, epochs_by

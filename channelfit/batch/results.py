@@ -26,7 +26,8 @@ from channelfit.reading.files import write_bytes, write_text
 from channelfit.reading.saved import read_arrays
 from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import file_hashes
-from channelfit.results.run_folder import json_text, titles
+from channelfit.results.run_state import json_text
+from channelfit.results.run_summary import titles
 from channelfit.scoring.machine.computer import machine, versions
 from channelfit.tasks.result_store import Arrays, expect
 

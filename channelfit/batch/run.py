@@ -9,7 +9,7 @@ The folder of a batch holds, besides ``state.json`` from the first second,
 ``summary.json``     how many wells are good, why others are not, medians, what repeats the batch
 ``fit.yaml``         the template as it was used
 ``recordings.json``  which recordings there were, with their hashes
-``pieces.bin``       until it is done: the results so far (`tasks.result_store`), ``resume.json``
+``pieces.bin``       until it has finished: the results so far, with ``resume.json``
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,23 +56,20 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
 from channelfit.reading.units import shown
-from channelfit.results import resuming
 from channelfit.results.enough import too_few
-from channelfit.results.files import settle
-from channelfit.results.run_folder import Claim, json_text
-from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED
+from channelfit.results.identity import hash_of
+from channelfit.results.run_folder import RunFolder
+from channelfit.results.run_state import FAILED, FINISHED, json_text
 from channelfit.tasks.executor import Executor, seconds_left, task_results
-from channelfit.tasks.result_store import Arrays, Key, ResultStore
+from channelfit.tasks.result_store import Arrays, Key
 
-TEMPLATE, LIST, TASK_RESULTS = "fit.yaml", "recordings.json", "pieces.bin"
+TEMPLATE, LIST = "fit.yaml", "recordings.json"
 #: The word for all parameters on which the rates depend.
 KINETICS = "kinetics"
 #: Recordings that are tried before a fault of the fit file is taken for one.
 _TRIED = 3
 #: Reasons that are told one by one.
 _TOLD = 5
-#: Seconds between two writings of the state.
-_TELL_EVERY = 1.0
 
 
 @dataclass(frozen=True)
@@ -336,20 +332,18 @@ def _check_together(work: WellTasks, asked: Asked) -> None:
 
 def run(
     made: Ready,
-    claim: Claim,
+    folder: RunFolder,
     listener: Listener,
     executor: Executor | None = None,
     arguments: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
-    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[WellTable, dict[str, Any]]:
     """Fits all wells and writes the folder; a run that was cut off goes on.
 
     Arguments:
-        claim: of the folder; one that is resumed goes on to the table that it would have had.
+        folder: of the run; one that is resumed goes on to the table that it would have had.
         arguments: of the command, by which it can be resumed; None for a call from Python.
         command: the words of the command line, for the summary.
-        undisturbed: a context in which no signal interrupts what must not be done by half.
 
     Returns: the table and the summary.
 
@@ -357,79 +351,57 @@ def run(
         InputError: the run that is to go on was another one, or results cannot be written.
     """
     began = time.perf_counter()
-    _describe(claim, made)
-    found = {**made.work.identity, "rerun of": _digest(made.earlier)}
-    resume = claim.path / resuming.RESUME
-    if resume.exists():
-        resuming.check_same(resume, found)
+    _describe(folder, made)
+    _begin(folder, made, arguments)
+    # also of a run that goes on, since a power failure may have left the file empty
+    write_text(folder.path / TEMPLATE, made.work.template.text_for(folder.path))
+    if made.asked.together is None or made.earlier is None:
+        results = _fitted(made, executor, folder, listener)
     else:
-        _begin(claim.path, made, resuming.text_of(found, arguments, "batch"))
-    kept = None
-    try:
-        # also of a run that goes on, since a power failure may have left the file empty
-        write_text(claim.path / TEMPLATE, made.work.template.text_for(claim.path))
-        if made.asked.together is None or made.earlier is None:
-            kept = ResultStore(claim.path / TASK_RESULTS)
-            results = _fitted(made, executor, kept, claim, listener)
-        else:
-            results = made.earlier
-        claim.state.content |= {"stage": "looking at all wells", "seconds_left": math.nan}
-        claim.tell()
-        results, together = _together(made, results, listener)
-        seconds = time.perf_counter() - began
-        n_fitted = 0 if made.asked.together else len(made.work.recordings)
-        summary = summary_of(made.work, results.table, seconds, command, n_fitted) | together
-        listener.finishing()
-        for missing in results.write(claim.path):
-            listener.warn([Caution(str(claim.path), missing, "the table is in wells.csv")])
-        write_page(claim.path, results, made.work, summary)
-        write_summary(claim.path, summary)
-    except BaseException as error:
-        with undisturbed():
-            interrupted = isinstance(error, KeyboardInterrupt)
-            told = "interrupted before it was done" if interrupted else str(error)
-            claim.state.end(INTERRUPTED if interrupted else FAILED, told or type(error).__name__)
-            claim.tell()
-            if kept is not None:
-                with suppress(OSError):  # of a full disk, which is what the error tells
-                    kept.close(True)
-        raise
-    settle(claim.path)
+        results = made.earlier
+    folder.report(stage="looking at all wells", seconds_left=math.nan)
+    results, together = _together(made, results, listener)
+    seconds = time.perf_counter() - began
+    n_fitted = 0 if made.asked.together else len(made.work.recordings)
+    summary = summary_of(made.work, results.table, seconds, command, n_fitted) | together
+    listener.finishing()
+    for missing in results.write(folder.path):
+        listener.warn([Caution(str(folder.path), missing, "the table is in wells.csv")])
+    write_page(folder.path, results, made.work, summary)
+    write_summary(folder.path, summary)
     lacking = too_few(summary["quality"], made.asked.min_ok, "wells")
-    state, told = (FAILED, lacking) if lacking else (FINISHED, "all wells are done")
-    claim.state.end(state, told, wells_done=len(made.work.recordings))
-    fault = claim.tell()
-    if kept is not None:
-        kept.close(False)
-    resume.unlink(missing_ok=True)
-    if fault is not None:
-        listener.warn([Caution(str(fault.file), fault.message, "all results are written")])
+    state, reason = (FAILED, lacking) if lacking else (FINISHED, "all wells are done")
+    fault = folder.end(state, reason, wells_done=len(made.work.recordings))
+    listener.warn(folder.new_cautions(fault, "all results are written"))
     return results.table, summary
 
 
 def _fitted(
-    made: Ready, executor: Executor | None, kept: ResultStore, claim: Claim, listener: Listener
+    made: Ready, executor: Executor | None, folder: RunFolder, listener: Listener
 ) -> Results:
-    """The results of all wells, those of an earlier run among them where some are fitted again."""
-    pieces = list(_pieces(made.work, executor, kept, claim, listener))
+    """Return the results of all wells, some of an earlier run where others are fitted again."""
+    pieces = list(_pieces(made.work, executor, folder, listener))
     listener.begin("writing the results")
     results = gathered(made.work, pieces)
     if made.earlier is None or made.asked.rerun is None:
         return results
-    places = (made.asked.rerun.resolve().name, claim.path.resolve().name)
+    places = (made.asked.rerun.resolve().name, folder.path.resolve().name)
     return replaced(made.earlier, results, places)
 
 
-def _begin(folder: Path, made: Ready, resume: str) -> None:
-    """Writes what a run goes on by: its list of recordings, and then `resume.json`.
+def _begin(folder: RunFolder, made: Ready, arguments: Mapping[str, Any] | None) -> None:
+    """Write the files from which a run goes on: its list of recordings, and then `resume.json`.
 
     Where there is no room for both there is neither, so that the folder stays free to begin in.
     """
+    identity = {**made.work.identity, "rerun of": _digest(made.earlier)}
     try:
-        write_text(folder / LIST, json_text(_listed(made)))
-        write_text(folder / resuming.RESUME, resume)
+        if not folder.resumed:
+            write_text(folder.path / LIST, json_text(_listed(made)))
+        folder.checkpoint.begin(identity, arguments, "batch")
     except InputError:
-        (folder / LIST).unlink(missing_ok=True)
+        if not folder.resumed:
+            (folder.path / LIST).unlink(missing_ok=True)
         raise
 
 
@@ -492,34 +464,32 @@ def population_names(work: WellTasks, asked: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _describe(claim: Claim, made: Ready) -> None:
+def _describe(folder: RunFolder, made: Ready) -> None:
     """Says in the state what is fitted."""
     plan = made.work.plan
-    claim.state.content |= {
-        "stage": "fitting wells",
-        "name": plan.name,
-        "model": plan.problem.model.name,
-        "file": str(plan.file),
-        "seed": made.work.settings.seed,
-        "cost_unit": "pA^2",
-        "wells": len(made.work.recordings),
-        "wells_done": 0,
-        "warnings": [str(caution) for caution in made.work.warnings],
-    }
-    claim.tell()
+    folder.report(
+        stage="fitting wells",
+        name=plan.name,
+        model=plan.problem.model.name,
+        file=str(plan.file),
+        seed=made.work.settings.seed,
+        cost_unit="pA^2",
+        wells=len(made.work.recordings),
+        wells_done=0,
+        warnings=[str(caution) for caution in made.work.warnings],
+    )
 
 
 def _pieces(
-    work: WellTasks, executor: Executor | None, kept: ResultStore, claim: Claim, listener: Listener
+    work: WellTasks, executor: Executor | None, folder: RunFolder, listener: Listener
 ) -> Iterable[WellResults]:
-    """The pieces in their order, each told of when it is done."""
-    total, before = len(work.recordings), kept.keys
-    began, told_at = time.perf_counter(), -math.inf
+    """Yield the results of the tasks in their order; report each when it is done."""
+    kept = folder.checkpoint.open_results()
+    total, before, began = len(work.recordings), kept.keys, time.perf_counter()
     done = failed = earlier = 0
-    complained: set[str] = set()
 
     def on_done(key: Key, arrays: Arrays) -> None:
-        nonlocal done, failed, earlier, told_at
+        nonlocal done, failed, earlier
         piece = WellResults.of(arrays)
         n = int(key[2]) - int(key[1])
         done += n
@@ -537,14 +507,10 @@ def _pieces(
         seconds, left = time.perf_counter() - began, seconds_left(done, total, began, earlier)
         listener.progress(Progress(done, total, failed, earlier, seconds, left))
         news = {"wells_done": done, "wells_failed": failed, "seconds_left": left}
-        claim.state.content |= news | {"seconds": seconds}
-        if time.monotonic() - told_at > _TELL_EVERY:
-            claim.tell()
-            told_at = time.monotonic()
-        if kept.fault is not None and kept.fault.message not in complained:
-            complained.add(kept.fault.message)
-            then = "the batch goes on, but after a kill it would go on from here only"
-            listener.warn([Caution(str(kept.fault.file), kept.fault.message, then)])
+        folder.state.content |= news | {"seconds": seconds}
+        folder.report_now_and_then()
+        then = "the batch goes on, but after a kill it would go on from here only"
+        listener.warn(folder.new_cautions(kept.fault, then))
 
     listener.progress(Progress(0, total, 0, 0, 0.0, math.nan))
     for _, arrays in task_results(work, work.keys, executor, kept, on_done):
@@ -564,7 +530,7 @@ def _failures(piece: WellResults) -> dict[int, str]:
 
 
 def _digest(earlier: Results | None) -> str:
-    return "" if earlier is None else resuming.hash_of(earlier.table.csv_text())
+    return "" if earlier is None else hash_of(earlier.table.csv_text())
 
 
 def _listed(made: Ready) -> dict[str, Any]:

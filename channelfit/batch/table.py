@@ -24,7 +24,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_bytes
 from channelfit.reading.texts import file_size
 from channelfit.reading.units import shown
-from channelfit.results.run_folder import json_text
+from channelfit.results.run_state import json_text
 
 CSV, COLUMNS, PARQUET = "wells.csv", "wells-columns.json", "wells.parquet"
 #: A label that can be read as a number, which would lose some of its characters.

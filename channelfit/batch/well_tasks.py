@@ -29,7 +29,7 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import sha256_of
-from channelfit.results.resuming import identity
+from channelfit.results.identity import identity
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import ChannelScorer, make_scorer
 from channelfit.search.fit_file import Load

@@ -25,8 +25,8 @@ from channelfit.curves.fitting import DataSets, Fits, Task, edges
 from channelfit.curves.source import cpu_text
 from channelfit.curves.weights import check_weighted
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine.computer import processor, versions
+from channelfit.results.identity import hardware
+from channelfit.scoring.machine.computer import versions
 from channelfit.tasks.records import DAMAGED
 from channelfit.tasks.result_store import Arrays, Key, ResultStore, expect
 
@@ -261,10 +261,7 @@ def _identity(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> d
         found[name] = f"{group.values.shape[0]} sets of {group.shape}, {_hash(group)}"
         found[f"generated code {k}"] = _digest(cpu_text(curve, group.axes).encode())
     found |= {f"version of {name}": version for name, version in versions(on_gpu).items()}
-    found["processor"] = processor()
-    if on_gpu:
-        found["GPU"] = gpu.device().name
-    return found
+    return {**found, **hardware(on_gpu)}
 
 
 def _hash(group: DataSets) -> str:

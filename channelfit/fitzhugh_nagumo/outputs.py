@@ -17,8 +17,8 @@ from channelfit.fitzhugh_nagumo.simulation import Run, arrival_times
 from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
-from channelfit.results import run_folder
 from channelfit.results.report.terminal import PlainConsole
+from channelfit.results.run_state import json_text
 from channelfit.scoring.machine.computer import machine
 from channelfit.scoring.machine.threads import usable_cores
 
@@ -130,7 +130,7 @@ def write(
     )
     columns = [("x", run.x), *zip(names, arrived, strict=True)]
     write_text(folder / "arrival.csv", csv_table(columns, digits=9))
-    write_text(folder / "summary.json", run_folder.json_text(summary))
+    write_text(folder / "summary.json", json_text(summary))
     pictures.save(pictures.frames_figure(run), folder / "frames.png")
     pictures.save(pictures.space_time_figure(run, threshold), folder / "space_time.png")
     if animation:

@@ -19,7 +19,7 @@ from channelfit.batch.run import Asked, Listener, Progress
 from channelfit.batch.search import SearchProgress, Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.where import chosen
-from channelfit.front.interrupts import all_is_done
+from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
 from channelfit.front.table import table_of
@@ -28,7 +28,7 @@ from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.results.report import terminal
 from channelfit.results.report.terminal import Counted
-from channelfit.results.run_folder import Claim
+from channelfit.results.run_folder import RunFolder
 
 #: Seconds from one line about the rounds of a population to the next.
 _TOLD_EVERY = 10.0
@@ -201,12 +201,12 @@ def fit_batch(
         temporary = None
         if place is None:
             temporary = Path(ends.enter_context(tempfile.TemporaryDirectory()))
-        claim = Claim.resumed(place) if resume and place else Claim(place or temporary or Path())
-        ends.callback(claim.release)
+        run = ends.enter_context(RunFolder(held))
+        (run.resume if resume else run.claim)(place or temporary or Path())
         from channelfit.tasks.cluster import open_cluster  # loads what few calls need
 
         executor = ends.enter_context(open_cluster(cluster, screen.say))
-        table, summary = batches.run(made, claim, listener, executor)
+        table, summary = batches.run(made, run, listener, executor)
         return Batch(table, summary, place)
 
 

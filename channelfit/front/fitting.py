@@ -24,9 +24,10 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.results.fit_folder import FitFolder
+from channelfit.results.identity import identity
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.results.resuming import identity
-from channelfit.results.run_folder import Claim, RunFolder
+from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_summary import found_with_result
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.fit_file import cautions_of, plan_search
@@ -146,10 +147,11 @@ def fit(
             scorer = prepared(plan, backend, dtype, path, screen)
         if resume and folder is None:
             raise InputError("resume needs the folder of the run that is to go on", _CALL)
-        place = None if folder is None else Path(folder)
-        claim = Claim.resumed(place) if resume and place is not None else place
-        made = None if claim is None else kinds.open_folder(claim, plan)
-        return run(plan, scorer, made, screen)
+        if folder is None:
+            return run(plan, scorer, None, screen)
+        with RunFolder(held) as place:
+            (place.resume if resume else place.claim)(Path(folder))
+            return run(plan, scorer, kinds.fit_folder(place, plan), screen)
 
 
 def _plan(
@@ -292,7 +294,7 @@ def conditioning_notes(plan: FitPlan) -> list[tuple[str, str]]:
 def run(
     plan: FitPlan,
     scorer: Scorer,
-    folder: RunFolder | None,
+    folder: FitFolder | None,
     screen: SearchScreen,
     arguments: Mapping[str, Any] | None = None,
     command: str = "",
@@ -307,21 +309,21 @@ def run(
         command: the command line that asked for it, for the summary; empty for a call of Python.
         executor: computes searches with several seeds, or epochs of islands; None for this process.
     """
-    told = _Told(folder, screen)
+    saving = _Saving(folder, screen)
     try:
         if folder is not None:
             folder.save_source(scorer)
         try:
             result = _searched(
-                plan, scorer, folder, screen, arguments, told.on_generation, executor
+                plan, scorer, folder, screen, arguments, saving.on_generation, executor
             )
         except InputError as error:
             why = "; ".join(plan.failing_examples())
             raise InputError(f"{error}; for instance {why}", plan.file) if why else error from None
         screen.begin("judging the fit")
         if folder is not None:
-            with held():
-                told.of(folder.begin("judging the fit"), "the results are written nevertheless")
+            fault = folder.run.report(stage="judging the fit")
+            saving.warn(fault, "the results are written nevertheless")
         with compilations_shown(screen):
             winner = kinds.rescore(plan, scorer, result.values)
             if folder is not None:
@@ -332,50 +334,40 @@ def run(
             summary |= {"command": command} if command else {}
             if folder is not None:
                 all_is_done()
-                told.of(folder.finish(result, summary), "all results are written")
+                saving.warn(folder.finish(result, summary), "all results are written")
     except BaseException as error:
         if folder is not None:
-            with held():
-                told.of(folder.abandon(error), "the results are lost")
+            saving.warn(folder.stop(error), "the results are lost")
         raise
     return Fit(plan, scorer, result, winner, summary)
 
 
-class _Told:
-    """What a screen is told of while a search runs, and of what its folder could not take in."""
+class _Saving:
+    """Shows a search and saves how far it is; warns of what its folder could not save."""
 
-    def __init__(self, folder: RunFolder | None, screen: SearchScreen) -> None:
+    def __init__(self, folder: FitFolder | None, screen: SearchScreen) -> None:
         self._folder, self._screen = folder, screen
-        self._already: set[str] = set()
 
-    def of(self, fault: InputError | None, then: str) -> None:
-        """Warns of a fault, if there is one, and of each just once, as of a full disk.
-
-        Arguments:
-            then: what happens nevertheless, in words.
-        """
-        if fault is not None and fault.message not in self._already:
-            self._already.add(fault.message)
-            self._screen.warn([Caution(str(fault.file), fault.message, then)])
+    def warn(self, fault: InputError | None, then: str) -> None:
+        """Warn of a fault the first time that it comes; `then` is as of `new_cautions`."""
+        if self._folder is not None:
+            self._screen.warn(self._folder.run.new_cautions(fault, then))
 
     def on_generation(self, progress: Progress) -> None:
-        """Shows how far a search is, and saves that."""
+        """Show how far a search is, and save that."""
         self._screen.update(progress)
         if self._folder is None:
             return
-        with held():
-            self.of(self._folder.record(progress), "the search goes on, and saves again later")
-            if self._folder.journal is not None:
-                self.of(
-                    self._folder.journal.fault,
-                    "the search goes on, but after a kill it could go on from here only",
-                )
+        self.warn(self._folder.record(progress), "the search goes on, and saves again later")
+        if (journal := self._folder.run.checkpoint.journal) is not None:
+            then = "the search goes on, but after a kill it could go on from here only"
+            self.warn(journal.fault, then)
 
 
 def _searched(
     plan: FitPlan,
     scorer: Scorer,
-    folder: RunFolder | None,
+    folder: FitFolder | None,
     screen: SearchScreen,
     arguments: Mapping[str, Any] | None,
     on_generation: Callable[[Progress], None],
@@ -392,16 +384,20 @@ def _searched(
     """
     objective, optimizer = plan.objective(scorer), plan.make_optimizer(scorer.xp)
     store, journaled, clock = None, None, None
-    as_tasks = executor is not None or (folder is not None and folder.has_task_results)
+    as_tasks = executor is not None or (folder is not None and folder.run.checkpoint.left_results)
     if as_tasks:
         _check_tasks(plan, optimizer)
-        store = None if folder is None else folder.open_task_results(scorer, arguments)
-    elif folder is not None and optimizer.repeats_itself:
-        journal = folder.open_journal(scorer, arguments)
-        objective.scorer = journaled = Journaled(scorer, journal)
-        clock = journal.clock
+    found = identity(plan, scorer) if as_tasks or folder is not None else {}
+    if folder is not None and (as_tasks or optimizer.repeats_itself):
+        checkpoint = folder.run.checkpoint
+        checkpoint.begin(found, arguments)
+        if as_tasks:
+            store = checkpoint.open_results()
+        else:
+            journal = checkpoint.open_journal()
+            objective.scorer = journaled = Journaled(scorer, journal)
+            clock = journal.clock
     path = getattr(scorer, "path", "") or "auto"
-    found = identity(plan, scorer) if as_tasks else {}
     fit = FitTasks(plan, scorer.backend, scorer.dtype, path, found, objective)
     if plan.seeds > 1 and as_tasks:
         on_search = _SeedsReport(plan.seeds, folder, screen, store)
@@ -438,7 +434,7 @@ class _SeedsReport:
     """Shows which searches of several seeds are done, and whether their results were stored."""
 
     def __init__(
-        self, seeds: int, folder: RunFolder | None, screen: SearchScreen, store: ResultStore | None
+        self, seeds: int, folder: FitFolder | None, screen: SearchScreen, store: ResultStore | None
     ) -> None:
         self._seeds, self._count = seeds, 0
         self._folder, self._screen, self._store = folder, screen, store
@@ -450,7 +446,7 @@ class _SeedsReport:
         self._screen.say(f"seed {found.seed}: cost {found.cost:.6g}, {found.stop_reason}")
         self._screen.begin(stage)
         if self._folder is not None:
-            self._folder.begin(stage)
+            self._folder.run.report(stage=stage)
         if self._store is not None and self._store.fault is not None:
             then = "the searches go on, but this one would have to be repeated after a kill"
             fault = self._store.fault

@@ -19,8 +19,9 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.reading.errors import InputError
 from channelfit.results import run_summary
+from channelfit.results.fit_folder import FitFolder
 from channelfit.results.report.artist import Artist
-from channelfit.results.run_folder import Claim, RunFolder
+from channelfit.results.run_folder import RunFolder
 from channelfit.scoring import scorer as scoring
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import Scorer
@@ -43,7 +44,7 @@ class Kind:
         make_scorer: what scores a problem, from the problem, backend, precision and path.
         rescore: the best candidate once more, in float64, from plan, scorer and values.
         summarize: the numbers of a run as plain data, from plan, result, scorer and winner.
-        run_folder: the folder that a run writes, from its claim, the plan and an artist.
+        folder: the files of a fit, from the folder of its run, the plan and an artist.
         build: the model or function itself, from a document and its file.
     """
 
@@ -51,7 +52,7 @@ class Kind:
     make_scorer: Callable[..., Any]
     rescore: Callable[..., Any]
     summarize: Callable[..., dict[str, Any]]
-    run_folder: type[RunFolder]
+    folder: type[FitFolder]
     build: Callable[..., Any]
 
 
@@ -60,7 +61,7 @@ _CHANNEL = Kind(
     scoring.make_scorer,
     run_summary.rescore,
     run_summary.summarize,
-    RunFolder,
+    FitFolder,
     build_model,
 )
 
@@ -76,7 +77,7 @@ def _function() -> Kind:
         scorers.make_scorer,
         folders.rescore,
         folders.summarize,
-        folders.FunctionRunFolder,
+        folders.FunctionFolder,
         function.build_function,
     )
 
@@ -134,13 +135,9 @@ def summarize(plan: FitPlan, result: FitResult, scorer: Scorer, winner: Any) -> 
     return _kind(plan).summarize(plan, result, scorer, winner)
 
 
-def open_folder(place: Path | Claim, plan: FitPlan, artist: Artist | None = None) -> RunFolder:
-    """The folder of a new run, which has been claimed for it already or is claimed now.
-
-    Raises: InputError when it cannot be written, or holds something already.
-    """
-    claim = place if isinstance(place, Claim) else Claim(place)
-    return _kind(plan).run_folder(claim, plan, artist or Artist())
+def fit_folder(run: RunFolder, plan: FitPlan, artist: Artist | None = None) -> FitFolder:
+    """Return the files of a fit in the folder that a run has claimed."""
+    return _kind(plan).folder(run, plan, artist)
 
 
 def channel_document(

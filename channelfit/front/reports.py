@@ -11,7 +11,8 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
 from channelfit.results.comparison import file_names, told_apart
 from channelfit.results.files import make_folder
-from channelfit.results.run_folder import REPORT, json_text, page_of
+from channelfit.results.fit_folder import REPORT, page_of
+from channelfit.results.run_state import json_text
 
 if TYPE_CHECKING:
     from channelfit.front.result import Fit

@@ -19,8 +19,10 @@ from channelfit.front.table import table_of
 from channelfit.model.model import Model
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
+from channelfit.results.fit_folder import page_of
 from channelfit.results.report.result_tables import result_lines, result_table
-from channelfit.results.run_folder import json_text, page_of
+from channelfit.results.run_folder import RunFolder
+from channelfit.results.run_state import json_text
 from channelfit.results.run_summary import found_with_result
 from channelfit.results.saved_summary import read_summary
 from channelfit.scoring.scorer import Scorer
@@ -194,15 +196,16 @@ class Fit:
 
         Raises: InputError when the folder holds something already or cannot be written.
         """
-        made = kinds.open_folder(Path(folder), self.plan)
-        try:
-            made.save_source(self.scorer)
-            made.begin_drawing(self.result, self._winner)
-            made.finish(self.result, self.summary)
-        except BaseException:
-            made.abandon()
-            raise
-        return made.path
+        with RunFolder() as run:
+            made = kinds.fit_folder(run.claim(Path(folder)), self.plan)
+            try:
+                made.save_source(self.scorer)
+                made.begin_drawing(self.result, self._winner)
+                made.finish(self.result, self.summary)
+            except BaseException as error:
+                made.stop(error)
+                raise
+            return made.path
 
     def export(
         self,

@@ -17,12 +17,13 @@ _NOTHING = "there is nothing to go on with"
 def arguments_again(
     context: click.Context, given: Mapping[str, Any], run: Path, beside: Collection[str]
 ) -> dict[str, Any]:
-    """The arguments of the run that is to go on, checked as if they had been typed again.
+    """Return the arguments of the run that is to go on, checked as if they had been typed again.
 
     Arguments:
-        given: the arguments of this call. run: the folder of the run.
-        beside: options that may stand beside `--resume`: they say what is printed and where work
-            is done, not what is done.
+        given: the arguments of this call.
+        run: the folder of the run.
+        beside: options that may stand beside `--resume`, since they do not change the result: they
+            say what is printed and where the work is done.
 
     Raises:
         click.UsageError: another argument is given, too.
@@ -53,30 +54,34 @@ def arguments_again(
 def end_if_finished(
     context: click.Context, run: Path, as_json: bool, results: Path | None = None
 ) -> None:
-    """Ends the command with exit code 0 where there is nothing to go on with, since all is done.
+    """End the command with exit code 0 where the run has finished.
 
     Arguments:
         results: a file that is there once the run has finished and its folder has gone; None where
             the folder stays.
     """
-    from channelfit.results import resuming  # loads NumPy, which --help does not need
+    from channelfit.results.resuming import has_finished  # loads NumPy, which --help does not need
 
-    done = resuming.has_finished(run) if results is None else results.is_file() and not run.exists()
+    done = has_finished(run) if results is None else results.is_file() and not run.exists()
     if not done:
         return
     from channelfit.front.json_lines import JsonLines  # for the same reason
 
     with JsonLines(str(context.command.name), as_json) as lines:
-        told = results or run
-        lines.result(told if told.is_dir() else told.parent, [told] if told.is_file() else [])
-        click.echo(f"{printable(str(told))}: this run has finished; {_NOTHING}", err=True)
+        place = results or run
+        lines.result(place if place.is_dir() else place.parent, [place] if place.is_file() else [])
+        click.echo(f"{printable(str(place))}: this run has finished; {_NOTHING}", err=True)
     context.exit(0)
 
 
 def _as_if_typed(
     command: click.Command, typed: list[str], context: click.Context, run: Path
 ) -> click.Context:
-    """The arguments of a run after the checks of the command line. Raises InputError there."""
+    """Return a context with the arguments of a run, which the command line has checked.
+
+    Raises:
+        InputError: an argument that the command does not take.
+    """
     try:
         return command.make_context(str(command.name), typed, parent=context.parent)
     except click.UsageError as error:
@@ -84,15 +89,17 @@ def _as_if_typed(
 
 
 def words_of_the_run(run: Path, command: click.Command) -> list[str]:
-    """What was typed to begin a run, as the command line takes it; paths as they are from here.
+    """Return the words of the command line that began a run, with paths from the current folder.
 
     Raises:
         InputError: the run cannot go on.
     """
-    from channelfit.results import resuming  # loads NumPy, which --help does not need
+    # they load NumPy, which --help does not need
+    from channelfit.results.checkpoint import arguments_of
+    from channelfit.results.resuming import check_stopped
 
-    resuming.check_stopped(run, running=False)
-    known, directory = resuming.arguments_of(run, str(command.name))
+    check_stopped(run, claimed=False)
+    known, directory = arguments_of(run, str(command.name))
     words, names = [], []
     for parameter in command.params:
         value = known.get(parameter.name or "")

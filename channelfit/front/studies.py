@@ -23,7 +23,8 @@ from channelfit.reading.files import write_text
 from channelfit.results import comparison
 from channelfit.results.files import make_folder
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.results.run_folder import json_text, titles
+from channelfit.results.run_state import json_text
+from channelfit.results.run_summary import titles
 from channelfit.results.uncertainty.assessment import (
     Assessment,
     assess,

@@ -1,4 +1,4 @@
-"""The run folder of a function: as that of a channel, with a picture of the costs.
+"""The folder of the fit of a function: as that of a channel, with a picture of the costs.
 
 Its report has what a function has: parameters, convergence, provenance and a paragraph of methods.
 """
@@ -13,8 +13,8 @@ import numpy as np
 
 from channelfit.functions.fit_file import FunctionPlan
 from channelfit.reading.files import write_text
-from channelfit.results.run_folder import RunFolder, titles
-from channelfit.results.run_summary import parameter_rows, provenance
+from channelfit.results.fit_folder import FitFolder
+from channelfit.results.run_summary import parameter_rows, provenance, titles
 from channelfit.search.loop import FitResult
 from channelfit.search.saved_fit import saved_text
 
@@ -27,8 +27,8 @@ class FunctionWinner:
     cost: float
 
 
-class FunctionRunFolder(RunFolder):
-    """One run's folder; `fit` is a `FunctionPlan`."""
+class FunctionFolder(FitFolder):
+    """The files of the fit of a function; `fit` is a `FunctionPlan`."""
 
     fit: FunctionPlan
 

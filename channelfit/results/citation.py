@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from channelfit import __version__
 
-#: What the program is called where it is cited, and what it is.
+#: The name of the program where it is cited, and what it does.
 TITLE = "channelfit: kinetic models of ion channels, fitted to voltage-clamp recordings"
 _NAME, _, _WHAT = TITLE.partition(": ")
 
 
 def named(version: str = __version__) -> str:
-    """The program with its version, for the header of a file that it has written."""
+    """Return the program with its version, for the header of a file that it has written."""
     return f"{_NAME} {version}: {_WHAT}"
 
 
 def cited(version: str, year: str) -> str:
-    """The program as it stands in a list of references.
+    """Return the program as it stands in a list of references.
 
     Arguments:
         year: in which it was used; empty where that is not known.

@@ -32,11 +32,18 @@ _WORSE = 1.1
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """One scheme with its fitted values, and how it does.
+    """One scheme with its fitted values and the quality of its fit.
 
-    label: its name, told apart from others of the same name. values: (n_parameters,), base units.
-    n_parameters: free ones. fitted_pA, predicted_pA: RMS by protocol, of experiments that count
-    and of those with weight 0, which were held out.
+    Attributes:
+        label: a name that no other scheme of the comparison has.
+        fit: the plan of the fit.
+        values: (n_parameters,), base units.
+        winner: its traces and their quality, in float64.
+        n_parameters: how many are free.
+        n_samples: how many samples have a weight.
+        correlation_time: of the residuals, in samples.
+        fitted_pA, predicted_pA: the RMS by protocol, of experiments with a weight, and of those
+            with weight 0, which were held out.
     """
 
     label: str
@@ -51,7 +58,7 @@ class Contender:
 
     @property
     def cost(self) -> float:
-        """The mean square of fit minus data, pA^2."""
+        """The mean square of the residuals, pA^2."""
         return self.winner.cost
 
     @property
@@ -75,14 +82,14 @@ def contend(
     as_is: bool = False,
     on_fit: Callable[[str], object] | None = None,
 ) -> list[Contender]:
-    """Fits of several schemes to the same data.
+    """Score fits of several schemes to the same data.
 
     Arguments:
         fits: with values, such as those in `fit.yaml` of run folders; two or more.
         labels: a name for each.
         as_is: take the values as they are; else they are refined by least squares first, where the
             backend has derivatives, so that no scheme suffers from an unfinished search.
-        on_fit: told each label before its turn.
+        on_fit: called with each label before its turn.
 
     Returns: in the order of the fits.
 
@@ -101,7 +108,7 @@ def contend(
 
 
 def weights(values: Sequence[float]) -> list[float]:
-    """How likely each scheme is the best of them, by AIC or BIC (Burnham and Anderson 2002)."""
+    """Return how likely each scheme is the best, by AIC or BIC (Burnham and Anderson 2002)."""
     least = min(values)
     if math.isinf(least):
         perfect = [math.isinf(v) for v in values]
@@ -111,7 +118,7 @@ def weights(values: Sequence[float]) -> list[float]:
 
 
 def as_plain(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
-    """A comparison as plain data."""
+    """Return a comparison as plain data."""
     aic, bic = [c.aic for c in contenders], [c.bic for c in contenders]
     return [
         {
@@ -143,7 +150,7 @@ def as_plain(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
 
 
 def remarks(contenders: Sequence[Contender]) -> list[str]:
-    """What the criteria rest on, in words."""
+    """Return sentences on the assumptions of the criteria, and on predictions that refute them."""
     best = min(contenders, key=lambda c: c.cost)
     time = best.correlation_time
     found = _refuted(contenders)
@@ -159,14 +166,14 @@ def remarks(contenders: Sequence[Contender]) -> list[str]:
 
 
 def _samples(count: float, contender: Contender) -> str:
-    """A number of samples in words, with the time that they take where all are sampled alike."""
+    """Return a number of samples in words, with their duration where all are sampled alike."""
     words = f"{count:,.0f} samples" if count >= 10 else f"{count:.2g} samples"
     spacings = {e.protocol.sampling_ms for e in contender.fit.problem.fitted}
     return f"{words} ({count * spacings.pop():.3g} ms)" if len(spacings) == 1 else words
 
 
 def _refuted(contenders: Sequence[Contender]) -> list[str]:
-    """Sentences on recordings that were held out and that another scheme predicts better."""
+    """Return sentences on held-out recordings that another scheme predicts better."""
     preferred = min(contenders, key=lambda c: c.bic)
     weight = weights([c.bic for c in contenders])[contenders.index(preferred)]
     found = []
@@ -189,16 +196,17 @@ def _difference(value: float, values: Sequence[float]) -> float:
 
 
 def file_names(files: Sequence[Path]) -> list[str]:
-    """A name for each file, that of its folder where the file is a run's `fit.yaml`."""
+    """Return a name for each file: that of its folder where the file is a run's `fit.yaml`."""
     return [f.resolve().parent.name if f.name == "fit.yaml" else f.stem for f in files]
 
 
 def told_apart(names: Sequence[str]) -> list[str]:
-    """The same names, with a number behind those that come more than once."""
+    """Return the names, with a number behind those that come more than once."""
     return [name if names.count(name) == 1 else f"{name} ({k})" for k, name in enumerate(names, 1)]
 
 
 def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender:
+    """Return a scheme with its values, refined unless they are to be taken as they are."""
     try:
         values = fit.problem.values()
         scorer = make_scorer(fit.problem, backend)
@@ -233,7 +241,7 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
 
 
 def check_same_data(first: FitPlan, other: FitPlan) -> None:
-    """Raises InputError unless two fits are of the same experiments in the same order."""
+    """Raise InputError unless two fits are of the same experiments in the same order."""
     first_file, file = first.file, other.file
     ours, theirs = first.problem.experiments, other.problem.experiments
     hint = "; compare fits of the same experiments in the same order" + (
@@ -246,22 +254,22 @@ def check_same_data(first: FitPlan, other: FitPlan) -> None:
             f"{len(theirs)} experiments, but {first_file} has {len(ours)}{hint}", file, "fit"
         )
     for k, (a, b) in enumerate(zip(ours, theirs, strict=True), 1):
-        what = _apart(a, b)
-        if what == "protocol" and _delay(first, k) != _delay(other, k):
-            what = f"delay ({_delay(other, k)}, not {_delay(first, k)})"
-        if what:
-            raise InputError(f"experiment {k} has another {what} than in {first_file}{hint}", file)
+        part = _different_part(a, b)
+        if part == "protocol" and _delay(first, k) != _delay(other, k):
+            part = f"delay ({_delay(other, k)}, not {_delay(first, k)})"
+        if part:
+            raise InputError(f"experiment {k} has another {part} than in {first_file}{hint}", file)
 
 
 def _delay(fit: FitPlan, k: int) -> str:
-    """The delay that a fit section gives its k-th experiment, as it stands there."""
+    """Return the delay of the k-th experiment as it stands in the fit section."""
     rows = fit.section.get("experiments")
     row = (rows if isinstance(rows, list) else [rows])[k - 1] if rows else None
     return str((row or {}).get("delay") or "0 ms")
 
 
-def _apart(a: Experiment, b: Experiment) -> str:
-    """What differs between two experiments, or nothing."""
+def _different_part(a: Experiment, b: Experiment) -> str:
+    """Return which part of two experiments differs; an empty text where none does."""
     if a.protocol.command().shape != b.protocol.command().shape or not np.allclose(
         a.protocol.command(), b.protocol.command(), rtol=0, atol=1e-9, equal_nan=True
     ):

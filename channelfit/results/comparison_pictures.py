@@ -1,4 +1,4 @@
-"""The picture of a comparison: recordings, the fits of several schemes, and what each leaves."""
+"""The picture of a comparison: recordings, the fits of several schemes, and their residuals."""
 
 from __future__ import annotations
 

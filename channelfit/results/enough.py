@@ -1,20 +1,20 @@
-"""Whether enough of many fits are good for what waits for them: else a command ends with 3."""
+"""Whether enough of many fits are good; otherwise a command ends with exit code 3."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: The exit code of a command whose results are written, of which too few are good.
+#: The exit code of a command that has written its results, of which too few are good.
 TOO_FEW = 3
 
 
 def too_few(counts: Mapping[str, int], least: int | None, what: str) -> str:
-    """Why the fits are not enough; empty where they are.
+    """Return why too few of many fits are good; an empty text where enough are.
 
     Arguments:
         counts: how many fits are ok, check and failed.
         least: how many have to be ok; None where it suffices that one has not failed.
-        what: they are of, such as "wells".
+        what: their name in the sentence, such as "wells".
     """
     total, good = sum(counts.values()), counts.get("ok", 0)
     if least is not None and good < least:

@@ -1,6 +1,6 @@
-"""Which files a fit has read, each with its SHA-256, so that a reader can tell whether he has them.
+"""The files that a fit has read, each with its SHA-256, by which a reader can identify them.
 
-A recording or protocol that was given as arrays has the hash of its samples.
+A recording or protocol of arrays has the hash of its samples.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def file_hashes(plan: FitPlan) -> list[dict[str, str]]:
-    """What was read: for each file what it is, its path and its SHA-256, in hexadecimal digits.
+    """Return for each file that was read its kind, its path and its SHA-256, in hexadecimal digits.
 
     A file that cannot be read any more says so in place of its hash.
     """
@@ -44,12 +44,12 @@ def _currents(plan: FitPlan) -> Iterator[np.ndarray]:
 
 
 def _hash_of_array(values: np.ndarray) -> str:
-    """Of the numbers as float64, the least significant byte first, sweep by sweep."""
+    """Return the hash of float64 numbers, the least significant byte first, sweep by sweep."""
     return hashlib.sha256(np.ascontiguousarray(values, dtype="<f8").tobytes()).hexdigest()
 
 
 def sha256_of(file: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits. Raises OSError where it cannot be read."""
+    """Return the SHA-256 of a file, in hexadecimal digits. Raises OSError if it is not readable."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -62,7 +62,7 @@ def _hash(file: Path) -> str:
 
 
 def _named(plan: FitPlan) -> Iterator[tuple[str, Path]]:
-    """The files that a plan names, and those that its protocols name."""
+    """Yield the files that a plan names, and those that its protocols name, with their kind."""
     if plan.file != plan.model_file:
         yield "fit file", plan.file
     yield "model", plan.model_file
@@ -94,7 +94,7 @@ def _files_in_protocol(file: Path) -> Iterator[Path]:
 
 
 def files_in(data: Any) -> Iterator[str]:
-    """The texts under every key `file`, however deep."""
+    """Yield the texts under every key `file`, however deep."""
     if isinstance(data, list):
         for entry in data:
             yield from files_in(entry)

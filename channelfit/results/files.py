@@ -1,25 +1,39 @@
-"""Folders of results: made, and known to be on the disk."""
+"""Folders of results: made, written to, and known to be on the disk."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
 
-#: What `fsync` answers on file systems that do not have it.
+#: The errors of `fsync` on file systems that do not have it.
 _CANNOT_TELL = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EROFS)
 
 
+def fault_of(write: Callable[..., object], *arguments: Any) -> InputError | None:
+    """Call a function that writes a file; return why it could not, None where it could.
+
+    It serves what is written again later, so that a disk that is full for a while ends no run.
+    """
+    try:
+        write(*arguments)
+    except InputError as fault:
+        return fault
+    return None
+
+
 def make_folder(folder: Path, follows: bool = True) -> bool:
-    """Makes the folder unless it is there; whether it did.
+    """Make a folder unless it is there; return whether it was made.
 
     Arguments:
-        follows: whether it may be a link to a folder, as one that the user has named.
+        follows: whether it may be a link to a folder, such as one that the user has named.
 
     Raises:
         InputError: it cannot be made or written to.
@@ -37,13 +51,13 @@ def make_folder(folder: Path, follows: bool = True) -> bool:
 
 
 def settle(folder: Path) -> None:
-    """Waits until the files of a folder are on the disk, so that a power failure leaves them whole.
+    """Wait until the files of a folder are on the disk, so that a power failure leaves them whole.
 
-    Before that nothing may go from which they could be made again. A file system that cannot tell
-    when it has written is not waited for, nor is a file that may not be written to.
+    Until then nothing may be removed from which they could be made again. There is no wait for a
+    file system that cannot tell when it has written, nor for a file without write permission.
 
     Raises:
-        InputError: the disk has failed, or has no room for what was taken in before.
+        InputError: the disk has failed, or has no room for what was written before.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_file() and not path.is_symlink():

@@ -1,8 +1,8 @@
-"""Whether a recording is later than the fit takes it for: a delay tried with all parameters.
+"""Whether a recording is later than the fit assumes: a trial of a delay with all parameters.
 
-A delay alone shows little, since fitted parameters have made up for it as well as they can. So the
-parameters are moved with it, by damped Gauss-Newton steps with finite differences of the currents.
-What a delay of some samples makes of a current is the current so many samples later.
+A delay alone changes the cost little, since fitted parameters have compensated for it as well as
+they can. So the parameters are moved with it, by damped Gauss-Newton steps with finite differences
+of the currents. A current with a delay of some samples is the current shifted by that number.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ if TYPE_CHECKING:
     from channelfit.search.objective import Objective
     from channelfit.search.plan import FitPlan
 
-#: Delays up to this are tried, ms, and so many samples.
+#: The longest delay that is tried, ms, and the delays, samples.
 _LATEST_MS = 1.0
 _SAMPLES = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25)
 #: The cost with a delay, as a share of that without, below which a caution is due.
 _MARKED = 0.8
-#: Residuals up to so late after a jump show a delay, ms or samples, and must have this share of
-#: the cost.
+#: How long after a jump of the voltage residuals show a delay, ms or samples, and the least share
+#: of the cost that they must have.
 _AFTER_MS, _AFTER, _SHARE = 2.0, 20, 0.1
 #: In the unit cube: the step of differences, and the longest step of a parameter.
 _DIFFERENCE, _LONGEST = 1e-4, 0.2
 _FRACTIONS = (1.0, 0.5, 0.2)
 _STEPS = 2
-#: Numbers in the differences of currents beyond which nothing is tried: it is to cost little.
+#: The most numbers in the differences of currents: a larger trial would take too long.
 _MOST = 50_000_000
 
 
 def mistimed(
     fit: FitPlan, scorer: ChannelScorer, values: np.ndarray, traces: Sequence[np.ndarray]
 ) -> tuple[Caution, ...]:
-    """A caution where a delay of the recordings would lower the cost of a fit markedly.
+    """Return a caution where a delay of the recordings would lower the cost of a fit markedly.
 
     Arguments:
         scorer: in float64.
         values: (n_parameters,) of the fit, base units.
         traces: per experiment (n_sweeps, n_times) pA, the currents of these values.
     """
-    seen = _seen(fit.problem.experiments)
-    if fit.surrogate or not seen or any(_has_delay(e) for e in fit.problem.experiments):
+    samples = _samples(fit.problem.experiments)
+    if fit.surrogate or not samples or any(_has_delay(e) for e in fit.problem.experiments):
         return ()
     objective = replace(fit, solved=()).objective(scorer)
     size = objective.space.n_free * sum(trace.size for trace in traces)
-    if not objective.space.n_free or size > _MOST or _after_jumps(seen, traces) < _SHARE:
+    if not objective.space.n_free or size > _MOST or _after_jumps(samples, traces) < _SHARE:
         return ()
     unit = objective.space.to_unit(np.asarray(values, dtype=float)[:, None])[:, 0]
-    trial = _Trial(objective, scorer, seen)
-    step = min(one.sampling_ms for one in seen)
+    trial = _Trial(objective, scorer, samples)
+    step = min(one.sampling_ms for one in samples)
     delays = [step * n for n in _SAMPLES if step * n <= _LATEST_MS + 1e-9]
     if not delays or not trial.promises(unit, delays):
         return ()
@@ -82,8 +82,16 @@ def _has_delay(experiment: Experiment) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """The samples of an experiment that count, but for those before which a delay knows nothing."""
+class _Samples:
+    """The samples of an experiment with a weight that are later than the longest delay.
+
+    Attributes:
+        place: of the experiment in the problem.
+        sampling_ms: the sampling interval.
+        sweep, sample: (n_samples,) indices of each.
+        data, weight: (n_samples,) pA, and 1.
+        after: (n_samples,) whether it follows a jump of the voltage.
+    """
 
     place: int
     sampling_ms: float
@@ -94,7 +102,8 @@ class _Seen:
     after: np.ndarray
 
 
-def _seen(experiments: Sequence[Experiment]) -> list[_Seen]:
+def _samples(experiments: Sequence[Experiment]) -> list[_Samples]:
+    """Return the samples of each experiment that has a recording, a weight and a jump."""
     found = []
     for place, e in enumerate(experiments):
         if e.recording is None or e.weight == 0:
@@ -111,34 +120,36 @@ def _seen(experiments: Sequence[Experiment]) -> list[_Seen]:
         if not near.any() or not len(sweep):
             continue
         data, weight = e.recording.current_pA[use], e.weight * e.recording.weight[use]
-        found.append(_Seen(place, h, sweep, sample, data, weight, near[use]))
+        found.append(_Samples(place, h, sweep, sample, data, weight, near[use]))
     return found
 
 
-def _after_jumps(seen: Sequence[_Seen], traces: Sequence[np.ndarray]) -> float:
-    """The share of the cost that samples after jumps have."""
+def _after_jumps(samples: Sequence[_Samples], traces: Sequence[np.ndarray]) -> float:
+    """Return the share of the cost that samples after jumps have."""
     near = whole = 0.0
-    for one in seen:
+    for one in samples:
         squares = one.weight * (traces[one.place][one.sweep, one.sample] - one.data) ** 2
         near, whole = near + float(squares[one.after].sum()), whole + float(squares.sum())
     return near / whole if whole > 0 else 0.0
 
 
 class _Trial:
-    """Steps of the parameters of a fit at some delays."""
+    """Gauss-Newton steps of the parameters of a fit at some delays."""
 
-    def __init__(self, objective: Objective, scorer: ChannelScorer, seen: Sequence[_Seen]) -> None:
-        self.objective, self.scorer, self.seen = objective, scorer, seen
-        self.weight = sum(float(one.weight.sum()) for one in seen)
+    def __init__(
+        self, objective: Objective, scorer: ChannelScorer, samples: Sequence[_Samples]
+    ) -> None:
+        self.objective, self.scorer, self.samples = objective, scorer, samples
+        self.weight = sum(float(one.weight.sum()) for one in samples)
 
     def promises(self, unit: np.ndarray, delays: Sequence[float]) -> bool:
-        """Whether the parabola of the cost falls enough with a delay."""
+        """Return whether the parabola of the cost falls enough with a delay."""
         models = self._models(unit, [0.0, *delays])
         costs = [cost for _, cost in models]
         return min(costs[1:]) < _MARKED * costs[0]
 
     def lowest(self, unit: np.ndarray, delays: Sequence[float]) -> tuple[float, float]:
-        """The lowest cost, pA^2, after some steps from a point, and its delay, ms."""
+        """Return the lowest cost, pA^2, after some steps from a point, and its delay, ms."""
         best, cost = 0.0, np.inf
         for _ in range(_STEPS):
             models = self._models(unit, delays)
@@ -151,50 +162,56 @@ class _Trial:
         return cost, best
 
     def _currents(self, units: np.ndarray, delay: float) -> list[np.ndarray]:
-        """Of each experiment that counts, (n_samples, n_candidates) pA, later by a delay."""
+        """Return (n_samples, n_candidates) pA of each experiment, later by a delay, ms."""
         simulated = self.scorer.simulate(self.objective.physical(units))
-        return [self._later(simulated[one.place], one, delay) for one in self.seen]
+        return [self._later(simulated[one.place], one, delay) for one in self.samples]
 
     @staticmethod
-    def _later(currents: np.ndarray, one: _Seen, delay: float) -> np.ndarray:
+    def _later(currents: np.ndarray, one: _Samples, delay: float) -> np.ndarray:
         return np.asarray(currents[one.sweep, one.sample - round(delay / one.sampling_ms)])
 
     def _costs(self, units: np.ndarray, delay: float) -> np.ndarray:
         total = np.zeros(units.shape[1])
-        for one, currents in zip(self.seen, self._currents(units, delay), strict=True):
+        for one, currents in zip(self.samples, self._currents(units, delay), strict=True):
             total += one.weight @ (currents - one.data[:, None]) ** 2
         return np.where(np.isfinite(total), total / self.weight, np.inf)
 
     def _models(self, unit: np.ndarray, delays: Sequence[float]) -> list[tuple[np.ndarray, float]]:
-        """For each delay the step to the lowest point of the cost's parabola, and its cost."""
+        """Return for each delay the step to the minimum of the cost's parabola, and its cost."""
         n = len(unit)
         difference = np.where(unit > 0.5, -_DIFFERENCE, _DIFFERENCE)
         points = np.column_stack([unit, unit[:, None] + np.diag(difference)])
         simulated = self.scorer.simulate(self.objective.physical(points))
         found = []
         for delay in delays:
-            curvature, slope, cost = np.zeros((n, n)), np.zeros(n), 0.0
-            for one in self.seen:
+            hessian, slope, cost = np.zeros((n, n)), np.zeros(n), 0.0
+            for one in self.samples:
                 currents = self._later(simulated[one.place], one, delay)
                 slopes = (currents[:, 1:] - currents[:, :1]) / difference
                 slopes = np.where(np.isfinite(slopes), slopes, 0.0)
                 apart = currents[:, 0] - one.data
-                curvature += slopes.T @ (one.weight[:, None] * slopes)
+                hessian += slopes.T @ (one.weight[:, None] * slopes)
                 slope += slopes.T @ (one.weight * apart)
                 cost += float(one.weight @ apart**2)
-            step = _bounded(curvature, slope, unit)
-            promised = cost + 2 * float(slope @ step) + float(step @ curvature @ step)
+            step = _bounded(hessian, slope, unit)
+            promised = cost + 2 * float(slope @ step) + float(step @ hessian @ step)
             found.append((step, promised / self.weight))
         return found
 
 
-def _bounded(curvature: np.ndarray, slope: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """The step to the lowest point of a parabola within the cube, and not too far."""
+def _bounded(hessian: np.ndarray, slope: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Return the step to the minimum of a parabola within the unit cube, not longer than allowed.
+
+    Arguments:
+        hessian: (n_free, n_free) the Gauss-Newton Hessian, halved.
+        slope: (n_free,) the gradient, halved.
+        unit: (n_free,) the point in the unit cube.
+    """
     from scipy.optimize import lsq_linear  # loads slowly
 
-    if not (np.isfinite(curvature).all() and np.isfinite(slope).all()):
+    if not (np.isfinite(hessian).all() and np.isfinite(slope).all()):
         return np.zeros_like(unit)
-    sizes, axes = np.linalg.eigh(curvature)
+    sizes, axes = np.linalg.eigh(hessian)
     kept = sizes > 1e-12 * max(float(sizes[-1]), 1e-300)
     roots = np.sqrt(sizes[kept])
     low = np.minimum(np.maximum(-unit, -_LONGEST), -1e-12)

@@ -1,8 +1,8 @@
-"""Which process this is, and whether one that was told of still runs.
+"""The identity of a process, and whether a process that wrote down its identity still runs.
 
-A number alone does not tell a process from a later one that was given the same number, so the
-moment at which it was started is told as well. Of a process on another computer, or within another
-container, nothing can be seen from here.
+A process number alone is not enough, since a later process may have the same one, so the identity
+includes the moment of the start. A process on another computer, or within another container, cannot
+be seen from here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GONE = ("Z", "X", "x")
 
 
 def this_process() -> dict[str, Any]:
-    """The process that calls this, as plain data for `still_runs`.
+    """Return the identity of this process, as plain data for `still_runs`.
 
     Returns: `pid`, `started` (of the process, in words of the operating system that mean nothing
         but "the same" or "another") and `host`, the computer.
@@ -31,18 +31,18 @@ def this_process() -> dict[str, Any]:
 
 
 def process_of(pid: int) -> dict[str, Any]:
-    """Another process of this computer, as plain data for `still_runs`; see `this_process`."""
+    """Return the identity of another process of this computer; see `this_process`."""
     return {"pid": pid, "started": _started(pid), "host": host()}
 
 
 def still_runs(process: Mapping[str, Any]) -> bool | None:
-    """Whether a process of which `this_process` has told still runs.
+    """Return whether a process still runs.
 
     Arguments:
-        process: what was told; it may have been changed since by anybody.
+        process: as `this_process` has returned it; anybody may have changed it since.
 
-    Returns: None where that cannot be seen from here, because it is on another computer or what
-        was told is no process.
+    Returns: None where that cannot be seen from here, because the process is on another computer or
+        the data describe none.
     """
     pid, started = process.get("pid"), process.get("started")
     if not isinstance(pid, int) or not 0 < pid < 2**31 or not started:
@@ -53,7 +53,7 @@ def still_runs(process: Mapping[str, Any]) -> bool | None:
 
 
 def host() -> str:
-    """The name of this computer, and where there are containers the one that this process is in."""
+    """Return the name of this computer, on Linux with the container of this process."""
     try:
         return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:  # no Linux
@@ -61,15 +61,15 @@ def host() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in the system's words; empty where there is no such process."""
+    """Return when a process was started, in the system's words; empty where there is none."""
     if sys.platform == "win32":
         return _started_on_windows(pid)
     if sys.platform == "linux":
         return _started_on_linux(pid)
-    asked = ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    command = ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)]
     try:
         done = subprocess.run(  # noqa: S603  (a fixed program, and a number)
-            asked, capture_output=True, text=True, env={"LC_ALL": "C"}, check=False
+            command, capture_output=True, text=True, env={"LC_ALL": "C"}, check=False
         )
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""The best candidate of a search, scored once more, and the numbers of a run as plain data."""
+"""The best candidate of a search, scored once more, and the summary of a run as plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.mistiming import mistimed
 from channelfit.results.report.quality import Quality, pooled, quality
-from channelfit.results.run_folder import titles
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import machine, versions
@@ -34,10 +33,10 @@ class Winner:
     Attributes:
         values: (n_parameters,), base units.
         traces: per experiment (n_sweeps, n_times) pA.
-        parts: how well each trace follows its recording, None where there is none.
-        quality: the same of all experiments that count as one.
-        deviation_pA: how far the traces of the search's own precision are from these, at most; 0
-            when the search was in float64.
+        parts: the quality of the fit of each experiment, None where it has no recording.
+        quality: the same of all experiments with a weight together.
+        deviation_pA: the largest difference between these traces and those in the precision of the
+            search; 0 when that was float64.
     """
 
     values: np.ndarray
@@ -58,7 +57,7 @@ class Winner:
 
 
 def rescore(fit: FitPlan, scorer: ChannelScorer, values: np.ndarray) -> Winner:
-    """Traces and cost of one candidate (n_parameters,) in float64."""
+    """Return traces and cost of one candidate (n_parameters,) in float64."""
     column = np.asarray(values, dtype=float)[:, None]
     traces = [c[:, :, 0] for c in scorer.simulate(column)]
     deviation = 0.0
@@ -80,7 +79,7 @@ def rescore(fit: FitPlan, scorer: ChannelScorer, values: np.ndarray) -> Winner:
 def summarize(
     fit: FitPlan, result: FitResult, scorer: ChannelScorer, winner: Winner
 ) -> dict[str, Any]:
-    """The numbers of a run as plain data."""
+    """Return the content of `summary.json`."""
     if scorer.dtype == "float64":
         exact = scorer
     else:
@@ -101,7 +100,7 @@ def summarize(
                 "protocol": e.protocol.name,
                 **(part or Quality()).as_plain(),
                 "weight": e.weight,
-                **_told(e),
+                **_sources(e),
             }
             for e, part in zip(fit.problem.experiments, winner.parts, strict=True)
         ],
@@ -119,7 +118,7 @@ def summarize(
 
 
 def found_with_result(plan: Any, summary: Mapping[str, Any]) -> list[Caution]:
-    """The cautions of a summary that were not known before the search.
+    """Return the cautions of a summary that were not known before the search.
 
     Arguments:
         plan: of any kind of fit.
@@ -128,18 +127,24 @@ def found_with_result(plan: Any, summary: Mapping[str, Any]) -> list[Caution]:
     return [caution for caution in rows if caution not in plan.cautions]
 
 
-def _membrane(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The size of the cell by which a raw model multiplies densities; a saved fit has the product.
+def titles(fit: Any) -> dict[str, str]:
+    """Return the name of a fit of any kind, and its description and source where it has them."""
+    texts = {"name": fit.name, "description": fit.description, "source": fit.source}
+    return {key: text for key, text in texts.items() if text}
 
-    None where it has no such size.
+
+def _membrane(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the size of the cell by which a model file multiplies densities; None without one.
+
+    A saved fit has the product of both.
     """
     current = document.get("current")
-    given = current if isinstance(current, Mapping) else {}
-    return {key: given[key] for key in ("area", "capacitance") if given.get(key)} or None
+    section = current if isinstance(current, Mapping) else {}
+    return {key: section[key] for key in ("area", "capacitance") if section.get(key)} or None
 
 
 def provenance(fit: FitPlan, result: FitResult, scorer: Scorer) -> dict[str, Any]:
-    """How a search went and what ran it: what stands in the summary of any kind of fit."""
+    """Return how a search went and the software and machine that ran it, for any kind of fit."""
     on_gpu = scorer.backend == "cuda"
     return {
         "stop_reason": result.stop_reason,
@@ -163,10 +168,10 @@ def provenance(fit: FitPlan, result: FitResult, scorer: Scorer) -> dict[str, Any
     }
 
 
-def _told(experiment: Experiment) -> dict[str, Any]:
-    """What the files of an experiment say of themselves, and how its recording was conditioned."""
+def _sources(experiment: Experiment) -> dict[str, Any]:
+    """Return the texts of an experiment's files, and how its recording was conditioned."""
     protocol, recording = experiment.protocol, experiment.recording
-    told = {
+    texts = {
         "protocol_description": protocol.description,
         "protocol_source": protocol.source,
         "recording": recording.source if recording else "",
@@ -174,13 +179,13 @@ def _told(experiment: Experiment) -> dict[str, Any]:
         "cell": experiment.cell,
         "temperature": experiment.temperature,
     }
-    return {key: text for key, text in told.items() if text}
+    return {key: text for key, text in texts.items() if text}
 
 
 def _uncertainty(
     fit: FitPlan, scorer: ChannelScorer, winner: Winner
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Judge how sure the winner is, as a whole and by parameter."""
+    """Return the uncertainty of the winner, as a whole and by parameter."""
     try:
         judged = assessment.assess(fit, scorer, winner.values, traces=winner.traces)
     except InputError as error:  # too few samples: the fit itself stands
@@ -189,7 +194,7 @@ def _uncertainty(
 
 
 def parameter_rows(fit: FitPlan, result: FitResult) -> dict[str, dict[str, Any]]:
-    """What `summary.json` says of every parameter that is no tie."""
+    """Return the rows of `summary.json` of all parameters but ties, by name."""
     rows = {}
     places = zip(fit.problem.parameters, result.values, result.notes, strict=True)
     for parameter, value, note in places:
@@ -204,6 +209,7 @@ def parameter_rows(fit: FitPlan, result: FitResult) -> dict[str, dict[str, Any]]
 
 
 def _ties(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Return the rows of `summary.json` of ties, by name."""
     problem = fit.problem
     found, true = problem.tied_values(values), {}
     if fit.surrogate:

@@ -1,6 +1,6 @@
-"""Run folders as they are found: what each says of its run, and whether that is still so.
+"""Run folders as they are found: the state of each run, and whether that is still so.
 
-What stands in a run folder may come from anybody. Only files with the names below are read, and of
+The files in a run folder may come from anybody. Only files with the names below are read, and of
 these only plain files up to a size; texts are cut and made printable, and a value of another kind
 than expected is left out.
 """
@@ -22,28 +22,28 @@ from channelfit.reading.texts import printable
 from channelfit.results.processes import still_runs
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, STATE
 
-#: Two states that no run can tell of itself.
+#: Two states that no run can write itself.
 KILLED, UNKNOWN = "killed", "unknown"
 _CLAIM, _SUMMARY, _HISTORY, _FIT = ".running", "summary.json", "history.csv", "fit.yaml"
 #: The record of a night, in a folder that holds run folders and is none itself.
 NIGHT = "night.json"
-#: Bytes of the largest file of each kind that is read.
+#: The size of the largest file of each kind that is read, bytes.
 _MOST = {STATE: 2**23, _SUMMARY: 2**25, _HISTORY: 2**27, NIGHT: 2**25}
-#: Characters of the longest text that is shown, and entries of the longest list or table.
+#: The length of the longest text, characters, and of the longest list or table, entries.
 _LONGEST, _ENTRIES = 2000, 2000
-#: Columns of `history.csv` that are shown.
+#: The columns of `history.csv` that are read.
 _COLUMNS = ("generation", "best_cost", "median_cost")
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run folder as it was when it was looked at.
+    """A run folder as it was when it was read.
 
     Attributes:
-        folder: where it is.
+        folder: its path.
         state: running, finished, interrupted, failed, killed or unknown.
-        why: what is behind the state, a sentence or a few words; empty for a run that goes on.
-        content: by key, what `run_state.RunState` describes; only keys with a usable value.
+        why: the reason of the state, a sentence or a few words; empty for a run that goes on.
+        content: by key, as described in `run_state.RunState`; only keys with a usable value.
     """
 
     folder: Path
@@ -58,27 +58,27 @@ class FoundRun:
 
     @property
     def of_wells(self) -> bool:
-        """Whether it is a batch, whose wells are fitted each on its own."""
+        """Whether the run is a batch, each of whose wells is fitted on its own."""
         return self.number("wells") is not None
 
     def number(self, key: str) -> float | None:
-        """A finite number of the content, or None."""
+        """Return a finite number of the content, or None."""
         return self.content.get(key)
 
     def text(self, key: str) -> str:
-        """A text of the content, printable; empty where there is none."""
+        """Return a text of the content, printable; an empty one where there is none."""
         return str(self.content.get(key, ""))
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run, be it finished or not."""
+    """Return whether a folder is that of a run, finished or not."""
     if (folder / NIGHT).is_file():
         return False
     return any((folder / name).is_file() for name in (STATE, _SUMMARY, _CLAIM, _HISTORY))
 
 
 def jobs_of_night(folder: Path) -> dict[str, dict[str, Any]]:
-    """What the record of a night says of each of its jobs, by name.
+    """Return the jobs of a night from its record, by name.
 
     Returns: rows with `command`, `state` and `reason`, and `seconds` and `started` where they are
         known; empty where the folder is that of no night.
@@ -105,34 +105,34 @@ def jobs_of_night(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def find_run(folder: Path) -> FoundRun:
-    """What a run folder says of its run, and what its process says of that.
+    """Return the state of the run in a folder, which its process confirms or refutes.
 
     Raises:
-        InputError: the folder is not there, or is no run's.
+        InputError: the folder is not there, or is not that of a run.
     """
     if not folder.is_dir():
         raise InputError("this folder is no longer there", folder)
-    told = _content(folder / STATE)
-    if told is None:
+    content = _content(folder / STATE)
+    if content is None:
         return _without_state(folder)
-    if told.get("state") != RUNNING:
-        return _ended(folder, told)
-    runs = still_runs(told.get("process", {}))
+    if content.get("state") != RUNNING:
+        return _ended(folder, content)
+    runs = still_runs(content.get("process", {}))
     if runs:
-        return FoundRun(folder, RUNNING, "", told)
+        return FoundRun(folder, RUNNING, "", content)
     if runs is None:
-        host = told.get("process", {}).get("host", "").split(" ")[0] or "another computer"
+        host = content.get("process", {}).get("host", "").split(" ")[0] or "another computer"
         why = f"It runs on {host}, so that its process cannot be seen from here."
-        return FoundRun(folder, RUNNING, why, told)
-    again = _content(folder / STATE) or told  # it may have ended just now
+        return FoundRun(folder, RUNNING, why, content)
+    again = _content(folder / STATE) or content  # it may have ended just now
     if again.get("state") != RUNNING:
         return _ended(folder, again)
-    # all was written but the state, for which no room was left; a run that was killed while it
-    # wrote its results, or after an interrupt that had written some, has left its claim as well
+    # All but the state was written, for which no room was left. A run that was killed while it
+    # wrote its results, or after an interrupt that had written some, has left its claim, too.
     if (folder / _SUMMARY).is_file() and not (folder / _CLAIM).exists():
         return _without_state(folder)
-    if "wells" in told:  # its fit.yaml is the file from which it began
-        done, wells = again.get("wells_done", 0), told["wells"]
+    if "wells" in content:  # its fit.yaml is the file from which it began
+        done, wells = again.get("wells_done", 0), content["wells"]
         kept = f"{done:.0f} of {wells:.0f} wells are done, and `--resume` goes on from there"
     elif (folder / _FIT).is_file():
         kept = "fit.yaml holds the best that it had saved"
@@ -142,28 +142,29 @@ def find_run(folder: Path) -> FoundRun:
     return FoundRun(folder, KILLED, why, again | {"stage": "", "seconds_left": None})
 
 
-def _ended(folder: Path, told: dict[str, Any]) -> FoundRun:
-    state = told.get("state")
+def _ended(folder: Path, content: dict[str, Any]) -> FoundRun:
+    """Return a run whose state is another than running."""
+    state = content.get("state")
     if state not in (FINISHED, INTERRUPTED, FAILED):
-        return FoundRun(folder, UNKNOWN, f"{STATE} does not say how it is.", told)
-    return FoundRun(folder, str(state), str(told.get("reason", "")), told)
+        return FoundRun(folder, UNKNOWN, f"{STATE} does not say how it is.", content)
+    return FoundRun(folder, str(state), str(content.get("reason", "")), content)
 
 
 def _without_state(folder: Path) -> FoundRun:
-    """What a folder tells whose `state.json` is missing, as in those of earlier versions."""
+    """Return the run in a folder without `state.json`, as those of earlier versions have none."""
     summary = _content(folder / _SUMMARY)
     if summary is not None:
-        told = dict(summary)
+        content = dict(summary)
         for own, theirs in (("best_cost", "cost"), ("generation", "generations")):
             if theirs in summary:
-                told[own] = summary[theirs]
+                content[own] = summary[theirs]
         if "finished" in summary:
-            told["updated"] = summary["finished"]
+            content["updated"] = summary["finished"]
         if "rms_pA" in summary:
-            told["cost_unit"] = "pA^2"
+            content["cost_unit"] = "pA^2"
         reason = str(summary.get("stop_reason", ""))
         state = INTERRUPTED if reason == INTERRUPTED else FINISHED
-        return FoundRun(folder, state, reason, told)
+        return FoundRun(folder, state, reason, content)
     if (folder / STATE).exists():
         return FoundRun(folder, UNKNOWN, f"{STATE} cannot be read.")
     if (folder / _CLAIM).exists():
@@ -174,12 +175,12 @@ def _without_state(folder: Path) -> FoundRun:
 
 
 def history_of(folder: Path, most: int) -> list[tuple[float, float | None, float | None]]:
-    """The generation, best cost and median cost of some rows of `history.csv`.
+    """Return generation, best cost and median cost of rows of `history.csv`.
 
-    A cost that is missing or not finite is None. Lines that are none of its rows are left out.
+    A cost that is missing or not finite is None. Lines that are no such rows are left out.
 
     Arguments:
-        most: how many rows there may be: of more, the last and others at even distances are taken.
+        most: the largest number of rows: of more, the last and others at even distances are taken.
 
     Returns: empty where there is no such file.
     """
@@ -206,7 +207,7 @@ def _finite(text: str) -> float | None:
 
 
 def _content(file: Path) -> dict[str, Any] | None:
-    """The usable content of `state.json` or `summary.json`; None where there is none."""
+    """Return the usable content of `state.json` or `summary.json`; None where there is none."""
     body = read_plain(file, _MOST[file.name])
     if body is None:
         return None
@@ -238,7 +239,7 @@ def _text(value: Any) -> str | None:
 
 
 def _moment(value: Any) -> str | None:
-    """A date and time with its zone, ISO 8601."""
+    """Return a date and time with its zone, ISO 8601; None for anything else."""
     try:
         return value if datetime.fromisoformat(value).tzinfo is not None else None
     except (TypeError, ValueError):
@@ -246,7 +247,7 @@ def _moment(value: Any) -> str | None:
 
 
 def _texts(value: Any) -> list[str] | None:
-    """A list of texts; warnings stand in summaries as mappings of texts."""
+    """Return a list of texts; warnings in summaries are mappings of texts."""
     if not isinstance(value, list):
         return None
     rows = ("; ".join(map(str, one.values())) if isinstance(one, dict) else one for one in value)
@@ -254,7 +255,7 @@ def _texts(value: Any) -> list[str] | None:
 
 
 def _rows(value: Any) -> dict[str, dict[str, Any]] | None:
-    """Parameters: by name a mapping of value, unit, range and note."""
+    """Return parameters: by name a mapping of value, unit, range and note."""
     if not isinstance(value, dict):
         return None
     read = {"value": _number, "lower": _number, "upper": _number, "unit": _text, "note": _text}
@@ -299,7 +300,7 @@ _NUMBERS = (
     "wells_failed",
 )
 _TEXTS = ("state", "reason", "stage", "name", "model", "file", "directory", "version", "optimizer")
-#: What is read of the content of a file, and how.
+#: The keys that are read, each with a function that returns a usable value or None.
 _KEYS: dict[str, Any] = {
     **dict.fromkeys(_NUMBERS, _number),
     **dict.fromkeys((*_TEXTS, "cost_unit", "stop_reason"), _text),

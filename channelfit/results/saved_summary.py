@@ -1,4 +1,4 @@
-"""`summary.json` of a run folder, checked before anything is made of it."""
+"""`summary.json` of a run folder, checked before it is used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _EXPERIMENT = {
     **dict.fromkeys(("protocol", "protocol_description", "protocol_source", "recording"), TEXT),
     **dict.fromkeys(("cell", "temperature"), PLAIN),
 }
-#: By key what stands in a summary, as far as anything is made of it.
+#: The shape of a summary, by key, as far as it is used.
 _SUMMARY = {
     **_QUALITY,
     **dict.fromkeys(("cost!", "seconds!", "search_cost", "candidates_per_second"), NUMBER),
@@ -68,13 +68,13 @@ _SUMMARY = {
 
 
 def read_summary(file: Path, whole: bool = True) -> dict[str, Any]:
-    """The summary of a run. Empty where it is of no fit.
+    """Return the summary of a run; an empty one where the file is that of no fit.
 
     Arguments:
-        whole: whether all is needed that a report tells, or what there is of it.
+        whole: whether all keys that a report needs must be there, or any of them may be missing.
 
     Raises:
-        InputError: it cannot be read, or holds other kinds of values than were written.
+        InputError: it cannot be read, or holds values of another kind.
     """
     found = read_json(file)
     if "parameters" not in found:

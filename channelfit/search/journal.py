@@ -16,7 +16,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -251,13 +251,3 @@ def _check_answer(
         raise InputError(DAMAGED, path)
     if kinds[0] != "f" or np.isnan(known[0]).any():
         raise InputError(DAMAGED, path)
-
-
-def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the differences of two runs in words: each name with what it was and what it is."""
-    found = []
-    for name in [*earlier, *(k for k in now if k not in earlier)]:
-        was, is_now = earlier.get(name, "not there"), now.get(name, "not there")
-        if was != is_now:
-            found.append(f"{name} was {was} and is {is_now}")
-    return found

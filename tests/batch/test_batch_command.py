@@ -22,8 +22,9 @@ from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template, measures
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
-from channelfit.results import resuming
+from channelfit.results import identity
 from channelfit.results.run_state import STATE
+from channelfit.tasks.result_store import ResultStore
 from support.plate_folder import FIT, NOISE, WELLS, called, save, truth
 
 pytestmark = pytest.mark.integration
@@ -439,7 +440,7 @@ class Cut(BaseException):
 def cut_after(pieces: int, plate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run folder as a killed process leaves it after so many pieces."""
     done: list[object] = []
-    keep = runs.ResultStore.put
+    keep = ResultStore.put
 
     def put(self: Any, *given: Any) -> None:
         keep(self, *given)
@@ -449,7 +450,7 @@ def cut_after(pieces: int, plate: Path, monkeypatch: pytest.MonkeyPatch) -> None
             raise Cut
 
     with monkeypatch.context() as patched:
-        patched.setattr(runs.ResultStore, "put", put)
+        patched.setattr(ResultStore, "put", put)
         with pytest.raises(Cut):
             CliRunner().invoke(main, ["batch", *COMMAND, "--out", "run"])
     shutil.rmtree(plate / "run")
@@ -479,13 +480,13 @@ def test_what_has_changed_is_refused_with_the_difference(plate, monkeypatch):
     (plate / "plate" / "cells-B06.csv").rename(plate / "gone.csv")
     refused("well B06 was")
     (plate / "gone.csv").rename(plate / "plate" / "cells-B06.csv")
-    now = {**resuming.software(False), "version of numpy": "0.1"}
+    now = {**identity.software(False), "version of numpy": "0.1"}
     for name, changed, told in (
         ("software", lambda on_gpu: now, "version of numpy was"),
         ("processor", lambda: "abacus", "processor was"),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(resuming, name, changed)
+            patched.setattr(identity, name, changed)
             refused(told)
     called("--resume", "run")
 

@@ -22,6 +22,7 @@ from channelfit.curves.curve_tasks import CurveFitStore, CurveTasks
 from channelfit.curves.fitting import DataSets
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
+from channelfit.results import identity
 from channelfit.results.runs import KILLED, find_run
 from channelfit.tasks.result_store import Arrays, Key
 from support import json_told
@@ -232,7 +233,7 @@ def test_what_differs_is_refused(
     refused("parameter width was from x_step to x_span", "2*x_span")
     file.write_text(formula)
     with monkeypatch.context() as patched:
-        patched.setattr(curve_tasks, "processor", lambda: "another one")
+        patched.setattr(identity, "processor", lambda: "another one")
         refused("processor was", "and is another one")
     with monkeypatch.context() as patched:
         patched.setattr(curve_tasks, "versions", lambda on_gpu: {"numpy": "0.0"})

@@ -260,7 +260,7 @@ def test_what_differs_and_a_full_disk_are_told(
     refused("state at t = 0 was")
     np.savez(start, x=x, v=eq.gaussian(x, 20), w=0 * x)
     with monkeypatch.context() as patched:
-        patched.setattr("channelfit.front.commands.fhn.processor", lambda: "another one")
+        patched.setattr("channelfit.results.identity.processor", lambda: "another one")
         refused("processor was")
     assert run("--resume", folder).exit_code == 0
     assert results(folder) == results(tmp_path / "whole")

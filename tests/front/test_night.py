@@ -712,7 +712,7 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         made = queue.Queue(night, calls, {}, kept, screen)
         for name in jobs:
             (folder / name).mkdir()
-            kept.set(name, state="interrupted", inputs=made._inputs(name))
+            kept.change(name, state="interrupted", inputs=made._inputs(name))
         # killed while it wrote: its numbers are there, which does not make it one that has finished
         for name in ("resume.json", "summary.json"):
             (folder / "fit" / name).write_text("{}")
@@ -729,7 +729,7 @@ def test_a_job_goes_on_as_its_command_does(tmp_path: Path) -> None:
         assert queue._left_in(folder / "curves") is None
         (folder / "curves" / "x-unfinished" / "resume.json").write_text("{}")
         assert queue._left_in(folder / "curves") == folder / "curves" / "x-unfinished"
-        kept.set("fit", state="failed", inputs={"command": "another"})
+        kept.change("fit", state="failed", inputs={"command": "another"})
         words, goes_on = made._words("fit", folder / "fit")
         assert (words[0], words[-1], goes_on) == ("optimize", MODEL, False)
         assert not (folder / "fit").exists()

@@ -23,7 +23,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.processes import host
 from channelfit.results.report import plots, print_figures
 from channelfit.results.report.page_shell import save_page
-from channelfit.results.run_folder import Claim
+from channelfit.results.run_folder import RunFolder
 from channelfit.tasks.records import Records
 from support.places import ROOT
 
@@ -151,7 +151,6 @@ def test_what_a_kill_has_left_of_files_goes_when_a_run_goes_on(tmp_path):
     subprocess.run([sys.executable, "-c", killed, tmp_path / "history.csv"], check=False)
     assert len(list(tmp_path.glob(".history.csv.*.partial"))) == 1
     (tmp_path / ".mine").write_text("of the user")
-    claim = Claim.resumed(tmp_path)
-    claim.release()
+    RunFolder().resume(tmp_path).release()
     assert not list(tmp_path.glob("*.partial"))
     assert (tmp_path / ".mine").is_file()

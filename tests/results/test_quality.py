@@ -10,7 +10,7 @@ import pytest
 
 from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.report.result_tables import quality_texts
-from channelfit.results.run_folder import json_text
+from channelfit.results.run_state import json_text
 
 DATA = np.array([[0.0, 10.0, 2.0], [0.0, -4.0, -2.0]])  # mean 1, squares about it 118
 FIT = np.array([[1.0, 8.0, 2.0], [0.0, -5.0, -1.0]])  # off by 1, -2, 0, 0, -1, 1: squares 7

@@ -25,6 +25,7 @@ from channelfit.front.main import main
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.errors import InputError
+from channelfit.results.fit_folder import page_of
 from channelfit.results.report import step_families
 from channelfit.results.report.page_content import reported_fit
 from channelfit.results.report.page_facts import facts_of
@@ -42,7 +43,7 @@ from channelfit.results.report.step_families import (
 from channelfit.results.report.trace_view import TraceView
 from channelfit.results.report.traces import Traces
 from channelfit.results.report.traces_table import table_names, table_text
-from channelfit.results.run_folder import json_text, page_of
+from channelfit.results.run_state import json_text
 from support.little import LITTLE
 from support.places import ROOT
 from support.truths import slow_but

@@ -31,7 +31,7 @@ from channelfit.front import studies as studies_of_fits
 from channelfit.front.commands import studies
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
-from channelfit.results import resuming
+from channelfit.results import checkpoint, identity
 from channelfit.results.processes import this_process
 from channelfit.results.run_state import STATE
 from channelfit.scoring.machine import gpu
@@ -158,7 +158,7 @@ def test_every_optimizer_goes_on_to_the_same_result(optimizer, recorded, tmp_pat
             assert json.loads((folder / "summary.json").read_text())["stop_reason"] == "interrupted"
             again = fitted(recorded, optimizer, folder, resume=True)
         assert told(again) == whole
-        left = {resuming.JOURNAL, resuming.RESUME, ".running"}
+        left = {checkpoint.JOURNAL, checkpoint.RESUME, ".running"}
         assert not left & {p.name for p in folder.iterdir()}
         saved = [(place / "fit.yaml").read_text() for place in (folder, tmp_path / "whole")]
         assert saved[0] == saved[1]
@@ -353,30 +353,30 @@ def test_what_has_changed_is_refused(cut_run, recorded, monkeypatch):
     after = {p.name: p.read_bytes() for p in cut_run.iterdir() if p.name != STATE}
     assert {**after, ".running": b""} == before
     refused(r"optimizer was genetic and is swarm", optimizer="swarm")
-    now = {**resuming.software(False), "version of numpy": "99", "channelfit's own code": "other"}
+    now = {**identity.software(False), "version of numpy": "99", "channelfit's own code": "other"}
     for name, changed, told in (
         ("processor", lambda: "abacus", "processor was .* and is abacus"),
         ("software", lambda on_gpu: now, "numpy was .* and is 99; .* code was .* and is other"),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(resuming, name, changed)
+            patched.setattr(identity, name, changed)
             refused(told)
     done = CliRunner().invoke(main, ["optimize", "--resume", str(cut_run)])
     assert (done.exit_code, "resume=True" in done.output) == (2, True)
-    content = json.loads((cut_run / resuming.RESUME).read_text())
+    content = json.loads((cut_run / checkpoint.RESUME).read_text())
     for text in ("", "[]", "{}", '{"identity": 3}', "\0"):
-        (cut_run / resuming.RESUME).write_text(text)
+        (cut_run / checkpoint.RESUME).write_text(text)
         refused(r"resume\.json")
-        assert (cut_run / resuming.JOURNAL).exists()
+        assert (cut_run / checkpoint.JOURNAL).exists()
     for known in ({"seed": -4}, {"backend": "abacus"}, {"model": "--help"}, {"chunk": []}):
         hostile = content | {"arguments": {"model": "gone.yaml", **known}}
-        (cut_run / resuming.RESUME).write_text(json.dumps(hostile))
+        (cut_run / checkpoint.RESUME).write_text(json.dumps(hostile))
         done = CliRunner().invoke(main, ["optimize", "--resume", str(cut_run)])
         assert done.exit_code == 2
         assert "Traceback" not in done.output
         if "seed" in known:
             assert "resume.json: is damaged: Invalid value for '--seed'" in done.output
-    (cut_run / resuming.RESUME).write_text(json.dumps(content))
+    (cut_run / checkpoint.RESUME).write_text(json.dumps(content))
     fitted(recorded, "genetic", cut_run, resume=True)
     refused("this run has finished")
 
@@ -474,7 +474,7 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     whole = command(*words, "--out", "whole")
     assert whole.wait() == 0, whole.communicate()[1]
     run = command(*words, "--out", "run")
-    journal = tmp_path / "run" / resuming.JOURNAL
+    journal = tmp_path / "run" / checkpoint.JOURNAL
     while run.poll() is None and not (journal.exists() and journal.stat().st_size > 5_000):
         time.sleep(0.01)
     run.kill()
@@ -534,7 +534,7 @@ def test_a_study_that_was_cut_off_goes_on(wanted, tmp_path, monkeypatch):
         patched.setattr(Journaled, "_keep", counted)
         assert run(*out).exit_code == 130
     left = sorted(p.name for p in (tmp_path / "cut").iterdir())
-    assert left == [resuming.STUDY_JOURNAL, resuming.STUDY_RESUME]
+    assert left == [checkpoint.STUDY + checkpoint.JOURNAL, checkpoint.STUDY + checkpoint.RESUME]
     refused = run(*out)
     assert refused.exit_code == 2
     assert "--resume goes on with it" in refused.output
@@ -559,7 +559,7 @@ def test_results_are_on_the_disk_before_the_journal_goes(recorded, tmp_path, mon
 
     def watched(descriptor: int) -> None:
         sync(descriptor)
-        if (run / resuming.JOURNAL).exists():
+        if (run / checkpoint.JOURNAL).exists():
             synced.add(os.fstat(descriptor).st_ino)
 
     monkeypatch.setattr(os, "fsync", watched)
@@ -582,7 +582,7 @@ def test_a_study_begun_alone_goes_on_with_others(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(studies_of_fits, "families", stop)
         assert CliRunner().invoke(main, [*words, "--out", str(cut)]).exit_code == 130
-    assert (cut / resuming.STUDY_JOURNAL).stat().st_size > 1000
+    assert (cut / f"{checkpoint.STUDY}{checkpoint.JOURNAL}").stat().st_size > 1000
     monkeypatch.setattr(studies, "working", lambda *_: nullcontext(SerialExecutor()))
     done = CliRunner().invoke(main, [*words, "--out", str(cut), "--resume"])
     assert done.exit_code == 0, done.output

@@ -18,9 +18,9 @@ from click.testing import CliRunner
 import channelfit as cf
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
-from channelfit.results import run_folder
+from channelfit.results import fit_folder, run_folder
 from channelfit.results.files import settle
-from channelfit.results.run_folder import Claim
+from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import STATE
 from support.places import MODELS
 
@@ -42,7 +42,7 @@ def test_runs_of_the_same_second_get_a_folder_each(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_folder, "datetime", OneSecond)
     with ThreadPoolExecutor(8) as pool:
-        claims = list(pool.map(Claim.by_name, ["a/b"] * 24))
+        claims = list(pool.map(lambda name: RunFolder().claim_default(name), ["a/b"] * 24))
     assert len({claim.path for claim in claims}) == 24
     assert all(claim.path.is_dir() for claim in claims)
     for claim in claims:
@@ -55,7 +55,7 @@ def test_one_of_many_runs_gets_a_given_folder(tmp_path, monkeypatch):
 
     def claim(_: int) -> str:
         try:
-            return str(Claim(place).path)
+            return str(RunFolder().claim(place).path)
         except InputError as error:
             return error.message
 
@@ -64,16 +64,16 @@ def test_one_of_many_runs_gets_a_given_folder(tmp_path, monkeypatch):
     assert told.count(str(place)) == 1
     assert all("another run" in text for text in told if text != str(place))
     with pytest.raises(InputError, match="cannot be used"):
-        Claim(tmp_path / ("x" * 300))
+        RunFolder().claim(tmp_path / ("x" * 300))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").write_text("")
     with pytest.raises(InputError, match="not a folder"):
-        Claim.by_name("a")
+        RunFolder().claim_default("a")
 
 
 def test_a_folder_is_taken_before_anything_is_read(tmp_path, monkeypatch):
     place = tmp_path / "out"
-    Claim(place)
+    RunFolder().claim(place)
 
     def never(*_: object) -> None:
         raise AssertionError("a run without a folder has begun to work")
@@ -149,7 +149,7 @@ def test_a_fit_that_cannot_be_saved_leaves_no_folder(whole, tmp_path, monkeypatc
         raise InputError("cannot be written: No space left on device", path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_folder, "write_text", full)
+        patched.setattr(fit_folder, "write_text", full)
         with pytest.raises(InputError, match="No space left"):
             found.save(tmp_path / "run")
     assert not list(tmp_path.iterdir())
@@ -183,7 +183,7 @@ program()
         (signal.SIGTERM, "front.kinds.read_fit_file", ["show", MODEL], 128),
         (signal.SIGINT, "front.kinds.summarize", ["optimize", MODEL, *SMALL], 128),
         (signal.SIGTERM, "front.kinds.summarize", ["optimize", MODEL, *SMALL], 128),
-        (signal.SIGINT, "results.run_folder.json_text", ["optimize", MODEL, *SMALL], 0),
+        (signal.SIGINT, "results.fit_folder.json_text", ["optimize", MODEL, *SMALL], 0),
     ],
 )
 def test_a_signal_ends_a_command_in_order(number, place, command, code, tmp_path):
@@ -204,16 +204,16 @@ def test_a_signal_ends_a_command_in_order(number, place, command, code, tmp_path
 def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path: Path) -> None:
     """By the same command: its folder holds nothing but its mark and its state."""
     folder = tmp_path / "run"
-    Claim(folder)
+    RunFolder().claim(folder)
     with pytest.raises(InputError, match="another run is using this folder"):
-        Claim(folder)
+        RunFolder().claim(folder)
     state = json.loads((folder / STATE).read_text())
     state["process"]["started"] = "an earlier process"
     (folder / STATE).write_text(json.dumps(state))
     (folder / "source.py").write_text("half a te")
     with pytest.raises(InputError, match="nothing to go on with: .* begin it again"):
-        Claim.resumed(folder)
-    again = Claim(folder)
+        RunFolder().resume(folder)
+    again = RunFolder().claim(folder)
     assert {p.name for p in folder.iterdir()} == {".running", STATE}
     assert json.loads((folder / STATE).read_text())["process"]["started"] != "an earlier process"
     again.release()
@@ -223,7 +223,7 @@ def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path: Path) ->
 def test_of_two_that_take_over_a_folder_one_gets_it(tmp_path: Path) -> None:
     """The second one had looked at the mark of the dead run before the first one took it away."""
     folder = tmp_path / "run"
-    Claim(folder)
+    RunFolder().claim(folder)
     dead = run_folder._mark(folder)
     run_folder._take(folder, dead)
     mark = run_folder._mark(folder)
@@ -267,7 +267,7 @@ def test_the_same_command_after_a_kill_is_told_how_the_run_goes_on(content, told
     (folder / ".running").touch()
     (folder / "resume.json").write_text("{" if content is None else json.dumps(content))
     with pytest.raises(InputError) as caught:
-        Claim(folder)
+        RunFolder().claim(folder)
     assert told.format(folder) in str(caught.value)
     assert (folder / ".running").exists()
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from channelfit.front.main import main
+from channelfit.reading import files
 from channelfit.reading.errors import InputError
 from channelfit.results import processes, run_folder
 from channelfit.results.processes import still_runs, this_process
@@ -135,21 +136,21 @@ def test_a_run_that_breaks_off_says_why(error, state, reason, tmp_path, monkeypa
 
 
 def test_a_state_that_cannot_be_written_is_told_once_and_ends_no_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "TELL_EVERY", 0.0)
-    write = run_folder.write_text
+    monkeypatch.setattr(run_folder, "REPORT_EVERY", 0.0)
+    write = files.write_bytes
 
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, content: bytes) -> None:
         if path.name in ("state.json", "history.csv"):
             raise InputError("cannot be written: No space left on device", path)
-        write(path, text)
+        write(path, content)
 
-    def full_for_states(path: Path, text: str) -> None:
+    def full_for_states(path: Path, content: bytes) -> None:
         if path.name == "state.json":
             raise InputError("cannot be written: No space left on device", path)
-        write(path, text)
+        write(path, content)
 
     for number, writer in enumerate((full, full_for_states)):
-        monkeypatch.setattr(run_folder, "write_text", writer)
+        monkeypatch.setattr(files, "write_bytes", writer)
         out = tmp_path / str(number)
         said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(out), *SMALL])
         assert said.stderr.count("Warning: ") == 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from channelfit.front import kinds
-from channelfit.results.resuming import identity
+from channelfit.results.identity import identity
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.fit_tasks import EpochTasks, FitTasks, epochs_by
 from channelfit.search.loop import FitResult, StopRules, optimize

@@ -11,7 +11,7 @@ import pytest
 
 from channelfit.front import kinds
 from channelfit.reading.errors import InputError
-from channelfit.results.resuming import identity
+from channelfit.results.identity import identity
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.loop import FitResult, Progress, optimize

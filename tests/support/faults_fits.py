@@ -30,7 +30,8 @@ PROGRAMS = (
     [
         "-c",
         "from channelfit.front import interrupts; interrupts.begin(); "
-        "from channelfit.results import run_folder as f; f.SAVE_EVERY = f.TELL_EVERY = 0; "
+        "from channelfit.results import fit_folder, run_folder; "
+        "fit_folder.SAVE_EVERY = run_folder.REPORT_EVERY = 0; "
         "from channelfit.__main__ import program; program()",
     ],
 )

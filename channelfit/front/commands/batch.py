@@ -24,10 +24,11 @@ from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.cautions import Caution
 from channelfit.reading.texts import printable
-from channelfit.results import resuming
+from channelfit.results.checkpoint import arguments_of
 from channelfit.results.enough import TOO_FEW, too_few
 from channelfit.results.report import terminal
-from channelfit.results.run_folder import Claim
+from channelfit.results.resuming import check_stopped
+from channelfit.results.run_folder import RunFolder
 
 #: Reasons that the summary tells, at most.
 _REASONS = 8
@@ -61,21 +62,14 @@ def _fit(
 ) -> tuple[WellTable, dict[str, Any], Path, int | None]:
     told = {key: str(v) if isinstance(v, Path) else v for key, v in given.items()}
     asked = asked_of(told) if resume is None else _of_the_run(resume)
-    claim = None
-    try:
-        with held():
-            if resume is not None:
-                claim = Claim.resumed(resume)
-            elif out is not None:
-                claim = Claim(out)
+    with RunFolder(held) as folder:
+        folder.open(out, resume)
         title = (asked.file or asked.rerun or asked.together or Path()).name
         with lines.screen(title, quiet) as shown:
             screen = Screen(shown, lines)
             with compilations_shown(shown), nothing_collected():
                 made = batches.ready(asked, screen)
-                with held():
-                    claim = claim or Claim.by_name(made.name)
-                lines.folder(claim.path)
+                lines.folder(folder.claim_default(made.name).path)
                 n = len(made.work.recordings)
                 shown.say(f"{made.name}: {n:,} wells, seed {made.work.settings.seed}")
                 if cluster is not None and len(made.work.keys) == 1 < n:
@@ -86,12 +80,8 @@ def _fit(
                     screen.warn([Caution("--cluster", what, then)])
                 with working(cluster, shown) as executor:
                     words = ["channelfit", *sys.argv[1:]]
-                    table, summary = batches.run(made, claim, screen, executor, told, words, held)
-    finally:
-        with held():
-            if claim is not None:
-                claim.release()
-    return table, summary, claim.path, asked.min_ok
+                    table, summary = batches.run(made, folder, screen, executor, told, words)
+    return table, summary, folder.path, asked.min_ok
 
 
 def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
@@ -121,8 +111,8 @@ def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
 
 def _of_the_run(run: Path) -> Asked:
     """What was asked of a run that is to go on. Raises InputError where it cannot go on."""
-    resuming.check_stopped(run, running=False)
-    told, directory = resuming.arguments_of(run, "batch")
+    check_stopped(run, claimed=False)
+    told, directory = arguments_of(run, "batch")
     return replace(asked_of(told, directory), listed=run)
 
 

@@ -22,7 +22,7 @@ from channelfit.curves.table import CovarianceFile, FitTable
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import Pieces, compilations_shown
-from channelfit.front.unfinished import Unfinished
+from channelfit.front.unfinished import UnfinishedRun
 from channelfit.front.verbs.curves import UNFINISHED, unfinished
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import whole, writing
@@ -113,13 +113,15 @@ def _fit(
     began = time.perf_counter()
     with lines.screen(formula.name, quiet) as screen, compilations_shown(screen), writing(prefix):
         lines.folder(folder)
-        with Unfinished(folder, "curves", resume is not None, screen.say) as run:
-            run.tell(name=formula.name, file=str(data))
+        with UnfinishedRun("curves", screen.say) as run:
+            (run.claim if resume is None else run.resume)(folder)
+            run.report(name=formula.name, file=str(data))
             groups = read_data(data, formula, files, sigma)
             screen.warn(cautions(formula, groups, str(data)))
             screen.begin(f"fitting on {chosen}")
             work = CurveTasks(formula, groups, settings)
-            kept = run.open(work.identity, asked, CurveFitStore)
+            run.checkpoint.begin(work.identity, asked, "curves")
+            kept = run.checkpoint.open_results(CurveFitStore)
             with open_cluster(cluster, screen.say) as executor:
                 if cluster is None:  # a GPU leaves the processor free to write
                     executor = SerialExecutor(ahead=chosen == "cuda")
@@ -135,7 +137,7 @@ def _fit(
                 written.append(_beside(prefix, ".png"))
                 plots.save(figure, written[-1])
             all_is_done()
-            run.finish()
+            run.discard()
     summary = _summary(formula, table, n_sets, seconds, chosen)
     summary |= {"inputs": dict(zip(formula.inputs, groups[0].columns, strict=False))}
     lacking = too_few({q: summary[q] for q in ("ok", "check", "failed")}, min_ok, "data sets")
@@ -170,7 +172,7 @@ def _tabled(
     work: CurveTasks,
     executor: Executor,
     kept: ResultStore,
-    run: Unfinished,
+    run: UnfinishedRun,
     screen: SearchScreen,
     prefix: Path,
     data: Path,
@@ -181,11 +183,11 @@ def _tabled(
     pieces = Pieces(screen, sum(len(group.values) for group in groups), "data sets")
     swarm, several = settings.method == "swarm", len(groups) > 1
     with ExitStack() as files:
-        file = files.enter_context(whole(_beside(prefix, ".csv"), run.folder))
+        file = files.enter_context(whole(_beside(prefix, ".csv"), run.path))
         table = FitTable(file, work.curve, swarm, several, profiles)
         covariances = None
         if settings.covariances:
-            file = files.enter_context(whole(_beside(prefix, "-covariance.npy"), run.folder))
+            file = files.enter_context(whole(_beside(prefix, "-covariance.npy"), run.path))
             covariances = CovarianceFile(file, groups)
         for key, found in task_results(work, work.keys, executor, kept):
             if key in earlier or not isinstance(executor, SerialExecutor):

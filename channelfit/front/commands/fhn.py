@@ -22,14 +22,13 @@ from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, simulate
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
-from channelfit.front.unfinished import Unfinished
+from channelfit.front.unfinished import UnfinishedRun
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
-from channelfit.results import run_folder
+from channelfit.results.identity import hardware
 from channelfit.results.report.terminal import Counted, SearchScreen
+from channelfit.results.run_folder import check_folder
 from channelfit.results.run_state import plain
-from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine.computer import processor
 from channelfit.tasks.result_store import ResultStore
 from channelfit.tasks.worker import software
 
@@ -119,11 +118,13 @@ def _solve(lines: JsonLines, given: _Options, options: dict[str, Any]) -> None:
     if given.state_is_a_file:
         options["initial"] = str(Path(given.initial).absolute())
     with lines.screen("fhn", given.quiet) as screen:
-        folder = given.resume or given.out or run_folder.default_folder("fhn")
-        lines.folder(folder)
-        with Unfinished(folder, "fhn", given.resume is not None, screen.say) as unfinished:
-            unfinished.tell(name="fhn", stage="solving")
-            kept = unfinished.open(_identity(options, task, solvers), plain(options), ResultStore)
+        with UnfinishedRun("fhn", screen.say) as unfinished:
+            unfinished.open(given.out, given.resume)
+            folder = unfinished.claim_default("fhn").path
+            lines.folder(folder)
+            unfinished.report(name="fhn", stage="solving")
+            unfinished.checkpoint.begin(_identity(options, task, solvers), plain(options), "fhn")
+            kept = unfinished.checkpoint.open_results()
             screen.begin("starting (the first run compiles)")
             began = time.perf_counter()
             run = _run(given, task, solvers, _shown_on(screen, unfinished), unfinished, kept)
@@ -140,7 +141,7 @@ def _solve(lines: JsonLines, given: _Options, options: dict[str, Any]) -> None:
             screen.begin("writing")
             outputs.write(run, folder, given.suffix, given.animation, given.threshold, summary)
             all_is_done()
-            unfinished.finish()
+            unfinished.discard()
     lines.result(folder, sorted(folder.iterdir()), summary)
     if lines.wanted:
         return
@@ -153,7 +154,7 @@ def _solve(lines: JsonLines, given: _Options, options: dict[str, Any]) -> None:
 def _task(given: _Options) -> _Task:
     """What is to be solved. Raises InputError, before anything takes long, where that is wrong."""
     if given.resume is None and given.out is not None:
-        run_folder.check_folder(given.out)
+        check_folder(given.out)
     if not 0 < given.end < math.inf:
         raise InputError(f"the last time must be positive and finite, not {given.end}", key="--end")
     if not math.isfinite(given.threshold):
@@ -185,7 +186,7 @@ def _run(
     task: _Task,
     solvers: Sequence[Scheme],
     on_progress: OnProgress,
-    unfinished: Unfinished,
+    unfinished: UnfinishedRun,
     kept: ResultStore,
 ) -> Run:
     """Solves the equation, from where `kept` says that an earlier run has come to."""
@@ -203,7 +204,7 @@ def _run(
         raise
     except InputError as error:
         if error.file is None:  # of the solution: it would come again
-            unfinished.finish()
+            unfinished.discard()
         raise
 
 
@@ -227,14 +228,11 @@ def _identity(given: Mapping[str, Any], task: _Task, solvers: Sequence[Scheme]) 
     hashed = hashlib.sha256(
         b"".join(np.ascontiguousarray(a).tobytes() for a in task.state.values())
     )
-    found |= {"state at t = 0": hashed.hexdigest()[:16], **software(on_gpu)}
-    found["processor"] = processor()
-    if on_gpu:
-        found["GPU"] = gpu.device().name
-    return found
+    found |= {"state at t = 0": hashed.hexdigest()[:16]}
+    return {**found, **software(on_gpu), **hardware(on_gpu)}
 
 
-def _shown_on(screen: SearchScreen, unfinished: Unfinished) -> OnProgress:
+def _shown_on(screen: SearchScreen, unfinished: UnfinishedRun) -> OnProgress:
     """Shows how far a solution is; `--scheme auto` makes several, one after the other."""
     began, last = time.perf_counter(), 0.0
 

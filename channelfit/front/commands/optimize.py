@@ -19,10 +19,11 @@ from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
-from channelfit.results import run_folder as runs
 from channelfit.results.report import result_tables, terminal
 from channelfit.results.report.artist import Artist
 from channelfit.results.report.terminal import SearchScreen
+from channelfit.results.run_folder import RunFolder
+from channelfit.results.run_state import json_text
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
@@ -67,7 +68,6 @@ def _fitted(
     artist: Artist,
 ) -> tuple[Path, dict[str, Any]]:
     """The run folder of a fit, and its summary."""
-    claim = None
     if chunk is not None and cluster is not None:
         raise InputError(
             "--chunk is for the GPU of this process, and does not reach the workers of --cluster; "
@@ -86,12 +86,8 @@ def _fitted(
         "optimizer": optimizer,
         "overrides": overrides,
     }
-    try:
-        with held():
-            if resume is not None:
-                claim = runs.Claim.resumed(resume)
-            elif out is not None:
-                claim = runs.Claim(out)
+    with RunFolder(held) as run_folder:
+        run_folder.open(out, resume)
         changes = Changes(overrides, optimizer, seed, seeds, population, generations)
         with lines.screen(model.name, quiet) as screen:
             with compilations_shown(screen), nothing_collected():
@@ -99,17 +95,11 @@ def _fitted(
                 if chunk is not None:
                     scorer.limit_launches(chunk)
                 _score_one(fit, scorer, screen)
-            with held():
-                claim = claim or runs.Claim.by_name(fit.name)
-            lines.folder(claim.path)
-            folder = kinds.open_folder(claim, fit, artist)
+            lines.folder(run_folder.claim_default(fit.name).path)
+            folder = kinds.fit_folder(run_folder, fit, artist)
             with working(cluster, screen) as executor:
                 summary = run(fit, scorer, folder, screen, asked, _command(), executor).summary
-    finally:
-        with held():
-            if claim is not None:
-                claim.release()
-    return folder.path, json.loads(runs.json_text(summary))
+    return folder.path, json.loads(json_text(summary))
 
 
 def _command() -> str:

@@ -118,7 +118,7 @@ def _end(record: Record, state: str) -> dict[str, Any]:
     record.content["state"] = state
     summary = summary_of(record)
     write_summary(record, summary)
-    record.tell()
+    record.write()
     return summary
 
 
@@ -142,9 +142,9 @@ def _begun(
         with held():
             if record.earlier:
                 record.content["state"] = before
-                record.tell()
+                record.write()
             else:
-                record.drop()
+                record.remove()
         raise
     queue.forget()
     return queue

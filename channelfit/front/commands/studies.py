@@ -16,11 +16,11 @@ from channelfit.front.progress import compilations_shown
 from channelfit.front.studies import Computation, Wanted, contended, study
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
-from channelfit.results import run_folder as runs
+from channelfit.results.checkpoint import StudyCheckpoint
 from channelfit.results.comparison import file_names, told_apart
+from channelfit.results.identity import identity
 from channelfit.results.report import result_tables, terminal
-from channelfit.results.resuming import KeptStudy, identity
-from channelfit.results.run_state import plain
+from channelfit.results.run_state import json_text, plain
 from channelfit.scoring.scorer import Scorer, make_scorer
 from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.journal import JournaledChannel
@@ -75,15 +75,16 @@ def _studied(
         folder = out or (
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )
-        kept = KeptStudy(folder, _identity(plan, scorer, wanted), resume)
+        checkpoint = StudyCheckpoint(folder, _identity(plan, scorer, wanted), resume)
         worth, found = True, None
         try:
             with working(cluster, screen) as executor:
                 how = None
-                if executor is not None or kept.has_task_results:
+                if executor is not None or checkpoint.left_results:
                     who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
-                    how = Computation(FitTasks(plan, *who), executor, kept.open_task_results())
-                answers = JournaledChannel(scorer, kept.journal)
+                    how = Computation(FitTasks(plan, *who), executor, checkpoint.open_results())
+                assert checkpoint.journal is not None  # it is open from the beginning
+                answers = JournaledChannel(scorer, checkpoint.journal)
                 values = plan.problem.values()
                 found = study(plan, answers, values, wanted, screen, how)
             screen.begin("drawing")
@@ -95,11 +96,11 @@ def _studied(
                 screen.warn_of(f"left in {folder} by an earlier study: {', '.join(older)}")
         except InputError:
             # what cannot be judged cannot be gone on with either; what finds no room can
-            worth = found is not None or kept.has_results
+            worth = found is not None or checkpoint.has_results
             raise
         finally:
             with held():
-                kept.close(keep=worth)
+                checkpoint.close(keep=worth)
             if worth:
                 screen.say(f"the same call with --resume goes on with what is kept in {folder}")
     return folder, files, summary
@@ -141,7 +142,7 @@ def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_jso
         files, summary = found.save(out), found.summary
         all_is_done()
     if as_json:
-        click.echo(runs.json_text(summary), nl=False)
+        click.echo(json_text(summary), nl=False)
         return
     console = terminal.PlainConsole(highlight=False)
     console.print(result_tables.comparison_table(summary["fits"]))

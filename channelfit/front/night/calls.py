@@ -1,8 +1,8 @@
-"""A job as a command line: the words that it is called with, from the declarations of its command.
+"""The command line of a job, made from the declaration of its command.
 
-Which arguments a command has, and of what kind, is taken from its own declaration. Every option is
-written with its value in one word, and all arguments follow a `--`, so that no value can be taken
-for an option.
+The declaration says which arguments the command has, and of what kind. Every option is written
+with its value in one word, and all arguments follow a `--`, so that no value can be taken for an
+option.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from channelfit.reading.patterns import matching
 from channelfit.reading.units import shown
 from channelfit.results.export.kinds import KINDS
 
-#: Options that the night itself gives, or that would change what it reads or where it finds it.
+#: Options that the night sets itself, or that would change what it reads or where.
 _OWN = {
     "out": "a job writes into the folder that has its name, in the folder of the night",
     "resume": "a night that is resumed resumes its jobs",
@@ -30,9 +30,9 @@ _OWN = {
 }
 #: The page that the command `report` writes into the folder of the job.
 _REPORT = "report.html"
-#: Arguments without which a command can do no more than to resume.
+#: Arguments without which a command can only resume.
 _NEEDED = {"optimize": ("model",), "curves": ("curve", "data")}
-#: Commands whose results begin with a prefix: the folder of the job, which is there before.
+#: Commands whose results begin with a prefix: the folder of the job, which is made before.
 _PREFIXED = ("simulate", "curves")
 
 
@@ -41,7 +41,7 @@ class Call:
 
     Arguments:
         night: to which the job belongs.
-        job: what is called.
+        job: the command with its arguments.
         command: the declaration.
 
     Raises:
@@ -68,11 +68,11 @@ class Call:
         close = difflib.get_close_matches(name, self._known, n=1)
         hint = f"; did you mean {close[0]}?" if close else "."
         known = ", ".join(self._known)
-        told = f'{self.job.command} has no argument "{name}"{hint} Known: {known}'
-        raise self.night.error(self.job, told)
+        message = f'{self.job.command} has no argument "{name}"{hint} Known: {known}'
+        raise self.night.error(self.job, message)
 
     def _check(self, parameter: click.Parameter, name: str, values: tuple[Value, ...]) -> None:
-        """Whether an argument can take as many values, and of this kind."""
+        """Raise InputError where an argument does not take as many values, or this kind."""
         several = parameter.nargs != 1 or parameter.multiple
         if len(values) > 1 and not several:
             raise self.night.error(self.job, f"takes one value, not {len(values)}", name)
@@ -80,20 +80,20 @@ class Call:
             if isinstance(value, bool) and not _may_be_bare(parameter):
                 raise self.night.error(self.job, f"wants a value, not {str(value).lower()}", name)
             if _is_flag(parameter) and not isinstance(value, bool):
-                told = "true or false was expected, not "
-                told += "the result of a job" if isinstance(value, Result) else shown(value)
-                raise self.night.error(self.job, told, name)
+                what = "the result of a job" if isinstance(value, Result) else shown(value)
+                message = f"true or false was expected, not {what}"
+                raise self.night.error(self.job, message, name)
 
     def words(self, out: Path, place: Callable[[Result], Path]) -> list[str]:
-        """The command and its arguments, as `channelfit` takes them.
+        """Return the command and its arguments, as `channelfit` takes them.
 
         Arguments:
             out: the folder of the results.
-            place: where the result of another job is.
+            place: returns the path of the result of another job.
         """
         writes = "out" in _all_parameters(self.command)
         options, arguments = [f"--out={self.output(out)}"] if writes else [], []
-        for name, parameter, value in self._given():
+        for name, parameter, value in self._values():
             if isinstance(value, bool):
                 options += [_long(parameter)] if value else []
                 continue
@@ -109,14 +109,14 @@ class Call:
                 options += [f"{_long(parameter)}={text}" for text in texts]
         return [self.job.command, *options, "--", *arguments]
 
-    def _given(self) -> Iterator[tuple[str, click.Parameter, Value]]:
-        """Each value with its argument, in the order in which the command declares them."""
+    def _values(self) -> Iterator[tuple[str, click.Parameter, Value]]:
+        """Yield each value with its argument, in the order in which the command declares them."""
         for name, parameter in self._known.items():
             for value in self.job.arguments.get(name, ()):
                 yield name, parameter, value
 
     def _paths(self, name: str, parameter: click.Parameter, value: str) -> list[Path]:
-        """The paths that a text stands for: one, or all that fit a pattern where several may be."""
+        """Return the path of a text, or all paths that fit it where several may be."""
         key = f"{self.job.key}.{self.job.command}"
         path = Section({}, self.night.file.absolute(), key).resolve(value, name)
         if parameter.nargs == 1 or not glob.has_magic(value) or path.exists():
@@ -127,24 +127,24 @@ class Call:
         return found
 
     def paths(self) -> list[tuple[str, Path]]:
-        """The files and folders that it is given, which are no results of others, by argument."""
+        """Return the files and folders among the values, but results of other jobs, by argument."""
         return [
             (name, path)
-            for name, parameter, value in self._given()
+            for name, parameter, value in self._values()
             if isinstance(value, str) and isinstance(parameter.type, click.Path)
             for path in self._paths(name, parameter, value)
         ]
 
     def texts(self) -> list[str]:
-        """The values that are neither paths nor results, in which a path may stand nevertheless."""
+        """Return the values that are neither paths nor results; a path may stand in them."""
         return [
             value
-            for _, parameter, value in self._given()
+            for _, parameter, value in self._values()
             if isinstance(value, str) and not isinstance(parameter.type, click.Path)
         ]
 
     def output(self, out: Path) -> Path:
-        """What `--out` names, for results in a folder."""
+        """Return the value of `--out` for results in a folder."""
         if self.job.command == "report":
             return out / _REPORT
         if self.job.command == "export":
@@ -155,22 +155,22 @@ class Call:
 
     @property
     def wants_its_folder(self) -> bool:
-        """Whether the folder of its results is to be there before it begins."""
+        """Whether the folder of the results must be there before the job begins."""
         return self.job.command in (*_PREFIXED, "export", "report")
 
     @property
     def resumes(self) -> str:
-        """How it goes on after an interrupt: "flag", "run" (with the folder) or not at all."""
+        """How the command takes `--resume`: as a "flag", with the folder of the "run", or not."""
         parameter = _all_parameters(self.command).get("resume")
         if parameter is None:
             return ""
         return "flag" if _is_flag(parameter) else "run"
 
     def parsed(self, words: list[str]) -> Mapping[str, object]:
-        """What the command would be called with.
+        """Return the arguments by name after the checks of the command line.
 
         Raises:
-            InputError: a value that it does not take.
+            InputError: a value that the command does not take.
         """
         try:
             context = self.command.make_context(self.job.command, words[1:])
@@ -180,7 +180,7 @@ class Call:
 
 
 def _all_parameters(command: click.Command) -> dict[str, click.Parameter]:
-    """Arguments and options by what they are called in a file of jobs."""
+    """Return arguments and options by their names in a file of jobs."""
     found = {}
     for parameter in command.params:
         name = parameter.name or ""
@@ -191,7 +191,7 @@ def _all_parameters(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def _parameters(command: click.Command) -> dict[str, click.Parameter]:
-    """Those of them that a job may give."""
+    """Return the arguments and options that a job may set."""
     return {name: p for name, p in _all_parameters(command).items() if name not in _OWN}
 
 
@@ -204,7 +204,7 @@ def _is_flag(parameter: click.Parameter) -> bool:
 
 
 def _may_be_bare(parameter: click.Parameter) -> bool:
-    """Whether an option may stand without a value."""
+    """Return whether an option may stand without a value."""
     return isinstance(parameter, click.Option) and (
         _is_flag(parameter) or parameter._flag_needs_value
     )

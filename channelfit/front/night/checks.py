@@ -42,7 +42,7 @@ from channelfit.results.export.nmodl import Settings
 from channelfit.results.export.subject import read_subject
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.results.run_folder import Claim
+from channelfit.results.run_folder import RunFolder
 from channelfit.scoring.machine import gpu
 from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
@@ -159,11 +159,8 @@ def _optimize(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[s
     values = [
         middle(p) if p.value is None or not p.fixed else p.value for p in plan.problem.parameters
     ]
-    claim = Claim(place)
-    try:
-        kinds.open_folder(claim, plan).save_fit(np.array(values))
-    finally:
-        claim.release()
+    with RunFolder() as run:
+        kinds.fit_folder(run.claim(place), plan).save_fit(np.array(values))
     yield from _read(plan)
 
 

@@ -1,7 +1,7 @@
-"""The file of a night as it is read: jobs, what each is given, and which of them wait for others.
+"""The file of a night: jobs, their arguments, and which of them wait for others.
 
-Nothing that stands in it is run as text of a shell or of Python. A job's name is checked to be a
-plain name, since folders are called by it.
+Nothing in the file is run as text of a shell or of Python. The name of a job must be a plain name,
+since it is also that of a folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.nights import ARGUMENT_NAME, COMMANDS, JOB_NAME
 from channelfit.reading.units import shown
 
-#: Names that Windows keeps for devices, so that no folder can have them there.
+#: Names of devices on Windows, which no folder can have there.
 _DEVICES = {
     "con",
     "prn",
@@ -28,7 +28,7 @@ _DEVICES = {
     "nul",
     *(f"{port}{k}" for port in ("com", "lpt") for k in range(10)),
 }
-#: Each job is read and checked as its command would, which takes 20 ms.
+#: The largest number of jobs; each is read and checked as its command would, which takes 20 ms.
 _MOST_JOBS = 1000
 
 
@@ -38,7 +38,7 @@ class Result:
 
     Attributes:
         job: the name of the job.
-        file: the path within its folder; empty for what the job is about.
+        file: the path within its folder; empty for the main result of the job.
     """
 
     job: str
@@ -56,8 +56,8 @@ class Job:
         name: of the job and of its folder.
         command: such as "optimize".
         arguments: the values by name, as they stand in the file.
-        after: the jobs that must have finished before, those whose results it uses among them.
-        key: where it stands in the file.
+        after: the jobs that must have finished before, with those whose results it uses.
+        key: of the job in the file.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Job:
     key: str
 
     def results(self) -> list[Result]:
-        """The results of other jobs that it uses, in their order."""
+        """Return the results of other jobs that this one uses, in their order."""
         values = (value for row in self.arguments.values() for value in row)
         return [value for value in values if isinstance(value, Result)]
 
@@ -77,7 +77,7 @@ class Night:
     """Jobs that wait for each other.
 
     Attributes:
-        file: that they stand in.
+        file: in which they stand.
         name, description: of the night.
         side_by_side: how many may run at the same time.
         jobs: by name, in the order of the file.
@@ -95,17 +95,17 @@ class Night:
         return self.file.absolute().parent
 
     def sorter(self) -> TopologicalSorter[str]:
-        """The jobs in an order in which each comes after those that it waits for."""
+        """Return the jobs in an order in which each comes after those that it waits for."""
         return TopologicalSorter({name: job.after for name, job in self.jobs.items()})
 
     def error(self, job: Job, message: str, argument: str = "") -> InputError:
-        """A mistake in a job, or in one of its arguments."""
+        """Return the error of a job, or of one of its arguments."""
         where = f"{job.key}.{job.command}.{argument}" if argument else job.key
         return InputError(message, self.file, where)
 
 
 def read_night(file: Path) -> Night:
-    """The jobs of a file.
+    """Read the jobs of a file.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right: a job
@@ -117,15 +117,15 @@ def read_night(file: Path) -> Night:
     name = section.text("name", file.stem)
     description = section.text("description")
     side_by_side = section.integer("side_by_side")
-    given = dict(section.rows("jobs"))
-    if not given:
+    rows = dict(section.rows("jobs"))
+    if not rows:
         raise section.error("at least one job was expected", "jobs")
-    if len(given) > _MOST_JOBS:
-        told = f"{len(given):,} jobs; a night has at most {_MOST_JOBS:,}"
-        raise section.error(f"{told}. Many recordings of one kind are one batch", "jobs")
+    if len(rows) > _MOST_JOBS:
+        most = f"{len(rows):,} jobs; a night has at most {_MOST_JOBS:,}"
+        raise section.error(f"{most}. Many recordings of one kind are one batch", "jobs")
     section.finish()
-    _check_names(section, list(given))
-    jobs = {job: _job(Section(row, file, f"jobs.{job}"), job) for job, row in given.items()}
+    _check_names(section, list(rows))
+    jobs = {job: _job(Section(row, file, f"jobs.{job}"), job) for job, row in rows.items()}
     night = Night(file, name, description, side_by_side, jobs)
     for job in jobs.values():
         for other in job.after:
@@ -162,8 +162,7 @@ def _check_known(night: Night, job: Job, other: str) -> None:
         return
     close = difflib.get_close_matches(other, night.jobs, n=1)
     hint = f"; did you mean {close[0]}?" if close else "."
-    told = f"there is no job {shown(other)}{hint} Known: {', '.join(night.jobs)}"
-    raise night.error(job, told)
+    raise night.error(job, f"there is no job {shown(other)}{hint} Known: {', '.join(night.jobs)}")
 
 
 def _job(section: Section, name: str) -> Job:
@@ -174,9 +173,9 @@ def _job(section: Section, name: str) -> Job:
     ]
     commands = [command for command in section.given() if command in COMMANDS]
     if len(commands) != 1:
-        told = f"not {' and '.join(commands)}" if commands else "and there is none"
+        found = f"not {' and '.join(commands)}" if commands else "and there is none"
         raise section.error(
-            f"a job is one command of channelfit, {told}. Known: {', '.join(COMMANDS)}"
+            f"a job is one command of channelfit, {found}. Known: {', '.join(COMMANDS)}"
         )
     command = commands[0]
     arguments: dict[str, tuple[Value, ...]] = {}
@@ -189,8 +188,8 @@ def _job(section: Section, name: str) -> Job:
             raise InputError("at least one value was expected", section.file, key)
         arguments[argument] = tuple(_value(one, section, key) for one in values)
     section.finish()
-    found = Job(name, command, arguments, (), section.key)
-    after += [result.job for result in found.results()]
+    results = Job(name, command, arguments, (), section.key).results()
+    after += [result.job for result in results]
     return Job(name, command, arguments, tuple(dict.fromkeys(after)), section.key)
 
 
@@ -207,21 +206,21 @@ def _value(value: Any, section: Section, key: str) -> Value:
         file = inner.text("file", "")
         job = _name(inner, inner.take("run"), "run")
         if file and not _stays_inside(file):
-            told = f"the name of a file in the folder of the job was expected, not {shown(file)}"
-            raise inner.error(told, "file")
+            message = f"the name of a file in the folder of the job was expected, not {shown(file)}"
+            raise inner.error(message, "file")
         return Result(job, file)
     if isinstance(value, bool):
         return value
     if not isinstance(value, str | int | float):
-        told = f"a text, a number, true, false or {{run: JOB}} was expected, not {shown(value)}"
-        raise InputError(told, section.file, key)
+        message = f"a text, a number, true, false or {{run: JOB}} was expected, not {shown(value)}"
+        raise InputError(message, section.file, key)
     if "\0" in str(value):
         raise InputError("a NUL character cannot be passed on", section.file, key)
     return str(value)
 
 
 def _stays_inside(file: str) -> bool:
-    """Whether a path leads from a folder to something in it, on any system."""
+    """Return whether a path leads from a folder to something in it, on any system."""
     for kind in (PurePosixPath, PureWindowsPath):
         path = kind(file)
         if path.anchor or ".." in path.parts or not path.parts:

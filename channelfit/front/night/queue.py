@@ -1,11 +1,11 @@
-"""The jobs of a night, done: each in a process of its own, as many side by side as are wanted.
+"""The queue of the jobs of a night: each runs in a process of its own, several side by side.
 
-What comes next is asked of `graphlib.TopologicalSorter`. The processes are watched from a single
-thread, since they do all the work and nothing here computes; so there is no pool of threads to be
+`graphlib.TopologicalSorter` gives their order. The processes are watched from a single thread,
+since they do all the work and nothing here computes; so there is no pool of threads to be
 interrupted, and no server, database or broker that would have to run all night as well.
 
-A job that crashes, runs out of memory or is killed is lost alone: those that wait for it are
-skipped, and all others are done.
+A job that crashes, runs out of memory or is killed fails alone: those that wait for it are skipped,
+and all others are done.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import opened, writing
 from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import sha256_of
+from channelfit.results.identity import differences
 from channelfit.results.processes import process_of
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING
 from channelfit.results.runs import find_run
-from channelfit.search.journal import differences
 
 #: The program of a job. It imports from where this process does and, by -P, not from the folder of
 #: the night, in which it works.
@@ -50,15 +50,13 @@ _PROGRAM = (
 )
 #: Seconds between two looks at the processes.
 _LOOK_EVERY = 0.1
-#: Bytes at the end of a log in which the reason of a failure is looked for.
+#: The length of the end of a log in which the reason of a failure is searched, bytes.
 _TAIL = 1 << 16
-#: Differences that are told one by one.
-_TOLD = 5
 
 
 @dataclass
 class _Running:
-    """A job that is under way: its process, since when (s), and which share of the cores it has."""
+    """A running job: its process, when it began (s, monotonic), and its share of the cores."""
 
     process: subprocess.Popen[bytes]
     began: float
@@ -66,13 +64,14 @@ class _Running:
 
 
 class Queue:
-    """Does the jobs of a night.
+    """The jobs of a night and the processes in which they run.
 
     Arguments:
-        night: with its jobs; calls: the same by name.
+        night: with its jobs.
+        calls: the command line of each job, by name.
         files: by job, the files that it reads (`checks.Checks.files`).
-        record: how far they are, in the folder of the night.
-        screen: what shows it.
+        record: the states of the jobs, in the folder of the night.
+        screen: shows how the night goes on.
     """
 
     def __init__(
@@ -90,9 +89,9 @@ class Queue:
         self._running: dict[str, _Running] = {}
 
     def check_unchanged(self) -> None:
-        """Refuses to go on with a night of which something changed that was done or begun.
+        """Refuse to go on with a night where a job has changed that has finished or begun.
 
-        Jobs that have not begun, or have failed, may change; new ones may be there.
+        Jobs that have not begun, or have failed, may change; there may be new ones.
 
         Raises:
             InputError: with the job and each difference.
@@ -107,26 +106,24 @@ class Queue:
                     self.night.file,
                     "jobs",
                 )
-            told = differences(row.get("inputs", {}), self._inputs(name))
-            if told:
-                more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+            if changes := differences(row.get("inputs", {}), self._inputs(name)):
                 raise self.night.error(
                     self.night.jobs[name],
                     f"is {row['state']} in {self.record.folder}, and what it depends on has "
-                    f"changed since: {'; '.join(told[:_TOLD])}{more}. Begin again in a new folder",
+                    f"changed since: {changes}. Begin again in a new folder",
                 )
 
     def forget(self) -> None:
-        """Drops jobs that had not begun and are no longer in the file."""
+        """Remove jobs from the record that had not begun and are no longer in the file."""
         for name in [name for name in self.record.jobs if name not in self.calls]:
             del self.record.jobs[name]
 
     def run(self) -> None:
-        """Does all jobs that can be done, and returns when none is left.
+        """Run all jobs that can be run, and return when none is left.
 
         Raises:
-            KeyboardInterrupt: a signal has come; the jobs that were under way have saved what they
-                had, and go on when the night is resumed.
+            KeyboardInterrupt: a signal has come; the jobs that were running have saved their
+                progress, and go on when the night is resumed.
         """
         sorter, ready = self.night.sorter(), list[str]()
         sorter.prepare()
@@ -155,12 +152,12 @@ class Queue:
         ]
         if missing:
             states = {one: self.record.jobs[one]["state"] for one in missing}
-            told = "; ".join(f"{one}, {_in_words(state)}" for one, state in states.items())
-            self.record.set(name, state=SKIPPED, reason=f"it waits for {told}")
+            others = "; ".join(f"{one}, {_in_words(state)}" for one, state in states.items())
+            self.record.change(name, state=SKIPPED, reason=f"it waits for {others}")
             self.screen.ended(name, self.record)
             sorter.done(name)
             return
-        with interrupts.held():  # between a process and the note of it nothing must come
+        with interrupts.held():  # a process that has started must be recorded
             self._begin(name, alone)
         if name not in self._running:  # it could not be begun, or had ended without our knowledge
             sorter.done(name)
@@ -187,7 +184,7 @@ class Queue:
             self._note(name, FAILED, f"could not be begun: {error}", {})
             return
         self._running[name] = _Running(process, time.monotonic(), share)
-        self.record.set(
+        self.record.change(
             name,
             state=RUNNING,
             reason="",
@@ -199,7 +196,7 @@ class Queue:
         self.screen.begun(name, call.job.command, goes_on, self.record)
 
     def _words(self, name: str, out: Path) -> tuple[list[str], bool]:
-        """The command line of a job, and whether it goes on with what an earlier call has left."""
+        """Return the command line of a job, and whether it resumes the run of an earlier call."""
         call, row = self.calls[name], self.record.jobs[name]
         words = call.words(out, self._place)
         if not out.exists():
@@ -212,12 +209,12 @@ class Queue:
             if call.resumes == "flag":
                 return [words[0], "--resume", *words[1:]], True
             if call.resumes == "run":
-                # who works is no part of what a run keeps of its command
+                # a run does not keep which workers it had
                 workers = [word for word in words if word.startswith("--cluster=")]
                 return [words[0], f"--resume={left}", *workers], True
         if row["state"] != WAITING:
             with writing(out):
-                shutil.rmtree(out)  # the half of a result, from which nothing can go on
+                shutil.rmtree(out)  # part of a result, which cannot be resumed
         return words, False
 
     def _started(self, name: str, words: list[str]) -> subprocess.Popen[bytes]:
@@ -239,9 +236,9 @@ class Queue:
 
     @contextmanager
     def _cores(self, share: int, alone: bool) -> Iterator[None]:
-        """A process that is started within the block has its share of the cores, on Linux.
+        """Give a process that is started within the block its share of the cores, on Linux.
 
-        One that has nothing beside it has all of them.
+        A job that runs alone has all of them.
         """
         parts = self.night.side_by_side
         if sys.platform != "linux" or alone or parts == 1:
@@ -256,7 +253,7 @@ class Queue:
             os.sched_setaffinity(0, every)
 
     def _inputs(self, name: str) -> dict[str, str]:
-        """All that the result of a job depends on, by name."""
+        """Return all that the result of a job depends on, by name."""
         call = self.calls[name]
         anywhere = partial(fit_file, calls=self.calls, folder=Path())  # the folder may be moved
         found = {
@@ -274,7 +271,7 @@ class Queue:
     # --- the end of a job ---------------------------------------------------------------------
 
     def _wait(self, sorter: TopologicalSorter[str]) -> None:
-        """Waits until one of the jobs that are under way has ended."""
+        """Wait until one of the running jobs has ended."""
         while self._running:
             ended = [name for name, one in self._running.items() if one.process.poll() is not None]
             for name in ended:
@@ -287,7 +284,7 @@ class Queue:
             time.sleep(_LOOK_EVERY)
 
     def _take(self, name: str, stopped: bool = False) -> None:
-        """Notes how a job has ended."""
+        """Record how a job has ended."""
         one = self._running.pop(name)
         code = one.process.returncode
         row = self.record.jobs[name]
@@ -295,23 +292,22 @@ class Queue:
         if code == 0:
             self._note(name, FINISHED, "", {"seconds": seconds, "exit_code": code})
         elif code in (130, 143) or (stopped and code < 0):
-            told = {"seconds": seconds, "exit_code": code}
-            self._note(name, INTERRUPTED, "it goes on when the night is resumed", told)
+            news = {"seconds": seconds, "exit_code": code}
+            self._note(name, INTERRUPTED, "it goes on when the night is resumed", news)
         else:
             why = _why(code, self.record.folder / f"{name}.log")
             self._note(name, FAILED, why, {"seconds": seconds, "exit_code": code})
 
     def _note(self, name: str, state: str, reason: str, news: Mapping[str, Any]) -> None:
-        self.record.set(
+        self.record.change(
             name, **{**news, "state": state, "reason": reason, "ended": now(), "process": None}
         )
         self.screen.ended(name, self.record)
 
     def _stop(self) -> None:
-        """Ends all jobs that are under way, and waits until they have saved what they have.
+        """End all running jobs, and wait until they have saved their progress.
 
-        Who does not want to wait for that gives a second signal: they are killed, and go on from
-        what they have saved before.
+        At a second signal they are killed; they then go on from what they have saved before.
         """
         number = interrupts.first() or signal.SIGTERM
         for one in self._running.values():
@@ -336,7 +332,7 @@ def _send(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _left_in(out: Path) -> Path | None:
-    """The folder in which a command has left what it needs to go on; None where it has not.
+    """Return the folder from which a command can be resumed; None where there is none.
 
     It is that of the results, or one beside results that begin with a prefix.
     """
@@ -347,7 +343,7 @@ def _left_in(out: Path) -> Path | None:
 
 
 def _has_finished(out: Path) -> bool:
-    """Whether the state of a run says that it has finished."""
+    """Return whether the state of a run says that it has finished."""
     try:
         return find_run(out).state == FINISHED
     except (InputError, OSError):  # it is no run, or has left nothing
@@ -366,7 +362,7 @@ def _in_words(state: str) -> str:
 
 
 def _why(code: int, log: Path) -> str:
-    """Why a job has failed, in one line: what its log says last, or which signal killed it."""
+    """Return why a job has failed, in one line: the last line of its log, or a signal."""
     if code < 0:
         try:
             name = signal.Signals(-code).name
@@ -380,7 +376,7 @@ def _why(code: int, log: Path) -> str:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         lines = []
-    said = [line.strip() for line in lines if line.strip() and not line.startswith("$ ")]
-    errors = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
-    last = (errors or said or ["it said nothing"])[-1]
+    texts = [line.strip() for line in lines if line.strip() and not line.startswith("$ ")]
+    errors = [line.removeprefix("Error: ") for line in texts if line.startswith("Error: ")]
+    last = (errors or texts or ["it said nothing"])[-1]
     return printable(last[:1000]) if code == 2 else f"exit code {code}: {printable(last[:1000])}"

@@ -1,7 +1,7 @@
-"""`night.json`: how every job of a night is, written anew whenever one begins or ends.
+"""`night.json`: the state of every job of a night, written anew whenever one begins or ends.
 
-It is there from the first second, and says that the night is unfinished until it has ended. By it a
-night that was interrupted or killed goes on: jobs that have finished are not done again.
+It is there from the first second, and says that the night is unfinished until it has ended. A night
+that was interrupted or killed goes on from it: jobs that have finished are not repeated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +19,29 @@ from channelfit.front.night.jobs import Night
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import discard_partial, opened, write_text, writing
-from channelfit.results.files import make_folder
+from channelfit.results.files import fault_of, make_folder
 from channelfit.results.processes import still_runs, this_process
-from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, plain
+from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, moment, plain
 from channelfit.results.runs import NIGHT
 from channelfit.tasks.records import lock
 
 #: States of a job that no run has: it has not begun, or will not since another one has failed.
 WAITING, SKIPPED = "waiting", "skipped"
-#: Of a job that has begun and is not done.
+#: States of a job that has begun and has not ended.
 BEGUN = (RUNNING, INTERRUPTED)
 _STATES = (WAITING, RUNNING, FINISHED, FAILED, SKIPPED, INTERRUPTED)
-#: What keeps a second `channelfit run` out of the folder while one works in it.
+#: The file that keeps a second `channelfit run` out of the folder while one works in it.
 LOCK = ".night.lock"
 
 
 class Record:
-    """What is known of the jobs of a night, in the folder of its results.
-
-    `record_of` makes one.
+    """The states of the jobs of a night, in the folder of its results; made by `record_of`.
 
     Attributes:
-        folder: of the night. earlier: whether a night has begun there before.
+        folder: of the night.
+        earlier: whether a night has begun there before.
         content: as `night.json` holds it; its `jobs` are rows by name.
-        fault: why the last news could not be written; None where they were.
+        fault: why the last change could not be written; None where it was.
     """
 
     def __init__(self, folder: Path, content: dict[str, Any] | None) -> None:
@@ -53,12 +51,12 @@ class Record:
 
     @property
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """A row a job, by name: state, reason, seconds and what it was given."""
+        """A row a job, by name: state, reason, seconds and its arguments."""
         rows: dict[str, dict[str, Any]] = self.content["jobs"]
         return rows
 
     def begin(self, night: Night) -> None:
-        """Says that the night goes on, and which jobs it has. Raises InputError as `tell` does."""
+        """Write that a night begins or goes on, and its jobs. Raises InputError as `write` does."""
         self.content |= {
             "night": night.name,
             "description": night.description,
@@ -73,14 +71,14 @@ class Record:
             row |= {"command": job.command, "after": list(job.after)}
             if row["state"] == SKIPPED:
                 row |= {"state": WAITING, "reason": ""}
-        self.tell()
+        self.write()
 
-    def drop(self) -> None:
-        """Takes back that a night has begun, of which no job could be done."""
+    def remove(self) -> None:
+        """Remove the record of a night of which no job could be started."""
         (self.folder / NIGHT).unlink(missing_ok=True)
 
     def refuse_running(self) -> None:
-        """Raises InputError for a job that has gone on although its night was killed."""
+        """Raise InputError for a job that has gone on although its night was killed."""
         for name, row in self.jobs.items():
             process = row.get("process")
             if row.get("state") == RUNNING and isinstance(process, dict) and still_runs(process):
@@ -90,33 +88,29 @@ class Record:
                     self.folder,
                 )
 
-    def set(self, name: str, **news: Any) -> None:
-        """Takes in news of a job, and writes them.
+    def change(self, name: str, **news: Any) -> None:
+        """Change the row of a job, and write it.
 
-        What cannot be written now is written with the next news: a disk that is full for a while
-        does not end a night.
+        A change that cannot be written now is written with the next one: a disk that is full for a
+        while does not end a night.
         """
         self.jobs[name] |= news
-        try:
-            self.tell()
-            self.fault = None
-        except InputError as fault:
-            self.fault = fault
+        self.fault = fault_of(self.write)
 
-    def tell(self) -> None:
-        """Writes the record. Raises InputError where it cannot be written."""
+    def write(self) -> None:
+        """Write the record. Raises InputError where it cannot be written."""
         self.content["updated"] = now()
         write_text(self.folder / NIGHT, json.dumps(plain(self.content), indent=1) + "\n")
 
     def counts(self) -> dict[str, int]:
-        """How many jobs there are in each state that one is in."""
+        """Return how many jobs there are in each state that one is in."""
         states = [row["state"] for row in self.jobs.values()]
         return {state: states.count(state) for state in _STATES if state in states}
 
 
 @contextmanager
 def record_of(folder: Path, made: bool = False) -> Iterator[Record]:
-    """The record in a folder, which is for this process alone as long as the block lasts.
+    """Open the record in a folder for this process alone, as long as the block lasts.
 
     Arguments:
         folder: of an earlier night, or new or empty.
@@ -152,14 +146,14 @@ def record_of(folder: Path, made: bool = False) -> Iterator[Record]:
 
 
 def file_of(folder: Path) -> Path:
-    """The file of the night that has begun in a folder. Raises InputError where none has."""
+    """Return the file of the night that has begun in a folder. Raises InputError without one."""
     if not (folder / NIGHT).is_file():
         raise InputError(f"holds no night to go on with: there is no {NIGHT}", folder)
     return Path(_checked(folder / NIGHT)["file"])
 
 
 def _checked(file: Path) -> dict[str, Any]:
-    """The content of a record, of the right shape as far as it is used."""
+    """Return the content of a record, of the right shape as far as it is used."""
     content = read_json(file)
     rows = content.get("jobs")
     good = isinstance(rows, dict) and all(_is_row(row) for row in rows.values())
@@ -177,5 +171,5 @@ def _is_row(row: object) -> bool:
 
 
 def now() -> str:
-    """This moment, with the zone of this computer."""
-    return datetime.now().astimezone().isoformat(timespec="seconds")
+    """Return the present date and time as a record holds it, to the second."""
+    return moment("seconds")

@@ -1,6 +1,6 @@
-"""What `channelfit run` shows while a night goes on: lines as jobs begin and end.
+"""The screen of `channelfit run`: lines as jobs begin and end.
 
-On a terminal the jobs that are under way stand below them, each with what its run says of itself.
+On a terminal the running jobs stand below them, each with the state of its run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from channelfit.results.report.terminal import SearchScreen, duration
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING
 from channelfit.results.runs import find_run
 
-#: Seconds between two looks at what runs say of themselves.
+#: Seconds between two readings of the states of runs.
 _LOOK_EVERY = 1.0
 
 
-class UnderWay(Protocol):
-    """A job that is under way; `began` is a moment of `time.monotonic`, in s."""
+class RunningJob(Protocol):
+    """A running job; `began` is a moment of `time.monotonic`, in s."""
 
     began: float
 
@@ -35,10 +35,10 @@ class NightScreen(SearchScreen):
     """Shows how a night goes on.
 
     Arguments:
-        lines: of JSON, where they are wanted.
-        title: the night.
+        lines: of JSON, where they were requested.
+        title: the name of the night.
         folder: of its results.
-        quiet: whether to show nothing but what looks wrong.
+        quiet: whether to show nothing but warnings.
     """
 
     def __init__(self, lines: JsonLines, title: str, folder: Path, quiet: bool = False) -> None:
@@ -46,15 +46,15 @@ class NightScreen(SearchScreen):
         self._lines = lines
         self._folder = folder
         self._running: dict[str, float] = {}
-        self._told: dict[str, str] = {}
+        self._states: dict[str, str] = {}
         self._looked = 0.0
         self._fault = ""
 
     def begun(self, name: str, command: str, goes_on: bool, record: Record) -> None:
-        """Shows that a job has begun or goes on with what an earlier call has done."""
-        told = f"{name}: {command} {'goes on' if goes_on else 'begins'}"
-        self.say(f"{_clock()} {told}")
-        known = {**dict.fromkeys(EVENTS["progress"]), "stage": told, "unit": "jobs"}
+        """Show that a job has begun, or that it resumes the run of an earlier call."""
+        stage = f"{name}: {command} {'goes on' if goes_on else 'begins'}"
+        self.say(f"{_clock()} {stage}")
+        known = {**dict.fromkeys(EVENTS["progress"]), "stage": stage, "unit": "jobs"}
         counts = record.counts()
         ended = len(record.jobs) - counts.get(WAITING, 0) - counts.get(RUNNING, 0)
         bad = counts.get(FAILED, 0) + counts.get(SKIPPED, 0) + counts.get(INTERRUPTED, 0)
@@ -62,20 +62,20 @@ class NightScreen(SearchScreen):
         self._lines.tell("progress", **{**known, **news})
 
     def kept(self, name: str, record: Record) -> None:
-        """Shows that a job had finished before this call."""
+        """Show that a job had finished before this call."""
         self._lines.done(name, kept=True, result={"command": record.jobs[name]["command"]})
 
     def ended(self, name: str, record: Record) -> None:
-        """Shows that a job has ended or is skipped."""
+        """Show that a job has ended or is skipped."""
         row, counts = record.jobs[name], record.counts()
         self._running.pop(name, None)
         left = counts.get(WAITING, 0) + counts.get(RUNNING, 0)
-        told = f"{_clock()} {name}: {row['state']}"
+        line = f"{_clock()} {name}: {row['state']}"
         if row["state"] != SKIPPED and "seconds" in row:
-            told += f" after {duration(row['seconds'])}"
-        told += f": {row['reason']}" if row.get("reason") else ""
-        told += f" (see {record.folder / name}.log)" if row["state"] == FAILED else ""
-        self.say(f"{told}; {len(record.jobs) - left} of {len(record.jobs)} ended")
+            line += f" after {duration(row['seconds'])}"
+        line += f": {row['reason']}" if row.get("reason") else ""
+        line += f" (see {record.folder / name}.log)" if row["state"] == FAILED else ""
+        self.say(f"{line}; {len(record.jobs) - left} of {len(record.jobs)} ended")
         if row["state"] == FINISHED:
             self._lines.done(name, result={"command": row["command"], "took": row.get("seconds")})
         else:
@@ -86,27 +86,27 @@ class NightScreen(SearchScreen):
             self.say(f"Warning: {fault}; it will be tried again")
         self._fault = fault
 
-    def look(self, running: Mapping[str, UnderWay]) -> None:
-        """Reads about once a second what the jobs under way say of themselves."""
+    def look(self, running: Mapping[str, RunningJob]) -> None:
+        """Read about once a second the states of the running jobs."""
         if not self.live or time.monotonic() - self._looked < _LOOK_EVERY:
             return
         self._looked = time.monotonic()
         self._running = {name: one.began for name, one in running.items()}
-        self._told = {name: _in_words(self._folder / name) for name in running}
+        self._states = {name: _in_words(self._folder / name) for name in running}
 
     def picture(self) -> RenderableType:
-        """The jobs under way, a line each; before the first one, what is being done."""
+        """Return the running jobs, a line each; before the first one, the stage of the work."""
         if not self._running:
             return super().picture()
         lines = [
-            f"{name}  {duration(time.monotonic() - began)}  {self._told.get(name, '')}"
+            f"{name}  {duration(time.monotonic() - began)}  {self._states.get(name, '')}"
             for name, began in self._running.items()
         ]
         return Text("\n".join([*lines, "Ctrl-C stops, and --resume goes on"]), style="cyan")
 
 
 def _in_words(folder: Path) -> str:
-    """What a run says of itself: its generation, its cost and the time that it has left."""
+    """Return the state of a run in words: its generation, its cost and the time that is left."""
     try:
         run = find_run(folder)
     except (InputError, OSError):

@@ -12,7 +12,7 @@ from channelfit.model.evaluation import evaluate
 from channelfit.results.export.nmodl import Settings
 from channelfit.results.export.python import PythonPrinter
 from channelfit.results.export.subject import Known, Subject
-from channelfit.results.run_folder import json_text
+from channelfit.results.run_state import json_text
 
 #: What the file says it is, and of which edition.
 FORMAT, EDITION = "channelfit channel", 1
