@@ -160,8 +160,8 @@ def best_known(
         wells = WellCosts(plan, scorer)
         unit = wells.space.to_unit(np.ascontiguousarray(plate.truth[:, own]))
         everything = np.arange(len(own))
-        found = search._descended(wells, unit, everything, np.full(len(own), np.inf), 1e-11)
-        best[own] = np.minimum(best[own], found.cost)
+        _, cost = search.descend(wells, unit, everything, np.full(len(own), np.inf), 1e-11)
+        best[own] = np.minimum(best[own], cost)
     return best
 
 

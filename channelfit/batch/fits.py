@@ -51,7 +51,7 @@ from channelfit.results.uncertainty.noise_spectrum import (
 )
 from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.objective import Local, Objective
+from channelfit.search.objective import Local
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import SearchSpace
 
@@ -115,6 +115,13 @@ class WellFits:
     def take(self, wells: np.ndarray) -> WellFits:
         """Return some of the wells, by index or mask."""
         rows = {f.name: getattr(self, f.name)[wells] for f in fields(self)[2:]}
+        return WellFits(self.names, self.units, **rows)
+
+    def put(self, wells: np.ndarray, others: WellFits) -> WellFits:
+        """Return the fits with those of some wells, by index, replaced."""
+        rows = {f.name: getattr(self, f.name).copy() for f in fields(self)[2:]}
+        for name, values in rows.items():
+            values[wells] = getattr(others, name)
         return WellFits(self.names, self.units, **rows)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -199,7 +206,7 @@ def fit_wells(
     done = 0
     for own in shared_protocol_wells(Subset(problems, usable)):
         rows = usable[own]
-        report = _Shifted(on_progress, done, len(problems))
+        report = _shifted(on_progress, done, len(problems))
         for places, wells, families_ in _groups(plan, Subset(problems, rows), settings):
             found = search(wells, settings, report)
             for some, family in families_:
@@ -243,14 +250,9 @@ class Subset(Sequence[Problem]):
         return self.problems[int(self.which[place])]
 
 
-class _Shifted:
-    """The progress of a family, reported as progress among all wells."""
-
-    def __init__(self, on_progress: OnProgress, done: int, wells: int) -> None:
-        self.on_progress, self.done, self.wells = on_progress, done, wells
-
-    def __call__(self, progress: SearchProgress) -> None:
-        self.on_progress(SearchProgress(progress.stage, self.done + progress.done, self.wells))
+def _shifted(on_progress: OnProgress, done: int, wells: int) -> OnProgress:
+    """Report the progress of a family as progress among all wells."""
+    return lambda p: on_progress(SearchProgress(p.stage, done + p.done, wells))
 
 
 def blank(plan: FitPlan, n_wells: int) -> WellFits:
@@ -421,19 +423,6 @@ class _Judged:
         return sure is not None and is_silent(sure, self.cost, self.noise, self.without)
 
 
-class _Settled(Objective):
-    """The cost of one well at a point at which its derivatives are known already."""
-
-    def __init__(self, wells: WellCosts, local: Local) -> None:
-        scorer: Any = wells.scorer  # which is not asked for derivatives
-        super().__init__(wells.space, scorer, wells.constraints, floor=wells.floor)
-        self.prior_weight, self.local = wells.prior_weight, local
-
-    def linearize(self, unit: np.ndarray, well: np.ndarray | None = None) -> Local:
-        """Return the derivatives that are known at the point."""
-        return self.local
-
-
 @dataclass(frozen=True, eq=False)
 class _Residuals:
     """The residuals of a well, and quantities of them on which the judgment of its fit rests.
@@ -561,10 +550,9 @@ class _Judge:
         alone = known.without, self.without.has_leak
         if not self.intervals:
             return _Judged(cost, known.noise, None, least, self.limit, *alone)
-        objective = _Settled(self.wells, local)
         # the rules of `assess`: data without noise are judged as if they had some
         assumed = ASSUMED_NOISE * known.peak if local.cost[0] < least**2 else None
-        sure = estimate(objective, unit, self.n_samples, spectrum, assumed)
+        sure = estimate(self.wells, unit, self.n_samples, spectrum, assumed, local)
         return _Judged(cost, known.noise, sure, least, self.limit, *alone)
 
     def _noise(self, rows: list[np.ndarray], cost: float) -> float:

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.batch.fits import WellFits
 from channelfit.batch.mixed import pseudo_inverse
-from channelfit.batch.plate import Coordinate, Fits, physical
+from channelfit.batch.plate import Coordinate, physical
 from channelfit.batch.population import left_out, usable
 from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.texts import in_columns, printable
 from channelfit.results.run_state import plain
 from channelfit.results.uncertainty.k_means import RESTARTS, Clusters, k_means
 from channelfit.results.uncertainty.mixtures import Choice, how_many
@@ -133,13 +134,11 @@ class Groups:
         rows = [head]
         for k, size in enumerate(self.sizes):
             rows.append([str(k + 1), str(size), *(f"{c:.4g}" for c in self.centers[k])])
-        widths = [max(len(row[k]) for row in rows) for k in range(len(head))]
-        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join(printable(line) for line in [*lines, *self.notes])
+        return "\n".join(printable(line) for line in [*in_columns(rows), *self.notes])
 
 
 def groups(
-    fits: Fits,
+    fits: WellFits,
     k: int | None = None,
     *,
     parameters: Sequence[Parameter],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -16,36 +15,6 @@ from channelfit.model.channel import Parameter
 _WELLS_A_PARAMETER, _WELLS_BESIDES = 2, 2
 #: The mean of a parameter is not determined where its error is above so many ranges.
 _OPEN = 1.0
-
-
-class Fits(Protocol):
-    """The fits of a plate, such as `WellFits`, as far as a population needs them.
-
-    Arrays have one row for each well.
-
-    Attributes:
-        names: of the free parameters.
-        unit: (n_wells, n_names), the optimum in the unit cube, in which every parameter is even in
-            its value or its logarithm; NaN where there is none.
-        information: (n_wells, n_names, n_names), the second derivative of minus the logarithm of
-            the likelihood there.
-        at_bound: (n_wells, n_names), not 0 for a parameter at a bound.
-        quality: (n_wells,) of each well; "failed" leaves it out.
-        reason: (n_wells,) why a well is not ok.
-    """
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    @property
-    def unit(self) -> np.ndarray: ...
-    @property
-    def information(self) -> np.ndarray: ...
-    @property
-    def at_bound(self) -> np.ndarray: ...
-    @property
-    def quality(self) -> np.ndarray: ...
-    @property
-    def reason(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)

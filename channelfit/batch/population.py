@@ -21,14 +21,15 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.batch.fits import WellFits
 from channelfit.batch.mixed import TWO_SIDED, Array, Level
 from channelfit.batch.outliers import outliers_of
-from channelfit.batch.plate import Coordinate, Fits, Plate, physical
+from channelfit.batch.plate import Coordinate, Plate, physical
 from channelfit.batch.relinearized import OnRound, Relinearize, conditional, relinearized
 from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.texts import in_columns, printable
 from channelfit.results.run_state import plain
 
 #: A well is shrunken too far for a parabola where it moves by more than so many standard errors.
@@ -183,15 +184,13 @@ class Population:
             cells = (sign + size, f"{low} .. {high}") if row["kind"] == "drawn" else ("", "shared")
             between = f"{row['mean_lower']:.5g} .. {row['mean_upper']:.5g}"
             lines.append((row["name"], f"{row['mean']:.5g}", between, row["unit"], *cells))
-        widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-        rows = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
         head = f"population of {int(self.used.sum())} wells ({self.method})"
-        text = "\n".join([head, *(row.rstrip() for row in rows), *self.notes])
+        text = "\n".join([head, *map(str.rstrip, in_columns(lines, str.ljust)), *self.notes])
         return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def population(
-    fits: Fits,
+    fits: WellFits,
     drawn: Sequence[str],
     shared: Sequence[str] = (),
     relinearize: Relinearize | None = None,
@@ -208,7 +207,7 @@ def population(
         drawn: names of parameters that differ from cell to cell and are normally distributed.
         shared: names of parameters that all cells have in common.
         relinearize: linearizes every well that counts (see `usable`) anew, at points in the
-            coordinates of `Fits.unit`; without it the optimum and information of `fits` serve.
+            coordinates of `WellFits.unit`; without it the optimum and information of `fits` serve.
         parameters: of the problem, with the ranges and scales in which the wells were searched.
         wells: labels; numbers from 1 without them.
         always: whether to relinearize in any case, or only where an optimum and the information
@@ -256,7 +255,7 @@ def kinetic_names(problem: Problem) -> tuple[str, ...]:
     return tuple(p.name for p in problem.parameters if p.name in names and not p.fixed)
 
 
-def usable(fits: Fits) -> np.ndarray:
+def usable(fits: WellFits) -> np.ndarray:
     """Return the wells (n_wells,) that count: their fits did not fail and have an information."""
     finite = np.isfinite(fits.unit).all(axis=1) & np.isfinite(fits.information).all(axis=(1, 2))
     finite &= (fits.information != 0).any(axis=(1, 2))
@@ -264,7 +263,7 @@ def usable(fits: Fits) -> np.ndarray:
     return found
 
 
-def left_out(fits: Fits, wells: Sequence[str]) -> str:
+def left_out(fits: WellFits, wells: Sequence[str]) -> str:
     """Return a sentence on the wells that do not count, and why; empty where all count."""
     by_reason: dict[tuple[str, str], list[str]] = {_NO_FIT: [], _NO_CURRENT: [], _NO_EVIDENCE: []}
     out = np.flatnonzero(~usable(fits)).tolist()
@@ -281,7 +280,7 @@ def left_out(fits: Fits, wells: Sequence[str]) -> str:
 
 
 def _plate(
-    fits: Fits,
+    fits: WellFits,
     drawn: list[str],
     shared: list[str],
     parameters: Sequence[Parameter],
@@ -319,7 +318,7 @@ def _plate(
     return plate
 
 
-def _note_misfits(plate: Plate, fits: Fits) -> None:
+def _note_misfits(plate: Plate, fits: WellFits) -> None:
     """Note wells that count although the model does not describe them."""
     poor = [k for k in np.flatnonzero(plate.used).tolist() if _MISFIT in str(fits.reason[k])]
     if poor:

@@ -6,7 +6,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -191,21 +191,11 @@ def _fits(work: WellTasks, pieces: Sequence[WellResults]) -> WellFits | None:
     parts = [piece.fits for piece in pieces if piece.fits is not None]
     if not parts:
         return None
-    some, n = joined(parts), len(work.recordings)
     starts = zip(_starts(work), pieces, strict=True)
     rows = np.concatenate([start + piece.places for start, piece in starts])
-    whole: dict[str, Any] = {}
-    for name, values in vars(some).items():
-        if isinstance(values, tuple):
-            continue
-        if values.dtype == object:
-            empty = texts(["failed" if name == "quality" else ""] * n)
-        else:
-            gap = np.nan if values.dtype.kind == "f" else 0
-            empty = np.full((n, *values.shape[1:]), gap, values.dtype)
-        empty[rows] = values
-        whole[name] = empty
-    return WellFits(some.names, some.units, **whole)
+    whole = blank(work.plan, len(work.recordings)).put(rows, joined(parts))
+    whole.quality[whole.quality == ""] = "failed"
+    return whole
 
 
 def _columns_of(fits: WellFits) -> dict[str, tuple[np.ndarray, Column]]:
@@ -321,12 +311,7 @@ def _replaced_fits(earlier: Results, new: Results, rows: np.ndarray) -> WellFits
         return None
     if not np.array_equal(earlier.ranges, new.ranges):
         return None
-    whole = {}
-    for name, values in vars(before).items():
-        if not isinstance(values, tuple):
-            whole[name] = values.copy()
-            whole[name][rows] = getattr(own, name)
-    return replace(before, **whole)
+    return before.put(rows, own)
 
 
 # --- all wells together --------------------------------------------------------------------------

@@ -209,13 +209,13 @@ class _Best:
         Returns: the wells that gained.
         """
         before = self.cost.copy()
-        ends = _descended(wells, unit, well, self.cost, tolerance)
-        order = np.argsort(-ends.cost, kind="stable")  # the lowest is written last
-        order = order[ends.cost[order] < self.cost[well[order]]]
-        self.unit[:, well[order]] = ends.unit[:, order]
-        self.cost[well[order]] = ends.cost[order]
+        ends, cost = descend(wells, unit, well, self.cost, tolerance)
+        order = np.argsort(-cost, kind="stable")  # the lowest is written last
+        order = order[cost[order] < self.cost[well[order]]]
+        self.unit[:, well[order]] = ends[:, order]
+        self.cost[well[order]] = cost[order]
         if tolerance > _FINE:
-            self._note(well, ends.cost)
+            self._note(well, cost)
         return np.flatnonzero(self.cost < before * (1 - _GAIN))
 
     def _note(self, well: np.ndarray, cost: np.ndarray) -> None:
@@ -243,28 +243,22 @@ class _Best:
         return counts
 
 
-@dataclass(frozen=True, eq=False)
-class _Ends:
-    """The ends of descents: points (n_free, n) of the unit cube, and their costs (n,)."""
-
-    unit: np.ndarray
-    cost: np.ndarray
-
-
-def _descended(
+def descend(
     wells: WellCosts,
     unit: np.ndarray,
     well: np.ndarray,
     known: np.ndarray,
     tolerance: float,
-) -> _Ends:
+) -> tuple[np.ndarray, np.ndarray]:
     """Refine points until each is done, or would not reach the best of its well.
 
     Arguments:
         known: (n_wells,) the lowest cost of each well so far.
+
+    Returns: the ends (n_free, n), and their costs (n,).
     """
     now, n = begin(wells, unit, well), unit.shape[1]
-    ends, best = _Ends(unit.copy(), now.cost.copy()), known.copy()
+    ends, cost, best = unit.copy(), now.cost.copy(), known.copy()
     places, past = np.arange(n), np.full((_MEMORY, n), np.inf)  # of those under way
     for _ in range(_ITERATIONS):
         if now.done.any():
@@ -275,10 +269,10 @@ def _descended(
         own = well[places]
         past = np.concatenate([past[1:], now.cost[None]])
         now = step(wells, now, own, tolerance)
-        ends.unit[:, places], ends.cost[places] = now.unit, now.cost
+        ends[:, places], cost[places] = now.unit, now.cost
         np.minimum.at(best, own, now.cost)
         now.done[_hopeless(past[0], now.cost, best[own])] = True
-    return ends
+    return ends, cost
 
 
 def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: np.ndarray) -> np.ndarray:

@@ -7,6 +7,8 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from channelfit.reading.texts import in_columns
+
 
 class Table:
     """Rows by name and columns by name, for whoever has no pandas.
@@ -42,12 +44,7 @@ class Table:
         return rows
 
     def __repr__(self) -> str:
-        rows = self._texts()
-        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        lines = (
-            "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows
-        )
-        return "\n".join(lines)
+        return "\n".join(in_columns(self._texts()))
 
     def _repr_html_(self) -> str:
         head, *body = self._texts()

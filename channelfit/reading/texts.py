@@ -6,6 +6,7 @@ import codecs
 import os
 import re
 import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from channelfit.reading.errors import InputError
@@ -27,6 +28,14 @@ _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 def printable(text: str) -> str:
     """Return a text for a terminal, with steering characters shown by their codes (``\\x1b``)."""
     return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def in_columns(
+    rows: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.rjust
+) -> list[str]:
+    """Return rows of cells as lines, in columns that are two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(justify, row, widths)) for row in rows]
 
 
 def file_size(file: str | os.PathLike[str]) -> int:

@@ -24,7 +24,7 @@ from channelfit.model.graphs import components
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.noise_spectrum import Spectrum
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.search.objective import Objective
+from channelfit.search.objective import Local, Objective
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
@@ -239,6 +239,7 @@ def estimate(
     n_samples: int,
     spectrum: Spectrum | None = None,
     sigma_pA: float | None = None,
+    local: Local | None = None,
 ) -> Estimate:
     """Estimate how well the data determine the free parameters at a point.
 
@@ -247,6 +248,7 @@ def estimate(
         n_samples: samples that count in the cost; see `count_samples`.
         spectrum: of the residuals; None for independent ones.
         sigma_pA: noise of a sample of average weight; None to estimate it from the residuals.
+        local: cost and derivatives at the point; None to compute them.
 
     Raises:
         InputError: the point cannot be scored, or there are no more samples than parameters.
@@ -257,7 +259,7 @@ def estimate(
             f"{n_samples} samples cannot say how sure {len(unit)} parameters are; "
             "record more, or fix some"
         )
-    local = objective.linearize(unit[:, None])
+    local = objective.linearize(unit[:, None]) if local is None else local
     cost = float(to_host(local.cost)[0])
     if not math.isfinite(cost):
         raise InputError(
