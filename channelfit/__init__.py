@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from channelfit.front.curves import fit_curves as fit_curves
     from channelfit.front.exchange import export as export
     from channelfit.front.exchange import import_model as import_model
+    from channelfit.front.experiments import Experiment as Experiment
     from channelfit.front.fitting import fit as fit
     from channelfit.front.progress import InputWarning as InputWarning
     from channelfit.front.result import Fit as Fit
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from channelfit.problem.protocol import Protocol as Protocol
     from channelfit.problem.recording import Recording as Recording
     from channelfit.reading.errors import InputError as InputError
+    from channelfit.search.cost import Cost as Cost
+    from channelfit.search.optimizer import Optimizer as Optimizer
 
 __version__ = "0.1.0"
 
@@ -38,11 +41,14 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Batch": "front.batches",
     "Comparison": "front.studies",
+    "Cost": "search.cost",
     "CurveFits": "front.curves",
+    "Experiment": "front.experiments",
     "Fit": "front.result",
     "InputError": "reading.errors",
     "InputWarning": "front.progress",
     "Model": "model.model",
+    "Optimizer": "search.optimizer",
     "Protocol": "problem.protocol",
     "Recording": "problem.recording",
     "Simulation": "front.simulation",
@@ -61,11 +67,14 @@ _PUBLIC = {
 __all__ = [
     "Batch",
     "Comparison",
+    "Cost",
     "CurveFits",
+    "Experiment",
     "Fit",
     "InputError",
     "InputWarning",
     "Model",
+    "Optimizer",
     "Protocol",
     "Recording",
     "Simulation",

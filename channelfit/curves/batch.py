@@ -142,10 +142,14 @@ def fitter(settings: Settings) -> Fitter:
 
 def fit_curve(curve: Curve, data: DataSets, settings: Settings | None = None) -> Fits:
     """Fits of all data sets of one group, in memory; for Python and for tests."""
-    pieces = [piece.fits for piece in fit_pieces(curve, [data], settings or Settings())]
+    return joined([piece.fits for piece in fit_pieces(curve, [data], settings or Settings())])
 
-    def joined(name: str) -> np.ndarray | None:
+
+def joined(pieces: Sequence[Fits]) -> Fits:
+    """Fits of data sets one after the other as one."""
+
+    def of_all(name: str) -> np.ndarray | None:
         parts = [getattr(piece, name) for piece in pieces]
         return None if parts[0] is None else np.concatenate(parts)
 
-    return Fits(*(joined(name) for name in vars(pieces[0])))  # type: ignore[arg-type]
+    return Fits(*(of_all(name) for name in vars(pieces[0])))  # type: ignore[arg-type]

@@ -42,14 +42,24 @@ class Batch:
         summary: how many wells are good, why others are not, medians, and what repeats the batch.
 
     Example:
+        >>> import json
         >>> import channelfit as cf
         >>> import numpy as np
-        >>> from channelfit.batch.table import WellTable
-        >>> columns = {"well": np.array(["A01", "A02"], object), "g": np.array([3.0, 6.0])}
-        >>> found = cf.Batch(WellTable(columns))
+        >>> from pathlib import Path
+        >>> for well, gmax in (("A01", 3.0), ("A02", 6.0)):  # in place of recordings
+        ...     steps, values = "protocols/activation.yaml", {"gmax": gmax}
+        ...     np.save(well, cf.simulate("models/model_b.yaml", steps, values=values).current)
+        >>> recording = {"file": "any.npy", "sampling": "0.1 ms",
+        ...              "current": {"columns": "all", "unit": "pA"}}
+        >>> fit = {"model": "models/model_b.yaml",
+        ...        "parameters": {name: {"fixed": True} for name in ("z12", "z21", "z23")},
+        ...        "fit": {"experiments": [{"protocol": steps, "recording": recording}]}}
+        >>> _ = Path("fit.yaml").write_text(json.dumps(fit))
+        >>> _ = cf.fit_batch("fit.yaml", "A*.npy", folder="plate", progress=False)
+        >>> found = cf.Batch.load("plate")
         >>> len(found)
         2
-        >>> list(found.where("g > 5").table["g"])
+        >>> list(found.where("gmax > 5").table["gmax"].round(3))
         [6.0]
     """
 

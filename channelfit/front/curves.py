@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from channelfit.curves.batch import Settings, fit_curve
-from channelfit.curves.curve import build_curve, load_curve
+from channelfit.curves.batch import Settings, fit_curve, joined
+from channelfit.curves.curve import Curve, build_curve, load_curve
+from channelfit.curves.curve_tasks import CurveTasks
 from channelfit.curves.data_files import with_sigma
-from channelfit.curves.fitting import DataSets, Task, cautions
+from channelfit.curves.fitting import DataSets, Fits, Task, cautions
 from channelfit.curves.profiles import INTERVALS, chosen_intervals
-from channelfit.front.progress import PythonScreen
+from channelfit.front.fitting import workers
+from channelfit.front.progress import Pieces, compilations_shown, screen_for
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
+from channelfit.results.report.terminal import SearchScreen
+from channelfit.tasks.executor import Executor, task_results
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +80,10 @@ def fit_curves(
     seed: int = 0,
     backend: str = "auto",
     dtype: str = "float64",
+    cluster: str | None = None,
+    progress: bool | None = None,
 ) -> CurveFits:
-    """Fits a formula to every data set of an array, each on its own, without guesses.
+    """Fit a formula to every data set of an array, each on its own, without guesses.
 
     Arguments:
         curve: a curve file, the name of a built-in curve, or a curve as plain data.
@@ -93,10 +99,16 @@ def fit_curves(
         f_scale: residual beyond which a point is far off for that loss, in the unit of the data,
             or in standard errors where `sigma` is given; by default the curve's, or 1 of these.
         method: "least-squares", or "swarm" for a particle swarm for each data set.
-        covariances: whether these are wanted beside the standard errors.
+        covariances: whether these are computed beside the standard errors.
         intervals: "t" by Student's t, or "profile" for data sets to be checked by the profile
             likelihood; infinite where the data set no end.
-        seed: of swarms. backend: "auto", "cpu" or "cuda". dtype: "float64", or "float32" on a GPU.
+        seed: of swarms.
+        backend: "auto", "cpu" or "cuda".
+        dtype: "float64", or "float32" on a GPU.
+        cluster: where the data sets are fitted, as after ``--cluster``; this process without it.
+        progress: whether to show the work; None shows it in notebooks and on terminals.
+
+    Returns: `CurveFits`.
 
     Raises:
         InputError: what cannot be used, with what would be right.
@@ -117,7 +129,40 @@ def fit_curves(
     )
     formula = formula.fitted_by(likelihood, loss, f_scale)
     formula = formula.with_fixed(dict(fix or {}))
-    values = _array(data)
+    whole = _data_sets(formula, _array(data), inputs)
+    if sigma is not None:
+        whole = with_sigma(whole, _array(sigma))
+    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
+        raise InputError(f"a seed is a whole number from 0 to 2**63 - 1, not {shown(seed)}")
+    if intervals not in INTERVALS:
+        raise InputError(f"intervals: {shown(intervals)} is not one of {', '.join(INTERVALS)}")
+    settings = Settings(backend, dtype, method, covariances, int(seed))
+    with screen_for(formula.name, progress) as screen, compilations_shown(screen):
+        screen.warn(cautions(formula, [whole], "data"))
+        with workers(cluster, screen) as executor:
+            screen.begin("fitting")
+            if executor is None:
+                fits = fit_curve(formula, whole, settings)
+            else:
+                fits = _fitted_by(executor, CurveTasks(formula, [whole], settings), screen)
+        task = Task.of(formula, whole)
+        judged = task.reasons(fits)
+        ends, _ = chosen_intervals(task, fits, judged, intervals == "profile")
+    return CurveFits(
+        tuple(p.name for p in formula.free),
+        tuple(p.unit for p in formula.free),
+        fits.values,
+        fits.errors,
+        fits.cost,
+        tuple(quality for quality, _ in judged),
+        tuple(reason for _, reason in judged),
+        fits.covariances,
+        ends,
+    )
+
+
+def _data_sets(formula: Curve, values: np.ndarray, inputs: Sequence[Any]) -> DataSets:
+    """Return data sets (n_sets, ..) with the values of their inputs. Raises InputError."""
     n_inputs = len(formula.inputs)
     if values.dtype.kind not in "fiub" or values.ndim != 1 + n_inputs or 0 in values.shape:
         grid = ", ".join(f"n_{name}" for name in reversed(formula.inputs))
@@ -143,33 +188,21 @@ def fit_curves(
     )
     if n_inputs > 2:
         whole = DataSets((formula.inputs,), whole.at_points, whole.values, whole.shape)
-    if sigma is not None:
-        whole = with_sigma(whole, _array(sigma))
-    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
-        raise InputError(f"a seed is a whole number from 0 to 2**63 - 1, not {shown(seed)}")
-    if intervals not in INTERVALS:
-        raise InputError(f"intervals: {shown(intervals)} is not one of {', '.join(INTERVALS)}")
-    PythonScreen("").warn(cautions(formula, [whole], "data"))
-    settings = Settings(backend, dtype, method, covariances, int(seed))
-    fits = fit_curve(formula, whole, settings)
-    task = Task.of(formula, whole)
-    told = task.reasons(fits)
-    ends, _ = chosen_intervals(task, fits, told, intervals == "profile")
-    return CurveFits(
-        tuple(p.name for p in formula.free),
-        tuple(p.unit for p in formula.free),
-        fits.values,
-        fits.errors,
-        fits.cost,
-        tuple(quality for quality, _ in told),
-        tuple(reason for _, reason in told),
-        fits.covariances,
-        ends,
-    )
+    return whole
+
+
+def _fitted_by(executor: Executor, work: CurveTasks, screen: SearchScreen) -> Fits:
+    """Return the fits of all data sets, computed in pieces by the workers of a cluster."""
+    counted = Pieces(screen, sum(len(group.values) for group in work.groups), "data sets")
+    pieces = []
+    for key, arrays in task_results(work, work.keys, executor):
+        pieces.append(work.piece(key, arrays))
+        counted.done(count=pieces[-1].last - pieces[-1].first)
+    return joined([piece.fits for piece in pieces])
 
 
 def _array(given: Any) -> np.ndarray:
-    """An array of what was given, NaN where it is masked. Raises: InputError for uneven rows."""
+    """Return values as an array, NaN where they are masked. Raises InputError for uneven rows."""
     if isinstance(given, np.ma.MaskedArray) and given.dtype.kind in "fiub":
         return np.ma.filled(given.astype(np.float64), np.nan)
     try:

@@ -209,7 +209,7 @@ def _subject(model: Model | Fit | str | os.PathLike[str], cell: str | None) -> S
     from channelfit.results.export.subject import read_subject, subject_of
 
     if isinstance(model, Fit):
-        return model.subject(cell)
+        return model._subject(cell)
     if isinstance(model, Model):
         return subject_of(model.document, None, None, {}, cell)
     return read_subject(Path(model), (), cell)

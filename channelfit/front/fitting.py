@@ -1,61 +1,67 @@
-"""`fit`: from a model, a protocol and currents, or from a fit file, to a `Fit`."""
+"""`fit`: from a model and experiments, or from a fit file, to a `Fit`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from channelfit.front import kinds
+from channelfit.front.experiments import (
+    CALL,
+    Experiment,
+    build_experiment,
+    celsius,
+    listed,
+    raw_clamp,
+)
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
 from channelfit.front.result import Fit
+from channelfit.model.channel import ChannelModel
 from channelfit.model.model import Model
-from channelfit.model.model_file import build_model
-from channelfit.model.scope import check_cell
-from channelfit.problem.experiment import Experiment, Problem
-from channelfit.problem.protocol import Protocol
-from channelfit.problem.recording import Recording, load_recording
+from channelfit.problem.experiment import Problem
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.units import shown
 from channelfit.results.fit_folder import FitFolder
 from channelfit.results.identity import identity
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_summary import found_with_result
 from channelfit.scoring.scorer import Scorer
+from channelfit.search.choose import DIRECTED
+from channelfit.search.cost import Cost
 from channelfit.search.fit_file import cautions_of, plan_search
 from channelfit.search.fit_tasks import FitTasks, epochs_by
 from channelfit.search.islands import Islands
+from channelfit.search.joined_files import FitFile, read_fit_file
 from channelfit.search.journal import Journaled
 from channelfit.search.loop import FitResult, Progress, optimize
+from channelfit.search.optimizer import Optimizer
 from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
 from channelfit.search.seeds import search_seeds
 from channelfit.tasks.executor import Executor
 from channelfit.tasks.result_store import ResultStore
 
-#: What stands in messages for the file of a fit that has none.
-_CALL = Path("fit()")
+#: The search where a cost has no derivatives and no method is named.
+WITHOUT_DERIVATIVES = "differential"
 
 
 def fit(
     model: Model | str | os.PathLike[str],
-    protocol: Any = None,
-    current: Any = None,
+    experiments: Experiment | Sequence[Experiment] | None = None,
     *,
-    time: Any = None,
-    weights: Any = None,
-    cell: Any = None,
-    temperature: Any = None,
     seed: int | None = None,
-    optimizer: str | Mapping[str, Any] | None = None,
+    seeds: int | None = None,
+    optimizer: str | Mapping[str, Any] | Callable[[int, int], Optimizer] | None = None,
+    cost: Cost | None = None,
     stop: Mapping[str, Any] | None = None,
     rates_within: Any = None,
     noise: Any = None,
@@ -65,42 +71,37 @@ def fit(
     backend: str = "auto",
     dtype: str = "float64",
     path: str = "auto",
+    cluster: str | None = None,
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool | None = None,
 ) -> Fit:
-    """Fits the parameters of a model to recorded currents.
+    """Fit the parameters of a model to recorded currents.
 
-    Either a model with a protocol and currents, or one file that says it all:
-    ``fit("fit.yaml")``. Several experiments are lists of protocols and of currents.
+    Either a model with experiments, or one file that says it all: ``fit("fit.yaml")``.
 
     Arguments:
         model: a `Model`, or a model file; alone, a fit file or a model file with a `fit` section.
-        protocol: a `Protocol` or a protocol file; or a list of them.
-        current: pA, in order of the protocol's samples: an array (n_sweeps, n_times), of a single
-            sweep also (n_times,), a column or a frame of pandas (a column a sweep), a `Recording`,
-            or a mapping as under ``recording:`` in a fit file; a list of these for a list of
-            protocols.
-        time: (n_times,) ms, if known: it is compared with the times of the protocol.
-        weights: as `current` or (n_times,): how much each sample counts, 0 for not at all.
-        cell: the name of the cell that was recorded from; for a list of protocols a list, so that
-            parameters with ``per: cell`` have a value for each.
-        temperature: of the experiment, degC or text such as ``"34 degC"``, where it is not the
-            model's; a list for a list of protocols.
+        experiments: an `Experiment`, or a list of them: protocols and what was recorded under each.
         seed: of the search; the same seed gives the same result. 0, or the file's.
-        optimizer: its name, or a mapping with its `name` and settings, as in a fit file.
+        seeds: how many whole searches there are, with the seeds from that one on; the best is kept.
+        optimizer: its name; a mapping with its `name` and settings, as in a fit file; or a class of
+            your own, derived from `Optimizer`.
+        cost: of your own, a `Cost`; by default the weighted mean square of the residuals.
         stop: when to end, such as ``{"seconds": 60}``.
         rates_within, noise, solve, start, name: as the keys of a fit file.
         backend: what scores the candidates: auto, reference, cpu or cuda.
         dtype: precision of the search, ``float64`` or ``float32``.
         path: how currents are computed; auto chooses.
+        cluster: where several searches, or islands, are computed, as after ``--cluster``; this
+            process without it.
         folder: where to write the run as it goes on, as ``channelfit optimize`` does; new or empty.
             Without one nothing is written, until `Fit.save`.
         resume: whether to go on with the run in that folder, which was interrupted or killed, to
             the result that it would have had. All other arguments must be those of that run.
         progress: whether to show the search; None shows it in notebooks and on terminals.
 
-    Returns: a `Fit`: values, standard errors, what the data leave open, traces, pictures.
+    Returns: a `Fit`: values, standard errors, what the data do not determine, traces, pictures.
 
     Warns:
         InputWarning: what can be used but looks wrong, such as a trace at the amplifier's limit.
@@ -113,81 +114,72 @@ def fit(
         >>> model = cf.Model.load("models/model_b.yaml")
         >>> steps = cf.Protocol.load("protocols/activation.yaml")
         >>> recorded = cf.simulate(model, steps).current  # in place of a recording
-        >>> found = cf.fit(model, steps, recorded, seed=1, progress=False)
-        >>> round(found.values["gmax"], 3)
+        >>> fit = cf.fit(model, cf.Experiment(steps, recorded), seed=1, progress=False)
+        >>> round(fit.values["gmax"], 3)
         5.0
     """
-    told = {
+    own = callable(optimizer)
+    named = {
         "optimizer": {"name": optimizer} if isinstance(optimizer, str) else optimizer,
         "stop": stop,
         "seed": seed,
+        "seeds": seeds,
         "rates_within": rates_within,
         "noise": noise,
         "solve": solve,
         "start": start,
         "name": name,
     }
-    section = {key: value for key, value in told.items() if value is not None}
-    if protocol is None and current is None:
-        if isinstance(model, Model):
-            raise InputError("a protocol and a current are needed beside a Model", _CALL)
-        if any(given is not None for given in (time, weights, cell, temperature)):
-            raise InputError(
-                "time, weights, cell and temperature belong to a protocol and a current", _CALL
-            )
-        plan = kinds.load_plan(model, Changes(section=section), backend)
-    elif protocol is None or current is None:
-        missing = "protocol" if protocol is None else "current"
-        raise InputError(f"a {missing} is needed too", _CALL)
+    section = {
+        key: value
+        for key, value in named.items()
+        if value is not None and not (own and key == "optimizer")
+    }
+    if experiments is not None:
+        plan = _plan(model, listed(experiments), section)
+    elif isinstance(model, Model):
+        raise InputError("experiments are needed beside a Model", CALL)
     else:
-        data = (current, time, weights, cell, temperature)
-        plan = _plan(model, protocol, data, section)
+        plan = kinds.load_plan(model, Changes(section=section), backend)
+    plan = with_cost(plan, cost) if cost is not None else plan
+    plan = with_method(plan, optimizer) if callable(optimizer) else plan
+    if resume and folder is None:
+        raise InputError("resume needs the folder of the run that is to go on", CALL)
     with screen_for(plan.name, progress) as screen:
         with compilations_shown(screen), nothing_collected():
             scorer = prepared(plan, backend, dtype, path, screen)
-        if resume and folder is None:
-            raise InputError("resume needs the folder of the run that is to go on", _CALL)
-        if folder is None:
-            return run(plan, scorer, None, screen)
-        with RunFolder(held) as place:
-            (place.resume if resume else place.claim)(Path(folder))
-            return run(plan, scorer, kinds.fit_folder(place, plan), screen)
+        with workers(cluster, screen) as executor:
+            if folder is None:
+                return run(plan, scorer, None, screen, executor=executor)
+            with RunFolder(held) as place:
+                (place.resume if resume else place.claim)(Path(folder))
+                return run(plan, scorer, kinds.fit_folder(place, plan), screen, executor=executor)
 
 
 def _plan(
-    model: Model | str | os.PathLike[str],
-    protocol: Any,
-    data: tuple[Any, ...],
-    section: dict[str, Any],
+    model: Model | str | os.PathLike[str], given: Sequence[Experiment], section: dict[str, Any]
 ) -> FitPlan:
-    """The plan of a fit to arrays.
+    """Return the plan of a fit to arrays, which are checked.
 
     Arguments:
-        data: current, time, weights, cell and temperature, each one or a list as the protocols are.
+        section: how to search, as a fit section says it.
     """
-    if isinstance(model, Model):
-        channel, document = model.channel, model.document
-    else:
-        channel, document = kinds.channel_document(model)
-        document.pop("fit", None)
-    several = isinstance(protocol, list | tuple)
-    names = ("protocol", "current", "time", "weights", "cell", "temperature")
-    lists = [_listed(*pair, protocol) for pair in zip((protocol, *data), names, strict=True)]
+    clamps = [{"clamp": raw} if (raw := raw_clamp(one)) else {} for one in given]
+    if any(clamps):
+        section = section | {"experiments": clamps}
+    channel, document = _channel(model, section, (celsius(one) for one in given))
+    several = len(given) > 1
     experiments = tuple(
-        _experiment(f" {k}" if several else "", *row)
-        for k, row in enumerate(zip(*lists, strict=True), 1)
+        build_experiment(one, channel, f" {k}" if several else "") for k, one in enumerate(given, 1)
     )
-    celsius = next((e.temperature_C for e in experiments if e.temperature_C is not None), None)
-    if celsius is not None:
-        channel = build_model(document, _CALL, celsius)
-    told = Section(section, _CALL)
+    told = Section(section, CALL)
     told.expect(KEYS["fit"])
     plan = plan_search(
         Problem(channel, experiments),
         told,
         document=document,
-        file=_CALL,
-        model_file=_CALL,
+        file=CALL,
+        model_file=CALL,
         section=section,
         in_memory=True,
     )
@@ -195,74 +187,96 @@ def _plan(
     return replace(plan, cautions=cautions_of(plan, places))
 
 
-def _listed(given: Any, name: str, protocol: Any) -> Sequence[Any]:
-    """What was given for each protocol."""
-    if not isinstance(protocol, list | tuple):
-        return [given]
-    if given is None:
-        return [None] * len(protocol)
-    if not isinstance(given, list | tuple) or len(given) != len(protocol):
-        raise InputError(f"{name} must be a list of {len(protocol)}, one for each protocol", _CALL)
-    return given
+def _channel(
+    model: Model | str | os.PathLike[str],
+    section: Mapping[str, Any],
+    temperatures: Iterable[float | None],
+) -> tuple[ChannelModel, dict[str, Any]]:
+    """Return the model for experiments with these clamps and temperatures, and its document."""
+    if isinstance(model, Model):
+        fit_file = FitFile(model.document, CALL, CALL)
+    else:
+        fit_file = read_fit_file(Path(model))
+        kinds.refuse_function(fit_file)
+    beside = replace(fit_file, document=_beside(fit_file.document, section))
+    channel = model.channel if isinstance(model, Model) else beside.build_model()
+    first = next((one for one in temperatures if one is not None), None)
+    if first is not None:
+        channel = FitFile(beside.document, CALL, CALL).build_model(first)
+    return channel, fit_file.model_document
 
 
-def _experiment(
-    number: str,
-    protocol: Any,
-    current: Any,
-    time: Any,
-    weights: Any,
-    cell: Any,
-    temperature: Any,
-) -> Experiment:
-    """A protocol and what was recorded under it, from which cell and at which temperature."""
-    given = {"cell": cell, "temperature": temperature}
-    row = Section({k: v for k, v in given.items() if v is not None}, f"{_CALL}{number}")
-    row.expect(KEYS["experiment"])
-    name = row.text("cell")
-    if "cell" in row:
-        check_cell(row, name, "cell")
-    celsius = row.quantity("temperature")
-    command, recording = _recorded(protocol, current, time, weights, number)
-    return Experiment(command, recording, cell=name, temperature_C=celsius)
+def _beside(document: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with a fit section, whose clamps may use parameters of their own."""
+    return {**document, "fit": {**(document.get("fit") or {}), **section}}
 
 
-def _recorded(
-    protocol: Any, current: Any, time: Any, weights: Any, number: str
-) -> tuple[Protocol, Recording]:
-    """A protocol and what was recorded under it."""
-    command = protocol if isinstance(protocol, Protocol) else Protocol.load(protocol)
-    if isinstance(current, Recording | Mapping) and not (time is None and weights is None):
-        raise InputError("time and weights belong to arrays; a recording has its own", _CALL)
-    if isinstance(current, Recording):
-        same = current.current_pA.shape == (command.n_sweeps, command.n_times_max)
-        if not same or not np.allclose(current.time_ms, command.times_ms, rtol=0, atol=1e-9):
-            raise InputError("this Recording was made for another protocol", _CALL)
-        return (command, current)
-    if isinstance(current, str | os.PathLike):
+def with_cost(plan: FitPlan, cost: Cost) -> FitPlan:
+    """Return the same plan with a cost of the user's own, and a search that needs no derivatives.
+
+    Raises:
+        InputError: what has no meaning with such a cost.
+    """
+    if not isinstance(cost, Cost):
+        raise InputError(f"a channelfit.Cost was expected, not {shown(cost)}", CALL, "cost")
+    kinds.with_currents(plan, "so it has its own cost")
+    if plan.solved or any(p.prior for p in plan.problem.parameters):
         raise InputError(
-            f"the columns of {os.fspath(current)} and their units are not known; give a mapping "
-            'such as {"file": ..., "time": {"column": "t", "unit": "s"}, '
-            '"current": {"columns": "all", "unit": "nA"}}',
-            _CALL,
-            "current",
+            "solve and priors are parts of the weighted mean square; leave them out with a cost of "
+            "your own",
+            CALL,
+            "cost",
         )
-    if isinstance(current, Mapping):
-        recording = load_recording(Section(current, None, "current"), command)
-        if recording.low_pass is not None:
+    if plan.optimizer in DIRECTED:
+        if plan.settings or "name" in (plan.section.get("optimizer") or {}):
             raise InputError(
-                "a low-pass filter has to be modelled, too, which only a fit file can say",
-                _CALL,
-                "current.condition",
+                f"{plan.optimizer} needs derivatives, which a cost of your own does not have; "
+                f"leave the optimizer out, or take {WITHOUT_DERIVATIVES}",
+                CALL,
+                "optimizer",
             )
-        return (command, recording)
-    try:
-        recording = Recording.from_arrays(
-            command, current, time=time, weight=weights, source=f"arrays{number}"
+        plan = replace(plan, optimizer=WITHOUT_DERIVATIVES)
+    return replace(plan, cost=cost)
+
+
+def with_method(plan: FitPlan, method: Callable[[int, int], Optimizer]) -> FitPlan:
+    """Return the same plan with a search method of the user's own.
+
+    Raises:
+        InputError: it makes no `Optimizer`, or the search is to begin at values.
+    """
+    if plan.start:
+        raise InputError(
+            "an optimizer of your own begins where it decides; leave start out", CALL, "start"
         )
-    except InputError as error:
-        raise InputError(error.message, f"{_CALL}{number}", error.key) from None
-    return (command, recording)
+    made = method(plan.space.n_free, plan.seed)
+    if not isinstance(made, Optimizer):
+        raise InputError(
+            "a class derived from channelfit.Optimizer was expected, which is called with the "
+            f"number of parameters and the seed, not {shown(method)}",
+            CALL,
+            "optimizer",
+        )
+    return replace(plan, method=method, optimizer=made.name, settings={})
+
+
+@contextmanager
+def workers(cluster: str | None, screen: SearchScreen) -> Iterator[Executor | None]:
+    """Give the workers that compute pieces while the block runs; None for this process alone.
+
+    Arguments:
+        cluster: as after ``--cluster``.
+
+    Raises: InputError where it cannot be used.
+    """
+    if cluster is None:
+        yield None
+        return
+    from channelfit.tasks.cluster import open_cluster  # loads Dask, which few calls need
+
+    screen.begin("starting the cluster")
+    with open_cluster(cluster, screen.say) as executor:
+        yield executor
 
 
 def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchScreen) -> Scorer:
@@ -395,7 +409,7 @@ def _searched(
             store = checkpoint.open_results()
         else:
             journal = checkpoint.open_journal()
-            objective.scorer = journaled = Journaled(scorer, journal)
+            objective.scorer = journaled = Journaled(objective.scorer, journal)
             clock = journal.clock
     path = getattr(scorer, "path", "") or "auto"
     fit = FitTasks(plan, scorer.backend, scorer.dtype, path, found, objective)

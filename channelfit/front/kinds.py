@@ -148,11 +148,16 @@ def channel_document(
     Raises: InputError for what cannot be used, and for a function, which has no currents.
     """
     fit_file = read_fit_file(Path(path), overrides)
+    refuse_function(fit_file)
+    return fit_file.build_model(), fit_file.document
+
+
+def refuse_function(fit_file: FitFile) -> None:
+    """Raise InputError for the file of a function, which has no currents."""
     if fit_file.is_function:
         raise InputError(
             "a function has no currents; only optimize and show serve it", fit_file.file
         )
-    return fit_file.build_model(), fit_file.document
 
 
 def function_of(

@@ -1,74 +1,236 @@
-"""Options that several verbs of the command line share."""
+"""Options of the command line: each is declared once, and all that uses it is derived from there.
+
+The options of a verb with many of them are a dataclass (`verbs.optimize.OptimizeOptions`). Each
+field declares an option by `option` or `argument`: how it is typed, its help, the key of the fit
+file that it overrides, and the argument of the Python function that means the same. `declared`
+gives a click command the options of such a class, `kept_options` lists those that a resumed run
+needs again, `overrides_of` what they change in the fit file, and `python_names` what Python calls
+each of them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
-set_option = click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Change one entry of the file for this call, e.g. parameters.gmax.value=3 or "
-    "fit.optimizer.mutation_rate=0.02. May be given several times.",
-)
-model_argument = click.argument("model", type=click.Path(path_type=Path))
-backend_option = click.option(
-    "--backend",
-    type=click.Choice(["auto", "reference", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="What computes the currents.",
-)
-path_option = click.option(
-    "--path",
-    type=click.Choice(["auto", "stepping", "modal", "closed-form"]),
-    default="auto",
-    show_default=True,
-    help="How: sample by sample; in a scheme's modes; or without samples, from sums over the "
-    "recording. A backend may have one only.",
-)
-cluster_option = click.option(
-    "--cluster",
-    metavar="WHERE",
-    help="Spread the work over local, local:N processes, the workers of tcp://HOST:PORT, or the "
-    "jobs that FILE.yaml describes.",
-)
-json_option = click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="For scripts: standard output is one JSON object a line, for progress, warnings, failures "
-    "and, as the last one, the results and their files.",
-)
+#: A command of click before it is one: the function, to which declarations are added.
+Declared: TypeAlias = Callable[..., Any]
+#: The ending of the folder of a run of `channelfit curves`, while it goes on.
+UNFINISHED = "-unfinished"
+#: The field of a dataclass under which `option` keeps what it was told.
+_KEY = "option"
 
 
-min_ok_option = click.option(
-    "--min-ok",
-    type=click.IntRange(0),
-    metavar="N",
-    help="End with exit code 3 where fewer than N fits are ok, so that nothing begins that waits "
-    "for them. [default: where all failed]",
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """The declaration of one option or argument; called with a function, it declares it there.
+
+    Attributes:
+        declare: adds it to a function, as ``click.option(..)`` does.
+        key: the key of the fit file that it overrides, such as ``fit.seed``; empty for none.
+        python: the argument of the Python function that means the same; empty where it bears the
+            same name, None where Python has none.
+        kept: whether it says what is computed, so that a run that is resumed has to have it again;
+            else it says where the work is done, or what is printed, and may stand beside
+            ``--resume``.
+    """
+
+    declare: Callable[[Declared], Declared]
+    key: str = ""
+    python: str | None = ""
+    kept: bool = True
+
+    def __call__(self, function: Declared) -> Declared:
+        return self.declare(function)
+
+    def field(self, **changes: Any) -> Any:
+        """The same as a field of the dataclass of a verb, with some of the attributes changed."""
+        own = dataclasses.replace(self, **changes)
+        return dataclasses.field(metadata={_KEY: own})
+
+
+def option(
+    *names: str, key: str = "", python: str | None = "", kept: bool = True, **settings: Any
+) -> Any:
+    """An option as a field of the dataclass of a verb.
+
+    Arguments:
+        names: as click takes them, such as ``--seed``; a name without dashes is that of the field.
+        key, python, kept: see `Option`.
+        settings: all else that ``click.option`` takes.
+    """
+    return Option(click.option(*names, **settings), key, python, kept).field()
+
+
+def argument(name: str, *, python: str | None = "", **settings: Any) -> Any:
+    """An argument, which is typed without a name, as a field of the dataclass of a verb."""
+    return Option(click.argument(name, **settings), "", python).field()
+
+
+# --- what is derived ------------------------------------------------------------------------------
+
+
+def declared(options: type) -> Callable[[Declared], Declared]:
+    """Gives a function all options of a dataclass, in the order of its fields."""
+
+    def declare(function: Declared) -> Declared:
+        for _, one in reversed(_options(options)):
+            function = one(function)
+        return function
+
+    return declare
+
+
+def beside_resume(options: type) -> tuple[str, ...]:
+    """The names of options that may stand beside ``--resume``."""
+    return tuple(name for name, one in _options(options) if not one.kept and name != "out")
+
+
+def kept_options(options: Any) -> dict[str, Any]:
+    """By name, the options that a run which is resumed has to have again; paths as texts."""
+    named = {name: getattr(options, name) for name, one in _options(type(options)) if one.kept}
+    return {name: str(v) if isinstance(v, Path) else v for name, v in named.items()}
+
+
+def overrides_of(options: Any) -> dict[str, Any]:
+    """By key of the fit file, what options set there."""
+    keys = {one.key: getattr(options, name) for name, one in _options(type(options)) if one.key}
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def python_names(options: type) -> dict[str, str | None]:
+    """By the name of each option, the argument of the Python function; None where there is none."""
+    return {
+        name: None if one.python is None else one.python or name for name, one in _options(options)
+    }
+
+
+def _options(options: type) -> list[tuple[str, Option]]:
+    return [(f.name, f.metadata[_KEY]) for f in dataclasses.fields(options)]
+
+
+def unfinished_folder(prefix: Path) -> Path:
+    """The folder of a run whose results will begin with a prefix, which may be that folder."""
+    if prefix.name.endswith(UNFINISHED):
+        return prefix
+    return prefix.with_name(prefix.name + UNFINISHED)
+
+
+def prefix_of(folder: Path) -> Path:
+    """The prefix of the results of a run that has this `unfinished_folder`."""
+    return folder.with_name(folder.name.removesuffix(UNFINISHED))
+
+
+# --- options of several verbs ---------------------------------------------------------------------
+
+set_option = Option(
+    click.option(
+        "--set",
+        "overrides",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Change one entry of the file for this call, e.g. parameters.gmax.value=3 or "
+        "fit.optimizer.mutation_rate=0.02. May be given several times.",
+    ),
+    python=None,
 )
-
-
-def dtype_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option of a precision, with what it is the precision of."""
-    return click.option(
-        "--dtype",
-        type=click.Choice(["float64", "float32"]),
-        default="float64",
+model_argument = Option(click.argument("model", type=click.Path(path_type=Path)))
+backend_option = Option(
+    click.option(
+        "--backend",
+        type=click.Choice(["auto", "reference", "cpu", "cuda"]),
+        default="auto",
         show_default=True,
-        help=what,
+        help="What computes the currents.",
+    )
+)
+path_option = Option(
+    click.option(
+        "--path",
+        type=click.Choice(["auto", "stepping", "modal", "closed-form"]),
+        default="auto",
+        show_default=True,
+        help="How: sample by sample; in a scheme's modes; or without samples, from sums over the "
+        "recording. A backend may have one only.",
+    )
+)
+cluster_option = Option(
+    click.option(
+        "--cluster",
+        metavar="WHERE",
+        help="Spread the work over local, local:N processes, the workers of tcp://HOST:PORT, or "
+        "the jobs that FILE.yaml describes.",
+    ),
+    kept=False,
+)
+json_option = Option(
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="For scripts: standard output is one JSON object a line, for progress, warnings, "
+        "failures and, as the last one, the results and their files.",
+    ),
+    python=None,
+    kept=False,
+)
+min_ok_option = Option(
+    click.option(
+        "--min-ok",
+        type=click.IntRange(0),
+        metavar="N",
+        help="End with exit code 3 where fewer than N fits are ok, so that nothing begins that "
+        "waits for them. [default: where all failed]",
+    ),
+    python=None,
+)
+
+
+def quiet_option(what: str) -> Option:
+    """The option that keeps a command from printing all but one thing, which is named."""
+    return Option(
+        click.option("--quiet", is_flag=True, help=f"Print {what} and nothing else."),
+        python="progress",
+        kept=False,
     )
 
 
-def told_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options by which a user tells of a recording what its file does not say."""
+def dtype_option(what: str) -> Option:
+    """The option of a precision, with what it is the precision of."""
+    return Option(
+        click.option(
+            "--dtype",
+            type=click.Choice(["float64", "float32"]),
+            default="float64",
+            show_default=True,
+            help=what,
+        )
+    )
+
+
+def results_option(metavar: str, what: str) -> Option:
+    """The option that says where the results are written."""
+    return Option(
+        click.option("--out", type=click.Path(path_type=Path), metavar=metavar, help=what),
+        python="folder",
+        kept=False,
+    )
+
+
+def resume_option(metavar: str, what: str) -> Option:
+    """The option by which a run goes on that was interrupted or killed."""
+    return Option(
+        click.option("--resume", type=click.Path(path_type=Path), metavar=metavar, help=what),
+        kept=False,
+    )
+
+
+def recording_options(command: Declared) -> Declared:
+    """Declares the options that say of a recording what its file does not."""
     options = (
         click.option(
             "--command",
@@ -85,6 +247,6 @@ def told_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--decimal", type=click.Choice(["comma", "point"]), help="Of the numbers in a table."
         ),
     )
-    for option in reversed(options):
-        command = option(command)
+    for each in reversed(options):
+        command = each(command)
     return command

@@ -130,6 +130,6 @@ def _run(fit: Fit, label: str) -> ReportedFit:
     from channelfit.results.report.page_content import reported_fit
     from channelfit.results.report.page_facts import facts_of
 
-    plan, result = fit.plan, fit.result
+    plan, result = fit._plan, fit._result
     page = page_of(plan, fit._winner, result.evaluations) if plan.has_currents else None
     return reported_fit(label, page, facts_of(plan, result, json_text(fit.summary)))

@@ -44,9 +44,6 @@ class Fit:
     """A finished fit: what `channelfit.fit` returns, and `channelfit.load` reads back.
 
     Attributes:
-        plan: what was fitted and how: the problem with its model and data, and the search.
-        scorer: what scored the candidates; it can simulate and score others.
-        result: the search as it went (`FitResult`): best values, history, why it stopped.
         summary: all numbers as plain data, as in ``summary.json`` of a run folder.
 
     Example:
@@ -71,14 +68,14 @@ class Fit:
         winner: Any,
         summary: Mapping[str, Any],
     ) -> None:
-        self.plan, self.scorer, self.result = plan, scorer, result
+        self._plan, self._scorer, self._result = plan, scorer, result
         self.summary: dict[str, Any] = json.loads(json_text(dict(summary)))
         self._winner = winner
 
     @property
     def name(self) -> str:
         """What the fit is called, in titles and folders."""
-        return self.plan.name
+        return self._plan.name
 
     @property
     def cost(self) -> float:
@@ -86,9 +83,18 @@ class Fit:
         return float(self._winner.cost)
 
     @property
+    def history(self) -> np.ndarray:
+        """One row for each generation of the search, (n_generations,).
+
+        Its fields are generation, evaluations, seconds, best_cost, median_cost and failed, the
+        share of the candidates that could not be scored. Of a loaded fit, as far as it was saved.
+        """
+        return self._result.history.copy()
+
+    @property
     def rms(self) -> float:
         """The root of the cost, pA: how far a sample lies from the fit, on average."""
-        kinds.with_currents(self.plan, "so its cost is no mean square of currents")
+        kinds.with_currents(self._plan, "so its cost is no mean square of currents")
         return float(np.sqrt(self.cost))
 
     @property
@@ -114,7 +120,7 @@ class Fit:
         return parameter_table(self._rows)
 
     @property
-    def open(self) -> list[str]:
+    def undetermined(self) -> list[str]:
         """What the data do not determine, a sentence each; empty where they determine all."""
         return [row["text"] for row in self._uncertainty.get("undetermined", ())]
 
@@ -126,7 +132,7 @@ class Fit:
     @property
     def warnings(self) -> list[str]:
         """What looked wrong in the model and the data, before the search or with its result."""
-        return [*map(str, (*self.plan.cautions, *found_with_result(self.plan, self.summary)))]
+        return [*map(str, (*self._plan.cautions, *found_with_result(self._plan, self.summary)))]
 
     @property
     def traces(self) -> list[np.ndarray]:
@@ -134,7 +140,7 @@ class Fit:
 
         NaN after the end of a sweep that is shorter than others.
         """
-        kinds.with_currents(self.plan, "so it has no traces")
+        kinds.with_currents(self._plan, "so it has no traces")
         return [np.array(trace) for trace in self._winner.traces]
 
     @property
@@ -144,7 +150,7 @@ class Fit:
         NaN where a sample has no weight; None for an experiment that has no recording.
         """
         traces, found = self.traces, list[np.ndarray | None]()
-        for experiment, trace in zip(self.plan.problem.experiments, traces, strict=True):
+        for experiment, trace in zip(self._plan.problem.experiments, traces, strict=True):
             recording = experiment.recording
             if recording is None:
                 found.append(None)
@@ -159,9 +165,9 @@ class Fit:
 
         Parameters that only a clamp uses are no part of it.
         """
-        kinds.with_currents(self.plan, "so there is no model of a channel")
-        document = fit_document(self.plan, self.result.values, self.plan.file.parent)
-        model = self.plan.problem.model
+        kinds.with_currents(self._plan, "so there is no model of a channel")
+        document = fit_document(self._plan, self._result.values, self._plan.file.parent)
+        model = self._plan.problem.model
         of_the_clamp = set(model.parameter_names) - model.used_names()
         for name in [n for n in document["parameters"] if n in of_the_clamp]:
             if not document["parameters"][name].get("fixed"):
@@ -175,13 +181,13 @@ class Fit:
         """
         from channelfit.front.pictures import shown_in_notebooks, traces_picture
 
-        if not self.plan.has_currents:
+        if not self._plan.has_currents:
             from channelfit.functions.pictures import convergence_figure  # loads Matplotlib
 
             return shown_in_notebooks(
-                convergence_figure(self.plan.problem, self.result)  # type: ignore[arg-type]
+                convergence_figure(self._plan.problem, self._result)  # type: ignore[arg-type]
             )
-        return traces_picture(page_of(self.plan, self._winner, self.result.evaluations))
+        return traces_picture(page_of(self._plan, self._winner, self._result.evaluations))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Writes a run folder: ``report.html``, ``fit.yaml``, ``summary.json``, pictures, tables.
@@ -197,11 +203,11 @@ class Fit:
         Raises: InputError when the folder holds something already or cannot be written.
         """
         with RunFolder() as run:
-            made = kinds.fit_folder(run.claim(Path(folder)), self.plan)
+            made = kinds.fit_folder(run.claim(Path(folder)), self._plan)
             try:
-                made.save_source(self.scorer)
-                made.begin_drawing(self.result, self._winner)
-                made.finish(self.result, self.summary)
+                made.save_source(self._scorer)
+                made.begin_drawing(self._result, self._winner)
+                made.finish(self._result, self.summary)
             except BaseException as error:
                 made.stop(error)
                 raise
@@ -251,13 +257,13 @@ class Fit:
             overwrite=overwrite,
         )
 
-    def subject(self, cell: str | None = None) -> Subject:
+    def _subject(self, cell: str | None = None) -> Subject:
         """The fitted channel as exports take it; cell: of which the values are taken."""
-        kinds.with_currents(self.plan, "so there is no channel to export")
+        kinds.with_currents(self._plan, "so there is no channel to export")
         from channelfit.results.export.subject import subject_of  # loads SymPy's LaTeX printer
 
-        plan = self.plan
-        document = fit_document(plan, self.result.values, plan.file.parent)
+        plan = self._plan
+        document = fit_document(plan, self._result.values, plan.file.parent)
         return subject_of(document, plan.file, plan.model_file, self.summary, cell)
 
     def report(
@@ -397,13 +403,13 @@ def _is_of(saved: Mapping[str, Any], plan: FitPlan, values: np.ndarray) -> bool:
 def _saved_history(file: Path) -> np.ndarray:
     place = file.parent / "history.csv"
     if file.name != "fit.yaml" or not place.exists():
-        return np.empty((0, 6))
+        return np.empty(0, HISTORY_COLUMNS)
     try:
         with place.open(encoding="utf-8", newline="") as lines:
             rows = list(csv.reader(lines))[1:]
-        table = [[float(x) if x else np.nan for x in row] for row in rows]
-        return np.array(table, dtype=float).reshape(len(table), len(HISTORY_COLUMNS.names or ()))
-    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+        table = [tuple(float(x) if x else np.nan for x in row) for row in rows]
+        return np.array(table, dtype=HISTORY_COLUMNS)
+    except (OSError, UnicodeDecodeError, ValueError, TypeError, csv.Error) as error:
         raise InputError(f"cannot be read: {error}", place) from None
 
 

@@ -46,7 +46,7 @@ class Simulation:
         protocol: what it was simulated under.
         current: (n_sweeps, n_times) pA; NaN after the end of a shorter sweep.
         remarks: rates that no channel has, each in a sentence with its voltage and value.
-        channel, values: the model itself, and its parameters' values in base units.
+        values: (n_parameters,) the values of the model's parameters, base units.
 
     Example:
         >>> import channelfit as cf
@@ -63,7 +63,7 @@ class Simulation:
     protocol: Protocol
     current: np.ndarray
     remarks: tuple[str, ...] = ()
-    channel: ChannelModel | None = None
+    _channel: ChannelModel | None = None
     values: np.ndarray | None = None
 
     @property
@@ -119,9 +119,9 @@ class Simulation:
 
     @property
     def _model(self) -> ChannelModel:
-        if self.channel is None:
+        if self._channel is None:
             raise InputError("this simulation was made without its model", key="states")
-        return self.channel
+        return self._channel
 
     @cached_property
     def _occupied(self) -> list[np.ndarray]:
@@ -133,7 +133,7 @@ class Simulation:
         return np.split(found, edges, axis=2)
 
     @property
-    def page(self) -> Page:
+    def _page(self) -> Page:
         """What a picture of the simulation shows: command voltage and current."""
         return Page((Traces(self.protocol, self.current, title=self.protocol.name),), self.model)
 
@@ -141,7 +141,7 @@ class Simulation:
         """Command voltage and current; a figure of Matplotlib, which a notebook shows."""
         from channelfit.front.pictures import traces_picture  # loads Matplotlib
 
-        return traces_picture(self.page)
+        return traces_picture(self._page)
 
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
         """Writes time (ms), and current (pA) and voltage (mV) of every sweep, a row a sample.
@@ -199,8 +199,8 @@ def simulate(
     """
     own = model.model if isinstance(model, Fit) else model
     apart: tuple[Caution, ...] = ()
-    if isinstance(model, Fit) and any(e.clamp for e in model.plan.problem.experiments):
-        apart = left_out(model.plan.document | {"fit": model.plan.section}, model.name)
+    if isinstance(model, Fit) and any(e.clamp for e in model._plan.problem.experiments):
+        apart = left_out(model._plan.document | {"fit": model._plan.section}, model.name)
     if isinstance(own, Model):
         channel = own.channel
     else:

@@ -111,7 +111,7 @@ class Uncertainty:
         >>> (profile,) = sure.profiles
         >>> profile.lower < 5.0 < profile.upper
         True
-        >>> sure.open
+        >>> sure.undetermined
         []
     """
 
@@ -123,7 +123,7 @@ class Uncertainty:
         found_families: Sequence[Family],
         posterior: Posterior | None,
     ) -> None:
-        self.plan, self._judged = plan, judged
+        self._plan, self._judged = plan, judged
         self.profiles, self.families = tuple(found_profiles), tuple(found_families)
         self.posterior = posterior
         found = summary_of(plan, judged, found_profiles, found_families, posterior)
@@ -145,7 +145,7 @@ class Uncertainty:
         return standard_errors(self.summary["parameters"])
 
     @property
-    def open(self) -> list[str]:
+    def undetermined(self) -> list[str]:
         """The parameters and combinations that are not identifiable, a sentence each."""
         return [row["text"] for row in self.summary["uncertainty"]["undetermined"]]
 
@@ -159,7 +159,7 @@ class Uncertainty:
         from channelfit.front.pictures import shown_in_notebooks  # these load Matplotlib
         from channelfit.results.report import uncertainty as pictures
 
-        return shown_in_notebooks(pictures.intervals_figure(self._judged.estimate, self.plan.name))
+        return shown_in_notebooks(pictures.intervals_figure(self._judged.estimate, self._plan.name))
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write ``uncertainty.json``, and pictures and tables of what was requested.
@@ -171,7 +171,7 @@ class Uncertainty:
         from channelfit.results.report import plots  # these load Matplotlib
         from channelfit.results.report import uncertainty as pictures
 
-        folder, found, name = Path(folder), self._judged.estimate, self.plan.name
+        folder, found, name = Path(folder), self._judged.estimate, self._plan.name
         make_folder(folder)
         drawn = [("uncertainty.png", pictures.intervals_figure(found, name))]
         tables = []
@@ -198,17 +198,17 @@ class Uncertainty:
     def _refined(self, folder: Path) -> list[tuple[str, str]]:
         """Return the refined fit as a file, if it is better and its data are in files."""
         found, before = self._judged.estimate, self._judged.refined_from
-        in_files = not (self.plan.surrogate or self.plan.in_memory)
+        in_files = not (self._plan.surrogate or self._plan.in_memory)
         if not in_files or not before or found.cost >= before * _REFINED:
             return []
         values = found.objective.physical(found.unit[:, None])[:, 0]
-        return [("refined.yaml", saved_text(fit_document(self.plan, values, folder)))]
+        return [("refined.yaml", saved_text(fit_document(self._plan, values, folder)))]
 
     def __repr__(self) -> str:
-        return f"<Uncertainty of {self.plan.name}: {len(self.open)} not identifiable>"
+        return f"<Uncertainty of {self._plan.name}: {len(self.undetermined)} not identifiable>"
 
     def _repr_html_(self) -> str:
-        lines = "\n".join([*self.open, *self.remarks])
+        lines = "\n".join([*self.undetermined, *self.remarks])
         return f"{self.parameters._repr_html_()}<pre>{html.escape(lines)}</pre>"
 
 
@@ -253,7 +253,7 @@ def uncertainty(
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
     wanted = Wanted(names, families, posterior, walkers, seed, ensembles)
     with screen_for(own.name, progress) as screen, compilations_shown(screen):
-        return study(own.plan, own.scorer, own.result.values, wanted, screen)
+        return study(own._plan, own._scorer, own._result.values, wanted, screen)
 
 
 def study(
@@ -501,7 +501,7 @@ def compare(
     plans, names = [], []
     for given in fits:
         if isinstance(given, Fit):
-            plans.append(given.plan.with_values(given.result.values))
+            plans.append(given._plan.with_values(given._result.values))
             names.append(given.name)
         else:
             file = Path(given) / "fit.yaml" if Path(given).is_dir() else Path(given)

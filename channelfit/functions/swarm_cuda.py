@@ -32,7 +32,7 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.objective import Generation, Objective, summarized
-from channelfit.search.optimizer import Optimizer
+from channelfit.search.optimizer import Search
 from channelfit.search.philox import CUDA_TEXT
 from channelfit.search.population import check_size
 from channelfit.search.swarm import ATTRACTION, FLIGHT, INERTIA
@@ -363,7 +363,7 @@ class AsynchronousRing(DeviceSwarm):
             )
 
 
-class RingSearch(Optimizer):
+class RingSearch(Search):
     """`AsynchronousRing` as an optimizer by name: a generation is one launch.
 
     Arguments:
@@ -392,7 +392,7 @@ class RingSearch(Optimizer):
     def search(
         self, objective: Objective, target: float | None = None, most: float = math.inf
     ) -> Iterator[Generation]:
-        """Launch after launch, without end; see `Optimizer.search`.
+        """Launch after launch, without end; see `Search.search`.
 
         Raises: InputError unless the objective is a function scored on a GPU.
         """

@@ -210,7 +210,7 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
     try:
         values = fit.problem.values()
         scorer = make_scorer(fit.problem, backend)
-        objective = replace(fit, solved=()).objective(scorer)
+        objective = replace(fit, solved=(), cost=None).objective(scorer)
         unit = objective.space.to_unit(values[:, None])
     except InputError as error:
         raise error.at(fit.file) from None

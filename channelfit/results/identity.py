@@ -34,6 +34,7 @@ def identity(plan: FitPlan, scorer: Scorer) -> dict[str, Any]:
         **_leaves("model", plan.document),
         **_leaves("fit", plan.section),
         "optimizer": plan.optimizer,
+        **({"cost": plan.cost.name} if plan.cost else {}),
         "seed": plan.seed,
         **dict(_data(plan)),
         "backend": scorer.backend,

@@ -50,7 +50,7 @@ def mistimed(
     samples = _samples(fit.problem.experiments)
     if fit.surrogate or not samples or any(_has_delay(e) for e in fit.problem.experiments):
         return ()
-    objective = replace(fit, solved=()).objective(scorer)
+    objective = replace(fit, solved=(), cost=None).objective(scorer)
     size = objective.space.n_free * sum(trace.size for trace in traces)
     if not objective.space.n_free or size > _MOST or _after_jumps(samples, traces) < _SHARE:
         return ()

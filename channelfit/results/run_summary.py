@@ -106,6 +106,7 @@ def summarize(
         ],
         "membrane": _membrane(fit.document),
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
+        **({"minimized": fit.cost.name} if fit.cost else {}),
         "warnings": [asdict(caution) for caution in cautions],
         "agreement": result.agreement,
         "failing_examples": fit.failing_examples() if result.failures else [],
@@ -186,6 +187,9 @@ def _uncertainty(
     fit: FitPlan, scorer: ChannelScorer, winner: Winner
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the uncertainty of the winner, as a whole and by parameter."""
+    if fit.cost is not None:
+        remark = f"no standard errors: {fit.cost.name} was minimized, which has no derivatives"
+        return {"remarks": [remark], "undetermined": []}, {}
     try:
         judged = assessment.assess(fit, scorer, winner.values, traces=winner.traces)
     except InputError as error:  # too few samples: the fit itself stands

@@ -15,7 +15,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.search.optimizer import AskTell
+from channelfit.search.optimizer import Optimizer
 from channelfit.search.population import check_costs, check_size, starting_points
 
 INSTALL = 'pip install "channelfit[cma]"'
@@ -28,7 +28,7 @@ _MOST_STEPS_SHRUNK = 2.0  # powers of ten by which a small descent may start fin
 _MOST_GROWTH = 2**10  # the largest population, as a multiple of the first
 
 
-class CmaEs(AskTell):
+class CmaEs(Optimizer):
     """CMA-ES by ask and tell, one descent after the other.
 
     The first descent starts in the middle of the cube, or at the first starting point; later ones

@@ -24,7 +24,7 @@ from channelfit.scoring.scorer import Score
 from channelfit.search.agreement import SAME, Agreement, agreement
 from channelfit.search.least_squares import Starts, begin, improve
 from channelfit.search.objective import Generation, Objective, summarized
-from channelfit.search.optimizer import Optimizer
+from channelfit.search.optimizer import Search
 from channelfit.search.points_around import points_around
 from channelfit.search.population import starting_points
 
@@ -103,7 +103,7 @@ class _UnderWay:
 
 
 @dataclass
-class Hybrid(Optimizer):
+class Hybrid(Search):
     """Scans, refines and compares in rounds until independent starts agree; see the module.
 
     Arguments:
@@ -146,7 +146,7 @@ class Hybrid(Optimizer):
     def search(
         self, objective: Objective, target: float | None = None, most: float = math.inf
     ) -> Iterator[Generation]:
-        """Search stage after stage until there is an end; see `Optimizer.search`.
+        """Search stage after stage until there is an end; see `Search.search`.
 
         Arguments:
             target: a cost above which no fit counts as perfect.

@@ -21,7 +21,7 @@ import numpy as np
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import Score
 from channelfit.search.objective import Generation, Objective, count_failures
-from channelfit.search.optimizer import AskTell
+from channelfit.search.optimizer import Optimizer
 from channelfit.tasks.result_store import Arrays
 
 #: Islands' seeds lie far apart: multiples of 2**64 over the golden ratio.
@@ -67,7 +67,7 @@ class Island(Protocol):
 Epoch = Callable[[int, Sequence[Arrays], int], Sequence[Arrays]]
 
 
-class Islands(AskTell):
+class Islands(Optimizer):
     """A search of several islands.
 
     Arguments:

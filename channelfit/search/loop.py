@@ -18,7 +18,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import STOP
 from channelfit.search.choose import number, unknown, whole
 from channelfit.search.objective import Generation, Objective
-from channelfit.search.optimizer import Optimizer
+from channelfit.search.optimizer import Search
 from channelfit.search.space import SearchSpace
 
 DEFAULT_GENERATIONS = 300
@@ -213,7 +213,7 @@ class _Tally:
 
 
 def optimize(
-    optimizer: Optimizer,
+    optimizer: Search,
     objective: Objective,
     stop: StopRules,
     on_generation: Callable[[Progress], object] | None = None,
@@ -261,7 +261,7 @@ def optimize(
     return _result(tally, optimizer, objective, reason)
 
 
-def _most_generations(stop: StopRules, optimizer: Optimizer) -> float:
+def _most_generations(stop: StopRules, optimizer: Search) -> float:
     """Return how many generations there are at most, as far as the rules say in advance."""
     most = math.inf if stop.generations is None else stop.generations
     if stop.evaluations is not None:
@@ -343,7 +343,7 @@ def _progress(tally: _Tally, generation: Generation, stop: StopRules) -> Progres
     )
 
 
-def _result(tally: _Tally, optimizer: Optimizer, objective: Objective, reason: str) -> FitResult:
+def _result(tally: _Tally, optimizer: Search, objective: Objective, reason: str) -> FitResult:
     space, scorer = objective.space, objective.scorer
     failures = {what: int(tally.failures[code]) for code, what in FAILURES.items()}
     if tally.values is None:

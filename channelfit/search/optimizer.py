@@ -1,12 +1,12 @@
-"""The interface of optimizers.
+"""Searches as the loop sees them, and the optimizer with `ask` and `tell`.
 
-An optimizer proposes points of the unit cube and learns what they cost. It never sees a model,
+A search proposes points of the unit cube and learns what they cost. It never sees a model,
 parameters or recordings: what a point stands for is the objective's to know.
 
-There are three kinds. An `AskTell` proposes a population (`ask`) and waits for its costs (`tell`).
-A `ResidentOptimizer` can do the same without waiting, for as long as everything stays on a GPU. Any
-other `Optimizer` calls the objective by itself, stage after stage. The loop treats all alike: it
-takes generations from `search` until a rule says stop or there are no more.
+There are three kinds. An `Optimizer` proposes a population (`ask`) and waits for its costs
+(`tell`). A `ResidentOptimizer` can do the same without waiting, for as long as everything stays on
+a GPU. Any other `Search` scores what it needs by itself, stage after stage. The loop treats all
+alike: it takes generations from `search` until a rule says stop or there are no more.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
+from channelfit.reading.errors import InputError
+from channelfit.scoring.machine.arrays import array_module, to_host
 from channelfit.scoring.machine.gpu import Readback
 from channelfit.scoring.scorer import Score
 from channelfit.search.agreement import Agreement
@@ -29,7 +33,7 @@ from channelfit.search.space import SearchSpace
 _SECONDS_AHEAD, _MOST_AHEAD = 5e-3, 16
 
 
-class Optimizer(ABC):
+class Search(ABC):
     """A search over the unit cube.
 
     Attributes:
@@ -71,37 +75,106 @@ class Optimizer(ABC):
         """
 
 
-class AskTell(Optimizer):
-    """An optimizer that proposes all candidates of a generation and then learns their costs."""
+class Optimizer(Search):
+    """A search method that proposes candidates (`ask`) and is then told their costs (`tell`).
+
+    The methods of channelfit are made of it, and so can a method of your own be: derive a class
+    with `ask` and `tell`, and give the class to ``fit(optimizer=..)``. It is called with the number
+    of free parameters and the seed of the search. A candidate is a point of the unit cube: 0 is the
+    lower end of a parameter's range and 1 the upper end, in the parameter's own scale.
+
+    Arguments:
+        n_parameters: how many parameters are searched.
+        seed: decides all random numbers, so that the same seed gives the same result.
+
+    Attributes:
+        ended: why the search has ended, in words; set it in `tell` to end the search. While it is
+            empty the search goes on until a rule of ``stop`` ends it.
+
+    Example:
+        >>> import channelfit as cf
+        >>> import numpy as np
+        >>> class Nearer(cf.Optimizer):
+        ...     "Draws around the best candidate so far, nearer with every generation."
+        ...     def __init__(self, n_parameters, seed):
+        ...         super().__init__(n_parameters, seed)
+        ...         self.random, self.width = np.random.default_rng(seed), 1.0
+        ...         self.best, self.cost = np.full(n_parameters, 0.5), np.inf
+        ...     def ask(self):
+        ...         around = self.random.uniform(-1, 1, (self.n_parameters, 40))
+        ...         return np.clip(self.best[:, None] + self.width * around, 0, 1)
+        ...     def tell(self, candidates, cost):
+        ...         if cost.min() < self.cost:
+        ...             self.best, self.cost = candidates[:, cost.argmin()], cost.min()
+        ...         self.width *= 0.9
+        >>> fit = cf.fit("models/model_b.yaml", optimizer=Nearer, stop={"generations": 30},
+        ...              progress=False)
+        >>> fit.summary["optimizer"], fit.summary["evaluations"]
+        ('Nearer', 1200)
+    """
+
+    def __init__(self, n_parameters: int, seed: int) -> None:
+        self.n_parameters, self.seed = n_parameters, seed
+
+    @property
+    def name(self) -> str:
+        """The name of the method, in summaries: that of the class."""
+        return type(self).__name__
+
+    @property
+    def settings(self) -> Mapping[str, float]:
+        """The settings of the method by name, in summaries."""
+        return {}
 
     @abstractmethod
     def ask(self) -> Any:
-        """Return the next candidates, (n_free, n_candidates) values from 0 to 1.
+        """Return the next candidates, (n_parameters, n_candidates) values from 0 to 1.
 
-        Asking again before telling gives the same candidates.
+        Values beyond 0 and 1 count as 0 and 1.
         """
 
     @abstractmethod
     def tell(self, candidates: Any, cost: Any) -> None:
-        """Learn the costs of the candidates that were asked for.
+        """Learn the costs of the candidates that `ask` has returned.
 
         Arguments:
-            candidates: (n_free, n_candidates).
-            cost: (n_candidates,); a cost that is not finite never becomes the best.
+            candidates: (n_parameters, n_candidates).
+            cost: (n_candidates,); infinite for a candidate that cannot be scored.
         """
 
     def search(
         self, objective: Objective, target: float | None = None, most: float = math.inf
     ) -> Iterator[Generation]:
-        """Ask, score and tell without end."""
-        while True:
+        """Ask, score and tell until the search has `ended`.
+
+        Each generation is told before the next is asked for.
+
+        Raises: InputError for candidates that are no array of this shape, or not numbers.
+        """
+        while not self.ended:
             candidates = self.ask()
+            _check_candidates(self, candidates, objective.n_free)
             score = objective.score(candidates)
-            self.tell(candidates, score.cost)
+            cost = score.cost
+            if array_module(candidates) is not array_module(cost):
+                cost = to_host(cost)
+            self.tell(candidates, cost)
             yield summarized(objective, candidates, score)
 
 
-class ResidentOptimizer(AskTell):
+def _check_candidates(optimizer: Optimizer, candidates: Any, n_free: int) -> None:
+    """Raise InputError for candidates of another shape, and for NaN on the host."""
+    shape = getattr(candidates, "shape", None)
+    if shape is None or len(shape) != 2 or shape[0] != n_free or not shape[1]:
+        raise InputError(
+            f"ask() of {optimizer.name} must return an array ({n_free}, n_candidates) with a row "
+            f"for each free parameter, not {f'one of shape {shape}' if shape else 'something else'}"
+        )
+    if isinstance(candidates, np.ndarray) and not np.isfinite(candidates).all():
+        raise InputError(f"ask() of {optimizer.name} has returned NaN or infinite values")
+
+
+class ResidentOptimizer(Optimizer):
     """An optimizer whose population lives on a GPU, and which the host need not wait for.
 
     It breeds the next generation from costs that the host has not seen. What the host wants to know

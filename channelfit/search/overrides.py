@@ -36,17 +36,13 @@ class Changes:
 
     Attributes:
         overrides: ``dotted.key=value`` each, in the order in which they are made.
-        optimizer, seed, seeds, population, generations: options of a command for the search, made
-            after the overrides; None leaves what the file says.
+        options: of a command, by the key of the file that each sets, such as ``fit.seed``; they are
+            made after the overrides.
         section: entries of the fit section that go before the file's.
     """
 
     overrides: tuple[str, ...] = ()
-    optimizer: str | None = None
-    seed: int | None = None
-    seeds: int | None = None
-    population: int | None = None
-    generations: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     section: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -72,21 +68,17 @@ class Changes:
         fit = document.get("fit")
         section = fit if isinstance(fit, dict) else {}
         settings, stop = section.get("optimizer"), section.get("stop")
-        if self.optimizer is not None and isinstance(settings, dict):
+        optimizer = self.options.get("fit.optimizer.name")
+        if optimizer is not None and isinstance(settings, dict):
             named = str(settings.get("name", default_optimizer(settings)))
             # the settings of another optimizer mean nothing to this one
-            yield from ("fit.optimizer={}",) if named != self.optimizer else ()
+            yield from ("fit.optimizer={}",) if named != optimizer else ()
         yield from (text for text in self.overrides if not _names_model(text))
-        options = {
-            "optimizer.name": self.optimizer,
-            "seed": self.seed,
-            "seeds": self.seeds,
-            "optimizer.population": self.population,
-            "optimizer.generations": self.generations,
-        }
-        if isinstance(stop, dict) and "generations" in stop:  # where both stand, they must agree
-            options["stop.generations"] = self.generations
-        yield from (f"fit.{key}={value}" for key, value in options.items() if value is not None)
+        options = dict(self.options)
+        generations = options.get("fit.optimizer.generations")
+        if generations is not None and isinstance(stop, dict) and "generations" in stop:
+            options["fit.stop.generations"] = generations  # where both stand, they must agree
+        yield from (f"{key}={value}" for key, value in options.items())
 
 
 def _names_model(text: str) -> bool:

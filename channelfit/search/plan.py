@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,10 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
 from channelfit.scoring.scorer import ChannelScorer, Scorer
 from channelfit.search.choose import DIRECTED, OPTIMIZERS, make_optimizer
+from channelfit.search.cost import Cost, CostScorer
 from channelfit.search.loop import StopRules, make_stop_rules
 from channelfit.search.objective import Objective
+from channelfit.search.optimizer import Optimizer
 from channelfit.search.projection import Linear
 from channelfit.search.sampling import sample_allowed
 from channelfit.search.space import SearchSpace, middle
@@ -68,6 +70,9 @@ class FitPlan:
             saved fit.
         in_memory: whether protocols and recordings were given as arrays, so that a saved fit has to
             write them.
+        method: makes a search method of the user's own from the number of free parameters and the
+            seed; None for the one that `optimizer` names.
+        cost: of the user's own, which is minimized; None for the weighted mean square.
     """
 
     #: Whether there are currents to simulate, and not only a cost.
@@ -99,6 +104,8 @@ class FitPlan:
     start: bool = False
     in_memory: bool = False
     seeds: int = 1
+    method: Callable[[int, int], Optimizer] | None = None
+    cost: Cost | None = None
 
     @property
     def space(self) -> SearchSpace:
@@ -107,6 +114,9 @@ class FitPlan:
 
     def objective(self, scorer: Scorer) -> Objective:
         """Return the objective that the search minimizes, scored by a scorer of this problem."""
+        if self.cost is not None:
+            own = CostScorer(scorer, self.cost, self.problem)
+            return Objective(self.space, own, self.constraints)
         return Objective(
             self.space,
             scorer,
@@ -190,6 +200,8 @@ class FitPlan:
         where there are constraints, the rest of its first population, if it has one, is drawn
         among the candidates that they allow.
         """
+        if self.method is not None:
+            return self.method(self.space.n_free, self.seed)
         make = partial(
             make_optimizer,
             self.optimizer,

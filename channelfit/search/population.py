@@ -10,11 +10,11 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
-from channelfit.search.optimizer import AskTell
+from channelfit.search.optimizer import Optimizer
 from channelfit.tasks.result_store import Arrays
 
 
-class PopulationSearch(AskTell):
+class PopulationSearch(Optimizer):
     """A search that is written once over an array module: NumPy on the host, CuPy on a GPU.
 
     Every random word is a pure function of the seed and of what it is for (which generation,

@@ -188,7 +188,8 @@ def _written(plan: FitPlan, k: int) -> dict[str, Any]:
     if experiment.temperature_C is not None:
         row["temperature"] = f"{experiment.temperature_C!r} degC"
     windows = _windows(experiment)
-    return row | ({"mask": windows} if windows else {})
+    clamps = plan.section.get("experiments")  # what else was given with the arrays
+    return row | ({"mask": windows} if windows else {}) | (clamps[k] if clamps else {})
 
 
 def _windows(experiment: Experiment) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ def recorded(model, protocol) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def fitted(model, protocol, recorded) -> cf.Fit:
-    return cf.fit(model, protocol, recorded, seed=3, progress=False)
+    return cf.fit(model, cf.Experiment(protocol, recorded), seed=3, progress=False)
 
 
 # --- fit ------------------------------------------------------------------------------------------
@@ -66,7 +66,9 @@ def test_arrays_come_to_a_fit(fitted, model, recorded):
     (trace,), (residual,) = fitted.traces, fitted.residuals
     np.testing.assert_allclose(residual, trace - recorded, rtol=0, atol=1e-12)
     assert fitted.cost == pytest.approx(np.mean(residual**2), rel=1e-12)
-    assert fitted.open == [row["text"] for row in fitted.summary["uncertainty"]["undetermined"]]
+    assert fitted.undetermined == [
+        row["text"] for row in fitted.summary["uncertainty"]["undetermined"]
+    ]
     assert "cost" in repr(fitted)
     assert "gmax" in str(fitted)
     assert "RMS" in str(fitted)
@@ -76,8 +78,8 @@ def test_a_file_says_it_all_and_the_command_line_finds_the_same(tmp_path):
     options = ["--seed", "4", "--generations", "2", "--optimizer", "genetic", "--quiet"]
     main(["optimize", str(MODEL), *options, "--out", str(tmp_path / "run")], standalone_mode=False)
     here = cf.fit(MODEL, **BRIEF, seed=4)
-    assert here.result.optimizer == "genetic"
-    assert (here.result.generations, here.result.seed) == (2, 4)
+    assert here.summary["optimizer"] == "genetic"
+    assert (here.summary["generations"], here.summary["seed"]) == (2, 4)
     there = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert here.summary["cost"] == there["cost"]
     assert {n: r["value"] for n, r in there["parameters"].items()} == here.values
@@ -90,13 +92,13 @@ def test_two_experiments_and_weights_that_survive_saving(model, protocol, record
     second = cf.simulate(model, ramp, backend="reference").current
     weights = np.random.default_rng(2).choice([0.0, 1.0, 2.5], size=recorded.shape)
     gaps = np.where(weights == 0, np.nan, recorded)
-    data = {"current": [gaps, second], "weights": [weights, None], "name": "with gaps"}
-    found = cf.fit(model, [protocol, ramp], **data, **BRIEF)
+    both = [cf.Experiment(protocol, gaps, weights=weights), cf.Experiment(ramp, second)]
+    found = cf.fit(model, both, name="with gaps", **BRIEF)
     first, other = found.residuals
     np.testing.assert_array_equal(np.isnan(first), weights == 0)
     assert other.shape == second.shape
     again = cf.load(found.save(tmp_path / "run"))
-    np.testing.assert_array_equal(again.plan.problem.fitted[0].recording.weight, weights)
+    np.testing.assert_array_equal(again._plan.problem.fitted[0].recording.weight, weights)
     assert again.cost == pytest.approx(found.cost, rel=1e-12)
     assert again.name == "with gaps"
 
@@ -110,8 +112,8 @@ def test_currents_of_every_kind(kind, model, protocol, recorded, tmp_path):
         given.to_csv(tmp_path / "cell.csv", index=False)
         time, current = {"column": "t", "unit": "ms"}, {"columns": "all", "unit": "pA"}
         given = {"file": str(tmp_path / "cell.csv"), "time": time, "current": current}
-    found = cf.fit(model, protocol, given, **BRIEF)
-    assert found.plan.problem.fitted[0].recording.current_pA == pytest.approx(recorded)
+    found = cf.fit(model, cf.Experiment(protocol, given), **BRIEF)
+    assert found._plan.problem.fitted[0].recording.current_pA == pytest.approx(recorded)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_currents_of_every_kind(kind, model, protocol, recorded, tmp_path):
     [
         ({"time": "seconds"}, "1000*time"),
         ({"current": "turned"}, "turned"),
-        ({"current": None}, "a current is needed"),
+        ({"current": None}, "an array of numbers was expected"),
         ({"weights": "negative"}, "weight"),
         ({"optimizer": {"name": "genetik"}}, 'unknown optimizer "genetik"'),
         ({"start": "here"}, "values"),
@@ -128,21 +130,23 @@ def test_currents_of_every_kind(kind, model, protocol, recorded, tmp_path):
     ],
 )
 def test_what_is_refused(change, message, model, protocol, recorded):
-    arguments = {"current": recorded} | change
+    data, how = {"current": recorded}, {}
+    for name, value in change.items():
+        (data if name in ("current", "time", "weights") else how)[name] = value
     if change.get("time") == "seconds":
-        arguments["time"] = protocol.times_ms / 1e3
+        data["time"] = protocol.times_ms / 1e3
     if isinstance(change.get("current"), str):
-        arguments["current"] = recorded.T
+        data["current"] = recorded.T
     if "weights" in change:
-        arguments["weights"] = -np.ones_like(recorded)
+        data["weights"] = -np.ones_like(recorded)
     with pytest.raises(cf.InputError, match=message.replace("*", r"\*")):
-        cf.fit(model, protocol, progress=False, **arguments)
+        cf.fit(model, cf.Experiment(protocol, **data), progress=False, **how)
 
 
 def test_what_looks_wrong_is_warned_of(model, protocol, recorded):
     flat = recorded.clip(max=float(np.quantile(recorded, 0.8)))
     with pytest.warns(cf.InputWarning, match="recording"):
-        cf.fit(model, protocol, flat, **BRIEF)
+        cf.fit(model, cf.Experiment(protocol, flat), **BRIEF)
 
 
 # --- saved and loaded -----------------------------------------------------------------------------
@@ -157,7 +161,8 @@ def test_what_is_saved_is_loaded_again(fitted, tmp_path):
     assert again.errors == fitted.errors
     np.testing.assert_array_equal(again.traces[0], fitted.traces[0])
     np.testing.assert_array_equal(again.residuals[0], fitted.residuals[0])
-    assert again.result.evaluations == fitted.result.evaluations
+    assert again.summary["evaluations"] == fitted.summary["evaluations"]
+    np.testing.assert_array_equal(again.history, fitted.history)
     with pytest.raises(cf.InputError, match="not empty"):
         fitted.save(folder)
     twice = again.save(tmp_path / "twice")
@@ -177,7 +182,7 @@ def test_a_file_that_was_changed_is_judged_anew(fitted, tmp_path):
 
 
 def test_a_folder_is_written_as_the_search_goes(model, protocol, recorded, tmp_path):
-    found = cf.fit(model, protocol, recorded, folder=tmp_path / "run", **BRIEF)
+    found = cf.fit(model, cf.Experiment(protocol, recorded), folder=tmp_path / "run", **BRIEF)
     saved = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert saved["parameters"] == found.summary["parameters"]
     assert yaml.safe_load((tmp_path / "run" / "fit.yaml").read_text())["fit"]["start"] == "values"
@@ -233,7 +238,8 @@ def test_states_and_open_probability_of_a_simulation():
     p = cf.Model.load(ROOT / "models" / "model_a.yaml").values
     assert list(found.states) == ["C", "O"]
     np.testing.assert_allclose(found.states["C"] + found.states["O"], 1, atol=1e-12)
-    drive = found.voltage - float(found.channel.reversal)
+    channel = cf.Model.load(ROOT / "models" / "model_a.yaml").channel
+    drive = found.voltage - float(channel.reversal)
     apart = np.abs(drive) > 1
     is_open = found.current[apart] / (p["gmax"] * drive[apart])
     np.testing.assert_allclose(found.open_probability[apart], is_open, atol=1e-9)
@@ -295,7 +301,7 @@ def test_schemes_are_compared(fitted, model, protocol, recorded, tmp_path):
     document = model.document
     document["parameters"]["gmax"] = {"value": 5.0, "fixed": True, "unit": "nS"}
     changed = cf.Model.from_yaml(yaml.safe_dump(document))
-    fewer = cf.fit(changed, protocol, recorded, name="fewer", progress=False)
+    fewer = cf.fit(changed, cf.Experiment(protocol, recorded), name="fewer", progress=False)
     found = cf.compare(fitted, fewer, progress=False)
     table = found.table
     assert table.loc["fewer", "free_parameters"] == table["free_parameters"].max() - 1
@@ -352,6 +358,7 @@ def test_progress_in_a_notebook(monkeypatch, fitted, model, protocol, recorded):
     monkeypatch.setitem(sys.modules, "IPython", played)
     monkeypatch.setitem(sys.modules, "IPython.display", played.display)
     assert isinstance(screen_for("title", None), NotebookScreen)
-    cf.fit(model, protocol, recorded, optimizer="genetic", stop={"generations": 5})
+    experiment = cf.Experiment(protocol, recorded)
+    cf.fit(model, experiment, optimizer="genetic", stop={"generations": 5})
     assert any("best cost" in page for page in shown), shown
     assert shown[-1] == ""

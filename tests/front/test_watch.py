@@ -416,8 +416,8 @@ def fitted(tmp_path_factory):
 def test_the_traces_are_those_of_the_fit(fitted):
     told = Watched(fitted).traces(fitted)["experiments"]
     fit = cf.load(fitted)
-    assert [one["title"] for one in told] == [e.title for e in fit.plan.problem.experiments]
-    for one, trace, experiment in zip(told, fit.traces, fit.plan.problem.experiments, strict=True):
+    assert [one["title"] for one in told] == [e.title for e in fit._plan.problem.experiments]
+    for one, trace, experiment in zip(told, fit.traces, fit._plan.problem.experiments, strict=True):
         assert len(one["time"]) == len(one["fit"]) == len(one["data"])
         sweeps = "".join(" " if x is None else "x" for x in one["time"]).split()
         assert len(sweeps) == len(trace)

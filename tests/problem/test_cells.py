@@ -380,7 +380,8 @@ def three() -> cf.Fit:
     model = cf.Model(**changed(q10=MODEL["parameters"]["q10"] | {"fixed": True}))
     clean = [cf.simulate(model, STEPS, cell=cell).current for cell in CELLS]
     current = [x + 5 * np.random.default_rng(k).normal(size=x.shape) for k, x in enumerate(clean)]
-    return cf.fit(model, [STEPS] * 3, current, cell=list(CELLS), seed=1, progress=False)
+    cells = [cf.Experiment(STEPS, x, cell=cell) for x, cell in zip(current, CELLS, strict=True)]
+    return cf.fit(model, cells, seed=1, progress=False)
 
 
 def test_three_cells_are_recovered_with_one_set_of_kinetics(three: cf.Fit) -> None:
@@ -389,19 +390,19 @@ def test_three_cells_are_recovered_with_one_set_of_kinetics(three: cf.Fit) -> No
         error = three.errors[name]
         assert abs(three.values[name] - value) < 4 * error
         assert error < 0.05 * value
-    assert three.open == []
+    assert three.undetermined == []
 
 
 def test_information_of_cells_adds_up(three: cf.Fit) -> None:
     """Of each alone, with its own conductance eliminated: the Schur complement over the cells."""
     shared = ["a", "z", "b"]
     whole = three.summary["uncertainty"]["noise_pA"]
-    scorer, values = three.scorer, three.result.values
-    names = [p.name for p in three.plan.problem.parameters]
+    scorer, values = three._scorer, three._result.values
+    names = [p.name for p in three._plan.problem.parameters]
     information = np.zeros((3, 3))
     for cell in CELLS:
         model = by_hand(cell, 22.0)
-        e = next(e for e in three.plan.problem.experiments if e.cell == cell)
+        e = next(e for e in three._plan.problem.experiments if e.cell == cell)
         alone = make_scorer(Problem(model, (replace(e, cell=""),)), "cpu")
         rows = [names.index(f"g[{cell}]" if p == "g" else p) for p in model.parameter_names]
         bend = alone.linearize(values[rows][:, None]).hessian[..., 0]
@@ -420,7 +421,7 @@ def test_a_saved_fit_of_cells_reads_back(three: cf.Fit, tmp_path: Path) -> None:
     again = cf.load(folder)
     assert again.values == three.values
     assert again.cost == three.cost
-    assert [e.cell for e in again.plan.problem.experiments] == list(CELLS)
+    assert [e.cell for e in again._plan.problem.experiments] == list(CELLS)
     document = parse_yaml((folder / "fit.yaml").read_text())
     row = document["parameters"]["g"]
     assert row["value"] == {cell: three.values[f"g[{cell}]"] for cell in CELLS}

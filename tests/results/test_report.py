@@ -250,7 +250,7 @@ def test_a_fit_in_python_reports_and_no_cell_of_its_table_is_a_formula(tmp_path)
     model = cf.Model.from_yaml(yaml.safe_dump({**LITTLE, "description": evil, "source": evil}))
     steps = cf.Protocol.steps([-40, 0, 40], 20, holding=-80, sampling=1, name=evil)
     data = cf.simulate(model, steps).current
-    fit = cf.fit(model, steps, data, seed=1, stop={"generations": 2}, progress=False)
+    fit = cf.fit(model, cf.Experiment(steps, data), seed=1, stop={"generations": 2}, progress=False)
     made = fit.report(tmp_path / "deep" / "page.html", figures=["png"])
     assert made == tmp_path / "deep" / "page.html"
     assert (tmp_path / "deep" / "figures" / "traces.png").exists()
@@ -355,9 +355,9 @@ def little_run():
     current = cf.simulate(model, steps).current
     draw = np.random.default_rng(3)
     data = current + 2.0 * draw.standard_normal(current.shape)
-    fit = cf.fit(model, steps, data, seed=1, progress=False)
-    facts = facts_of(fit.plan, fit.result, json_text(fit.summary))
-    return reported_fit("one", page_of(fit.plan, fit._winner, 1), facts)
+    fit = cf.fit(model, cf.Experiment(steps, data), seed=1, progress=False)
+    facts = facts_of(fit._plan, fit._result, json_text(fit.summary))
+    return reported_fit("one", page_of(fit._plan, fit._winner, 1), facts)
 
 
 @pytest.mark.parametrize("seed", slow_but(range(0, 40, 4), range(40)))

@@ -36,8 +36,8 @@ pytestmark = pytest.mark.integration
 
 def run(fit: cf.Fit, label: str = "one"):
     """What a report tells of a fit."""
-    facts = facts_of(fit.plan, fit.result, json_text(fit.summary))
-    return reported_fit(label, page_of(fit.plan, fit._winner, fit.result.evaluations), facts)
+    facts = facts_of(fit._plan, fit._result, json_text(fit.summary))
+    return reported_fit(label, page_of(fit._plan, fit._winner, fit._result.evaluations), facts)
 
 
 def little_fit(noise: float = 2.0, **names: str) -> cf.Fit:
@@ -49,9 +49,8 @@ def little_fit(noise: float = 2.0, **names: str) -> cf.Fit:
     current = cf.simulate(model, steps).current
     draw = np.random.default_rng(3)
     data = current[0] if isinstance(current, list) else current
-    return cf.fit(
-        model, steps, data + noise * draw.standard_normal(data.shape), seed=1, progress=False
-    )
+    noisy = cf.Experiment(steps, data + noise * draw.standard_normal(data.shape))
+    return cf.fit(model, noisy, seed=1, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +61,8 @@ def fit() -> cf.Fit:
 @pytest.fixture(scope="module")
 def report(fit: cf.Fit, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "report.html"
-    facts = facts_of(fit.plan, fit.result, json_text(fit.summary))
-    write_report(page_of(fit.plan, fit._winner, 1), facts, file)
+    facts = facts_of(fit._plan, fit._result, json_text(fit.summary))
+    write_report(page_of(fit._plan, fit._winner, 1), facts, file)
     return file
 
 
@@ -121,7 +120,7 @@ def test_sweeps_and_times_are_chosen_with_the_keyboard(page, report, fit):
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("ArrowDown")
     (shown,) = lines(tab, "e0-data")
-    assert np.allclose(shown, fit.plan.problem.experiments[0].recording.current_pA[1], rtol=1e-6)
+    assert np.allclose(shown, fit._plan.problem.experiments[0].recording.current_pA[1], rtol=1e-6)
     tab.get_by_role("spinbutton", name="From").fill("10")
     tab.get_by_role("spinbutton", name="From").press("Enter")
     tab.get_by_role("spinbutton", name="to").fill("20")
@@ -197,7 +196,7 @@ def test_hostile_names_are_nothing_but_names(page, fit, tmp_path, name):
     summary["files"] = [{"what": name, "file": name, "sha256": name}]
     summary["parameters"][name] = dict(summary["parameters"]["g"], unit=name, note=name)
     facts = replace(
-        facts_of(fit.plan, fit.result, "{}"), summary_json=json.dumps(summary), scheme=None
+        facts_of(fit._plan, fit._result, "{}"), summary_json=json.dumps(summary), scheme=None
     )
     scheme = replace(told.scheme, name=name, source=name)
     panels = (replace(told.panels[0], title=name, subtitle=(name,)),)

@@ -68,8 +68,7 @@ def recorded() -> np.ndarray:
 def fitted(recorded: np.ndarray, optimizer: str, folder: Path, **more: Any) -> Any:
     return cf.fit(
         MODEL,
-        STEPS,
-        recorded,
+        cf.Experiment(STEPS, recorded),
         seed=4,
         optimizer=SHORT[optimizer],
         folder=folder,
@@ -80,7 +79,7 @@ def fitted(recorded: np.ndarray, optimizer: str, folder: Path, **more: Any) -> A
 
 def told(fit: Any) -> dict[str, Any]:
     """All of a result that must be the same, which is all but the times."""
-    result = fit.result
+    result = fit._result
     history = [tuple(row)[:2] + tuple(row)[3:] for row in result.history.tolist()]
     return {
         "values": result.values.tobytes(),
@@ -153,7 +152,7 @@ def test_every_optimizer_goes_on_to_the_same_result(optimizer, recorded, tmp_pat
         with monkeypatch.context() as patched:
             patched.setattr(Journaled, "_keep", counted)
             again = fitted(recorded, optimizer, folder, resume=True)
-        if again.result.stop_reason == "interrupted":
+        if again.summary["stop_reason"] == "interrupted":
             assert after == 11
             assert json.loads((folder / "summary.json").read_text())["stop_reason"] == "interrupted"
             again = fitted(recorded, optimizer, folder, resume=True)
@@ -403,12 +402,13 @@ def test_another_cell_or_temperature_is_refused(recorded, tmp_path, monkeypatch)
     document["rates"][first] = f"({document['rates'][first]})*2**((celsius - 20)/10)"
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(document))
 
-    def fit(**more: Any) -> Any:
-        given = ([STEPS, STEPS], [recorded, 1.1 * recorded])
+    def fit(cell: list[str], temperature: list[float], **more: Any) -> Any:
+        rows = zip([recorded, 1.1 * recorded], cell, temperature, strict=True)
+        given = [cf.Experiment(STEPS, x, cell=c, temperature=t) for x, c, t in rows]
         search = {"seed": 4, "optimizer": SHORT["genetic"], "backend": "cpu", "progress": False}
-        return cf.fit(tmp_path / "model.yaml", *given, folder=tmp_path / "run", **search, **more)
+        return cf.fit(tmp_path / "model.yaml", given, folder=tmp_path / "run", **search, **more)
 
-    usual = {"cell": ["one", "two"], "temperature": [20, 30]}
+    usual: Any = {"cell": ["one", "two"], "temperature": [20, 30]}
     with monkeypatch.context() as patched:
         patched.setattr(Journaled, "settle", lambda _: (_ for _ in ()).throw(Cut))
         with pytest.raises(Cut):

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -18,9 +18,10 @@ from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable, kinds_of_reasons
 from channelfit.batch.where import chosen
 from channelfit.front.batches import Screen, names_of, parameters_of
-from channelfit.front.commands.inputs import working
+from channelfit.front.fitting import workers
 from channelfit.front.interrupts import held
 from channelfit.front.json_lines import JsonLines
+from channelfit.front.options import kept_options
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.cautions import Caution
 from channelfit.reading.texts import printable
@@ -30,22 +31,25 @@ from channelfit.results.report import terminal
 from channelfit.results.resuming import check_stopped
 from channelfit.results.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.batch import BatchOptions
+
 #: Reasons that the summary tells, at most.
 _REASONS = 8
 #: Characters of the longest line that is written into a file.
 _WIDE = 10_000
 
 
-def batch(as_json: bool, quiet: bool, **given: Any) -> int:
-    """Fits all wells, writes the folder and prints what came out; returns the exit code."""
-    with JsonLines("batch", as_json) as lines:
-        table, summary, folder, least = _fit(lines, quiet, **given)
+def batch(options: BatchOptions) -> int:
+    """Fit all wells, write the folder and print the results; return the exit code."""
+    with JsonLines("batch", options.as_json) as lines:
+        table, summary, folder, least = _fit(lines, options)
         files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
         lacking = too_few(summary["quality"], least, "wells")
         lines.result(folder, files, summary, failed=(TOO_FEW, lacking) if lacking else None)
-    if quiet and not as_json:
+    if options.quiet and not options.as_json:
         click.echo(printable(str(folder)))
-    elif not as_json:
+    elif not options.as_json:
         _tell(table, summary, folder)
     if lacking:
         click.echo(f"Error: {lacking}", err=True)
@@ -53,19 +57,15 @@ def batch(as_json: bool, quiet: bool, **given: Any) -> int:
 
 
 def _fit(
-    lines: JsonLines,
-    quiet: bool,
-    out: Path | None,
-    resume: Path | None,
-    cluster: str | None,
-    **given: Any,
+    lines: JsonLines, options: BatchOptions
 ) -> tuple[WellTable, dict[str, Any], Path, int | None]:
-    told = {key: str(v) if isinstance(v, Path) else v for key, v in given.items()}
-    asked = asked_of(told) if resume is None else _of_the_run(resume)
+    """Return the table, the summary and the folder of a batch, and how many wells must be ok."""
+    resume, cluster, kept = options.resume, options.cluster, kept_options(options)
+    asked = asked_of(kept) if resume is None else _of_the_run(resume)
     with RunFolder(held) as folder:
-        folder.open(out, resume)
+        folder.open(options.out, resume)
         title = (asked.file or asked.rerun or asked.together or Path()).name
-        with lines.screen(title, quiet) as shown:
+        with lines.screen(title, options.quiet) as shown:
             screen = Screen(shown, lines)
             with compilations_shown(shown), nothing_collected():
                 made = batches.ready(asked, screen)
@@ -78,9 +78,9 @@ def _fit(
                         "--chunk makes them smaller",
                     )
                     screen.warn([Caution("--cluster", what, then)])
-                with working(cluster, shown) as executor:
+                with workers(cluster, shown) as executor:
                     words = ["channelfit", *sys.argv[1:]]
-                    table, summary = batches.run(made, folder, screen, executor, told, words)
+                    table, summary = batches.run(made, folder, screen, executor, kept, words)
     return table, summary, folder.path, asked.min_ok
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -21,9 +21,9 @@ from channelfit.curves.pictures import fits_figure
 from channelfit.curves.table import CovarianceFile, FitTable
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.json_lines import JsonLines
+from channelfit.front.options import kept_options, prefix_of, unfinished_folder
 from channelfit.front.progress import Pieces, compilations_shown
 from channelfit.front.unfinished import UnfinishedRun
-from channelfit.front.verbs.curves import UNFINISHED, unfinished
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import whole, writing
 from channelfit.reading.texts import printable
@@ -36,101 +36,83 @@ from channelfit.tasks.cluster import open_cluster
 from channelfit.tasks.executor import Executor, SerialExecutor, task_results
 from channelfit.tasks.result_store import ResultStore
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.curves import CurvesOptions
+
 #: Reasons that the summary tells, at most.
 _REASONS = 8
 #: Failures in a piece that are told one by one.
 _BY_NAME = 5
 
 
-def curves(as_json: bool, **given: Any) -> int:
-    """Fits a curve to all data sets of a file; writes the table and the picture of fits.
+def curves(options: CurvesOptions) -> int:
+    """Fit a curve to all data sets of a file; write the table and the picture of fits.
 
     Returns: the exit code.
     """
-    with JsonLines("curves", as_json) as lines:
-        lacking = _fit(lines, **given)
+    with JsonLines("curves", options.as_json) as lines:
+        lacking = _fit(lines, options)
     if lacking:
         click.echo(f"Error: {lacking}", err=True)
     return TOO_FEW if lacking else 0
 
 
-def _fit(
-    lines: JsonLines,
-    curve: str,
-    data: Path,
-    resume: Path | None,
-    out: Path | None,
-    backend: str,
-    dtype: str,
-    likelihood: str | None,
-    sigma: str | None,
-    loss: str | None,
-    f_scale: float | None,
-    fixed: tuple[str, ...],
-    inputs: tuple[str, ...],
-    method: str,
-    particles: int,
-    iterations: int,
-    seed: int,
-    covariance: bool,
-    intervals: str,
-    quiet: bool,
-    min_ok: int | None = None,
-    cluster: str | None = None,
-) -> str:
-    """Does the work; returns why too few fits are ok, where they are."""
+def _fit(lines: JsonLines, options: CurvesOptions) -> str:
+    """Do the work; return why too few fits are ok, where they are."""
+    curve, data, sigma = options.curve, options.data, options.sigma
     formula = load_curve(curve)
-    formula = formula.fitted_by(likelihood, loss, f_scale)
-    formula = formula.with_fixed({name: _number(name, v) for name, v in _pairs(fixed, "--fix")})
-    files = {name: Path(file) for name, file in _pairs(inputs, "--input")}
+    formula = formula.fitted_by(options.likelihood, options.loss, options.f_scale)
+    held = {name: _number(name, value) for name, value in _pairs(options.fixed, "--fix")}
+    formula = formula.with_fixed(held)
+    files = {name: Path(file) for name, file in _pairs(options.inputs, "--input")}
     if sigma is not None and data.suffix.lower() == ".npy":
         sigma = str(Path(sigma).absolute())
-    settings = Settings(backend, dtype, method, covariance, seed, particles, iterations)
+    settings = Settings(
+        options.backend,
+        options.dtype,
+        options.method,
+        options.covariance,
+        options.seed,
+        options.particles,
+        options.iterations,
+    )
     chosen = settings.chosen_backend()
-    folder = unfinished(resume or _prefix(out, data, formula))
-    prefix = folder.with_name(folder.name.removesuffix(UNFINISHED))
-    asked = {
+    folder = unfinished_folder(options.resume or _prefix(options.out, data, formula))
+    prefix = prefix_of(folder)
+    arguments = kept_options(options) | {
         "curve": str(Path(curve).absolute()) if Path(curve).is_file() else curve,
         "data": str(data.absolute()),
-        "likelihood": likelihood,
         "sigma": sigma,
-        "loss": loss,
-        "f_scale": f_scale,
-        "fixed": list(fixed),
         "inputs": [f"{name}={file.absolute()}" for name, file in files.items()],
         "backend": chosen,
-        "dtype": dtype,
-        "method": method,
-        "particles": particles,
-        "iterations": iterations,
-        "seed": seed,
-        "covariance": covariance,
-        "intervals": intervals,
-        "min_ok": min_ok,
     }
     read = [Path(curve), data, *files.values(), *([Path(sigma)] if sigma else [])]
     _refuse_to_replace(prefix, read)
     began = time.perf_counter()
-    with lines.screen(formula.name, quiet) as screen, compilations_shown(screen), writing(prefix):
+    with (
+        lines.screen(formula.name, options.quiet) as screen,
+        compilations_shown(screen),
+        writing(prefix),
+    ):
         lines.folder(folder)
         with UnfinishedRun("curves", screen.say) as run:
-            (run.claim if resume is None else run.resume)(folder)
+            (run.claim if options.resume is None else run.resume)(folder)
             run.report(name=formula.name, file=str(data))
             groups = read_data(data, formula, files, sigma)
             screen.warn(cautions(formula, groups, str(data)))
             screen.begin(f"fitting on {chosen}")
             work = CurveTasks(formula, groups, settings)
-            run.checkpoint.begin(work.identity, asked, "curves")
+            run.checkpoint.begin(work.identity, arguments, "curves")
             kept = run.checkpoint.open_results(CurveFitStore)
-            with open_cluster(cluster, screen.say) as executor:
-                if cluster is None:  # a GPU leaves the processor free to write
+            with open_cluster(options.cluster, screen.say) as executor:
+                if options.cluster is None:  # a GPU leaves the processor free to write
                     executor = SerialExecutor(ahead=chosen == "cuda")
-                profiles = intervals == "profile"
+                profiles = options.intervals == "profile"
                 table = _tabled(work, executor, kept, run, screen, prefix, data, profiles)
             seconds = time.perf_counter() - began
             n_sets = sum(len(group.values) for group in groups)
             written = [_beside(prefix, ".csv")]
-            if covariance:
+            if options.covariance:
                 written.append(_beside(prefix, "-covariance.npy"))
             figure = fits_figure(table, f"{formula.name}, {n_sets:,} data sets of {data.name}")
             if figure is not None:
@@ -140,13 +122,15 @@ def _fit(
             run.discard()
     summary = _summary(formula, table, n_sets, seconds, chosen)
     summary |= {"inputs": dict(zip(formula.inputs, groups[0].columns, strict=False))}
-    lacking = too_few({q: summary[q] for q in ("ok", "check", "failed")}, min_ok, "data sets")
+    lacking = too_few(
+        {q: summary[q] for q in ("ok", "check", "failed")}, options.min_ok, "data sets"
+    )
     lines.result(prefix.parent, written, summary, failed=(TOO_FEW, lacking) if lacking else None)
     if lines.wanted:
         return lacking
-    if not quiet:
+    if not options.quiet:
         _tell(formula, summary)
-    for file in written[:1] if quiet else written:
+    for file in written[:1] if options.quiet else written:
         click.echo(printable(str(file)))
     return lacking
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,27 +17,22 @@ from channelfit.results.export.nmodl import Settings
 from channelfit.results.export.subject import read_subject
 from channelfit.results.run_folder import file_name
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.export import ExportOptions
 
-def export(
-    fit: Path,
-    kind: str | None,
-    ions: tuple[str, ...],
-    suffix: str | None,
-    capacitance: float | None,
-    point_process: bool,
-    cell: str | None,
-    out: Path | None,
-    overrides: tuple[str, ...],
-) -> None:
-    """Writes one file, and says which."""
+
+def export(options: ExportOptions) -> None:
+    """Write one file, and say which."""
+    kind, out, suffix = options.kind, options.out, options.suffix
     if kind is None:
         if out is None:
             raise InputError(f"say to what to export, with --to {'|'.join(KINDS)}")
         kind = kind_of(out)
-    subject = read_subject(fit, overrides, cell)
+    subject = read_subject(options.fit, options.overrides, options.cell)
     warn(subject.channel.cautions)
-    warn(left_out(subject.document | {"fit": subject.fit}, fit))
-    text = exported(subject, kind, Settings(ions, suffix, capacitance, point_process))
+    warn(left_out(subject.document | {"fit": subject.fit}, options.fit))
+    settings = Settings(options.ions, suffix, options.capacitance, options.point_process)
+    text = exported(subject, kind, settings)
     place = out or Path(file_name(suffix or subject.channel.name) + KINDS[kind][0])
     if place.exists():
         raise InputError("this file exists already; give --out another name", place)

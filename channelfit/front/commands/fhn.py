@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -22,6 +22,7 @@ from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.fitzhugh_nagumo.simulation import OnProgress, Run, simulate
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
+from channelfit.front.options import kept_options
 from channelfit.front.unfinished import UnfinishedRun
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
@@ -32,51 +33,8 @@ from channelfit.results.run_state import plain
 from channelfit.tasks.result_store import ResultStore
 from channelfit.tasks.worker import software
 
-#: Options that say where results go and what is printed, not what is solved.
-_ELSEWHERE = ("resume", "out", "quiet")
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What the options of the command say, by the names of their parameters (`verbs.fhn`)."""
-
-    scheme: str
-    backend: str
-    dtype: str
-    a: str
-    gamma: str
-    epsilon: str
-    diffusion: str
-    nodes: int
-    dx: float
-    left: str
-    right: str
-    initial: str
-    stimuli: tuple[str, ...]
-    end: float
-    frames: int
-    dt: float | None
-    tolerance: float | None
-    error: float | None
-    noise: float
-    seed: int
-    threshold: float
-    resume: Path | None
-    out: Path | None
-    suffix: str
-    animation: bool
-    quiet: bool
-
-    @property
-    def state_is_a_file(self) -> bool:
-        """Whether the state at t = 0 is read from a file."""
-        return self.initial.partition(":")[0] not in NAMED_STATES
-
-    def schemes(self, names: Sequence[str], of: _Task, noise: float) -> list[Scheme]:
-        """Schemes of these names for an equation on a cable."""
-        return inputs.schemes(
-            names, self.backend, self.dtype, of.equation, of.cable, noise, self.seed
-        )
+if TYPE_CHECKING:
+    from channelfit.front.verbs.fhn import FhnOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +54,11 @@ class _Task:
     times: np.ndarray
 
 
-def fhn(as_json: bool, **given: Any) -> None:
-    """Solves the equation, writes what came out, and prints it."""
-    with JsonLines("fhn", as_json) as lines:
+def fhn(options: FhnOptions) -> None:
+    """Solve the equation, write the results, and print them."""
+    with JsonLines("fhn", options.as_json) as lines:
         try:
-            _solve(lines, _Options(**given), {k: given[k] for k in given if k not in _ELSEWHERE})
+            _solve(lines, options)
         except MemoryError as error:  # memory may be limited in ways that no check can see
             raise InputError(
                 f"there is not enough of it ({str(error) or 'the system gives no more'}); give "
@@ -109,80 +67,94 @@ def fhn(as_json: bool, **given: Any) -> None:
             ) from None
 
 
-def _solve(lines: JsonLines, given: _Options, options: dict[str, Any]) -> None:
-    """The work of the command; options: by name, those that say what is solved."""
-    task = _task(given)
-    solvers = _solvers(given, task)
-    options["backend"] = "cuda" if solvers[0].on_device else "cpu"
-    own = settings.of(click.get_current_context().command, options)
-    if given.state_is_a_file:
-        options["initial"] = str(Path(given.initial).absolute())
-    with lines.screen("fhn", given.quiet) as screen:
+def _solve(lines: JsonLines, options: FhnOptions) -> None:
+    """Do the work of the command."""
+    task = _task(options)
+    solvers = _solvers(options, task)
+    solved = kept_options(options) | {"backend": "cuda" if solvers[0].on_device else "cpu"}
+    own = settings.of(click.get_current_context().command, solved)
+    from_file = options.initial.partition(":")[0] not in NAMED_STATES
+    if from_file:
+        solved["initial"] = str(Path(options.initial).absolute())
+    with lines.screen("fhn", options.quiet) as screen:
         with UnfinishedRun("fhn", screen.say) as unfinished:
-            unfinished.open(given.out, given.resume)
+            unfinished.open(options.out, options.resume)
             folder = unfinished.claim_default("fhn").path
             lines.folder(folder)
             unfinished.report(name="fhn", stage="solving")
-            unfinished.checkpoint.begin(_identity(options, task, solvers), plain(options), "fhn")
+            unfinished.checkpoint.begin(_identity(solved, task, solvers), plain(solved), "fhn")
             kept = unfinished.checkpoint.open_results()
             screen.begin("starting (the first run compiles)")
             began = time.perf_counter()
-            run = _run(given, task, solvers, _shown_on(screen, unfinished), unfinished, kept)
+            run = _run(options, task, solvers, _shown_on(screen, unfinished), unfinished, kept)
             seconds = time.perf_counter() - began
-            summary = outputs.summary_of(run, task.equation, task.cable, given.threshold, seconds)
+            summary = outputs.summary_of(run, task.equation, task.cable, options.threshold, seconds)
             screen.begin("estimating the error")
-            again = _without_noise(given, task, run)
+            again = _without_noise(options, task, run)
             summary |= outputs.trust(run, again, task.equation, task.cable, task.start)
             for warning in summary["warnings"]:
                 screen.warn_of(warning)
             summary["settings"] = own
-            if given.state_is_a_file:
+            if from_file:
                 summary["initial_state"] = {name: a.tolist() for name, a in task.state.items()}
             screen.begin("writing")
-            outputs.write(run, folder, given.suffix, given.animation, given.threshold, summary)
+            outputs.write(
+                run, folder, options.suffix, options.animation, options.threshold, summary
+            )
             all_is_done()
             unfinished.discard()
     lines.result(folder, sorted(folder.iterdir()), summary)
     if lines.wanted:
         return
-    if given.quiet:
+    if options.quiet:
         click.echo(printable(str(folder)))
     else:
         outputs.print_summary(summary, folder)
 
 
-def _task(given: _Options) -> _Task:
+def _task(options: FhnOptions) -> _Task:
     """What is to be solved. Raises InputError, before anything takes long, where that is wrong."""
-    if given.resume is None and given.out is not None:
-        check_folder(given.out)
-    if not 0 < given.end < math.inf:
-        raise InputError(f"the last time must be positive and finite, not {given.end}", key="--end")
-    if not math.isfinite(given.threshold):
-        raise InputError(f"a finite number was expected, not {given.threshold}", key="--threshold")
+    if options.resume is None and options.out is not None:
+        check_folder(options.out)
+    if not 0 < options.end < math.inf:
+        raise InputError(
+            f"the last time must be positive and finite, not {options.end}", key="--end"
+        )
+    if not math.isfinite(options.threshold):
+        raise InputError(
+            f"a finite number was expected, not {options.threshold}", key="--threshold"
+        )
     names = ("a", "gamma", "epsilon", "diffusion")
-    equation = inputs.sweep({name: getattr(given, name) for name in names})
-    pulses = tuple(inputs.pulse(text) for text in given.stimuli)
-    cable = inputs.cable_of(given.nodes, given.dx, given.left, given.right, pulses)
-    check_host(given.frames, equation.n_cables, given.nodes)
-    cable.check_stimuli(given.end)
-    start = partial(inputs.state, given.initial, equation)
+    equation = inputs.sweep({name: getattr(options, name) for name in names})
+    pulses = tuple(inputs.pulse(text) for text in options.stimuli)
+    cable = inputs.cable_of(options.nodes, options.dx, options.left, options.right, pulses)
+    check_host(options.frames, equation.n_cables, options.nodes)
+    cable.check_stimuli(options.end)
+    start = partial(inputs.state, options.initial, equation)
     v, w = start(cable.x)
     state = {"x": cable.x, "v": np.asarray(v, float), "w": np.asarray(w, float)}
-    return _Task(equation, cable, start, state, np.linspace(0, given.end, given.frames))
+    return _Task(equation, cable, start, state, np.linspace(0, options.end, options.frames))
 
 
-def _solvers(given: _Options, task: _Task) -> list[Scheme]:
+def _solvers(options: FhnOptions, task: _Task) -> list[Scheme]:
     """The scheme that is named, or those that `--scheme auto` chooses from."""
-    auto = given.scheme == "auto"
-    if auto and (given.dt is not None or given.tolerance is not None):
+    auto = options.scheme == "auto"
+    if auto and (options.dt is not None or options.tolerance is not None):
         raise InputError("auto chooses the step; give --error instead", key="--dt, --tolerance")
-    if not auto and given.error is not None:
+    if not auto and options.error is not None:
         raise InputError("is for --scheme auto; the others take --dt or --tolerance", key="--error")
-    return given.schemes(inputs.AUTO if auto else (given.scheme,), task, given.noise)
+    return _schemes(options, inputs.AUTO if auto else (options.scheme,), task, options.noise)
+
+
+def _schemes(options: FhnOptions, names: Sequence[str], task: _Task, noise: float) -> list[Scheme]:
+    """Return schemes of these names for an equation on a cable."""
+    return inputs.schemes(
+        names, options.backend, options.dtype, task.equation, task.cable, noise, options.seed
+    )
 
 
 def _run(
-    given: _Options,
+    options: FhnOptions,
     task: _Task,
     solvers: Sequence[Scheme],
     on_progress: OnProgress,
@@ -194,10 +166,10 @@ def _run(
     v, w = task.state["v"], task.state["w"]
     more = (on_progress, checkpoints)
     try:
-        if given.scheme == "auto":
-            error = inputs.AUTO_ERROR if given.error is None else given.error
+        if options.scheme == "auto":
+            error = inputs.AUTO_ERROR if options.error is None else options.error
             return choice.solve(solvers, v, w, task.times, error, *more)
-        return simulate(solvers[0], v, w, task.times, given.dt, given.tolerance, *more)
+        return simulate(solvers[0], v, w, task.times, options.dt, options.tolerance, *more)
     except KeyboardInterrupt:
         with held():
             checkpoints.write()
@@ -208,16 +180,16 @@ def _run(
         raise
 
 
-def _without_noise(given: _Options, task: _Task, run: Run) -> Callable[[], Run] | None:
+def _without_noise(options: FhnOptions, task: _Task, run: Run) -> Callable[[], Run] | None:
     """Solves the same without noise, since a run with noise has no exact solution to judge it by.
 
     None where the run has no noise.
     """
-    if not given.noise:
+    if not options.noise:
         return None
-    (exact,) = given.schemes(("explicit",), task, 0.0)
+    (exact,) = _schemes(options, ("explicit",), task, 0.0)
     v, w = task.state["v"], task.state["w"]
-    return partial(simulate, exact, v, w, run.times, given.dt, given.tolerance)
+    return partial(simulate, exact, v, w, run.times, options.dt, options.tolerance)
 
 
 def _identity(given: Mapping[str, Any], task: _Task, solvers: Sequence[Scheme]) -> dict[str, Any]:

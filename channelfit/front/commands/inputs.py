@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from channelfit.front.commands.doctor import backends
 from channelfit.front.fitting import prepared
 from channelfit.front.kinds import channel_document, load_plan
+from channelfit.front.options import overrides_of
 from channelfit.front.simulation import of_cell
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.clamp import left_out
@@ -21,26 +21,15 @@ from channelfit.results.report.terminal import SearchScreen
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
-from channelfit.tasks.executor import Executor
 
 
-@contextmanager
-def working(cluster: str | None, screen: SearchScreen) -> Iterator[Executor | None]:
-    """Who does pieces of the work for as long as the block runs; None for this process alone.
+def changes_of(options: Any) -> Changes:
+    """Return the changes of a fit file that the options of a verb make.
 
     Arguments:
-        cluster: what stands behind `--cluster`.
-
-    Raises: InputError where it cannot be used.
+        options: of a verb with an option `--set`, such as `OptimizeOptions`.
     """
-    if cluster is None:
-        yield None
-        return
-    from channelfit.tasks.cluster import open_cluster  # of use only where one is asked for
-
-    screen.begin("starting the cluster")
-    with open_cluster(cluster, screen.say) as executor:
-        yield executor
+    return Changes(options.overrides, overrides_of(options))
 
 
 def _backend_line(scorer: Scorer, asked: str) -> str:

@@ -6,16 +6,17 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
 from channelfit.front import kinds
-from channelfit.front.commands.inputs import prepare, working
-from channelfit.front.fitting import run
+from channelfit.front.commands.inputs import changes_of, prepare
+from channelfit.front.fitting import run, workers
 from channelfit.front.interrupts import held
 from channelfit.front.json_lines import JsonLines
+from channelfit.front.options import kept_options
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
@@ -25,23 +26,25 @@ from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import json_text
 from channelfit.scoring.scorer import Scorer
-from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
+
+if TYPE_CHECKING:
+    from channelfit.front.verbs.optimize import OptimizeOptions
 
 #: More parameters than this are not listed on the screen; they stand in the results' folder.
 _MOST_ROWS = 64
 
 
-def optimize(as_json: bool, quiet: bool, **given: Any) -> bool:
-    """Fits a model to its data, and prints what came out; whether the search was interrupted."""
-    with JsonLines("optimize", as_json) as lines:
-        folder, summary = _fitted(lines, quiet=quiet, **given)
+def optimize(options: OptimizeOptions, artist: Artist) -> bool:
+    """Fit a model to its data, and print what came out; whether the search was interrupted."""
+    with JsonLines("optimize", options.as_json) as lines:
+        folder, summary = _fitted(lines, options, artist)
         interrupted = bool(summary["stop_reason"] == "interrupted")
         files = sorted(path for path in folder.iterdir() if path.is_file())
         lines.result(folder, files, summary, interrupted)
-        if as_json:
+        if options.as_json:
             return interrupted
-        if quiet:
+        if options.quiet:
             click.echo(printable(str(folder)))
         else:
             _print_result(summary, folder)
@@ -49,57 +52,31 @@ def optimize(as_json: bool, quiet: bool, **given: Any) -> bool:
 
 
 def _fitted(
-    lines: JsonLines,
-    model: Path,
-    resume: Path | None,
-    out: Path | None,
-    seed: int | None,
-    seeds: int | None,
-    backend: str,
-    dtype: str,
-    path: str,
-    cluster: str | None,
-    chunk: int | None,
-    population: int | None,
-    generations: int | None,
-    optimizer: str | None,
-    overrides: tuple[str, ...],
-    quiet: bool,
-    artist: Artist,
+    lines: JsonLines, options: OptimizeOptions, artist: Artist
 ) -> tuple[Path, dict[str, Any]]:
-    """The run folder of a fit, and its summary."""
-    if chunk is not None and cluster is not None:
+    """Return the run folder of a fit, and its summary."""
+    model, chunk, arguments = options.model, options.chunk, kept_options(options)
+    if chunk is not None and options.cluster is not None:
         raise InputError(
             "--chunk is for the GPU of this process, and does not reach the workers of --cluster; "
             "leave it out, they divide their launches by their own memory"
         )
-    asked = {
-        "model": str(model),
-        "seed": seed,
-        "seeds": seeds,
-        "backend": backend,
-        "dtype": dtype,
-        "path": path,
-        "chunk": chunk,
-        "population": population,
-        "generations": generations,
-        "optimizer": optimizer,
-        "overrides": overrides,
-    }
     with RunFolder(held) as run_folder:
-        run_folder.open(out, resume)
-        changes = Changes(overrides, optimizer, seed, seeds, population, generations)
-        with lines.screen(model.name, quiet) as screen:
+        run_folder.open(options.out, options.resume)
+        changes = changes_of(options)
+        with lines.screen(model.name, options.quiet) as screen:
             with compilations_shown(screen), nothing_collected():
-                fit, scorer = prepare(model, changes, backend, dtype, path, screen)
+                fit, scorer = prepare(
+                    model, changes, options.backend, options.dtype, options.path, screen
+                )
                 if chunk is not None:
                     scorer.limit_launches(chunk)
                 _score_one(fit, scorer, screen)
             lines.folder(run_folder.claim_default(fit.name).path)
             folder = kinds.fit_folder(run_folder, fit, artist)
-            with working(cluster, screen) as executor:
-                summary = run(fit, scorer, folder, screen, asked, _command(), executor).summary
-    return folder.path, json.loads(json_text(summary))
+            with workers(options.cluster, screen) as executor:
+                found = run(fit, scorer, folder, screen, arguments, _command(), executor)
+    return folder.path, json.loads(json_text(found.summary))
 
 
 def _command() -> str:

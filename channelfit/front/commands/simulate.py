@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from channelfit.front.commands.inputs import (
-    model_with_values,
-)
+from channelfit.front.commands.inputs import model_with_values
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.progress import compilations_shown
 from channelfit.front.simulation import simulated
@@ -19,34 +18,37 @@ from channelfit.results.report import terminal
 from channelfit.results.report.artist import Artist
 from channelfit.results.run_folder import file_name
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.simulate import SimulateOptions
 
-def simulate(
-    model: Path,
-    protocol: Path,
-    out: Path | None,
-    backend: str,
-    dtype: str,
-    path: str,
-    overrides: tuple[str, ...],
-    cell: str | None,
-    artist: Artist,
-) -> None:
-    """Writes the current of a model under a protocol as a table and a picture."""
-    channel, values, name = model_with_values(model, overrides, cell)
+
+def simulate(options: SimulateOptions, artist: Artist) -> None:
+    """Write the current of a model under a protocol as a table and a picture."""
+    model, protocol = options.model, options.protocol
+    channel, values, name = model_with_values(model, options.overrides, options.cell)
     command = load_protocol(protocol)
-    prefix = out or Path(".")
+    prefix = options.out or Path(".")
     if prefix.is_dir():
         prefix /= file_name(f"{name}-{command.name}")
     with terminal.SearchScreen(name) as screen, compilations_shown(screen):
         found = simulated(
-            channel, values, command, backend, dtype, path, screen, name, model, str(protocol)
+            channel,
+            values,
+            command,
+            options.backend,
+            options.dtype,
+            options.path,
+            screen,
+            name,
+            model,
+            str(protocol),
         )
     for remark in found.remarks:
         click.echo(printable(f"note: {remark}"), err=True)
     files = [prefix.with_name(prefix.name + suffix) for suffix in (".csv", ".png")]
     with writing(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
-        artist.begin(found.page, files[1])
+        artist.begin(found._page, files[1])
         found.to_csv(files[0])
         artist.finish()
     all_is_done()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from channelfit.front.commands.inputs import working
+from channelfit.front.fitting import workers
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.kinds import load_plan, with_currents
@@ -26,6 +26,10 @@ from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.journal import JournaledChannel
 from channelfit.search.plan import FitPlan
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.compare import CompareOptions
+    from channelfit.front.verbs.uncertainty import UncertaintyOptions
+
 #: What a study writes besides `uncertainty.json`, each file only where it was asked for or is due.
 _FILES = (
     "refined.yaml",
@@ -37,12 +41,12 @@ _FILES = (
 )
 
 
-def uncertainty(as_json: bool, **given: Any) -> None:
-    """Judges a fit, writes what was found, and prints it."""
-    with JsonLines("uncertainty", as_json) as lines:
-        folder, files, summary = _studied(lines, **given)
+def uncertainty(options: UncertaintyOptions) -> None:
+    """Judge a fit, write the results, and print them."""
+    with JsonLines("uncertainty", options.as_json) as lines:
+        folder, files, summary = _studied(lines, options)
         lines.result(folder, files, summary)
-        if as_json:
+        if options.as_json:
             return
         _print_uncertainty(summary)
         for file in files:
@@ -50,35 +54,23 @@ def uncertainty(as_json: bool, **given: Any) -> None:
 
 
 def _studied(
-    lines: JsonLines,
-    fit: Path,
-    profiles: str,
-    families: int | None,
-    posterior: int | None,
-    walkers: int | None,
-    ensembles: int,
-    seed: int,
-    out: Path | None,
-    resume: bool,
-    cluster: str | None,
-    backend: str,
-    overrides: tuple[str, ...],
+    lines: JsonLines, options: UncertaintyOptions
 ) -> tuple[Path, list[Path], dict[str, Any]]:
-    """The folder of a study, its files and its summary."""
+    """Return the folder of a study, its files and its summary."""
+    fit, backend = options.fit, options.backend
     with lines.screen(fit.stem) as screen, compilations_shown(screen):
         screen.begin(f"reading {fit.name} and its data")
-        plan = load_plan(fit, overrides, backend)
+        plan = load_plan(fit, options.overrides, backend)
         screen.warn(plan.cautions)
         scorer = make_scorer(with_currents(plan).problem, backend)
-        names = tuple(name.strip() for name in profiles.split(",") if name.strip())
-        wanted = Wanted(names, families or 0, posterior or 0, walkers, seed, ensembles)
-        folder = out or (
+        wanted = study_of(options)
+        folder = options.out or (
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )
-        checkpoint = StudyCheckpoint(folder, _identity(plan, scorer, wanted), resume)
+        checkpoint = StudyCheckpoint(folder, _identity(plan, scorer, wanted), options.resume)
         worth, found = True, None
         try:
-            with working(cluster, screen) as executor:
+            with workers(options.cluster, screen) as executor:
                 how = None
                 if executor is not None or checkpoint.left_results:
                     who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
@@ -104,6 +96,19 @@ def _studied(
             if worth:
                 screen.say(f"the same call with --resume goes on with what is kept in {folder}")
     return folder, files, summary
+
+
+def study_of(options: UncertaintyOptions) -> Wanted:
+    """Return the parts of a study that options ask for."""
+    names = tuple(name.strip() for name in options.profiles.split(",") if name.strip())
+    return Wanted(
+        names,
+        options.families or 0,
+        options.posterior or 0,
+        options.walkers,
+        options.seed,
+        options.ensembles,
+    )
 
 
 def _identity(plan: FitPlan, scorer: Scorer, wanted: Wanted) -> dict[str, Any]:
@@ -132,16 +137,17 @@ def _print_uncertainty(summary: dict[str, Any]) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
-def compare(fits: tuple[Path, ...], out: Path, as_is: bool, backend: str, as_json: bool) -> None:
-    """Compares fits of several schemes, writes what was found, and prints it."""
+def compare(options: CompareOptions) -> None:
+    """Compare fits of several schemes, write the results, and print them."""
+    fits, backend = options.fits, options.backend
     with terminal.SearchScreen("comparison") as screen, compilations_shown(screen):
         plans = (load_plan(file, (), backend) for file in fits)
         labels = told_apart(file_names(fits))
-        found = contended(plans, labels, backend, as_is, screen.begin)
+        found = contended(plans, labels, backend, options.as_is, screen.begin)
         screen.begin("drawing")
-        files, summary = found.save(out), found.summary
+        files, summary = found.save(options.out), found.summary
         all_is_done()
-    if as_json:
+    if options.as_json:
         click.echo(json_text(summary), nl=False)
         return
     console = terminal.PlainConsole(highlight=False)

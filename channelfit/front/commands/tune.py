@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from channelfit.front.commands.inputs import picture_file, prepare
+from channelfit.front.commands.inputs import changes_of, picture_file, prepare
 from channelfit.front.progress import compilations_shown
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
@@ -16,23 +17,18 @@ from channelfit.results.run_folder import file_name
 from channelfit.scoring.grouped import of_first_group
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
-from channelfit.search.overrides import Changes
+
+if TYPE_CHECKING:
+    from channelfit.front.verbs.tune import TuneOptions
 
 
-def tune(
-    model: Path,
-    population: int | None,
-    dtype: str,
-    path: str,
-    out: Path | None,
-    overrides: tuple[str, ...],
-) -> None:
-    """Times a model on this GPU, remembers the fastest launches, and draws them."""
-    out = None if out is None else picture_file(out)
+def tune(options: TuneOptions) -> None:
+    """Time a model on this GPU, remember the fastest launches, and draw them."""
+    model, dtype = options.model, options.dtype
+    out = None if options.out is None else picture_file(options.out)
     device = gpu.device()
-    changes = Changes(overrides, population=population)
     with terminal.SearchScreen(model.name) as screen, compilations_shown(screen):
-        fit, scorer = prepare(model, changes, "cuda", dtype, path, screen)
+        fit, scorer = prepare(model, changes_of(options), "cuda", dtype, options.path, screen)
         parameters = fit.space.to_physical(fit.make_optimizer().ask())
         scorer, parameters = of_first_group(scorer, parameters)
         if not isinstance(scorer, tuning.Tunable):

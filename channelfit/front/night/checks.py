@@ -25,12 +25,13 @@ from channelfit.fitzhugh_nagumo import inputs as cables
 from channelfit.front import kinds
 from channelfit.front.commands import doctor
 from channelfit.front.commands.batch import asked_of
-from channelfit.front.commands.inputs import model_with_values, prepare
+from channelfit.front.commands.inputs import changes_of, model_with_values, prepare
 from channelfit.front.fitting import conditioning_notes
 from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import Result
 from channelfit.front.reports import KINDS as FIGURE_KINDS
 from channelfit.front.studies import Wanted, check_wanted
+from channelfit.front.verbs.optimize import OptimizeOptions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
@@ -44,7 +45,6 @@ from channelfit.results.file_hashes import file_hashes
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import RunFolder
 from channelfit.scoring.machine import gpu
-from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import middle
 
@@ -143,13 +143,7 @@ def _read(plan: FitPlan) -> Iterator[str]:
 
 
 def _optimize(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
-    changes = Changes(
-        given.overrides,
-        given.optimizer,
-        given.seed,
-        population=given.population,
-        generations=given.generations,
-    )
+    changes = changes_of(OptimizeOptions(**vars(given)))
     quiet = SearchScreen(given.model.name, quiet=True)
     plan, scorer = prepare(given.model, changes, given.backend, given.dtype, given.path, quiet)
     for experiment, note in conditioning_notes(plan):

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from channelfit.front.options import (
+    argument,
     backend_option,
+    beside_resume,
     cluster_option,
+    declared,
     json_option,
     min_ok_option,
+    option,
+    quiet_option,
+    results_option,
+    resume_option,
     set_option,
 )
 from channelfit.front.resumed import end_if_finished
@@ -24,94 +32,99 @@ _TOGETHER = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """The options of `channelfit batch`; in Python those of `channelfit.fit_batch`."""
+
+    fit: Path | None = argument("fit", type=click.Path(path_type=Path), required=False)
+    recordings: tuple[str, ...] = argument("recordings", nargs=-1)
+    out: Path | None = results_option(
+        "DIR", "Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]"
+    ).field()
+    where: str = option(
+        "--where",
+        metavar="CONDITION",
+        default="",
+        help="Choose wells by the columns of the table of recordings; with --rerun and --show by "
+        "those of the results, such as \"quality == 'ok' and seal > 500 MOhm\".",
+    )
+    only: str = option(
+        "--only", metavar="WELLS", default="", help="Choose wells by their names, such as A01,B03."
+    )
+    rerun: Path | None = option(
+        "--rerun",
+        type=click.Path(path_type=Path),
+        metavar="RUN",
+        help="Fit the chosen wells of an earlier run again. A new folder gets the whole table with "
+        "their rows replaced; RUN stays as it is. FIT, if given, is used in place of its template.",
+    )
+    together: Path | None = option(
+        "--together",
+        type=click.Path(path_type=Path),
+        metavar="RUN",
+        help="With --population, --shared or --groups: look at the chosen wells of an earlier run "
+        "together, and fit none of them.",
+    )
+    resume: Path | None = resume_option(
+        "RUN",
+        "Go on with a run that was interrupted or killed, to the table that it would have had.",
+    ).field()
+    show: Path | None = option(
+        "--show",
+        type=click.Path(path_type=Path),
+        metavar="RUN",
+        help="Print the table of a finished run, or the rows that are chosen, and fit nothing.",
+        python=None,
+        kept=False,
+    )
+    starts: int | None = option(
+        "--starts",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Descents for each well, from the best points of the scan. [default: as suits]",
+    )
+    seed: int | None = option(
+        "--seed",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Seed of the search. [default: the file's, or 0]",
+    )
+    backend: str = backend_option.field()
+    chunk: int | None = option(
+        "--chunk",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Wells that are fitted together, and at most lost by a kill. [default: 32; 384 on a "
+        "GPU]",
+    )
+    population: str = option(
+        "--population",
+        metavar="NAMES",
+        default="",
+        help="Look at the wells as cells of a population, from which these parameters are drawn "
+        "(`kinetics`: all on which the rates depend): its mean and spread, with intervals.",
+    )
+    shared: str = option(
+        "--shared",
+        metavar="NAMES",
+        default="",
+        help="The same with parameters that all cells have in common.",
+    )
+    groups: str = option(
+        "--groups",
+        metavar="K",
+        default="",
+        help="Sort the wells into K groups by k-means; auto finds how many.",
+    )
+    min_ok: int | None = min_ok_option.field()
+    cluster: str | None = cluster_option.field()
+    overrides: tuple[str, ...] = set_option.field()
+    quiet: bool = quiet_option("the results' folder").field()
+    as_json: bool = json_option.field()
+
+
 @click.command(short_help="Fit a model to many recordings, each on its own.")
-@click.argument("fit", type=click.Path(path_type=Path), required=False)
-@click.argument("recordings", nargs=-1)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]",
-)
-@click.option(
-    "--where",
-    metavar="CONDITION",
-    default="",
-    help="Choose wells by the columns of the table of recordings; with --rerun and --show by those "
-    "of the results, such as \"quality == 'ok' and seal > 500 MOhm\".",
-)
-@click.option(
-    "--only", metavar="WELLS", default="", help="Choose wells by their names, such as A01,B03."
-)
-@click.option(
-    "--rerun",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="Fit the chosen wells of an earlier run again. A new folder gets the whole table with "
-    "their rows replaced; RUN stays as it is. FIT, if given, is used in place of its template.",
-)
-@click.option(
-    "--together",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="With --population, --shared or --groups: look at the chosen wells of an earlier run "
-    "together, and fit none of them.",
-)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="Go on with a run that was interrupted or killed, to the table that it would have had.",
-)
-@click.option(
-    "--show",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="Print the table of a finished run, or the rows that are chosen, and fit nothing.",
-)
-@click.option(
-    "--starts",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Descents for each well, from the best points of the scan. [default: as suits]",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Seed of the search. [default: the file's, or 0]",
-)
-@backend_option
-@click.option(
-    "--chunk",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Wells that are fitted together, and at most lost by a kill. [default: 32; 384 on a GPU]",
-)
-@click.option(
-    "--population",
-    metavar="NAMES",
-    default="",
-    help="Look at the wells as cells of a population, from which these parameters are drawn "
-    "(`kinetics`: all on which the rates depend): its mean and spread, with intervals.",
-)
-@click.option(
-    "--shared",
-    metavar="NAMES",
-    default="",
-    help="The same with parameters that all cells have in common.",
-)
-@click.option(
-    "--groups",
-    metavar="K",
-    default="",
-    help="Sort the wells into K groups by k-means; auto finds how many.",
-)
-@min_ok_option
-@cluster_option
-@set_option
-@click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
-@json_option
+@declared(BatchOptions)
 @click.pass_context
 def batch(context: click.Context, /, **given: Any) -> None:
     """Fit the model of FIT to each of RECORDINGS on its own, all together on the device.
@@ -159,7 +172,7 @@ def batch(context: click.Context, /, **given: Any) -> None:
         raise click.MissingParameter(ctx=context, param=batch.params[0])
     _refuse_empty(context, ("where", "only", "population", "shared", "groups"))
     if given["resume"] is not None:
-        _refuse_beside(context, "--resume", ("resume", "quiet", "cluster", "as_json"))
+        _refuse_beside(context, "--resume", beside_resume(BatchOptions))
         end_if_finished(context, given["resume"], given["as_json"])
     if given["show"] is not None:
         _refuse_beside(context, "--show", ("show", "where", "only", "as_json"))
@@ -173,10 +186,8 @@ def batch(context: click.Context, /, **given: Any) -> None:
 
     if given["show"] is not None:
         work.show(given["as_json"], given["show"], given["where"], given["only"])
-    else:
-        del given["show"]
-        if code := work.batch(**given):
-            sys.exit(code)
+    elif code := work.batch(BatchOptions(**given)):
+        sys.exit(code)
 
 
 def _refuse_empty(context: click.Context, options: tuple[str, ...]) -> None:

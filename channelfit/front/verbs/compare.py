@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import backend_option
+from channelfit.front.options import argument, backend_option, declared, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """The options of `channelfit compare`; in Python those of `channelfit.compare`."""
+
+    fits: tuple[Path, ...] = argument(
+        "fits", type=click.Path(path_type=Path), nargs=-1, required=True
+    )
+    out: Path = option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        default=Path("comparison"),
+        show_default=True,
+        help="Folder for comparison.json and comparison.png.",
+        python=None,
+        kept=False,
+    )
+    as_is: bool = option(
+        "--as-is",
+        is_flag=True,
+        help="Take the values as they are; else least squares refines them.",
+    )
+    backend: str = backend_option.field()
+    as_json: bool = option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print the content of comparison.json and nothing else.",
+        python=None,
+        kept=False,
+    )
 
 
 @click.command(short_help="Candidate schemes fitted to the same data.")
-@click.argument("fits", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    default=Path("comparison"),
-    show_default=True,
-    help="Folder for comparison.json and comparison.png.",
-)
-@click.option(
-    "--as-is", is_flag=True, help="Take the values as they are; else least squares refines them."
-)
-@backend_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the content of comparison.json and nothing else."
-)
+@declared(CompareOptions)
 def compare(**given: Any) -> None:
     """Compare FITS of different schemes to the same data, such as fit.yaml of several run folders.
 
@@ -41,4 +60,4 @@ def compare(**given: Any) -> None:
     """
     from channelfit.front.commands import studies as work
 
-    work.compare(**given)
+    work.compare(CompareOptions(**given))

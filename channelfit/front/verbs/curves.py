@@ -3,130 +3,157 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import cluster_option, json_option, min_ok_option
+from channelfit.front.options import (
+    argument,
+    beside_resume,
+    cluster_option,
+    declared,
+    json_option,
+    min_ok_option,
+    option,
+    prefix_of,
+    quiet_option,
+    unfinished_folder,
+)
 from channelfit.front.resumed import arguments_again, end_if_finished
 
-#: Options that may stand beside `--resume`.
-_BESIDE = ("resume", "cluster", "quiet", "as_json")
-#: What the folder of a run is called behind the prefix of its results, while it goes on.
-UNFINISHED = "-unfinished"
 
+@dataclass(frozen=True, kw_only=True)
+class CurvesOptions:
+    """The options of `channelfit curves`; in Python those of `channelfit.fit_curves`."""
 
-def unfinished(prefix: Path) -> Path:
-    """The folder of a run whose results will have a prefix; the folder itself is taken, too."""
-    if prefix.name.endswith(UNFINISHED):
-        return prefix
-    return prefix.with_name(prefix.name + UNFINISHED)
+    curve: str = argument("curve", required=False)
+    data: Path = argument("data", type=click.Path(path_type=Path), required=False)
+    resume: Path | None = option(
+        "--resume",
+        type=click.Path(path_type=Path),
+        metavar="PREFIX",
+        help="Go on with a run that was interrupted or killed, to the results that it would have "
+        "had. PREFIX is that of its results; all else is that of the run.",
+        python=None,
+        kept=False,
+    )
+    out: Path | None = option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="PREFIX",
+        help="Path of the results, without .csv and .png. [default: DATA-CURVE here]",
+        python=None,
+        kept=False,
+    )
+    backend: str = option(
+        "--backend",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="What computes the fits.",
+    )
+    dtype: str = option(
+        "--dtype",
+        type=click.Choice(["float64", "float32"]),
+        default="float64",
+        show_default=True,
+        help="Precision on a GPU.",
+    )
+    likelihood: str | None = option(
+        "--likelihood",
+        type=click.Choice(["gaussian", "poisson"]),
+        help="Least squares, or maximum likelihood of counts. [default: the curve's]",
+    )
+    sigma: str | None = option(
+        "--sigma",
+        metavar="COLUMN",
+        help="Standard errors of the values: a column, in a wide table also one a data set "
+        "(cell_sigma for the column cell and --sigma sigma); of an array a file (.npy).",
+    )
+    loss: str | None = option(
+        "--loss",
+        type=click.Choice(["linear", "soft_l1"]),
+        help="Least squares, or a loss under which outliers pull little. [default: the curve's]",
+    )
+    f_scale: float | None = option(
+        "--f-scale",
+        type=float,
+        metavar="NUMBER",
+        help="The residual beyond which a point counts as far off for soft_l1: about the noise of "
+        "the data, in their unit. [default: the curve's; with --sigma 1 standard error]",
+    )
+    fixed: tuple[str, ...] = option(
+        "--fix",
+        "fixed",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="Hold a parameter at a value. May be given several times.",
+        python="fix",
+    )
+    inputs: tuple[str, ...] = option(
+        "--input",
+        "inputs",
+        metavar="NAME=FILE",
+        multiple=True,
+        help="Values of an input along its axis of an array (.npy or .csv). [default: 0, 1, 2 ..]",
+    )
+    method: str = option(
+        "--method",
+        type=click.Choice(["least-squares", "swarm"]),
+        default="least-squares",
+        show_default=True,
+        help="Levenberg and Marquardt's steps, or one particle swarm for each data set.",
+    )
+    particles: int = option(
+        "--particles",
+        type=click.IntRange(2, 1024),
+        default=256,
+        show_default=True,
+        metavar="N",
+        help="Particles of a swarm.",
+        python=None,
+    )
+    iterations: int = option(
+        "--iterations",
+        type=click.IntRange(1),
+        default=30,
+        show_default=True,
+        metavar="N",
+        help="Moves of a swarm.",
+        python=None,
+    )
+    seed: int = option(
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Seed of the swarms.",
+    )
+    covariance: bool = option(
+        "--covariance",
+        is_flag=True,
+        help="Also write PREFIX-covariance.npy (n_sets, n, n), parameters in the table's order.",
+        python="covariances",
+    )
+    intervals: str = option(
+        "--intervals",
+        type=click.Choice(["t", "profile"]),
+        default="t",
+        show_default=True,
+        help="95 % intervals by Student's t, or for data sets to be checked by the profile "
+        "likelihood, which takes longer (some tenths of a second each).",
+    )
+    min_ok: int | None = min_ok_option.field()
+    cluster: str | None = cluster_option.field()
+    quiet: bool = quiet_option("the table's path").field()
+    as_json: bool = json_option.field()
 
 
 @click.command(short_help="Fit a formula to many data sets, each on its own.")
-@click.argument("curve", required=False)
-@click.argument("data", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    metavar="PREFIX",
-    help="Go on with a run that was interrupted or killed, to the results that it would have had. "
-    "PREFIX is that of its results; all else is that of the run.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="PREFIX",
-    help="Path of the results, without .csv and .png. [default: DATA-CURVE here]",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="What computes the fits.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["float64", "float32"]),
-    default="float64",
-    show_default=True,
-    help="Precision on a GPU.",
-)
-@click.option(
-    "--likelihood",
-    type=click.Choice(["gaussian", "poisson"]),
-    help="Least squares, or maximum likelihood of counts. [default: the curve's]",
-)
-@click.option(
-    "--sigma",
-    metavar="COLUMN",
-    help="Standard errors of the values: a column, in a wide table also one a data set "
-    "(cell_sigma for the column cell and --sigma sigma); of an array a file (.npy).",
-)
-@click.option(
-    "--loss",
-    type=click.Choice(["linear", "soft_l1"]),
-    help="Least squares, or a loss under which outliers pull little. [default: the curve's]",
-)
-@click.option(
-    "--f-scale",
-    type=float,
-    metavar="NUMBER",
-    help="The residual beyond which a point counts as far off for soft_l1: about the noise of the "
-    "data, in their unit. [default: the curve's; with --sigma 1 standard error]",
-)
-@click.option(
-    "--fix",
-    "fixed",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="Hold a parameter at a value. May be given several times.",
-)
-@click.option(
-    "--input",
-    "inputs",
-    metavar="NAME=FILE",
-    multiple=True,
-    help="Values of an input along its axis of an array (.npy or .csv). [default: 0, 1, 2 ..]",
-)
-@click.option(
-    "--method",
-    type=click.Choice(["least-squares", "swarm"]),
-    default="least-squares",
-    show_default=True,
-    help="Levenberg and Marquardt's steps, or one particle swarm for each data set.",
-)
-@click.option(
-    "--particles", type=click.IntRange(2, 1024), default=256, show_default=True, metavar="N",
-    help="Particles of a swarm.",
-)  # fmt: skip
-@click.option(
-    "--iterations", type=click.IntRange(1), default=30, show_default=True, metavar="N",
-    help="Moves of a swarm.",
-)  # fmt: skip
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N",
-    help="Seed of the swarms.",
-)  # fmt: skip
-@click.option(
-    "--covariance",
-    is_flag=True,
-    help="Also write PREFIX-covariance.npy (n_sets, n, n), parameters in the table's order.",
-)
-@click.option(
-    "--intervals",
-    type=click.Choice(["t", "profile"]),
-    default="t",
-    show_default=True,
-    help="95 % intervals by Student's t, or for data sets to be checked by the profile likelihood, "
-    "which takes longer (some tenths of a second each).",
-)
-@min_ok_option
-@cluster_option
-@click.option("--quiet", is_flag=True, help="Print the table's path and nothing else.")
-@json_option
+@declared(CurvesOptions)
 @click.pass_context
 def curves(context: click.Context, /, **given: Any) -> None:
     """Fit CURVE to every data set in DATA, each on its own, without guesses.
@@ -164,14 +191,15 @@ def curves(context: click.Context, /, **given: Any) -> None:
       channelfit curves gaussian_2d spots.npy --cluster local
     """
     if given["resume"] is not None:
-        folder = unfinished(given["resume"])
-        table = folder.with_name(folder.name.removesuffix(UNFINISHED) + ".csv")
+        folder = unfinished_folder(given["resume"])
+        prefix = prefix_of(folder)
+        table = prefix.with_name(prefix.name + ".csv")
         end_if_finished(context, folder, given["as_json"], table)
-        given = arguments_again(context, given, folder, _BESIDE)
+        given = arguments_again(context, given, folder, beside_resume(CurvesOptions))
     for parameter in context.command.params[:2]:
         if given[str(parameter.name)] is None:
             raise click.MissingParameter(ctx=context, param=parameter)
     from channelfit.front.commands import curves as work
 
-    if code := work.curves(**given):
+    if code := work.curves(CurvesOptions(**given)):
         sys.exit(code)

@@ -2,52 +2,65 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import set_option
+from channelfit.front.options import argument, declared, option, set_option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The options of `channelfit export`; in Python those of `channelfit.export`."""
+
+    fit: Path = argument("fit", type=click.Path(path_type=Path))
+    kind: str | None = option(
+        "--to",
+        "kind",
+        type=click.Choice(["nmodl", "myokit", "python", "latex", "json"]),
+        help="The language. [default: by the ending of --out]",
+        python=None,
+    )
+    ions: tuple[str, ...] = option(
+        "--ion",
+        "ions",
+        metavar="ION",
+        multiple=True,
+        help="NMODL: the ion that carries the current, such as na, whose reversal potential is "
+        "then the cell's. Of several currents NAME=na, which may be given several times.",
+        python="ion",
+    )
+    suffix: str | None = option(
+        "--suffix", metavar="NAME", help="Name of the mechanism. [default: the model's]"
+    )
+    capacitance: float | None = option(
+        "--capacitance",
+        type=float,
+        metavar="PF",
+        help="NMODL: of the cell (pF), from which the density in S/cm2 follows at 1 uF/cm2. "
+        "[default: what model, recording or clamp say]",
+    )
+    point_process: bool = option(
+        "--point-process",
+        is_flag=True,
+        help="NMODL: all channels of the cell (nS) in place of a density.",
+    )
+    cell: str | None = option("--cell", metavar="NAME", help="The cell whose own values are taken.")
+    out: Path | None = option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The file to write, which must not exist. [default: NAME.mod, .mmt, .py, .tex or "
+        ".json here]",
+        python="path",
+    )
+    overrides: tuple[str, ...] = set_option.field()
 
 
 @click.command(short_help="A fitted channel for NEURON, Myokit, Python, LaTeX.")
-@click.argument("fit", type=click.Path(path_type=Path))
-@click.option(
-    "--to",
-    "kind",
-    type=click.Choice(["nmodl", "myokit", "python", "latex", "json"]),
-    help="The language. [default: by the ending of --out]",
-)
-@click.option(
-    "--ion",
-    "ions",
-    metavar="ION",
-    multiple=True,
-    help="NMODL: the ion that carries the current, such as na, whose reversal potential is then "
-    "the cell's. Of several currents NAME=na, which may be given several times.",
-)
-@click.option("--suffix", metavar="NAME", help="Name of the mechanism. [default: the model's]")
-@click.option(
-    "--capacitance",
-    type=float,
-    metavar="PF",
-    help="NMODL: of the cell (pF), from which the density in S/cm2 follows at 1 uF/cm2. "
-    "[default: what model, recording or clamp say]",
-)
-@click.option(
-    "--point-process",
-    is_flag=True,
-    help="NMODL: all channels of the cell (nS) in place of a density.",
-)
-@click.option("--cell", metavar="NAME", help="The cell whose own values are taken.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The file to write, which must not exist. [default: NAME.mod, .mmt, .py, .tex or .json "
-    "here]",
-)
-@set_option
+@declared(ExportOptions)
 def export(**given: Any) -> None:
     """Write the channel of FIT for other programs: a run folder, its fit.yaml or a model file.
 
@@ -71,4 +84,4 @@ def export(**given: Any) -> None:
     """
     from channelfit.front.commands import export as work
 
-    work.export(**given)
+    work.export(ExportOptions(**given))

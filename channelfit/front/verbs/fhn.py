@@ -2,30 +2,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from channelfit.fitzhugh_nagumo import settings
-from channelfit.front.options import json_option
+from channelfit.front.options import beside_resume, declared, json_option, option, quiet_option
 from channelfit.front.resumed import arguments_again
 
-#: Options that may stand beside `--resume`.
-_BESIDE = ("resume", "quiet", "as_json")
 
-
-def _value(
-    name: str, default: str, help_text: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return click.option(
+def _values(name: str, default: str, help_text: str) -> Any:
+    return option(
         f"--{name}",
         default=default,
         show_default=True,
         metavar="VALUE[,VALUE..]",
         help=help_text + " FROM:TO:COUNT spaces values evenly.",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FhnOptions:
+    """The options of `channelfit fhn`; in Python those of `channelfit.fhn`."""
+
+    scheme: str = option(
+        "--scheme",
+        type=click.Choice(
+            ["crank-nicolson", "chebyshev", "runge-kutta", "explicit", "adaptive", "auto"]
+        ),
+        default="crank-nicolson",
+        show_default=True,
+        help="The method of solution; auto takes the cheapest of the first three that meets "
+        "--error.",
+    )
+    backend: str = option(
+        "--backend",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="What computes; auto takes a GPU, if there is one, for 100,000 nodes or more.",
+    )
+    dtype: str = option(
+        "--dtype",
+        type=click.Choice(["float64", "float32"]),
+        default="float64",
+        show_default=True,
+        help="Precision on a GPU; the processor always computes in float64.",
+    )
+    a: str = _values("a", "0.01", "Threshold of excitation.")
+    gamma: str = _values("gamma", "2", "Decay of recovery.")
+    epsilon: str = _values("epsilon", "0.01", "Speed of recovery.")
+    diffusion: str = _values("diffusion", "1", "Diffusion of v.")
+    nodes: int = option(
+        "--nodes",
+        type=click.IntRange(3),
+        default=401,
+        show_default=True,
+        metavar="N",
+        help="Number of nodes of the cable.",
+    )
+    dx: float = option(
+        "--dx",
+        type=float,
+        default=0.5,
+        show_default=True,
+        metavar="LENGTH",
+        help="Distance between two nodes.",
+    )
+    left: str = option(
+        "--left",
+        default="no_flux",
+        show_default=True,
+        metavar="END",
+        help="What holds at the left end: no_flux, periodic, or the value at which v is held.",
+    )
+    right: str = option(
+        "--right",
+        default="no_flux",
+        show_default=True,
+        metavar="END",
+        help="What holds at the right end, as with --left.",
+    )
+    initial: str = option(
+        "--initial",
+        default="gaussian:100",
+        show_default=True,
+        metavar="STATE",
+        help="State at t = 0: rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; "
+        "front:CENTER; or a file with x, v and perhaps w (.npz or summary.json of a run, or .csv).",
+    )
+    stimuli: tuple[str, ...] = option(
+        "--stimulus",
+        "stimuli",
+        multiple=True,
+        metavar="AMPLITUDE[,x=FROM:TO][,t=FROM:TO][,every=T]",
+        help="Stimulus, which adds to v_t where and while it is on, e.g. "
+        "0.5,x=0:5,t=10:12,every=100. May be given several times.",
+    )
+    end: float = option(
+        "--end",
+        type=float,
+        default=250.0,
+        show_default=True,
+        metavar="T",
+        help="Time at which the run ends.",
+        python="times",
+    )
+    frames: int = option(
+        "--frames",
+        type=click.IntRange(2),
+        default=251,
+        show_default=True,
+        metavar="N",
+        help="Number of frames that are kept, evenly from t = 0 to the end.",
+        python="times",
+    )
+    dt: float | None = option(
+        "--dt",
+        type=float,
+        metavar="STEP",
+        help="Longest step in time. [default: controlled steps, or 0.9 of the largest stable step]",
+    )
+    tolerance: float | None = option(
+        "--tolerance",
+        type=float,
+        metavar="ERROR",
+        help="Local error that a controlled step of Crank-Nicolson or Chebyshev may make. "
+        "[default: 1e-6 without --dt]",
+    )
+    error: float | None = option(
+        "--error",
+        type=float,
+        metavar="ERROR",
+        help="With --scheme auto: the largest error of v and w from time at any frame; what --dx "
+        "adds comes on top. [default: 1e-4]",
+    )
+    noise: float = option(
+        "--noise",
+        type=click.FloatRange(0),
+        default=0.0,
+        metavar="SIGMA",
+        help="Strength of space-time white noise that is added to v; with --scheme explicit on the "
+        "processor only.",
+    )
+    seed: int = option(
+        "--seed",
+        type=click.IntRange(0, 2**32 - 1),
+        default=0,
+        metavar="N",
+        help="Seed of the noise.",
+    )
+    threshold: float = option(
+        "--threshold",
+        type=float,
+        default=0.5,
+        show_default=True,
+        metavar="V",
+        help="Value of v at which a wave counts as arrived.",
+        python=None,
+    )
+    resume: Path | None = option(
+        "--resume",
+        type=click.Path(path_type=Path),
+        metavar="RUN",
+        help="Go on with a run that was interrupted or killed, to the results that it would have "
+        "had; all options are those of that run.",
+        python=None,
+        kept=False,
+    )
+    out: Path | None = option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Folder for the results; must be new or empty. [default: runs/fhn-DATE-TIME]",
+        python=None,
+        kept=False,
+    )
+    suffix: str = option(
+        "--format",
+        "suffix",
+        type=click.Choice(["npz", "h5"]),
+        default="npz",
+        show_default=True,
+        help="Format of the file of results; h5 needs h5py.",
+        python=None,
+    )
+    animation: bool = option(
+        "--animation", is_flag=True, help="Write animation.gif as well.", python=None
+    )
+    quiet: bool = quiet_option("the results' folder").field()
+    as_json: bool = json_option.field()
 
 
 @click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")
@@ -38,162 +206,7 @@ def _value(
     expose_value=False,
     metavar="[SUMMARY.JSON]",
 )
-@click.option(
-    "--scheme",
-    type=click.Choice(
-        ["crank-nicolson", "chebyshev", "runge-kutta", "explicit", "adaptive", "auto"]
-    ),
-    default="crank-nicolson",
-    show_default=True,
-    help="The method of solution; auto takes the cheapest of the first three that meets --error.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="What computes; auto takes a GPU, if there is one, for 100,000 nodes or more.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["float64", "float32"]),
-    default="float64",
-    show_default=True,
-    help="Precision on a GPU; the processor always computes in float64.",
-)
-@_value("a", "0.01", "Threshold of excitation.")
-@_value("gamma", "2", "Decay of recovery.")
-@_value("epsilon", "0.01", "Speed of recovery.")
-@_value("diffusion", "1", "Diffusion of v.")
-@click.option(
-    "--nodes",
-    type=click.IntRange(3),
-    default=401,
-    show_default=True,
-    metavar="N",
-    help="Number of nodes of the cable.",
-)
-@click.option(
-    "--dx",
-    type=float,
-    default=0.5,
-    show_default=True,
-    metavar="LENGTH",
-    help="Distance between two nodes.",
-)
-@click.option(
-    "--left",
-    default="no_flux",
-    show_default=True,
-    metavar="END",
-    help="What holds at the left end: no_flux, periodic, or the value at which v is held.",
-)
-@click.option(
-    "--right",
-    default="no_flux",
-    show_default=True,
-    metavar="END",
-    help="What holds at the right end, as with --left.",
-)
-@click.option(
-    "--initial",
-    default="gaussian:100",
-    show_default=True,
-    metavar="STATE",
-    help="State at t = 0: rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; front:CENTER; "
-    "or a file with x, v and perhaps w (.npz or summary.json of a run, or .csv).",
-)
-@click.option(
-    "--stimulus",
-    "stimuli",
-    multiple=True,
-    metavar="AMPLITUDE[,x=FROM:TO][,t=FROM:TO][,every=T]",
-    help="Stimulus, which adds to v_t where and while it is on, e.g. 0.5,x=0:5,t=10:12,every=100. "
-    "May be given several times.",
-)
-@click.option(
-    "--end",
-    type=float,
-    default=250.0,
-    show_default=True,
-    metavar="T",
-    help="Time at which the run ends.",
-)
-@click.option(
-    "--frames",
-    type=click.IntRange(2),
-    default=251,
-    show_default=True,
-    metavar="N",
-    help="Number of frames that are kept, evenly from t = 0 to the end.",
-)
-@click.option(
-    "--dt",
-    type=float,
-    metavar="STEP",
-    help="Longest step in time. [default: controlled steps, or 0.9 of the largest stable step]",
-)
-@click.option(
-    "--tolerance",
-    type=float,
-    metavar="ERROR",
-    help="Local error that a controlled step of Crank-Nicolson or Chebyshev may make. [default: "
-    "1e-6 without --dt]",
-)
-@click.option(
-    "--error",
-    type=float,
-    metavar="ERROR",
-    help="With --scheme auto: the largest error of v and w from time at any frame; what --dx adds "
-    "comes on top. [default: 1e-4]",
-)
-@click.option(
-    "--noise",
-    type=click.FloatRange(0),
-    default=0.0,
-    metavar="SIGMA",
-    help="Strength of space-time white noise that is added to v; with --scheme explicit on the "
-    "processor only.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**32 - 1),
-    default=0,
-    metavar="N",
-    help="Seed of the noise.",
-)
-@click.option(
-    "--threshold",
-    type=float,
-    default=0.5,
-    show_default=True,
-    metavar="V",
-    help="Value of v at which a wave counts as arrived.",
-)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="Go on with a run that was interrupted or killed, to the results that it would have had; "
-    "all options are those of that run.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder for the results; must be new or empty. [default: runs/fhn-DATE-TIME]",
-)
-@click.option(
-    "--format",
-    "suffix",
-    type=click.Choice(["npz", "h5"]),
-    default="npz",
-    show_default=True,
-    help="Format of the file of results; h5 needs h5py.",
-)
-@click.option("--animation", is_flag=True, help="Write animation.gif as well.")
-@click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
-@json_option
+@declared(FhnOptions)
 @click.pass_context
 def fhn(context: click.Context, /, **given: Any) -> None:
     """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
@@ -222,7 +235,7 @@ def fhn(context: click.Context, /, **given: Any) -> None:
       channelfit fhn --resume runs/fhn-20260131-120000
     """
     if given["resume"] is not None:
-        given = arguments_again(context, given, given["resume"], _BESIDE)
+        given = arguments_again(context, given, given["resume"], beside_resume(FhnOptions))
     from channelfit.front.commands import fhn as work
 
-    work.fhn(**given)
+    work.fhn(FhnOptions(**given))

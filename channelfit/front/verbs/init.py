@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import told_options
+from channelfit.front.options import recording_options
 
 
 @click.command(short_help="Write a starter fit for recordings.")
@@ -35,7 +35,7 @@ from channelfit.front.options import told_options
     metavar="FILE",
     help="A recording under the same protocol that is subtracted, such as after a blocker.",
 )
-@told_options
+@recording_options
 def init(**given: Any) -> None:
     """Write a commented starter fit for RECORDINGS, which can be run at once.
 

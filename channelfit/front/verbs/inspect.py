@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import told_options
+from channelfit.front.options import recording_options
 
 
 @click.command(short_help="What is in a recording, or what a fit sees of it.")
@@ -30,7 +30,7 @@ from channelfit.front.options import told_options
     metavar="FILE.png",
     help="Where to draw it. [default: NAME-inspect.png here]",
 )
-@told_options
+@recording_options
 def inspect(**given: Any) -> None:
     """What is in FILES from the rig: sweeps, units, protocol, noise, leak, what looks wrong.
 

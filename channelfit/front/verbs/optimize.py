@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,76 +11,95 @@ import click
 
 from channelfit.front import interrupts
 from channelfit.front.options import (
+    argument,
     backend_option,
+    beside_resume,
     cluster_option,
+    declared,
     dtype_option,
     json_option,
+    option,
     path_option,
+    quiet_option,
+    results_option,
+    resume_option,
     set_option,
 )
 from channelfit.front.resumed import arguments_again
 
 
+@dataclass(frozen=True, kw_only=True)
+class OptimizeOptions:
+    """The options of `channelfit optimize`; in Python those of `channelfit.fit`."""
+
+    model: Path = argument("model", type=click.Path(path_type=Path), required=False)
+    resume: Path | None = resume_option(
+        "RUN",
+        "Go on with a run that was interrupted or killed, to the result that it would have had. "
+        "MODEL and options are those of that run.",
+    ).field()
+    out: Path | None = results_option(
+        "DIR", "Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]"
+    ).field()
+    seed: int | None = option(
+        "--seed",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
+        key="fit.seed",
+    )
+    seeds: int | None = option(
+        "--seeds",
+        type=click.IntRange(1),
+        metavar="N",
+        help="So many whole searches, with the seeds from that one on; the best is kept, and told "
+        "how many came to it. [default: the file's, or 1]",
+        key="fit.seeds",
+    )
+    backend: str = backend_option.field()
+    dtype: str = dtype_option(
+        "Precision of the search; the result is scored in float64 either way."
+    ).field()
+    path: str = path_option.field()
+    cluster: str | None = cluster_option.field()
+    chunk: int | None = option(
+        "--chunk",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Candidates in one launch on a GPU, where it must be fewer than the population.",
+        python=None,
+    )
+    population: int | None = option(
+        "--population",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Candidates a generation. [default: the file's]",
+        key="fit.optimizer.population",
+        python="optimizer",
+    )
+    generations: int | None = option(
+        "--generations",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Stop after so many generations. [default: the file's]",
+        key="fit.optimizer.generations",
+        python="stop",
+    )
+    optimizer: str | None = option(
+        "--optimizer",
+        metavar="NAME",
+        help="Search method: hybrid, genetic, swarm, ring, groups, differential, cma, or "
+        "asynchronous_ring for functions on a GPU. If it is not the method in the file, the "
+        "settings in the file are not used. [default: the file's]",
+        key="fit.optimizer.name",
+    )
+    overrides: tuple[str, ...] = set_option.field()
+    quiet: bool = quiet_option("the results' folder").field()
+    as_json: bool = json_option.field()
+
+
 @click.command(short_help="Fit the parameters of a model to its data.")
-@click.argument("model", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="Go on with a run that was interrupted or killed, to the result that it would have had. "
-    "MODEL and options are those of that run.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
-)
-@click.option(
-    "--seeds",
-    type=click.IntRange(1),
-    metavar="N",
-    help="So many whole searches, with the seeds from that one on; the best is kept, and told how "
-    "many came to it. [default: the file's, or 1]",
-)
-@backend_option
-@dtype_option("Precision of the search; the result is scored in float64 either way.")
-@path_option
-@cluster_option
-@click.option(
-    "--chunk",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Candidates in one launch on a GPU, where it must be fewer than the population.",
-)
-@click.option(
-    "--population",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Candidates a generation. [default: the file's]",
-)
-@click.option(
-    "--generations",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Stop after so many generations. [default: the file's]",
-)
-@click.option(
-    "--optimizer",
-    metavar="NAME",
-    help="Search method: hybrid, genetic, swarm, ring, groups, differential, cma, or "
-    "asynchronous_ring for functions on a GPU. If it is not the method in the file, the "
-    "settings in the file are not used. [default: the file's]",
-)
-@set_option
-@click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
-@json_option
+@declared(OptimizeOptions)
 @click.pass_context
 def optimize(context: click.Context, /, **given: Any) -> None:
     """Fit the parameters of MODEL to its data.
@@ -108,19 +128,14 @@ def optimize(context: click.Context, /, **given: Any) -> None:
       channelfit optimize my_cell.yaml --seeds 8 --cluster local
     """
     if given["resume"] is not None:
-        given = arguments_again(context, given, given["resume"], _BESIDE)
+        given = arguments_again(context, given, given["resume"], beside_resume(OptimizeOptions))
     elif given["model"] is None:
         raise click.MissingParameter(ctx=context, param=optimize.params[0])
     from channelfit.results.report.artist import hired
 
-    with hired() as artist:  # who gets ready while all else is imported
+    with hired() as artist:  # its process starts while everything else is imported
         from channelfit.front.commands import optimize as work
 
-        interrupted = work.optimize(**given, artist=artist)
+        interrupted = work.optimize(OptimizeOptions(**given), artist)
     if interrupted:
         sys.exit(interrupts.exit_code())
-
-
-#: Options that may stand beside `--resume`: they say who works and what is printed, not what is
-#: done.
-_BESIDE = ("resume", "cluster", "quiet", "as_json")

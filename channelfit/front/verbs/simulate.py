@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from channelfit.front.options import (
+    argument,
     backend_option,
+    declared,
     dtype_option,
     model_argument,
+    option,
     path_option,
     set_option,
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions:
+    """The options of `channelfit simulate`; in Python those of `channelfit.simulate`."""
+
+    model: Path = model_argument.field()
+    protocol: Path = argument("protocol", type=click.Path(path_type=Path))
+    out: Path | None = option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="PREFIX",
+        help="Path of the two files, without .csv and .png. [default: MODEL-PROTOCOL here]",
+        python=None,
+    )
+    backend: str = backend_option.field()
+    dtype: str = dtype_option("Precision of the currents.").field()
+    path: str = path_option.field()
+    overrides: tuple[str, ...] = set_option.field()
+    cell: str | None = option("--cell", metavar="NAME", help="The cell whose own values are taken.")
+
+
 @click.command(short_help="Currents of a model under a protocol.")
-@model_argument
-@click.argument("protocol", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="PREFIX",
-    help="Path of the two files, without .csv and .png. [default: MODEL-PROTOCOL here]",
-)
-@backend_option
-@dtype_option("Precision of the currents.")
-@path_option
-@set_option
-@click.option("--cell", metavar="NAME", help="The cell whose own values are taken.")
+@declared(SimulateOptions)
 def simulate(**given: Any) -> None:
     """Current of MODEL under PROTOCOL, at the values in the model file.
 
@@ -44,7 +56,7 @@ def simulate(**given: Any) -> None:
     """
     from channelfit.results.report.artist import hired
 
-    with hired() as artist:  # who gets ready while all else is imported
+    with hired() as artist:  # its process starts while everything else is imported
         from channelfit.front.commands import simulate as work
 
-        work.simulate(**given, artist=artist)
+        work.simulate(SimulateOptions(**given), artist)

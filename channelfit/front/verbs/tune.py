@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import dtype_option, model_argument, path_option, set_option
+from channelfit.front.options import (
+    declared,
+    dtype_option,
+    model_argument,
+    option,
+    path_option,
+    set_option,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """The options of `channelfit tune`."""
+
+    model: Path = model_argument.field()
+    population: int | None = option(
+        "--population",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Candidates to score each time. [default: the file's]",
+        key="fit.optimizer.population",
+    )
+    dtype: str = dtype_option("Precision of the search to be tuned.").field()
+    path: str = path_option.field()
+    out: Path | None = option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="FILE.png",
+        help="Where to draw time and occupancy. [default: MODEL-launches.png here]",
+    )
+    overrides: tuple[str, ...] = set_option.field()
 
 
 @click.command(short_help="Find the fastest threads a block on this GPU.")
-@model_argument
-@click.option(
-    "--population",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Candidates to score each time. [default: the file's]",
-)
-@dtype_option("Precision of the search to be tuned.")
-@path_option
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE.png",
-    help="Where to draw time and occupancy. [default: MODEL-launches.png here]",
-)
-@set_option
+@declared(TuneOptions)
 def tune(**given: Any) -> None:
     """Measure how fast MODEL is scored on this GPU with every number of threads a block.
 
@@ -41,4 +57,4 @@ def tune(**given: Any) -> None:
     """
     from channelfit.front.commands import tune as work
 
-    work.tune(**given)
+    work.tune(TuneOptions(**given))

@@ -75,7 +75,7 @@ def assess(
     Raises: InputError if the values cannot be scored, or there are too few samples.
     """
     # parameters that the search solves are uncertain, too
-    objective = replace(fit, solved=()).objective(scorer)
+    objective = replace(fit, solved=(), cost=None).objective(scorer)
     unit = objective.space.to_unit(np.asarray(values, dtype=float)[:, None])
     before = None
     n_samples, peak = count_samples(fit.problem), peak_pA(fit.problem)
