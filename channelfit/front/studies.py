@@ -493,8 +493,8 @@ def compare(
         >>> import channelfit as cf
         >>> model = cf.Model.load("models/model_b.yaml")
         >>> steps = cf.Protocol.load("protocols/activation.yaml")
-        >>> recorded = cf.simulate(model, steps).current
-        >>> one, other = (cf.fit(model, steps, recorded, seed=s, progress=False) for s in (1, 2))
+        >>> cell = cf.Experiment(steps, cf.simulate(model, steps).current)
+        >>> one, other = (cf.fit(model, cell, seed=s, progress=False) for s in (1, 2))
         >>> len(cf.compare(one, other, progress=False).table)
         2
     """

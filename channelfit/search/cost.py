@@ -34,7 +34,7 @@ class Cost(ABC):
         ...         return apart.sum(axis=(0, 1)) / weights.sum()
         >>> fit = cf.fit("models/model_b.yaml", cost=MeanAbsolute(), stop={"generations": 3},
         ...              progress=False)
-        >>> fit.summary["minimized"], fit.result.cost > 0
+        >>> fit.summary["minimized"], fit.summary["search_cost"] > 0
         ('MeanAbsolute', True)
     """
 

@@ -15,7 +15,7 @@ from channelfit.front.options import argument, declared, option, set_option
 class ExportOptions:
     """The options of `channelfit export`; in Python those of `channelfit.export`."""
 
-    fit: Path = argument("fit", type=click.Path(path_type=Path))
+    fit: Path = argument("fit", python="model", type=click.Path(path_type=Path))
     kind: str | None = option(
         "--to",
         "kind",

@@ -192,7 +192,7 @@ class FhnOptions:
     animation: bool = option(
         "--animation", is_flag=True, help="Write animation.gif as well.", python=None
     )
-    quiet: bool = quiet_option("the results' folder").field()
+    quiet: bool = quiet_option("the results' folder").field(python=None)
     as_json: bool = json_option.field()
 
 
