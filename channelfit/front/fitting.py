@@ -118,7 +118,7 @@ def fit(
         >>> round(fit.values["gmax"], 3)
         5.0
     """
-    own = callable(optimizer)
+    is_named = optimizer is None or isinstance(optimizer, str | Mapping)
     named = {
         "optimizer": {"name": optimizer} if isinstance(optimizer, str) else optimizer,
         "stop": stop,
@@ -133,7 +133,7 @@ def fit(
     section = {
         key: value
         for key, value in named.items()
-        if value is not None and not (own and key == "optimizer")
+        if value is not None and (is_named or key != "optimizer")
     }
     if experiments is not None:
         plan = _plan(model, listed(experiments), section)
@@ -142,7 +142,7 @@ def fit(
     else:
         plan = kinds.load_plan(model, Changes(section=section), backend)
     plan = with_cost(plan, cost) if cost is not None else plan
-    plan = with_method(plan, optimizer) if callable(optimizer) else plan
+    plan = plan if is_named else with_method(plan, optimizer)
     if resume and folder is None:
         raise InputError("resume needs the folder of the run that is to go on", CALL)
     with screen_for(plan.name, progress) as screen:
@@ -239,7 +239,7 @@ def with_cost(plan: FitPlan, cost: Cost) -> FitPlan:
     return replace(plan, cost=cost)
 
 
-def with_method(plan: FitPlan, method: Callable[[int, int], Optimizer]) -> FitPlan:
+def with_method(plan: FitPlan, method: Any) -> FitPlan:
     """Return the same plan with a search method of the user's own.
 
     Raises:
@@ -249,7 +249,8 @@ def with_method(plan: FitPlan, method: Callable[[int, int], Optimizer]) -> FitPl
         raise InputError(
             "an optimizer of your own begins where it decides; leave start out", CALL, "start"
         )
-    made = method(plan.space.n_free, plan.seed)
+    other = isinstance(method, type) and not issubclass(method, Optimizer)
+    made = method(plan.space.n_free, plan.seed) if callable(method) and not other else None
     if not isinstance(made, Optimizer):
         raise InputError(
             "a class derived from channelfit.Optimizer was expected, which is called with the "

@@ -143,6 +143,101 @@ def test_what_is_refused(change, message, model, protocol, recorded):
         cf.fit(model, cf.Experiment(protocol, **data), progress=False, **how)
 
 
+#: A search of ten candidates, which says whether anything is scored at all.
+TINY = {"optimizer": {"name": "genetic", "population": 10}, "stop": {"generations": 1}}
+
+
+def test_clamp_and_filter_of_an_experiment_are_fitted_and_saved(
+    model, protocol, recorded, tmp_path
+):
+    amplifier = {"series_resistance": "8 MOhm", "membrane_capacitance": "20 pF"}
+    experiment = cf.Experiment(
+        protocol, recorded, clamp=amplifier, filter={"poles": 4, "cutoff": "0.5 kHz"}
+    )
+    found = cf.fit(model, experiment, **TINY, progress=False)
+    row = yaml.safe_load((found.save(tmp_path / "run") / "fit.yaml").read_text())["fit"]
+    assert row["experiments"][0]["clamp"] == {**amplifier, "lowpass": experiment.filter}
+    assert cf.load(tmp_path / "run").cost == pytest.approx(found.cost, rel=1e-12)
+    ideal = found.model
+    apart = cf.simulate(ideal, protocol).current - found.traces[0]
+    assert np.nanmax(np.abs(apart)) > 0.01 * np.nanmax(np.abs(found.traces[0]))
+    twice = {**amplifier, "lowpass": {"cutoff": "1 kHz"}}
+    with pytest.raises(cf.InputError, match="give the filter once"):
+        cf.fit(model, cf.Experiment(protocol, recorded, clamp=twice, filter={"cutoff": 1}))
+
+
+@pytest.mark.parametrize("given", ["steps.yaml", [], [("steps", "current")]])
+def test_experiments_are_experiments(given, model):
+    with pytest.raises(cf.InputError, match="experiment"):
+        cf.fit(model, given)
+    with pytest.raises(cf.InputError, match="experiments are needed"):
+        cf.fit(model)
+
+
+class Anywhere(cf.Optimizer):
+    """Draws anywhere, and ends by itself."""
+
+    def ask(self):
+        return np.random.default_rng(self.seed).random((self.n_parameters, 5))
+
+    def tell(self, candidates, cost):
+        assert type(cost) is np.ndarray
+        self.ended = "that will do"
+
+
+def test_a_search_of_ones_own_ends_by_itself_and_what_it_may_not_do_is_refused(
+    model, protocol, recorded
+):
+    experiment = cf.Experiment(protocol, recorded)
+    found = cf.fit(model, experiment, optimizer=Anywhere, seed=3, progress=False)
+    assert found.summary["stop_reason"] == "that will do"
+    assert (found.summary["optimizer"], found.summary["evaluations"]) == ("Anywhere", 5)
+    assert found.errors["gmax"] is not None
+
+    def asks(what):
+        return type("Wrong", (Anywhere,), {"ask": lambda self: what})
+
+    for candidates, message in (
+        (np.zeros((2, 5)), "a row for each free parameter"),
+        (np.full((found.history["evaluations"].size + 8, 5), np.nan), "NaN"),
+        ([0.5], "must return an array"),
+    ):
+        with pytest.raises(cf.InputError, match=message):
+            cf.fit(model, experiment, optimizer=asks(candidates), progress=False)
+    with pytest.raises(cf.InputError, match="derived from channelfit.Optimizer"):
+        cf.fit(model, experiment, optimizer=dict, progress=False)
+    with pytest.raises(cf.InputError, match="derived from channelfit.Optimizer"):
+        cf.fit(model, experiment, optimizer=Anywhere(3, 1), progress=False)
+    with pytest.raises(cf.InputError, match="leave start out"):
+        cf.fit(model, experiment, optimizer=Anywhere, start="values", progress=False)
+
+
+class Quartic(cf.Cost):
+    """The weighted mean of the fourth powers of the residuals."""
+
+    def __call__(self, predicted, recorded, weights):
+        return (weights * (predicted - recorded) ** 4).sum(axis=(0, 1)) / weights.sum()
+
+
+def test_a_cost_of_ones_own_is_what_is_minimized(model, protocol, recorded):
+    weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], size=recorded.shape)
+    experiment = cf.Experiment(protocol, np.where(weights == 0, np.nan, recorded), weights=weights)
+    found = cf.fit(model, experiment, cost=Quartic(), stop={"generations": 3}, progress=False)
+    (residual,) = found.residuals
+    counted = weights > 0
+    own = (weights[counted] * residual[counted] ** 4).sum() / weights.sum()
+    assert found.summary["search_cost"] == pytest.approx(own, rel=1e-9)
+    assert found.summary["search_cost"] == found.history["best_cost"][-1]
+    assert found.summary["optimizer"] == "differential"
+    assert set(found.errors.values()) == {None}
+    assert "Quartic was minimized" in found.remarks[0]
+    with pytest.raises(cf.InputError, match="needs derivatives"):
+        cf.fit(model, experiment, cost=Quartic(), optimizer="hybrid", progress=False)
+    one = type("One", (Quartic,), {"__call__": lambda self, *given: 1.0})()
+    with pytest.raises(cf.InputError, match="one for each candidate"):
+        cf.fit(model, experiment, cost=one, **TINY, progress=False)
+
+
 def test_what_looks_wrong_is_warned_of(model, protocol, recorded):
     flat = recorded.clip(max=float(np.quantile(recorded, 0.8)))
     with pytest.warns(cf.InputWarning, match="recording"):
