@@ -115,6 +115,7 @@ class FitPlan:
     def objective(self, scorer: Scorer) -> Objective:
         """Return the objective that the search minimizes, scored by a scorer of this problem."""
         if self.cost is not None:
+            assert isinstance(scorer, ChannelScorer), "a cost of one's own is one of currents"
             own = CostScorer(scorer, self.cost, self.problem)
             return Objective(self.space, own, self.constraints)
         return Objective(
