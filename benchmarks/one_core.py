@@ -70,7 +70,7 @@ def fly(here, fast, own, cost, lower, upper, data, seed, first, last, group, exc
     """Moves first .. last - 1; arrays (n_blocks, n_parameters*LANES), and cost (n_particles,)."""
     n, n_parameters = len(cost), len(lower)
     lead = np.empty(n, np.int64)
-    s, out = np.empty({scratch}, real), np.empty(LANES, real)
+    out = np.empty(LANES, real)
     one, two = np.empty(LANES, real), np.empty(LANES, real)
     leader = np.empty((len(here), n_parameters*LANES), real)
     for iteration in range(first, last):
@@ -104,7 +104,7 @@ def fly(here, fast, own, cost, lower, upper, data, seed, first, last, group, exc
                         move = -move
                     v[k] = move
                     x[k] = min(max(there, low), high)
-            costOfLanes(x, data, s, out)
+            costOfLanes(x.reshape((n_parameters, LANES)), data, out)
             for l in range(min(LANES, n - begin)):
                 if np.abs(out[l]) < np.inf and out[l] < cost[begin + l]:
                     cost[begin + l] = out[l]
@@ -132,7 +132,6 @@ class OneCore:
             lanes=source.lanes,
             dtype=dtype,
             flight=5,
-            scratch=source.n_scratch,
             inertia=INERTIA,
             pull=ATTRACTION,
         )

@@ -641,8 +641,8 @@ FAULTS = [
     Fault(
         "functions: a sum without its last term",
         "functions/source.py",
-        'range({begin}, {end} + 1):", index.name',
-        'range({begin}, {end}):", index.name',
+        'f"{begin}, {end} + 1"',
+        'f"{begin}, {end}"',
         "functions",
     ),
     # --- drawn: cable

@@ -31,7 +31,7 @@ class Settings:
         backend: "auto", "cpu" or "cuda".
         dtype: "float64", or "float32" on a GPU.
         method: one of METHODS.
-        covariances: whether these are wanted beside the standard errors.
+        covariances: whether to compute these beside the standard errors.
         seed: of the swarms.
         particles, iterations: of a swarm.
         n_threads: None for all cores.
@@ -109,7 +109,7 @@ def _pieces(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> Ite
 
 
 def fitter(settings: Settings) -> Fitter:
-    """What fits the data sets of a task from one place to before another."""
+    """Return what fits the data sets of a task from one place to before another."""
     backend, more = settings.chosen_backend(), settings.covariances
     flight = Flight(settings.particles, settings.iterations, settings.seed)
     swarm, n_threads = settings.method == "swarm", settings.n_threads

@@ -90,14 +90,14 @@ class _Results:
         self.covariances = np.empty((n_sets, n * n)) if covariances else np.empty((0, 0))
 
     def part(self, a: int, b: int) -> tuple[np.ndarray, ...]:
-        """Those of some data sets, in the order in which the kernels take them."""
+        """Return those of some data sets, in the order in which the kernels take them."""
         return (
             self.values[a:b], self.errors[a:b], self.covariances[a:b], self.numbers[a:b],
             self.flags[a:b],
         )  # fmt: skip
 
     def fits(self, spread: np.ndarray | None = None) -> Fits:
-        """The same as `Fits`."""
+        """Return the results as `Fits`."""
         n_sets, n = self.values.shape
         covariances = self.covariances.reshape(n_sets, n, n) if self.covariances.size else None
         cost, counted, steps, squares = self.numbers.T
@@ -107,7 +107,7 @@ class _Results:
 
 
 def _share(some: Callable[[int, int], None], n_sets: int, step: int, n_threads: int | None) -> None:
-    """Calls some(a, b) for pieces of data sets, by all cores."""
+    """Call some(a, b) for ranges of data sets, on all cores."""
     _team((n_threads or usable_cores()) - 1).share(some, list(edges(n_sets, step)))
 
 

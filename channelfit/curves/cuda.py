@@ -40,7 +40,7 @@ class CudaFits:
     Arguments:
         task: curve and data.
         dtype: "float64" or "float32".
-        covariances: whether these are wanted.
+        covariances: whether to compute these.
         flight: of a swarm for each data set; None for least squares.
 
     Raises: InputError when there is no GPU that can be used, and what to do.
@@ -83,7 +83,9 @@ class CudaFits:
         return rescaled(self.task, first, out.fits())
 
     def _ready(self, n_sets: int) -> list[_Lane]:
-        """Lanes for so many data sets; their buffers are kept, since pinning memory takes long."""
+        """Return lanes for so many data sets; their buffers are kept, since pinning memory takes
+        long.
+        """
         size = min(self.chunk, -(-n_sets // _BLOCK) * _BLOCK)
         if not self._lanes or self._lanes[0].size < size:
             self._lanes = []
@@ -92,7 +94,7 @@ class CudaFits:
         return self._lanes
 
     def launch(self, lane: _Lane, first: int, n_sets: int) -> None:
-        """Ask for the kernels of a chunk that begins with a data set, on the present stream."""
+        """Launch the kernels of a chunk that begins with a data set, on the present stream."""
         spread, spread_weights, fit = self._kernels
         n_points, scan, tables = self.task.data.values.shape[1], self.task.scan, self._tables
         blocks = -(-n_points // 32), -(-n_sets // 32)
@@ -120,7 +122,7 @@ class CudaFits:
 
     @cached_property
     def _tables(self) -> dict[str, Any]:
-        """What all data sets share, on the device; never an array of no elements."""
+        """Return the arrays that all data sets share, on the device; none of them is empty."""
         task, scan, real = self.task, self.task.scan, self.dtype
         bounds = np.concatenate([task.lower, task.upper, task.width])
         host: dict[str, np.ndarray] = {
@@ -169,14 +171,13 @@ class _Results:
     def empty(
         cls, n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool, swarms: bool
     ) -> _Results:
-        """Room for so many data sets of n parameters."""
+        """Return arrays for so many data sets of n parameters."""
         shapes = _shapes(n_sets, n, dtype, covariances, swarms)
         return cls(tuple(np.empty(shape, kind) for shape, kind in shapes))
 
     def fits(self) -> Fits:
-        """The same as `Fits`."""
-        values, errors, covariances, numbers, told, spread = self.arrays
-        wanted = covariances if covariances.size else None
+        """Return the results as `Fits`."""
+        values, errors, covariances, numbers, flags, spread = self.arrays
         cost, counted, steps, squares = numbers.T
         return Fits(
             values,
@@ -185,8 +186,8 @@ class _Results:
             counted,
             steps,
             squares,
-            told,
-            wanted,
+            flags,
+            covariances if covariances.size else None,
             spread if spread.size else None,
         )
 
@@ -194,7 +195,9 @@ class _Results:
 def _shapes(
     n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool, swarms: bool
 ) -> list[tuple[tuple[int, ...], Any]]:
-    """Shapes and types of values, errors, covariances, numbers, flags, and of swarms' spreads."""
+    """Return shapes and types of values, errors, covariances, numbers, flags, and of swarms'
+    spreads.
+    """
     squares = (n_sets, n, n) if covariances else (n_sets, 0, 0)
     return [
         ((n_sets, n), dtype), ((n_sets, n), dtype), (squares, dtype), ((n_sets, 4), dtype),
@@ -225,7 +228,7 @@ class _Lane:
         self.where: tuple[_Results, int, int] | None = None
 
     def begin(self, data: DataSets, out: _Results, before: int, first: int, last: int) -> None:
-        """Send data sets, ask for their fits, and ask for the results; do not wait.
+        """Begin to send data sets, to fit them and to fetch the results; do not wait.
 
         before: data sets before those of `out`, whose rows `first` to before `last` these are.
         """
@@ -255,7 +258,7 @@ class _Lane:
 
 
 def _pinned(cp: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of the host from which and into which a GPU copies by itself."""
+    """Return an array of the host from which and into which a GPU copies by itself."""
     count = int(np.prod(shape))
     memory = cp.cuda.alloc_pinned_memory(max(1, count * np.dtype(dtype).itemsize))
     return np.frombuffer(memory, dtype, count).reshape(shape)

@@ -6,26 +6,18 @@ axes and numbers of parameters are constants in it, so that what a thread needs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
-
-import sympy
 
 from channelfit.curves.cuda_text import FIT, SHARED, SPREAD_WEIGHTS
 from channelfit.curves.curve import Curve
 from channelfit.curves.lanes import COUNTS, N_ROBUST, ROBUST
-from channelfit.curves.source import kind_of, n_sums
+from channelfit.curves.source import Body, kind_of, n_sums
 from channelfit.curves.stages import Staged, staged
 from channelfit.scoring.kernels.lanes import Writer
-from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, harmless
+from channelfit.scoring.kernels.printer import harmless
+from channelfit.scoring.machine.cuda_printer import Card, cuda_function
+from channelfit.scoring.machine.kernel_text import Source
 
-_CUDA = Dialect(
-    {name: name for name in ("exp", "log", "sqrt", "tanh", "exprel", "exprel_slope")}
-    | {"Abs": "fabs"},
-    lambda condition, yes, no: f"({condition} ? {yes} : {no})",
-    lambda base, exponent: f"pow({base}, {exponent})",
-    ("&&", "||", "!", "true", "false"),
-)
 #: Types of data in C, by NumPy's names of them.
 RAW = {
     "float64": "double",
@@ -42,6 +34,23 @@ RAW = {
 }
 
 
+_CARD = Card(
+    "real",
+    {
+        "z": "real[]*stride",
+        "w": "real[]*stride",
+        "stride": "size_t",
+        "inputs": "restrict double[]",
+        "p": "real[]",
+        "sums": "real[]",
+        "near": "bool",
+    },
+    {"lengths[0]": "LENGTH_0", "lengths[1]": "LENGTH_1", "INFINITE": "INFINITE", "power": "pow"},
+    rolled=("i", "j"),
+    lane="l",
+)
+
+
 @cache
 def cuda_text(
     curve: Curve,
@@ -54,7 +63,7 @@ def cuda_text(
     kernels: str = FIT,
     weighted: bool = False,
 ) -> str:
-    """The text of all kernels of a curve.
+    """Return the text of all kernels of a curve.
 
     Arguments:
         axes, lengths: of the inputs, one or two; see `stages.staged`.
@@ -93,126 +102,50 @@ def cuda_text(
         f"__device__ const int LINEAR[] = {{{linear}}};",
         SHARED,
     ]
+    functions = _functions(curve, axes, weighted)
+    return "\n".join([*head, *functions]) + "\n" + kernels + (SPREAD_WEIGHTS if weighted else "")
+
+
+def _functions(curve: Curve, axes: tuple[tuple[str, ...], ...], weighted: bool) -> list[str]:
+    """Return `evaluate` and `value` in CUDA C++."""
     w = Writer()
     for name, slopes in (("evaluate", True), ("value", False)):
-        w("", "template<class T, class Seen>", f"__device__ __forceinline__ void {name}(")
-        with w.block("    const Seen* z, const Seen* w, size_t stride,"):
-            w("const double* __restrict__ inputs, const T* p, T* sums, bool near)")
-        w("{")
+        w("", f"def {name}(z, w, stride, inputs, p, sums, near):")
         with w:
-            _Printer(curve, staged(curve, axes, slopes), w, weighted).body(slopes)
-        w("}")
-    return "\n".join([*head, *w.lines]) + "\n" + kernels + (SPREAD_WEIGHTS if weighted else "")
+            CudaBody(curve, staged(curve, axes, slopes), w, weighted).write(slopes)
+    source = Source("\n".join(w.lines), curve.name)
+    return [cuda_function(source, name, _CARD) for name in source.functions]
 
 
-class _Printer(ScalarPrinter):
-    """Writes the body of one function; T is the type of numbers that it computes with."""
+class CudaBody(Body):
+    """Writes for a GPU: a point that is no number is passed over, and near a start the text of
+    `approach` is chosen while it runs.
+    """
 
     def __init__(self, curve: Curve, stages: Staged, w: Writer, weighted: bool) -> None:
-        super().__init__(_CUDA, {})
-        self.curve, self.stages, self.w = curve, stages, w
-        self.kind, self.weighted = kind_of(curve), weighted
-        self.called = {p.name: f"p[{k}]" for k, p in enumerate(curve.free)}
-        self.names = self.called
+        super().__init__(curve, stages, w)
+        self.has_weights, self.weighted = weighted, weighted or self.kind == COUNTS
 
-    def body(self, slopes: bool) -> None:
-        w, stages = self.w, self.stages
-        two = len(stages.axes) == 2
-        n = n_sums(self.curve) if slopes else 1
-        w(f"#pragma unroll\nfor (int k = 0; k < {n}; k++) sums[k] = T(0);")
-        self.assign(stages.steps.get(frozenset(), []))
-        if two:
-            kept = stages.kept(frozenset({0}))
-            for k in range(len(kept)):
-                w(f"T table{k}[LENGTH_0];")
-            with w.block("for (int i = 0; i < LENGTH_0; i++) {"):
-                self.inputs(0, "inputs[i]")
-                self.assign(stages.steps.get(frozenset({0}), []))
-                w(*(f"table{k}[i] = {name[1:]};" for k, name in enumerate(kept)))
-            w("}")
-            self.called |= {name: f"table{k}[i]" for k, name in enumerate(kept)}
-            with w.block("for (int j = 0; j < LENGTH_1; j++) {"):
-                self.inputs(1, "inputs[LENGTH_0 + j]")
-                self.assign(stages.steps.get(frozenset({1}), []))
-                with w.block("for (int i = 0; i < LENGTH_0; i++) {"):
-                    self.inputs(0, "inputs[i]")
-                    self.point("j*LENGTH_0 + i", slopes)
-                w("}")
-            w("}")
-            return
-        with w.block("for (int i = 0; i < LENGTH_0; i++) {"):
-            self.inputs(0, "inputs[{k}*LENGTH_0 + i]")
-            self.point("i", slopes)
-        w("}")
+    def begin_point(self) -> None:
+        self.w("seen = z[at, l]", "if not abs(seen) < INFINITE:", "    continue")
 
-    def inputs(self, axis: int, place: str) -> None:
-        """Reads the inputs of an axis at its present index."""
-        for k, name in enumerate(self.stages.axes[axis]):
-            self.called[name] = f"x_{name}"
-            self.w(f"const T x_{name} = T({place.format(k=k)});")
+    def in_table(self, k: int, count: int) -> str:
+        return f"table[{k}*n + i, l]"  # a thread's local memory is in words: an array for each
 
-    def assign(self, steps: Sequence[tuple[str, sympy.Expr]]) -> None:
-        """Computes steps, which keep their names within the block."""
-        for name, expression in steps:
-            self.w(f"const T {name[1:]} = {self.text(expression)};")
-            self.called[name] = name[1:]
-
-    def point(self, at: str, slopes: bool) -> None:
-        """What is done at every point that is a number."""
-        w, stages = self.w, self.stages
-        w(f"const T seen = T(z[(size_t)({at})*stride]);", "if (!(fabs(seen) < INFINITE)) continue;")
-        self.assign(stages.steps.get(frozenset(range(len(stages.axes))), []))
-        w(f"const T f = {self.text(stages.value)};")
-        if self.weighted:
-            w(f"const T m = T(w[(size_t)({at})*stride]);")
+    def residual(self, value: str, slopes: bool) -> None:
+        w = self.w
+        w(f"f = {value}", *(["m = w[at, l]"] if self.has_weights else []))
         if self.kind == COUNTS:
-            w("T u, h;", "sums[0] += near ? squares(seen, f, u, h) : poisson(seen, f, u, h);")
+            w("cost, u, h = counted(seen, f, near)", "acc[0, l] += cost")
         elif self.kind == ROBUST:
-            w("const T r = seen - f, q = m*r*r, root = sqrt(T(1) + q);")
-            w("sums[0] += T(2)*q/(T(1) + root);")
+            w("r = seen - f", "q = m*r*r", "root = sqrt(1.0 + q)")
+            w("acc[0, l] += 2.0*q/(1.0 + root)")
             if slopes:
-                w("const T u = m*r/root, bend = T(1)/(root*root*root), h = near ? m/root : m*bend;")
                 last = n_sums(self.curve) - N_ROBUST
-                w(f"sums[{last}] += q/(root*root);", f"sums[{last + 1}] += bend;")
-                w(f"sums[{last + 2}] += bend*bend;")
+                w("u = m*r/root", "bend = 1.0/(root*root*root)", "h = m/root if near else m*bend")
+                w(f"acc[{last}, l] += q/(root*root)", f"acc[{last + 1}, l] += bend")
+                w(f"acc[{last + 2}, l] += bend*bend")
         else:
-            w("const T r = seen - f;", f"const T u = {'m*r' if self.weighted else 'r'};")
-            w("sums[0] += u*r;", *(["const T h = m;"] if self.weighted else []))
-        if slopes:
-            self.products(self.weighted or self.kind == COUNTS)
-
-    def products(self, weighted: bool) -> None:
-        """Gradient and curvature; nothing is multiplied with 1."""
-        w, n = self.w, len(self.stages.slopes)
-        ones = [slope == 1 for slope in self.stages.slopes]
-        for j, slope in enumerate(self.stages.slopes):
-            if not ones[j]:
-                w(f"const T g{j} = {self.text(slope)};")
-            own = "" if ones[j] else f"g{j}"
-            w(f"const T h{j} = {'*'.join(filter(None, ('h' if weighted else '', own))) or 'T(1)'};")
-        at = 1 + n
-        for j in range(n):
-            w(f"sums[{1 + j}] += u;" if ones[j] else f"sums[{1 + j}] += u*g{j};")
-            for i in range(j + 1):
-                w(f"sums[{at}] += h{j};" if ones[i] else f"sums[{at}] += h{j}*g{i};")
-                at += 1
-
-    # numbers of type T, so that none widens what it meets
-
-    def _print_Float(self, node: sympy.Float) -> str:
-        return f"T({float(node)!r})"
-
-    _print_Integer = _print_Rational = _print_NumberSymbol = _print_Float
-    _print_Exp1 = _print_Pi = _print_One = _print_Zero = _print_NegativeOne = _print_Half = (
-        _print_Float
-    )
-
-    def _print_Pow(self, node: sympy.Pow, rational: bool = False) -> str:
-        base, exponent = node.as_base_exp()
-        if exponent.is_Integer and exponent < 0:
-            return f"(T(1.0)/{super()._print_Pow(sympy.Pow(base, -exponent))})"
-        return super()._print_Pow(node)
-
-    def _print_sign(self, node: sympy.Expr) -> str:
-        inner = self._print(node.args[0])
-        return f"({inner} > T(0) ? T(1) : ({inner} < T(0) ? T(-1) : T(0)))"
+            w("r = seen - f", f"u = {'m*r' if self.weighted else 'r'}", "acc[0, l] += u*r")
+            if self.weighted:
+                w("h = m")

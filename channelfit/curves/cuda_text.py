@@ -1,7 +1,8 @@
-"""What the kernels of all curves share on a GPU: the start, the descent and the curvature.
+"""CUDA text that the kernels of all curves share: the start, the descent and the results.
 
-The same rules as in `lanes`, one data set a thread. Data lie transposed, (n_points, n_sets), so
-that neighboring threads read neighboring numbers. The curvature is inverted in float64 in any case.
+The rules are those of `lanes`, one data set a thread; its step, linear algebra and judgement of a
+result are printed from that text. Data lie transposed, (n_points, n_sets), so that neighboring
+threads read neighboring numbers. The Gauss-Newton Hessian is inverted in float64 in any case.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from channelfit.curves.flags import (
 )
 from channelfit.curves.lane_math import LEAST_COUNT
 from channelfit.curves.lanes import MORE_STARTS, MOST_NEAR, NEAR
+from channelfit.scoring.machine.cuda_printer import CUDA_HEAD, Card, cuda_function
+from channelfit.scoring.machine.kernel_text import source_of
 
 #: Rows of the scan that are multiplied with the data at once.
 ROWS = 16
@@ -40,13 +43,58 @@ _CONSTANTS = {
     "NEAR": NEAR,
     "LEAST_COUNT": LEAST_COUNT,
 }
+#: What the texts of `lanes` call otherwise than CUDA's.
+_SPELLED = {name: name for name in _CONSTANTS} | {
+    "p.shape[0]": "N",
+    "sums.shape[0]": "N_SUMS",
+    "covariances.shape[1] > 0": "covariances != nullptr",
+    "s < n_sets": "true",
+    "n_sets": "",
+    "kind": "",
+    "kind == COUNTS": "COUNTS",
+    "kind == ROBUST": "ROBUST",
+    "all_linear": "(N_LINEAR == N)",
+    "facts[GREATEST, lane] - facts[LEAST, lane]": "facts.extent",
+    "ROUNDING": "ROUNDING",
+    "_SINGULAR": "T(SINGLE ? 1e-6 : 1e-13)",
+}
+_FACTOR = Card("T", {"m": "T[]", "fault": "T&"}, _SPELLED)
+_SOLVE = Card("T", {"m": "T[]", "d": "T[]"}, _SPELLED)
+_STEP = Card(
+    "real",
+    dict.fromkeys(("p", "sums", "lower", "upper", "m", "d", "held", "trial"), "real[]")
+    | {"damping": "real&", "gain": "real&"},
+    _SPELLED,
+)
+_JUDGE = Card(
+    "double",
+    dict.fromkeys(("sums", "p", "lower", "upper"), "real[]")
+    | dict.fromkeys(("width", "m", "d", "held"), "double[]")
+    | dict.fromkeys(("found", "ended", "steps"), "int&")
+    | {"facts": "Facts", "scale": "double&", "most": "double&", "below": "int[]", "flags": "int[]"}
+    | {"values": "real[][N]", "errors": "real[][N]", "covariances": "real[][N*N]"}
+    | {"numbers": "real[][4]"},
+    _SPELLED,
+    records=("facts",),
+    rolled=("c",),
+)
+
+
+def _of_lanes(**cards: Card) -> str:
+    """Return functions of `lanes` as CUDA C++."""
+    source = source_of("channelfit.curves.lanes")
+    return "\n".join(cuda_function(source, name, card) for name, card in cards.items())
+
+
+#: A damped step.
+STEP = _of_lanes(step=_STEP)
 
 SHARED = (
     "".join(f"#define {name} {value!r}\n" for name, value in _CONSTANTS.items())
-    + """
-#define INFINITE __longlong_as_double(0x7ff0000000000000ll)
-#define NOT_A_NUMBER __longlong_as_double(0x7ff8000000000000ll)
+    + CUDA_HEAD
+    + """#define SINGLE (sizeof(real) == 4)
 #define EACH(j, n) _Pragma("unroll") for (int j = 0; j < (n); j++)
+#define ROUNDING (SINGLE ? 1e-9 : 1e-16)
 
 template<class T> __device__ __forceinline__ T exprel(T x) { return x == T(0) ? T(1) : expm1(x)/x; }
 
@@ -89,14 +137,19 @@ template<class T> __device__ __forceinline__ T poisson(T z, T f, T& pull, T& wei
     }
     return T(2)*cost;
 }
+
+// Cost, pull and weight of a count: of least squares near the start, of the likelihood then.
+__device__ __forceinline__ void counted(
+    real z, real f, bool near, real& cost, real& pull, real& weight)
+{
+    cost = near ? squares(z, f, pull, weight) : poisson(z, f, pull, weight);
+}
 """
 )
 
 #: Text of the linear algebra, the judgement of a result, and of data in their own type.
-COMMON = """
-#define AT(j, i) ((j)*((j) + 1)/2 + (i))
-#define SINGLE (sizeof(real) == 4)
-
+COMMON = (
+    """
 // (n_sets, N_POINTS) as (N_POINTS, n_sets).
 template<class From> __device__ __forceinline__ void transpose(
     const From* __restrict__ raw, int n_sets, real* __restrict__ z)
@@ -118,39 +171,9 @@ extern "C" __global__ void __launch_bounds__(256) spread(
     transpose(raw, n_sets, z);
 }
 
-// m = L D L', over itself; m: the lower triangle. Returns whether it is not singular.
-template<class T> __device__ __forceinline__ bool factor(T* m, T least)
-{
-    bool good = true;
-    EACH(j, N) {
-        EACH(i, j) {
-            T x = m[AT(j, i)];
-            EACH(k, i) x -= m[AT(j, k)]*m[AT(i, k)]*m[AT(k, k)];
-            m[AT(j, i)] = x/m[AT(i, i)];
-        }
-        T left = m[AT(j, j)];
-        const T whole = left;
-        EACH(k, j) left -= m[AT(j, k)]*m[AT(j, k)]*m[AT(k, k)];
-        if (!(left > least*whole)) { good = false; left = T(1); }
-        m[AT(j, j)] = left;
-    }
-    return good;
-}
-
-// L D L' x = d, over d.
-template<class T> __device__ __forceinline__ void solve(const T* m, T* d)
-{
-    EACH(j, N) EACH(k, j) d[j] -= m[AT(j, k)]*d[k];
-    EACH(j, N) d[j] /= m[AT(j, j)];
-    EACH(back, N) {
-        const int j = N - 1 - back;
-        EACH(k, N) if (k > j) d[j] -= m[AT(k, j)]*d[k];
-    }
-}
-
 // What a data set says by itself.
 struct Facts {
-    double count, squares, total, moved, around, extent, whole;
+    double count, squared, total, extent, moved, around, weight;
     real start, shift, shrink, usual;
     int flags;
 };
@@ -169,14 +192,14 @@ __device__ __forceinline__ Facts look(const real* z, const real* w, size_t strid
         facts.count += 1;
         facts.total += x;
         const double own = WEIGHTED ? (double)w[(size_t)i*stride] : 1.0;
-        if (WEIGHTED) { logs += log(own); facts.whole += own; }
-        facts.squares += own*x*x;
+        if (WEIGHTED) { logs += log(own); facts.weight += own; }
+        facts.squared += own*x*x;
         const double off = (double)x - facts.start;
         facts.moved += own*off;
         facts.around += own*off*off;
     }
     if (WEIGHTED) facts.usual = real(exp(-logs/fmax(facts.count, 1.0)));
-    else facts.whole = facts.count;
+    else facts.weight = facts.count;
     facts.extent = (double)high - low;
     if (CENTERED) facts.shift = facts.start;  // what the curve's linear part can follow
     const real most = fmax(high - facts.shift, facts.shift - low);
@@ -187,82 +210,23 @@ __device__ __forceinline__ Facts look(const real* z, const real* w, size_t strid
     return facts;
 }
 
-// Errors and flags at p, where the sums are these; what is written is of data set s.
-__device__ __forceinline__ void judge(
-    const real* p, const real* found, const Facts& facts, int flags, int steps,
-    const double* lower, const double* upper, const double* width, const int* below, size_t s,
-    real* values, real* errors, real* covariances, real* numbers, int* told)
+"""
+    + _of_lanes(factor=_FACTOR, solve=_SOLVE, judge=_JUDGE)
+    + """
+// Writes errors and flags at p, where the sums are these, of data set s. A function of its own, so
+// that what it needs takes no registers from the descent.
+__device__ __noinline__ void conclude(
+    int s, const real* p, const real* sums, const Facts& facts, int ended, int steps,
+    const real* lower, const real* upper, const double* width, const int* below,
+    real* values, real* errors, real* covariances, real* numbers, int* flags)
 {
-    double q[N], m[N*(N + 1)/2];
-    bool held[N];
-    int n_free = N;
-    EACH(j, N) {
-        held[j] = p[j] <= real(lower[j]) || p[j] >= real(upper[j]);
-        q[j] = fmin(fmax((double)p[j], lower[j]), upper[j]);
-        n_free -= held[j];
-    }
-    const double cost = found[0], count = fmax(facts.count, 1.0);
-    EACH(j, N) EACH(i, j + 1) {
-        const bool open = !held[j] && !held[i];
-        m[AT(j, i)] = open ? (double)found[1 + N + AT(j, i)] : i == j ? 1.0 : 0.0;
-    }
-    if (n_free < N) flags |= AT_BOUND;
-    if (!factor(m, SINGLE ? 1e-6 : 1e-13)) flags |= UNDETERMINED;
-    flags |= facts.flags;
-    const bool none = flags & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE);
-    const double spare = facts.count - n_free;
-    double scale = COUNTS ? 1.0 : spare > 0 ? cost/spare : NOT_A_NUMBER;
-    if (ROBUST && spare > 0) {
-        const real* pulls = found + N_SUMS - N_ROBUST;
-        const double share = (double)pulls[1]/count;
-        const double varied = (double)pulls[2]/count - share*share;
-        scale = (1.0 + n_free/count*varied/(share*share))*(double)pulls[0]/spare/share;
-    }
-    if (none || flags & UNDETERMINED) scale = NOT_A_NUMBER;
-    // See lanes.judge.
-    const double most = facts.whole*facts.extent*facts.extent/(COUNTS ? facts.total/count : 1.0);
-    double distance = 0, d[N];
-    EACH(j, N) d[j] = held[j] ? 0.0 : (double)found[1 + j];
-    solve(m, d);
-    EACH(j, N) distance += held[j] ? 0.0 : d[j]*(double)found[1 + j];
-    for (int c = 0; c < N; c++) {
-        EACH(j, N) d[j] = j == c ? 1.0 : 0.0;
-        solve(m, d);
-        EACH(j, N) {
-            const double x = held[j] || (j == c && held[c]) ? NOT_A_NUMBER : scale*d[j];
-            if (covariances != nullptr) {
-                bool either = held[j];
-                EACH(i, N) if (i == c) either = either || held[i];
-                covariances[(s*N + c)*N + j] = real(either ? NOT_A_NUMBER : x);
-            }
-            if (j == c) {
-                const double error = sqrt(x);
-                errors[s*N + j] = real(error);
-                if (!none && error > width[j]) flags |= UNDETERMINED;
-                const double moved = error*error*(double)found[1 + N + AT(j, j)];
-                if (!none && N_LINEAR < N && width[j] == INFINITE && moved > most)
-                    flags |= UNDETERMINED;
-            }
-        }
-    }
-    const double noise = n_free*scale + (SINGLE ? 1e-9 : 1e-16)*facts.squares;
-    if (!none && distance > noise) flags |= UNSETTLED;
-    EACH(j, N) {
-        if (!none && below[j] >= 0) {
-            double other = 0;
-            EACH(i, N) if (i == below[j]) other = q[i];
-            if (other >= q[j]) flags |= DISORDERED;
-        }
-        values[s*N + j] = real(none ? NOT_A_NUMBER : q[j]);
-    }
-    numbers[4*s] = real(none ? NOT_A_NUMBER : cost);
-    numbers[4*s + 1] = real(facts.count);
-    numbers[4*s + 2] = real(steps);
-    const double off = facts.moved*facts.moved/(facts.whole > 0 ? facts.whole : 1.0);
-    numbers[4*s + 3] = real(fmax(facts.around - off, 0.0));
-    told[s] = flags;
+    double m[N*N], d[N], held[N], scale, most;
+    int found = facts.flags;
+    judge(s, found, ended, steps, facts, sums, p, lower, upper, width, below, m, d, held, scale,
+          most, values, errors, covariances, numbers, flags);
 }
 """
+)
 
 #: Stands behind the others where points have weights of their own.
 SPREAD_WEIGHTS = """
@@ -329,36 +293,12 @@ __device__ __forceinline__ int scan(
     return at;
 }
 
-// A damped step; see lanes.step. Returns the gain that it promises, -1 where there is none.
-__device__ __forceinline__ real step(
-    const real* p, const real* sums, real damping, const real* lower, const real* upper,
-    real* trial)
-{
-    real m[N*(N + 1)/2], d[N];
-    bool held[N];
-    EACH(j, N) {
-        const real g = sums[1 + j];
-        held[j] = (p[j] <= lower[j] && g < real(0)) || (p[j] >= upper[j] && g > real(0))
-                  || !(sums[1 + N + AT(j, j)] > real(0));
-        d[j] = held[j] ? real(0) : g;
-    }
-    EACH(j, N) EACH(i, j + 1) {
-        const real x = sums[1 + N + AT(j, i)]*(i == j ? real(1) + damping : real(1));
-        m[AT(j, i)] = held[j] || held[i] ? (i == j ? real(1) : real(0)) : x;
-    }
-    const bool good = factor(m, real(SINGLE ? 1e-6 : 1e-13));
-    solve(m, d);
-    real gain = 0;
-    EACH(j, N) {
-        trial[j] = fmin(fmax(p[j] + d[j], lower[j]), upper[j]);
-        if (!held[j]) gain += sums[1 + j]*(trial[j] - p[j]);
-    }
-    return good && fabs(gain) < INFINITE ? gain : real(-1);
-}
-
+"""
+    + STEP
+    + """
 // One data set a thread. z (N_POINTS, n_sets), w the same, or null where all are 1; rows .. places:
 // of the scan, see starts.Scan; bounds: lower, upper, width, N each; values, errors (n_sets, N),
-// covariances (n_sets, N, N) or null, numbers (n_sets, 4), told (n_sets).
+// covariances (n_sets, N, N) or null, numbers (n_sets, 4), flags (n_sets).
 extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
     const real* __restrict__ z, const real* __restrict__ w, int n_sets,
     const double* __restrict__ inputs, int every, int n_scanned, const float* __restrict__ rows,
@@ -366,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
     const real* __restrict__ ones, const float* __restrict__ back, const real* __restrict__ starts,
     const int* __restrict__ places, int n_scan, const double* __restrict__ bounds,
     const int* __restrict__ below, int most, double tolerance, real* values, real* errors,
-    real* covariances, real* numbers, int* told)
+    real* covariances, real* numbers, int* flags)
 {
     const int s = blockIdx.x*128 + threadIdx.x;
     if (s >= n_sets) return;
@@ -374,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
     if (WEIGHTED) w += s;
     const size_t stride = n_sets;
     const Facts facts = look(z, w, stride);
-    const real noise = real(COUNTS ? facts.count : (SINGLE ? 1e-9 : 1e-16)*facts.squares);
+    const real noise = real(COUNTS ? facts.count : ROUNDING*facts.squared);
     const real small = real(tolerance);
     real lower[N], upper[N], kept[N], kept_sums[N_SUMS];
     EACH(j, N) {
@@ -391,7 +331,7 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
         const int c = scan(z, w, stride, facts, every, n_scanned, rows, norms, places, n_scan,
                            chosen, start);
         chosen[start] = c;
-        real p[N], trial[N], sums[N_SUMS], trial_sums[N_SUMS];
+        real p[N], trial[N], sums[N_SUMS], trial_sums[N_SUMS], m[N*N], d[N], held[N];
         EACH(j, N) trial[j] = starts[c*N + j];
         EACH(q, N_LINEAR) {
             const int row = c*N_ROWS + q + OFFSET;
@@ -431,7 +371,7 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
                     growth *= real(2);
                 }
                 if (k == last) break;
-                gain = step(p, sums, damping, lower, upper, trial);
+                step(p, sums, damping, lower, upper, m, d, held, trial, gain);
                 if (gain >= real(0) && gain <= enough*(sums[0] + noise)) { running = 0; break; }
                 if (damping > real(1e12)) break;
                 steps++;
@@ -450,9 +390,8 @@ extern "C" __global__ void __launch_bounds__(128, MIN_BLOCKS) fitSets(
             EACH(j, N_SUMS) kept_sums[j] = sums[j];
         }
     }
-    const int flags = ended == 2 ? NOT_FINITE : ended == 1 ? NOT_CONVERGED : 0;
-    judge(kept, kept_sums, facts, flags, steps, bounds, bounds + N, bounds + 2*N, below, s, values,
-          errors, covariances, numbers, told);
+    conclude(s, kept, kept_sums, facts, ended, steps, lower, upper, bounds + 2*N, below, values,
+             errors, covariances, numbers, flags);
 }
 """
 )

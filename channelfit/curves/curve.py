@@ -101,23 +101,23 @@ class Curve:
 
     @cached_property
     def free(self) -> tuple[CurveParameter, ...]:
-        """The parameters that are fitted."""
+        """Return the parameters that are fitted."""
         return tuple(p for p in self.parameters if not p.fixed)
 
     @cached_property
     def reduced(self) -> sympy.Expr:
-        """The formula, the fixed parameters replaced by their values."""
+        """Return the formula, the fixed parameters replaced by their values."""
         values = {symbol(p.name): sympy.Float(p.value) for p in self.parameters if p.fixed}
         return self.formula.xreplace(values)
 
     @cached_property
     def slopes(self) -> tuple[sympy.Expr, ...]:
-        """The derivative with respect to every free parameter."""
+        """Return the derivative with respect to every free parameter."""
         return tuple(derivative(self.reduced, symbol(p.name)) for p in self.free)
 
     @cached_property
     def linear(self) -> tuple[int, ...]:
-        """Free parameters, by index, in which the curve is linear, all of them together."""
+        """Return free parameters, by index, in which the curve is linear, all of them together."""
         chosen: list[int] = []
         for k, parameter in enumerate(self.free):
             others = [symbol(self.free[j].name) for j in chosen]
@@ -128,13 +128,17 @@ class Curve:
         return tuple(chosen)
 
     def values(self, coordinates: Mapping[str, np.ndarray], free: np.ndarray) -> np.ndarray:
-        """The curve in float64: coordinates by input, free parameters (n_free, ..), broadcast."""
+        """Return the curve in float64: coordinates by input, free parameters (n_free, ..),
+        broadcast.
+        """
         scope: dict[str, Any] = dict(coordinates)
         scope |= {p.name: row for p, row in zip(self.free, free, strict=True)}
         return evaluate(self.reduced, scope)
 
     def bounds(self, coordinates: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper bounds (n_free,) of the free parameters, for inputs at coordinates.
+        """Return lower and upper bounds (n_free,) of the free parameters.
+
+        coordinates: by input, (n_points,).
 
         Raises: InputError for a range that is empty or not finite at these inputs.
         """
@@ -162,7 +166,7 @@ class Curve:
         return ends[:, 0].copy(), ends[:, 1].copy()
 
     def _keep_order(self, ends: np.ndarray) -> None:
-        """Narrows ranges (n_free, 2) to the side of a fixed parameter on which they have to be."""
+        """Narrow ranges (n_free, 2) to the side of a fixed parameter on which they have to be."""
         place = {p.name: k for k, p in enumerate(self.free)}
         held = {p.name: p.value for p in self.parameters if p.fixed}
         for one, other in itertools.pairwise(self.ordered):
@@ -172,24 +176,28 @@ class Curve:
                 ends[place[other], 0] = max(ends[place[other], 0], held[one])
 
     def scan_points(self, nonlinear: Sequence[int]) -> list[int]:
-        """Points of the scan along each nonlinear parameter."""
+        """Return points of the scan along each nonlinear parameter."""
         usual = _POINTS.get(len(nonlinear), 2)
         return [self.free[k].scan or usual for k in nonlinear]
 
     @property
     def refined(self) -> int:
-        """Minima of the scan that are refined: several for a loss, as outliers mislead a scan."""
+        """Return minima of the scan that are refined: several for a loss, as outliers mislead a
+        scan.
+        """
         return max(self.starts, 3) if self.loss != "linear" else self.starts
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Free parameters, by index, that are linear and the size of a term with an ordered one."""
+        """Return free parameters, by index, that are linear and the size of a term with an ordered
+        one.
+        """
         names = [symbol(name) for name in self.ordered]
         return tuple(k for k in self.linear if self.slopes[k].has(*names)) if names else ()
 
     @cached_property
     def simpler(self) -> Curve | None:
-        """The same curve without the term of its last ordered parameter; None where there is none.
+        """Return the curve without the term of its last ordered parameter; None where none is.
 
         A sum of two exponentials becomes one of them.
         """
@@ -208,7 +216,7 @@ class Curve:
     def fitted_by(
         self, likelihood: str | None = None, loss: str | None = None, f_scale: float | None = None
     ) -> Curve:
-        """The same curve, fitted in another way; None leaves what it says itself.
+        """Return the curve with other settings of its fit; None leaves its own.
 
         Without its loss it needs no scale of it.
 
@@ -241,7 +249,9 @@ class Curve:
         return curve
 
     def with_fixed(self, values: Mapping[str, float]) -> Curve:
-        """The same curve with some parameters fixed. Raises: InputError for a name it has not."""
+        """Return the same curve with some parameters fixed. Raises: InputError for a name it has
+        not.
+        """
         names = [p.name for p in self.parameters]
         for name in values:
             if name not in names:
@@ -260,7 +270,9 @@ def _is_number(value: object) -> bool:
 
 
 def _held(name: str, value: Any) -> float:
-    """The value of a parameter that is held. Raises: InputError for what is no finite number."""
+    """Return the value of a parameter that is held. Raises: InputError for what is no finite
+    number.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -271,7 +283,7 @@ def _held(name: str, value: Any) -> float:
 
 
 def statistics(coordinates: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """What ranges may use of the inputs, such as ``x_min``, by name."""
+    """Return the statistics of the inputs that ranges may use, such as ``x_min``, by name."""
     found: dict[str, float] = {}
     for name, values in coordinates.items():
         distinct = np.unique(values)
@@ -302,7 +314,7 @@ def _told(known: Mapping[str, float]) -> str:
 
 
 def load_curve(name: str) -> Curve:
-    """The curve in a file, or the built-in curve of this name.
+    """Return the curve in a file, or the built-in curve of this name.
 
     Raises: InputError for a file that cannot be used, and for a name that is neither.
     """
@@ -318,7 +330,7 @@ def load_curve(name: str) -> Curve:
 
 
 def build_curve(document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> Curve:
-    """A curve from plain data; `file` names its origin in errors.
+    """Return a curve from plain data; `file` names its origin in errors.
 
     Raises: InputError with file, key and what would be right.
     """
@@ -378,7 +390,7 @@ def build_curve(document: Mapping[str, Any], file: str | os.PathLike[str] | None
 
 
 def _claimed(root: Section, names: list[Any], key: str) -> list[str]:
-    """Names that an expression may use and that differ; an input may be called v."""
+    """Return names that an expression may use and that differ; an input may be called v."""
     for name in names:
         try:
             if name != V.name or key != "inputs":
@@ -424,12 +436,12 @@ def _range_end(section: Section, value: object, words: Sequence[str]) -> sympy.E
 
 
 def checked(curve: Curve) -> Curve:
-    """The curve itself. Raises: InputError where a start could not be looked for."""
+    """Return the curve itself. Raises: InputError where a start could not be looked for."""
     if not curve.free:
         raise InputError("every parameter is fixed: nothing is left to fit", key="parameters")
     if curve.reduced.has(sympy.zoo, sympy.nan, sympy.oo, -sympy.oo, sympy.I):
-        told = ", ".join(f"{p.name} = {p.value:g}" for p in curve.parameters if p.fixed)
-        raise InputError(f"the curve {curve.name} is no finite number with {told}", key="curve")
+        fixed = ", ".join(f"{p.name} = {p.value:g}" for p in curve.parameters if p.fixed)
+        raise InputError(f"the curve {curve.name} is no finite number with {fixed}", key="curve")
     nonlinear = [k for k in range(len(curve.free)) if k not in curve.linear]
     for parameter in (curve.free[k] for k in nonlinear):
         if sympy.oo in (parameter.upper, -parameter.lower):

@@ -34,7 +34,7 @@ _MAX_TEXT = 1_000_000_000
 def read_data(
     path: Path, curve: Curve, inputs: Mapping[str, Path] | None = None, sigma: str | None = None
 ) -> list[DataSets]:
-    """The data sets in a file, those with the same inputs together.
+    """Return the data sets in a file, those with the same inputs together.
 
     Arguments:
         inputs: for an array, files of the values of inputs; 0, 1, 2 .. for others.
@@ -61,7 +61,7 @@ def read_data(
 
 
 def _mapped(path: Path) -> np.ndarray:
-    """An array of plain numbers in a file, mapped into memory."""
+    """Return an array of plain numbers in a file, mapped into memory."""
     file_size(path)
     try:
         values: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -77,7 +77,7 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def _with_sigma(data: DataSets, sigma: str | None) -> DataSets:
-    """The same, with standard errors from the file of an array."""
+    """Return the data sets with standard errors from the file of an array."""
     if sigma is None:
         return data
     path = Path(sigma)
@@ -132,7 +132,7 @@ def _read_array(path: Path, curve: Curve, inputs: Mapping[str, Path]) -> DataSet
 
 
 def _read_input(path: Path, name: str, length: int) -> np.ndarray:
-    """The values of an input: an array of one dimension, or a column of a table.
+    """Return the values of an input: an array of one dimension, or a column of a table.
 
     The column has the name of the input, or it is the only one.
     """
@@ -239,9 +239,9 @@ def _read_long(path: Path, curve: Curve, sigma: str | None) -> list[DataSets]:
     of_inputs = [head.index(name) for name in curve.inputs] if known else others[:-1]
     of_values = [k for k in others if k not in of_inputs]
     if len(of_inputs) != len(curve.inputs) or len(of_values) != 1:
-        wanted = ", ".join((_SET, *curve.inputs))
+        expected = ", ".join((_SET, *curve.inputs))
         raise InputError(
-            f"the columns {wanted} and one of values were expected, not {', '.join(head)}", path
+            f"the columns {expected} and one of values were expected, not {', '.join(head)}", path
         )
     sets: dict[str, list[int]] = {}
     for k, row in enumerate(rows):
@@ -287,7 +287,7 @@ def _read_long(path: Path, curve: Curve, sigma: str | None) -> list[DataSets]:
 
 
 def _first_cells(path: Path) -> list[str]:
-    """The cells of the first line that is no comment, of a table that is not compressed."""
+    """Return the cells of the first line that is no comment, of a table that is not compressed."""
     file_size(path)
     if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
         return []
@@ -363,7 +363,7 @@ def _is_named_with_hash(row: Sequence[str], head: Sequence[str]) -> bool:
 
 
 def _number(text: str, path: Path, line: int, column: str) -> float:
-    """A number; NaN for an empty cell and for one that says that there is none."""
+    """Return a number; NaN for an empty cell and for one that says that there is none."""
     if not text or is_missing(text):
         return math.nan
     try:
@@ -375,7 +375,7 @@ def _number(text: str, path: Path, line: int, column: str) -> float:
 
 
 def _finite(values: np.ndarray, path: Path, name: str) -> np.ndarray:
-    """Values of an input. Raises: InputError where one is not finite."""
+    """Return values of an input. Raises: InputError where one is not finite."""
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise InputError(
@@ -387,7 +387,7 @@ def _finite(values: np.ndarray, path: Path, name: str) -> np.ndarray:
 
 
 def labels_of(data: DataSets, first: int, last: int) -> Sequence[str]:
-    """Names of the data sets from `first` to before `last`."""
+    """Return names of the data sets from `first` to before `last`."""
     if data.labels is None:
         return [str(k + 1) for k in range(first, last)]
     return data.labels[first:last]

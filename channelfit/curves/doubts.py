@@ -24,7 +24,7 @@ LEVEL = 0.95
 
 
 def no_better_than_fewer_terms(task: Task, fits: Fits) -> np.ndarray:
-    """(n_sets,) whether the curve without its last ordered term does as well, by BIC."""
+    """Return (n_sets,) whether the curve without its last ordered term does as well, by BIC."""
     if task.simpler is None or fits.simpler is None:
         return np.zeros(len(fits.flags), bool)
     with np.errstate(all="ignore"):
@@ -38,7 +38,7 @@ def no_better_than_fewer_terms(task: Task, fits: Fits) -> np.ndarray:
 
 
 def terms_hardly_known(task: Task, fits: Fits) -> np.ndarray:
-    """(n_sets,) whether the size of a term that is ordered is known badly."""
+    """Return (n_sets,) whether the size of a term that is ordered is known badly."""
     if task.simpler is None:
         return np.zeros(len(fits.flags), bool)
     sizes = list(task.curve.sizes)
@@ -48,7 +48,7 @@ def terms_hardly_known(task: Task, fits: Fits) -> np.ndarray:
 
 
 def with_outliers(task: Task, fits: Fits, first: int, at_once: int) -> np.ndarray:
-    """(n_sets,) whether one point lies farther off the curve than the others explain.
+    """Return (n_sets,) whether one point lies farther off the curve than the others explain.
 
     It is compared with the scatter of the others (its externally studentized residual, of the mean
     leverage), with a limit for the largest of so many points. Least squares only: under a robust
@@ -86,7 +86,7 @@ def with_outliers(task: Task, fits: Fits, first: int, at_once: int) -> np.ndarra
 
 
 def reach_of(task: Task, fits: Fits) -> np.ndarray:
-    """(n_sets,) standard errors from a value to an end of its interval."""
+    """Return (n_sets,) standard errors from a value to an end of its interval."""
     from scipy import special  # loaded only where it is needed
 
     tail = 0.5 + LEVEL / 2
@@ -96,7 +96,7 @@ def reach_of(task: Task, fits: Fits) -> np.ndarray:
 
 
 def intervals(task: Task, fits: Fits) -> np.ndarray:
-    """(n_sets, n_free, 2) both ends of 95 % intervals; NaN where there is no error.
+    """Return (n_sets, n_free, 2) both ends of 95 % intervals; NaN where there is no error.
 
     They use Student's t with the degrees of freedom that are left, for counts the normal
     distribution, and are even in the logarithm of a parameter of that scale.

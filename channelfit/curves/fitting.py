@@ -73,17 +73,17 @@ class DataSets:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Values along each axis, int64."""
+        """Return values along each axis, int64."""
         return np.array([len(self.coordinates[names[0]]) for names in self.axes], np.int64)
 
     @cached_property
     def flat(self) -> np.ndarray:
-        """The values of all inputs along their axes, one input after the other."""
+        """Return the values of all inputs along their axes, one input after the other."""
         return np.concatenate([self.coordinates[n] for names in self.axes for n in names])
 
     @cached_property
     def at_points(self) -> dict[str, np.ndarray]:
-        """By input (n_points,) its value at every point of a data set."""
+        """Return by input (n_points,) its value at every point of a data set."""
         found = {}
         for k, names in enumerate(self.axes):
             before = int(np.prod(self.lengths[k + 1 :], dtype=int))
@@ -95,7 +95,7 @@ class DataSets:
 
 @dataclass(eq=False)
 class Fits:
-    """What was found for some data sets; NaN where there is nothing.
+    """The results of some data sets; NaN where there is nothing.
 
     Attributes:
         values, errors: (n_sets, n_free) parameters and their standard errors.
@@ -105,7 +105,7 @@ class Fits:
         steps: (n_sets,) of all descents.
         squares: (n_sets,) the same sum for a constant, that is around the mean; also for counts.
         flags: (n_sets,) int64, see `flags`.
-        covariances: (n_sets, n_free, n_free), or None where they were not asked for.
+        covariances: (n_sets, n_free, n_free), or None where they were not requested.
         spread: (n_sets, n_free) the paper's estimate of errors of a swarm, else None.
         simpler: (n_sets,) cost of the curve without its last ordered term; None for other curves.
     """
@@ -156,19 +156,21 @@ class Task:
 
     @cached_property
     def scan(self) -> Scan:
-        """The scan for starts."""
+        """Return the scan for starts."""
         return make_scan(self.curve, self.data.at_points, self.lower, self.upper)
 
     @cached_property
     def simpler(self) -> Task | None:
-        """The same for the curve without its last ordered term; None for other curves."""
+        """Return the task of the curve without its last ordered term; None for other curves."""
         if self.impossible or self.curve.simpler is None:
             return None
         return Task.of(self.curve.simpler, self.data)
 
     @classmethod
     def of(cls, curve: Curve, data: DataSets) -> Task:
-        """The task of a curve and its data. Raises: InputError where ranges do not suit them."""
+        """Return the task of a curve and its data. Raises: InputError where ranges do not suit
+        them.
+        """
         missing = [name for name in curve.inputs if name not in data.coordinates]
         if missing:
             raise InputError(f"the data have no input {missing[0]} for the curve {curve.name}")
@@ -185,7 +187,9 @@ class Task:
 
     @classmethod
     def or_impossible(cls, curve: Curve, data: DataSets) -> Task:
-        """The same, or a task whose data sets all fail, for one of many groups of data sets."""
+        """Return the same, or a task whose data sets all fail, for one of many groups of data
+        sets.
+        """
         try:
             return cls.of(curve, data)
         except InputError as error:
@@ -195,7 +199,7 @@ class Task:
             return cls(curve, data, -unbounded, unbounded, unbounded, below, str(error))
 
     def tolerance(self, dtype: str) -> float:
-        """Share of the cost below which a gain ends a descent: less under a robust loss.
+        """Return the share of the cost below which a gain ends a descent: less under a robust loss.
 
         It is that of all points, of which outliers can make up nearly all.
         """
@@ -203,7 +207,7 @@ class Task:
         return TOLERANCE[dtype] * (1e-3 if robust else 1.0)
 
     def failures(self, first: int, last: int, covariances: bool, swarm: bool) -> Fits:
-        """The fits of a task that is impossible: there are none."""
+        """Return the fits of a task that is impossible: there are none."""
         n_sets, n = last - first, len(self.lower)
         nothing = np.full((n_sets, n), np.nan)
         counted = np.isfinite(np.asarray(self.data.values[first:last], float)).sum(1)
@@ -221,7 +225,7 @@ class Task:
         )
 
     def check_costs(self, fits: Fits, first: int, rounding: float) -> None:
-        """Refuses fits whose costs are not those of their values and of the data.
+        """Refuse fits whose costs are not those of their values and of the data.
 
         Poisson's deviance is compared where no substitute takes its place.
 
@@ -252,14 +256,16 @@ class Task:
                 raise InputError(f"{DAMAGED}: the cost of data set {k:,} is not that of its values")
 
     def misfit(self, fits: Fits) -> np.ndarray:
-        """(n_sets,) by which fits are compared: the share of squares that is left, or deviance."""
+        """Return (n_sets,) by which fits are compared: the share of squares that is left, or
+        deviance.
+        """
         if self.curve.likelihood == "poisson":
             return fits.cost
         with np.errstate(all="ignore"):
             return np.asarray(fits.cost / fits.squares)
 
     def reasons(self, fits: Fits, first: int = 0) -> list[tuple[str, str]]:
-        """Quality ("ok", "check" or "failed") and reason in words of every data set.
+        """Return quality ("ok", "check" or "failed") and reason in words of every data set.
 
         Arguments:
             fits: of data sets that follow each other. first: the place of the first of them.
@@ -278,11 +284,11 @@ class Task:
                 continue
             if flag & FAILED:
                 flag &= FAILED
-            words = [told for bit, told in _REASONS if flag & bit]
+            words = [reason for bit, reason in _REASONS if flag & bit]
             if flag & AT_BOUND:
                 words += self._bounds_met(fits.values[s])
             if not flag & FAILED:
-                words += [told for where, told in doubts if where[s]]
+                words += [reason for where, reason in doubts if where[s]]
             if flag & TOO_FEW:
                 counted = int(fits.counted[s])
                 words.append(f"{counted} points for {len(self.lower)} parameters")
@@ -293,7 +299,7 @@ class Task:
         return found
 
     def _doubts(self, fits: Fits, first: int) -> list[tuple[np.ndarray, str]]:
-        """What is doubtful beside the flags of fits: (n_sets,) where, and why."""
+        """Return doubts beside the flags of fits: (n_sets,) where, and the reason in words."""
         n = len(self.lower)
         counts = self.curve.likelihood == "poisson"
         without = np.isnan(fits.errors).all(1) & (fits.counted <= n) & (not counts)
@@ -327,7 +333,7 @@ class Task:
         ]
 
     def _doubts_of_counts(self, fits: Fits, first: int, z: np.ndarray) -> np.ndarray:
-        """(2, n) of data sets from `first` on, whose points are z (n, n_points).
+        """Return (2, n) of data sets from `first` on, whose points are z (n, n_points).
 
         Whether a constant does as well, by the criterion of Schwarz, and whether the curve is so
         low that a substitute took the place of Poisson's likelihood (`lane_math.poissonCost`).
@@ -348,13 +354,13 @@ class Task:
         return np.array([flat, low])
 
     def _bounds_met(self, values: np.ndarray) -> list[str]:
-        told = []
+        at_bounds = []
         ends = (("lower", self.lower), ("upper", self.upper))
         for side, bounds in ends:
             for parameter, bound, value in zip(self.curve.free, bounds, values, strict=True):
                 if math.isclose(value, bound, rel_tol=1e-6):  # a GPU may round to float32
-                    told.append(f"{parameter.name} at its {side} bound {bound:g}")
-        return told
+                    at_bounds.append(f"{parameter.name} at its {side} bound {bound:g}")
+        return at_bounds
 
 
 _REASONS = (
@@ -369,7 +375,7 @@ _REASONS = (
 
 
 def cautions(curve: Curve, groups: Iterable[DataSets], place: str) -> Iterator[Caution]:
-    """What looks wrong in data sets: Poisson's likelihood of numbers that are no counts.
+    """Describe what looks wrong in data sets: Poisson's likelihood of numbers that are no counts.
 
     Arguments:
         place: of the data, in words. Of each group only the first data sets are looked at.
@@ -386,17 +392,17 @@ def cautions(curve: Curve, groups: Iterable[DataSets], place: str) -> Iterator[C
 
 
 def costs_of_points(curve: Curve, f: np.ndarray, z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-    """What each point adds to the cost of a curve f."""
+    """Return the share of each point in the cost of a curve f."""
     return _deviance(f, z) if curve.likelihood == "poisson" else parts_of_cost(curve, f, z, sigma)
 
 
 def _deviance(f: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """What each count adds to Poisson's deviance."""
+    """Return the share of each count in Poisson's deviance."""
     parts: np.ndarray = 2 * (f - z + z * np.log(np.where(z > 0, z / f, 1.0)))
     return parts
 
 
 def edges(n: int, step: int) -> Iterator[tuple[int, int]]:
-    """Pieces (first, last) of n things."""
+    """Return pieces (first, last) of n things."""
     for first in range(0, n, step):
         yield first, min(first + step, n)

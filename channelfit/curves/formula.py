@@ -28,7 +28,7 @@ from channelfit.reading.units import shown
 
 
 def read_formula(root: Section, names: Sequence[str], taken: Sequence[str]) -> sympy.Expr:
-    """The formula of inputs and parameters, with the definitions of the file in it.
+    """Return the formula of inputs and parameters, with the definitions of the file in it.
 
     Arguments:
         names: of all inputs and parameters, each of which it must use.
@@ -72,7 +72,7 @@ def _check_definition(root: Section, name: str, text: object, taken: Sequence[st
 
 
 def _parsed(root: Section, key: str, text: str | float, names: Sequence[str]) -> sympy.Expr:
-    """An expression as it stands, definitions being names in it."""
+    """Return an expression as it stands, definitions being names in it."""
     unmentioned = () if V.name in names else (V.name,)
     try:
         found = parse_expression(text, names, unmentioned)
@@ -84,7 +84,7 @@ def _parsed(root: Section, key: str, text: str | float, names: Sequence[str]) ->
 
 
 def _check_uses(root: Section, apart: Mapping[str, sympy.Expr], order: Sequence[str]) -> None:
-    """Raises InputError for a definition on which the curve does not depend."""
+    """Raise InputError for a definition on which the curve does not depend."""
     needed = {s.name for s in apart["curve"].free_symbols}
     for name in reversed(order):
         key = f"definitions.{name}"
@@ -114,16 +114,18 @@ class _WrittenOut(Reader):
         self.check_size(self.tree)
 
     def parse(self) -> ast.expr:
-        """The syntax tree, definitions written out."""
+        """Return the syntax tree, definitions written out."""
         return self.tree
 
     def refuse(self, problem: str, place: ast.AST | int | None, advice: str = "") -> NoReturn:
-        """Raises an ExpressionError, which names no column: that may be one of a definition.
+        """Raise an ExpressionError, which names no column: that may be one of a definition.
 
         Each text has been read on its own before, so it is what they make together.
         """
-        told = f"at most {MAX_NODES} names, numbers and operations, {MAX_DEPTH} deep, are accepted"
-        super().refuse(f"{problem}, with its definitions written out,", None, advice or told)
+        limits = (
+            f"at most {MAX_NODES} names, numbers and operations, {MAX_DEPTH} deep, are accepted"
+        )
+        super().refuse(f"{problem}, with its definitions written out,", None, advice or limits)
 
 
 class _InPlace(ast.NodeTransformer):
@@ -133,7 +135,7 @@ class _InPlace(ast.NodeTransformer):
         self.trees = trees
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """A name, or what it stands for."""
+        """Return a name, or what it stands for."""
         return self.trees.get(node.id, node)
 
 
@@ -144,7 +146,7 @@ def _size(tree: ast.expr) -> int:
 def _written_out(
     root: Section, key: str, text: str | float, names: Sequence[str], trees: Mapping[str, ast.expr]
 ) -> tuple[ast.expr, sympy.Expr]:
-    """The syntax tree and the expression of a text, definitions written out in both."""
+    """Return the syntax tree and the expression of a text, definitions written out in both."""
     try:
         reader = _WrittenOut(text if isinstance(text, str) else repr(text), names, trees)
         return reader.tree, reader.read()

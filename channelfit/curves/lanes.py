@@ -1,4 +1,4 @@
-"""Fits of `LANES` data sets side by side on a processor: start, descent, curvature.
+"""Fits of `LANES` data sets side by side on a processor: start, descent, errors.
 
 Every data set is fitted as if it were alone: what its neighbors do changes no bit of its result.
 
@@ -37,7 +37,7 @@ _TABLE, _ROW, _LENGTHS = Type("f64", 2), Type("f64", 1), Type("i64", 1)
 #: z, w, inputs, lengths, p, sums: of `evaluate` and `value` in `source`.
 EVALUATE = (_TABLE, _TABLE, _ROW, _LENGTHS, _TABLE, _TABLE)
 
-#: Starts beyond those asked for, where a descent ended at a bound or not at rest.
+#: Starts beyond the requested ones, where a descent ended at a bound or not at rest.
 MORE_STARTS = 2
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 1e-12, 1e12
 _INFINITE = float("inf")
@@ -50,6 +50,10 @@ MOST_NEAR, NEAR = 40, 1e-4
 _AT_REST = 1e4
 #: A pivot below this share of its diagonal element: the parameters before it explain it.
 _SINGULAR = 1e-13
+#: Share of the squares of the data below which a cost is rounding.
+ROUNDING = 1e-16
+#: Rows of `facts`; see `load`.
+COUNT, SQUARED, START, TOTAL, LEAST, GREATEST, MOVED, AROUND, WEIGHT, USUAL = range(10)
 
 
 def load(
@@ -59,9 +63,9 @@ def load(
 
     data: (n_sets, n_points). weights: the same, or (0, 0) where all are 1. z, w: (n_points,
     LANES); a point that is no number is 0 of weight 0.
-    facts: (10, LANES): points that count, weighted sum of squares, first point that counts, sum,
-    least and greatest point; weighted sum and sum of squares of what is left when the first is
-    taken away; sum of weights, and their geometric mean's reciprocal.
+    facts: (10, LANES), rows from COUNT on: points that count, weighted sum of squares, first point
+    that counts, sum, least and greatest point; weighted sum and sum of squares of the differences
+    from the first; sum of weights, and their geometric mean's reciprocal.
     """
     n = z.shape[0]
     for lane in range(LANES):
@@ -89,10 +93,10 @@ def load(
                 around += (own * (x - start)) * (x - start)
             else:
                 missing = MISSING
-        facts[0, lane], facts[1, lane], facts[2, lane] = count, squares, start
-        facts[3, lane], facts[4, lane], facts[5, lane] = total, low, high
-        facts[6, lane], facts[7, lane], facts[8, lane] = moved, around, whole
-        facts[9, lane] = exp(-logs / max(count, 1.0))
+        facts[COUNT, lane], facts[SQUARED, lane], facts[START, lane] = count, squares, start
+        facts[TOTAL, lane], facts[LEAST, lane], facts[GREATEST, lane] = total, low, high
+        facts[MOVED, lane], facts[AROUND, lane], facts[WEIGHT, lane] = moved, around, whole
+        facts[USUAL, lane] = exp(-logs / max(count, 1.0))
         flags[lane] = missing + (CONSTANT if low >= high else 0) + (NEGATIVE if low < 0.0 else 0)
 
 
@@ -121,16 +125,16 @@ def scan(
     """
     n = points.shape[0]
     for lane in range(LANES):
-        shift = facts[2, lane] if centered == 1 else 0.0
-        most = max(facts[5, lane] - shift, shift - facts[4, lane])
+        shift = facts[START, lane] if centered == 1 else 0.0
+        most = max(facts[GREATEST, lane] - shift, shift - facts[LEAST, lane])
         plain = offset == 1 or not (most > 0.0 and most < _INFINITE)
         scale[0, lane], scale[1, lane] = shift, 1.0 if plain else 1.0 / most
-        filled[0, lane] = (facts[2, lane] - shift) * scale[1, lane]
+        filled[0, lane] = (facts[START, lane] - shift) * scale[1, lane]
     for k in range(n):
         for lane in range(LANES):
             last = filled[max(k - 1, 0), lane]
             seen = (z[points[k], lane] - scale[0, lane]) * scale[1, lane]
-            share = w[points[k], lane] * facts[9, lane]
+            share = w[points[k], lane] * facts[USUAL, lane]
             filled[k, lane] = seen if share >= 1.0 else last + share * (seen - last)
     dots = np.empty((ROWS, LANES), np.float32)
     n_rows = norms.shape[1]
@@ -245,22 +249,11 @@ def step(
         for i in range(j + 1):
             at = 1 + n + j * (j + 1) // 2 + i
             for lane in range(LANES):
-                free = held[j, lane] + held[i, lane] == 0.0
+                free = held[j, lane] == 0.0 and held[i, lane] == 0.0
                 x = sums[at, lane] * (1.0 + damping[lane] if i == j else 1.0)
                 m[j * n + i, lane] = x if free else (1.0 if i == j else 0.0)
     factor(m, gain, n)
-    for j in range(n):
-        for k in range(j):
-            for lane in range(LANES):
-                d[j, lane] -= m[j * n + k, lane] * d[k, lane]
-    for j in range(n):
-        for lane in range(LANES):
-            d[j, lane] /= m[j * n + j, lane]
-    for back in range(n):
-        j = n - 1 - back
-        for k in range(j + 1, n):
-            for lane in range(LANES):
-                d[j, lane] -= m[k * n + j, lane] * d[k, lane]
+    solve(m, d, n)
     for j in range(n):
         for lane in range(LANES):
             to = min(max(p[j, lane] + d[j, lane], lower[j]), upper[j])
@@ -292,6 +285,22 @@ def factor(m: Array, fault: Array, n: int) -> None:
             good = left > _SINGULAR * whole
             m[j * n + j, lane] = left if good else 1.0
             fault[lane] = fault[lane] if good else -_INFINITE
+
+
+def solve(m: Array, d: Array, n: int) -> None:
+    """Solve L D L' x = d, and write x over d; m is that of `factor`."""
+    for j in range(n):
+        for k in range(j):
+            for lane in range(LANES):
+                d[j, lane] -= m[j * n + k, lane] * d[k, lane]
+    for j in range(n):
+        for lane in range(LANES):
+            d[j, lane] /= m[j * n + j, lane]
+    for back in range(n):
+        row = n - 1 - back
+        for k in range(row + 1, n):
+            for lane in range(LANES):
+                d[row, lane] -= m[k * n + row, lane] * d[k, lane]
 
 
 def descend(
@@ -371,48 +380,6 @@ def descend(
             running[lane] = 0 if gain[lane] >= 0.0 and gain[lane] <= near else 1
 
 
-def invert(
-    p: Array, sums: Array, lower: Array, upper: Array, m: Array, d: Array, held: Array, gain: Array
-) -> None:
-    """Write the inverse of the curvature, with rows of NaN for parameters at bounds, over m.
-
-    gain: (LANES,), -inf where the curvature is singular.
-    """
-    n = p.shape[0]
-    for j in range(n):
-        for lane in range(LANES):
-            held[j, lane] = 1.0 if p[j, lane] <= lower[j] or p[j, lane] >= upper[j] else 0.0
-    for lane in range(LANES):
-        gain[lane] = 0.0
-    for j in range(n):
-        for i in range(j + 1):
-            at = 1 + n + j * (j + 1) // 2 + i
-            for lane in range(LANES):
-                free = held[j, lane] + held[i, lane] == 0.0
-                m[j * n + i, lane] = sums[at, lane] if free else (1.0 if i == j else 0.0)
-    factor(m, gain, n)
-    for c in range(n):  # column c of the inverse goes to the upper triangle, behind it to d
-        for j in range(n):
-            for lane in range(LANES):
-                d[c * n + j, lane] = 1.0 if j == c else 0.0
-            for k in range(j):
-                for lane in range(LANES):
-                    d[c * n + j, lane] -= m[j * n + k, lane] * d[c * n + k, lane]
-        for j in range(n):
-            for lane in range(LANES):
-                d[c * n + j, lane] /= m[j * n + j, lane]
-        for back in range(n):
-            j = n - 1 - back
-            for k in range(j + 1, n):
-                for lane in range(LANES):
-                    d[c * n + j, lane] -= m[k * n + j, lane] * d[c * n + k, lane]
-    for c in range(n):
-        for j in range(n):
-            for lane in range(LANES):
-                free = held[j, lane] + held[c, lane] == 0.0
-                m[c * n + j, lane] = d[c * n + j, lane] if free else float("nan")
-
-
 def judge(
     first: int,
     n_sets: int,
@@ -424,85 +391,123 @@ def judge(
     facts: Array,
     sums: Array,
     p: Array,
+    lower: Array,
+    upper: Array,
     width: Array,
     below: Array,
     m: Array,
+    d: Array,
     held: Array,
-    gain: Array,
+    scale: Array,
+    most: Array,
     values: Array,
     errors: Array,
     covariances: Array,
     numbers: Array,
     flags: Array,
 ) -> None:
-    """Write what was found for a block of lanes, the first of which is data set `first`.
+    """Write the results for a block of lanes, the first of which is data set `first`.
 
-    found: (LANES,) flags of `load`. ended: (LANES,) see `running` of `descend`. m, held, gain: of
-    `invert`. The others are those of `fit`.
+    found: (LANES,) flags of `load`. ended: (LANES,) see `running` of `descend`. m, d, held: as of
+    `step`. scale, most: (LANES,), scratch. The others are those of `fit`.
 
     The variance of a residual is the cost by the points that are left; that of counts is known.
     Under a robust loss it is the mean square of what a point pulls, by the mean of its derivative
-    (Huber 1973, with his correction for few points); the curvature is that of the loss itself.
+    (Huber 1973, with his correction for few points); the Gauss-Newton Hessian is that of the loss
+    itself.
 
     A linear parameter beside others is not determined where its error alone would move the curve by
     more than the range of the data, as a root mean square. The distance from the minimum is what a
     step of Newton would take from the cost.
     """
     n = p.shape[0]
+    for j in range(n):
+        for lane in range(LANES):
+            held[j, lane] = 1.0 if p[j, lane] <= lower[j] or p[j, lane] >= upper[j] else 0.0
+    for lane in range(LANES):
+        scale[lane] = 0.0
+    for j in range(n):
+        for i in range(j + 1):
+            for lane in range(LANES):
+                free = held[j, lane] == 0.0 and held[i, lane] == 0.0
+                x = sums[1 + n + j * (j + 1) // 2 + i, lane]
+                m[j * n + i, lane] = x if free else (1.0 if i == j else 0.0)
+    factor(m, scale, n)
+    for j in range(n):
+        for lane in range(LANES):
+            d[j, lane] = sums[1 + j, lane] if held[j, lane] == 0.0 else 0.0
+    solve(m, d, n)
+    for lane in range(LANES):
+        n_free, distance = 0.0, 0.0
+        for j in range(n):
+            n_free += 1.0 - held[j, lane]
+            distance += d[j, lane] * sums[1 + j, lane] if held[j, lane] == 0.0 else 0.0
+        flag = found[lane]
+        flag &= 511 if kind == COUNTS else 511 - NEGATIVE
+        flag &= 511 - CONSTANT if all_linear else 511
+        flag |= NOT_FINITE if ended[lane] == 2 else 0
+        flag |= NOT_CONVERGED if ended[lane] == 1 else 0
+        flag |= TOO_FEW if facts[COUNT, lane] < n else 0
+        flag |= AT_BOUND if n_free < n else 0
+        flag |= UNDETERMINED if scale[lane] < 0.0 else 0
+        none = flag & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE) != 0
+        count, cost = max(facts[COUNT, lane], 1.0), sums[0, lane]
+        spare = facts[COUNT, lane] - n_free
+        scale[lane] = cost / spare if spare > 0.0 else float("nan")
+        scale[lane] = 1.0 if kind == COUNTS else scale[lane]
+        if kind == ROBUST and spare > 0.0:
+            pulls = sums.shape[0] - N_ROBUST
+            share = sums[pulls + 1, lane] / count
+            varied = sums[pulls + 2, lane] / count - share * share
+            more = 1.0 + n_free / count * varied / (share * share)
+            scale[lane] = more * sums[pulls, lane] / spare / share
+        scale[lane] = float("nan") if flag & UNDETERMINED != 0 or none else scale[lane]
+        far = distance > n_free * scale[lane] + ROUNDING * facts[SQUARED, lane]
+        flag |= UNSETTLED if far and not none else 0
+        extent = facts[GREATEST, lane] - facts[LEAST, lane]
+        usual = facts[TOTAL, lane] / count if kind == COUNTS else 1.0
+        most[lane] = facts[WEIGHT, lane] * extent * extent / usual
+        found[lane] = flag
+    for c in range(n):  # column c of the inverse
+        for j in range(n):
+            for lane in range(LANES):
+                d[j, lane] = 1.0 if j == c else 0.0
+        solve(m, d, n)
+        for lane in range(LANES):
+            s = first + lane
+            if s < n_sets:
+                flag, at_bound = found[lane], False
+                none = flag & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE) != 0
+                for j in range(n):
+                    at_bound = held[j, lane] > 0.0 if j == c else at_bound
+                for j in range(n):
+                    known = held[j, lane] == 0.0 and not at_bound
+                    variance = scale[lane] * d[j, lane] if known else float("nan")
+                    if covariances.shape[1] > 0:
+                        covariances[s, c * n + j] = variance
+                    if j == c:
+                        error = np.sqrt(variance)
+                        errors[s, j] = error
+                        shift = error * error * sums[1 + n + j * (j + 3) // 2, lane]
+                        wide = width[j] == _INFINITE and not all_linear and shift > most[lane]
+                        wide = wide or error > width[j]
+                        flag |= UNDETERMINED if wide and not none else 0
+                found[lane] = flag
     for lane in range(LANES):
         s = first + lane
         if s < n_sets:
             flag = found[lane]
-            flag &= 511 if kind == COUNTS else 511 - NEGATIVE
-            flag &= 511 - CONSTANT if all_linear else 511
-            flag |= NOT_FINITE if ended[lane] == 2 else 0
-            flag |= NOT_CONVERGED if ended[lane] == 1 else 0
-            flag |= TOO_FEW if facts[0, lane] < n else 0
-            n_free = 0.0
-            for j in range(n):
-                n_free += 1.0 - held[j, lane]
-            flag |= AT_BOUND if n_free < n else 0
-            flag |= UNDETERMINED if gain[lane] < 0.0 else 0
             none = flag & (TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE) != 0
-            cost = sums[0, lane]
-            spare = facts[0, lane] - n_free
-            scale = cost / spare if spare > 0.0 else float("nan")
-            scale = 1.0 if kind == COUNTS else scale
-            if kind == ROBUST and spare > 0.0:
-                pulls = sums.shape[0] - N_ROBUST
-                share = sums[pulls + 1, lane] / facts[0, lane]
-                varied = sums[pulls + 2, lane] / facts[0, lane] - share * share
-                more = 1.0 + n_free / facts[0, lane] * varied / (share * share)
-                scale = more * sums[pulls, lane] / spare / share
-            scale = float("nan") if flag & UNDETERMINED != 0 or none else scale
-            count, whole = max(facts[0, lane], 1.0), facts[8, lane]
-            extent = facts[5, lane] - facts[4, lane]
-            most = whole * extent * extent / (facts[3, lane] / count if kind == COUNTS else 1.0)
-            distance = 0.0
-            for j in range(n):
-                for k in range(n):
-                    open_ = held[j, lane] + held[k, lane] == 0.0
-                    pull = sums[1 + j, lane] * sums[1 + k, lane]
-                    distance += pull * m[j * n + k, lane] if open_ else 0.0
-            far = distance > n_free * scale + 1e-16 * facts[1, lane]
-            flag |= UNSETTLED if far and not none else 0
             for j in range(n):
                 values[s, j] = float("nan") if none else p[j, lane]
-                errors[s, j] = np.sqrt(scale * m[j * n + j, lane])
-                other = below[j]
-                if not none and errors[s, j] > width[j]:
-                    flag |= UNDETERMINED
-                moved = errors[s, j] * errors[s, j] * sums[1 + n + j * (j + 3) // 2, lane]
-                if not none and not all_linear and width[j] == _INFINITE and moved > most:
-                    flag |= UNDETERMINED
-                if not none and other >= 0 and p[max(other, 0), lane] >= p[j, lane]:
-                    flag |= DISORDERED
-            for j in range(covariances.shape[1]):
-                covariances[s, j] = scale * m[j, lane]
-            numbers[s, 0] = float("nan") if none else cost
-            numbers[s, 1], numbers[s, 2] = facts[0, lane], float(steps[lane])
-            off = facts[6, lane] * facts[6, lane] / (whole if whole > 0.0 else 1.0)
-            numbers[s, 3] = max(facts[7, lane] - off, 0.0)
+                for i in range(n):
+                    if i == below[j] and not none and p[i, lane] >= p[j, lane]:
+                        flag |= DISORDERED
+            whole, moved = facts[WEIGHT, lane], facts[MOVED, lane]
+            numbers[s, 0] = float("nan") if none else sums[0, lane]
+            numbers[s, 1], numbers[s, 2] = facts[COUNT, lane], float(steps[lane])
+            off = moved * moved / (whole if whole > 0.0 else 1.0)
+            numbers[s, 3] = max(facts[AROUND, lane] - off, 0.0)
             flags[s] = flag
 
 
@@ -551,7 +556,7 @@ def fit(
         determined. below: (n,) another parameter that has to be smaller, -1 where none has.
         n_starts: minima of the scan that are refined.
         most: steps of a descent. tolerance: of its end. kind: SQUARES, COUNTS or ROBUST.
-        values, errors: (n_sets, n). covariances: (n_sets, n*n), or (0, 0) where not wanted.
+        values, errors: (n_sets, n). covariances: (n_sets, n*n), or (0, 0) where not requested.
         numbers: (n_sets, 4): cost, points that count, steps, squares around the mean.
         flags: (n_sets,).
     """
@@ -564,7 +569,7 @@ def fit(
     p, trial, kept = np.empty((n, LANES)), np.empty((n, LANES)), np.empty((n, LANES))
     sums, trial_sums = np.empty((n_sums, LANES)), np.empty((n_sums, LANES))
     kept_sums = np.empty((n_sums, LANES))
-    m, d, held = np.empty((n * n, LANES)), np.empty((n * n, LANES)), np.empty((n, LANES))
+    m, d, held = np.empty((n * n, LANES)), np.empty((n, LANES)), np.empty((n, LANES))
     damping, growth, gain = np.empty(LANES), np.empty(LANES), np.empty(LANES)
     chosen, running = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     iterations, steps = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
@@ -574,7 +579,8 @@ def fit(
     for block in range(first, last):
         load(data, weights, block * LANES, z, w, facts, found)
         for lane in range(LANES):
-            noise[lane] = facts[0, lane] if kind == COUNTS else 1e-16 * facts[1, lane]
+            count, squares = facts[COUNT, lane], facts[SQUARED, lane]
+            noise[lane] = count if kind == COUNTS else ROUNDING * squares
         scan(z, w, facts, points, rows, norms, offset, centered, scale, filled, score)
         for s in range(n_starts + MORE_STARTS):
             if s >= n_starts:
@@ -623,8 +629,8 @@ def fit(
         for j in range(n):
             for lane in range(LANES):
                 p[j, lane] = kept[j, lane]
-        invert(p, kept_sums, lower, upper, m, d, held, gain)
         judge(
             block * LANES, n_sets, kind, linear.shape[0] == n, found, ended, steps, facts,
-            kept_sums, p, width, below, m, held, gain, values, errors, covariances, numbers, flags,
+            kept_sums, p, lower, upper, width, below, m, d, held, gain, growth, values, errors,
+            covariances, numbers, flags,
         )  # fmt: skip

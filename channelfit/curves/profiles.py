@@ -32,7 +32,7 @@ INTERVALS = ("t", "profile")
 def chosen_intervals(
     task: Task, fits: Fits, judged: Sequence[tuple[str, str]], profiles: bool, first: int = 0
 ) -> tuple[np.ndarray, list[str]]:
-    """95 % intervals (n_sets, n_free, 2), and which of INTERVALS those of each data set are.
+    """Return 95 % intervals (n_sets, n_free, 2), and which of INTERVALS those of each data set are.
 
     Arguments:
         judged: quality and reason of each; with `profiles` those that are to be checked get one.
@@ -47,7 +47,7 @@ def chosen_intervals(
 
 
 def profile_intervals(task: Task, fits: Fits, which: np.ndarray, first: int = 0) -> np.ndarray:
-    """(n_which, n_free, 2) both ends of 95 % intervals; NaN where there is none.
+    """Return (n_which, n_free, 2) both ends of 95 % intervals; NaN where there is none.
 
     An end is the bound where the cost grows too little on the way there, and infinite for a
     parameter without a bound that the data do not bound either.
@@ -67,7 +67,9 @@ def profile_intervals(task: Task, fits: Fits, which: np.ndarray, first: int = 0)
 def _pulls(
     curve: Curve, f: np.ndarray, z: np.ndarray, sigma: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Half the negative derivative of what a point costs by f, and its weight in the curvature."""
+    """Return half the negative derivative of a point's cost by f, and the weight of the point in
+    the Gauss-Newton Hessian.
+    """
     if curve.likelihood == "poisson":
         share = 1.0 / np.maximum(f, LEAST_COUNT)
         return z * share - 1.0, share
@@ -78,7 +80,7 @@ def _pulls(
 
 
 def _scales(task: Task, fits: Fits, which: np.ndarray, first: int) -> np.ndarray:
-    """(n_which,) the cost that is one unit of the square of Student's t."""
+    """Return (n_which,) the cost that is one unit of the square of Student's t."""
     if task.curve.likelihood == "poisson":
         return np.ones(len(which))
     spare = fits.counted[which] - len(task.lower)
@@ -117,7 +119,7 @@ class _Rows:
 
     @classmethod
     def of(cls, task: Task, fits: Fits, which: np.ndarray, first: int) -> _Rows:
-        """Both ends of all parameters of these data sets."""
+        """Return both ends of all parameters of these data sets."""
         n = len(task.lower)
         z = np.stack([np.asarray(task.data.values[first + k], float) for k in which])
         sigma = np.concatenate([sigma_of(task.data, first + k, first + k + 1) for k in which])
@@ -143,7 +145,7 @@ class _Rows:
         )
 
     def ends(self) -> np.ndarray:
-        """(n_rows,) the ends, by false position between a point inside and one outside."""
+        """Return (n_rows,) the ends, by false position between a point inside and one outside."""
         every = np.arange(len(self.z))
         start = self.best[every, self.held]
         bound = np.where(self.side < 0, self.task.lower[self.held], self.task.upper[self.held])
@@ -185,7 +187,9 @@ class _Rows:
     def _fitted(
         self, rows: np.ndarray, x: np.ndarray, p: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Least costs (n,) with the held parameters at x, and parameters (n, n_free), from p on."""
+        """Return least costs (n,) with the held parameters at x, and parameters (n, n_free), from
+        p on.
+        """
         p, held = p.copy(), self.held[rows]
         every, n = np.arange(len(rows)), p.shape[1]
         lower, upper = self._bounds(held, x)
@@ -219,7 +223,9 @@ class _Rows:
         return cost, p
 
     def _bounds(self, held: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds (n_rows, n_free): a held parameter is fixed, its neighbors keep their order."""
+        """Return bounds (n_rows, n_free): a held parameter is fixed, its neighbors keep their
+        order.
+        """
         lower = np.tile(self.task.lower, (len(x), 1))
         upper = np.tile(self.task.upper, (len(x), 1))
         for k, below in enumerate(self.task.below):
@@ -231,7 +237,10 @@ class _Rows:
         return lower, upper
 
     def _sums(self, rows: np.ndarray, p: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cost (n,), half its negative gradient (n, n_free) and the curvature of these rows."""
+        """Return the cost of these rows, half its negative gradient, and the Gauss-Newton Hessian.
+
+        rows: (n,). p: (n, n_free).
+        """
         curve, z = self.task.curve, self.z[rows]
         seen, sigma = np.isfinite(z), self.sigma[rows]
         scope = {name: values[None] for name, values in self.task.data.at_points.items()}

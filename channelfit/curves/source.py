@@ -1,4 +1,4 @@
-"""The text of a curve's kernels: cost, gradient and curvature of a data set at given parameters.
+"""The text of a curve's kernels: cost, gradient and Gauss-Newton Hessian of a data set.
 
 `evaluate` sums over the points of `LANES` data sets side by side (see `lanes`):
 
@@ -8,8 +8,9 @@
     sums[..]      half its expected second derivative (Fisher's), rows of the lower triangle
 
 Under the loss "soft_l1" a residual r of weight w costs 2(sqrt(1 + q) - 1), where q = w r**2; w
-holds its scale. The curvature is then that of the loss at these residuals, and three more sums say
-what errors need: squares of the pulls of all points, derivatives of these pulls, and their squares.
+holds its scale. The Gauss-Newton Hessian is then that of the loss at these residuals, and the
+errors need three more sums: squares of the pulls of all points, derivatives of these pulls, and
+their squares.
 
 `value` gives sums[0] alone. `approach` is what a descent begins with: `evaluate` for least squares
 in the place of Poisson's likelihood, which has a wall where a count is not expected; for a robust
@@ -18,6 +19,7 @@ loss least squares reweighted (Holland and Welsch 1977), whose steps never go to
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -33,7 +35,7 @@ from channelfit.scoring.kernels.printer import PYTHON, Dialect, ScalarPrinter, h
 #: Data sets side by side on a processor.
 LANES = 8
 _FUNCTIONS = ("exp", "log", "sqrt", "tanh", "exprel", "exprel_slope")
-_CPU = Dialect(
+_KERNEL = Dialect(
     {name: name for name in _FUNCTIONS} | {"Abs": "abs"},
     PYTHON.choose,
     lambda base, exponent: f"power({base}, {exponent})",
@@ -52,21 +54,21 @@ from channelfit.scoring.machine.kernel_math import exp, exprel, exprel_slope, ta
 
 
 def kind_of(curve: Curve) -> int:
-    """What is summed: `lanes.SQUARES`, `lanes.COUNTS` or `lanes.ROBUST`."""
+    """Return the kind of cost: `lanes.SQUARES`, `lanes.COUNTS` or `lanes.ROBUST`."""
     if curve.likelihood == "poisson":
         return COUNTS
     return SQUARES if curve.loss == "linear" else ROBUST
 
 
 def n_sums(curve: Curve) -> int:
-    """Sums that `evaluate` makes."""
+    """Return the number of sums that `evaluate` makes."""
     n = len(curve.free)
     return 1 + n + n * (n + 1) // 2 + (N_ROBUST if kind_of(curve) == ROBUST else 0)
 
 
 @cache
 def cpu_text(curve: Curve, axes: tuple[tuple[str, ...], ...]) -> str:
-    """The text of `evaluate`, `value` and `approach` for a processor.
+    """Return the text of `evaluate`, `value` and `approach` for a processor.
 
     Arguments:
         axes: see `stages.staged`; one or two.
@@ -81,42 +83,60 @@ def cpu_text(curve: Curve, axes: tuple[tuple[str, ...], ...]) -> str:
     ):
         w("", f"def {name}(z, w, inputs, lengths, p, sums):")
         with w:
-            _CpuPrinter(of, staged(of, axes, slopes), w, name == "approach").body(slopes)
+            CpuBody(of, staged(of, axes, slopes), w, name == "approach").write(slopes)
     return "\n".join(w.lines) + "\n"
 
 
-class _CpuPrinter(ScalarPrinter):
-    """Writes the body of one function; `names` says where a value lies at present."""
+class Body(ScalarPrinter, ABC):
+    """Writes the body of one function in the kernels' language.
 
-    def __init__(self, curve: Curve, stages: Staged, w: Writer, near: bool) -> None:
-        super().__init__(_CPU, {})
-        self.curve, self.stages, self.w = curve, stages, w
-        self.kind, self.near = kind_of(curve), near
+    Arguments:
+        stages: of the curve.
+        w: takes the lines.
+
+    Attributes:
+        names: where each value lies at present.
+        weighted: whether points have weights.
+    """
+
+    weighted = True
+
+    def __init__(self, curve: Curve, stages: Staged, w: Writer) -> None:
         self.called: dict[str, str] = {p.name: f"p[{k}, l]" for k, p in enumerate(curve.free)}
-        self.names = self.called
+        super().__init__(_KERNEL, self.called)
+        self.curve, self.stages, self.w, self.kind = curve, stages, w, kind_of(curve)
 
-    def body(self, slopes: bool) -> None:
-        """Everything behind the head of the function."""
+    @abstractmethod
+    def residual(self, value: str, slopes: bool) -> None:
+        """Add the cost of a point to the sums; write its pull u and, if weighted, its weight h.
+
+        value: the text of the curve's value.
+        """
+
+    def begin_point(self) -> None:
+        """Write what stands before everything else at a point."""
+
+    def write(self, slopes: bool) -> None:
+        """Write everything behind the head of the function."""
         w, stages = self.w, self.stages
-        inner = frozenset({0})
+        inner, outer = frozenset({0}), frozenset({1})
         two = len(stages.axes) == 2
         n = n_sums(self.curve) if slopes else 1
         w(f"acc = np.zeros(({n}, {LANES}))")
         w("n = lengths[0]")
-        once = stages.kept(frozenset())
-        w(f"once = np.empty(({max(1, len(once))}, {LANES}))")
+        once, table, row = (stages.kept(axes) for axes in (frozenset(), inner, outer))
+        self.room("once", len(once))
         if two:
-            table, row = stages.kept(inner), stages.kept(frozenset({1}))
-            w(f"table = np.empty(({max(1, len(table))}*n, {LANES}))")
-            w(f"row = np.empty(({max(1, len(row))}, {LANES}))")
+            self.room("table", len(table), "*n")
+            self.room("row", len(row))
         self.stage(frozenset(), once, lambda k: f"once[{k}, l]")
         if two:
             with w.block("for i in range(n):"):
                 self.inputs(0, "inputs[i]")
-                self.stage(inner, table, lambda k: f"table[{len(table)}*i + {k}, l]")
+                self.stage(inner, table, lambda k: self.in_table(k, len(table)))
             with w.block("for j in range(lengths[1]):"):
                 self.inputs(1, "inputs[n + j]")
-                self.stage(frozenset({1}), row, lambda k: f"row[{k}, l]")
+                self.stage(outer, row, lambda k: f"row[{k}, l]")
                 with w.block("for i in range(n):"):
                     w("at = j*n + i")
                     self.inputs(0, "inputs[i]")
@@ -129,14 +149,23 @@ class _CpuPrinter(ScalarPrinter):
         with w.block(f"for k in range({n}):"), w.block(f"for l in range({LANES}):"):
             w("sums[k, l] = acc[k, l]")
 
+    def room(self, name: str, count: int, times: str = "") -> None:
+        """Make an array for values that are kept."""
+        if count:
+            self.w(f"{name} = np.empty(({count}{times}, {LANES}))")
+
+    def in_table(self, k: int, count: int) -> str:
+        """Return the place of value k of `count` that are kept for each index of the inner axis."""
+        return f"table[{count}*i + {k}, l]"
+
     def inputs(self, axis: int, place: str) -> None:
-        """Reads the inputs of an axis at its present index."""
+        """Read the inputs of an axis at its present index."""
         for k, name in enumerate(self.stages.axes[axis]):
             self.called[name] = f"x_{name}"
             self.w(f"x_{name} = {place.format(k=k)}")
 
     def stage(self, axes: frozenset[int], kept: Sequence[str], place: Callable[[int], str]) -> None:
-        """The steps on some axes, of which those that are needed later are kept in an array."""
+        """Write the steps on some axes, and keep those that are needed later in an array."""
         steps = self.stages.steps.get(axes, [])
         if not steps:
             return
@@ -146,45 +175,30 @@ class _CpuPrinter(ScalarPrinter):
         self.called |= {name: place(k) for k, name in enumerate(kept)}
 
     def assign(self, steps: Sequence[tuple[str, sympy.Expr]]) -> None:
-        """Computes steps, which keep their names within the loop."""
+        """Compute steps, which keep their names within the loop."""
         for name, expression in steps:
             self.w(f"{name[1:]} = {self.text(expression)}")
             self.called[name] = name[1:]
 
     def point(self, slopes: bool) -> None:
-        """What is done at every point: residual, weight, and their products."""
+        """Write the sums at a point: residual, weight, and their products."""
         w, stages = self.w, self.stages
-        whole = frozenset(range(len(stages.axes)))
         with w.block(f"for l in range({LANES}):"):
-            self.assign(stages.steps.get(whole, []))
-            w(f"f = {self.text(stages.value)}", "m = w[at, l]")
-            if self.kind == COUNTS:
-                w("acc[0, l] += m*poissonCost(z[at, l], f)")
-                pull, weight = "m*poissonPull(z[at, l], f)", "m*poissonWeight(z[at, l], f)"
-            elif self.kind == ROBUST:
-                w("r = z[at, l] - f", "q = m*r*r", "root = sqrt(1.0 + q)")
-                w("acc[0, l] += 2.0*q/(1.0 + root)")
-                pull, weight = "m*r/root", "m/root" if self.near else "m*bend"
-                if slopes:
-                    last = n_sums(self.curve) - N_ROBUST
-                    w("bend = 1.0/(root*root*root)", f"acc[{last}, l] += q/(root*root)")
-                    w("seen = bend if m > 0.0 else 0.0", f"acc[{last + 1}, l] += seen")
-                    w(f"acc[{last + 2}, l] += seen*seen")
-            else:
-                w("r = z[at, l] - f", "u = m*r", "acc[0, l] += u*r")
-                pull, weight = "u", "m"
+            self.begin_point()
+            self.assign(stages.steps.get(frozenset(range(len(stages.axes))), []))
+            self.residual(self.text(stages.value), slopes)
             if slopes:
-                w(*([] if pull == "u" else [f"u = {pull}"]), f"h = {weight}")
                 self.products()
 
     def products(self) -> None:
-        """Gradient and curvature; a derivative that is 1 everywhere is not multiplied with."""
-        w, stages, n = self.w, self.stages, len(self.stages.slopes)
-        ones = [slope == 1 for slope in stages.slopes]
-        for j, slope in enumerate(stages.slopes):
+        """Write gradient and Gauss-Newton Hessian; nothing is multiplied by 1."""
+        w, n = self.w, len(self.stages.slopes)
+        ones = [slope == 1 for slope in self.stages.slopes]
+        for j, slope in enumerate(self.stages.slopes):
             if not ones[j]:
                 w(f"g{j} = {self.text(slope)}")
-            w(f"h{j} = h" if ones[j] else f"h{j} = h*g{j}")
+            factors = ["h"] * self.weighted + ([] if ones[j] else [f"g{j}"])
+            w(f"h{j} = {'*'.join(factors) or '1.0'}")
         at = 1 + n
         for j in range(n):
             w(f"acc[{1 + j}, l] += u" if ones[j] else f"acc[{1 + j}, l] += u*g{j}")
@@ -195,3 +209,36 @@ class _CpuPrinter(ScalarPrinter):
     def _print_sign(self, node: sympy.Expr) -> str:
         inner = self._print(node.args[0])
         return f"(1.0 if {inner} > 0.0 else (-1.0 if {inner} < 0.0 else 0.0))"
+
+
+class CpuBody(Body):
+    """Writes for a processor: without branches, so that lanes stay side by side.
+
+    Arguments:
+        near: whether the text is that of `approach`.
+    """
+
+    def __init__(self, curve: Curve, stages: Staged, w: Writer, near: bool) -> None:
+        super().__init__(curve, stages, w)
+        self.near = near
+
+    def residual(self, value: str, slopes: bool) -> None:
+        w = self.w
+        w(f"f = {value}", "m = w[at, l]")
+        if self.kind == COUNTS:
+            w("acc[0, l] += m*poissonCost(z[at, l], f)")
+            pull, weight = "m*poissonPull(z[at, l], f)", "m*poissonWeight(z[at, l], f)"
+        elif self.kind == ROBUST:
+            w("r = z[at, l] - f", "q = m*r*r", "root = sqrt(1.0 + q)")
+            w("acc[0, l] += 2.0*q/(1.0 + root)")
+            pull, weight = "m*r/root", "m/root" if self.near else "m*bend"
+            if slopes:
+                last = n_sums(self.curve) - N_ROBUST
+                w("bend = 1.0/(root*root*root)", f"acc[{last}, l] += q/(root*root)")
+                w("seen = bend if m > 0.0 else 0.0", f"acc[{last + 1}, l] += seen")
+                w(f"acc[{last + 2}, l] += seen*seen")
+        else:
+            w("r = z[at, l] - f", "u = m*r", "acc[0, l] += u*r")
+            pull, weight = "u", "m"
+        if slopes:
+            w(*([] if pull == "u" else [f"u = {pull}"]), f"h = {weight}")

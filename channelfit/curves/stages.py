@@ -38,14 +38,14 @@ class Staged:
     _known: dict[sympy.Expr, sympy.Symbol] = field(default_factory=dict)
 
     def axes_of(self, expression: sympy.Basic) -> Axes:
-        """The axes on which the value of an expression changes."""
+        """Return the axes on which the value of an expression changes."""
         found: Axes = frozenset()
         for name in expression.free_symbols:
             found |= self.of.get(name.name, frozenset())
         return found
 
     def kept(self, axes: Axes) -> list[str]:
-        """Names of the steps on these axes that are needed where more axes are known."""
+        """Return names of the steps on these axes that are needed where more axes are known."""
         names = [name for name, _ in self.steps.get(axes, [])]
         later = [e for other, steps in self.steps.items() if other > axes for _, e in steps]
         whole = frozenset(range(len(self.axes)))
@@ -57,7 +57,7 @@ class Staged:
     # --- hoisting
 
     def named(self, expression: sympy.Expr) -> sympy.Expr:
-        """A symbol for the value of an expression, computed on its own axes."""
+        """Return a symbol for the value of an expression, computed on its own axes."""
         if expression.is_Atom:
             return expression
         if expression not in self._known:
@@ -69,12 +69,12 @@ class Staged:
         return self._known[expression]
 
     def add(self, name: sympy.Symbol, expression: sympy.Expr, axes: Axes) -> None:
-        """One more step on some axes."""
+        """Add a step on some axes."""
         self.steps.setdefault(axes, []).append((name.name, expression))
         self.of[name.name] = axes
 
     def lifted(self, node: sympy.Expr) -> sympy.Expr:
-        """The same expression, in which parts of fewer axes than its own are symbols."""
+        """Return an expression in which parts of fewer axes than its own are symbols."""
         own = self.axes_of(node)
         if node.is_Atom or not own:
             return node
@@ -102,7 +102,7 @@ class Staged:
         return node.func(*args, evaluate=False)
 
     def _exponential(self, node: sympy.Expr) -> sympy.Expr:
-        """exp(a(x) + b(y)) as a product of exponentials, each of one axis."""
+        """Write exp(a(x) + b(y)) as a product of exponentials, each of one axis."""
         groups: dict[Axes, list[sympy.Expr]] = {}
         for term in _terms(node.args[0]):
             groups.setdefault(self.axes_of(term), []).append(term)
@@ -120,7 +120,7 @@ class Staged:
 
 
 def staged(curve: Curve, axes: tuple[tuple[str, ...], ...], slopes: bool = True) -> Staged:
-    """The steps of a curve, and of its derivatives where they are wanted.
+    """Return the steps of a curve, and of its derivatives where `slopes` is true.
 
     Names of steps begin with a point, which no name in a user's file does.
 
@@ -131,10 +131,10 @@ def staged(curve: Curve, axes: tuple[tuple[str, ...], ...], slopes: bool = True)
     out = Staged(axes)
     for k, together in enumerate(axes):
         out.of |= {name: frozenset({k}) for name in together}
-    wanted = [curve.reduced, *(curve.slopes if slopes else ())]
-    wanted = [_without_overflow(e) for e in wanted]
+    expressions = [curve.reduced, *(curve.slopes if slopes else ())]
+    expressions = [_without_overflow(e) for e in expressions]
     names = (symbol(f".c{k}") for k in range(10**6))
-    shared, results = sympy.cse(wanted, symbols=names, order="none")
+    shared, results = sympy.cse(expressions, symbols=names, order="none")
     for name, expression in shared:
         out.add(name, out.lifted(expression), out.axes_of(expression))
     results = [out.lifted(e) for e in results]
@@ -143,7 +143,7 @@ def staged(curve: Curve, axes: tuple[tuple[str, ...], ...], slopes: bool = True)
 
 
 def _terms(expression: sympy.Expr) -> Sequence[sympy.Expr]:
-    """The terms of a sum, or of a product of which one factor is a sum."""
+    """Return the terms of a sum, or of a product of which one factor is a sum."""
     if isinstance(expression, sympy.Mul):
         sums = [a for a in expression.args if isinstance(a, sympy.Add)]
         if len(sums) == 1:
@@ -153,7 +153,7 @@ def _terms(expression: sympy.Expr) -> Sequence[sympy.Expr]:
 
 
 def _without_overflow(expression: sympy.Expr) -> sympy.Expr:
-    """1/(1 + exp(u)) as (1 - tanh(u/2))/2, and its derivatives likewise.
+    """Write 1/(1 + exp(u)) as (1 - tanh(u/2))/2, and its derivatives likewise.
 
     Where exp(u) overflows, exp(u)/(1 + exp(u))**2 would be infinity by infinity.
     """
@@ -167,7 +167,9 @@ def _without_overflow(expression: sympy.Expr) -> sympy.Expr:
         )
 
     def of_products(node: sympy.Mul) -> sympy.Expr:
-        """exp(u) * (1 + exp(u))**-2 is (1 - tanh**2)/4; one exponential for each further power."""
+        """Write exp(u) * (1 + exp(u))**-2 as (1 - tanh**2)/4; one exponential for each further
+        power.
+        """
         factors = list(node.args)
         for power in [f for f in factors if is_logistic(f)]:
             u, n = _logit(power.base), -int(power.exp)
@@ -187,7 +189,7 @@ def _without_overflow(expression: sympy.Expr) -> sympy.Expr:
 
 
 def _logit(base: sympy.Expr) -> Any:
-    """u of 1 + exp(u); None for anything else."""
+    """Return u of 1 + exp(u); None for anything else."""
     if isinstance(base, sympy.Add) and len(base.args) == 2 and sympy.Integer(1) in base.args:
         other = next(a for a in base.args if a != 1)
         if isinstance(other, sympy.exp):

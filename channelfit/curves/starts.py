@@ -56,7 +56,7 @@ class Scan:
     places: np.ndarray
 
     def side_by_side(self, n: int) -> np.ndarray:
-        """The rows (n_groups, n_points, n) float32, n in a group, filled up with zeros."""
+        """Return the rows (n_groups, n_points, n) float32, n in a group, filled up with zeros."""
         flat = self.rows.reshape(-1, self.rows.shape[2])
         padded = np.zeros((-(-len(flat) // n) * n, flat.shape[1]), np.float32)
         padded[: len(flat)] = flat
@@ -66,7 +66,7 @@ class Scan:
 def make_scan(
     curve: Curve, coordinates: Mapping[str, np.ndarray], lower: np.ndarray, upper: np.ndarray
 ) -> Scan:
-    """The scan of a curve for data sets with these inputs.
+    """Return the scan of a curve for data sets with these inputs.
 
     Arguments:
         coordinates: by input (n_points,), one value for every point of a data set.
@@ -125,7 +125,9 @@ def make_scan(
 
 
 def _where(at: Mapping[str, np.ndarray], finite: np.ndarray) -> str:
-    """The first point of all inputs at which a curve is never finite, in words; empty for none."""
+    """Return the first point of all inputs at which a curve is never finite, in words; empty for
+    none.
+    """
     if finite.all():
         return ""
     k = int(np.argmin(finite))
@@ -135,7 +137,9 @@ def _where(at: Mapping[str, np.ndarray], finite: np.ndarray) -> str:
 def _grid(
     curve: Curve, nonlinear: list[int], lower: np.ndarray, upper: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Middles of equal cells of the ranges, and their indices; those out of order are left out."""
+    """Return middles of equal cells of the ranges, and their indices; those out of order are left
+    out.
+    """
     axes = []
     for k, n in zip(nonlinear, curve.scan_points(nonlinear), strict=True):
         share = (np.arange(n) + 0.5) / n
@@ -158,7 +162,7 @@ def _grid(
 
 
 def _orthonormal(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Orthonormal rows that span columns (n_scan, n_linear, n_points), and the way back.
+    """Return orthonormal rows that span columns (n_scan, n_linear, n_points), and the way back.
 
     Returns:
         basis: of the same shape; a row is 0 where its column depends on those before it.

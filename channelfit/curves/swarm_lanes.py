@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.curves.lanes import LANES, invert, judge, load
+from channelfit.curves.lanes import LANES, judge, load
 from channelfit.scoring.machine.kernel_math import inline, lower_product, upper_product
 from channelfit.scoring.machine.machine_code import kernel
 
@@ -46,13 +46,31 @@ def uniform(high: int, low: int) -> float:
 
 
 @inline
-def domain(low: float, high: float, least: float, greatest: float) -> tuple[float, float]:
-    """Ends of a range; where it has none, as far beyond the data as these are wide."""
-    span = greatest - least
-    return (
-        low if low > -_INFINITE else least - span,
-        high if high < _INFINITE else greatest + span,
-    )
+def lowest(low: float, least: float, greatest: float) -> float:
+    """Return the lower end of a range; where it has none, one beyond the data by their width."""
+    return low if low > -_INFINITE else least - (greatest - least)
+
+
+@inline
+def highest(high: float, least: float, greatest: float) -> float:
+    """Return the upper end of a range; where it has none, one beyond the data by their width."""
+    return high if high < _INFINITE else greatest + (greatest - least)
+
+
+@inline
+def velocity(
+    here: float, fast: float, own: float, best: float, one: float, two: float, width: float
+) -> float:
+    """Return the next velocity of a particle in one dimension of the domain.
+
+    own, best: best positions of the particle and of the swarm. one, two: random shares. width: of
+    the domain.
+    """
+    limit = FASTEST * width
+    v = INERTIA * fast
+    v += ATTRACTION * one * (own - here)
+    v += ATTRACTION * two * (best - here)
+    return min(max(v, -limit), limit)
 
 
 def follow(
@@ -116,14 +134,14 @@ def fly(
     n_points, n = data.shape[1], lower.shape[0]
     n_sums, n_sets = 1 + n + n * (n + 1) // 2, data.shape[0]
     z, w = np.empty((n_points, LANES)), np.empty((n_points, LANES))
-    facts, gain = np.empty((10, LANES)), np.empty(LANES)
+    facts, gain, most = np.empty((10, LANES)), np.empty(LANES), np.empty(LANES)
     low, high = np.empty((n, LANES)), np.empty((n, LANES))
     here, fast = np.empty((n_particles * n, LANES)), np.empty((n_particles * n, LANES))
     bests, costs = np.empty((n_particles * n, LANES)), np.empty((n_particles, LANES))
     best, best_cost, cost = np.empty((n, LANES)), np.empty(LANES), np.empty((1, LANES))
     last = np.empty((LAST * n, LANES))
-    sums, m, d = np.empty((n_sums, LANES)), np.empty((n * n, LANES)), np.empty((n * n, LANES))
-    held = np.empty((n, LANES))
+    sums, m = np.empty((n_sums, LANES)), np.empty((n * n, LANES))
+    d, held = np.empty((n, LANES)), np.empty((n, LANES))
     found, ended = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     kept, steps = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     for block in range(first, last_block):
@@ -134,9 +152,9 @@ def fly(
                 if w[i, lane] > 0.0:
                     least, greatest = min(least, z[i, lane]), max(greatest, z[i, lane])
             for j in range(n):
-                a, b = domain(lower[j], upper[j], least, greatest)
-                low[j, lane], high[j, lane] = a, b
-                best[j, lane] = a
+                low[j, lane] = lowest(lower[j], least, greatest)
+                high[j, lane] = highest(upper[j], least, greatest)
+                best[j, lane] = low[j, lane]
             best_cost[lane] = _INFINITE
             kept[lane], steps[lane] = 0, n_iterations
         for t in range(n_iterations + 1):
@@ -153,11 +171,10 @@ def fly(
                             fast[at, lane] = 0.0
                             bests[at, lane] = here[at, lane]
                         else:
-                            x, most = here[at, lane], FASTEST * (end - start)
-                            v = INERTIA * fast[at, lane]
-                            v += ATTRACTION * one * (bests[at, lane] - x)
-                            v += ATTRACTION * two * (best[j, lane] - x)
-                            v = min(max(v, -most), most)
+                            x, own = here[at, lane], bests[at, lane]
+                            v = velocity(
+                                x, fast[at, lane], own, best[j, lane], one, two, end - start
+                            )
                             fast[at, lane] = v
                             here[at, lane] = min(max(x + v, start), end)
                 value(z, w, inputs, lengths, here[k * n : (k + 1) * n], cost)
@@ -174,10 +191,10 @@ def fly(
         evaluate(z, w, inputs, lengths, best, sums)
         for lane in range(LANES):
             ended[lane] = 0 if abs(sums[0, lane]) < _INFINITE else 2
-        invert(best, sums, lower, upper, m, d, held, gain)
         judge(
             block * LANES, n_sets, kind, n_linear == n, found, ended, steps, facts, sums, best,
-            width, below, m, held, gain, values, errors, covariances, numbers, flags,
+            lower, upper, width, below, m, d, held, gain, most, values, errors, covariances,
+            numbers, flags,
         )  # fmt: skip
         for lane in range(LANES):
             s = block * LANES + lane

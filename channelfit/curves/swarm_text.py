@@ -5,27 +5,26 @@ The rules and the draws are those of `swarm_lanes`.
 
 from __future__ import annotations
 
+from channelfit.curves import swarm_lanes
 from channelfit.curves.cuda_text import COMMON
-from channelfit.curves.swarm_lanes import ATTRACTION, FASTEST, INERTIA, LAST
+from channelfit.curves.swarm_lanes import LAST
+from channelfit.scoring.machine.cuda_printer import Card, cuda_function
+from channelfit.scoring.machine.kernel_text import source_of
 from channelfit.search.philox import CUDA_TEXT
 
 
 def swarm_text(particles: int) -> str:
-    """The text of the kernels for swarms of so many particles, 1024 at most."""
+    """Return the text of the kernels for swarms of so many particles, 1024 at most."""
     return f"#define PARTICLES {particles}\n" + _SWARM
 
 
 _SWARM = (
     CUDA_TEXT
     + COMMON
-    + "".join(
-        f"#define {name} {value!r}\n"
-        for name, value in {
-            "INERTIA": INERTIA,
-            "ATTRACTION": ATTRACTION,
-            "FASTEST": FASTEST,
-            "LAST": LAST,
-        }.items()
+    + f"#define LAST {LAST}\n"
+    + "\n".join(
+        cuda_function(source_of(swarm_lanes.__name__), name, Card())
+        for name in ("lowest", "highest", "velocity")
     )
     + """
 // A block a swarm, a thread a particle. z (N_POINTS, n_sets); first: the number of data set 0 among
@@ -33,7 +32,7 @@ _SWARM = (
 extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
     const real* __restrict__ z, int n_sets, u64 first, const double* __restrict__ inputs,
     const double* __restrict__ bounds, const int* __restrict__ below, int iterations, u64 seed,
-    real* values, real* errors, real* covariances, real* numbers, int* told, real* spread)
+    real* values, real* errors, real* covariances, real* numbers, int* flags, real* spread)
 {
     extern __shared__ double room[];
     __shared__ real cost[PARTICLES], best[N], bestCost, last[LAST][N], low[N], high[N];
@@ -52,10 +51,8 @@ extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
             greatest = fmax(greatest, seen[i]);
         }
         for (int j = 0; j < N; j++) {
-            const real a = real(bounds[j]), b = real(bounds[N + j]), span = greatest - least;
-            low[j] = a > -INFINITE ? a : least - span;
-            high[j] = b < INFINITE ? b : greatest + span;
-            best[j] = low[j];
+            best[j] = low[j] = lowest(real(bounds[j]), least, greatest);
+            high[j] = highest(real(bounds[N + j]), least, greatest);
         }
         bestCost = real(INFINITE);
         kept = 0;
@@ -66,16 +63,13 @@ extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
         EACH(j, N) {
             const uint4 word = philox((u32)k, (u32)j, (u32)t, (u32)(first + s), seed);
             const real one = real(uniform(word.x, word.y)), two = real(uniform(word.z, word.w));
-            const real width = high[j] - low[j], most = real(FASTEST)*width;
+            const real width = high[j] - low[j];
             if (t == 0) {
                 here[j] = own[j] = low[j] + one*width;
                 fast[j] = 0;
             } else {
-                real v = real(INERTIA)*fast[j];
-                v += real(ATTRACTION)*one*(own[j] - here[j]);
-                v += real(ATTRACTION)*two*(best[j] - here[j]);
-                fast[j] = v = fmin(fmax(v, -most), most);
-                here[j] = fmin(fmax(here[j] + v, low[j]), high[j]);
+                fast[j] = velocity(here[j], fast[j], own[j], best[j], one, two, width);
+                here[j] = fmin(fmax(here[j] + fast[j], low[j]), high[j]);
             }
         }
         real found;
@@ -109,8 +103,13 @@ extern "C" __global__ void __launch_bounds__(PARTICLES) flySwarms(
     real p[N], sums[N_SUMS];
     EACH(j, N) p[j] = best[j];
     evaluate(seen, (const real*)nullptr, 1, inputs, p, sums, false);
-    judge(p, sums, facts, fabs(sums[0]) < INFINITE ? 0 : NOT_FINITE, iterations, bounds, bounds + N,
-          bounds + 2*N, below, s, values, errors, covariances, numbers, told);
+    real lower[N], upper[N];
+    EACH(j, N) {
+        lower[j] = real(bounds[j]);
+        upper[j] = real(bounds[N + j]);
+    }
+    conclude((int)s, p, sums, facts, fabs(sums[0]) < INFINITE ? 0 : 2, iterations, lower, upper,
+             bounds + 2*N, below, values, errors, covariances, numbers, flags);
     const int count = min(kept, LAST);
     for (int j = 0; j < N; j++) {
         double mean = 0, squares = 0;

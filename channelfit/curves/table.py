@@ -1,4 +1,4 @@
-"""The table of fits as CSV, and what is told of all of them together."""
+"""The table of fits as CSV, and a summary of them."""
 
 from __future__ import annotations
 
@@ -67,12 +67,14 @@ class FitTable:
         self._file.writelines(text for _, text in sorted(self._waiting))
 
     def add(self, piece: Piece) -> list[tuple[str, str]]:
-        """The rows of a piece. Returns: its data sets that failed, by name with their reasons."""
+        """Add the rows of a piece. Returns: its data sets that failed, by name with their
+        reasons.
+        """
         fits, task = piece.fits, piece.task
-        told = task.reasons(fits, piece.first)
+        reasons = task.reasons(fits, piece.first)
         n = fits.values.shape[1]
         both = np.stack([fits.values, fits.errors], axis=2).reshape(-1, 2 * n)
-        ends, kinds = chosen_intervals(task, fits, told, self.profiles, piece.first)
+        ends, kinds = chosen_intervals(task, fits, reasons, self.profiles, piece.first)
         ends = ends.reshape(-1, 2 * n)
         spread = [fits.spread] if fits.spread is not None else []
         parts = [both, *spread, ends, fits.cost[:, None]]
@@ -81,7 +83,9 @@ class FitTable:
         labels = labels_of(task.data, piece.first, piece.last)
         lines = []
         counted, steps = fits.counted.astype(int).tolist(), fits.steps.astype(int).tolist()
-        for k, (values, (quality, reason)) in enumerate(zip(numbers.tolist(), told, strict=True)):
+        for k, (values, (quality, reason)) in enumerate(
+            zip(numbers.tolist(), reasons, strict=True)
+        ):
             text = (row % tuple(values)).replace("nan", "")
             line = f"{cell(labels[k])},{text},{counted[k]},{steps[k]},{quality},{cell(reason)}"
             line += f",{kinds[k]}\n" if self.profiles else "\n"
@@ -92,13 +96,13 @@ class FitTable:
             self._waiting += zip(places, lines, strict=True)
         else:
             self._file.writelines(lines)
-        self._remember(piece, told)
-        return [(labels[k], why) for k, (quality, why) in enumerate(told) if quality == "failed"]
+        self._remember(piece, reasons)
+        return [(labels[k], why) for k, (quality, why) in enumerate(reasons) if quality == "failed"]
 
-    def _remember(self, piece: Piece, told: list[tuple[str, str]]) -> None:
-        quality = np.array([q for q, _ in told])
+    def _remember(self, piece: Piece, reasons: list[tuple[str, str]]) -> None:
+        quality = np.array([q for q, _ in reasons])
         self.counts.update(Counter(quality.tolist()))
-        for _, reason in told:
+        for _, reason in reasons:
             if reason:
                 self.reasons.update(reason.split("; "))
         cost = np.where(quality == "failed", np.nan, piece.task.misfit(piece.fits))
@@ -111,16 +115,20 @@ class FitTable:
 
     @property
     def values(self) -> np.ndarray:
-        """(n, n_free) parameters of data sets whose quality is ok, of some where there are many."""
+        """Return (n, n_free) parameters of data sets whose quality is ok, of some where there are
+        many.
+        """
         return np.concatenate(self._values)
 
     @property
     def errors(self) -> np.ndarray:
-        """(n, n_free) standard errors of the same."""
+        """Return (n, n_free) standard errors of the same."""
         return np.concatenate(self._errors)
 
     def ranked(self, count: int) -> dict[str, list[tuple[Shown, int]]]:
-        """The worst, the middle and the best fits by their misfit: a piece, and the place in it."""
+        """Return the worst, the middle and the best fits by their misfit: a piece, and the place
+        in it.
+        """
         cost = np.concatenate(self._costs)
         starts = np.cumsum([0, *map(len, self._costs)])
         order = np.argsort(-cost, kind="stable")[: int(np.isfinite(cost).sum())]
@@ -159,7 +167,7 @@ class CovarianceFile:
             np.save(self._file, every)
 
     def add(self, covariances: np.ndarray) -> None:
-        """The covariances (n_sets, n_free, n_free) of a piece."""
+        """Add the covariances (n_sets, n_free, n_free) of a piece."""
         if len(self.groups) > 1:
             self._waiting.append(covariances)
             return

@@ -30,7 +30,7 @@ def is_weighted(curve: Curve, data: DataSets) -> bool:
 
 
 def check_weighted(curve: Curve, data: DataSets, method: str) -> None:
-    """Refuses weights and losses that do not suit the curve, the data or the method.
+    """Refuse weights and losses that do not suit the curve, the data or the method.
 
     Raises: InputError with what would be right.
     """
@@ -50,7 +50,9 @@ def check_weighted(curve: Curve, data: DataSets, method: str) -> None:
 
 
 def sigma_of(data: DataSets, first: int, last: int) -> np.ndarray:
-    """Standard errors (n, n_points) of data sets that follow each other; 1 where none are given."""
+    """Return standard errors (n, n_points) of data sets that follow each other; 1 where none are
+    given.
+    """
     z = data.values[first:last]
     if data.sigma is None:
         return np.ones(z.shape)
@@ -59,7 +61,7 @@ def sigma_of(data: DataSets, first: int, last: int) -> np.ndarray:
 
 
 def weights_of(curve: Curve, data: DataSets, first: int, last: int) -> np.ndarray:
-    """Weights (n, n_points) of these data sets in kernels; (0, 0) where they need none."""
+    """Return weights (n, n_points) of these data sets in kernels; (0, 0) where they need none."""
     if not is_weighted(curve, data):
         return np.empty((0, 0))
     unit, sigma = _units(curve, data, first, last), sigma_of(data, first, last)
@@ -67,7 +69,7 @@ def weights_of(curve: Curve, data: DataSets, first: int, last: int) -> np.ndarra
 
 
 def _units(curve: Curve, data: DataSets, first: int, last: int) -> np.ndarray:
-    """(n,) what the sigmas of each data set are compared with."""
+    """Return the unit (n,) of the sigmas of each data set."""
     if curve.loss != "linear":
         return np.full(last - first, 1.0 / (curve.f_scale or 1.0))
     seen = np.isfinite(data.values[first:last])
@@ -76,7 +78,7 @@ def _units(curve: Curve, data: DataSets, first: int, last: int) -> np.ndarray:
 
 
 def parts_of_cost(curve: Curve, f: np.ndarray, z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-    """What each point adds to the cost, of squares or of the robust loss."""
+    """Return the share of each point in the cost, of squares or of the robust loss."""
     squares = ((z - f) / sigma) ** 2
     if curve.loss == "linear":
         return np.asarray(squares)
@@ -85,7 +87,7 @@ def parts_of_cost(curve: Curve, f: np.ndarray, z: np.ndarray, sigma: np.ndarray)
 
 
 def rescaled(task: Task, first: int, fits: Fits) -> Fits:
-    """The same fits, of data sets from `first` on, with costs in the unit that users know.
+    """Return the same fits, of data sets from `first` on, with costs in the unit that users know.
 
     That is the sum of ((z - f)/sigma)**2, and under a robust loss twice what SciPy's least_squares
     gives; `squares` becomes the same for a constant in the place of the curve.
@@ -124,7 +126,7 @@ def _cost_of_a_constant(curve: Curve, data: DataSets, first: int, last: int) -> 
 
 
 def bad_sigma(sigma: np.ndarray, values: np.ndarray) -> tuple[int, int, str] | None:
-    """The first value (n_sets, n_points) whose standard error is no finite number above 0.
+    """Return the first value (n_sets, n_points) whose standard error is no finite number above 0.
 
     Arguments: sigma: as of `DataSets`. Points that are no numbers need none.
 

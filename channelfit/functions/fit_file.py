@@ -46,7 +46,9 @@ class FunctionPlan(FitPlan):
     problem: FunctionProblem  # type: ignore[assignment]
 
     def saved(self, values: np.ndarray, folder: str | os.PathLike[str]) -> dict[str, Any]:
-        """A complete file with the fitted values (n_parameters,), to be saved in a folder."""
+        """Return a complete file with the fitted values (n_parameters,), to be saved in a
+        folder.
+        """
         document = fitted_document(self.document, self.problem.model, values)
         if self.problem.data is not None:
             document["data"]["file"] = moved(document["data"]["file"], self.model_file, folder)
@@ -54,11 +56,11 @@ class FunctionPlan(FitPlan):
         return document
 
     def failing_examples(self) -> list[str]:
-        """No sentences: a function has no rates that could be named."""
+        """Return no sentences: a function has no rates that could be named."""
         return []
 
     def _floor(self, scorer: Any) -> float:
-        """No cost is known to be the least: it may be below 0."""
+        """Return None: no cost is known to be the least, it may be below 0."""
         return -math.inf
 
 

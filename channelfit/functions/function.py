@@ -58,7 +58,7 @@ class Array:
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
 
@@ -73,7 +73,7 @@ class Definition:
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
 
@@ -92,13 +92,13 @@ class Data:
 
     @property
     def n_rows(self) -> int:
-        """Rows of the table."""
+        """Return the number of rows of the table."""
         return int(next(iter(self.targets.values())).shape[1])
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionModel:
-    """What is minimized: an expression of the parameters, or outputs that are to meet data.
+    """A function to be minimized: an expression of parameters, or outputs that are to meet data.
 
     definitions: in an order in which each uses only those before it.
     cost: None where there are outputs.
@@ -116,11 +116,11 @@ class FunctionModel:
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """`x[1]`, `x[2]` .. in their order."""
+        """Return `x[1]`, `x[2]` .. in their order."""
         return tuple(p.name for p in self.parameters)
 
     def values(self) -> np.ndarray:
-        """The parameters' values, (n_parameters,). Raises InputError where one has none."""
+        """Return the parameters' values, (n_parameters,). Raises InputError where one has none."""
         missing = next((p.name for p in self.parameters if p.value is None), None)
         if missing is not None:
             raise InputError(f"no value is given for {missing}", key="parameters")
@@ -136,21 +136,21 @@ class FunctionProblem:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters of the fit, which are those of the function."""
+        """Return the parameters of the fit, which are those of the function."""
         return self.model.parameters
 
     def values(self) -> np.ndarray:
-        """Their values (n_parameters,); see `FunctionModel.values`."""
+        """Return their values (n_parameters,); see `FunctionModel.values`."""
         return self.model.values()
 
     def with_values(self, values: np.ndarray) -> FunctionProblem:
-        """The same problem with values (n_parameters,) as the function's own."""
+        """Return the same problem with values (n_parameters,) as the function's own."""
         pairs = zip(self.parameters, values.tolist(), strict=True)
         parameters = tuple(replace(p, value=value) for p, value in pairs)
         return replace(self, model=replace(self.model, parameters=parameters))
 
     def cost(self, parameters: np.ndarray) -> np.ndarray:
-        """The definition of the cost: expression trees walked by NumPy in float64.
+        """Return the definition of the cost: expression trees walked by NumPy in float64.
 
         Arguments:
             parameters: (n_parameters, n_candidates).
@@ -172,7 +172,9 @@ class FunctionProblem:
         return total / count
 
     def outputs(self, parameters: np.ndarray) -> dict[str, np.ndarray]:
-        """By name (n_columns, n_rows, n_candidates); parameters (n_parameters, n_candidates)."""
+        """Return outputs by name (n_columns, n_rows, n_candidates); parameters (n_parameters,
+        n_candidates).
+        """
         assert self.data is not None
         n_rows, n = self.data.n_rows, parameters.shape[1]
         widest = max((d.size for d in (*self.model.definitions, *self.model.outputs)), default=1)
@@ -187,7 +189,7 @@ class FunctionProblem:
         return {name: np.concatenate(found, axis=-1) for name, found in parts.items()}
 
     def _scope(self, parameters: np.ndarray) -> dict[str, Any]:
-        """Values of parameters, inputs and definitions; the last axis is the candidates'."""
+        """Return values of parameters, inputs and definitions; the last axis is the candidates'."""
         n_rows = () if self.data is None else (self.data.n_rows,)
         scope: dict[str, Any] = {}
         for array in self.model.arrays:
@@ -202,7 +204,9 @@ class FunctionProblem:
 
     @cached_property
     def columns(self) -> np.ndarray:
-        """Every input and target column (n_columns, n_rows), inputs first, in their order."""
+        """Return every input and target column (n_columns, n_rows), inputs first, in their
+        order.
+        """
         if self.data is None:
             return np.zeros((0, 0))
         tables = (*self.data.inputs.values(), *self.data.targets.values())
@@ -210,7 +214,7 @@ class FunctionProblem:
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """The row in `columns` where each input and target begins."""
+        """Return the row in `columns` where each input and target begins."""
         found: dict[str, int] = {}
         at = 0
         if self.data is not None:
@@ -224,7 +228,7 @@ class FunctionProblem:
 def _elements(
     definition: Definition, scope: Mapping[str, Any], tail: tuple[int, ...]
 ) -> np.ndarray:
-    """Values (*shape, *tail) of a definition."""
+    """Return values (*shape, *tail) of a definition."""
     out = np.empty((*definition.shape, *tail))
     for place in itertools.product(*map(range, definition.shape)):
         around = {name: k + 1 for name, k in zip(definition.indices, place, strict=True)}
@@ -238,7 +242,7 @@ def _elements(
 def build_function(
     document: Mapping[str, Any], file: str | os.PathLike[str] | None
 ) -> FunctionProblem:
-    """A function from plain data; `file` names its origin in errors and starts its paths.
+    """Return a function from plain data; `file` names its origin in errors and starts its paths.
 
     Raises: InputError with file, key and what would be right.
     """
@@ -271,7 +275,7 @@ def build_function(
 
 
 class _Reading:
-    """What has been read so far of one document."""
+    """The parts of one document that have been read so far."""
 
     def __init__(self, root: Section) -> None:
         self.root = root
@@ -284,7 +288,7 @@ class _Reading:
             self.sizes[name] = self.checked_size(dict(root.rows("sizes"))[name], f"sizes.{name}")
 
     def claim(self, name: str, key: str) -> None:
-        """A new name. Raises InputError when it is taken or cannot be one."""
+        """Claim a new name. Raises InputError when it is taken or cannot be one."""
         try:
             check_indexed_name(name)
         except ExpressionError as error:
@@ -332,7 +336,7 @@ class _Reading:
     # definitions and outputs
 
     def definitions(self, kind: str) -> tuple[Definition, ...]:
-        """The definitions of the file, or its outputs; each may use those above it."""
+        """Read the definitions of the file, or its outputs; each may use those above it."""
         found: list[Definition] = []
         for head, text in self.root.rows(kind, {}):
             key = f"{kind}.{head}"
@@ -351,7 +355,9 @@ class _Reading:
         return tuple(found)
 
     def head(self, text: str, key: str) -> tuple[str, dict[str, int]]:
-        """``h[m, 1, hidden]`` is named h, and its index m runs from 1 to hidden."""
+        """Return a name and its indices: ``h[m, 1, hidden]`` is named h, and its index m runs from
+        1 to hidden.
+        """
         match = re.fullmatch(r"\s*(\w+)\s*(?:\[([^\[\]]*)\])?\s*", text)
         words = [w.strip() for w in match[2].split(",")] if match and match[2] is not None else []
         if match is None or len(words) % 3:
@@ -370,7 +376,7 @@ class _Reading:
     # data
 
     def read_inputs(self) -> Data:
-        """The inputs' columns; what they are called is known from here on."""
+        """Read the columns of the inputs, whose names are known from here on."""
         self.section = section = self.root.section("data", ...)
         section.expect(KEYS["function data"])
         self.file = section.existing(section.text("file"), "file")
@@ -384,7 +390,7 @@ class _Reading:
         return Data(inputs, {}, {})
 
     def read_targets(self, outputs: tuple[Definition, ...], data: Data) -> Data:
-        """The data with the columns (n_columns, n_rows) that the outputs are to meet."""
+        """Read the data with the columns (n_columns, n_rows) that the outputs are to meet."""
         section = self.section
         by_range = section.choice("scale") == "range"
         listed = dict(section.rows("targets"))
@@ -411,7 +417,7 @@ class _Reading:
         return replace(data, targets=targets, scales=scales)
 
     def columns(self, names: object, key: str) -> np.ndarray:
-        """(n_columns, n_rows) of finite numbers."""
+        """Return (n_columns, n_rows) of finite numbers."""
         listed = names if isinstance(names, list) else [names]
         if not listed:
             raise self.root.error("at least one column is needed", key)
@@ -425,7 +431,7 @@ class _Reading:
 
 
 def _parameters(section: Section, name: str, shape: tuple[int, ...]) -> list[Parameter]:
-    """One for every element, in the order of the last index first."""
+    """Return a parameter for every element, in the order of the last index first."""
     scale = section.choice("scale")
     fixed, unit = section.flag("fixed"), section.text("unit")
     values = _values(section, shape)
@@ -457,7 +463,7 @@ def _range(section: Section, scale: str) -> tuple[float, float]:
 
 
 def _values(section: Section, shape: tuple[int, ...]) -> list[float | None]:
-    """One number for all, or nested lists of the shape."""
+    """Return one number for all, or nested lists of the shape."""
     raw = section.take("value")
     size = math.prod(shape)
     if raw is None:
@@ -468,8 +474,8 @@ def _values(section: Section, shape: tuple[int, ...]) -> list[float | None]:
     except (OverflowError, ValueError):
         values = np.array(math.nan)
     if values.shape != shape or not np.isfinite(values).all():
-        wanted = " x ".join(map(str, shape)) or "one"
-        raise section.error(f"a number, or {wanted} finite numbers, were expected", "value")
+        expected = " x ".join(map(str, shape)) or "one"
+        raise section.error(f"a number, or {expected} finite numbers, were expected", "value")
     return [float(value) for value in values.ravel()]
 
 
@@ -486,7 +492,7 @@ def _all_numbers(raw: object) -> bool:
 def fitted_document(
     document: Mapping[str, Any], model: FunctionModel, values: np.ndarray
 ) -> dict[str, Any]:
-    """The document with the fitted values (n_parameters,) of every array."""
+    """Return the document with the fitted values (n_parameters,) of every array."""
     out = copy.deepcopy(dict(document))
     for array in model.arrays:
         own = np.asarray(values[array.first : array.first + array.size], dtype=np.float64)

@@ -41,16 +41,16 @@ class element(sympy.Function):  # type: ignore[misc]
 
     @property
     def array(self) -> str:
-        """The array's name."""
+        """Return the array's name."""
         return str(self.args[0].name)
 
     @property
     def indices(self) -> tuple[sympy.Expr, ...]:
-        """One whole number an axis, linear in the indices around it."""
+        """Return one whole number an axis, linear in the indices around it."""
         return tuple(self.args[1:])
 
     def evaluated(self, values: Mapping[str, Any]) -> Any:
-        """What `values` holds under the array's name, at the indices."""
+        """Return what `values` holds under the array's name, at the indices."""
         places = [int(evaluate(index, values)) - 1 for index in self.indices]
         return np.asarray(values[self.array], dtype=np.float64)[tuple(places)]
 
@@ -66,7 +66,7 @@ class _Fold(sympy.Function):  # type: ignore[misc]
         return None
 
     def evaluated(self, values: Mapping[str, Any]) -> Any:
-        """The term at every value of the index, one after the other."""
+        """Return the term at every value of the index, one after the other."""
         term, index, *ends = self.args
         first, last = (int(evaluate(end, values)) for end in ends)
         result: Any = np.float64(self.start)
@@ -110,7 +110,7 @@ def _sin(x: sympy.Expr) -> sympy.Expr:
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression may name: arrays by shape (() for a plain number), whole numbers."""
+    """The names of an expression: arrays by shape (() for a plain number), and whole numbers."""
 
     arrays: Mapping[str, tuple[int, ...]]
     sizes: Mapping[str, int]
@@ -125,7 +125,7 @@ def check_indexed_name(name: str) -> None:
 
 
 def parse_indexed(text: str | float, scope: Scope, around: Mapping[str, int]) -> sympy.Expr:
-    """A SymPy expression from the text in a user's file.
+    """Return a SymPy expression from the text in a user's file.
 
     Arguments:
         around: indices that the text stands under, and how far each runs from 1.
@@ -154,13 +154,13 @@ class _IndexedReader(Reader):
         self.n_terms = 1
 
     def number(self, node: ast.expr) -> Any:
-        """Elements of arrays, besides what the plain language has."""
+        """Read elements of arrays, besides what the plain language has."""
         if isinstance(node, ast.Subscript):
             return self.element(node)
         return super().number(node)
 
     def name(self, node: ast.Name) -> Any:
-        """Also pi, sizes and indices; an array needs its indices."""
+        """Read pi, sizes and indices; an array needs its indices."""
         if node.id == "pi":
             return math.pi
         if node.id in self.scope.sizes:
@@ -176,7 +176,7 @@ class _IndexedReader(Reader):
         return super().name(node)
 
     def call(self, node: ast.Call) -> Any:
-        """The value of a call; ``sum`` and ``prod`` run over an index of their own."""
+        """Return the value of a call; ``sum`` and ``prod`` run over an index of their own."""
         if isinstance(node.func, ast.Name) and node.func.id in FOLDS:
             return self.fold(node, node.func.id)
         return super().call(node)
@@ -186,7 +186,7 @@ class _IndexedReader(Reader):
         self.refuse_name(node.id, node, "name", known)
 
     def fold(self, node: ast.Call, name: str) -> sympy.Expr:
-        """sum(term, i, first, last)"""
+        """Read `sum(term, i, first, last)` behind its name."""
         if len(node.args) != 4 or node.keywords or not isinstance(node.args[1], ast.Name):
             self.refuse(f"cannot read this {name}", node, f"write {name}(x[i], i, 1, n)")
         term, index, first, last = node.args
@@ -212,7 +212,7 @@ class _IndexedReader(Reader):
         return FOLDS[name](body, symbol(own), begin, end)
 
     def element(self, node: ast.Subscript) -> sympy.Expr:
-        """x[i], u[i, j + 1]"""
+        """Read the indices of `x[i]` or `u[i, j + 1]`."""
         if not isinstance(node.value, ast.Name):
             self.refuse("only a name has elements", node)
         name = node.value.id
@@ -235,7 +235,9 @@ class _IndexedReader(Reader):
         return element(symbol(name), *places)
 
     def whole(self, node: ast.expr) -> tuple[sympy.Expr, int, int]:
-        """A whole number made of sizes and indices, and the least and largest value it takes."""
+        """Return a whole number made of sizes and indices, and the least and largest value it
+        takes.
+        """
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return self.fixed(node.value, node)
         if isinstance(node, ast.Name) and node.id in self.scope.sizes:
@@ -285,12 +287,12 @@ class _Words(StrPrinter):  # type: ignore[misc]
 
 
 def in_words(expression: sympy.Expr) -> str:
-    """An expression as a user would write it."""
+    """Return an expression as a user would write it."""
     return str(_Words().doprint(expression))
 
 
 def whole_text(index: sympy.Expr, names: Mapping[str, str]) -> str:
-    """A whole-number index as text, for C and Python alike."""
+    """Return a whole-number index as text, for C and Python alike."""
     terms = []
     counts = index.as_coefficients_dict()
     for part in sorted(counts, key=lambda part: (bool(part.is_Integer), str(part))):

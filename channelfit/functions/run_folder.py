@@ -33,7 +33,7 @@ class FunctionFolder(FitFolder):
     fit: FunctionPlan
 
     def begin_drawing(self, result: FitResult, winner: Any) -> None:
-        """Does nothing: the picture is quickly drawn, at the end."""
+        """Do nothing: the picture is quickly drawn, at the end."""
 
     def _finish_drawing(self, result: FitResult) -> None:
         from channelfit.functions.pictures import convergence_figure  # Matplotlib loads slowly
@@ -47,7 +47,7 @@ class FunctionFolder(FitFolder):
 
 
 def rescore(fit: FunctionPlan, scorer: Any, values: np.ndarray) -> FunctionWinner:
-    """The best candidate once more, by the reference."""
+    """Return the best candidate once more, by the reference."""
     column = np.asarray(values, dtype=float)[:, None]
     return FunctionWinner(column[:, 0], float(fit.problem.cost(column)[0]))
 
@@ -55,7 +55,7 @@ def rescore(fit: FunctionPlan, scorer: Any, values: np.ndarray) -> FunctionWinne
 def summarize(
     fit: FunctionPlan, result: FitResult, scorer: Any, winner: FunctionWinner
 ) -> dict[str, Any]:
-    """The numbers of a run as plain data."""
+    """Return the numbers of a run as plain data."""
     return {
         **titles(fit),
         "model": fit.problem.model.name,

@@ -120,7 +120,7 @@ class FunctionCuda(Scorer):
 
     @cached_property
     def columns(self) -> Any:
-        """Inputs and targets on the device; room for one number where there are none."""
+        """Return inputs and targets on the device; room for one number where there are none."""
         columns = self.problem.columns
         columns = columns if columns.size else np.zeros((1, 1))
         return self.xp.asarray(np.ascontiguousarray(columns, self.dtype))
@@ -131,13 +131,13 @@ class FunctionCuda(Scorer):
 
     @cached_property
     def _kernels(self) -> tuple[Any, Any]:
-        """By threads, by warps."""
+        """Return the kernel of a thread a candidate, and that of a warp."""
         module = gpu.compile_cuda(self.source.text, (), f"{self.problem.model.name}.cu")
         return module.kernel("scoreByThreads"), module.kernel("scoreByWarps")
 
 
 def _checked(parameters: Any, problem: FunctionProblem, xp: Any = np) -> Any:
-    """Contiguous float64."""
+    """Return parameters as contiguous float64."""
     parameters = xp.ascontiguousarray(parameters, dtype=np.float64)
     n_parameters = len(problem.model.parameters)
     if parameters.ndim != 2 or parameters.shape[0] != n_parameters:

@@ -8,9 +8,8 @@ there are data, its rows.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -21,22 +20,14 @@ from channelfit.functions.indexed_expressions import whole_text
 from channelfit.problem.statuses import cuda_names
 from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.printer import PYTHON, Dialect, ScalarPrinter
+from channelfit.scoring.machine.cuda_printer import Card, cuda_function, cuda_tables
+from channelfit.scoring.machine.kernel_text import Source
 
-_NAMES = {
-    "exp": "exp",
-    "log": "log",
-    "sqrt": "sqrt",
-    "tanh": "tanh",
-    "exprel": "exprel",
-    "sin": "sin",
-    "cos": "cos",
-}
-_CPU = Dialect({**_NAMES, "Abs": "abs"}, PYTHON.choose, PYTHON.power)
-_CUDA = Dialect(
-    {**_NAMES, "Abs": "fabs"},
-    lambda condition, yes, no: f"({condition} ? {yes} : {no})",
-    lambda base, exponent: f"pow({base}, {exponent})",
-    ("&&", "||", "!", "true", "false"),
+_KERNEL = Dialect(
+    {name: name for name in ("exp", "log", "sqrt", "tanh", "exprel", "sin", "cos")}
+    | {"Abs": "abs"},
+    PYTHON.choose,
+    PYTHON.power,
 )
 
 
@@ -46,56 +37,85 @@ class FunctionSource:
     def __init__(self, problem: FunctionProblem, dtype: str, target: str) -> None:
         self.problem, self.dtype = problem, dtype
         self.lanes = 16 if dtype == "float32" else 8
-        self.n_scratch = 0  # numbers that `costOfLanes` wants room for
         self.text = _cpu_text(self) if target == "cpu" else _cuda_text(self)
 
     @cached_property
     def hash(self) -> str:
-        """The first 16 digits of the SHA-256 of the text."""
+        """Return the first 16 digits of the SHA-256 of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
-class _Printer(ScalarPrinter, ABC):
-    """Prints expressions; what needs statements first is written before, by subclasses."""
+class _Printer(ScalarPrinter):
+    """Writes a function's cost in the kernels' language, candidates side by side.
 
-    def __init__(self, dialect: Dialect, problem: FunctionProblem, real: str) -> None:
-        super().__init__(dialect, {})
-        self.model, self.data, self.real = problem.model, problem.data, real
-        self.place = problem.place
+    Arguments:
+        shares: whether the outermost loops are shared by `LANES` threads; see the module.
+    """
+
+    def __init__(self, source: FunctionSource, target: str) -> None:
+        super().__init__(_KERNEL, {})
+        problem = source.problem
+        self.model, self.data, self.place = problem.model, problem.data, problem.place
+        self.lanes, self.real, self.on_cpu = source.lanes, source.dtype, target == "cpu"
+        self.shares = not self.on_cpu and problem.data is None
         self.w = Writer()
+        self.rooms: list[str] = []  # statements that make arrays, for the head of the function
         self.indices: dict[str, str] = {}  # index -> what it is called
         self.known: dict[sympy.Basic, str] = {}  # what was computed in this block
         self.n_folds = self.n_constants = 0
         self.arrays = {a.name: a for a in problem.model.arrays}
         self.local = {d.name: d for d in problem.model.definitions}
-        self.offsets: dict[str, int] = {}
 
-    # what differs between targets
+    # statements
 
-    @abstractmethod
-    def parameter(self, row: str) -> str: ...
+    def room(self, name: str, *size: int) -> None:
+        """Make an array of the whole function."""
+        self.rooms.append(f"{name} = np.empty({(*size, self.lanes)}, np.{self.real})")
 
-    @abstractmethod
-    def cell(self, column: str) -> str: ...
+    def set_lanes(self, target: str, join: str, text: str) -> None:
+        """Write an assignment to all lanes."""
+        with self.w.block(f"for l in range({self.lanes}):"):
+            self.w(f"{target} {join} {text}")
 
-    @abstractmethod
-    def definition(self, name: str, place: str) -> str: ...
+    def constant(self, node: sympy.Expr) -> str:
+        """Compute a value that all candidates share, and return its name."""
+        name, self.n_constants = f"c{self.n_constants}", self.n_constants + 1
+        self.w(f"{name} = {self.plain_power(node)}")
+        return name
 
-    @abstractmethod
-    def constant(self, node: sympy.Expr) -> str: ...
+    def fold(self, node: sympy.Basic, start: str, join: str) -> str:
+        """Write the loop of a sum or product, and return where its value lies."""
+        term, index, first, last = node.args
+        own, called = f"s{self.n_folds}[l]", f"i_{index.name}"
+        self.room(f"s{self.n_folds}")
+        self.n_folds += 1
+        self.set_lanes(own, "=", start)
+        begin, end = (whole_text(x, self.indices) for x in (first, last))
+        shared = self.shares and not self.indices
+        bounds = f"{begin} + lane, {end} + 1, LANES" if shared else f"{begin}, {end} + 1"
+        with self.loop(f"for {called} in range({bounds}):", index.name, called):
+            self.set_lanes(own, join, self.text(term))
+        if shared:
+            whole = "addUp" if join == "+=" else "multiplyUp"
+            self.set_lanes(own, "=", f"{whole}({own}, mask)")
+        return own
 
-    @abstractmethod
-    def fold(self, node: sympy.Basic, start: str, join: str) -> str: ...
+    def define(self, definition: Definition) -> None:
+        """Write the loops that compute all elements of a definition."""
+        self.room(f"d_{definition.name}", definition.size)
+        with self.over(definition) as place:
+            text = self.text(definition.value)
+            self.set_lanes(f"d_{definition.name}[{place}, l]", "=", text)
 
     # names
 
     def at(self, name: str, place: str) -> str:
-        """Element `place`, counted from 0, of a parameter, an input or a definition."""
+        """Return element `place`, counted from 0, of a parameter, an input or a definition."""
         if name in self.local:
-            return self.definition(name, place)
+            return f"d_{name}[{place}, l]"
         if name in self.arrays:
-            return self.parameter(_added(place, self.arrays[name].first))
-        return self.cell(_added(place, self.place[f"in {name}"]))
+            return f"p[{_added(place, self.arrays[name].first)}, l]"
+        return f"data[{_added(place, self.place[f'in {name}'])}, row]"
 
     def shape(self, name: str) -> tuple[int, ...]:
         if name in self.local:
@@ -107,7 +127,7 @@ class _Printer(ScalarPrinter, ABC):
         return (len(values),) if values.ndim > 1 else ()
 
     def flat(self, indices: tuple[sympy.Expr, ...], shape: tuple[int, ...]) -> str:
-        """The place, counted from 0, of an element in an array laid out last index first."""
+        """Return the place, counted from 0, of an element in an array laid out last index first."""
         place: sympy.Expr = sympy.Integer(0)
         for index, size in zip(indices, shape, strict=True):
             place = place * size + index - 1
@@ -140,7 +160,7 @@ class _Printer(ScalarPrinter, ABC):
         return self.plain_power(node)
 
     def is_shared(self, node: sympy.Expr) -> bool:
-        """A power of indices and numbers alone: the same for all candidates."""
+        """Return a power of indices and numbers alone: the same for all candidates."""
         names = {s.name for s in node.free_symbols}
         return bool(names) and names <= set(self.indices)
 
@@ -151,7 +171,8 @@ class _Printer(ScalarPrinter, ABC):
         return super()._print_Pow(node)
 
     def number(self, value: float) -> str:
-        return repr(value)
+        """Return a number that does not widen a float32 that it meets."""
+        return f"float32({value!r})" if self.on_cpu and self.real == "float32" else repr(value)
 
     def _print_Float(self, node: sympy.Float) -> str:
         return self.number(float(node))
@@ -167,7 +188,7 @@ class _Printer(ScalarPrinter, ABC):
 
     @contextmanager
     def loop(self, head: str, name: str, called: str) -> Iterator[None]:
-        """A loop over an index; what is computed inside is not known after it."""
+        """Write a loop over an index; what is computed inside is not known after it."""
         known = self.known
         self.known = dict(known)
         self.indices[name] = called
@@ -177,28 +198,61 @@ class _Printer(ScalarPrinter, ABC):
         self.known = known
 
     @contextmanager
-    def over(self, definition: Definition, loop: Callable[[str, int], str]) -> Iterator[str]:
-        """Loops over all elements of a definition; gives the place of each."""
-        loops = []
-        for name, size in zip(definition.indices, definition.shape, strict=True):
-            loops.append(self.loop(loop(f"i_{name}", size), name, f"i_{name}"))
-        for one in loops:
-            one.__enter__()
-        symbols = tuple(sympy.Symbol(name, real=True) for name in definition.indices)
-        yield self.flat(symbols, definition.shape)
-        for one in reversed(loops):
-            one.__exit__(None, None, None)
+    def over(self, definition: Definition) -> Iterator[str]:
+        """Loop over all elements of a definition; gives the place of each."""
+        with ExitStack() as loops:
+            for name, size in zip(definition.indices, definition.shape, strict=True):
+                head = f"for i_{name} in range(1, {size} + 1):"
+                loops.enter_context(self.loop(head, name, f"i_{name}"))
+            symbols = tuple(sympy.Symbol(name, real=True) for name in definition.indices)
+            yield self.flat(symbols, definition.shape)
+
+    def write(self) -> list[str]:
+        """Write the body of the function, and return the lines of its tables."""
+        w, model, tables = self.w, self.model, []
+        once, each = _by_rows(model, self.data)
+        for definition in once:
+            self.define(definition)
+        if self.data is None:
+            cost = self.text(model.cost)
+        else:
+            self.room("total")
+            self.set_lanes("total[l]", "=", self.number(0.0))
+            rows = str(self.data.n_rows)
+            known = self.known
+            with w.block(f"for row in range({rows if self.on_cpu else f'lane, {rows}, LANES'}):"):
+                self.known = dict(known)
+                for definition in each:
+                    self.define(definition)
+                for k, (output, table, scales) in enumerate(_scales(self.data, model)):
+                    tables.append(f"SCALE_{k} = np.array({scales}, np.{self.real})")
+                    self.add_squares(output, f"SCALE_{k}", self.place[table])
+            count = sum(t.size for t in self.data.targets.values())
+            whole = "total[l]" if self.on_cpu else "addUp(total[l], mask)"
+            cost = f"{whole}*{self.number(1.0 / count)}"
+        if self.on_cpu:
+            self.set_lanes("out[l]", "=", cost)
+        else:
+            w(f"return {cost}")
+        return tables
+
+    def add_squares(self, output: Definition, scale: str, first: int) -> None:
+        """Write the loops that add an output's squared errors in a row of the data."""
+        with self.over(output) as at:
+            value, target = self.text(output.value), f"data[{_added(at, first)}, row]"
+            with self.w.block(f"for l in range({self.lanes}):"):
+                self.w(f"e = ({value} - {target})*{scale}[{at}]", "total[l] += e*e")
 
 
 def _added(place: str, first: int) -> str:
     return place if not first else f"{place} + {first}" if place != "0" else str(first)
 
 
-def _by_rows(problem: FunctionProblem) -> tuple[list[Definition], list[Definition]]:
-    """Definitions that need no data, and those that do: one value a row."""
-    in_rows = set() if problem.data is None else set(problem.data.inputs)
+def _by_rows(model: FunctionModel, data: Data | None) -> tuple[list[Definition], list[Definition]]:
+    """Return the definitions that need no data, and those that do: one value a row."""
+    in_rows = set() if data is None else set(data.inputs)
     once, each = [], []
-    for definition in problem.model.definitions:
+    for definition in model.definitions:
         if _named(definition.value) & in_rows:
             in_rows.add(definition.name)
             each.append(definition)
@@ -212,7 +266,7 @@ def _named(expression: sympy.Expr) -> set[str]:
 
 
 def _scales(data: Data, model: FunctionModel) -> list[tuple[Definition, str, list[float]]]:
-    """Every output, its table's name, and one over its scales."""
+    """Return every output, its table's name, and one over its scales."""
     return [(o, f"out {o.name}", (1 / data.scales[o.name]).tolist()) for o in model.outputs]
 
 
@@ -236,116 +290,37 @@ _CPU_TAIL = '''
 def score(parameters, first, last, data, cost):
     """Costs of blocks first .. last - 1 of the candidates (n_parameters, n_candidates)."""
     n = parameters.shape[1]
-    p, s = np.empty({room}, np.{dtype}), np.empty({scratch}, np.{dtype})
-    out = np.empty({lanes}, np.{dtype})
+    p, out = np.empty(({n_parameters}, {lanes}), np.{dtype}), np.empty({lanes}, np.{dtype})
     for block in range(first, last):
         begin = block*{lanes}
         for k in range({n_parameters}):
             for l in range({lanes}):
-                p[k*{lanes} + l] = parameters[k, min(begin + l, n - 1)]
-        costOfLanes(p, data, s, out)
+                p[k, l] = parameters[k, min(begin + l, n - 1)]
+        costOfLanes(p, data, out)
         for l in range(min({lanes}, n - begin)):
             cost[begin + l] = out[l]
 '''
 
 
-class _CpuPrinter(_Printer):
-    def __init__(self, source: FunctionSource) -> None:
-        super().__init__(_CPU, source.problem, source.dtype)
-        self.lanes, self.dtype = source.lanes, source.dtype
-        self.n_scratch = 0
-
-    def number(self, value: float) -> str:
-        return repr(value) if self.dtype == "float64" else f"float32({value!r})"
-
-    def parameter(self, row: str) -> str:
-        return self.in_lane("p", row)
-
-    def cell(self, column: str) -> str:
-        return f"data[{column}, row]"
-
-    def definition(self, name: str, place: str) -> str:
-        return self.in_lane("s", _added(place, self.offsets[name]))
-
-    def in_lane(self, name: str, place: str) -> str:
-        return f"{name}[({place})*{self.lanes} + l]"
-
-    def room(self, size: int) -> int:
-        """Rows of the scratch."""
-        self.n_scratch += size
-        return self.n_scratch - size
-
-    def constant(self, node: sympy.Expr) -> str:
-        name, self.n_constants = f"c{self.n_constants}", self.n_constants + 1
-        self.w(f"{name} = {self.plain_power(node)}")
-        return name
-
-    def set_lanes(self, target: str, join: str, text: str) -> None:
-        with self.w.block(f"for l in range({self.lanes}):"):
-            self.w(f"{target} {join} {text}")
-
-    def fold(self, node: sympy.Basic, start: str, join: str) -> str:
-        term, index, first, last = node.args
-        own = self.in_lane("s", str(self.room(1)))
-        self.set_lanes(own, "=", start)
-        begin, end = (whole_text(x, self.indices) for x in (first, last))
-        with self.loop(
-            f"for i_{index.name} in range({begin}, {end} + 1):", index.name, f"i_{index.name}"
-        ):
-            self.set_lanes(own, join, self.text(term))
-        return own
-
-    def define(self, definition: Definition) -> None:
-        self.offsets[definition.name] = self.room(definition.size)
-        with self.over(definition, lambda i, size: f"for {i} in range(1, {size} + 1):") as place:
-            text = self.text(definition.value)
-            self.set_lanes(self.definition(definition.name, place), "=", text)
-
-
 def _cpu_text(source: FunctionSource) -> str:
-    problem, model = source.problem, source.problem.model
-    printer, tables = _CpuPrinter(source), []
-    w = printer.w
-    once, each = _by_rows(problem)
-    with w.block("def costOfLanes(p, data, s, out):"):
-        for definition in once:
-            printer.define(definition)
-        if model.cost is not None:
-            printer.set_lanes("out[l]", "=", printer.text(model.cost))
-        else:
-            assert problem.data is not None
-            printer.set_lanes("out[l]", "=", printer.number(0.0))
-            known = printer.known
-            with w.block(f"for row in range({problem.data.n_rows}):"):
-                printer.known = dict(known)
-                for definition in each:
-                    printer.define(definition)
-                for k, (output, table, scales) in enumerate(_scales(problem.data, model)):
-                    tables.append(f"SCALE_{k} = np.array({scales}, np.{source.dtype})")
-                    with printer.over(output, lambda i, n: f"for {i} in range(1, {n} + 1):") as at:
-                        value = printer.text(output.value)
-                        target = printer.cell(_added(at, printer.place[table]))
-                        with w.block(f"for l in range({source.lanes}):"):
-                            w(f"e = ({value} - {target})*SCALE_{k}[{at}]", "out[l] += e*e")
-            count = sum(t.size for t in problem.data.targets.values())
-            printer.set_lanes("out[l]", "*=", printer.number(1.0 / count))
+    model, printer = source.problem.model, _Printer(source, "cpu")
+    tables = printer.write()
     head = _CPU_HEAD.format(
         name=_safe(model.name), lanes=source.lanes, dtype=source.dtype, tables="\n".join(tables)
     )
-    n = len(model.parameters)
-    source.n_scratch = max(1, printer.n_scratch) * source.lanes
     tail = _CPU_TAIL.format(
-        lanes=source.lanes,
-        n_parameters=n,
-        room=n * source.lanes,
-        scratch=source.n_scratch,
-        dtype=source.dtype,
+        lanes=source.lanes, n_parameters=len(model.parameters), dtype=source.dtype
     )
-    return head + "\n".join(w.lines) + "\n" + tail
+    return head + _function("costOfLanes(p, data, out)", printer) + tail
+
+
+def _function(head: str, printer: _Printer) -> str:
+    lines = [*printer.rooms, *printer.w.lines]
+    return "\n".join([f"def {head}:", *(f"    {line}" for line in lines)]) + "\n"
 
 
 def _safe(name: str) -> str:
-    """A user's name inside a comment."""
+    """Return a user's name for the inside of a comment."""
     return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)[:60]
 
 
@@ -374,8 +349,8 @@ __device__ __forceinline__ real multiplyUp(real x, unsigned mask)
     return x;
 }
 
-// theta[row*stride]: a parameter; data (n_columns, N_ROWS); lane: 0 .. LANES - 1 among the threads
-// in mask, all of which call this with the same theta.
+// p[row*stride]: a parameter; data (n_columns, N_ROWS); lane: 0 .. LANES - 1 among the threads in
+// mask, all of which call this with the same p.
 """
 _CUDA_TAIL = f"""
 
@@ -411,95 +386,32 @@ extern "C" __global__ void __launch_bounds__(128) scoreByWarps(
 """
 
 
-class _CudaPrinter(_Printer):
-    def __init__(self, source: FunctionSource) -> None:
-        super().__init__(_CUDA, source.problem, "real")
-        self.single = source.dtype == "float32"
-        # the outermost loops are shared, where no loop over rows is
-        self.shares = source.problem.data is None
-
-    def number(self, value: float) -> str:
-        return f"{value!r}f" if self.single else repr(value)
-
-    def parameter(self, row: str) -> str:
-        return f"real(theta[({row})*stride])"
-
-    def cell(self, column: str) -> str:
-        return f"data[({column})*N_ROWS + row]"
-
-    def definition(self, name: str, place: str) -> str:
-        return f"d_{name}[{place}]"
-
-    def constant(self, node: sympy.Expr) -> str:
-        name, self.n_constants = f"c{self.n_constants}", self.n_constants + 1
-        self.w(f"const real {name} = {self.plain_power(node)};")
-        return name
-
-    def fold(self, node: sympy.Basic, start: str, join: str) -> str:
-        term, index, first, last = node.args
-        own, called = f"s{self.n_folds}", f"i_{index.name}"
-        self.n_folds += 1
-        begin, end = (whole_text(x, self.indices) for x in (first, last))
-        shared = self.shares and not self.indices
-        self.w(f"real {own} = {start};")
-        start_at, step = (f"{begin} + lane", "LANES") if shared else (begin, "1")
-        with self.loop(
-            f"for (int {called} = {start_at}; {called} <= {end}; {called} += {step}) {{",
-            index.name,
-            called,
-        ):
-            self.w(f"{own} {join} {self.text(term)};")
-        self.w("}")
-        if shared:
-            self.w(f"{own} = {'addUp' if join == '+=' else 'multiplyUp'}<LANES>({own}, mask);")
-        return own
-
-    def define(self, definition: Definition) -> None:
-        self.w(f"real d_{definition.name}[{definition.size}];")
-        with self.over(definition, _cuda_loop) as place:
-            self.w(f"d_{definition.name}[{place}] = {self.text(definition.value)};")
-        self.w("}" * len(definition.indices))
-
-
-def _cuda_loop(index: str, size: int) -> str:
-    return f"for (int {index} = 1; {index} <= {size}; {index}++) {{"
+#: theta and stride: see the head of the text. The threads of a candidate share loops.
+_CARD = Card(
+    "real",
+    {
+        "p": "Number[]*stride",
+        "stride": "size_t",
+        "data": "restrict real[][N_ROWS]",
+        "lane": "int",
+        "mask": "unsigned",
+    },
+    {"LANES": "LANES", "addUp": "addUp<LANES>", "multiplyUp": "multiplyUp<LANES>"},
+    rolled="*",
+    template="int LANES, class Number",
+    lane="l",
+)
 
 
 def _cuda_text(source: FunctionSource) -> str:
-    problem, model = source.problem, source.problem.model
-    printer, tables = _CudaPrinter(source), []
-    w = printer.w
-    once, each = _by_rows(problem)
-    w("template<int LANES, class Number>", "__device__ __forceinline__ real costOf(")
-    w("    const Number* theta, size_t stride, const real* __restrict__ data, int lane,")
-    with w.block("    unsigned mask)\n{"):
-        for definition in once:
-            printer.define(definition)
-        if model.cost is not None:
-            w(f"return {printer.text(model.cost)};")
-        else:
-            assert problem.data is not None
-            known = printer.known
-            w("real sum = 0;")
-            with w.block("for (int row = lane; row < N_ROWS; row += LANES) {"):
-                printer.known = dict(known)
-                for definition in each:
-                    printer.define(definition)
-                for k, (output, table, scales) in enumerate(_scales(problem.data, model)):
-                    listed = ", ".join(printer.number(x) for x in scales)
-                    tables.append(f"__constant__ real SCALE_{k}[{len(scales)}] = {{{listed}}};")
-                    with printer.over(output, _cuda_loop) as at:
-                        value = printer.text(output.value)
-                        target = printer.cell(_added(at, printer.place[table]))
-                        w(f"const real e = ({value} - {target})*SCALE_{k}[{at}];", "sum += e*e;")
-                    w("}" * len(output.indices))
-            count = sum(t.size for t in problem.data.targets.values())
-            w("}", f"return addUp<LANES>(sum, mask)*{printer.number(1.0 / count)};")
-    w("}")
+    problem, printer = source.problem, _Printer(source, "cuda")
+    tables = printer.write()
+    function = _function("costOf(p, stride, data, lane, mask)", printer)
+    text = Source("\n".join([*tables, function]), problem.model.name)
     head = _CUDA_HEAD % {
-        "name": _safe(model.name),
-        "real": "float" if printer.single else "double",
-        "n_parameters": len(model.parameters),
+        "name": _safe(problem.model.name),
+        "real": "float" if source.dtype == "float32" else "double",
+        "n_parameters": len(problem.model.parameters),
         "n_rows": 0 if problem.data is None else problem.data.n_rows,
     }
-    return head + "\n".join([*tables, *w.lines]) + "\n" + _CUDA_TAIL
+    return head + cuda_tables(text, "real") + cuda_function(text, "costOf", _CARD) + _CUDA_TAIL

@@ -287,17 +287,21 @@ class DeviceSwarm:
 
     @property
     def costs(self) -> np.ndarray:
-        """Every particle's own best cost (n_swarms, n_particles), inf where it has none."""
+        """Return every particle's own best cost (n_swarms, n_particles), inf where it has none."""
         return to_host(self._cost)
 
     @property
     def positions(self) -> np.ndarray:
-        """Physical parameters (n_swarms, n_particles, n_parameters) where every particle is."""
+        """Return physical parameters (n_swarms, n_particles, n_parameters) where every particle
+        is.
+        """
         return self._physical(to_host(self._flight)[:, :, 0])
 
     @property
     def bests(self) -> np.ndarray:
-        """Physical parameters (n_swarms, n_particles, n_parameters) of every particle's best."""
+        """Return physical parameters (n_swarms, n_particles, n_parameters) of every particle's
+        best.
+        """
         return self._physical(to_host(self._best))
 
     def _physical(self, coordinates: np.ndarray) -> np.ndarray:
@@ -386,7 +390,7 @@ class RingSearch(Search):
 
     @property
     def settings(self) -> dict[str, float]:
-        """The settings in force, by the names that a user writes."""
+        """Return the settings in force, by the names that a user writes."""
         return {"population": self.population, "iterations": self.iterations}
 
     def search(

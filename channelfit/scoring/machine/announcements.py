@@ -17,10 +17,12 @@ class Listener(Protocol):
     """
 
     def begins(self, what: str) -> None:
-        """Work begins; `what` is a phrase such as "compiling the kernel for this model"."""
+        """Take notice that work begins; `what` is a phrase such as "compiling the kernel for this
+        model".
+        """
 
     def ends(self) -> None:
-        """The work that began last is done, or has failed."""
+        """Take notice that the work that began last is done, or has failed."""
 
 
 _listeners: list[Listener] = []

@@ -30,7 +30,7 @@ def to_host(array: Any) -> np.ndarray:
 
 
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(.., m) times (m, k), summed in the same order on every computer.
+    """Multiply (.., m) by (m, k), summed in the same order on every computer.
 
     `left @ right` is done by a library whose order of summing depends on the kind of processor, on
     its number of cores and on the environment. What a score is made of must not.

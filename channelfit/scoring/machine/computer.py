@@ -11,7 +11,7 @@ from channelfit.scoring.machine.threads import usable_cores
 
 
 def versions(on_gpu: bool = False) -> dict[str, str]:
-    """Of what computes: Python, channelfit and the libraries under it."""
+    """Return the versions of what computes: Python, channelfit and the libraries under it."""
     found = {"channelfit": __version__, "python": platform.python_version()}
     from importlib import metadata  # loads slowly, and only a finished run needs it
 
@@ -30,7 +30,7 @@ def _gpu_versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """The system, processor and number of cores of this machine, by name."""
+    """Return the system, processor and number of cores of this machine, by name."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
@@ -40,7 +40,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor as LLVM calls it, for which the kernels are compiled."""
+    """Return the processor as LLVM calls it, for which the kernels are compiled."""
     import llvmlite.binding as llvm
 
     return str(llvm.get_host_cpu_name())

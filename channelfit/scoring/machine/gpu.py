@@ -141,7 +141,7 @@ class Kernel:
 
     @property
     def max_threads_per_block(self) -> int:
-        """The most threads per block that the registers of the kernel allow."""
+        """Return the most threads per block that the registers of the kernel allow."""
         return self._get(self._MOST_THREADS)
 
     @property

@@ -100,6 +100,12 @@ class Source:
                 if isinstance(node.value, ast.Call):
                     self.elements[target.id] = DTYPES[ast.unparse(node.value.args[1])[3:]]
 
+    def error(self, function: ast.FunctionDef, at: ast.AST, what: str) -> LoweringError:
+        """Return the error that names a place in a function of this text."""
+        number = getattr(at, "lineno", function.lineno)
+        line = self.lines[number - 1].strip()
+        return LoweringError(f"{self.name}, {function.name}, line {number}: {what}: {line}")
+
     def find(self, name: str) -> tuple[str, Any]:
         """Find what a name stands for.
 

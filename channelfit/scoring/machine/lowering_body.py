@@ -18,7 +18,6 @@ from channelfit.scoring.machine.kernel_text import (
     FLOATS,
     I64,
     LLVM,
-    LoweringError,
     Source,
     Type,
 )
@@ -137,10 +136,7 @@ class Body:
 
     def refuse(self, what: str) -> NoReturn:
         """Raise the error that names this place in the text."""
-        number = getattr(self.at, "lineno", self.node.lineno)
-        line = self.source.lines[number - 1].strip()
-        place = f"{self.source.name}, {self.node.name}, line {number}"
-        raise LoweringError(f"{place}: {what}: {line}")
+        raise self.source.error(self.node, self.at, what)
 
     def name(self) -> str:
         """Return a new name for LLVM."""

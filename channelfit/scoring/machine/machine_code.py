@@ -264,7 +264,7 @@ class _Own(Kernel):
 
     @property
     def source(self) -> Source:  # type: ignore[override]
-        """The text of the kernel's module."""
+        """Return the text of the kernel's module."""
         return source_of(self.module)
 
 

@@ -38,14 +38,14 @@ def single_threaded_blas() -> Iterator[None]:
 
 @cache
 def _pools() -> ThreadpoolController:
-    """The pools of threads of all libraries that are loaded when this is first called."""
+    """Return the pools of threads of all libraries that are loaded when this is first called."""
     from threadpoolctl import ThreadpoolController  # looks through all libraries, only when asked
 
     return ThreadpoolController()
 
 
 def usable_cores() -> int:
-    """The number of processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     found = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(found, _share) if _share else found
 
