@@ -31,7 +31,7 @@ import numpy as np
 from plate import Plate, planned
 from report import RESULTS, Row, as_script, compared, finish
 
-from channelfit.batch.run import Asked, Listener, ready
+from channelfit.batch.run import BatchListener, BatchRequest, ready
 from channelfit.batch.search import Settings as BatchSettings
 from channelfit.curves.batch import Settings
 from channelfit.curves.curve import load_curve
@@ -96,14 +96,14 @@ def batch(folder: Path, backend: str, wells: int) -> Any:
     file = folder / "fit.yaml"
     file.write_text(dump_yaml(document), encoding="utf-8")
     size = 8 if backend == "cpu" else 96
-    asked = Asked(
+    asked = BatchRequest(
         file,
         (str(folder / "plate.npy"),),
         settings=BatchSettings(backend=backend),
         seed=SEED,
         size=size,
     )
-    return ready(asked, Listener()).work
+    return ready(asked, BatchListener()).work
 
 
 def curves(folder: Path, backend: str, sets: int) -> CurveTasks:

@@ -1,4 +1,4 @@
-"""A batch from its fit file and its recordings to its folder, and on after it was cut off.
+"""A batch: its fit file and its recordings are read, its wells fitted, its folder written.
 
 The folder of a batch holds, besides ``state.json`` from the first second,
 
@@ -68,13 +68,13 @@ TEMPLATE, LIST = "fit.yaml", "recordings.json"
 KINETICS = "kinetics"
 #: Recordings that are tried before a fault of the fit file is taken for one.
 _TRIED = 3
-#: Reasons that are told one by one.
-_TOLD = 5
+#: The most faults that a message lists.
+_LISTED = 5
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a user wants of a batch.
+class BatchRequest:
+    """The request of a user for a batch.
 
     Attributes:
         file: the fit file; None for that of the run whose wells are fitted again.
@@ -83,17 +83,16 @@ class Asked:
         where: a condition that chooses wells; empty for all.
         only: names of wells; empty for all.
         rerun: the folder of an earlier run of which wells are fitted again.
-        together: the folder of an earlier run of which wells are looked at together, and none is
-            fitted.
-        listed: the folder of the run that is to go on, whose list of recordings is taken as it is.
+        together: the folder of an earlier run whose wells are analyzed together; none is fitted.
+        listed: the folder of an interrupted run, whose list of recordings is taken as it is.
         population: names of parameters that are drawn from a population, or `kinetics`.
         shared: names of parameters that all wells have in common.
         groups: into how many groups wells are sorted, or "auto"; empty for none.
         settings: of the search.
         seed: of the search, in place of that in the settings; None for the template's.
-        size: wells in a piece; None for what suits the backend.
-        min_ok: how many wells have to be ok for the run to count as finished; None for any that has
-            not failed.
+        size: wells in a task; None for the usual number of the backend.
+        min_ok: how many wells must be ok for the run to count as finished; None if one suffices
+            that has not failed.
     """
 
     file: Path | None = None
@@ -114,13 +113,14 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Progress:
+class BatchProgress:
     """How far a batch is.
 
     Attributes:
-        done, total: wells. failed: how many of those that are done.
+        done, total: how many wells.
+        failed: how many of those that are done.
         kept: how many of them an earlier run had done.
-        seconds, seconds_left: since this run began, and to its end; NaN where nobody knows.
+        seconds, seconds_left: since this run began, and to its end; NaN where that is not known.
     """
 
     done: int
@@ -131,32 +131,32 @@ class Progress:
     seconds_left: float
 
 
-class Listener:
-    """Whoever is told how a batch goes on; this one keeps it to itself."""
+class BatchListener:
+    """Receives how a batch goes on; this one ignores it."""
 
     def begin(self, stage: str) -> None:
-        """What is being done now."""
+        """Receive the stage of the work that begins."""
 
     def warn(self, cautions: Iterable[Caution]) -> None:
-        """What looks wrong."""
+        """Receive cautions."""
 
     def failed(self, well: str, reason: str) -> None:
-        """A well could not be fitted."""
+        """Receive that a well could not be fitted, and why."""
 
     def done(self, well: str, kept: bool, result: Mapping[str, float]) -> None:
-        """A well was fitted, by an earlier run or by this one: its parameters."""
+        """Receive the parameters of a well that was fitted, by an earlier run or by this one."""
 
-    def progress(self, told: Progress) -> None:
-        """How far the batch is."""
+    def progress(self, batch: BatchProgress) -> None:
+        """Receive how far the batch is."""
 
     def together(self, number: int, moved: float) -> None:
-        """The wells were linearized anew for a population: how often, and how far they move."""
+        """Receive how often the wells were linearized for a population, and how far they moved."""
 
     def searching(self, progress: SearchProgress) -> None:
-        """How far the search of a piece is, where it is done in this process."""
+        """Receive how far the search of a task is that runs in this process."""
 
     def finishing(self) -> None:
-        """From now on the run must not be disturbed: its results are about to be written."""
+        """Receive that results are about to be written, and the run must not be interrupted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,86 +166,92 @@ class Ready:
     Attributes:
         work: the wells that are fitted.
         recordings: all wells of the table, those that are not fitted now among them.
-        earlier: the results of the run whose wells are fitted again, or looked at together; None
+        earlier: the results of the run whose wells are fitted again, or analyzed together; None
             for a new batch.
-        asked: what the user wants.
+        request: of the user.
     """
 
     work: WellTasks
     recordings: tuple[Recorded, ...]
     earlier: Results | None
-    asked: Asked
+    request: BatchRequest
 
     @property
     def name(self) -> str:
-        """What the fit is called."""
+        """The name of the fit."""
         return self.work.plan.name
 
 
-def ready(asked: Asked, listener: Listener | None = None) -> Ready:
-    """Reads the template and finds the recordings; one that can be read serves as example.
+def ready(request: BatchRequest, listener: BatchListener | None = None) -> Ready:
+    """Read the template and find the recordings; the first that can be read serves as an example.
 
     Raises:
         InputError: the fit file cannot be used, no recording can be, or no well is chosen.
     """
-    listener = listener or Listener()
+    listener = listener or BatchListener()
     earlier: Results | None = None
-    before = asked.rerun or asked.together
+    before = request.rerun or request.together
     if before is not None:
-        template = Template.read(asked.file or before / TEMPLATE, asked.overrides)
+        template = Template.read(request.file or before / TEMPLATE, request.overrides)
         earlier = Results.read(before)
         recordings = read_list(before / LIST)
         names = [str(well) for well in earlier.table["well"]]
         if names != [each.well for each in recordings]:
             raise InputError(f"{LIST} and the table are not of the same wells", before)
-        wells = _chosen(asked, recordings, earlier.table)
-        if asked.together is not None:
+        wells = _chosen(request, recordings, earlier.table)
+        if request.together is not None:
             chosen_wells = {each.well for each in wells}
             earlier = earlier.select(np.array([name in chosen_wells for name in names], bool))
             recordings = wells
     else:
-        if asked.file is None:
+        if request.file is None:
             raise InputError("a fit file is needed, or --rerun with an earlier run")
-        template = Template.read(asked.file, asked.overrides)
-        if asked.listed is not None:
-            wells = recordings = read_list(asked.listed / LIST)
+        template = Template.read(request.file, request.overrides)
+        if request.listed is not None:
+            wells = recordings = read_list(request.listed / LIST)
         else:
-            recordings = find_recordings(asked.recordings, template.expected)
-            wells = recordings = _chosen(asked, recordings, metadata(recordings))
+            recordings = find_recordings(request.recordings, template.expected)
+            wells = recordings = _chosen(request, recordings, metadata(recordings))
     listener.begin("reading the first recording")
     first = _first_readable(template, wells)
-    settings = replace(asked.settings, seed=template.seed if asked.seed is None else asked.seed)
+    settings = replace(
+        request.settings, seed=template.seed if request.seed is None else request.seed
+    )
     if "rms/noise" in template.replaced:
         settings = replace(settings, misfit=0.0)
-    work = WellTasks(template, tuple(wells), first, settings, asked.size, listener.searching)
-    _check_names(work, recordings, asked)
+    work = WellTasks(template, tuple(wells), first, settings, request.size, listener.searching)
+    _check_names(work, recordings, request)
     check_required(work)
-    _check_together(work, asked)
+    _check_together(work, request)
     listener.warn([*work.warnings, *_misspelled(recordings)])
     if any(group.clamp is not None for group in work.plan.problem.groups):
-        what, then = "clamp", "wells are then fitted one after the other, which takes much longer"
-        listener.warn([Caution(str(template.file), f"has a {what}", then)])
-    return Ready(work, tuple(recordings), earlier, asked)
+        then = "wells are then fitted one after the other, which takes much longer"
+        listener.warn([Caution(str(template.file), "has a clamp", then)])
+    return Ready(work, tuple(recordings), earlier, request)
 
 
-def _chosen(asked: Asked, recordings: Sequence[Recorded], table: WellTable) -> list[Recorded]:
-    """The wells that `where` and `only` choose. Raises InputError where there is none."""
+def _chosen(
+    request: BatchRequest, recordings: Sequence[Recorded], table: WellTable
+) -> list[Recorded]:
+    """Return the wells that `where` and `only` choose. Raises InputError where there is none."""
     found = list(recordings)
-    if asked.where:
+    if request.where:
         try:
-            mask = chosen(asked.where, table)
+            mask = chosen(request.where, table)
         except InputError as error:
-            if (asked.rerun or asked.together) is None and "there is no column" in error.message:
-                told = (
+            if (
+                request.rerun or request.together
+            ) is None and "there is no column" in error.message:
+                message = (
                     f"{error.message}. Before a fit only these are known; results choose with "
                     "--rerun RUN, and in --show RUN"
                 )
-                raise InputError(told, error.file, error.key) from None
+                raise InputError(message, error.file, error.key) from None
             raise
         found = [each for each, keep in zip(recordings, mask, strict=True) if keep]
-    if asked.only:
+    if request.only:
         among = {each.well for each in found}
-        named = chosen_by_name(recordings, asked.only)
+        named = chosen_by_name(recordings, request.only)
         found = [each for each in named if each.well in among]
     if not found:
         raise InputError(f"no well of {len(recordings)} is chosen", None, "--where")
@@ -253,9 +259,10 @@ def _chosen(asked: Asked, recordings: Sequence[Recorded], table: WellTable) -> l
 
 
 def _first_readable(template: Template, wells: Sequence[Recorded]) -> int:
-    """The place of the first well whose plan can be made.
+    """Return the place of the first well whose plan can be made.
 
-    Raises: InputError where there is none: what is wrong with the fit file, or with all.
+    Raises:
+        InputError: there is none; the message says what is wrong with the fit file, or with all.
     """
     faults: list[InputError] = []
     for k, recorded in enumerate(wells):
@@ -274,19 +281,19 @@ def _first_readable(template: Template, wells: Sequence[Recorded]) -> int:
         others = f" (the same of all {len(wells)} recordings)" if len(wells) > 1 else ""
         first = faults[0]
         raise InputError(f"{first.message}{others}", first.file, first.key)
-    told = "; ".join(str(error) for error in faults[:_TOLD])
-    more = f"; and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""
-    raise InputError(f"none of {len(wells)} recordings can be used: {told}{more}")
+    listed = "; ".join(str(error) for error in faults[:_LISTED])
+    more = f"; and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
+    raise InputError(f"none of {len(wells)} recordings can be used: {listed}{more}")
 
 
-def _check_names(work: WellTasks, recordings: Sequence[Recorded], asked: Asked) -> None:
-    """Raises InputError where a column of the user's has the name of one of the results."""
+def _check_names(work: WellTasks, recordings: Sequence[Recorded], request: BatchRequest) -> None:
+    """Raise InputError where a column of the user's table has the name of a column of results."""
     ends = ["", "_error", "_lower", "_upper"]
-    if asked.population:
+    if request.population:
         ends += [f"_shrunken{end}" for end in ("", "_lower", "_upper")]
     names = [p.name for p in work.plan.problem.parameters]
     taken = {f"{name}{end}": "a parameter of the model" for name in names for end in ends}
-    if asked.groups:
+    if request.groups:
         taken["group"] = "what --groups finds"
     for each in recordings:
         for name in each.told:
@@ -299,7 +306,7 @@ def _check_names(work: WellTasks, recordings: Sequence[Recorded], asked: Asked) 
 
 
 def _misspelled(recordings: Sequence[Recorded]) -> list[Caution]:
-    """Columns of metadata whose names are nearly those that a batch acts upon."""
+    """Return cautions of columns whose names are nearly those that a batch acts upon."""
     names = dict.fromkeys(name for each in recordings for name in each.told)
     near = {name: difflib.get_close_matches(name.lower(), OWN, 1, 0.8) for name in names}
     return [
@@ -309,22 +316,24 @@ def _misspelled(recordings: Sequence[Recorded]) -> list[Caution]:
     ]
 
 
-def _check_together(work: WellTasks, asked: Asked) -> None:
-    """Raises InputError for names of a population that no free parameter has."""
+def _check_together(work: WellTasks, request: BatchRequest) -> None:
+    """Raise InputError for names of a population that no free parameter has."""
     free = [p.name for p in work.plan.problem.parameters if not p.fixed]
-    named = {"--population": population_names(work, asked.population), "--shared": asked.shared}
+    named = {"--population": population_names(work, request.population), "--shared": request.shared}
     for option, names in named.items():
         for name in names:
             if name not in free:
                 listed = ", ".join([*free, KINETICS])
                 raise InputError(f"{shown(name)} is none of {listed}", None, option)
     for name in named["--population"]:
-        if name in asked.shared:
-            told = f"{shown(name)} is named in --population, too; a parameter is drawn or shared"
-            raise InputError(told, None, "--shared")
-    if asked.groups and not (asked.groups == "auto" or re.fullmatch(r"[1-9]\d*", asked.groups)):
-        told = f"a number or auto was expected, not {shown(asked.groups)}"
-        raise InputError(told, None, "--groups")
+        if name in request.shared:
+            message = f"{shown(name)} is named in --population, too; a parameter is drawn or shared"
+            raise InputError(message, None, "--shared")
+    if request.groups and not (
+        request.groups == "auto" or re.fullmatch(r"[1-9]\d*", request.groups)
+    ):
+        message = f"a number or auto was expected, not {shown(request.groups)}"
+        raise InputError(message, None, "--groups")
 
 
 # --- the run -------------------------------------------------------------------------------------
@@ -333,12 +342,12 @@ def _check_together(work: WellTasks, asked: Asked) -> None:
 def run(
     made: Ready,
     folder: RunFolder,
-    listener: Listener,
+    listener: BatchListener,
     executor: Executor | None = None,
     arguments: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
 ) -> tuple[WellTable, dict[str, Any]]:
-    """Fits all wells and writes the folder; a run that was cut off goes on.
+    """Fit all wells and write the folder; an interrupted run goes on.
 
     Arguments:
         folder: of the run; one that is resumed goes on to the table that it would have had.
@@ -355,21 +364,21 @@ def run(
     _begin(folder, made, arguments)
     # also of a run that goes on, since a power failure may have left the file empty
     write_text(folder.path / TEMPLATE, made.work.template.text_for(folder.path))
-    if made.asked.together is None or made.earlier is None:
+    if made.request.together is None or made.earlier is None:
         results = _fitted(made, executor, folder, listener)
     else:
         results = made.earlier
     folder.report(stage="looking at all wells", seconds_left=math.nan)
     results, together = _together(made, results, listener)
     seconds = time.perf_counter() - began
-    n_fitted = 0 if made.asked.together else len(made.work.recordings)
+    n_fitted = 0 if made.request.together else len(made.work.recordings)
     summary = summary_of(made.work, results.table, seconds, command, n_fitted) | together
     listener.finishing()
     for missing in results.write(folder.path):
         listener.warn([Caution(str(folder.path), missing, "the table is in wells.csv")])
     write_page(folder.path, results, made.work, summary)
     write_summary(folder.path, summary)
-    lacking = too_few(summary["quality"], made.asked.min_ok, "wells")
+    lacking = too_few(summary["quality"], made.request.min_ok, "wells")
     state, reason = (FAILED, lacking) if lacking else (FINISHED, "all wells are done")
     fault = folder.end(state, reason, wells_done=len(made.work.recordings))
     listener.warn(folder.new_cautions(fault, "all results are written"))
@@ -377,15 +386,15 @@ def run(
 
 
 def _fitted(
-    made: Ready, executor: Executor | None, folder: RunFolder, listener: Listener
+    made: Ready, executor: Executor | None, folder: RunFolder, listener: BatchListener
 ) -> Results:
     """Return the results of all wells, some of an earlier run where others are fitted again."""
-    pieces = list(_pieces(made.work, executor, folder, listener))
+    parts = list(_well_results(made.work, executor, folder, listener))
     listener.begin("writing the results")
-    results = gathered(made.work, pieces)
-    if made.earlier is None or made.asked.rerun is None:
+    results = gathered(made.work, parts)
+    if made.earlier is None or made.request.rerun is None:
         return results
-    places = (made.asked.rerun.resolve().name, folder.path.resolve().name)
+    places = (made.request.rerun.resolve().name, folder.path.resolve().name)
     return replaced(made.earlier, results, places)
 
 
@@ -405,14 +414,18 @@ def _begin(folder: RunFolder, made: Ready, arguments: Mapping[str, Any] | None) 
         raise
 
 
-def _together(made: Ready, results: Results, listener: Listener) -> tuple[Results, dict[str, Any]]:
-    """What all wells say together, where that is asked for: a population, and groups.
+def _together(
+    made: Ready, results: Results, listener: BatchListener
+) -> tuple[Results, dict[str, Any]]:
+    """Analyze all wells together where that was requested: a population, and groups.
 
-    Where the wells do not suffice for it that is told, and the results of the wells stand.
+    Where the wells do not suffice for it the listener is warned, and their own results stand.
+
+    Returns: the results, with the columns of population and groups, and keys of the summary.
     """
-    asked, told, table = made.asked, dict[str, Any](), results.table
-    if not (asked.population or asked.shared or asked.groups):
-        return results, told
+    request, found, table = made.request, dict[str, Any](), results.table
+    if not (request.population or request.shared or request.groups):
+        return results, found
     parameters = made.work.plan.problem.parameters
     wells = [str(well) for well in table["well"]]
     try:
@@ -421,51 +434,51 @@ def _together(made: Ready, results: Results, listener: Listener) -> tuple[Result
                 "no well has a fit, or those of the earlier run have other parameters or ranges"
             )
         fits = replace(results.fits, quality=table["quality"])
-        if asked.population or asked.shared:
+        if request.population or request.shared:
             listener.begin("looking at the wells as a population")
-            drawn = population_names(made.work, asked.population)
+            drawn = population_names(made.work, request.population)
             plan, backend = made.work.plan, made.work.scorer.backend
             problems = Problems(made.work, made.recordings)
             again = linearizer(plan, problems, fits, usable(fits), backend)
-            found = population(
+            analysis = population(
                 fits,
                 drawn,
-                asked.shared,
+                request.shared,
                 again,
                 parameters=parameters,
                 wells=wells,
                 always=False,
                 on_round=listener.together,
             )
-            table = with_columns(table, found.columns())
-            told["population"] = {**found.summary(), "text": found.text()}
-        if asked.groups:
+            table = with_columns(table, analysis.columns())
+            found["population"] = {**analysis.summary(), "text": analysis.text()}
+        if request.groups:
             listener.begin("sorting the wells into groups")
-            count = None if asked.groups == "auto" else int(asked.groups)
+            count = None if request.groups == "auto" else int(request.groups)
             seed = made.work.settings.seed
             problem = made.work.plan.problem
             names = [n for n in kinetic_names(problem) if n in fits.names]
             kinds = groups(fits, count, parameters=parameters, names=names, wells=wells, seed=seed)
             table = with_columns(table, kinds.columns())
-            told["groups"] = {**kinds.summary(), "text": kinds.text()}
+            found["groups"] = {**kinds.summary(), "text": kinds.text()}
     except InputError as error:
-        what = "groups" if "population" in told or not asked.population else "a population"
+        what = "groups" if "population" in found or not request.population else "a population"
         then = "the wells' own results stand"
         listener.warn([Caution(what, error.message, then)])
-        told["not_done"] = f"{what}: {error.message}"
-    return replace(results, table=table), told
+        found["not_done"] = f"{what}: {error.message}"
+    return replace(results, table=table), found
 
 
-def population_names(work: WellTasks, asked: Sequence[str]) -> list[str]:
-    """The names of the parameters of a population; `kinetics` stands for those of the rates."""
+def population_names(work: WellTasks, requested: Sequence[str]) -> list[str]:
+    """Return the names of the parameters of a population; `kinetics` stands for all rates."""
     names: list[str] = []
-    for name in asked:
+    for name in requested:
         names += kinetic_names(work.plan.problem) if name == KINETICS else [name]
     return list(dict.fromkeys(names))
 
 
 def _describe(folder: RunFolder, made: Ready) -> None:
-    """Says in the state what is fitted."""
+    """Report which fit this is, and of how many wells."""
     plan = made.work.plan
     folder.report(
         stage="fitting wells",
@@ -480,8 +493,8 @@ def _describe(folder: RunFolder, made: Ready) -> None:
     )
 
 
-def _pieces(
-    work: WellTasks, executor: Executor | None, folder: RunFolder, listener: Listener
+def _well_results(
+    work: WellTasks, executor: Executor | None, folder: RunFolder, listener: BatchListener
 ) -> Iterable[WellResults]:
     """Yield the results of the tasks in their order; report each when it is done."""
     kept = folder.checkpoint.open_results()
@@ -490,39 +503,39 @@ def _pieces(
 
     def on_done(key: Key, arrays: Arrays) -> None:
         nonlocal done, failed, earlier
-        piece = WellResults.of(arrays)
+        part = WellResults.of(arrays)
         n = int(key[2]) - int(key[1])
         done += n
         earlier += n if key in before else 0
         wells = work.recordings[int(key[1]) : int(key[2])]
-        failures = _failures(piece)
+        failures = _failures(part)
         for k, reason in failures.items():
             failed += 1
             listener.failed(wells[k].well, reason)
-        if piece.fits is not None:
-            for place, values in zip(piece.places.tolist(), piece.fits.values, strict=True):
+        if part.fits is not None:
+            for place, values in zip(part.places.tolist(), part.fits.values, strict=True):
                 if place not in failures:
-                    found = dict(zip(piece.fits.names, values.tolist(), strict=True))
+                    found = dict(zip(part.fits.names, values.tolist(), strict=True))
                     listener.done(wells[place].well, key in before, found)
         seconds, left = time.perf_counter() - began, seconds_left(done, total, began, earlier)
-        listener.progress(Progress(done, total, failed, earlier, seconds, left))
+        listener.progress(BatchProgress(done, total, failed, earlier, seconds, left))
         news = {"wells_done": done, "wells_failed": failed, "seconds_left": left}
         folder.state.content |= news | {"seconds": seconds}
         folder.report_now_and_then()
         then = "the batch goes on, but after a kill it would go on from here only"
         listener.warn(folder.new_cautions(kept.fault, then))
 
-    listener.progress(Progress(0, total, 0, 0, 0.0, math.nan))
+    listener.progress(BatchProgress(0, total, 0, 0, 0.0, math.nan))
     for _, arrays in task_results(work, work.keys, executor, kept, on_done):
         yield WellResults.of(arrays)
 
 
-def _failures(piece: WellResults) -> dict[int, str]:
-    """By place the reasons of wells that could not be read or fitted."""
-    found = dict(piece.failures)
-    if piece.fits is not None:
+def _failures(part: WellResults) -> dict[int, str]:
+    """Return by place the reasons of wells that could not be read or fitted."""
+    found = dict(part.failures)
+    if part.fits is not None:
         for place, quality, why in zip(
-            piece.places.tolist(), piece.fits.quality, piece.fits.reason, strict=True
+            part.places.tolist(), part.fits.quality, part.fits.reason, strict=True
         ):
             if quality == "failed":
                 found[place] = str(why)
@@ -534,5 +547,5 @@ def _digest(earlier: Results | None) -> str:
 
 
 def _listed(made: Ready) -> dict[str, Any]:
-    """The recordings of all wells as JSON holds them."""
+    """Return the recordings of all wells as JSON holds them."""
     return {"recordings": [each.plain() for each in made.recordings]}

@@ -15,7 +15,7 @@ import numpy as np
 
 from channelfit.batch import run as batches
 from channelfit.batch.results import SUMMARY
-from channelfit.batch.run import Asked, Listener, Progress
+from channelfit.batch.run import BatchListener, BatchProgress, BatchRequest
 from channelfit.batch.search import SearchProgress, Settings
 from channelfit.batch.table import WellTable
 from channelfit.batch.where import chosen
@@ -184,7 +184,7 @@ def fit_batch(
     place = None if folder is None else Path(folder)
     if resume and place is None:
         raise InputError("resume needs the folder of the batch that is to go on", "fit_batch()")
-    asked = Asked(
+    asked = BatchRequest(
         None if fit is None else Path(fit),
         tuple(str(Path(each)) for each in given),
         where=where,
@@ -231,7 +231,7 @@ def parameters_of(table: WellTable) -> list[str]:
     return [name for name in table.columns if f"{name}_error" in table.columns]
 
 
-class Screen(Listener):
+class Screen(BatchListener):
     """Tells of a batch on a screen, and as lines of JSON where these are wanted."""
 
     def __init__(self, screen: terminal.SearchScreen, lines: JsonLines | None = None) -> None:
@@ -255,11 +255,11 @@ class Screen(Listener):
         if self.lines is not None:
             self.lines.done(well, kept, result)
 
-    def progress(self, told: Progress) -> None:
+    def progress(self, batch: BatchProgress) -> None:
         """Shows how many wells are done, and prints it now and then."""
-        left = told.seconds_left if math.isfinite(told.seconds_left) else None
+        left = batch.seconds_left if math.isfinite(batch.seconds_left) else None
         self.screen.count(
-            Counted(told.done, told.total, "wells", told.seconds, left, told.failed, told.kept)
+            Counted(batch.done, batch.total, "wells", batch.seconds, left, batch.failed, batch.kept)
         )
 
     def together(self, number: int, moved: float) -> None:

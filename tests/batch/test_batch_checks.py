@@ -13,7 +13,7 @@ from scipy.integrate import solve_ivp
 import channelfit as cf
 from channelfit.batch.checks import Checked, FaultSize, Stretches, checked
 from channelfit.batch.limits import LIMITS, SURE, doubts
-from channelfit.batch.run import Asked, ready
+from channelfit.batch.run import BatchRequest, ready
 from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template, carried_nS
 from channelfit.reading.errors import InputError
@@ -199,6 +199,6 @@ def test_what_is_required_decides_beside_the_limits(folder: Path) -> None:
 def test_what_cannot_be_required_is_told_before_the_work(folder, entries, told):
     file = required(folder, entries)
     with pytest.raises(InputError) as caught:
-        ready(Asked(file, (str(folder / "wells.npy"),)))
+        ready(BatchRequest(file, (str(folder / "wells.npy"),)))
     assert told in str(caught.value)
     assert "required.yaml" in str(caught.value)

@@ -16,7 +16,7 @@ from channelfit.batch.fits import fit_wells
 from channelfit.batch.mixed import Evidence, Level, Mixed, eliminated, threshold
 from channelfit.batch.population import Population, kinetic_names, left_out, population, usable
 from channelfit.batch.relinearized import linearizer
-from channelfit.batch.run import Asked, ready
+from channelfit.batch.run import BatchRequest, ready
 from channelfit.batch.search import Settings
 from channelfit.batch.well_tasks import Problems
 from channelfit.model.channel import Parameter, Prior
@@ -531,7 +531,7 @@ def test_the_wells_of_a_batch_are_read_again_to_linearize_them(tmp_path: Path) -
     fit = {"model": "little.yaml", "fit": {"experiments": [experiment]}}
     (tmp_path / "fit.yaml").write_text(dump_yaml(fit))
     (tmp_path / "little.yaml").write_text(dump_yaml(uncertain.MODEL))
-    made = ready(Asked(tmp_path / "fit.yaml", (str(tmp_path / "A*.csv"),)))
+    made = ready(BatchRequest(tmp_path / "fit.yaml", (str(tmp_path / "A*.csv"),)))
     work = made.work
     problems = Problems(work, made.recordings)
     assert len(problems) == 6

@@ -13,7 +13,7 @@ import numpy as np
 
 from channelfit.batch import run as batches
 from channelfit.batch.recordings import wells_named
-from channelfit.batch.run import Asked
+from channelfit.batch.run import BatchRequest
 from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable, kinds_of_reasons
 from channelfit.batch.where import chosen
@@ -84,14 +84,14 @@ def _fit(
     return table, summary, folder.path, asked.min_ok
 
 
-def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
+def asked_of(told: dict[str, Any], directory: Path | None = None) -> BatchRequest:
     """What arguments of the command mean; paths start from a directory, here without one."""
 
     def path(key: str) -> Path | None:
         return None if told.get(key) is None else (directory or Path()) / str(told[key])
 
     starts, backend = int(told.get("starts") or 0), str(told.get("backend") or "auto")
-    return Asked(
+    return BatchRequest(
         path("fit"),
         tuple(map(str, told.get("recordings") or ())),
         tuple(map(str, told.get("overrides") or ())),
@@ -109,7 +109,7 @@ def asked_of(told: dict[str, Any], directory: Path | None = None) -> Asked:
     )
 
 
-def _of_the_run(run: Path) -> Asked:
+def _of_the_run(run: Path) -> BatchRequest:
     """What was asked of a run that is to go on. Raises InputError where it cannot go on."""
     check_stopped(run, claimed=False)
     told, directory = arguments_of(run, "batch")

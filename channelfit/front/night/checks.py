@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.batch.run import Listener, ready
+from channelfit.batch.run import BatchListener, ready
 from channelfit.curves.curve import load_curve
 from channelfit.curves.data_files import read_data
 from channelfit.curves.weights import check_weighted
@@ -234,7 +234,7 @@ def _validate(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[s
     yield from ()
 
 
-class _Cautions(Listener):
+class _Cautions(BatchListener):
     """Tells of a batch only what looks wrong."""
 
     def __init__(self, screen: SearchScreen) -> None:
