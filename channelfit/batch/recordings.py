@@ -7,7 +7,6 @@ column's heading tells (A01 to P24), or by the name of its file.
 from __future__ import annotations
 
 import csv
-import difflib
 import glob
 import gzip
 import os
@@ -24,7 +23,7 @@ from channelfit.batch.sheets import SUFFIXES, read_sheet
 from channelfit.batch.table import Column, WellTable, texts, values_of
 from channelfit.reading import formats, tables
 from channelfit.reading.documents import read_json
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, did_you_mean
 from channelfit.reading.patterns import matching
 from channelfit.reading.texts import file_size, printable
 from channelfit.reading.units import shown
@@ -183,8 +182,7 @@ def wells_named(known: Sequence[str], names: Iterable[str], what: str = "--only"
     for name in names:
         found = same_well(name, known)
         if found is None:
-            close = difflib.get_close_matches(name, known, n=3)
-            near = f"; did you mean {', '.join(close)}?" if close else "."
+            near = did_you_mean(name, known, most=3)
             listed = ", ".join(known[:12]) + (" .." if len(known) > 12 else "")
             raise InputError(f"no well {shown(name.strip())}{near} There are: {listed}", None, what)
         keep.add(found)

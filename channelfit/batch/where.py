@@ -15,7 +15,6 @@ and none of the text is ever run.
 from __future__ import annotations
 
 import ast
-import difflib
 import operator
 import re
 from collections.abc import Callable, Collection
@@ -26,7 +25,7 @@ import numpy as np
 
 from channelfit.batch.recordings import same_well
 from channelfit.batch.table import ALSO, WellTable
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, did_you_mean
 from channelfit.reading.units import shown, unit_factor
 
 _LONGEST, _DEEPEST = 5000, 100
@@ -390,8 +389,7 @@ class _Evaluator:
         if found is None and ALSO.get(name) in columns:
             return self._column(ALSO[name])
         if found is None:
-            close = difflib.get_close_matches(name, columns, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "."
+            hint = did_you_mean(name, columns)
             listed = ", ".join(columns)
             raise InputError(f"there is no column {shown(name)}{hint} There are: {listed}")
         return _Side(name, found, self.table.about[name].unit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, did_you_mean
 from channelfit.reading.keys.shapes import (
     Choice,
     Flag,
@@ -433,9 +432,7 @@ class Section:
         self._keys = keys
         for key in self._data:
             if key not in keys:
-                close = difflib.get_close_matches(key, keys, n=1)
-                hint = f"; did you mean {close[0]}?" if close else "."
-                known = ", ".join(keys)
+                hint, known = did_you_mean(key, keys), ", ".join(keys)
                 raise self.error(f'unknown key "{key[:40]}"{hint} Known: {known}')
 
     def finish(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from os import PathLike
 
 
@@ -43,3 +45,14 @@ class InputError(ValueError):
 
 class NotWritten(InputError):
     """A file cannot be written for want of space or permission; the same may succeed later."""
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
+    """Return "; did you mean X?" with the known names nearest to an unknown one; else a full stop.
+
+    Arguments:
+        most: of how many names at most.
+        cutoff: the least similarity, 0 to 1.
+    """
+    close = difflib.get_close_matches(name, list(known), most, cutoff)
+    return f"; did you mean {', '.join(close)}?" if close else "."

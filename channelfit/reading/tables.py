@@ -156,8 +156,8 @@ def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Ta
     delimiter = _delimiter(lines, decimal)
     lines = _with_points(lines, places, delimiter, decimal, path)
     head = _cells(lines[0], delimiter)
-    named = any(not _is_number(cell) for cell in head) if header is None else header
-    if named and header is None and all(_is_number(c) or _is_decimal_comma(c) for c in head):
+    named = any(not is_number(cell) for cell in head) if header is None else header
+    if named and header is None and all(is_number(c) or _is_decimal_comma(c) for c in head):
         raise InputError(_comma(next(filter(_is_decimal_comma, head))), path, f"line {places[0]}")
     skip = 1 if named else 0
     rows: Sequence[str] = lines[skip:]
@@ -388,7 +388,7 @@ def _first_fault(
         for cell in cells:
             if _is_decimal_comma(cell):
                 return f"line {place}", _comma(cell)
-            if cell and not _is_number(cell):
+            if cell and not is_number(cell):
                 return f"line {place}", f"{shown(cell)} is not a number"
         if len(cells) != expected:
             commas = delimiter == "," and _MAYBE_DECIMAL.fullmatch(rows[0]) is not None
@@ -418,7 +418,8 @@ def is_missing(cell: str) -> bool:
     return cell.strip().lower() in _MISSING
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Return whether a cell is a number."""
     try:
         float(cell)
     except ValueError:

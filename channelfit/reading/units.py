@@ -8,13 +8,12 @@ membrane, whose size must be known.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, did_you_mean
 
 #: dimension -> {unit: factor to the base unit}; the base unit is the one with the factor 1
 _UNITS: dict[str, dict[str, float]] = {
@@ -227,8 +226,7 @@ def unit_factor(unit: str, *dimensions: str, membrane: Membrane | None = None) -
                 f'unit "{unit}" is a {dimension}; expected one of {known_units(allowed)}'
             )
     every = [name for d in allowed for name in _UNITS[d] if name]
-    close = difflib.get_close_matches(spelled, every, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]}?" if close else ";"
+    hint = did_you_mean(spelled, every, cutoff=0.5)
     raise InputError(f'unknown unit "{unit}"{hint} Known: {", ".join(every)}')
 
 

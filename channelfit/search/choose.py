@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading import memory
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, did_you_mean
 from channelfit.reading.keys import SETTINGS
 from channelfit.scoring.machine import gpu
 from channelfit.search import cma_es, differential
@@ -212,8 +211,7 @@ DIRECTED = ("hybrid",)
 
 def unknown(kind: str, name: object, known: Collection[str]) -> str:
     """Return the message about an unknown name: the closest known one, and all that are known."""
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    hint = did_you_mean(str(name), known)
     return f'unknown {kind} "{name}"{hint} Known: {", ".join(known)}'
 
 

@@ -7,7 +7,6 @@ names another model, relative to that file.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any
 
 from channelfit.model.parameters import BY_CELL, OTHERS
 from channelfit.reading.documents import Section, parse_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, did_you_mean
 from channelfit.reading.units import shown
 from channelfit.search.choose import default_optimizer
 
@@ -185,8 +184,7 @@ def _no_such(
     place: Mapping[str, Any], path: tuple[str, ...], part: str, key: str, file: Path
 ) -> InputError:
     known = [str(k) for k in place] + ([] if path or "fit" in place else ["fit"])
-    close = difflib.get_close_matches(part, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    hint = did_you_mean(part, known)
     where = f" in {_joined(path)}" if path else ""
     return InputError(f'no "{part[:40]}"{where}{hint} There is: {", ".join(known)}', file, key)
 

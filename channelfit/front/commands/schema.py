@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from pathlib import Path
 
 import click
 
 from channelfit.reading.documents import read_json, read_text
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, did_you_mean
 from channelfit.reading.files import save_text
 from channelfit.reading.reference import OPENING, reference, section_reference
 from channelfit.reading.schema import FILES, SECTIONS, TITLE, file_schema, section_schema
@@ -55,8 +54,7 @@ def _known(kind: str) -> str:
     for known in (kind, name):
         if known in FILES or known in SECTIONS:
             return known
-    close = difflib.get_close_matches(kind, [*FILES, *SECTIONS], n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    hint = did_you_mean(kind, [*FILES, *SECTIONS])
     known_ones = f"{', '.join(FILES)}; sections: {', '.join(s for s in SECTIONS if s not in FILES)}"
     raise InputError(f'no kind of file and no section "{kind[:40]}"{hint} Known: {known_ones}')
 

@@ -7,7 +7,6 @@ option.
 
 from __future__ import annotations
 
-import difflib
 import glob
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 
 from channelfit.front.night.jobs import Job, Night, Result, Value
 from channelfit.reading.documents import Section
+from channelfit.reading.errors import did_you_mean
 from channelfit.reading.patterns import matching
 from channelfit.reading.units import shown
 from channelfit.results.export.kinds import KINDS
@@ -65,8 +65,7 @@ class Call:
             raise self.night.error(self.job, f"cannot be given: {_OWN[name]}", name)
         if name in self._known:
             return self._known[name]
-        close = difflib.get_close_matches(name, self._known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else "."
+        hint = did_you_mean(name, self._known)
         known = ", ".join(self._known)
         message = f'{self.job.command} has no argument "{name}"{hint} Known: {known}'
         raise self.night.error(self.job, message)

@@ -6,7 +6,6 @@ since it is also that of a folder.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from channelfit.reading.documents import Section, read_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, did_you_mean
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.nights import ARGUMENT_NAME, COMMANDS, JOB_NAME
 from channelfit.reading.units import shown
@@ -160,8 +159,7 @@ def _check_names(section: Section, names: list[str]) -> None:
 def _check_known(night: Night, job: Job, other: str) -> None:
     if other in night.jobs:
         return
-    close = difflib.get_close_matches(other, night.jobs, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    hint = did_you_mean(other, night.jobs)
     raise night.error(job, f"there is no job {shown(other)}{hint} Known: {', '.join(night.jobs)}")
 
 

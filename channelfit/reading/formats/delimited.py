@@ -17,7 +17,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.formats import syncropatch
 from channelfit.reading.formats.contents import Contents, Epoch, Signal, distinct, signal
 from channelfit.reading.formats.headings import Heading, is_time, read_heading, sampling_of
-from channelfit.reading.tables import Table, read_columns
+from channelfit.reading.tables import Table, is_number, read_columns
 from channelfit.reading.units import unit_factor
 
 _LEVELS = re.compile(r"(level|voltage|v|potential)\b.*|level_.*|voltage_.*", re.IGNORECASE)
@@ -117,7 +117,7 @@ def _recording(path: Path, columns: dict[str, np.ndarray]) -> Contents:
         if math.isfinite(sampling):
             del columns[clock], headings[clock]
     groups: dict[tuple[str, str, str], list[str]] = {}
-    numeric = not any(map(_is_number_free, columns))
+    numeric = all(map(is_number, columns))
     for name, heading in headings.items():
         stem = "" if numeric else heading.stem
         groups.setdefault((heading.kind, heading.unit, stem), []).append(name)
@@ -145,18 +145,10 @@ def _headed_by_voltages(table: Table) -> bool:
     """Return whether a first row of numbers holds the voltages of a family."""
     if len(table.first) < _LEAST_FAMILY:
         return False
-    row = np.array([math.nan if _is_number_free(cell) else float(cell) for cell in table.first])
+    row = np.array([float(cell) if is_number(cell) else math.nan for cell in table.first])
     steps = np.diff(row)
     same = np.all(np.abs(steps - steps[0]) < 1e-9 * abs(steps[0]))
     return bool(same and abs(steps[0]) >= 1 and np.abs(row).max() <= _MAX_MV)
-
-
-def _is_number_free(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False
 
 
 # --- lists of steps -------------------------------------------------------------------------------
