@@ -21,6 +21,7 @@ import numpy as np
 
 from channelfit.curves.batch import Fitter, Piece, Settings, fitter
 from channelfit.curves.curve import Curve
+from channelfit.curves.doubts import check_costs
 from channelfit.curves.fitting import DataSets, Fits, Task, edges
 from channelfit.curves.source import cpu_text
 from channelfit.curves.weights import check_weighted
@@ -116,7 +117,7 @@ class CurveTasks:
         if set(found) != {*shapes, _CHECKSUM}:
             raise InputError(DAMAGED)
         expect(found, shapes)
-        task.check_costs(self.piece(key, found).fits, first, _ROUNDING[self.settings.dtype])
+        check_costs(task, self.piece(key, found).fits, first, _ROUNDING[self.settings.dtype])
 
     def check(self, key: Key, found: Arrays, file: Path) -> None:
         """Refuse a result of other data, which was stored or came from another process.

@@ -1,15 +1,28 @@
-"""What is doubtful of a fit beside its flags: terms too many, outliers; and intervals."""
+"""The quality of fits in words: their flags, too many terms, outliers; intervals of parameters."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
 
 import numpy as np
 
-from channelfit.curves.weights import sigma_of
-
-if TYPE_CHECKING:
-    from channelfit.curves.fitting import Fits, Task
+from channelfit.curves.fitting import FAILED, Fits, Task, edges
+from channelfit.curves.flags import (
+    AT_BOUND,
+    CONSTANT,
+    DISORDERED,
+    MISSING,
+    NEGATIVE,
+    NOT_CONVERGED,
+    NOT_FINITE,
+    TOO_FEW,
+    UNDETERMINED,
+    UNSETTLED,
+)
+from channelfit.curves.lane_math import LEAST_COUNT
+from channelfit.curves.weights import costs_of_points, sigma_of
+from channelfit.reading.errors import InputError
+from channelfit.tasks.records import DAMAGED
 
 #: BIC must be lower by so much before a curve counts as better than one of fewer terms.
 _BETTER = 10.0
@@ -21,6 +34,17 @@ _CHANCE = 1e-5
 #: Residuals below this share of the data are rounding.
 _ROUNDING = 1e-9
 LEVEL = 0.95
+#: Points that are looked at together, and data sets of which: those whose least count is below.
+_AT_ONCE, _FEW_COUNTS = 1_000_000, 10
+_REASONS = (
+    (CONSTANT, "all points are equal"),
+    (NEGATIVE, "a count is below zero"),
+    (NOT_FINITE, "the curve is not finite where the descent would begin"),
+    (NOT_CONVERGED, "the descent did not come to rest"),
+    (UNSETTLED, "the search ended farther from the minimum than noise moves it"),
+    (UNDETERMINED, "the data do not determine all parameters"),
+    (DISORDERED, "parameters are not in their order"),
+)
 
 
 def no_better_than_fewer_terms(task: Task, fits: Fits) -> np.ndarray:
@@ -108,3 +132,137 @@ def intervals(task: Task, fits: Fits) -> np.ndarray:
         low = np.where(logarithmic, values / factor, values - wide)
         high = np.where(logarithmic, values * factor, values + wide)
     return np.stack([low, high], axis=2)
+
+
+def reasons_of(task: Task, fits: Fits, first: int = 0) -> list[tuple[str, str]]:
+    """Return quality ("ok", "check" or "failed") and reason in words of every data set.
+
+    Arguments:
+        fits: of data sets that follow each other. first: the place of the first of them.
+    """
+    n_points = task.data.values.shape[1]
+    doubts = _doubts(task, fits, first)
+    doubtful = np.any([where for where, _ in doubts], axis=0).tolist()
+    found: list[tuple[str, str]] = []
+    flags = fits.flags.tolist()
+    for s, flag in enumerate(flags):
+        if task.impossible and not flag & TOO_FEW:
+            found.append(("failed", task.impossible))
+            continue
+        if not flag and not doubtful[s]:
+            found.append(("ok", ""))
+            continue
+        if flag & FAILED:
+            flag &= FAILED
+        words = [reason for bit, reason in _REASONS if flag & bit]
+        if flag & AT_BOUND:
+            words += _bounds_met(task, fits.values[s])
+        if not flag & FAILED:
+            words += [reason for where, reason in doubts if where[s]]
+        if flag & TOO_FEW:
+            counted = int(fits.counted[s])
+            words.append(f"{counted} points for {len(task.lower)} parameters")
+        elif flag & MISSING:
+            left_out = n_points - int(fits.counted[s])
+            words.append(f"{left_out} of {n_points} points are not numbers and were left out")
+        found.append(("failed" if flag & FAILED else "check", "; ".join(words)))
+    return found
+
+
+def _doubts(task: Task, fits: Fits, first: int) -> list[tuple[np.ndarray, str]]:
+    """Return doubts beside the flags of fits: (n_sets,) where, and the reason in words."""
+    n = len(task.lower)
+    counts = task.curve.likelihood == "poisson"
+    without = np.isnan(fits.errors).all(1) & (fits.counted <= n) & (not counts)
+    more = np.zeros((2, len(fits.flags)), bool)
+    if counts:
+        for a, b in edges(len(fits.flags), max(1, _AT_ONCE // task.data.values.shape[1])):
+            z = np.asarray(task.data.values[first + a : first + b], float)
+            more[:, a:b] = _doubts_of_counts(task, fits, a, z)
+    else:
+        with np.errstate(all="ignore"):
+            gain = fits.counted * np.log(fits.squares / fits.cost)
+        more[0] = gain < (n - 1) * np.log(np.maximum(fits.counted, 1))
+    if len(task.curve.linear) == n:
+        more[0] = False
+    return [
+        (without, "as many points as parameters, which leaves none for errors"),
+        (more[0], "the curve follows the data no better than a constant"),
+        (
+            no_better_than_fewer_terms(task, fits),
+            "a curve with one term less follows the data as well",
+        ),
+        (
+            terms_hardly_known(task, fits),
+            "the size of a term is known so badly that its errors may not hold",
+        ),
+        (
+            with_outliers(task, fits, first, _AT_ONCE),
+            "an outlier: one point lies farther off the curve than the others explain",
+        ),
+        (more[1], "the curve falls to zero counts or below, where the errors do not hold"),
+    ]
+
+
+def _doubts_of_counts(task: Task, fits: Fits, first: int, z: np.ndarray) -> np.ndarray:
+    """Return (2, n) of data sets from `first` on, whose points are z (n, n_points).
+
+    Whether a constant does as well, by the criterion of Schwarz, and whether the curve is so
+    low that a substitute took the place of Poisson's likelihood (`lane_math.poissonCost`).
+    """
+    these = slice(first, first + len(z))
+    seen = np.isfinite(z)
+    low = np.zeros(len(z), bool)
+    some = np.flatnonzero(z.min(axis=1, where=seen, initial=np.inf) < _FEW_COUNTS)
+    with np.errstate(all="ignore"):
+        mean = z.sum(axis=1, where=seen) / fits.counted[these]
+        gain = fits.squares[these] / mean - fits.cost[these]
+        if some.size:
+            at = {name: values[None] for name, values in task.data.at_points.items()}
+            f = task.curve.values(at, fits.values[these][some].T[:, :, None])
+            wrong = (f < 0) | ((f < LEAST_COUNT) & (z[some] > 0))
+            low[some] = (wrong & seen[some]).any(1)
+        flat = gain < (len(task.lower) - 1) * np.log(np.maximum(fits.counted[these], 1))
+    return np.array([flat, low])
+
+
+def _bounds_met(task: Task, values: np.ndarray) -> list[str]:
+    at_bounds = []
+    ends = (("lower", task.lower), ("upper", task.upper))
+    for side, bounds in ends:
+        for parameter, bound, value in zip(task.curve.free, bounds, values, strict=True):
+            if math.isclose(value, bound, rel_tol=1e-6):  # a GPU may round to float32
+                at_bounds.append(f"{parameter.name} at its {side} bound {bound:g}")
+    return at_bounds
+
+
+def check_costs(task: Task, fits: Fits, first: int, rounding: float) -> None:
+    """Refuse fits whose costs are not those of their values and of the data.
+
+    Poisson's deviance is compared where no substitute takes its place.
+
+    Arguments:
+        fits: of data sets from `first` on. rounding: see `curve_tasks._ROUNDING`.
+
+    Raises:
+        InputError: with the data set.
+    """
+    at = {name: values[None] for name, values in task.data.at_points.items()}
+    poisson = task.curve.likelihood == "poisson"
+    for a, b in edges(len(fits.flags), max(1, _AT_ONCE // task.data.values.shape[1])):
+        z = np.asarray(task.data.values[first + a : first + b], float)
+        seen = np.isfinite(z)
+        with np.errstate(all="ignore"):
+            free = np.asarray(fits.values[a:b], float).T[:, :, None]
+            f = np.broadcast_to(task.curve.values(at, free), z.shape)
+            sigma = sigma_of(task.data, first + a, first + b)
+            parts = costs_of_points(task.curve, f, z, sigma)
+            cost = parts.sum(axis=1, where=seen)
+            size = (z if poisson else (z / sigma) ** 2).sum(axis=1, where=seen)
+            apart = np.abs(cost - fits.cost[a:b]) > 1e3 * rounding * cost + rounding * size
+            if poisson:
+                apart &= (f >= LEAST_COUNT).all(axis=1, where=seen)
+        wrong = apart & (fits.flags[a:b] & FAILED == 0) | (seen.sum(1) != fits.counted[a:b])
+        if wrong.any():
+            k = first + a + int(wrong.argmax()) + 1
+            raise InputError(f"{DAMAGED}: the cost of data set {k:,} is not that of its values")

@@ -14,9 +14,9 @@ import numpy as np
 
 from channelfit.curves.curve import Curve
 from channelfit.curves.doubts import intervals, reach_of
-from channelfit.curves.fitting import Fits, Task, costs_of_points
+from channelfit.curves.fitting import Fits, Task
 from channelfit.curves.lane_math import LEAST_COUNT
-from channelfit.curves.weights import sigma_of
+from channelfit.curves.weights import costs_of_points, sigma_of
 from channelfit.model.evaluation import evaluate
 
 #: Points of all rows that are fitted together, steps of a fit, and of the search for an end.

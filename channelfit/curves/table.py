@@ -12,6 +12,7 @@ import numpy as np
 from channelfit.curves.batch import Piece
 from channelfit.curves.curve import Curve
 from channelfit.curves.data_files import labels_of
+from channelfit.curves.doubts import reasons_of
 from channelfit.curves.fitting import DataSets, Task
 from channelfit.curves.profiles import chosen_intervals
 from channelfit.reading.csv_tables import cell, csv_rows
@@ -71,7 +72,7 @@ class FitTable:
         reasons.
         """
         fits, task = piece.fits, piece.task
-        reasons = task.reasons(fits, piece.first)
+        reasons = reasons_of(task, fits, piece.first)
         n = fits.values.shape[1]
         both = np.stack([fits.values, fits.errors], axis=2).reshape(-1, 2 * n)
         ends, kinds = chosen_intervals(task, fits, reasons, self.profiles, piece.first)

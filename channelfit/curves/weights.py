@@ -8,15 +8,11 @@ which makes residuals multiples of that scale.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from channelfit.curves.curve import Curve
+from channelfit.curves.fitting import DataSets, Fits, Task
 from channelfit.reading.errors import InputError
-
-if TYPE_CHECKING:
-    from channelfit.curves.fitting import DataSets, Fits, Task
 
 #: Data sets and their points that are looked at together.
 _AT_ONCE = 1_000_000
@@ -84,6 +80,17 @@ def parts_of_cost(curve: Curve, f: np.ndarray, z: np.ndarray, sigma: np.ndarray)
         return np.asarray(squares)
     scale = (curve.f_scale or 1.0) ** 2
     return np.asarray(2.0 * squares / (1.0 + np.sqrt(1.0 + squares / scale)))
+
+
+def costs_of_points(curve: Curve, f: np.ndarray, z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+    """Return the share of each point in the cost of a curve f."""
+    return _deviance(f, z) if curve.likelihood == "poisson" else parts_of_cost(curve, f, z, sigma)
+
+
+def _deviance(f: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Return the share of each count in Poisson's deviance."""
+    parts: np.ndarray = 2 * (f - z + z * np.log(np.where(z > 0, z / f, 1.0)))
+    return parts
 
 
 def rescaled(task: Task, first: int, fits: Fits) -> Fits:

@@ -13,6 +13,7 @@ from channelfit.curves.batch import Settings, fit_curve, joined
 from channelfit.curves.curve import Curve, build_curve, load_curve
 from channelfit.curves.curve_tasks import CurveTasks
 from channelfit.curves.data_files import with_sigma
+from channelfit.curves.doubts import reasons_of
 from channelfit.curves.fitting import DataSets, Fits, Task, cautions
 from channelfit.curves.profiles import INTERVALS, chosen_intervals
 from channelfit.front.fitting import workers
@@ -146,7 +147,7 @@ def fit_curves(
             else:
                 fits = _fitted_by(executor, CurveTasks(formula, [whole], settings), screen)
         task = Task.of(formula, whole)
-        judged = task.reasons(fits)
+        judged = reasons_of(task, fits)
         ends, _ = chosen_intervals(task, fits, judged, intervals == "profile")
     return CurveFits(
         tuple(p.name for p in formula.free),

@@ -19,6 +19,7 @@ from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda_source import cuda_text
 from channelfit.curves.curve import load_curve
 from channelfit.curves.curve_tasks import CurveTasks
+from channelfit.curves.doubts import reasons_of
 from channelfit.curves.fitting import DataSets, Flight, Task
 from channelfit.curves.lane_math import poissonCost, poissonPull
 from channelfit.curves.source import LANES, cpu_text, n_sums
@@ -329,7 +330,7 @@ def test_points_that_are_no_numbers_are_left_out_and_told() -> None:
     )
     np.testing.assert_allclose(found.values[0], alone.values[0], rtol=1e-6)
     np.testing.assert_allclose(found.errors[0], alone.errors[0], rtol=1e-6)
-    told = Task.of(curve, holed).reasons(found)
+    told = reasons_of(Task.of(curve, holed), found)
     assert told[0] == ("check", "2 of 15 points are not numbers and were left out")
     assert told[1] == ("ok", "")
 
@@ -351,7 +352,7 @@ def test_data_without_a_result_are_failed(values: np.ndarray, flag: int, reason:
     assert np.isnan(found.values).all()
     assert np.isnan(found.errors).all()
     assert math.isnan(found.cost[0])
-    quality, told = Task.of(curve, data).reasons(found)[0]
+    quality, told = reasons_of(Task.of(curve, data), found)[0]
     assert quality == "failed"
     assert reason in told
 
@@ -363,7 +364,7 @@ def test_counts_below_zero_are_refused_by_poisson_alone() -> None:
     counts = replace(curve, likelihood="poisson")
     found = on_cpu(counts, data)
     assert found.flags[0] & bits.NEGATIVE
-    assert Task.of(counts, data).reasons(found)[0] == ("failed", "a count is below zero")
+    assert reasons_of(Task.of(counts, data), found)[0] == ("failed", "a count is below zero")
 
 
 def test_all_zeros_but_one_and_huge_counts() -> None:
@@ -372,7 +373,7 @@ def test_all_zeros_but_one_and_huge_counts() -> None:
     zeros = np.zeros((2, 121))
     zeros[1, 60] = 5.0
     found = on_cpu(curve, replace(data, values=zeros))
-    told = Task.of(curve, replace(data, values=zeros)).reasons(found)
+    told = reasons_of(Task.of(curve, replace(data, values=zeros)), found)
     assert told[0][0] == "failed"
     assert told[1][0] == "check"
     y, x = np.mgrid[:11, :11]
@@ -396,7 +397,7 @@ def test_a_parameter_at_a_bound_is_told_and_has_no_error() -> None:
     assert math.isnan(found.errors[0, 1])
     assert np.isfinite(np.delete(found.errors[0], 1)).all()
     task = Task.of(replace(curve, parameters=parameters), data)
-    assert task.reasons(found)[0] == ("check", "slope at its lower bound 9")
+    assert reasons_of(task, found)[0] == ("check", "slope at its lower bound 9")
     fixed = on_cpu(curve.with_fixed({"slope": 9.0}), data)
     np.testing.assert_allclose(fixed.values[0], np.delete(found.values[0], 1), rtol=1e-5)
     assert fixed.cost[0] == pytest.approx(found.cost[0], rel=1e-9)

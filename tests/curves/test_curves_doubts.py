@@ -14,6 +14,7 @@ from scipy.optimize import least_squares
 import channelfit as cf
 from channelfit.curves.cpu import fit_on_cpu
 from channelfit.curves.curve import Curve, build_curve, load_curve
+from channelfit.curves.doubts import reasons_of
 from channelfit.curves.fitting import DataSets, Fits, Task
 from channelfit.reading.errors import InputError
 from support.curve_sets import ONE_INPUT, activation, noisy, on_cpu, points
@@ -22,7 +23,7 @@ from support.curve_sets import ONE_INPUT, activation, noisy, on_cpu, points
 def told_of(curve: Curve, data: DataSets, **settings: Any) -> tuple[Fits, list[tuple[str, str]]]:
     """Fits on a processor, and the quality and the reason of each."""
     found = on_cpu(curve, data, **settings)
-    return found, Task.of(curve, data).reasons(found)
+    return found, reasons_of(Task.of(curve, data), found)
 
 
 def test_as_many_points_as_parameters_leave_none_for_errors() -> None:
@@ -94,7 +95,7 @@ def test_counts_that_end_at_zero_are_told() -> None:
         assert {q for q, _ in told} == {quality}
         assert all(("zero counts" in reason) == (offset == 0.0) for _, reason in told)
     part = Task.of(curve, points(curve, t, np.r_[z, random.poisson(20 * np.exp(-t / 8), (3, 500))]))
-    assert [q for q, _ in part.reasons(fit_on_cpu(part, 7, 10), 7)] == ["ok", "check", "check"]
+    assert [q for q, _ in reasons_of(part, fit_on_cpu(part, 7, 10), 7)] == ["ok", "check", "check"]
 
 
 def test_a_fixed_parameter_keeps_its_place_in_the_order() -> None:
