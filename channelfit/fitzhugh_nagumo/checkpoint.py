@@ -1,10 +1,10 @@
-"""What a solution keeps so that it can go on: its frames, and what the solver remembers at each.
+"""Checkpoints of a solution: its frames, and the memory of the solver at each.
 
-A file that is only added to holds a record for each frame, in order: v and w, and all that the
-scheme and the control of its steps know then. Between two frames that are far apart, controlled
-steps leave records of the state as well. A solution that is resumed takes the frames from there,
-and goes on from the last record with the same numbers, so its bits are those of an uninterrupted
-one. A run that solves several times (`--scheme auto`) has the frames of each solution.
+A file to which records are only added holds one for each frame, in order: v and w, and the memory
+of the scheme and of the control of its steps. Between two frames that are far apart, controlled
+steps write records of the state as well. A solution that is resumed reads these frames, and goes on
+from the last record with the same numbers, so its bits are those of an uninterrupted one. A run
+that solves several times (`--scheme auto`) has the frames of each solution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from channelfit.reading.errors import InputError
 from channelfit.tasks.records import DAMAGED
 from channelfit.tasks.result_store import Arrays, Key, ResultStore, expect
 
-#: Seconds between two writings, and the bytes a second that they may take of a long run.
+#: Seconds between two writings, and the most bytes that are written for each second of the run.
 _EVERY, _PACE = 1.0, 48 << 20
 
 
@@ -29,8 +29,9 @@ class Moment:
     """A solution at a moment.
 
     Attributes:
-        t: the time. v, w: (n_cables, n_nodes), float64.
-        memory: what the scheme and the control remember, by name.
+        t: the time.
+        v, w: (n_cables, n_nodes), float64.
+        memory: arrays of the scheme and of the control of its steps, by name.
     """
 
     t: float
@@ -39,13 +40,13 @@ class Moment:
     memory: Arrays
 
     def arrays(self) -> Arrays:
-        """All of the moment as arrays by name, which a file can keep."""
+        """Return the whole moment as arrays by name, for a file."""
         kept = {f"memory_{name}": array for name, array in self.memory.items()}
         return {"t": np.array([self.t]), "v": self.v, "w": self.w, **kept}
 
     @classmethod
     def of(cls, arrays: Arrays) -> Moment:
-        """The moment that `arrays` was asked of, from what it returned."""
+        """Return the moment whose `arrays` these are."""
         memory = {
             name.removeprefix("memory_"): array
             for name, array in arrays.items()
@@ -55,10 +56,13 @@ class Moment:
 
 
 class Checkpoints:
-    """The records of all solutions of a run; each solution asks for its own with `solution`.
+    """The records of all solutions of a run; each solution has its own (`solution`).
 
     Arguments:
-        kept: where they are kept; None to keep nothing.
+        kept: the file of the records; None for no file.
+
+    Attributes:
+        last: the records of the solution that was begun last.
     """
 
     def __init__(self, kept: ResultStore | None = None) -> None:
@@ -67,13 +71,13 @@ class Checkpoints:
         self.last: Solution | None = None
 
     def solution(self) -> Solution:
-        """The records of the next solution, in the order in which they are made."""
+        """Return the records of the next solution, in the order in which they are computed."""
         self._solutions += 1
         self.last = Solution(self.kept, self._solutions)
         return self.last
 
     def write(self) -> None:
-        """Writes what is waiting; for an end before its time."""
+        """Write the records that wait; for a run that is interrupted."""
         if self.last is not None:
             self.last.write()
 
@@ -82,7 +86,8 @@ class Solution:
     """The records of one solution.
 
     Arguments:
-        kept: where they are; None for nowhere. number: of the solution in its run.
+        kept: the file of the records; None for no file.
+        number: of the solution in its run.
     """
 
     def __init__(self, kept: ResultStore | None, number: int) -> None:
@@ -102,16 +107,16 @@ class Solution:
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is anywhere to keep it."""
+        """Whether there is a file for the records."""
         return self._kept is not None
 
     @property
     def n_frames(self) -> int:
-        """How many frames an earlier run has left."""
+        """The number of frames that an earlier run has left."""
         return self._frames
 
     def frame(self, k: int) -> Moment:
-        """A frame that an earlier run has left. Raises InputError where it is damaged."""
+        """Return a frame that an earlier run has left. Raises InputError where it is damaged."""
         return self._moment(("run", self._number, "frame", k))
 
     def _moment(self, key: Key) -> Moment:
@@ -125,12 +130,12 @@ class Solution:
         return Moment.of(found)
 
     def damaged(self) -> InputError:
-        """The error of a record that this run cannot have left."""
+        """Return the error of a record that this run cannot have left."""
         assert self._kept is not None
         return InputError(DAMAGED, self._kept.path)
 
     def latest(self) -> Moment | None:
-        """The last state that an earlier run has left, at its last frame or behind it."""
+        """Return the last state that an earlier run has left, at its last frame or later."""
         if self._kept is None or not self._frames:
             return None
         if self._steps:
@@ -139,10 +144,10 @@ class Solution:
         return self.frame(self._frames - 1)
 
     def add(self, k: int, moment: Moment) -> None:
-        """Takes in frame k; writes about once a second all frames that wait."""
+        """Add frame k; write about once a second all frames that wait."""
         if self._kept is None:
             return
-        if self._waiting:  # from the last one alone a run goes on
+        if self._waiting:  # a run goes on from the last one alone
             key, before = self._waiting[-1]
             self._waiting[-1] = key, replace(before, memory={})
         self._waiting.append((("run", self._number, "frame", k), moment))
@@ -151,7 +156,7 @@ class Solution:
             self.write()
 
     def between(self, moment: Callable[[], Moment]) -> None:
-        """Takes in a state between two frames, if it is time for one."""
+        """Add a state between two frames, where the last writing is a second ago."""
         if self._kept is None or time.monotonic() - self._written < _EVERY:
             return
         now = moment()
@@ -168,7 +173,7 @@ class Solution:
         return now - self._written >= _EVERY and self._bytes + size <= allowed
 
     def write(self) -> None:
-        """Writes all that waits, in order: a frame is never kept without those before it."""
+        """Write the records that wait, in order: no frame is kept without those before it."""
         if self._kept is None:
             return
         waiting = [*self._waiting, *([self._between] if self._between is not None else [])]

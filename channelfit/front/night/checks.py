@@ -1,8 +1,8 @@
-"""Every job of a night is looked at before the first one begins.
+"""Checks of every job of a night before the first one begins.
 
-Arguments are parsed as the command line parses them, files are there, and fits, models, protocols
-and data are read as the commands read them. A job that uses the fit of another one is looked at
-with a stand-in: the same file as that fit will write, with values from the middle of every range.
+Arguments are parsed as the command line parses them, files must exist, and fits, models, protocols
+and data are read as the commands read them. A job that uses the fit of another one is checked with
+a stand-in: the same file as that fit will write, with values from the middle of every range.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from channelfit.scoring.machine import gpu
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import middle
 
-#: What `uncertainty` may write beside its numbers: the fit that it has refined.
+#: A file of `uncertainty`, where it has refined the fit.
 REFINED = "refined.yaml"
 FIT = "fit.yaml"
 
 
 def fit_file(result: Result, calls: Mapping[str, Call], folder: Path) -> Path:
-    """Where the result of a job is.
+    """Return the path of the result of a job.
 
     Arguments:
-        calls: of all jobs, by name.
+        calls: the command lines of all jobs, by name.
         folder: of the night, or of stand-ins.
     """
     place = folder / result.job
@@ -71,15 +71,15 @@ def fit_file(result: Result, calls: Mapping[str, Call], folder: Path) -> Path:
 
 @dataclass
 class Checks:
-    """Looks at jobs in an order in which each comes after those that it waits for.
+    """Checks jobs in an order in which each comes after those that it waits for.
 
     Arguments:
-        calls: of all jobs, by name.
+        calls: the command lines of all jobs, by name.
         stand_ins: an empty folder for stand-ins.
-        screen: on which cautions are shown.
+        screen: shows cautions.
 
     Attributes:
-        files: by job, the files that it reads, which are no results of others.
+        files: by job, the files that it reads, but results of other jobs.
     """
 
     calls: Mapping[str, Call]
@@ -88,10 +88,10 @@ class Checks:
     files: dict[str, list[Path]] = field(default_factory=dict)
 
     def check(self, name: str) -> None:
-        """Looks at a job.
+        """Check a job.
 
         Raises:
-            InputError: it cannot be done.
+            InputError: it cannot be run.
         """
         call = self.calls[name]
         place = partial(fit_file, calls=self.calls, folder=self.stand_ins)
@@ -100,26 +100,26 @@ class Checks:
         self.files[name] = list(_there(call))
         if getattr(given, "backend", "auto") == "cuda":
             gpu.device()
-        look = _LOOKS.get(call.job.command)
+        check = _CHECKS.get(call.job.command)
         known = all(place(result).exists() for result in call.job.results())
         with contextlib.chdir(call.night.folder):
-            if look is not None and known:  # else it needs a file that only another job makes
+            if check is not None and known:  # else it needs a file that only another job makes
                 self.files[name] += [
-                    Path(f).absolute() for f in look(self, given, self.stand_ins / name)
+                    Path(f).absolute() for f in check(self, given, self.stand_ins / name)
                 ]
-        # what stands in for the result of another job is no file of this one
+        # stand-ins are results of other jobs
         own = (f for f in self.files[name] if not f.is_relative_to(self.stand_ins))
         self.files[name] = list(dict.fromkeys(own))
 
     def plan(self, file: Path, overrides: Sequence[str], backend: str) -> FitPlan:
-        """The plan of a fit with currents, read as its command would; cautions are shown."""
+        """Read the plan of a fit with currents as its command would; cautions are shown."""
         plan = kinds.with_currents(kinds.load_plan(file, overrides, backend))
         self.screen.warn(plan.cautions)
         return plan
 
 
 def _there(call: Call) -> Iterator[Path]:
-    """The files that a job is given, and those in folders that it is given."""
+    """Yield the files among the values of a job, and those in folders."""
     for name, path in call.paths():
         if path.is_dir():
             yield from files_below(path)
@@ -135,7 +135,7 @@ def _there(call: Call) -> Iterator[Path]:
 
 
 def _read(plan: FitPlan) -> Iterator[str]:
-    """The files that a fit has read."""
+    """Yield the files that a fit has read."""
     yield from (row["file"] for row in file_hashes(plan) if Path(row["file"]).is_file())
 
 
@@ -235,7 +235,7 @@ def _validate(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[s
 
 
 class _Cautions(BatchListener):
-    """Tells of a batch only what looks wrong."""
+    """Shows the cautions of a batch, and nothing else."""
 
     def __init__(self, screen: SearchScreen) -> None:
         self._screen = screen
@@ -251,7 +251,7 @@ def _batch(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]
     yield from _read(made.work.plan)
 
 
-_LOOKS: dict[str, Callable[[Checks, Any, Path], Iterator[str]]] = {
+_CHECKS: dict[str, Callable[[Checks, Any, Path], Iterator[str]]] = {
     "optimize": _optimize,
     "batch": _batch,
     "uncertainty": _uncertainty,
