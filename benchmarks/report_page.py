@@ -31,10 +31,10 @@ LIMIT_S, LIMIT_MB = 2.0, 5.0
 #: The command, without a report where the first argument says so: neither made nor loaded for.
 _COMMAND = """
 import sys
-from channelfit.results.report import artist
+from channelfit.results.report import report_writer
 if sys.argv.pop(1) == "without":
-    artist.Artist.report = lambda *_: None
-    artist._SERVE = artist._SERVE.replace("serve; serve()", "serve; serve(False)")
+    report_writer.ReportWriter.report = lambda *_: None
+    report_writer._SERVE = report_writer._SERVE.replace("serve; serve()", "serve; serve(False)")
 from channelfit.front.main import main
 main()
 """

@@ -37,7 +37,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from unittest.mock import patch
 
-import matplotlib.figure  # noqa: F401 - loaded before the cases, or each would have its own artist
+import matplotlib.figure  # noqa: F401 - loaded before the cases, or each would have its own report writer
 import numpy as np
 import platformdirs
 import yaml
@@ -48,7 +48,7 @@ import channelfit.front.commands.optimize
 import channelfit.front.commands.show
 import channelfit.front.commands.simulate  # noqa: F401 - the cases need not wait for these
 from channelfit.front.main import main
-from channelfit.results.report import artist
+from channelfit.results.report import report_writer
 from support.places import BENCHMARKS, ROOT
 
 sys.path.append(str(BENCHMARKS))
@@ -390,7 +390,7 @@ def run_case(kind: str, seed: int, case: int, show: bool = False) -> Outcome:
         command = prepared(kind, folder, draw)
         if show:
             print(command, next(folder.rglob("fuzzed.yaml")).read_bytes(), sep="\n")
-        drawing = nullcontext() if case % _DRAWN_EACH == 0 else patch.object(artist, "draw")
+        drawing = nullcontext() if case % _DRAWN_EACH == 0 else patch.object(report_writer, "draw")
         held, start = _peak(begins=True), time.process_time()
         with drawing:
             word = verdict(command)

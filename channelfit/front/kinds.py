@@ -20,7 +20,7 @@ from channelfit.model.model_file import build_model
 from channelfit.reading.errors import InputError
 from channelfit.results import run_summary
 from channelfit.results.fit_folder import FitFolder
-from channelfit.results.report.artist import Artist
+from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.run_folder import RunFolder
 from channelfit.scoring import scorer as scoring
 from channelfit.scoring.machine.threads import single_threaded_blas
@@ -44,7 +44,7 @@ class Kind:
         make_scorer: what scores a problem, from the problem, backend, precision and path.
         rescore: the best candidate once more, in float64, from plan, scorer and values.
         summarize: the numbers of a run as plain data, from plan, result, scorer and winner.
-        folder: the files of a fit, from the folder of its run, the plan and an artist.
+        folder: the files of a fit, from the folder of its run, the plan and a report writer.
         build: the model or function itself, from a document and its file.
     """
 
@@ -135,9 +135,9 @@ def summarize(plan: FitPlan, result: FitResult, scorer: Scorer, winner: Any) -> 
     return _kind(plan).summarize(plan, result, scorer, winner)
 
 
-def fit_folder(run: RunFolder, plan: FitPlan, artist: Artist | None = None) -> FitFolder:
+def fit_folder(run: RunFolder, plan: FitPlan, writer: ReportWriter | None = None) -> FitFolder:
     """Return the files of a fit in the folder that a run has claimed."""
-    return _kind(plan).folder(run, plan, artist)
+    return _kind(plan).folder(run, plan, writer)
 
 
 def channel_document(

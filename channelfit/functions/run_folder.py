@@ -40,7 +40,7 @@ class FunctionFolder(FitFolder):
         from channelfit.results.report.plots import save
 
         save(convergence_figure(self.fit.problem, result), self.path / "convergence.png")
-        self.artist.finish()
+        self.writer.finish()
 
     def save_fit(self, values: np.ndarray) -> None:
         write_text(self.path / "fit.yaml", saved_text(self.fit.saved(values, self.path)))

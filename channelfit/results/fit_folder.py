@@ -29,8 +29,8 @@ from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text, writing
 from channelfit.results.files import fault_of
-from channelfit.results.report.artist import Artist
 from channelfit.results.report.page_facts import facts_of
+from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.report.traces import Page, fitted
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, json_text
@@ -61,11 +61,11 @@ class FitFolder:
     Arguments:
         run: which has claimed the folder.
         fit: the plan of the search.
-        artist: draws the picture and the report.
+        writer: draws the picture and the report.
     """
 
-    def __init__(self, run: RunFolder, fit: FitPlan, artist: Artist | None = None) -> None:
-        self.run, self.fit, self.artist = run, fit, artist or Artist()
+    def __init__(self, run: RunFolder, fit: FitPlan, writer: ReportWriter | None = None) -> None:
+        self.run, self.fit, self.writer = run, fit, writer or ReportWriter()
         self._has_data = False
         self._rows: list[Sequence[float | None]] = []
         self._text, self._n_rendered = io.StringIO(), 0
@@ -129,7 +129,7 @@ class FitFolder:
     def begin_drawing(self, result: FitResult, winner: Any) -> None:
         """Begin with the picture, which takes long, and return at once."""
         page = page_of(self.fit, winner, result.evaluations)
-        self.artist.begin(page, self.path / "traces.png")
+        self.writer.begin(page, self.path / "traces.png")
 
     def finish(self, result: FitResult, summary: dict[str, Any]) -> InputError | None:
         """Write all files, and wait for the picture that `begin_drawing` has begun and the report.
@@ -151,7 +151,7 @@ class FitFolder:
             lambda: self._finish_drawing(result),
         )
         facts = facts_of(self.fit, result, json_text(summary))
-        self.artist.report(facts, self.path / REPORT)
+        self.writer.report(facts, self.path / REPORT)
         faults = {}
         for k, step in enumerate(steps):
             try:
@@ -185,7 +185,7 @@ class FitFolder:
         return self.run.end(state, reason, keep=state != FINISHED, **news)
 
     def _finish_drawing(self, result: FitResult) -> None:
-        self.artist.finish()
+        self.writer.finish()
 
     def stop(self, error: BaseException) -> InputError | None:
         """End a run that has failed: save what there is, or discard a run that has nothing.

@@ -18,11 +18,11 @@ from scipy.ndimage import maximum_filter1d, minimum_filter1d
 import channelfit as cf
 from channelfit.problem.protocol import load_protocol
 from channelfit.results.fit_folder import page_of
-from channelfit.results.report.artist import write_report
 from channelfit.results.report.page import report_page
 from channelfit.results.report.page_content import reported_fit
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.page_figures import packed_samples
+from channelfit.results.report.report_writer import write_report
 from channelfit.results.report.trace_view import TraceView
 from channelfit.results.report.traces import Page, Traces
 from channelfit.results.run_state import json_text

@@ -21,7 +21,7 @@ from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.report import result_tables, terminal
-from channelfit.results.report.artist import Artist
+from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import json_text
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 _MOST_ROWS = 64
 
 
-def optimize(options: OptimizeOptions, artist: Artist) -> bool:
+def optimize(options: OptimizeOptions, writer: ReportWriter) -> bool:
     """Fit a model to its data, and print what came out; whether the search was interrupted."""
     with JsonLines("optimize", options.as_json) as lines:
-        folder, summary = _fitted(lines, options, artist)
+        folder, summary = _fitted(lines, options, writer)
         interrupted = bool(summary["stop_reason"] == "interrupted")
         files = sorted(path for path in folder.iterdir() if path.is_file())
         lines.result(folder, files, summary, interrupted)
@@ -52,7 +52,7 @@ def optimize(options: OptimizeOptions, artist: Artist) -> bool:
 
 
 def _fitted(
-    lines: JsonLines, options: OptimizeOptions, artist: Artist
+    lines: JsonLines, options: OptimizeOptions, writer: ReportWriter
 ) -> tuple[Path, dict[str, Any]]:
     """Return the run folder of a fit, and its summary."""
     model, chunk, arguments = options.model, options.chunk, kept_options(options)
@@ -73,7 +73,7 @@ def _fitted(
                     scorer.limit_launches(chunk)
                 _score_one(fit, scorer, screen)
             lines.folder(run_folder.claim_default(fit.name).path)
-            folder = kinds.fit_folder(run_folder, fit, artist)
+            folder = kinds.fit_folder(run_folder, fit, writer)
             with workers(options.cluster, screen) as executor:
                 found = run(fit, scorer, folder, screen, arguments, _command(), executor)
     return folder.path, json.loads(json_text(found.summary))

@@ -15,14 +15,14 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.reading.files import writing
 from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
-from channelfit.results.report.artist import Artist
+from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.run_folder import file_name
 
 if TYPE_CHECKING:
     from channelfit.front.verbs.simulate import SimulateOptions
 
 
-def simulate(options: SimulateOptions, artist: Artist) -> None:
+def simulate(options: SimulateOptions, writer: ReportWriter) -> None:
     """Write the current of a model under a protocol as a table and a picture."""
     model, protocol = options.model, options.protocol
     channel, values, name = model_with_values(model, options.overrides, options.cell)
@@ -48,9 +48,9 @@ def simulate(options: SimulateOptions, artist: Artist) -> None:
     files = [prefix.with_name(prefix.name + suffix) for suffix in (".csv", ".png")]
     with writing(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
-        artist.begin(found._page, files[1])
+        writer.begin(found._page, files[1])
         found.to_csv(files[0])
-        artist.finish()
+        writer.finish()
     all_is_done()
     for file in files:
         click.echo(printable(str(file)))

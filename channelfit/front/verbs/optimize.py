@@ -131,11 +131,11 @@ def optimize(context: click.Context, /, **given: Any) -> None:
         given = arguments_again(context, given, given["resume"], beside_resume(OptimizeOptions))
     elif given["model"] is None:
         raise click.MissingParameter(ctx=context, param=optimize.params[0])
-    from channelfit.results.report.artist import hired
+    from channelfit.results.report.report_writer import started_writer
 
-    with hired() as artist:  # its process starts while everything else is imported
+    with started_writer() as writer:  # its process starts while everything else is imported
         from channelfit.front.commands import optimize as work
 
-        interrupted = work.optimize(OptimizeOptions(**given), artist)
+        interrupted = work.optimize(OptimizeOptions(**given), writer)
     if interrupted:
         sys.exit(interrupts.exit_code())

@@ -54,9 +54,9 @@ def simulate(**given: Any) -> None:
       channelfit simulate runs/cell7/fit.yaml protocols/staircase.yaml --out predictions/cell7
       channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
     """
-    from channelfit.results.report.artist import hired
+    from channelfit.results.report.report_writer import started_writer
 
-    with hired() as artist:  # its process starts while everything else is imported
+    with started_writer() as writer:  # its process starts while everything else is imported
         from channelfit.front.commands import simulate as work
 
-        work.simulate(SimulateOptions(**given), artist)
+        work.simulate(SimulateOptions(**given), writer)

@@ -42,7 +42,7 @@ _LENGTH = 8
 #: order would take a third of a second, for which the first process waits.
 _SERVE = (
     "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from channelfit.results.report.artist import serve; serve(); os._exit(0)"
+    "from channelfit.results.report.report_writer import serve; serve(); os._exit(0)"
 )
 #: Dataclasses that may be sent, and the modules they stand in.
 _KINDS = {
@@ -61,7 +61,7 @@ _KINDS = {
 }
 
 
-class Artist:
+class ReportWriter:
     """Draws the picture of a fit and writes its report, in another process where that saves time.
 
     Where it does not, because Matplotlib is loaded already or there is a single core, both are made
@@ -73,22 +73,22 @@ class Artist:
 
     def __init__(self, child: subprocess.Popen[bytes] | None = None) -> None:
         self._child = child
-        self._wanted: tuple[Page, Path] | None = None
-        self._told: tuple[Facts, Path] | None = None
+        self._picture: tuple[Page, Path] | None = None
+        self._report: tuple[Facts, Path] | None = None
         self._sent = False
 
     def begin(self, page: Page, file: Path) -> None:
-        """Say what to draw and where to write it, and return at once."""
-        self._wanted = page, file
+        """Begin the picture of a page, and return at once."""
+        self._picture = page, file
         self._send(page, file)
 
     def report(self, facts: Facts, file: Path) -> None:
-        """Say what a report of the page that was drawn last is to tell, and return at once.
+        """Begin the report of the page that was drawn last, and return at once.
 
         Arguments:
             file: the report, beside which the tables of the traces are written.
         """
-        self._told = facts, file
+        self._report = facts, file
         self._send(facts, file)
 
     def _send(self, what: Page | Facts, file: Path) -> None:
@@ -103,7 +103,7 @@ class Artist:
 
     def finish(self) -> None:
         """Wait until all is written. Raises what drawing it raised."""
-        if self._wanted is None and self._told is None:
+        if self._picture is None and self._report is None:
             return
         done = False
         if self._child is not None:
@@ -111,12 +111,12 @@ class Artist:
             done = self._child.wait() == 0
         if not done:
             try:
-                if self._wanted is not None:
-                    draw(*self._wanted)
+                if self._picture is not None:
+                    draw(*self._picture)
             finally:  # what cannot be drawn does not keep the report from being written
-                if self._told is not None:
-                    write_report(self._wanted and self._wanted[0], *self._told)
-        self._wanted = self._told = self._child = None
+                if self._report is not None:
+                    write_report(self._picture and self._picture[0], *self._report)
+        self._picture = self._report = self._child = None
 
     def _end_messages(self) -> None:
         """Close the pipe of the process, which waits for more until then."""
@@ -124,7 +124,7 @@ class Artist:
             with contextlib.suppress(OSError):
                 self._child.stdin.close()
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """End the process.
 
         A picture that is being drawn is finished first, so that no half of it is left behind. A
@@ -141,16 +141,16 @@ class Artist:
 
 
 @contextmanager
-def hired() -> Iterator[Artist]:
-    """Provide an artist for as long as the block lasts."""
-    artist = Artist(_started() if _pays() else None)
+def started_writer() -> Iterator[ReportWriter]:
+    """Provide a writer, ready for work, for as long as the block lasts."""
+    writer = ReportWriter(_started_process() if _saves_time() else None)
     try:
-        yield artist
+        yield writer
     finally:
-        artist.dismiss()
+        writer.close()
 
 
-def _pays() -> bool:
+def _saves_time() -> bool:
     """Return whether a second process saves time.
 
     It does not without a second core, nor where Matplotlib is loaded already.
@@ -158,7 +158,7 @@ def _pays() -> bool:
     return "matplotlib.figure" not in sys.modules and usable_cores() > 1 and bool(sys.executable)
 
 
-def _started() -> subprocess.Popen[bytes] | None:
+def _started_process() -> subprocess.Popen[bytes] | None:
     """Start the process that draws; returns None where that is not possible.
 
     It does not receive Ctrl-C, which is meant for the first process alone: that one then saves the

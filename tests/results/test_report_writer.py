@@ -10,9 +10,9 @@ import pytest
 from matplotlib.image import imread
 
 from channelfit.problem.protocol import load_protocol
-from channelfit.results.report import artist
-from channelfit.results.report.artist import Artist, draw, write_report
+from channelfit.results.report import report_writer
 from channelfit.results.report.page_content import Facts
+from channelfit.results.report.report_writer import ReportWriter, draw, write_report
 from channelfit.results.report.traces import Page, Traces
 from support.places import ROOT
 
@@ -56,8 +56,8 @@ def test_the_other_process_writes_the_report(tmp_path):
     other.finish()
 
 
-def started() -> Artist:
-    return Artist(artist._started())
+def started() -> ReportWriter:
+    return ReportWriter(report_writer._started_process())
 
 
 def test_the_other_process_draws_the_same_picture(tmp_path, monkeypatch):
@@ -91,12 +91,12 @@ def test_what_another_process_has_not_made_is_made_here(why, tmp_path, monkeypat
 
 
 def test_nobody_stays_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr(artist, "_pays", lambda: True)
-    with artist.hired() as idle:
+    monkeypatch.setattr(report_writer, "_saves_time", lambda: True)
+    with report_writer.started_writer() as idle:
         child = idle._child
         assert child.poll() is None
     assert child.poll() is not None
-    with artist.hired() as busy:
+    with report_writer.started_writer() as busy:
         busy.begin(page(), tmp_path / "x.png")
     assert [f.name for f in tmp_path.iterdir()] == ["x.png"]
     one = started()  # ends with the one that started it, who closes its end of the pipe
@@ -108,8 +108,8 @@ def test_a_search_does_not_load_matplotlib(tmp_path):
     """Whatever it draws: the process that it starts does."""
     code = (
         "import sys; from channelfit.front.main import main\n"
-        "from channelfit.results.report import artist\n"
-        "artist._pays = lambda: True\n"  # on a single core as well
+        "from channelfit.results.report import report_writer\n"
+        "report_writer._saves_time = lambda: True\n"  # on a single core as well
         "main(sys.argv[1:], standalone_mode=False)\n"
         "assert not {'matplotlib', 'bokeh', 'jinja2'} & set(sys.modules)"
     )
@@ -118,7 +118,7 @@ def test_a_search_does_not_load_matplotlib(tmp_path):
     subprocess.run([sys.executable, "-c", code, *map(str, command)], check=True, cwd=tmp_path)
     assert imread(tmp_path / "out" / "traces.png").shape[0] > 100
     # and who writes reports loads neither SymPy nor SciPy, which takes longer than a report
-    told = "import sys, channelfit.results.report.page, channelfit.results.report.artist; "
+    told = "import sys, channelfit.results.report.page, channelfit.results.report.report_writer; "
     told += "print(sorted({'sympy', 'scipy', 'pandas'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -147,7 +147,7 @@ class Struck:
 def test_an_interrupt_while_the_page_is_sent_ends_the_process(tmp_path, monkeypatch, where):
     """Which would wait for the rest of the page, and the command for its end."""
 
-    monkeypatch.setattr(artist.subprocess, "Popen", Impatient)
+    monkeypatch.setattr(report_writer.subprocess, "Popen", Impatient)
     one = started()
     child, pipe = one._child, one._child.stdin
     if where == "within":
@@ -163,6 +163,6 @@ def test_an_interrupt_while_the_page_is_sent_ends_the_process(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     child.stdin = child.stdin if where == "within" else pipe
-    one.dismiss()
+    one.close()
     assert child.poll() is not None
     assert [f.name for f in tmp_path.iterdir()] == ["x.png"] * (where == "report")
