@@ -4,7 +4,7 @@ from channelfit.front import interrupts
 
 
 def program() -> None:
-    """Runs the command that this process was started with."""
+    """Run the command that this process was started with."""
     interrupts.begin()
     from channelfit.front.main import main  # takes long enough to be interrupted
 

@@ -73,7 +73,7 @@ class Batch:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Batch:
-        """The results in a run folder. Raises InputError where there are none."""
+        """Return the results in a run folder. Raises InputError where there are none."""
         place = Path(folder)
         return cls(WellTable.read(place), read_json(place / SUMMARY), place)
 
@@ -92,7 +92,7 @@ class Batch:
         return {name: about.unit for name, about in self._wells.about.items() if about.unit}
 
     def where(self, condition: str) -> Batch:
-        """The wells that a condition chooses, such as ``"quality == 'ok' and rms < 20 pA"``.
+        """Return the wells that a condition chooses, such as ``"quality == 'ok' and rms < 20 pA"``.
 
         Raises: InputError for what is no condition, and for a column that there is not.
         """
@@ -126,7 +126,7 @@ def fit_batch(
     resume: bool = False,
     progress: bool | None = None,
 ) -> Batch:
-    """Fits one model to many recordings, each on its own, all together on the device.
+    """Fit one model to many recordings, each on its own, all together on the device.
 
     Arguments:
         fit: a fit file. Its recording is a template: each recording takes the place of its file,
@@ -221,13 +221,13 @@ def fit_batch(
 
 
 def names_of(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Names that are given as a list, or as text such as ``A01, B03``."""
+    """Return names that are given as a list, or as text such as ``A01, B03``."""
     names = given.split(",") if isinstance(given, str) else given
     return tuple(name.strip() for name in names if name.strip())
 
 
 def parameters_of(table: WellTable) -> list[str]:
-    """The names of the parameters of a table: what has a standard error beside it."""
+    """Return the names of the parameters of a table: what has a standard error beside it."""
     return [name for name in table.columns if f"{name}_error" in table.columns]
 
 
@@ -239,15 +239,15 @@ class Screen(BatchListener):
         self._told_at = time.monotonic()
 
     def begin(self, stage: str) -> None:
-        """Shows what is being done now."""
+        """Show what is being done now."""
         self.screen.begin(stage)
 
     def warn(self, cautions: Iterable[Caution]) -> None:
-        """Prints what looks wrong."""
+        """Print what looks wrong."""
         self.screen.warn(cautions)
 
     def failed(self, well: str, reason: str) -> None:
-        """Prints that a well has failed, and why; of many failures the first."""
+        """Print that a well has failed, and why; of many failures the first."""
         self.screen.fail(well, reason)
 
     def done(self, well: str, kept: bool, result: Mapping[str, float]) -> None:
@@ -256,14 +256,14 @@ class Screen(BatchListener):
             self.lines.done(well, kept, result)
 
     def progress(self, batch: BatchProgress) -> None:
-        """Shows how many wells are done, and prints it now and then."""
+        """Show how many wells are done, and print it now and then."""
         left = batch.seconds_left if math.isfinite(batch.seconds_left) else None
         self.screen.count(
             Counted(batch.done, batch.total, "wells", batch.seconds, left, batch.failed, batch.kept)
         )
 
     def together(self, number: int, moved: float) -> None:
-        """Shows how far a population is from its end; on no terminal a line now and then."""
+        """Show how far a population is from its end; on no terminal a line now and then."""
         told = f"population: round {number}, wells move by up to {moved:.2g} standard errors"
         self.screen.stage = told
         if not self.screen.live and time.monotonic() - self._told_at > _TOLD_EVERY:
@@ -271,11 +271,11 @@ class Screen(BatchListener):
             self.screen.say(told)
 
     def searching(self, progress: SearchProgress) -> None:
-        """Shows how far the first wells are."""
+        """Show how far the first wells are."""
         if self.screen.counted is None or not self.screen.counted.done:
             self.screen.counted = None
             self.screen.stage = f"{progress.stage} {progress.done} of {progress.wells} wells"
 
     def finishing(self) -> None:
-        """Lets no signal disturb what is written now."""
+        """Let no signal disturb what is written now."""
         all_is_done()

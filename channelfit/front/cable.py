@@ -39,7 +39,7 @@ def fhn(
     backend: str = "auto",
     dtype: str = "float64",
 ) -> Run:
-    """Solves v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
+    """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
 
     The arguments are the options of ``channelfit fhn``, with the same defaults.
 
@@ -92,5 +92,5 @@ def fhn(
 
 
 def _numbers(value: Any) -> Any:
-    """A number as it is, several as an array."""
+    """Return a number as it is, several as an array."""
     return value if isinstance(value, int | float) else np.asarray(value, dtype=float)

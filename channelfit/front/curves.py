@@ -57,7 +57,7 @@ class CurveFits:
     intervals: np.ndarray | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """(n_sets,) the values of a parameter. Raises KeyError for an unknown name."""
+        """Return the values of a parameter, (n_sets,). Raises KeyError for an unknown name."""
         if name not in self.names:
             raise KeyError(f"{name}; there is {', '.join(self.names)}")
         return np.asarray(self.values[:, self.names.index(name)])

@@ -91,7 +91,7 @@ def translate(
 def _compared(
     made: Imported, file: Path, unproven: bool, prove: Callable[[], Proof]
 ) -> Translation:
-    """With the proof; or with the reason why there is none, where that is no reason to stop."""
+    """Return the translation with its proof, or with the reason why there is none."""
     try:
         return Translation(made, prove(), "")
     except NeuronUnavailable as error:
@@ -105,7 +105,7 @@ def _compared(
 
 
 def _simulated(model: ChannelModel, protocol: Protocol) -> np.ndarray:
-    """The current of a model's values (n_sweeps, n_times_max), pA."""
+    """Return the current of a model's values (n_sweeps, n_times_max), pA."""
     scorer = make_scorer(Problem(model, (Experiment(protocol),)), "cpu")
     return np.asarray(scorer.simulate(model.values()[:, None])[0][:, :, 0])
 
@@ -119,7 +119,7 @@ def import_model(
     unproven: bool = False,
     start: str = "file",
 ) -> Model:
-    """The channel in a NEURON mechanism (.mod), a Myokit model (.mmt) or a CellML file.
+    """Return the channel in a NEURON mechanism (.mod), a Myokit model (.mmt) or a CellML file.
 
     Its currents under voltage steps are compared with those of the original, which NEURON or
     Myokit computes.
@@ -175,7 +175,7 @@ def export(
     cell: str | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Writes a channel for other programs: .mod, .mmt, .py, .tex or .json.
+    """Write a channel for other programs: .mod, .mmt, .py, .tex or .json.
 
     Arguments:
         model: a `Model`, a `Fit` (whose fitted values are written), a model file or a run folder.

@@ -77,7 +77,7 @@ class Experiment:
 
 
 def listed(experiments: Any) -> list[Experiment]:
-    """The experiments of a call, of which there may be one or several. Raises InputError."""
+    """Return the experiments of a call, of which there may be one or several. Raises InputError."""
     several = experiments if isinstance(experiments, Sequence) else [experiments]
     for one in several:
         if not isinstance(one, Experiment):
@@ -92,7 +92,7 @@ def listed(experiments: Any) -> list[Experiment]:
 
 
 def raw_clamp(experiment: Experiment) -> dict[str, Any]:
-    """What a fit file says of an experiment's clamp, the filter included; empty for an ideal one.
+    """Return an experiment's clamp as in a fit file, with the filter; empty for an ideal one.
 
     Raises: InputError where two filters are given.
     """
@@ -105,14 +105,14 @@ def raw_clamp(experiment: Experiment) -> dict[str, Any]:
 
 
 def celsius(experiment: Experiment) -> float | None:
-    """The temperature of an experiment, degC; None where it has none of its own."""
+    """Return the temperature of an experiment, degC; None where it has none of its own."""
     row = _row({"temperature": experiment.temperature}, "")
     found: float | None = row.quantity("temperature")
     return found
 
 
 def build_experiment(given: Experiment, model: ChannelModel, number: str) -> problem.Experiment:
-    """An experiment as the problem has it, checked.
+    """Return an experiment as the problem has it, checked.
 
     Arguments:
         number: for messages, such as " 2"; empty for an only one.
@@ -141,7 +141,7 @@ def _row(told: Mapping[str, Any], number: str) -> Section:
 
 
 def _recorded(given: Experiment, number: str) -> tuple[Protocol, Recording]:
-    """A protocol and what was recorded under it."""
+    """Return a protocol and what was recorded under it."""
     protocol, current = given.protocol, given.current
     command = protocol if isinstance(protocol, Protocol) else Protocol.load(protocol)
     of_an_array = given.time is not None or given.weights is not None

@@ -281,7 +281,7 @@ def workers(cluster: str | None, screen: SearchScreen) -> Iterator[Executor | No
 
 
 def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchScreen) -> Scorer:
-    """A scorer of the plan whose code is compiled; what looks wrong is told before."""
+    """Return a scorer of the plan whose code is compiled; what looks wrong is told before."""
     screen.warn(plan.cautions)
     if plan.has_currents:
         plan.problem.check_memory(1, plan.file)
@@ -296,7 +296,7 @@ def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchS
 
 
 def conditioning_notes(plan: FitPlan) -> list[tuple[str, str]]:
-    """What was done to each recording before the fit: the experiment and each step, in words."""
+    """Return how each recording was conditioned: the experiment and each step, in words."""
     experiments = plan.problem.experiments if plan.has_currents else ()
     return [
         (f"Experiment {number}", note)
@@ -315,7 +315,7 @@ def run(
     command: str = "",
     executor: Executor | None = None,
 ) -> Fit:
-    """Searches, scores the winner once more, judges it, and writes the folder if there is one.
+    """Search, score the winner once more, judge it, and write the folder if there is one.
 
     After a failure the folder keeps what there is so far, and what the search needs to go on.
 

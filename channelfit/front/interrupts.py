@@ -44,14 +44,14 @@ class _Interrupts:
         self._acting = self._pending = False
 
     def note(self, number: int, frame: FrameType | None = None) -> None:
-        """The handler of both signals."""
+        """Handle either signal."""
         self.seen.append(number)
         self._pending = True
         if self._acting:
             self._raise()
 
     def act(self, acting: bool) -> bool:
-        """Whether signals raise a KeyboardInterrupt from now on; returns what held before.
+        """Set whether signals raise a KeyboardInterrupt from now on; return whether they did.
 
         Raises:
             KeyboardInterrupt: a signal has come since they last did.
@@ -70,7 +70,7 @@ _interrupts = _Interrupts()
 
 
 def begin() -> None:
-    """Takes over both signals for as long as this process lives, unless they are ignored."""
+    """Take over both signals for as long as this process lives, unless they are ignored."""
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGTERM, signal.SIG_DFL),
@@ -82,7 +82,7 @@ def begin() -> None:
 
 
 def _unraisable(told: Any) -> None:
-    """Gives an interrupt again that came within a `__del__` or a callback, and shows other errors.
+    """Give an interrupt again that came within a `__del__` or a callback, and show other errors.
 
     Python would print a traceback and go on.
     """
@@ -96,7 +96,7 @@ def _unraisable(told: Any) -> None:
 
 
 def _send(number: int) -> None:
-    """Sends a signal to the main thread, which it wakes out of a call that waits."""
+    """Send a signal to the main thread, which it wakes out of a call that waits."""
     main = threading.main_thread().ident
     if sys.platform == "win32" or main is None:
         signal.raise_signal(number)
@@ -106,7 +106,7 @@ def _send(number: int) -> None:
 
 @contextmanager
 def acted_upon() -> Iterator[None]:
-    """Signals raise a KeyboardInterrupt within the block: it is the work of a command."""
+    """Let signals raise a KeyboardInterrupt within the block, which is the work of a command."""
     try:
         _interrupts.act(True)
         yield
@@ -116,7 +116,7 @@ def acted_upon() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Signals wait until the end of the block, which does what must not be done by half."""
+    """Let signals wait until the end of the block, which does what must not be done by half."""
     before = _interrupts.act(False)
     try:
         yield
@@ -125,25 +125,25 @@ def held() -> Iterator[None]:
 
 
 def all_is_done() -> None:
-    """Signals change nothing from now on, since everything is written or about to be."""
+    """Ignore signals from now on, since everything is written or about to be."""
     _interrupts.act(False)
 
 
 def have_come() -> bool:
-    """Whether there has been a signal."""
+    """Return whether there has been a signal."""
     return bool(_interrupts.seen)
 
 
 def count() -> int:
-    """How many signals there have been."""
+    """Return how many signals there have been."""
     return len(_interrupts.seen)
 
 
 def first() -> int | None:
-    """The signal that came first; None before there was one."""
+    """Return the signal that came first; None before there was one."""
     return _interrupts.seen[0] if _interrupts.seen else None
 
 
 def exit_code() -> int:
-    """130 after Ctrl-C, 143 after SIGTERM; 130 where an interrupt came from elsewhere."""
+    """Return 130 after Ctrl-C, 143 after SIGTERM; 130 if an interrupt came from elsewhere."""
     return 128 + _interrupts.seen[0] if _interrupts.seen else INTERRUPTED

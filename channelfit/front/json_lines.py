@@ -86,7 +86,7 @@ EVERY_LINE: Mapping[str, str] = {
 
 
 def line(content: Mapping[str, Any]) -> str:
-    """A mapping as one line of strict JSON in ASCII, whatever text it holds."""
+    """Return a mapping as one line of strict JSON in ASCII, whatever text it holds."""
     return json.dumps(_clean(plain(content)), allow_nan=False, default=_text) + "\n"
 
 
@@ -95,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 def _clean(value: Any) -> Any:
-    """The same without halves of surrogate pairs, such as those in names that are no UTF-8."""
+    """Return the value without halves of surrogate pairs, as in names that are no UTF-8."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -104,7 +104,7 @@ def _clean(value: Any) -> Any:
 
 
 def markdown() -> str:
-    """The table of all events and keys, for the guide."""
+    """Return the table of all events and keys, for the guide."""
     parts = [("every line", EVERY_LINE), *((f"`{name}`", keys) for name, keys in EVENTS.items())]
     rows = [
         f"| {title if k == 0 else ''} | `{key}` | {meaning} |"
@@ -169,7 +169,7 @@ class JsonLines:
                 self.tell("end", **self._end)
 
     def tell(self, event: str, **keys: Any) -> None:
-        """Writes a line. Raises KeyError for an event or keys that `EVENTS` does not name."""
+        """Write a line. Raises KeyError for an event or keys that `EVENTS` does not name."""
         if set(keys) != set(EVENTS[event]):
             raise KeyError(f"{event} has the keys {', '.join(EVENTS[event])}")
         if not self.wanted:
@@ -180,11 +180,11 @@ class JsonLines:
         sys.stdout.flush()
 
     def folder(self, folder: str | os.PathLike[str]) -> None:
-        """Takes in where the work is kept, which the last line tells also where it is cut off."""
+        """Take in where the work is kept, which the last line tells also where it is cut off."""
         self._end["folder"] = os.fspath(folder)
 
     def done(self, name: str, kept: bool = False, result: Mapping[str, Any] | None = None) -> None:
-        """Tells that a piece of the work has a result."""
+        """Report that a piece of the work has a result."""
         self.tell("done", name=name, kept=kept, result=result)
 
     def result(
@@ -195,7 +195,7 @@ class JsonLines:
         interrupted: bool = False,
         failed: tuple[int, str] | None = None,
     ) -> None:
-        """Takes in what the last line tells.
+        """Take in what the last line tells.
 
         Arguments:
             interrupted: whether a signal cut the work short, and what there was became the result.
@@ -213,7 +213,7 @@ class JsonLines:
             self._end |= {"state": FAILED, "exit_code": failed[0], "reason": failed[1]}
 
     def screen(self, title: str, quiet: bool = False) -> SearchScreen:
-        """The screen of the command, which tells these lines besides where they are wanted."""
+        """Return the screen of the command, which also writes these lines if they are requested."""
         return TellingScreen(self, title, quiet) if self.wanted else SearchScreen(title, quiet)
 
 
@@ -231,7 +231,7 @@ class TellingScreen(SearchScreen):
         self._told_at = -math.inf
 
     def warn(self, cautions: Iterable[Caution]) -> None:
-        """Each caution as a line, and on the screen."""
+        """Write each caution as a line, and show it on the screen."""
         for caution in cautions:
             super().warn([caution])
             self.lines.tell(
@@ -242,19 +242,19 @@ class TellingScreen(SearchScreen):
             )
 
     def warn_of(self, text: str) -> None:
-        """The same of a caution that is a sentence."""
+        """Write a caution that is a sentence, and show it on the screen."""
         super().warn_of(text)
         self.lines.tell("warning", place=None, value=text, advice=None)
 
     def begin(self, stage: str) -> None:
-        """A line about a stage that has begun."""
+        """Write a line about a stage that has begun."""
         super().begin(stage)
         if stage:
             self._progress(stage)
         self._told_at = -math.inf
 
     def count(self, counted: Counted) -> None:
-        """A line about work in pieces, now and then and when all is done."""
+        """Write a line about work in pieces, now and then and when all is done."""
         super().count(counted)
         if counted.ended or time.monotonic() - self._told_at >= EVERY:
             self._told_at = time.monotonic()
@@ -269,12 +269,12 @@ class TellingScreen(SearchScreen):
             )
 
     def fail(self, name: str, reason: str, count: int = 1) -> None:
-        """A line about a piece that failed, and the first ones on the screen."""
+        """Write a line about a piece that failed, and show the first ones on the screen."""
         super().fail(name, reason, count)
         self.lines.tell("failed", name=name, reason=reason, count=count)
 
     def update(self, progress: Progress) -> None:
-        """A line about a search, now and then and after its last generation."""
+        """Write a line about a search, now and then and after its last generation."""
         super().update(progress)
         if self._is_last(progress) or time.monotonic() - self._told_at >= EVERY:
             self._told_at = time.monotonic()
@@ -296,7 +296,7 @@ class TellingScreen(SearchScreen):
 
 
 def _how_it_ended(error: BaseException) -> tuple[str, int]:
-    """The state and the exit code after an error, as the command line ends with it."""
+    """Return the state and the exit code after an error, as the command line ends with it."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, interrupts.exit_code()
     if isinstance(error, InputError | OSError) or memory.ran_out(error):
@@ -313,7 +313,7 @@ def _told(error: BaseException) -> str:
 
 
 def _directory() -> str:
-    """The present folder; empty where that has been removed."""
+    """Return the present folder; empty where that has been removed."""
     try:
         return str(Path.cwd())
     except OSError:

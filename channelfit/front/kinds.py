@@ -120,18 +120,18 @@ def plan_of(fit_file: FitFile, backend: str = "auto") -> FitPlan:
 def make_scorer(
     plan: FitPlan, backend: str = "auto", dtype: str = "float64", path: str = "auto"
 ) -> Scorer:
-    """What scores the candidates of a plan; see `scoring.scorer.make_scorer`."""
+    """Return what scores the candidates of a plan; see `scoring.scorer.make_scorer`."""
     scorer: Scorer = _kind(plan).make_scorer(plan.problem, backend, dtype, path)
     return scorer
 
 
 def rescore(plan: FitPlan, scorer: Scorer, values: np.ndarray) -> Any:
-    """The best candidate (n_parameters,) once more, in float64."""
+    """Return the best candidate (n_parameters,) once more, in float64."""
     return _kind(plan).rescore(plan, scorer, values)
 
 
 def summarize(plan: FitPlan, result: FitResult, scorer: Scorer, winner: Any) -> dict[str, Any]:
-    """The numbers of a run as plain data, which is what stands in ``summary.json``."""
+    """Return the numbers of a run as plain data, which is what stands in ``summary.json``."""
     return _kind(plan).summarize(plan, result, scorer, winner)
 
 
@@ -172,7 +172,7 @@ def function_of(
 
 
 def with_currents(plan: FitPlan, what: str = "only optimize and show serve it") -> FitPlan:
-    """The same plan. Raises InputError for a function, which has no currents."""
+    """Return the same plan. Raises InputError for a function, which has no currents."""
     if not plan.has_currents:
         raise InputError(f"a function has no currents; {what}", plan.file)
     return plan

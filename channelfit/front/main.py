@@ -49,7 +49,7 @@ CLOSED_PIPE = 141
 
 
 def _nobody_reads() -> int:
-    """The exit code after `| head` has seen enough: that of a program which the signal has ended.
+    """Return the exit code after `| head` has closed the pipe: that of a program ended by SIGPIPE.
 
     What is left in the buffers goes nowhere, or Python would complain of it when it ends.
     """
@@ -68,7 +68,7 @@ class _Commands(click.Group):
     """The verbs: a mistake in the user's input becomes one message and exit code 2."""
 
     def main(self, *args: Any, **settings: Any) -> Any:
-        """Runs a verb; a place that takes nothing more is told like a bad input."""
+        """Run a verb; a place that takes nothing more is told like a bad input."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # what ASCII lacks is shown by code
@@ -94,7 +94,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that is called; an option that it takes once may not be given twice."""
+        """Return the verb that is called; an option that it takes once may not be given twice."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             _refuse_repeated(click.Context(command, info_name=name, parent=ctx), rest)
@@ -131,7 +131,7 @@ class _Commands(click.Group):
 
 
 def _refuse_repeated(ctx: click.Context, args: list[str]) -> None:
-    """Raises UsageError for an option with one value that is given twice: one would be ignored."""
+    """Raise UsageError for an option with one value that is given twice: one would be ignored."""
     try:
         _, _, order = ctx.command.make_parser(ctx).parse_args(list(args))
     except click.UsageError:

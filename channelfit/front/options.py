@@ -48,7 +48,7 @@ class Option:
         return self.declare(function)
 
     def field(self, **changes: Any) -> Any:
-        """The same as a field of the dataclass of a verb, with some of the attributes changed."""
+        """Return this option as a field of a dataclass, with some of the attributes changed."""
         own = dataclasses.replace(self, **changes)
         return dataclasses.field(metadata={_KEY: own})
 
@@ -56,7 +56,7 @@ class Option:
 def option(
     *names: str, key: str = "", python: str | None = "", kept: bool = True, **settings: Any
 ) -> Any:
-    """An option as a field of the dataclass of a verb.
+    """Return an option as a field of the dataclass of a verb.
 
     Arguments:
         names: as click takes them, such as ``--seed``; a name without dashes is that of the field.
@@ -67,7 +67,7 @@ def option(
 
 
 def argument(name: str, *, python: str | None = "", **settings: Any) -> Any:
-    """An argument, which is typed without a name, as a field of the dataclass of a verb."""
+    """Return an argument, which is typed without a name, as a field of the dataclass of a verb."""
     return Option(click.argument(name, **settings), "", python).field()
 
 
@@ -75,7 +75,7 @@ def argument(name: str, *, python: str | None = "", **settings: Any) -> Any:
 
 
 def declared(options: type) -> Callable[[Declared], Declared]:
-    """Gives a function all options of a dataclass, in the order of its fields."""
+    """Give a function all options of a dataclass, in the order of its fields."""
 
     def declare(function: Declared) -> Declared:
         for _, one in reversed(_options(options)):
@@ -86,24 +86,24 @@ def declared(options: type) -> Callable[[Declared], Declared]:
 
 
 def beside_resume(options: type) -> tuple[str, ...]:
-    """The names of options that may stand beside ``--resume``."""
+    """Return the names of options that may stand beside ``--resume``."""
     return tuple(name for name, one in _options(options) if not one.kept and name != "out")
 
 
 def kept_options(options: Any) -> dict[str, Any]:
-    """By name, the options that a run which is resumed has to have again; paths as texts."""
+    """Return by name the options that a resumed run needs again; paths as texts."""
     named = {name: getattr(options, name) for name, one in _options(type(options)) if one.kept}
     return {name: str(v) if isinstance(v, Path) else v for name, v in named.items()}
 
 
 def overrides_of(options: Any) -> dict[str, Any]:
-    """By key of the fit file, what options set there."""
+    """Return by key of the fit file the values that options set there."""
     keys = {one.key: getattr(options, name) for name, one in _options(type(options)) if one.key}
     return {key: value for key, value in keys.items() if value is not None}
 
 
 def python_names(options: type) -> dict[str, str | None]:
-    """By the name of each option, the argument of the Python function; None where there is none."""
+    """Return by option the argument of the Python function; None where there is none."""
     return {
         name: None if one.python is None else one.python or name for name, one in _options(options)
     }
@@ -114,14 +114,14 @@ def _options(options: type) -> list[tuple[str, Option]]:
 
 
 def unfinished_folder(prefix: Path) -> Path:
-    """The folder of a run whose results will begin with a prefix, which may be that folder."""
+    """Return the folder of a run whose results will begin with a prefix, or with that folder."""
     if prefix.name.endswith(UNFINISHED):
         return prefix
     return prefix.with_name(prefix.name + UNFINISHED)
 
 
 def prefix_of(folder: Path) -> Path:
-    """The prefix of the results of a run that has this `unfinished_folder`."""
+    """Return the prefix of the results of a run that has this `unfinished_folder`."""
     return folder.with_name(folder.name.removesuffix(UNFINISHED))
 
 
@@ -191,7 +191,7 @@ min_ok_option = Option(
 
 
 def quiet_option(what: str) -> Option:
-    """The option that keeps a command from printing all but one thing, which is named."""
+    """Return the option that keeps a command from printing all but one thing, which is named."""
     return Option(
         click.option("--quiet", is_flag=True, help=f"Print {what} and nothing else."),
         python="progress",
@@ -200,7 +200,7 @@ def quiet_option(what: str) -> Option:
 
 
 def dtype_option(what: str) -> Option:
-    """The option of a precision, with what it is the precision of."""
+    """Return the option of a precision, with what it is the precision of."""
     return Option(
         click.option(
             "--dtype",
@@ -213,7 +213,7 @@ def dtype_option(what: str) -> Option:
 
 
 def results_option(metavar: str, what: str) -> Option:
-    """The option that says where the results are written."""
+    """Return the option that says where the results are written."""
     return Option(
         click.option("--out", type=click.Path(path_type=Path), metavar=metavar, help=what),
         python="folder",
@@ -222,7 +222,7 @@ def results_option(metavar: str, what: str) -> Option:
 
 
 def resume_option(metavar: str, what: str) -> Option:
-    """The option by which a run goes on that was interrupted or killed."""
+    """Return the option by which a run goes on that was interrupted or killed."""
     return Option(
         click.option("--resume", type=click.Path(path_type=Path), metavar=metavar, help=what),
         kept=False,
@@ -230,7 +230,7 @@ def resume_option(metavar: str, what: str) -> Option:
 
 
 def recording_options(command: Declared) -> Declared:
-    """Declares the options that say of a recording what its file does not."""
+    """Declare the options that say of a recording what its file does not."""
     options = (
         click.option(
             "--command",

@@ -49,17 +49,17 @@ class PythonScreen(SearchScreen):
         super().__init__(title, quiet=True)
 
     def warn(self, cautions: Iterable[Caution]) -> None:
-        """Warns of each caution, as an `InputWarning`."""
+        """Warn of each caution, as an `InputWarning`."""
         for caution in cautions:
             self.warn_of(str(caution))
 
     def warn_of(self, text: str) -> None:
-        """Warns of what a sentence says, as an `InputWarning`."""
+        """Warn of what a sentence says, as an `InputWarning`."""
         warnings.warn(text, InputWarning, stacklevel=_outside())
 
 
 def _outside() -> int:
-    """How many calls above a warning the caller of channelfit is."""
+    """Return how many calls above a warning the caller of channelfit is."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("channelfit."):
         frame, level = frame.f_back, level + 1
@@ -89,19 +89,19 @@ class NotebookScreen(PythonScreen):
         self._show("")
 
     def begin(self, stage: str) -> None:
-        """Names what is being done now."""
+        """Name what is being done now."""
         super().begin(stage)
         self._show(stage)
         self._changed = -math.inf  # the first generation is shown at once
 
     def update(self, progress: Progress) -> None:
-        """Shows the best cost and the pace after a generation."""
+        """Show the best cost and the pace after a generation."""
         super().update(progress)
         if time.monotonic() - self._changed > _REFRESH:
             self._show(f"{self.title}\n{self.line(progress)}  {self._spark()}")
 
     def count(self, counted: Counted) -> None:
-        """Shows how far work in pieces is."""
+        """Show how far work in pieces is."""
         super().count(counted)
         if counted.ended or time.monotonic() - self._changed > _REFRESH:
             self._show(f"{self.stage}\n{counted}")
@@ -113,7 +113,7 @@ class NotebookScreen(PythonScreen):
 
 
 def screen_for(title: str, progress: bool | None) -> SearchScreen:
-    """What shows the work of a Python call.
+    """Return what shows the work of a Python call.
 
     Arguments:
         progress: whether to show it; None shows it in notebooks and on terminals.
@@ -128,7 +128,7 @@ def screen_for(title: str, progress: bool | None) -> SearchScreen:
 
 
 def _in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this."""
+    """Return whether a Jupyter kernel runs this."""
     shell: Any = sys.modules.get("IPython")
     running = shell.get_ipython() if shell is not None else None
     return running is not None and hasattr(running, "kernel")
@@ -176,7 +176,7 @@ class Pieces:
         failed: int | None = None,
         reason: str = "",
     ) -> None:
-        """Takes in a piece.
+        """Take in a piece.
 
         Arguments:
             name: of the piece, for the words about a failure.
@@ -217,7 +217,7 @@ class _Notice:
 
 @contextmanager
 def compilations_shown(screen: SearchScreen) -> Iterator[None]:
-    """Says so when something is really compiled, which is done once for each model.
+    """Say so when something is really compiled, which is done once for each model.
 
     An interrupt inside the compiler can come out of it as any error; here it is an interrupt again.
     """
@@ -235,7 +235,7 @@ def compilations_shown(screen: SearchScreen) -> Iterator[None]:
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Keeps the garbage collector from searching, over and over, what is built once and stays."""
+    """Keep the garbage collector from searching, over and over, what is built once and stays."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -247,7 +247,7 @@ def nothing_collected() -> Iterator[None]:
 
 @contextmanager
 def _noting_interrupts() -> Iterator[list[bool]]:
-    """A list that is no longer empty once Ctrl-C was pressed."""
+    """Yield a list that is no longer empty once Ctrl-C was pressed."""
     seen: list[bool] = []
 
     def note(number: int, frame: Any) -> None:

@@ -70,7 +70,7 @@ def save_report(
 
 
 def is_batch(run: Path) -> bool:
-    """Whether a folder is that of a batch, with its table of wells."""
+    """Return whether a folder is that of a batch, with its table of wells."""
     return (run / CSV).is_file()
 
 
@@ -104,14 +104,14 @@ def _check_kinds(kinds: Sequence[str]) -> None:
 
 
 def _folder(run: Path) -> Path:
-    """The folder of a run; the current one for a file that lies in none."""
+    """Return the folder of a run; the current one for a file that lies in none."""
     if run.is_dir():
         return run
     return run.parent if run.name == "fit.yaml" else Path()
 
 
 def _refuse_others(file: Path) -> None:
-    """A report replaces a report, and nothing else."""
+    """Raise InputError if a report would replace a file that is no report."""
     from channelfit.results.report.page_shell import GENERATOR
 
     try:
@@ -126,7 +126,7 @@ def _refuse_others(file: Path) -> None:
 
 
 def _run(fit: Fit, label: str) -> ReportedFit:
-    """What a report tells of a fit."""
+    """Return what a report tells of a fit."""
     from channelfit.results.report.page_content import reported_fit
     from channelfit.results.report.page_facts import facts_of
 

@@ -175,7 +175,7 @@ class Fit:
         return Model.from_yaml(dump_yaml({k: v for k, v in document.items() if k != "fit"}))
 
     def plot(self) -> Figure:
-        """Command voltage, data with the fit, and residuals of every experiment.
+        """Return command voltage, data with the fit, and residuals of every experiment.
 
         Returns: a figure of Matplotlib, which a notebook shows, and ``savefig`` saves.
         """
@@ -190,7 +190,7 @@ class Fit:
         return traces_picture(page_of(self._plan, self._winner, self._result.evaluations))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Writes a run folder: ``report.html``, ``fit.yaml``, ``summary.json``, pictures, tables.
+        """Write a run folder: ``report.html``, ``fit.yaml``, ``summary.json``, pictures, tables.
 
         ``fit.yaml`` can be read by `load`, simulated and fitted again, here and by the command
         line. Data and protocols that were given as arrays are written beside it.
@@ -224,7 +224,7 @@ class Fit:
         cell: str | None = None,
         overwrite: bool = False,
     ) -> Path:
-        """Writes the fitted channel for another program, chosen by the ending of the file.
+        """Write the fitted channel for another program, chosen by the ending of the file.
 
         ``.mod`` is NMODL for NEURON, ``.mmt`` a model for Myokit, ``.py`` functions that need
         nothing but Python, ``.tex`` the equations and parameters as LaTeX, ``.json`` everything.
@@ -258,7 +258,7 @@ class Fit:
         )
 
     def _subject(self, cell: str | None = None) -> Subject:
-        """The fitted channel as exports take it; cell: of which the values are taken."""
+        """Return the fitted channel as exports take it; cell: of which the values are taken."""
         kinds.with_currents(self._plan, "so there is no channel to export")
         from channelfit.results.export.subject import subject_of  # loads SymPy's LaTeX printer
 
@@ -269,7 +269,7 @@ class Fit:
     def report(
         self, file: str | os.PathLike[str] = "report.html", figures: Sequence[str] = ()
     ) -> Path:
-        """Writes one page that tells all of the fit, and the traces as CSV beside it.
+        """Write one page that tells all of the fit, and the traces as CSV beside it.
 
         Arguments:
             file: the page; a report that is there is replaced, and no other file.
@@ -312,7 +312,7 @@ class Fit:
 
 
 def parameter_table(rows: Mapping[str, Mapping[str, Any]]) -> Any:
-    """The parameters of a summary as a table, their intervals as two columns."""
+    """Return the parameters of a summary as a table, their intervals as two columns."""
 
     def flat(row: Mapping[str, Any]) -> dict[str, Any]:
         low, high = row.get("interval") or (None, None)
@@ -322,12 +322,12 @@ def parameter_table(rows: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def standard_errors(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """The standard errors in a summary, by parameter."""
+    """Return the standard errors in a summary, by parameter."""
     return {name: row.get("standard_error") for name, row in rows.items()}
 
 
 def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
-    """A fit that was saved.
+    """Return a fit that was saved.
 
     Arguments:
         path: a folder that `Fit.save` or ``channelfit optimize`` wrote, or its ``fit.yaml``.
@@ -394,7 +394,7 @@ def _saved_summary(file: Path) -> dict[str, Any]:
 
 
 def _is_of(saved: Mapping[str, Any], plan: FitPlan, values: np.ndarray) -> bool:
-    """Whether a saved summary is that of these values, (n_parameters,)."""
+    """Return whether a saved summary is that of these values, (n_parameters,)."""
     rows = saved.get("parameters", {})
     pairs = zip(plan.problem.parameters, values, strict=True)
     return all(rows.get(p.name, {}).get("value") == value for p, value in pairs)
@@ -421,7 +421,7 @@ def _result(
     saved: Mapping[str, Any],
     history: np.ndarray,
 ) -> FitResult:
-    """The search of a saved fit, as far as its summary tells."""
+    """Return the search of a saved fit, as far as its summary tells."""
     parameters, rows = plan.problem.parameters, saved.get("parameters", {})
     return FitResult(
         names=tuple(p.name for p in parameters),

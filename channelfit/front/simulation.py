@@ -138,13 +138,13 @@ class Simulation:
         return Page((Traces(self.protocol, self.current, title=self.protocol.name),), self.model)
 
     def plot(self) -> Figure:
-        """Command voltage and current; a figure of Matplotlib, which a notebook shows."""
+        """Return command voltage and current; a figure of Matplotlib, which a notebook shows."""
         from channelfit.front.pictures import traces_picture  # loads Matplotlib
 
         return traces_picture(self._page)
 
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
-        """Writes time (ms), and current (pA) and voltage (mV) of every sweep, a row a sample.
+        """Write time (ms), and current (pA) and voltage (mV) of every sweep, a row a sample.
 
         A file that is there is replaced. Raises InputError where it cannot be written.
         """
@@ -171,7 +171,7 @@ def simulate(
     path: str = "auto",
     progress: bool | None = None,
 ) -> Simulation:
-    """The current of a model under a protocol.
+    """Return the current of a model under a protocol.
 
     Arguments:
         model: a `Model`, a `Fit` (whose fitted values are taken), or a model or fit file.
@@ -215,7 +215,7 @@ def simulate(
 
 
 def of_cell(channel: ChannelModel, cell: str | None) -> ChannelModel:
-    """The model as one cell has it; the model itself without a name.
+    """Return the model as one cell has it; the model itself without a name.
 
     Raises: InputError for a cell of which the model says nothing.
     """
@@ -229,7 +229,7 @@ def of_cell(channel: ChannelModel, cell: str | None) -> ChannelModel:
 
 
 def _values(channel: ChannelModel, changed: Mapping[str, float] | None) -> np.ndarray:
-    """All values, (n_parameters,): the model's own, but for those that are changed."""
+    """Return all values, (n_parameters,): the model's own, but for those that are changed."""
     changed = dict(changed or {})
     names = [p.name for p in channel.parameters]
     strange = next((name for name in changed if name not in names), None)
@@ -249,7 +249,7 @@ def _values(channel: ChannelModel, changed: Mapping[str, float] | None) -> np.nd
 
 
 def _checked(p: Parameter, value: object) -> float:
-    """A value for a parameter, as a number in its base unit and within its range."""
+    """Return a value for a parameter, as a number in its base unit and within its range."""
     unit = f" in {p.unit}" if p.unit else ""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
         raise InputError(
@@ -279,7 +279,7 @@ def simulated(
     file: str | os.PathLike[str] | None = None,
     place: str = "protocol",
 ) -> Simulation:
-    """A simulation at values (n_parameters,), with what looks wrong told on a screen before it.
+    """Simulate at values (n_parameters,), and show on a screen before it what looks wrong.
 
     Arguments:
         name: of the simulation, the model's by default.

@@ -56,7 +56,7 @@ class Character:
 
 
 def character(found: Inspection) -> Character:
-    """What kind of current an inspected recording shows.
+    """Return what kind of current an inspected recording shows.
 
     Raises:
         InputError: the current or the protocol is not known, or they do not fit each other.
@@ -104,7 +104,7 @@ def character(found: Inspection) -> Character:
 
 
 def rest_ms(found: Inspection) -> float:
-    """How long, ms, every sweep rests at the holding potential first; 0 where that is too short."""
+    """Return how long, ms, every sweep rests at the holding potential first; 0 if too short."""
     protocol = found.protocol
     assert protocol is not None
     command = protocol.command()
@@ -125,7 +125,7 @@ def _around(protocol: Protocol, sweep: int, time: float) -> tuple[tuple[float, f
 
 
 def _apart(found: Inspection, start: float, end: float) -> float:
-    """The mean current of the peak's sweep between two times, less that at rest, pA."""
+    """Return the mean current of the peak's sweep between two times, less that at rest, pA."""
     assert found.peak is not None
     sweep, h = found.peak.sweep, found.sampling_ms
     first, last = math.ceil(start / h - 1e-6), math.ceil(end / h - 1e-6)
@@ -134,25 +134,25 @@ def _apart(found: Inspection, start: float, end: float) -> float:
 
 
 def _left(found: Inspection, end: float) -> float:
-    """Which share of the peak is left at the end of its segment."""
+    """Return which share of the peak is left at the end of its segment."""
     assert found.peak is not None
     room = max(0.1 * (end - found.peak.time_ms), 2 * found.sampling_ms)
     return _apart(found, end - room, end) / found.peak.current_pA
 
 
 def _step_before(found: Inspection, start: float) -> float:
-    """The size of the current just before a segment begins, pA."""
+    """Return the size of the current just before a segment begins, pA."""
     room = max(5 * found.sampling_ms, 0.5)
     return abs(_apart(found, max(start - room, 0.0), start))
 
 
 def _drive(v: float, reversal: tuple[float, float]) -> float:
-    """The distance of a voltage from the middle of a range, mV, at least `_DRIVE`."""
+    """Return the distance of a voltage from the middle of a range, mV, at least `_DRIVE`."""
     return max(abs(v - sum(reversal) / 2), _DRIVE)
 
 
 def _inward_before(found: Inspection, start: float) -> bool:
-    """Whether the largest current of the segment that ends at a time, ms, is inward."""
+    """Return whether the largest current of the segment that ends at a time, ms, is inward."""
     assert found.peak is not None
     assert found.protocol is not None
     sweep, h = found.peak.sweep, found.sampling_ms
@@ -166,7 +166,7 @@ def _inward_before(found: Inspection, start: float) -> bool:
 
 
 def _reversal(found: Inspection, opens_down: bool, inward: bool) -> tuple[float, float]:
-    """Where the reversal potential is looked for, mV: about where the peaks change their sign."""
+    """Return the range of the reversal potential, mV: about where the peaks change their sign."""
     assert found.peak is not None
     assert found.protocol is not None
     usual = _MIXED if opens_down else _INWARD if inward else _OUTWARD
@@ -186,7 +186,7 @@ def _reversal(found: Inspection, opens_down: bool, inward: bool) -> tuple[float,
 
 
 def _step_levels(protocol: Protocol) -> np.ndarray | None:
-    """The voltage of the step that differs between sweeps, (n_sweeps,) mV; None without one."""
+    """Return the voltage of the step that varies between sweeps, (n_sweeps,) mV; None without."""
     command = protocol.command()
     spread = np.nan_to_num(np.ptp(command, axis=0))
     at = int(spread.argmax())
@@ -197,7 +197,7 @@ def _step_levels(protocol: Protocol) -> np.ndarray | None:
 
 
 def model_document(kind: Character, name: str) -> dict[str, Any]:
-    """A model of one or two gates for a current of this kind, by the keys of a model file."""
+    """Return a model of one or two gates for such a current, by the keys of a model file."""
     sign = "-" if kind.opens_down else ""
     back = "" if kind.opens_down else "-"
     power = 1 if kind.opens_down else 3 if kind.inactivating and kind.inward else 2
@@ -234,12 +234,12 @@ def model_document(kind: Character, name: str) -> dict[str, Any]:
 
 
 def conductance_range(kind: Character) -> list[float]:
-    """From somewhat less than carries the largest current with all channels open, to 50 times."""
+    """Return a range from less than carries the largest current, all channels open, to 50 times."""
     return [float(f"{factor * kind.conductance_nS:.2g}") for factor in (0.5, 50.0)]
 
 
 def shipped_models() -> dict[str, Path]:
-    """The model files that come with the program, by name; empty where they are not installed."""
+    """Return the model files that are installed with the program, by name; there may be none."""
     folder = shipped_folder()
     if folder is None:
         return {}

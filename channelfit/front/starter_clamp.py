@@ -43,7 +43,7 @@ class StarterClamp:
     reason: str
 
     def lines(self, found: Inspection) -> Iterator[str]:
-        """The section as lines of YAML, from `clamp:` on, without the indentation of its place.
+        """Yield the section as lines of YAML, from `clamp:` on, without indentation.
 
         There are no lines where the file says what cannot be.
         """
@@ -71,7 +71,7 @@ class StarterClamp:
 
 
 def starter_clamp(found: Inspection, wanted: bool | None) -> StarterClamp | None:
-    """The clamp of a recording, as far as its file says it.
+    """Return the clamp of a recording, as far as its file says it.
 
     A clamp makes scoring hundreds of times slower. So it is active where resistance and capacitance
     are known and more than `LOST_MV` are lost when the current is largest, unless the user decides.
@@ -131,7 +131,7 @@ def starter_clamp(found: Inspection, wanted: bool | None) -> StarterClamp | None
 
 
 def _wrong(resistance: float, capacitance: float | None, fraction: float, prediction: float) -> str:
-    """Why the numbers of a file cannot be what its format says; empty where they can be."""
+    """Return why the numbers of a file cannot be what its format says; empty where they can be."""
     for what, value, unit, (least, most) in (
         ("series resistance", resistance, "MOhm", _RESISTANCES),
         ("membrane capacitance", capacitance, "pF", _CAPACITANCES),
@@ -147,7 +147,7 @@ def _wrong(resistance: float, capacitance: float | None, fraction: float, predic
 
 
 def _spread(found: Inspection, name: str, unit: str) -> str:
-    """A comment on a quantity that changes over the sweeps, whose median is taken."""
+    """Return a comment on a quantity that changes over the sweeps, whose median is taken."""
     values = np.atleast_1d(np.asarray(found.contents.clamp[name], dtype=float))
     low, high = float(values.min()), float(values.max())
     if low == high:

@@ -343,7 +343,7 @@ def _posterior(
 
 
 def check_wanted(fit: FitPlan, wanted: Wanted) -> None:
-    """Raises InputError where a study lacks a package, memory or a parameter of that name."""
+    """Raise InputError where a study lacks a package, memory or a parameter of that name."""
     _check_installed(wanted)
     _check_memory(fit, wanted)
     known = [p.name for p in fit.problem.parameters if not p.fixed]
@@ -357,7 +357,7 @@ def _no_profile(name: str, known: Sequence[str]) -> str:
 
 
 def _check_installed(wanted: Wanted) -> None:
-    """Before anything takes long."""
+    """Raise InputError if a package is missing, before anything takes long."""
     needed = [
         ("sklearn", "scikit-learn", wanted.families),
         ("emcee", "emcee", wanted.steps),
@@ -369,7 +369,7 @@ def _check_installed(wanted: Wanted) -> None:
 
 
 def _check_memory(fit: FitPlan, wanted: Wanted) -> None:
-    """Before anything takes long: of the traces, the families' distances and the walkers' steps."""
+    """Raise InputError if memory is short for traces, distances of families or steps of walkers."""
     n = fit.space.n_free
     fit.problem.check_memory(1, fit.file)
     each = 24 * n * n + 8 * wanted.families  # a Hessian, and how far each is from every other
@@ -436,7 +436,7 @@ class Comparison:
         return list(self.summary["remarks"])
 
     def plot(self) -> Figure:
-        """Data and all fits of every experiment; a figure of Matplotlib."""
+        """Return data and all fits of every experiment; a figure of Matplotlib."""
         from channelfit.front.pictures import shown_in_notebooks  # these load Matplotlib
         from channelfit.results.comparison_pictures import comparison_figure
 
@@ -445,7 +445,7 @@ class Comparison:
         return shown_in_notebooks(comparison_figure(self._contenders, title))
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Writes ``comparison.json`` and ``comparison.png``; returns both.
+        """Write ``comparison.json`` and ``comparison.png``, and return both.
 
         Raises: InputError when the folder cannot be written.
         """
@@ -472,7 +472,7 @@ def compare(
     backend: str = "auto",
     progress: bool | None = None,
 ) -> Comparison:
-    """Compares fits of different schemes to the same data.
+    """Compare fits of different schemes to the same data.
 
     Cost, parameters, and the information criteria of Akaike and Schwarz: differences to the best,
     and how likely each scheme is the best. Experiments with weight 0 were held out of the fits, and
@@ -519,7 +519,7 @@ def contended(
     as_is: bool,
     begin: Callable[[str], object] = lambda stage: None,
 ) -> Comparison:
-    """A comparison of plans with values; see `compare`."""
+    """Return a comparison of plans with values; see `compare`."""
     checked = (kinds.with_currents(fit, "nothing to compare") for fit in fits)
     found = comparison.contend(checked, labels, backend, as_is, lambda label: begin(f"fit {label}"))
     return Comparison(found)

@@ -78,7 +78,7 @@ def _text(value: Any) -> str:
 
 
 def table_of(rows: Mapping[str, Mapping[str, Any]], columns: Sequence[str]) -> Any:
-    """A DataFrame of pandas where it is installed, else a `Table`.
+    """Return a DataFrame of pandas where it is installed, else a `Table`.
 
     Arguments:
         rows: by name, each with its entries by column; one that is missing is None.

@@ -140,7 +140,7 @@ def _tell(table: WellTable, summary: dict[str, Any], folder: Path) -> None:
 
 
 def _spreads(good: WellTable) -> Any:
-    """A table of the parameters of good wells: the median and the middle 90 %."""
+    """Return a table of the parameters of good wells: the median and the middle 90 %."""
     rows = []
     for name in parameters_of(good):
         values, errors = good[name], good[f"{name}_error"]
@@ -154,7 +154,7 @@ def _spreads(good: WellTable) -> Any:
 
 
 def show(as_json: bool, run: Path, where: str, only: str) -> None:
-    """Prints the rows of a finished table that are chosen."""
+    """Print the rows of a finished table that are chosen."""
     with JsonLines("batch", as_json) as lines:
         table, found = _rows(run, where, only)
         for row in found.rows():
@@ -165,7 +165,7 @@ def show(as_json: bool, run: Path, where: str, only: str) -> None:
 
 
 def _rows(run: Path, where: str, only: str) -> tuple[WellTable, WellTable]:
-    """The table of a run, and the rows of it that are chosen."""
+    """Return the table of a run, and the rows of it that are chosen."""
     table = WellTable.read(run)
     mask = chosen(where, table) if where else np.ones(len(table), dtype=bool)
     names = names_of(only)

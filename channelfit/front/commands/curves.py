@@ -145,7 +145,7 @@ def _beside(prefix: Path, ending: str) -> Path:
 
 
 def _refuse_to_replace(prefix: Path, given: Sequence[Path]) -> None:
-    """Raises InputError where results would be written over what they are computed from."""
+    """Raise InputError where results would be written over what they are computed from."""
     for file in (_beside(prefix, ending) for ending in (".csv", ".png", "-covariance.npy")):
         for source in given:
             if file.exists() and source.exists() and file.samefile(source):
@@ -162,7 +162,7 @@ def _tabled(
     data: Path,
     profiles: bool,
 ) -> FitTable:
-    """The table of all fits, and the covariances where they are wanted, written in order."""
+    """Return the table of all fits, and the covariances where they are wanted, written in order."""
     groups, settings, earlier = work.groups, work.settings, kept.keys
     pieces = Pieces(screen, sum(len(group.values) for group in groups), "data sets")
     swarm, several = settings.method == "swarm", len(groups) > 1
@@ -188,7 +188,7 @@ def _tabled(
 
 
 def _count(pieces: Pieces, piece: Piece, failed: list[tuple[str, str]], kept: bool) -> None:
-    """Shows that a piece is done; where few of its data sets failed, each of these by its name."""
+    """Show that a piece is done; where few of its data sets failed, each of these by its name."""
     n_sets = piece.last - piece.first
     if len(failed) <= _BY_NAME:
         for label, reason in failed:
@@ -204,7 +204,7 @@ def _count(pieces: Pieces, piece: Piece, failed: list[tuple[str, str]], kept: bo
 def _summary(
     curve: Curve, table: FitTable, n_sets: int, seconds: float, backend: str
 ) -> dict[str, Any]:
-    """The summary as plain data; medians and quantiles are those of good fits."""
+    """Return the summary as plain data; medians and quantiles are those of good fits."""
     found: dict[str, Any] = {
         "curve": curve.name,
         "data_sets": n_sets,
@@ -228,7 +228,7 @@ def _summary(
 
 
 def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
-    """NAME=VALUE, split. Raises: InputError for a text without = and a name given twice."""
+    """Split NAME=VALUE. Raises: InputError for a text without = and a name given twice."""
     found: list[tuple[str, str]] = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -241,7 +241,7 @@ def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
 
 
 def _number(name: str, value: str) -> float:
-    """The value of --fix. Raises: InputError for a text that is no number."""
+    """Return the value of --fix. Raises: InputError for a text that is no number."""
     try:
         return float(parse_quantity(value, "none"))
     except InputError as error:
@@ -249,7 +249,7 @@ def _number(name: str, value: str) -> float:
 
 
 def _tell(curve: Curve, summary: dict[str, Any]) -> None:
-    """The summary on the screen: how many are good, why others are not, and where values lie."""
+    """Print the summary: how many are good, why others are not, and where values lie."""
     console = terminal.PlainConsole(highlight=False)
     words = ". ".join(filter(None, (curve.description, curve.source)))
     console.print(f"{curve.name}{f': {words}' if words else ''}", markup=False, soft_wrap=True)

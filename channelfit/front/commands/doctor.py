@@ -37,7 +37,7 @@ class State:
 
 
 def version(name: str) -> str | None:
-    """Of an installed distribution; None without it."""
+    """Return the version of an installed distribution; None if there is none."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -45,7 +45,7 @@ def version(name: str) -> str | None:
 
 
 def cupy() -> State:
-    """CuPy and a device that it can reach."""
+    """Return the state of CuPy and of the device that it can reach."""
     try:
         return State(True, str(gpu.cupy().__version__))
     except InputError as error:
@@ -54,7 +54,7 @@ def cupy() -> State:
 
 
 def graphics() -> dict[str, State]:
-    """The GPU as CUDA sees it, row by row; one row where there is none."""
+    """Return the GPU as CUDA sees it, row by row; one row where there is none."""
     found = cupy()
     if not found.usable:
         return {"GPU": found}
@@ -89,7 +89,7 @@ def graphics() -> dict[str, State]:
 
 
 def neuron() -> State:
-    """NEURON, found but not imported."""
+    """Return the state of NEURON, which is found but not imported."""
     found = version("neuron") or version("neuron-nightly")
     if importlib.util.find_spec("neuron") is not None:
         return State(True, found or "installed")
@@ -103,7 +103,7 @@ def neuron() -> State:
 
 
 def nrnivmodl() -> State:
-    """NEURON's compiler of mechanisms."""
+    """Return the state of NEURON's compiler of mechanisms."""
     try:
         return State(True, find_nrnivmodl())
     except NeuronUnavailable as error:
@@ -111,7 +111,7 @@ def nrnivmodl() -> State:
 
 
 def compiler() -> State:
-    """A C++ compiler, which mechanisms need."""
+    """Return a C++ compiler, which mechanisms need."""
     found = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
     if found:
         return State(True, found)
@@ -120,7 +120,7 @@ def compiler() -> State:
 
 
 def backends() -> dict[str, State]:
-    """Every backend, fastest first."""
+    """Return every backend, fastest first."""
     if "cuda" not in BACKENDS:
         cuda = State(False, "is not part of this version")
     else:
@@ -135,7 +135,7 @@ def backends() -> dict[str, State]:
 
 
 def cache() -> State:
-    """The folder of compiled kernels, and what it holds."""
+    """Return the folder of compiled kernels, and what it holds."""
     folder = cache_folder()
     if not folder.exists():
         return State(True, f"{folder} (not made yet)")
@@ -154,7 +154,7 @@ def _bytes(file: Path) -> int:
 
 
 def report() -> None:
-    """Prints what is installed, what each backend can do, and how to get what is missing."""
+    """Print what is installed, what each backend can do, and how to get what is missing."""
 
     host = machine()
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
@@ -189,7 +189,7 @@ def report() -> None:
 
 
 def _vectors() -> str:
-    """The widest vector instructions that kernels are compiled for."""
+    """Return the widest vector instructions that kernels are compiled for."""
     import llvmlite.binding as llvm
 
     have = llvm.get_host_cpu_features()

@@ -10,7 +10,7 @@ from channelfit.reading.shipped import copy_examples
 
 
 def examples(folder: Path) -> None:
-    """Copies the shipped files and prints each file that it wrote, and how many were there."""
+    """Copy the shipped files, and print each file that it wrote, and how many were there."""
     written, kept = copy_examples(folder)
     for place in written:
         click.echo(str(place))

@@ -113,7 +113,7 @@ def _solve(lines: JsonLines, options: FhnOptions) -> None:
 
 
 def _task(options: FhnOptions) -> _Task:
-    """What is to be solved. Raises InputError, before anything takes long, where that is wrong."""
+    """Return the task. Raises InputError, before anything takes long, where it is wrong."""
     if options.resume is None and options.out is not None:
         check_folder(options.out)
     if not 0 < options.end < math.inf:
@@ -137,7 +137,7 @@ def _task(options: FhnOptions) -> _Task:
 
 
 def _solvers(options: FhnOptions, task: _Task) -> list[Scheme]:
-    """The scheme that is named, or those that `--scheme auto` chooses from."""
+    """Return the scheme that is named, or those that `--scheme auto` chooses from."""
     auto = options.scheme == "auto"
     if auto and (options.dt is not None or options.tolerance is not None):
         raise InputError("auto chooses the step; give --error instead", key="--dt, --tolerance")
@@ -161,7 +161,7 @@ def _run(
     unfinished: UnfinishedRun,
     kept: ResultStore,
 ) -> Run:
-    """Solves the equation, from where `kept` says that an earlier run has come to."""
+    """Solve the equation, from where `kept` says that an earlier run has come to."""
     checkpoints = Checkpoints(kept)
     v, w = task.state["v"], task.state["w"]
     more = (on_progress, checkpoints)
@@ -181,7 +181,7 @@ def _run(
 
 
 def _without_noise(options: FhnOptions, task: _Task, run: Run) -> Callable[[], Run] | None:
-    """Solves the same without noise, since a run with noise has no exact solution to judge it by.
+    """Solve the same without noise, since a run with noise has no exact solution to judge it by.
 
     None where the run has no noise.
     """
@@ -193,7 +193,7 @@ def _without_noise(options: FhnOptions, task: _Task, run: Run) -> Callable[[], R
 
 
 def _identity(given: Mapping[str, Any], task: _Task, solvers: Sequence[Scheme]) -> dict[str, Any]:
-    """All that the frames depend on, by name."""
+    """Return all that the frames depend on, by name."""
     on_gpu = solvers[0].on_device
     pictured = ("threshold", "suffix", "animation")
     found = {f"--{name}": plain(value) for name, value in given.items() if name not in pictured}
@@ -205,7 +205,7 @@ def _identity(given: Mapping[str, Any], task: _Task, solvers: Sequence[Scheme]) 
 
 
 def _shown_on(screen: SearchScreen, unfinished: UnfinishedRun) -> OnProgress:
-    """Shows how far a solution is; `--scheme auto` makes several, one after the other."""
+    """Show how far a solution is; `--scheme auto` makes several, one after the other."""
     began, last = time.perf_counter(), 0.0
 
     def on_progress(t: float, end: float) -> None:

@@ -26,7 +26,7 @@ def import_model(
     out: Path | None,
     unproven: bool,
 ) -> None:
-    """Translates a file, proves the translation and writes it."""
+    """Translate a file, prove the translation and write it."""
     out = _out(file, out)
     chosen, held = (
         [name.strip() for name in (names or "").split(",") if name.strip()] for names in (fit, hold)
@@ -56,7 +56,7 @@ def _out(file: Path, out: Path | None) -> Path:
 
 
 def _tell(made: Imported, proof: Proof | None, why: str) -> None:
-    """What was found, and how far it is from the original."""
+    """Print the translation, and how far it is from the original."""
     for note in made.notes:
         click.echo(printable(f"note: {note}"))
     model = made.model
@@ -79,7 +79,7 @@ def _tell(made: Imported, proof: Proof | None, why: str) -> None:
 
 
 def _with_proof(text: str, proof: Proof | None, why: str) -> str:
-    """The model file, whose head says how it was proven."""
+    """Return the model file, whose head says how it was proven."""
     if proof is None:
         told = f"# Not proven: {' '.join(printable(why).split())}"[:300]
     else:

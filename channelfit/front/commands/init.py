@@ -52,7 +52,7 @@ def init(
     subtract: Path | None,
     **options: Any,
 ) -> None:
-    """Writes a starter fit, its protocols and, without a model of the user's own, a model."""
+    """Write a starter fit, its protocols and, without a model of the user's own, a model."""
     told = told_of(**options)
     found = [inspect_file(file, told) for file in recordings]
     for each in found:
@@ -105,7 +105,7 @@ def init(
 
 
 def _blocked(found: Sequence[Inspection]) -> Iterator[Caution]:
-    """Cautions about recordings of one protocol of which one has hardly any current left."""
+    """Yield cautions about recordings of one protocol of which one has hardly any current left."""
     for before in found:
         for after in found:
             if before.protocol is None or after.protocol is None or after.peak is None:
@@ -124,7 +124,7 @@ def _blocked(found: Sequence[Inspection]) -> Iterator[Caution]:
 
 
 def _check_unit(found: Inspection) -> None:
-    """Raises InputError where nothing says the unit of the current: a guess is no ground for a fit.
+    """Raise InputError where nothing says the unit of the current: a guess is no ground for a fit.
 
     The message has what would tell the two usual units apart.
     """
@@ -144,12 +144,12 @@ def _check_unit(found: Inspection) -> None:
 
 
 def _named(recording: Path) -> str:
-    """The name of a recording's file without its suffix, of characters that any name may have."""
+    """Return the name of a recording's file without suffix, in characters that are safe."""
     return re.sub(r"[^\w .,+()-]", "_", stem_of(recording))[:60] or "recording"
 
 
 def _refuse_existing(places: Sequence[Path]) -> None:
-    """Raises InputError for a file that is there already, before anything is written."""
+    """Raise InputError for a file that is there already, before anything is written."""
     for place in places:
         if place.exists() or any(_tables_of(place)):
             raise InputError(
@@ -160,17 +160,17 @@ def _refuse_existing(places: Sequence[Path]) -> None:
 
 
 def _tables_of(place: Path) -> Iterator[Path]:
-    """The tables of recorded commands that stand beside a protocol file."""
+    """Yield the tables of recorded commands that stand beside a protocol file."""
     return place.parent.glob(f"{glob.escape(place.stem)}_command*.csv")
 
 
 def _is_there(protocol: Protocol, place: Path) -> bool:
-    """Whether a file holds the same command already, so that it need not be written."""
+    """Return whether a file holds the same command already, so that it need not be written."""
     return place.exists() and _alike(load_protocol(place), protocol)
 
 
 def _protocol_files(found: Sequence[Inspection], folder: Path) -> list[Path]:
-    """Where the protocol of each recording is written; equal ones are written once."""
+    """Return where the protocol of each recording is written; equal ones are written once."""
     files = list[Path]()
     for k, each in enumerate(found):
         assert each.protocol is not None
@@ -182,7 +182,7 @@ def _protocol_files(found: Sequence[Inspection], folder: Path) -> list[Path]:
 
 
 def _alike(a: Protocol, b: Protocol) -> bool:
-    """Whether two protocols are the same command, whatever they are called."""
+    """Return whether two protocols are the same command, whatever they are called."""
     told = (a.name, a.description, a.source)
     return a == replace(b, name=told[0], description=told[1], source=told[2])
 
@@ -191,7 +191,7 @@ def _alike(a: Protocol, b: Protocol) -> bool:
 
 
 def _model_file(name: str) -> Path:
-    """The model file that a user names: a path, or the name of one that comes with the program."""
+    """Return the model file that a user names: a path, or the name of an installed one."""
     path, shipped = Path(name), shipped_models()
     if path.suffix.lower() in (".yaml", ".yml"):
         return path
@@ -236,7 +236,7 @@ def _parameter(row: dict[str, Any]) -> str:
 def _head(
     file: Path, found: Sequence[Inspection], kind: Character, name: str, model_file: Path | None
 ) -> Iterator[str]:
-    """The lines before the fit section: what to do with the file, its model and ranges."""
+    """Yield the lines before the fit section: what to do with the file, its model and ranges."""
     listed = ", ".join(_comment(each.file.name) for each in found)
     yield f"# A starter fit for {listed}, to be changed as you like."
     yield f"#   channelfit inspect {file.name}     shows the data as the fit will see them"
@@ -267,7 +267,7 @@ def _head(
 
 
 def _ranges(model: ChannelModel, kind: Character) -> Iterator[str]:
-    """Ranges for a model's conductance and reversal potential that the recording fits into."""
+    """Yield ranges of conductance and reversal potential that suit the recording."""
     if model.ohmic is None:
         return
     rows, reversal = list[str](), model.reversal
@@ -299,12 +299,12 @@ def _ranges(model: ChannelModel, kind: Character) -> Iterator[str]:
 
 
 def _is(p: Parameter, expression: sympy.Expr) -> bool:
-    """Whether an expression is this parameter and nothing else."""
+    """Return whether an expression is this parameter and nothing else."""
     return bool(expression.is_Symbol) and str(expression) == p.name
 
 
 def _free_name(name: str, model: ChannelModel) -> str:
-    """The name, with underscores behind it until nothing in the model is called so."""
+    """Return the name, with underscores behind it until nothing in the model is called so."""
     taken = {*model.parameter_names, *(n for n, _ in model.definitions)}
     taken |= {state for chain in model.chains for state in chain.states}
     while name in taken:
@@ -322,7 +322,7 @@ def _fit_lines(
     told: FileOptions,
     folder: Path,
 ) -> Iterator[str]:
-    """The rows of `experiments`."""
+    """Yield the rows of `experiments`."""
     for each, protocol, clamp in zip(found, protocols, clamps, strict=True):
         yield f"    - {_entry('protocol', protocol.name)}    # from {_comment(each.protocol_from)}"
         yield "      recording:"
@@ -336,7 +336,7 @@ def _fit_lines(
 
 
 def _recording_lines(found: Inspection, told: FileOptions, folder: Path) -> Iterator[str]:
-    """What a fit must be told of how a recording is read, and its baseline."""
+    """Yield what a fit must be told of how a recording is read, and its baseline."""
     current, contents = found.current, found.contents
     assert current is not None
     row: dict[str, Any] = {"signal": current.name}
@@ -359,7 +359,7 @@ def _recording_lines(found: Inspection, told: FileOptions, folder: Path) -> Iter
 
 
 def _baseline_lines(found: Inspection) -> Iterator[str]:
-    """The baseline, where every sweep begins with a rest at the holding potential."""
+    """Yield the baseline, where every sweep begins with a rest at the holding potential."""
     assert found.protocol is not None
     rest, held = rest_ms(found), float(np.nanmedian(found.held_pA))
     if rest:
@@ -368,7 +368,7 @@ def _baseline_lines(found: Inspection) -> Iterator[str]:
 
 
 def _mask_lines(found: Inspection) -> Iterator[str]:
-    """The mask of capacitive transients, and a word on the leak."""
+    """Yield the mask of capacitive transients, and a word on the leak."""
     if found.transient_ms > 0:
         yield f"mask: [{{after_steps: {found.transient_ms:g} ms}}]    # capacitive transients"
     else:
@@ -381,7 +381,7 @@ def _mask_lines(found: Inspection) -> Iterator[str]:
 
 
 def _clamp_lines(found: Inspection, clamp: StarterClamp) -> Iterator[str]:
-    """The clamp as a section, or as comments that become one without their first #."""
+    """Yield the clamp as a section, or as comments that become one without their first #."""
     section = list(clamp.lines(found))
     if clamp.active:
         told = (
@@ -402,7 +402,7 @@ def _clamp_lines(found: Inspection, clamp: StarterClamp) -> Iterator[str]:
 
 
 def _clamp_told(clamp: StarterClamp) -> str:
-    """What the screen says of a recording's clamp."""
+    """Return what the screen says of a recording's clamp."""
     if clamp.active:
         return (
             f"the clamp is part of the fit: {clamp.reason} This makes scoring hundreds of times "
@@ -413,23 +413,23 @@ def _clamp_told(clamp: StarterClamp) -> str:
 
 
 def _comment(text: str) -> str:
-    """A text that stays within a comment: one line, and nothing that steers a terminal."""
+    """Return a text that stays within a comment: one line, and nothing that steers a terminal."""
     return printable(" ".join(text.split()))
 
 
 def _entry(key: str, value: str) -> str:
-    """A key and a text as one line of YAML."""
+    """Return a key and a text as one line of YAML."""
     listed = " ".join(dump_yaml({key: [value]}).split("\n")).rstrip()  # "key: [value]"
     return f"{key}: {listed[len(key) + 3 : -1]}"
 
 
 def _flow(key: str, row: dict[str, Any]) -> str:
-    """A key and a mapping of texts as one line of YAML."""
+    """Return a key and a mapping of texts as one line of YAML."""
     return " ".join(dump_yaml({key: row}).split("\n")).rstrip()
 
 
 def _relative(file: Path, folder: Path) -> str:
-    """The path of a file from a folder; the whole path on another drive."""
+    """Return the path of a file from a folder; the whole path on another drive."""
     try:
         return Path(os.path.relpath(file, folder)).as_posix()
     except ValueError:

@@ -33,7 +33,7 @@ def changes_of(options: Any) -> Changes:
 
 
 def _backend_line(scorer: Scorer, asked: str) -> str:
-    """Which backend, and why it."""
+    """Return which backend, and why it."""
     why = "as asked"
     if asked == "auto":  # otherwise CuPy, which loads slowly, need not be looked for
         missing = [f"{name} {row.state}" for name, row in backends().items() if not row.usable]
@@ -44,7 +44,7 @@ def _backend_line(scorer: Scorer, asked: str) -> str:
 def prepare(
     file: Path, changes: Changes, backend: str, dtype: str, path: str, screen: SearchScreen
 ) -> tuple[FitPlan, Scorer]:
-    """The plan of a file and its scorer, with what there is to say of both on the screen."""
+    """Return the plan of a file and its scorer, with what there is to say of both on the screen."""
     screen.begin(f"reading {file.name} and its data")
     fit = load_plan(file, changes, backend)
     scorer = prepared(fit, backend, dtype, path, screen)
@@ -58,7 +58,7 @@ def prepare(
 def model_with_values(
     file: Path, overrides: Sequence[str], cell: str | None = None
 ) -> tuple[ChannelModel, np.ndarray, str]:
-    """The model, its values or a cell's, and the name that a fit file gives, else its own."""
+    """Return the model, its values or a cell's, and the name in the fit file, else its own."""
     channel, document = load_channel(file, overrides)
     warn(left_out(document, file))
     name = str((document.get("fit") or {}).get("name", channel.name))
@@ -70,19 +70,19 @@ def model_with_values(
 
 
 def load_channel(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, dict[str, Any]]:
-    """The model of a model or fit file, and the whole document; warns of what looks wrong."""
+    """Return the model of a file, and the whole document; warn of what looks wrong."""
     channel, document = channel_document(file, overrides)
     warn(channel.cautions)
     return channel, document
 
 
 def warn(cautions: Iterable[Caution]) -> None:
-    """What looks wrong, on standard error, before the work."""
+    """Print on standard error what looks wrong, before the work."""
     SearchScreen("").warn(cautions)
 
 
 def picture_file(out: Path) -> Path:
-    """The file of a picture, with .png at its end. Raises InputError for the name of a folder."""
+    """Return the file of a picture, ending in .png. Raises InputError for the name of a folder."""
     if out.name in ("", ".."):
         raise InputError("a folder, not a file; give for example --out picture.png", out)
     return out if out.suffix.lower() == ".png" else out.with_name(out.name + ".png")

@@ -40,7 +40,7 @@ def told_of(
     layout: str | None,
     decimal: str | None,
 ) -> FileOptions:
-    """What the options of the command line say of a recording."""
+    """Return what the options of the command line say of a recording."""
     step = None if sampling is None else parse_quantity(sampling, "time")
     if step is not None and step <= 0:
         raise InputError(f"a time above 0 was expected, not {step:g} ms", None, "--sampling")
@@ -54,7 +54,7 @@ def inspect(
     out: Path | None,
     **options: Any,
 ) -> None:
-    """Prints what is in files from the rig, or what a fit sees, and draws it."""
+    """Print what is in files from the rig, or what a fit sees, and draws it."""
     if len(files) > 1 and (protocol or csv or out):
         raise InputError("--protocol, --csv and --out write what is in one FILE; give one")
     told = told_of(**options)
@@ -70,7 +70,7 @@ def inspect(
 
 
 def _is_fit(file: Path) -> bool:
-    """Whether a YAML file says what to fit. Raises InputError for a model without a fit section."""
+    """Return whether a YAML file is a fit. Raises InputError for a model without a fit section."""
     document = read_yaml(file)
     if "segments" in document:
         return False
@@ -84,7 +84,7 @@ def _is_fit(file: Path) -> bool:
 
 
 def _pictures(files: tuple[Path, ...], out: Path | None) -> list[Path]:
-    """Where each file is drawn: as was asked for, or in the current folder, none twice."""
+    """Return where each file is drawn: as was asked for, or in the current folder, none twice."""
     if out is not None:
         return [picture_file(out)]
     names = list[str]()
@@ -137,7 +137,7 @@ def _inspect_recording(
 
 
 def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
-    """What is known of a recording: a label and a text each."""
+    """Yield what is known of a recording: a label and a text each."""
     contents, h = found.contents, found.sampling_ms
     if contents.signals:
         n = contents.n_samples
@@ -167,7 +167,7 @@ def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
 
 
 def clamp_words(contents: Contents) -> Iterator[str]:
-    """What a file says of the cell and the amplifier, such as "membrane capacitance 11 pF"."""
+    """Yield facts about cell and amplifier in a file, such as "membrane capacitance 11 pF"."""
     for key, value in contents.clamp.items():
         words = key.split("_")
         unit = words.pop() if words[-1] in ("pF", "MOhm", "C", "mV", "kHz") else ""
@@ -178,7 +178,7 @@ def clamp_words(contents: Contents) -> Iterator[str]:
 
 
 def _intervals(found: Inspection) -> str:
-    """How long after one sweep the next one began, in words; empty where it is not known."""
+    """Return how long after one sweep the next one began, in words; empty where it is not known."""
     start = found.contents.start_ms
     if start is None or len(start) < 2:
         return ""
@@ -186,7 +186,7 @@ def _intervals(found: Inspection) -> str:
 
 
 def _measures(found: Inspection) -> Iterator[tuple[str, str]]:
-    """Noise, leak, transients and peak."""
+    """Yield noise, leak, transients and peak."""
     if found.current is None:
         return
     held = found.held_pA[np.isfinite(found.held_pA)]
@@ -213,7 +213,7 @@ def _measures(found: Inspection) -> Iterator[tuple[str, str]]:
 
 
 def protocol_lines(protocol: Protocol, source: str = "") -> Iterator[tuple[str, str]]:
-    """A protocol in words: a label and a text for each of its segments."""
+    """Yield a protocol in words: a label and a text for each of its segments."""
     origin = f", from {source}" if source else ""
     rest = f", then {protocol.rest_ms:g} ms of rest" if protocol.rest_ms else ""
     carried = f"; each sweep begins where the last one ended{rest}" if protocol.carry_over else ""
@@ -233,7 +233,7 @@ def protocol_lines(protocol: Protocol, source: str = "") -> Iterator[tuple[str, 
 
 
 def _row_in_words(row: Mapping[str, Any]) -> str:
-    """One segment of a protocol, or a family of them."""
+    """Return one segment of a protocol, or a family of them."""
     if "hold" in row:
         return f"hold, {_value(row['hold'])}"
     lasts = _value(row["for"])
@@ -250,7 +250,7 @@ def _row_in_words(row: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """A quantity, or the members of a family."""
+    """Return a quantity, or the members of a family."""
     if not isinstance(value, Mapping):
         return str(value)
     if "from" in value:
@@ -263,7 +263,7 @@ def _value(value: Any) -> str:
 
 
 def csv_text(found: Inspection) -> str:
-    """Time (ms) and the current of every sweep (pA) as CSV, empty where nothing was recorded.
+    """Return time (ms) and the current of every sweep (pA) as CSV, empty without a recording.
 
     Raises:
         InputError: there is no current, or its sampling is not known.
@@ -281,7 +281,7 @@ def csv_text(found: Inspection) -> str:
 
 
 def _inspect_fit(file: Path, out: Path) -> None:
-    """Prints and draws the data of a fit as they were recorded, and as they are scored."""
+    """Print and draws the data of a fit as they were recorded, and as they are scored."""
     from channelfit.results.report.inspection import Prepared, prepared_figure  # loads Matplotlib
 
     plan = with_currents(load_plan(file))
@@ -302,7 +302,7 @@ def _inspect_fit(file: Path, out: Path) -> None:
 
 
 def _experiment_rows(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """What a fit sees of one experiment."""
+    """Yield what a fit sees of one experiment."""
     protocol, recording = experiment.protocol, experiment.recording
     assert recording is not None
     known = np.isfinite(protocol.command())

@@ -80,12 +80,12 @@ def _fitted(
 
 
 def _command() -> str:
-    """The command line of this process, as a shell takes it."""
+    """Return the command line of this process, as a shell takes it."""
     return shlex.join(["channelfit", *sys.argv[1:]])
 
 
 def _score_one(fit: FitPlan, scorer: Scorer, screen: SearchScreen) -> None:
-    """Scores a candidate, so that the kernels are compiled before the search begins."""
+    """Score a candidate, so that the kernels are compiled before the search begins."""
     screen.begin("scoring the first candidate")
     scorer.score(fit.space.to_physical(np.full((fit.space.n_free, 1), 0.5)))
 

@@ -15,7 +15,7 @@ from channelfit.results.report import terminal
 
 
 def report(runs: tuple[Path, ...], out: Path | None, figures: str | None, backend: str) -> None:
-    """Makes the page, and the figures that were asked for, and prints what was written."""
+    """Make the page and the requested figures, and print what was written."""
     kinds = tuple(kind.strip().lower() for kind in (figures or "").split(",") if kind.strip())
     plates = [run for run in runs if is_batch(run)]
     if plates and len(runs) > 1:

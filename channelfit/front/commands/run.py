@@ -32,7 +32,7 @@ SOME_FAILED = 3
 
 
 def run(as_json: bool, quiet: bool, **given: Any) -> int:
-    """Does the jobs of a file, and prints what came out; returns the exit code."""
+    """Do the jobs of a file, print what came out, and return the exit code."""
     with JsonLines("run", as_json) as lines:
         found = _done(lines, quiet, **given)
         if found is None:  # nothing was to be begun
@@ -59,7 +59,7 @@ def _done(
     cluster: tuple[str, ...],
     commands: Mapping[str, click.Command],
 ) -> tuple[Path, dict[str, Any]] | None:
-    """The folder of a night and its summary; None where it was only looked at.
+    """Return the folder of a night and its summary; None where it was only looked at.
 
     Arguments:
         cluster: those that jobs of a resumed night may use.
@@ -97,7 +97,7 @@ def _done(
 
 
 def refuse_clusters(jobs: Night, known: Sequence[str]) -> None:
-    """Raises InputError for a job of a resumed night whose cluster was not named again.
+    """Raise InputError for a job of a resumed night whose cluster was not named again.
 
     A folder says where the file of its night is, and whoever has a scheduler, or wrote the file of
     a cluster, can run any program here. So nobody connects there for having got a folder.
@@ -114,7 +114,7 @@ def refuse_clusters(jobs: Night, known: Sequence[str]) -> None:
 
 
 def _end(record: Record, state: str) -> dict[str, Any]:
-    """Writes how a night has ended; returns its summary."""
+    """Write how a night has ended, and return its summary."""
     record.content["state"] = state
     summary = summary_of(record)
     write_summary(record, summary)
@@ -125,7 +125,7 @@ def _end(record: Record, state: str) -> dict[str, Any]:
 def _begun(
     jobs: Night, calls: Mapping[str, Call], record: Record, lines: JsonLines, quiet: bool
 ) -> Queue:
-    """A night in its folder, of which every job has been looked at.
+    """Return a night in its folder, of which every job has been looked at.
 
     Raises:
         InputError: something cannot be done, or has changed since an earlier call; the folder is
@@ -151,7 +151,7 @@ def _begun(
 
 
 def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> dict[str, list[Path]]:
-    """The files that each job reads, after a look at all of them.
+    """Return the files that each job reads, after a look at all of them.
 
     Raises:
         InputError: jobs that cannot be done, each with why.
@@ -183,7 +183,7 @@ def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> di
 
 
 def _of_job(jobs: Night, name: str, error: InputError, stand_ins: str) -> InputError:
-    """A mistake with the job in which it is, and without the folder of stand-ins."""
+    """Return a mistake with the job in which it is, and without the folder of stand-ins."""
     job = jobs.jobs[name]
     if error.file == str(jobs.file) and (error.key or "").startswith(job.key):
         return InputError(error.message, None, error.key)

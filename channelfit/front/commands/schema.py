@@ -28,7 +28,7 @@ or by whole folders, with this in .vscode/settings.json:
 
 
 def schema(kind: str | None, out: Path | None, to: str) -> None:
-    """Prints or writes what was asked for; see the verb."""
+    """Print or writes what was asked for; see the verb."""
     names = list(FILES) if kind is None else [_known(kind)]
     if to == "markdown":
         text = reference() if kind is None else section_reference(FILES.get(names[0], names[0]))
@@ -49,7 +49,7 @@ def schema(kind: str | None, out: Path | None, to: str) -> None:
 
 
 def _known(kind: str) -> str:
-    """A kind of file, or the name of a section. Raises InputError for any other word."""
+    """Return a kind of file, or the name of a section. Raises InputError for any other word."""
     name = kind.replace("-", " ")
     for known in (kind, name):
         if known in FILES or known in SECTIONS:
@@ -60,7 +60,7 @@ def _known(kind: str) -> str:
 
 
 def _text(name: str) -> str:
-    """The schema of a kind of file or of a section as JSON."""
+    """Return the schema of a kind of file or of a section as JSON."""
     found = file_schema(name) if name in FILES else section_schema(name)
     return json.dumps(found, indent=1)
 
@@ -70,7 +70,7 @@ def _path(out: Path, name: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes a file, and replaces what an earlier call has written there.
+    """Write a file, and replaces what an earlier call has written there.
 
     Raises: InputError for a file that something else has written, and where nothing can be.
     """
@@ -84,7 +84,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _ours(path: Path) -> bool:
-    """Whether a file has been written by this command."""
+    """Return whether a file has been written by this command."""
     if path.name == _PAGE:
         return read_text(path).startswith(OPENING)
     try:

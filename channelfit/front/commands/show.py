@@ -44,7 +44,7 @@ def _show_function(problem: FunctionProblem, source: str | None, dtype: str, fil
 def show(
     model: Path, source: str | None, dtype: str, out: Path | None, overrides: tuple[str, ...]
 ) -> None:
-    """Prints what a model says, or the code that is generated for it."""
+    """Print what a model says, or the code that is generated for it."""
     out = None if out is None else picture_file(out)
     function = kinds.function_of(model, overrides)
     if function is not None:
@@ -70,7 +70,7 @@ def show(
 
 
 def _describe_junctions(protocols: Sequence[Protocol]) -> None:
-    """The junction potentials that were subtracted from the commands of the fit's protocols."""
+    """Print the junction potentials that were subtracted from the commands of the protocols."""
     for protocol in protocols:
         if protocol.junction_potential_mV:
             told = (
@@ -81,7 +81,7 @@ def _describe_junctions(protocols: Sequence[Protocol]) -> None:
 
 
 def _describe_extremes(channel: ChannelModel, protocols: Sequence[Protocol]) -> None:
-    """Strange rates at the voltages of the fit section's protocols, or at ordinary ones."""
+    """Print strange rates at the voltages of the fit's protocols, or at ordinary ones."""
     if all(p.value is not None for p in channel.parameters):
         for extreme in extremes(channel, channel.values(), voltages_of(list(protocols))):
             click.echo(printable(f"note: {extreme}"), err=True)

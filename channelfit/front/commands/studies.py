@@ -112,7 +112,7 @@ def study_of(options: UncertaintyOptions) -> Wanted:
 
 
 def _identity(plan: FitPlan, scorer: Scorer, wanted: Wanted) -> dict[str, Any]:
-    """All that a study depends on: the fit, and what is wanted to be known of it."""
+    """Return all that a study depends on: the fit, and what is wanted to be known of it."""
     asked = {f"wanted {name}": plain(value) for name, value in asdict(wanted).items()}
     values = {"values": [float(value) for value in plan.problem.values()]}
     return {**identity(plan, scorer), **asked, **values}

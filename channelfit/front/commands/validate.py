@@ -18,7 +18,7 @@ def validate(
     out: Path | None,
     overrides: tuple[str, ...],
 ) -> None:
-    """Compares a model with NEURON; ends with exit code 1 beyond the tolerance."""
+    """Compare a model with NEURON; ends with exit code 1 beyond the tolerance."""
     channel, document = load_channel(model, overrides)
     if not compare_with_neuron(channel, document, model, candidates, protocols, backend, seed, out):
         sys.exit(1)

@@ -32,7 +32,7 @@ _MOST_HALVES = 12
 
 
 def tolerance(protocol: Protocol) -> float:
-    """Largest error over largest current: tighter where every voltage is held."""
+    """Return largest error over largest current: tighter where every voltage is held."""
     held = all(segment.is_constant for sweep in protocol.sweeps for segment in sweep)
     return STEP_TOLERANCE if held else VARYING_TOLERANCE
 
@@ -47,7 +47,7 @@ def compare_with_neuron(
     seed: int,
     out: Path | None,
 ) -> bool:
-    """Prints the largest error of every protocol; whether all are within tolerance.
+    """Print the largest error of every protocol; whether all are within tolerance.
 
     Arguments:
         document: the model's file as plain data, whose fit section names the protocols when
@@ -91,7 +91,7 @@ def _is_within(protocol: Protocol, case: Comparison) -> bool:
 def _print_errors(
     console: PlainConsole, protocols: Sequence[Protocol], worst: Sequence[Comparison]
 ) -> None:
-    """A row for each protocol: its largest error, and where that is."""
+    """Print a row for each protocol: its largest error, and where that is."""
     rows = [
         [
             protocol.name,
@@ -117,7 +117,7 @@ def _print_sets(
     some_drawn_in: bool,
     voltages_mV: np.ndarray,
 ) -> None:
-    """Which parameter sets (n_parameters, n) were compared, and which were not."""
+    """Print which parameter sets (n_parameters, n) were compared, and which were not."""
     count = candidates.shape[1]
     console.print(
         f"{count} parameter set{'s' if count > 1 else ''} each; error: the largest difference "
@@ -143,7 +143,7 @@ def _print_sets(
 def _extremes(
     model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray
 ) -> dict[str, list[int]]:
-    """Extreme rates in words, each with the parameter sets that have them, counted from 0."""
+    """Return extreme rates in words, each with its parameter sets, counted from 0."""
     notes: dict[str, list[int]] = {}
     for k in range(candidates.shape[1]):
         for extreme in extremes(model, candidates[:, k], voltages_mV):
@@ -174,7 +174,7 @@ def _protocols(
 
 
 def _usual_steps() -> Protocol:
-    """Steps that most channels open and close in, for a file that names no protocol."""
+    """Return steps that most channels open and close in, for a file that names no protocol."""
     return Protocol.steps(
         name="steps of 100 ms",
         holding=-80,
@@ -185,7 +185,7 @@ def _usual_steps() -> Protocol:
 
 
 def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
-    """The protocols that a file's fit section names, [] without any."""
+    """Return the protocols that a file's fit section names, [] without any."""
     fit = Section(document.get("fit") or {}, file, "fit")
     fit.expect(KEYS["fit"])
     if "protocols" in fit:
@@ -202,7 +202,7 @@ def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
 def _drawn(
     model: ChannelModel, n: int, seed: int, voltages_mV: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-    """Parameter sets (n_parameters, n): the file's values first, where it has them, then others
+    """Return parameter sets (n_parameters, n): the file's values first, if it has any, then others
     anywhere in the ranges, drawn in; and whether any was."""
     drawn = random_candidates(model, n, seed)
     if all(p.value is not None for p in model.parameters):
@@ -212,7 +212,7 @@ def _drawn(
 
 
 def drawn_in(model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarray) -> np.ndarray:
-    """Parameter sets (n_parameters, n) whose rates NEURON's integrator can follow.
+    """Return parameter sets (n_parameters, n) whose rates NEURON's integrator can follow.
 
     Beyond about 1e10 /ms it gives up or, on a ramp, may not move at all. A set with a rate above
     FASTEST at any of the voltages (n_voltages,) comes nearer by halves to the model's own values,
@@ -233,7 +233,7 @@ def drawn_in(model: ChannelModel, candidates: np.ndarray, voltages_mV: np.ndarra
 def _simulated(
     model: ChannelModel, protocols: Sequence[Protocol], backend: str, n: int, drawn: np.ndarray
 ) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
-    """The first n candidates (n_parameters, n) of those drawn whose currents are all finite, their
+    """Return the first n candidates (n_parameters, n) drawn whose currents are all finite, their
     currents, and those before the last of them whose currents are not.
 
     Raises:

@@ -18,7 +18,7 @@ from channelfit.reading.texts import printable
 
 
 def watch(place: Path, port: int, no_browser: bool) -> None:
-    """Serves the page of a run or of a folder of runs until it is interrupted."""
+    """Serve the page of a run or of a folder of runs until it is interrupted."""
     watched = Watched(place)
     try:
         with interrupts.held():
@@ -43,7 +43,7 @@ async def _served(watched: Watched, port: int, no_browser: bool) -> None:
 
 
 def _has_desktop() -> bool:
-    """Whether a browser would open a window, and not take over this terminal."""
+    """Return whether a browser would open a window, and not take over this terminal."""
     if sys.platform in ("win32", "darwin"):
         return True
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

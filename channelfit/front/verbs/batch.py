@@ -191,7 +191,7 @@ def batch(context: click.Context, /, **given: Any) -> None:
 
 
 def _refuse_empty(context: click.Context, options: tuple[str, ...]) -> None:
-    """Refuses options that say nothing, as one of an unset variable: all wells would be meant."""
+    """Refuse options that say nothing, as one of an unset variable: all wells would be meant."""
     for parameter in batch.params:
         name = parameter.name or ""
         typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
@@ -201,7 +201,7 @@ def _refuse_empty(context: click.Context, options: tuple[str, ...]) -> None:
 
 
 def _refuse_beside(context: click.Context, option: str, allowed: tuple[str, ...]) -> None:
-    """Refuses what has no meaning beside an option."""
+    """Refuse what has no meaning beside an option."""
     for parameter in batch.params:
         name = parameter.name or ""
         typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
