@@ -23,7 +23,7 @@ from report import Row, as_script, compared, finish
 from channelfit.front.kinds import load_plan
 from channelfit.scoring import cpu
 from channelfit.scoring.choose_path import choose_path
-from channelfit.scoring.cpu import Modes, Stepping
+from channelfit.scoring.cpu import CpuModes, CpuStepping
 from channelfit.scoring.machine import machine_code
 from channelfit.scoring.machine.kernel_text import Source
 from channelfit.scoring.machine.machine_code import Kernel
@@ -63,10 +63,10 @@ def calls(fit: FitPlan, dtype: str) -> Iterator[tuple[str, Call]]:
     values = fit.problem.model.values()
     factors = np.exp(0.2 * np.random.default_rng(1).standard_normal((len(values), 64)))
     candidates = np.ascontiguousarray(values[:, None] * factors)
-    stepping = Stepping(fit.problem, dtype)
+    stepping = CpuStepping(fit.problem, dtype)
     yield "stepping", Call(lambda: stepping.score(candidates, 1))
     if choose_path(fit.problem, dtype, "auto", "cpu") == "closed-form":
-        modes = Modes(fit.problem, dtype, False)
+        modes = CpuModes(fit.problem, dtype, False)
         yield "closed form", Call(lambda: modes.score(candidates, 1))
 
 

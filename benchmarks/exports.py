@@ -32,7 +32,7 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant
 from channelfit.reading.errors import InputError
 from channelfit.results.export.kinds import exported
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import read_subject
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.scorer import make_scorer
@@ -221,7 +221,7 @@ def measured(
     """The rows of one channel."""
     subject = replace(read_subject(file, cell=cell), holding_mV=protocol.holding_mV)
     own = ours(file, protocol, cell)
-    text = exported(subject, "nmodl", Settings(capacitance_pF=CAPACITANCE))
+    text = exported(subject, "nmodl", ExportSettings(capacitance_pF=CAPACITANCE))
     unit, celsius = "of largest current", subject.temperature_C
     gates = "METHOD cnexp" in text
     for how, step in (("CVODE", None), ("fixed steps of 25 us", 0.025)):
@@ -237,7 +237,7 @@ def measured(
         else:
             yield Row(label, error, unit, note="a scheme by implicit Euler: the error of the steps")
     try:
-        theirs = in_myokit(exported(subject, "myokit", Settings()), protocol)
+        theirs = in_myokit(exported(subject, "myokit", ExportSettings()), protocol)
         yield compared(f"{name}: Myokit, CVODES", apart(theirs, own), unit, BAR)
     except (ImportError, RuntimeError) as error:
         yield missing(f"{name}: Myokit, CVODES", unit, str(error))

@@ -229,7 +229,7 @@ def by_scipy(plan: FitPlan, problems: Sequence[Problem]) -> tuple[Taken, np.ndar
             if key not in known:
                 known.clear()
                 physical = space.to_physical(x[:, None])
-                ((_, shown),) = linearizer.shown(physical)
+                ((_, shown),) = linearizer.predicted(physical)
                 slope = space.slope(physical)[:, 0]
                 known[key] = shown[:, 0] - weighted, shown[:, 1:] * slope
             return known[key]

@@ -27,7 +27,7 @@ from channelfit.scoring.cuda_tangent_walk import Rows
 from channelfit.scoring.cuda_tangents import Targets
 from channelfit.scoring.layout.held_compression import Compression
 from channelfit.scoring.machine.threads import single_threaded_blas
-from channelfit.scoring.tangent_plan import Piece
+from channelfit.scoring.tangent_plan import RampPiece
 
 Array = np.ndarray
 
@@ -134,7 +134,7 @@ def _projected(rows: Rows, data: Array, weight: Array) -> tuple[Array, float, li
     return np.concatenate(targets), rest, factors
 
 
-def _triangle(space: Compression | Piece, d: Array, share: Array) -> tuple[Array, Array, float]:
+def _triangle(space: Compression | RampPiece, d: Array, share: Array) -> tuple[Array, Array, float]:
     """Return R (rank, rank), t (rank,) and the rest of a run of n samples; see the module.
 
     Arguments:

@@ -91,7 +91,7 @@ class CpuWellScorer(WellScorer):
         data = [p.scale * t for p, t in zip(plans, self._targets, strict=True)]
 
         def some(first: int, last: int) -> None:
-            currents = linearizer.shown(parameters[:, first:last])
+            currents = linearizer.predicted(parameters[:, first:last])
             for c, (number, weighted) in zip(range(first, last), currents, strict=True):
                 if number < 0:
                     status[c] = -number

@@ -49,7 +49,7 @@ from channelfit.scoring.layout.ramp_collocation import GRADES
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import Linearization
-from channelfit.scoring.tangent_plan import Ramp
+from channelfit.scoring.tangent_plan import PiecewiseRamp
 
 #: Candidates of one launch, at most: more make a GPU no fuller.
 _MOST = 1 << 14
@@ -69,7 +69,10 @@ class _Variant:
     """
 
     def __init__(
-        self, problem: Problem, ramps: Mapping[int, Ramp], targets_of: Callable[[Rows], Targets]
+        self,
+        problem: Problem,
+        ramps: Mapping[int, PiecewiseRamp],
+        targets_of: Callable[[Rows], Targets],
     ) -> None:
         self.values = Tangents(problem, 0, lambda: self.targets, ramps)
         self.tangents = Tangents(problem, wells=lambda: self.targets, ramps=ramps)
@@ -99,7 +102,7 @@ class _Variant:
 
     def predicted(self, parameters: Any) -> tuple[Any, Any]:
         """Return weighted currents (n, n_compressed) and status (n,)."""
-        currents, statuses = self.values.shown(parameters)
+        currents, statuses = self.values.predicted(parameters)
         infinite = (statuses == NOT_FINITE).any(axis=0)
         status = gpu.cupy().where(infinite, np.int8(NOT_FINITE), statuses.max(axis=0))
         return currents[:, :, 0], status

@@ -197,10 +197,10 @@ def export(
         'na.mod'
     """
     from channelfit.results.export import kinds as languages  # loads SymPy's LaTeX printer
-    from channelfit.results.export.nmodl import Settings
+    from channelfit.results.export.nmodl import ExportSettings
 
     ions = (ion,) if isinstance(ion, str) else tuple(ion)
-    settings = Settings(ions, suffix, capacitance, point_process)
+    settings = ExportSettings(ions, suffix, capacitance, point_process)
     text = languages.exported(_subject(model, cell), languages.kind_of(Path(path)), settings)
     return save_text(path, text, overwrite)
 

@@ -44,10 +44,10 @@ class CpuScorer(ChannelScorer):
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
         self.problem, self.dtype = problem, dtype
         self.path = choose_path(problem, dtype, path, self.backend)
-        self.stepping = Stepping(problem, dtype)
-        self.scoring: Stepping | Modes = self.stepping
+        self.stepping = CpuStepping(problem, dtype)
+        self.scoring: CpuStepping | CpuModes = self.stepping
         if self.path != "stepping":
-            self.scoring = Modes(problem, dtype, self.path == "modal")
+            self.scoring = CpuModes(problem, dtype, self.path == "modal")
         self.source = self.scoring.source
         self.source_text = self.source.text
         self.source_hash = hashlib.sha256(self.source_text.encode()).hexdigest()[:16]
@@ -56,7 +56,7 @@ class CpuScorer(ChannelScorer):
     def score(self, parameters: np.ndarray) -> Score:
         """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
         parameters = self._scorable(parameters)
-        if isinstance(self.scoring, Stepping):
+        if isinstance(self.scoring, CpuStepping):
             return self.scoring.score(parameters, self.n_threads)
         score, doubted = self.scoring.score(parameters, self.n_threads)
         if len(doubted):
@@ -152,8 +152,8 @@ class CpuScorer(ChannelScorer):
         return linearizer if linearizer.has_pieces else None
 
     @cached_property
-    def _exact(self) -> Stepping:
-        return self.stepping if self.dtype == "float64" else Stepping(self.problem, "float64")
+    def _exact(self) -> CpuStepping:
+        return self.stepping if self.dtype == "float64" else CpuStepping(self.problem, "float64")
 
     def _scorable(self, parameters: np.ndarray) -> np.ndarray:
         if self.problem.scored.total_weight <= 0:
@@ -161,7 +161,7 @@ class CpuScorer(ChannelScorer):
         return _checked(parameters, len(self.problem.model.parameters))
 
 
-class Stepping:
+class CpuStepping:
     """Scores and traces in which the state at every sample follows from the sample before."""
 
     def __init__(self, problem: Problem, dtype: str) -> None:
@@ -215,7 +215,7 @@ class Stepping:
         return cost, status
 
 
-class Modes:
+class CpuModes:
     """Scores at held voltages from modes: without samples (closed form), or at each one (modal)."""
 
     def __init__(self, problem: Problem, dtype: str, sampled: bool) -> None:

@@ -22,8 +22,8 @@ from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.tangent_plan import Plan
-from channelfit.scoring.tangent_terms import TermPlans, Terms
-from channelfit.scoring.tangent_walks import UNRESOLVED, Relaxing, Scheme, Walk
+from channelfit.scoring.tangent_terms import TermPlans, TermsWalk
+from channelfit.scoring.tangent_walks import UNRESOLVED, GateWalk, SchemeWalk, Walk
 
 #: Targets and constants of candidates, by the number of a plan and the numbers of the candidates.
 Recorded = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -70,14 +70,14 @@ class Linearizer:
 
     def _new_walk(self, plan: Plan) -> Walk:
         if self.model.ohmic is not None:
-            return (Relaxing if self.model.relaxes else Scheme)(self._source, plan)
+            return (GateWalk if self.model.relaxes else SchemeWalk)(self._source, plan)
         with self._lock:
             if id(plan) not in self._terms:
                 (grade,) = (g for p, g in zip(self._made, self._grades, strict=False) if p is plan)
                 with single_threaded_blas():
                     made = TermPlans(self.model, plan, self._oscillating, grade)
                 self._terms[id(plan)] = made
-            return Terms(self._terms[id(plan)])
+            return TermsWalk(self._terms[id(plan)])
 
     @property
     def has_one_plan(self) -> bool:
@@ -154,7 +154,7 @@ class Linearizer:
         normals[status != OK, 0, 0] = np.inf
         return status, normals
 
-    def shown(self, parameters: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    def predicted(self, parameters: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """What candidates show, each with the number of the plan that served it.
 
         Yields: the number, or minus the status where a candidate failed; and weighted currents with

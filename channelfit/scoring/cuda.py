@@ -28,7 +28,7 @@ from channelfit.problem.run_tree import (
 from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.choose_path import choose_path
-from channelfit.scoring.cuda_modes import Modes, jobs_that_fill, rounded
+from channelfit.scoring.cuda_modes import CudaModes, jobs_that_fill, rounded
 from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.kernels.cuda_walk import ADD_JOBS, LISTED, SWEEP
@@ -65,7 +65,7 @@ RUN = np.dtype(
 
 
 @dataclass(frozen=True)
-class Walk:
+class SteppingTables:
     """A schedule as the arrays that the kernel `runSweep` reads.
 
     Attributes:
@@ -96,7 +96,9 @@ class Walk:
         return self.starts, self.jobs, self.visits, self.runs, self.data, self.nodes
 
 
-def walk(source: CudaSource, packed: RunTree, order: Schedule, traced: bool = False) -> Walk:
+def stepping_tables(
+    source: CudaSource, packed: RunTree, order: Schedule, traced: bool = False
+) -> SteppingTables:
     """Lay out a schedule for a source.
 
     Every run's data begin where sixteen bytes may be loaded and are filled up with zeros to whole
@@ -121,7 +123,7 @@ def walk(source: CudaSource, packed: RunTree, order: Schedule, traced: bool = Fa
     if not traced:
         runs["data"], data = _aligned(runs, packed.data_pA, source)
     runs["nodes"], nodes = _voltages(rows, packed.nodes_mV, source)
-    return Walk(
+    return SteppingTables(
         packed.voltages[packed.start_voltage],
         order.jobs.astype(np.int32),
         visits.view(np.uint8),
@@ -193,10 +195,10 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
         self.threads, self.chunk = threads, chunk
         self.path = choose_path(problem, dtype, path)
         alone = path == "auto" and self.path == "stepping"
-        self.stepping = Stepping(problem, dtype, both=alone)
-        self.scoring: Stepping | Modes = self.stepping
+        self.stepping = CudaStepping(problem, dtype, both=alone)
+        self.scoring: CudaStepping | CudaModes = self.stepping
         if self.path != "stepping":
-            self.scoring = Modes(problem, dtype, self.path == "modal", self._exact)
+            self.scoring = CudaModes(problem, dtype, self.path == "modal", self._exact)
         self.source = self.scoring.source
         self.source_text, self.source_hash = self.source.text, self.source.hash
 
@@ -275,8 +277,8 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
     # ---
 
     @cached_property
-    def _exact(self) -> Stepping:
-        return self.stepping if self.dtype == "float64" else Stepping(self.problem, "float64")
+    def _exact(self) -> CudaStepping:
+        return self.stepping if self.dtype == "float64" else CudaStepping(self.problem, "float64")
 
     @cached_property
     def _tangents(self) -> Tangents:
@@ -313,7 +315,7 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
         if self.problem.scored.total_weight <= 0:
             raise InputError("nothing to score: no recording has a sample of weight above 0")
 
-    def _score(self, parameters: Any, scoring: Stepping | Modes) -> Score:
+    def _score(self, parameters: Any, scoring: CudaStepping | CudaModes) -> Score:
         self._check_data()
         xp = self.xp
         parameters = self._checked(parameters)
@@ -366,7 +368,7 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
         return gpu.device().memory_free
 
 
-class Stepping:
+class CudaStepping:
     """The stepping kernels of one problem in one precision, on arrays that lie on the GPU.
 
     Arguments:
@@ -506,7 +508,9 @@ class Stepping:
         key = n_jobs, traced, listed
         if key not in self._programs:
             packed = self.problem.simulated if traced else self.problem.scored
-            laid_out = walk(self.source, packed, schedule(packed, n_jobs, traced=traced), traced)
+            laid_out = stepping_tables(
+                self.source, packed, schedule(packed, n_jobs, traced=traced), traced
+            )
             xp = gpu.cupy()
             starts, *others = (xp.asarray(array) for array in laid_out.arrays)
             arrays = (starts, np.int32(len(laid_out.starts)), *others)
@@ -580,6 +584,6 @@ class Stepping:
 class Program:
     """A walk on the GPU and the kernels compiled for it."""
 
-    walk: Walk
+    walk: SteppingTables
     arrays: tuple[Any, ...]
     kernels: dict[str, Any]

@@ -38,13 +38,13 @@ def rounded(n_slots: int) -> int:
 RUN = np.dtype([("places", "i4", 4), ("values", "f8", 4)])
 
 
-class Modes:
+class CudaModes:
     """The kernels of one problem, on arrays that lie on the GPU.
 
     Arguments:
         dtype: the precision of what is computed at every sample.
         sampled: whether every sample is visited (modal) instead of none (closed form).
-        exact: `cuda.Stepping` in float64, for the candidates on the list.
+        exact: `cuda.CudaStepping` in float64, for the candidates on the list.
     """
 
     def __init__(self, problem: Problem, dtype: str, sampled: bool, exact: Any) -> None:
@@ -64,7 +64,7 @@ class Modes:
         last: int | None = None,
         threads: int | None = None,
     ) -> None:
-        """Fill in cost and status of candidates first .. last - 1; see `cuda.Stepping.score`."""
+        """Fill in cost and status of some candidates, as `cuda.CudaStepping.score` does."""
         xp, packed = gpu.cupy(), self.problem.scored
         n = (last or parameters.shape[1]) - first
         if not n:

@@ -19,7 +19,7 @@ from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.layout.held_compression import Compression, compression
 from channelfit.scoring.layout.visit_order import Schedule
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
-from channelfit.scoring.tangent_plan import Piece, Ramp, sampled_pieces
+from channelfit.scoring.tangent_plan import PiecewiseRamp, RampPiece, sampled_pieces
 
 Array: TypeAlias = np.ndarray
 
@@ -75,7 +75,7 @@ _RECORDINGS = 8  # recordings that are compressed at once
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class RowGroup:
     """Runs whose rows lie side by side: those of equally many samples, or all that are kept whole.
 
     The pieces of ramps make groups too, those of equally many rows.
@@ -91,7 +91,7 @@ class Group:
     runs: tuple[int, ...]
     matrix: np.ndarray | None
     n_rows: int
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[RampPiece, ...] = ()
 
     @property
     def n_compressed(self) -> int:
@@ -126,21 +126,21 @@ class Rows:
     """
 
     def __init__(
-        self, packed: RunTree, oscillating: bool, ramps: Mapping[int, Ramp] | None = None
+        self, packed: RunTree, oscillating: bool, ramps: Mapping[int, PiecewiseRamp] | None = None
     ) -> None:
         self.packed, self.oscillating, self.ramps = packed, oscillating, ramps or {}
         self.points: dict[int, np.ndarray] = {}
         self.constant = packed.constant
         self.place: dict[int | tuple[int, int], int] = {}
         self.ranks: dict[int, tuple[int, int]] = {}
-        self.groups: list[Group] = []
+        self.groups: list[RowGroup] = []
         self.n_rows = 0
         self._records: list[tuple[Any, ...]] = []
         self._data = [np.zeros(0)]
         self._n_data = 0
         self._matrices: list[np.ndarray] = []
         members: dict[int, list[int]] = {0: []}  # samples, 0 where all are kept -> runs
-        of_rank: dict[int, list[tuple[int, Piece]]] = {}  # rows -> pieces of runs
+        of_rank: dict[int, list[tuple[int, RampPiece]]] = {}  # rows -> pieces of runs
         for run in np.flatnonzero(packed.run_weight > 0).tolist():
             n = int(packed.runs[run, N_SAMPLES])
             held = packed.runs[run, KIND] == HELD
@@ -177,10 +177,10 @@ class Rows:
             self._add(run, own, run, rows, (k, len(some)) if n else (first, 1))
             first += len(own)
         if some:
-            self.groups.append(Group(tuple(some), matrix, rows))
+            self.groups.append(RowGroup(tuple(some), matrix, rows))
         self.n_rows += rows
 
-    def _add_pieces(self, some: list[tuple[int, Piece]]) -> None:
+    def _add_pieces(self, some: list[tuple[int, RampPiece]]) -> None:
         """A group of pieces with equally many rows."""
         rows = sum(len(piece.matrix) for _, piece in some)
         for k, (run, piece) in enumerate(some):
@@ -191,7 +191,7 @@ class Rows:
             self.ranks[self.place[run, piece.number]] = rank, len(self._matrices) * n_points**2
             self._matrices.append(np.pad(piece.matrix, ((0, n_points - rank), (0, 0))))
         runs, pieces = zip(*some, strict=True)
-        self.groups.append(Group(runs, None, rows, pieces))
+        self.groups.append(RowGroup(runs, None, rows, pieces))
         self.n_rows += rows
 
     def _add(
@@ -287,7 +287,7 @@ def _blocks(recordings: Iterable[tuple[Array, float]]) -> Iterator[list[tuple[Ar
 
 
 @dataclass(frozen=True)
-class Walk:
+class TangentTables:
     """A schedule as the arrays that the kernel reads.
 
     Attributes:
@@ -354,7 +354,7 @@ class Layout:
         self.lives: dict[int, list[int]] = {}
         self.time = 0
 
-    def walk(self) -> Walk:
+    def walk(self) -> TangentTables:
         """The finished walk."""
         for a, b in pairwise(self.order.jobs):
             self._job(range(a, b))
@@ -371,7 +371,7 @@ class Layout:
             moves[name] = [slots[k] for k in moves[name]]
         n_slots = 1 + max(slots.values(), default=0)
         nodes = np.concatenate([np.zeros(1), *self.nodes])
-        return Walk(
+        return TangentTables(
             np.array(self.jobs, np.int32),
             as_bytes(visits),
             as_bytes(np.array(steps, dtype=STEP)),
@@ -517,7 +517,7 @@ class Layout:
         if self.order.target[w] >= 0:
             now[int(self.order.target[w])] = end
 
-    def _move_in_pieces(self, w: int, ramp: Ramp, now: dict[int, int]) -> None:
+    def _move_in_pieces(self, w: int, ramp: PiecewiseRamp, now: dict[int, int]) -> None:
         run, start, end = int(self.order.run[w]), now[int(self.order.source[w])], self._new()
         self._used(start, end)
         first, n_points = len(self.segments), ramp.voltage.shape[1]

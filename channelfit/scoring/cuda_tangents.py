@@ -19,7 +19,7 @@ from channelfit.model.channel import Chain
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import KIND, VARYING
 from channelfit.scoring.cuda_modes import jobs_that_fill
-from channelfit.scoring.cuda_tangent_walk import Layout, Rows, Walk, as_bytes
+from channelfit.scoring.cuda_tangent_walk import Layout, Rows, TangentTables, as_bytes
 from channelfit.scoring.kernels.cuda_algebra import (
     ALGEBRA_ROWS,
     ALGEBRA_THREADS,
@@ -45,7 +45,7 @@ from channelfit.scoring.kernels.cuda_tangents import (
 from channelfit.scoring.layout.visit_order import needed_runs, schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
-from channelfit.scoring.tangent_plan import Ramp, in_pieces
+from channelfit.scoring.tangent_plan import PiecewiseRamp, in_pieces
 
 #: Into how many jobs a candidate is cut that is compared with wells. As many as fill the GPU would
 #: be more for few candidates than for many, which shows in the last digits.
@@ -61,7 +61,7 @@ def _has_cycles(chain: Chain) -> bool:
     return len(pairs) >= len(chain.states) > 1
 
 
-def rows_of(problem: Problem, ramps: Mapping[int, Ramp] | None = None) -> Rows:
+def rows_of(problem: Problem, ramps: Mapping[int, PiecewiseRamp] | None = None) -> Rows:
     """Which samples of a problem's recordings are looked at.
 
     Arguments:
@@ -70,7 +70,7 @@ def rows_of(problem: Problem, ramps: Mapping[int, Ramp] | None = None) -> Rows:
     return Rows(problem.scored, any(_has_cycles(chain) for chain in problem.model.chains), ramps)
 
 
-def ramps_of(problem: Problem, grade: int) -> dict[int, Ramp]:
+def ramps_of(problem: Problem, grade: int) -> dict[int, PiecewiseRamp]:
     """The pieces of all runs at a varying voltage that a score needs; empty where one is stepped.
 
     All are stepped as well where blocks of the GPU have too little memory for a piece.
@@ -83,7 +83,7 @@ def ramps_of(problem: Problem, grade: int) -> dict[int, Ramp]:
         return {}
     if needed_bytes(source.largest, source.channel.n_rates) > gpu.device().shared_per_block:
         return {}
-    tree, found = problem.scored, dict[int, Ramp]()
+    tree, found = problem.scored, dict[int, PiecewiseRamp]()
     for run in needed_runs(tree):
         if tree.runs[run, KIND] == VARYING:
             ramp = in_pieces(tree, run, grade)
@@ -112,7 +112,7 @@ class Tangents:
         problem: Problem,
         tangents: int | None = None,
         wells: Callable[[], Targets] | None = None,
-        ramps: Mapping[int, Ramp] | None = None,
+        ramps: Mapping[int, PiecewiseRamp] | None = None,
     ) -> None:
         self.problem, self.wells, self.ramps = problem, wells, ramps or {}
         self.source = CudaTangentSource(problem.model, tangents)
@@ -124,7 +124,7 @@ class Tangents:
         self._programs: dict[int, Program] = {}
         #: (whether the voltage varies, whether runs are cut) -> slots, and what is compiled
         self._modules: dict[tuple[bool, bool], tuple[int, gpu.CudaModule]] = {}
-        self._walks: dict[int, Walk] = {}
+        self._walks: dict[int, TangentTables] = {}
         self._coming: dict[str, gpu.Compilation] = {}  # by its text
 
     @property
@@ -159,7 +159,7 @@ class Tangents:
         """Cost and status alone; arguments as in `linearize`."""
         return self._concluded(parameters, well, gpu.NULL, gpu.NULL)
 
-    def shown(self, parameters: Any) -> tuple[Any, Any]:
+    def predicted(self, parameters: Any) -> tuple[Any, Any]:
         """What candidates show in the compressed rows that the targets of wells have.
 
         Arguments:
@@ -398,7 +398,7 @@ class Tangents:
             )
         return self._programs[n_jobs]
 
-    def _walk(self, n_jobs: int) -> Walk:
+    def _walk(self, n_jobs: int) -> TangentTables:
         if n_jobs not in self._walks:
             packed = self.problem.scored
             order = schedule(packed, n_jobs)
@@ -406,7 +406,7 @@ class Tangents:
             self._walks[n_jobs] = Layout(self.source, packed, order, self.rows, parts).walk()
         return self._walks[n_jobs]
 
-    def _module(self, walk: Walk) -> gpu.CudaModule:
+    def _module(self, walk: TangentTables) -> gpu.CudaModule:
         """What is compiled for a walk, or for another one with at least as many slots."""
         key = walk.varying, len(walk.segments) > 0
         most, module = self._modules.get(key, (-1, None))
@@ -417,7 +417,7 @@ class Tangents:
             self._modules[key] = walk.n_slots, module
         return module
 
-    def _text(self, walk: Walk) -> str:
+    def _text(self, walk: TangentTables) -> str:
         cut = len(walk.segments) > 0
         return self.source.specialized(walk.n_slots, walk.varying, cut, bool(self.ramps))
 
@@ -431,9 +431,9 @@ class Tangents:
         return rows_of(self.problem, self.ramps)
 
     @cached_property
-    def _on_device(self) -> OnDevice:
+    def _on_device(self) -> DeviceRows:
         xp, rows = gpu.cupy(), self.rows
-        return OnDevice(
+        return DeviceRows(
             xp.asarray(np.array(self.free or [-1], dtype=np.int32)),
             xp.asarray(rows.runs.view(np.uint8)),
             xp.asarray(rows.data if self.wells is None else np.zeros_like(rows.data)),
@@ -509,7 +509,7 @@ class Targets:
 
 
 @dataclass(frozen=True, eq=False)
-class OnDevice:
+class DeviceRows:
     """The arrays of `Rows` on the GPU, and `free`, (n_free,) int32 indices of parameters.
 
     The walk subtracts `data` at the points; they are 0 where wells are compared behind it. The
@@ -531,7 +531,7 @@ class Program:
     conclude, which take what the walk leaves, are the same in every program.
     """
 
-    walk: Walk
+    walk: TangentTables
     arrays: tuple[Any, ...]
     segments: Any
     kernel: Any

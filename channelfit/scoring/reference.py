@@ -133,7 +133,8 @@ class ReferenceScorer(ChannelScorer):
         """
         channel = _Population(self.problem.model, np.asarray(values, dtype=float)[:, None])
         found = [
-            _Walk(channel, e.protocol, self.refine).occupancies() for e in self.problem.experiments
+            _Simulation(channel, e.protocol, self.refine).occupancies()
+            for e in self.problem.experiments
         ]
         return found if channel.status()[0] == OK else [np.full_like(x, np.nan) for x in found]
 
@@ -181,7 +182,7 @@ class ReferenceScorer(ChannelScorer):
                 f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
             )
         channel = _Population(self.problem.model, parameters)
-        currents = [_Walk(channel, e.protocol, self.refine).currents() for e in experiments]
+        currents = [_Simulation(channel, e.protocol, self.refine).currents() for e in experiments]
         status = channel.status()
         for current in currents:
             current[..., status != OK] = np.nan
@@ -311,7 +312,7 @@ class _Move:
     sample: int | None = None
 
 
-class _Walk:
+class _Simulation:
     """One protocol, sweep after sweep, sample after sample."""
 
     def __init__(self, channel: _Population, protocol: Protocol, refine: int) -> None:

@@ -41,7 +41,7 @@ class ClampReference(ReferenceScorer):
             channel = _Population(self.problem.model, parameters[:, c : c + 1])
             for experiment, currents in zip(experiments, out, strict=True):
                 assert experiment.clamp is not None
-                cell = _Cell(channel, experiment.clamp, parameters[:, c])
+                cell = _ClampedCell(channel, experiment.clamp, parameters[:, c])
                 currents[..., c] = _currents(cell, experiment.protocol)
             status[c] = channel.status()[0]
         for currents in out:
@@ -49,7 +49,7 @@ class ClampReference(ReferenceScorer):
         return out, status
 
 
-class _Cell:
+class _ClampedCell:
     """One candidate: the right side of its equations, its rest, and what is recorded."""
 
     def __init__(self, channel: _Population, clamp: Clamp, theta: np.ndarray) -> None:
@@ -152,7 +152,7 @@ def _state_space(clamp: Clamp) -> tuple[np.ndarray, np.ndarray, np.ndarray] | No
     return omega * a, omega * b[:, 0], c[0]
 
 
-def _currents(cell: _Cell, protocol: Protocol) -> np.ndarray:
+def _currents(cell: _ClampedCell, protocol: Protocol) -> np.ndarray:
     """(n_sweeps, n_times_max) pA; a sample at a jump shows what was before it."""
     out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
     y, last = cell.rest(protocol.holding_mV), 0.0
@@ -175,7 +175,7 @@ def _currents(cell: _Cell, protocol: Protocol) -> np.ndarray:
 
 
 def _through(
-    cell: _Cell,
+    cell: _ClampedCell,
     y: np.ndarray,
     begin: float,
     end: float,

@@ -40,7 +40,7 @@ _LEAST = 1e-15
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class PointGroup:
     """Held runs of equally many samples, or a piece of a ramp: what one matrix product serves."""
 
     matrix: np.ndarray  # (rank, n_points)
@@ -63,7 +63,7 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Ramp:
+class PiecewiseRamp:
     """A varying run of smooth voltage, in n pieces.
 
     Attributes:
@@ -92,7 +92,7 @@ class Stretch:
     first: int
     last: int
     nodes: tuple[np.ndarray, ...] = ()
-    ramp: Ramp | None = None
+    ramp: PiecewiseRamp | None = None
 
     @property
     def varies(self) -> bool:
@@ -101,7 +101,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class RampPiece:
     """A piece of a ramp in which samples lie.
 
     Attributes:
@@ -189,7 +189,7 @@ class Plan:
         ]
         self.run_dt = tree.run_dt.copy()
         self.run_dt[held] = tree.table_dt[runs[held, TABLE]]
-        self.ramps: dict[int, Ramp] = {}
+        self.ramps: dict[int, PiecewiseRamp] = {}
         for r in np.flatnonzero(~held).tolist() if grade is not None else ():
             ramp = in_pieces(tree, r, grade or 0)
             self.ramps |= {} if ramp is None else {r: ramp}
@@ -208,7 +208,7 @@ class Plan:
         First come held runs that are compressed, then the pieces of ramps, and last the runs of
         which every sample is a residual of its own.
         """
-        self.groups: list[Group] = []
+        self.groups: list[PointGroup] = []
         self._seen: list[Seen] = []
         filled = _Filled()
         whole: list[int] = []
@@ -240,7 +240,7 @@ class Plan:
         stride = len(members) * self.width
         for k, r in enumerate(members):
             self.runs[r, columns.OUT :] = filled.flat + k * self.width, stride, first, n_kept
-        group = Group(
+        group = PointGroup(
             kept.matrix,
             slice(filled.flat, filled.flat + n_kept * stride),
             slice(filled.rows, filled.rows + rank * len(members)),
@@ -257,7 +257,9 @@ class Plan:
             ramp.places[piece.number] = filled.flat
             rank, n_points = piece.matrix.shape
             points = slice(filled.flat, filled.flat + n_points * self.width)
-            self.groups.append(Group(piece.matrix, points, slice(filled.rows, filled.rows + rank)))
+            self.groups.append(
+                PointGroup(piece.matrix, points, slice(filled.rows, filled.rows + rank))
+            )
             self._seen.append(Seen(piece.project, [(piece.samples, r)]))
             filled.scale.append(np.full(rank, np.sqrt(weight)))
             filled.flat, filled.rows = points.stop, filled.rows + rank
@@ -342,7 +344,7 @@ def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
     return nodes[:, GAUSS:QUARTERS].ravel(), nodes[:, QUARTERS:].ravel()
 
 
-def in_pieces(tree: RunTree, r: int, grade: int) -> Ramp | None:
+def in_pieces(tree: RunTree, r: int, grade: int) -> PiecewiseRamp | None:
     """A varying run in pieces; None where its voltage is not smooth, or where steps cost less.
 
     Arguments:
@@ -353,10 +355,10 @@ def in_pieces(tree: RunTree, r: int, grade: int) -> Ramp | None:
     n = int(row[N_SAMPLES] * row[N_SUB])
     nodes = tree.nodes_mV[row[TABLE] : row[TABLE] + n * len(NODES)].reshape(n, len(NODES))
     found = collocation.pieces(float(tree.run_dt[r]), nodes, NODES, grade)
-    return None if found is None else Ramp(*found, np.full(len(found[1]), -1))
+    return None if found is None else PiecewiseRamp(*found, np.full(len(found[1]), -1))
 
 
-def sampled_pieces(tree: RunTree, r: int, ramp: Ramp) -> Iterator[Piece]:
+def sampled_pieces(tree: RunTree, r: int, ramp: PiecewiseRamp) -> Iterator[RampPiece]:
     """The pieces of run r in which samples lie."""
     n, step = int(tree.runs[r, N_SAMPLES]), int(tree.runs[r, N_SUB])
     t, first = np.arange(n) * (step * tree.run_dt[r]), int(tree.runs[r, DATA])
@@ -368,7 +370,7 @@ def sampled_pieces(tree: RunTree, r: int, ramp: Ramp) -> Iterator[Piece]:
         basis = spanned(shown, _LEAST)
         matrix = product(basis.T, shown)
         samples = slice(first + int(inside[0]), first + int(inside[-1]) + 1)
-        yield Piece(number, samples, basis, matrix)
+        yield RampPiece(number, samples, basis, matrix)
 
 
 class VaryingRun:

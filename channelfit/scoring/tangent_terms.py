@@ -21,7 +21,7 @@ from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.tangent_plan import Plan, joined
-from channelfit.scoring.tangent_walks import UNRESOLVED, Relaxing, Scheme, Walk
+from channelfit.scoring.tangent_walks import UNRESOLVED, GateWalk, SchemeWalk, Walk
 
 #: A conductance and a reversal potential so far away that the drive is 1 pA, to the last bit, at
 #: every voltage: v + 2**100 is 2**100.
@@ -70,7 +70,7 @@ class TermPlans:
     def walks(self) -> list[tuple[int, Walk]]:
         """A walk of each part, with scratch arrays of its own, behind the index of its term."""
         return [
-            (k, (Relaxing if source.model.relaxes else Scheme)(source, plan))
+            (k, (GateWalk if source.model.relaxes else SchemeWalk)(source, plan))
             for k, source, plan in self.parts
         ]
 
@@ -112,7 +112,7 @@ def _places_of_pieces(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(rows), np.concatenate(voltages)
 
 
-class Terms(Walk):
+class TermsWalk(Walk):
     """The walk of models whose current is anything but one ohmic term."""
 
     def __init__(self, plans: TermPlans) -> None:

@@ -21,7 +21,7 @@ from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.kernels.tangent_tables import GAINS, RATES, boundRates, project
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.machine_code import Callback, generated
-from channelfit.scoring.tangent_plan import Plan, Ramp, Stretch, VaryingRun, joined
+from channelfit.scoring.tangent_plan import PiecewiseRamp, Plan, Stretch, VaryingRun, joined
 
 #: The status of a candidate that needs finer pieces of a ramp; the next plan decides.
 UNRESOLVED = -1
@@ -90,7 +90,7 @@ class Walk(ABC):
         )
 
 
-class Relaxing(Walk):
+class GateWalk(Walk):
     """The walk of models whose chains have two states, or one."""
 
     def __init__(self, source: TangentSource, plan: Plan) -> None:
@@ -224,7 +224,7 @@ class Relaxing(Walk):
         return np.where(flags[:, 0], NOT_FINITE, np.where(flags[:, 1], NEGATIVE_RATE, OK)), products
 
 
-class Scheme(Walk):
+class SchemeWalk(Walk):
     """The walk of models that are one scheme of three states or more."""
 
     def __init__(self, source: TangentSource, plan: Plan) -> None:
@@ -355,7 +355,7 @@ class Scheme(Walk):
                 self.dm,
             )
 
-    def _ramp(self, theta: np.ndarray, r: int, ramp: Ramp, flat: np.ndarray) -> None:
+    def _ramp(self, theta: np.ndarray, r: int, ramp: PiecewiseRamp, flat: np.ndarray) -> None:
         source, target = self.tree.runs[r, [SOURCE, TARGET]]
         x, dx = self.states[target], self.dstates[target]
         x[:], dx[:] = self.states[source], self.dstates[source]

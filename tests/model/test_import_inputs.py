@@ -14,12 +14,12 @@ from channelfit.model.model_file import build_model
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.export.kinds import exported
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import Subject
 from support.exports import BAR, exports, of, steps
 from support.mod_files import of_text
 
-DENSITY = Settings()
+DENSITY = ExportSettings()
 #: A calcium current: how its file writes the constant field, and which constants of nature it has.
 CALCIUM = """NEURON {{ SUFFIX cal USEION ca READ cai, cao WRITE ica RANGE p }}
 UNITS {{ (mM) = (milli/liter) {units} }}
@@ -157,4 +157,4 @@ def test_a_density_stays_what_it_is_whatever_its_unit_is_called(unit: str, tmp_p
     (row,) = [line for line in back.splitlines() if line.strip().startswith("gbar")]
     assert float(row.split()[2]) == pytest.approx(0.01, rel=1e-12)
     with pytest.raises(InputError, match=r"would multiply the densities of the file by 0\.5"):
-        exported(found, "nmodl", Settings(capacitance_pF=20.0))
+        exported(found, "nmodl", ExportSettings(capacitance_pF=20.0))

@@ -15,7 +15,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.reading.documents import parse_yaml, read_yaml
 from channelfit.results.export.kinds import exported
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.scoring.neuron.importing import prove
 from support.exports import of, simulated, steps
 from support.mod_files import few, of_text
@@ -23,14 +23,14 @@ from support.places import MODELS
 from support.term_models import DOCUMENTS
 
 FEW = replace(steps(), sweeps=steps().sweeps[::3])
-WHOLE = Settings(capacitance_pF=20.0)
+WHOLE = ExportSettings(capacitance_pF=20.0)
 #: A file, how it is exported, the reversal potential or concentrations that the cell then decides
 #: on, and parameters that are in no export because the cell decides in their place.
-CASES: dict[str, tuple[Any, Settings, dict[str, float], set[str]]] = {
+CASES: dict[str, tuple[Any, ExportSettings, dict[str, float], set[str]]] = {
     "scheme": (MODELS / "guide" / "my_channel.yaml", WHOLE, {}, set()),
     "gates": (MODELS / "k_hh_gate.yaml", WHOLE, {}, set()),
     "ion": (MODELS / "k_hh_gate.yaml", replace(WHOLE, ions=("k",)), {"ek": -100.0}, set()),
-    "whole cell": (MODELS / "k_hh_gate.yaml", Settings(point_process=True), {}, set()),
+    "whole cell": (MODELS / "k_hh_gate.yaml", ExportSettings(point_process=True), {}, set()),
     "warm": (MODELS / "published" / "na_squid.yaml", WHOLE, {}, set()),
     "constant field": (
         DOCUMENTS["calcium"],

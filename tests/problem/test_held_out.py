@@ -15,7 +15,7 @@ from channelfit.front.main import main
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.run_tree import RunTree
 from channelfit.reading.documents import dump_yaml
-from channelfit.scoring.cuda import walk
+from channelfit.scoring.cuda import stepping_tables
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.scorer import make_scorer
@@ -135,7 +135,9 @@ def test_scores_and_derivatives_are_the_same_to_the_last_bit(folder, path):
 def test_a_gpu_is_given_the_same_program(folder, n_jobs):
     beside, alone = pair(folder)
     source = CudaSource(alone.model, "float64")
-    one, two = (walk(source, p.scored, schedule(p.scored, n_jobs)) for p in (beside, alone))
+    one, two = (
+        stepping_tables(source, p.scored, schedule(p.scored, n_jobs)) for p in (beside, alone)
+    )
     for a, b in zip(one.arrays, two.arrays, strict=True):
         assert a.tobytes() == b.tobytes()
     assert (one.n_slots, one.varying) == (two.n_slots, two.varying)

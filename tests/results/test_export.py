@@ -25,7 +25,7 @@ from channelfit.problem.protocol import Protocol
 from channelfit.reading.documents import dump_yaml, read_json
 from channelfit.reading.errors import InputError
 from channelfit.results.export.kinds import KINDS, exported
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import Subject, read_subject, subject_of
 from support.exports import MODELS, WHOLE_CELL, exports, of, simulated, steps, subject
 from support.places import ROOT
@@ -100,26 +100,26 @@ def test_the_size_of_the_cell_is_known_from_model_recording_or_clamp() -> None:
         ({}, {"experiments": [recording]}),
     ):
         data = channel | {"current": current | more} | ({"fit": fit} if fit else {})
-        found = re.search(r"gbar = (\S+)", exported(of(data), "nmodl", Settings()))
+        found = re.search(r"gbar = (\S+)", exported(of(data), "nmodl", ExportSettings()))
         assert found is not None
         assert float(found[1]) == pytest.approx(0.0025, rel=1e-12)
 
 
 def test_a_cell_of_unknown_or_contradictory_size_is_refused() -> None:
     with pytest.raises(InputError, match="--capacitance 20.*--point-process"):
-        exported(subject("na_hh"), "nmodl", Settings())
+        exported(subject("na_hh"), "nmodl", ExportSettings())
     data = document("rectified gates")
     data["current"] |= {"capacitance": "20 pF", "conductance": "1 mS/uF"}
     del data["parameters"]["g"]
     data["fit"] = {"clamp": {"membrane_capacitance": "30 pF"}}
     with pytest.raises(InputError, match="the size of the cell is not one: .*20 pF.*30 pF"):
-        exported(of(data), "nmodl", Settings())
-    text = exported(of(data), "nmodl", Settings(capacitance_pF=25.0))
+        exported(of(data), "nmodl", ExportSettings())
+    text = exported(of(data), "nmodl", ExportSettings(capacitance_pF=25.0))
     # 1 mS/uF is 20 nS in the model's 20 pF, and 20 nS on 2500 um2 are 0.0008 S/cm2
     assert re.search(r"gbar += 0\.0008 ", text)
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="above 0 pF"):
-            exported(subject("na_hh"), "nmodl", Settings(capacitance_pF=wrong))
+            exported(subject("na_hh"), "nmodl", ExportSettings(capacitance_pF=wrong))
 
 
 def test_an_ion_decides_on_the_reversal_and_the_header_tells_the_models_own() -> None:
@@ -215,10 +215,10 @@ def test_a_fit_tells_data_hash_protocol_error_seed_version_and_intervals(run: Pa
     assert f"from gmax, 95 % {low:.5g} to {high:.5g}" in told
     found = read_subject(run / "fit.yaml")  # and every other language tells them
     low, high = summary["parameters"]["a12"]["interval"]
-    assert f"95 % interval {low:.5g} to" in exported(found, "myokit", Settings())
-    assert f"95 % {low:.5g} to" in exported(found, "python", Settings())
-    assert f"{low:.4g}" in exported(found, "latex", Settings())
-    data = json.loads(exported(found, "json", Settings()))
+    assert f"95 % interval {low:.5g} to" in exported(found, "myokit", ExportSettings())
+    assert f"95 % {low:.5g} to" in exported(found, "python", ExportSettings())
+    assert f"{low:.4g}" in exported(found, "latex", ExportSettings())
+    data = json.loads(exported(found, "json", ExportSettings()))
     assert data["parameters"]["a12"]["interval_95"] == [low, high]
     assert data["provenance"]["data"][0]["sha256"]
 
@@ -239,7 +239,7 @@ def test_a_fit_exports_itself_by_the_ending_of_the_file(run: Path, tmp_path: Pat
     for kind, (ending, _) in KINDS.items():
         settings = {"ion": "k", "capacitance": 20.0} if kind == "nmodl" else {}
         place = fit.export(tmp_path / f"a{ending}", **settings)  # type: ignore[arg-type]
-        given = Settings(("k",), None, 20.0) if settings else Settings()
+        given = ExportSettings(("k",), None, 20.0) if settings else ExportSettings()
         wanted = exported(read_subject(run), kind, given)
         assert _without_paths(place.read_text()) == _without_paths(wanted)
     with pytest.raises(InputError, match="exists already"):
@@ -260,7 +260,9 @@ def test_a_parameter_per_cell_asks_for_the_cell() -> None:
     with pytest.raises(InputError, match='no cell "x"'):
         read_subject(file, cell="x")
     assert read_subject(file, cell="0CP").values["dv"] == -11.6
-    assert "those of the cell 0CP" in exported(read_subject(file, cell="0CP"), "nmodl", Settings())
+    assert "those of the cell 0CP" in exported(
+        read_subject(file, cell="0CP"), "nmodl", ExportSettings()
+    )
     assert read_subject(file, cell="80CP").values["dv"] == 0
     # what only the clamp uses is no part of the channel, and tells how large the cell is
     assert "rs" not in read_subject(file, cell="0CP").values
@@ -269,7 +271,7 @@ def test_a_parameter_per_cell_asks_for_the_cell() -> None:
 
 def module_of(found: Subject) -> dict[str, Any]:
     names: dict[str, Any] = {}
-    exec(exported(found, "python", Settings()), names)
+    exec(exported(found, "python", ExportSettings()), names)
     return names
 
 
@@ -298,7 +300,7 @@ def test_the_python_module_computes_currents_of_any_terms(name: str) -> None:
 
 
 def test_the_python_module_takes_other_values_and_needs_math_alone() -> None:
-    text = exported(subject("cav31_anwar"), "python", Settings())
+    text = exported(subject("cav31_anwar"), "python", ExportSettings())
     tree = ast.parse(text)
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     assert [node.module for node in imports if isinstance(node, ast.ImportFrom)] == ["math"]
@@ -318,7 +320,7 @@ def test_the_python_module_takes_other_values_and_needs_math_alone() -> None:
 def test_the_json_holds_everything_and_says_it_in_the_language_of_models(name, tmp_path):
     found = subject(name)
     place = tmp_path / "a.json"
-    place.write_text(exported(found, "json", Settings()))
+    place.write_text(exported(found, "json", ExportSettings()))
     data = read_json(place)
     assert data["model_file"] == {
         k: v for k, v in cf.Model.load(MODELS[name]).document.items() if k != "fit"
@@ -348,7 +350,7 @@ def test_myokit_has_every_function_of_a_model() -> None:
     gate = {"alpha": rate, "beta": "exp(-v/80)"}
     current = {"conductance": "10 nS", "reversal": "-80 mV"}
     text = exported(
-        of({"name": "all", "gates": {"m": gate}, "current": current}), "myokit", Settings()
+        of({"name": "all", "gates": {"m": gate}, "current": current}), "myokit", ExportSettings()
     )
     model = myokit.parse_model(text[: text.index("[[protocol]]")])
     for v_mV in (-31.0, -5e-4, 12.0, 45.0):
@@ -358,15 +360,15 @@ def test_myokit_has_every_function_of_a_model() -> None:
 
 
 def test_exprel_is_explained_beside_the_formulas_that_use_it() -> None:
-    text = exported(subject("cav31_anwar"), "latex", Settings())
+    text = exported(subject("cav31_anwar"), "latex", ExportSettings())
     assert r"\operatorname{exprel}(x) &= \frac{e^{x} - 1}{x}" in text
-    assert "exprel" not in exported(subject("herg_markov"), "latex", Settings())
+    assert "exprel" not in exported(subject("herg_markov"), "latex", ExportSettings())
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", QUICK)
 def test_latex_compiles(name: str, tmp_path: Path) -> None:
-    _compile(exported(subject(name), "latex", Settings()), tmp_path)
+    _compile(exported(subject(name), "latex", ExportSettings()), tmp_path)
 
 
 def _compile(text: str, folder: Path) -> None:
@@ -419,7 +421,7 @@ def hostile() -> Subject:
 def test_hostile_texts_are_inert(kind: str, tmp_path: Path) -> None:
     found = hostile()
     assert found.provenance.fitted
-    settings = WHOLE_CELL if kind == "nmodl" else Settings()
+    settings = WHOLE_CELL if kind == "nmodl" else ExportSettings()
     text = exported(found, kind, settings)
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", text)
     if kind == "nmodl":

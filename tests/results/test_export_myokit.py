@@ -11,7 +11,7 @@ import pytest
 
 from channelfit.model.model_file import build_model
 from channelfit.results.export.kinds import exported
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import Subject
 from support.exports import MODELS, of, simulated, steps, subject
 from support.term_models import DOCUMENTS, document
@@ -27,7 +27,7 @@ BAR = 1e-5
 
 
 def mmt(found: Subject, holding_mV: float = -90.0) -> str:
-    return exported(replace(found, holding_mV=holding_mV), "myokit", Settings())
+    return exported(replace(found, holding_mV=holding_mV), "myokit", ExportSettings())
 
 
 def parsed(text: str) -> Any:

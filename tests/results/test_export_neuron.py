@@ -15,7 +15,7 @@ import pytest
 import channelfit as cf
 from channelfit.model.model_file import build_model
 from channelfit.results.export.kinds import exported
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import Subject
 from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism
@@ -99,7 +99,7 @@ def test_celsius_is_live(name: str) -> None:
 
 def test_a_point_process_is_the_whole_cell(neuron: Any) -> None:
     found = subject("na_hh")
-    text = exported(found, "nmodl", Settings(("na",), point_process=True))
+    text = exported(found, "nmodl", ExportSettings(("na",), point_process=True))
     assert "POINT_PROCESS na_hh" in text
     section = neuron.Section(name="cell")
     process = getattr(neuron, compile_mechanism(text))(section(0.5))

@@ -19,7 +19,7 @@ from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol
 from channelfit.scoring import cpu
-from channelfit.scoring.cpu import Modes, Stepping
+from channelfit.scoring.cpu import CpuModes, CpuStepping
 from channelfit.scoring.kernels.tangent_tables import GAINS
 from channelfit.scoring.machine import machine_code
 from channelfit.scoring.machine.kernel_text import LoweringError, Source
@@ -281,12 +281,12 @@ def ways(fit: FitPlan, dtype: str) -> dict[str, Any]:
     """Functions of parameters, each of which makes one call of generated code."""
     problem = fit.problem
     found: dict[str, Any] = {
-        "stepping": lambda p: Stepping(problem, dtype).score(p, 1),
-        "trace": lambda p: Stepping(problem, dtype).simulate(p, 1),
+        "stepping": lambda p: CpuStepping(problem, dtype).score(p, 1),
+        "trace": lambda p: CpuStepping(problem, dtype).simulate(p, 1),
     }
     if cpu.choose_path(problem, dtype, "auto", "cpu") == "closed-form":
-        found["closed form"] = lambda p: Modes(problem, dtype, False).score(p, 1)
-        found["modal"] = lambda p: Modes(problem, dtype, True).score(p, 1)
+        found["closed form"] = lambda p: CpuModes(problem, dtype, False).score(p, 1)
+        found["modal"] = lambda p: CpuModes(problem, dtype, True).score(p, 1)
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import Subject, read_subject, subject_of
 from channelfit.scoring.scorer import make_scorer
 
@@ -26,7 +26,7 @@ MODELS = {file.stem: file for file in exports.MODELS}
 
 #: The bar of an export to NEURON: the largest error over the largest current.
 BAR = 1e-5
-WHOLE_CELL = Settings(capacitance_pF=20.0)
+WHOLE_CELL = ExportSettings(capacitance_pF=20.0)
 
 
 def subject(name: str) -> Subject:

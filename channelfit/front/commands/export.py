@@ -13,7 +13,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import save_text
 from channelfit.reading.texts import printable
 from channelfit.results.export.kinds import KINDS, exported, kind_of
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import read_subject
 from channelfit.results.run_folder import file_name
 
@@ -31,7 +31,7 @@ def export(options: ExportOptions) -> None:
     subject = read_subject(options.fit, options.overrides, options.cell)
     warn(subject.channel.cautions)
     warn(left_out(subject.document | {"fit": subject.fit}, options.fit))
-    settings = Settings(options.ions, suffix, options.capacitance, options.point_process)
+    settings = ExportSettings(options.ions, suffix, options.capacitance, options.point_process)
     text = exported(subject, kind, settings)
     place = out or Path(file_name(suffix or subject.channel.name) + KINDS[kind][0])
     if place.exists():

@@ -20,7 +20,7 @@ from channelfit.results.report.plots import save, traces_figure
 from channelfit.results.report.terminal import PlainConsole, SearchScreen, table
 from channelfit.results.report.traces import Traces
 from channelfit.results.run_folder import file_name
-from channelfit.scoring.neuron.comparison import Comparison, compare, random_candidates
+from channelfit.scoring.neuron.comparison import OracleComparison, compare, random_candidates
 from channelfit.scoring.neuron.oracle import NeuronOracle
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.space import middle
@@ -65,7 +65,7 @@ def compare_with_neuron(
         voltages = voltages_of(protocols)
         drawn, some_drawn_in = _drawn(model, 4 * n_candidates + 4, seed, voltages)
         candidates, traces, left_out = _simulated(model, protocols, backend, n_candidates, drawn)
-        worst: list[Comparison] = []
+        worst: list[OracleComparison] = []
         for k, protocol in enumerate(protocols):
             screen.begin(f"simulating {protocol.name} with NEURON ({k + 1} of {len(protocols)})")
             worst += compare(oracle, [protocol], _Given(traces[k]), candidates)
@@ -84,12 +84,12 @@ def compare_with_neuron(
     return fine and 0 not in gave_up  # the file's own values
 
 
-def _is_within(protocol: Protocol, case: Comparison) -> bool:
+def _is_within(protocol: Protocol, case: OracleComparison) -> bool:
     return case.relative_error <= tolerance(protocol)
 
 
 def _print_errors(
-    console: PlainConsole, protocols: Sequence[Protocol], worst: Sequence[Comparison]
+    console: PlainConsole, protocols: Sequence[Protocol], worst: Sequence[OracleComparison]
 ) -> None:
     """Print a row for each protocol: its largest error, and where that is."""
     rows = [
@@ -257,7 +257,7 @@ def _simulated(
 
 
 def _draw(
-    model: ChannelModel, protocols: Sequence[Protocol], worst: Sequence[Comparison], out: Path
+    model: ChannelModel, protocols: Sequence[Protocol], worst: Sequence[OracleComparison], out: Path
 ) -> Path:
     panels = [
         Traces(

@@ -39,7 +39,7 @@ from channelfit.reading.files import write_bytes
 from channelfit.reading.patterns import files_below
 from channelfit.results.comparison import check_same_data
 from channelfit.results.export.kinds import exported
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import read_subject
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.report.terminal import SearchScreen
@@ -191,7 +191,7 @@ def _report(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str
 def _export(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
     subject = read_subject(given.fit, given.overrides, given.cell)
     checks.screen.warn(subject.channel.cautions)
-    settings = Settings(given.ions, given.suffix, given.capacitance, given.point_process)
+    settings = ExportSettings(given.ions, given.suffix, given.capacitance, given.point_process)
     exported(subject, given.kind, settings)
     yield from ()
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from channelfit.reading.errors import InputError
 from channelfit.results.export.latex import latex
 from channelfit.results.export.myokit import myokit
-from channelfit.results.export.nmodl import Settings, nmodl
+from channelfit.results.export.nmodl import ExportSettings, nmodl
 from channelfit.results.export.plain_data import plain_data
 from channelfit.results.export.python import python
 from channelfit.results.export.subject import Subject
 
 #: By the name of a language, the ending of its files and what writes the text.
-KINDS: dict[str, tuple[str, Callable[[Subject, Settings], str]]] = {
+KINDS: dict[str, tuple[str, Callable[[Subject, ExportSettings], str]]] = {
     "nmodl": (".mod", nmodl),
     "myokit": (".mmt", myokit),
     "python": (".py", python),
@@ -23,7 +23,7 @@ KINDS: dict[str, tuple[str, Callable[[Subject, Settings], str]]] = {
 }
 
 
-def exported(subject: Subject, kind: str, settings: Settings) -> str:
+def exported(subject: Subject, kind: str, settings: ExportSettings) -> str:
     """Return the text of a channel in a language.
 
     Arguments:

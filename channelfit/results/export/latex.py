@@ -12,7 +12,7 @@ from sympy.printing.latex import LatexPrinter
 
 from channelfit.model.channel import CELSIUS, FARADAY, GAS_CONSTANT, ZERO_CELSIUS, Chain, Term
 from channelfit.model.terms import V, symbol
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.provenance import one_line
 from channelfit.results.export.subject import Subject
 from channelfit.scoring.neuron.nmodl import is_gate
@@ -56,7 +56,7 @@ _ESCAPES = {
 }
 
 
-def latex(subject: Subject, settings: Settings) -> str:
+def latex(subject: Subject, settings: ExportSettings) -> str:
     """Return the channel as the text of a LaTeX document."""
     return _Document(subject, settings.suffix).text()
 
@@ -98,7 +98,7 @@ def quantity(value: float, digits: int = 5) -> str:
     return power if mantissa == "1" else rf"{mantissa} \times {power}"
 
 
-class _Printer(LatexPrinter):  # type: ignore[misc]
+class _MathPrinter(LatexPrinter):  # type: ignore[misc]
     """Prints SymPy expressions as formulas."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class _Document:
     def __init__(self, subject: Subject, name: str | None) -> None:
         self.subject, self.channel = subject, subject.channel
         self.title = name or subject.channel.name
-        self.printer = _Printer()
+        self.printer = _MathPrinter()
 
     def text(self) -> str:
         rows = [*self._currents(), *self._openings(), *self._definitions()]

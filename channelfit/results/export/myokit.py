@@ -26,7 +26,7 @@ from channelfit.model.channel import (
     Term,
 )
 from channelfit.model.terms import V, exprel, sum_of
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.provenance import one_line
 from channelfit.results.export.subject import Subject
 from channelfit.scoring.neuron.nmodl import is_gate
@@ -86,7 +86,7 @@ _RESERVED = frozenset(
 _SUM, _PRODUCT, _POWER, _ATOM = range(4)
 
 
-def myokit(subject: Subject, settings: Settings) -> str:
+def myokit(subject: Subject, settings: ExportSettings) -> str:
     """Return the channel as the text of a .mmt file: a model, and a protocol of one step."""
     return _Model(subject, settings.suffix).text()
 

@@ -40,11 +40,11 @@ from channelfit.results.export.ions import (
     keeps_reversal,
     live_factors,
 )
-from channelfit.results.export.subject import Known, Membrane, Subject
+from channelfit.results.export.subject import CellMembrane, Known, Subject
 from channelfit.scoring.neuron.nmodl import (
     SPANS,
     UNITS,
-    Writer,
+    NmodlWriter,
     identifier,
     is_reserved,
     plain_ascii,
@@ -85,7 +85,7 @@ _NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True)
-class Settings:
+class ExportSettings:
     """How a channel is to be written as NMODL.
 
     Attributes:
@@ -101,7 +101,7 @@ class Settings:
     point_process: bool = False
 
 
-def nmodl(subject: Subject, settings: Settings) -> str:
+def nmodl(subject: Subject, settings: ExportSettings) -> str:
     """Return the channel as NMODL.
 
     Raises:
@@ -137,12 +137,14 @@ class _Flow:
     rectification: str | None
 
 
-class _Mechanism(Writer):
+class _Mechanism(NmodlWriter):
     """Writes the file, block by block."""
 
     library = _LIBRARY
 
-    def __init__(self, subject: Subject, settings: Settings, membrane: Membrane | None) -> None:
+    def __init__(
+        self, subject: Subject, settings: ExportSettings, membrane: CellMembrane | None
+    ) -> None:
         self.subject, self.membrane = subject, membrane
         channel = subject.channel
         file = subject.provenance.file

@@ -9,7 +9,7 @@ import sympy
 
 from channelfit.model.channel import Chain
 from channelfit.model.evaluation import evaluate
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.python import PythonPrinter
 from channelfit.results.export.subject import Known, Subject
 from channelfit.results.run_state import json_text
@@ -18,7 +18,7 @@ from channelfit.results.run_state import json_text
 FORMAT, EDITION = "channelfit channel", 1
 
 
-def plain_data(subject: Subject, settings: Settings) -> str:
+def plain_data(subject: Subject, settings: ExportSettings) -> str:
     """Return the channel as the text of a JSON file."""
     data = json.loads(json_text(as_plain(subject, settings.suffix)))
     return json.dumps(data, indent=2) + "\n"  # in ASCII, so that no character steers what shows it

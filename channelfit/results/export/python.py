@@ -16,7 +16,7 @@ from sympy.functions.elementary.piecewise import ExprCondPair
 
 from channelfit.model.channel import CELSIUS, FARADAY, GAS_CONSTANT, ZERO_CELSIUS, Chain, Term
 from channelfit.model.terms import V
-from channelfit.results.export.nmodl import Settings
+from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.provenance import one_line
 from channelfit.results.export.subject import Subject
 from channelfit.scoring.neuron.nmodl import is_gate
@@ -33,7 +33,7 @@ _RESERVED = frozenset(
 )
 
 
-def python(subject: Subject, settings: Settings) -> str:
+def python(subject: Subject, settings: ExportSettings) -> str:
     """Return the channel as the text of a Python module."""
     return _Module(subject).text()
 

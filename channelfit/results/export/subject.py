@@ -34,7 +34,7 @@ _SAME = 1e-6
 
 
 @dataclass(frozen=True)
-class Membrane:
+class CellMembrane:
     """The membrane whose channels a conductance in nS counts.
 
     Attributes:
@@ -46,7 +46,7 @@ class Membrane:
     known_from: str
 
     @classmethod
-    def of_capacitance(cls, capacitance_pF: float, known_from: str) -> Membrane:
+    def of_capacitance(cls, capacitance_pF: float, known_from: str) -> CellMembrane:
         """Return a membrane of this capacitance, whose area follows from 1 uF/cm2."""
         words = f"{known_from} {capacitance_pF:g} pF, at 1 uF/cm2 {capacitance_pF / 0.01:g} um2"
         return cls(capacitance_pF / SPECIFIC_CAPACITANCE, words)
@@ -97,7 +97,7 @@ class Subject:
     temperature_stated: bool
     known: Mapping[str, Known]
     provenance: Provenance
-    membranes: tuple[Membrane, ...]
+    membranes: tuple[CellMembrane, ...]
     holding_mV: float
     document: dict[str, Any]
     fit: Any = None
@@ -137,7 +137,7 @@ class Subject:
             "recordings were made, where the rates hold"
         )
 
-    def membrane(self, capacitance_pF: float | None = None) -> Membrane:
+    def membrane(self, capacitance_pF: float | None = None) -> CellMembrane:
         """Return the membrane by which a whole cell's conductance becomes a density.
 
         Arguments:
@@ -149,7 +149,9 @@ class Subject:
         if capacitance_pF is not None:
             if not 0 < capacitance_pF < np.inf:
                 raise InputError(f"a capacitance above 0 pF was expected, not {capacitance_pF:g}")
-            given = Membrane.of_capacitance(capacitance_pF, "the capacitance given for the export:")
+            given = CellMembrane.of_capacitance(
+                capacitance_pF, "the capacitance given for the export:"
+            )
             self._check_densities(given, capacitance_pF)
             return given
         first, *others = self.membranes or (None,)
@@ -169,7 +171,7 @@ class Subject:
                 )
         return first
 
-    def _check_densities(self, given: Membrane, capacitance_pF: float) -> None:
+    def _check_densities(self, given: CellMembrane, capacitance_pF: float) -> None:
         """Raise InputError where a given size would change densities that the model states."""
         current = as_mapping(self.document.get("current"))
         stated = [key for key in ("area", "capacitance") if current.get(key) is not None]
@@ -356,7 +358,7 @@ def _membranes(
     channel: ChannelModel,
     summary: Mapping[str, Any],
     cell: str | None,
-) -> list[Membrane]:
+) -> list[CellMembrane]:
     """Return all that a model, its recordings and its clamps say of the size of the cell."""
     fit = as_mapping(document.get("fit"))
     current = document.get("current")
@@ -380,18 +382,18 @@ def _membranes(
     for words, clamp in clamps:
         if isinstance(clamp, Mapping) and clamp.get("membrane_capacitance") is not None:
             size = _quantity(clamp["membrane_capacitance"], channel)
-            found += [Membrane.of_capacitance(size, f"{words}:")] if size > 0 else []
+            found += [CellMembrane.of_capacitance(size, f"{words}:")] if size > 0 else []
     return found
 
 
-def _membranes_of(place: Mapping[str, Any], words: str) -> list[Membrane]:
+def _membranes_of(place: Mapping[str, Any], words: str) -> list[CellMembrane]:
     found = []
     if place.get("area") is not None:
         area = parse_quantity(place["area"], "area")
-        found.append(Membrane(area, f"{words}: {area:g} um2"))
+        found.append(CellMembrane(area, f"{words}: {area:g} um2"))
     elif place.get("capacitance") is not None:
         size = parse_quantity(place["capacitance"], "capacitance")
-        found.append(Membrane.of_capacitance(size, f"{words}:"))
+        found.append(CellMembrane.of_capacitance(size, f"{words}:"))
     return found
 
 

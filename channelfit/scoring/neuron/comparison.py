@@ -19,7 +19,7 @@ SMALLEST_CURRENT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class OracleComparison:
     """How far the currents of channelfit are from those of NEURON under one protocol.
 
     relative_error: the largest difference of the worst candidate, divided by `scale_pA`.
@@ -53,7 +53,7 @@ def compare(
     protocols: Sequence[Protocol],
     simulate: Simulate,
     parameters: npt.ArrayLike,
-) -> list[Comparison]:
+) -> list[OracleComparison]:
     """Compares the currents of candidates, and returns the worst candidate of each protocol.
 
     Arguments:
@@ -86,7 +86,7 @@ def compare(
 
 def _compared(
     oracle: NeuronOracle, protocol: Protocol, candidate: int, parameters: Array, ours: Array
-) -> Comparison:
+) -> OracleComparison:
     """Compares the currents of one candidate, ours (n_sweeps, n_times_max) pA, with NEURON's."""
     theirs = oracle.simulate(protocol, parameters)
     scale = max(float(np.nanmax(np.abs(theirs))), _smallest(oracle.model, protocol, parameters))
@@ -94,7 +94,7 @@ def _compared(
     # Where only one is NaN they differ infinitely; both are NaN after the end of a sweep.
     apart = np.where(np.isnan(ours) & np.isnan(theirs), 0.0, np.nan_to_num(apart, nan=np.inf))
     sweep, time = np.unravel_index(int(np.argmax(apart)), apart.shape)
-    return Comparison(
+    return OracleComparison(
         protocol.name,
         float(apart[sweep, time] / scale),
         scale,

@@ -121,12 +121,12 @@ def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | Non
             the channels of a whole cell, with the conductance in nS.
         mechanism: the name of the mechanism, by default that of the model.
     """
-    return Writer(model, kind, mechanism).text()
+    return NmodlWriter(model, kind, mechanism).text()
 
 
 def nmodl_names(model: ChannelModel, kind: Kind = "density") -> NmodlNames:
     """The names that `nmodl_text` gives the parameters and states of a model of the same kind."""
-    return Writer(model, kind, None).names
+    return NmodlWriter(model, kind, None).names
 
 
 def is_gate(chain: Chain) -> bool:
@@ -181,7 +181,7 @@ def identifier(text: str) -> str:
 # --- the file
 
 
-class Writer:
+class NmodlWriter:
     """Writes the blocks of a file.
 
     Where two quantities want the same name, the one that claims it first keeps it. What a file is

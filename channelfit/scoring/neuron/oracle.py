@@ -146,7 +146,7 @@ class NeuronOracle:
             solver.atolscale(f"{self._mechanism}.{state}", TOLERANCE / VOLTAGE_TOLERANCE)
 
     def _check_parameters(self, mod_file: str | os.PathLike[str] | None) -> None:
-        with _Cell(self) as cell:
+        with _Compartment(self) as cell:
             missing = [n for n in self.parameters.values() if not hasattr(cell.channel, n)]
         if missing:
             raise InputError(
@@ -177,7 +177,7 @@ class NeuronOracle:
         if values.shape != (len(self.model.parameters),):
             raise ValueError(f"parameters {values.shape}, wanted {(len(self.model.parameters),)}")
         out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
-        with _Cell(self) as cell:
+        with _Compartment(self) as cell:
             self.set_parameters(cell.channel, values)
             for sweep in range(protocol.n_sweeps):
                 if sweep == 0 or not protocol.carry_over:
@@ -209,7 +209,7 @@ def _without_values(model: ChannelModel) -> ChannelModel:
     return model.with_values(np.array(middle))
 
 
-class _Cell:
+class _Compartment:
     """A clamped compartment for the duration of a block, after which NEURON is as it was before."""
 
     def __init__(self, oracle: NeuronOracle) -> None:
