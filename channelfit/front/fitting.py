@@ -412,7 +412,7 @@ def _searched(
             journal = checkpoint.open_journal()
             objective.scorer = journaled = Journaled(objective.scorer, journal)
             clock = journal.clock
-    path = getattr(scorer, "path", "") or "auto"
+    path = scorer.path or "auto"
     fit = FitTasks(plan, scorer.backend, scorer.dtype, path, found, objective)
     if plan.seeds > 1 and as_tasks:
         on_search = _SeedsReport(plan.seeds, folder, screen, store)

@@ -16,10 +16,11 @@ from channelfit.functions.swarm_cuda import RingSearch
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.search.choose import OPTIMIZERS, whole
+from channelfit.search.choose import OPTIMIZERS
 from channelfit.search.fit_file import starts_from_values
 from channelfit.search.joined_files import FitFile, moved, read_titles
 from channelfit.search.plan import FitPlan, checked
+from channelfit.search.settings import whole
 
 #: Functions have no derivatives yet.
 DEFAULT_OPTIMIZER, NEED_DERIVATIVES = "genetic", ("hybrid",)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading import memory
-from channelfit.reading.errors import InputError, did_you_mean
+from channelfit.reading.errors import InputError
 from channelfit.reading.keys import SETTINGS
 from channelfit.scoring.machine import gpu
 from channelfit.search import cma_es, differential
@@ -22,6 +21,7 @@ from channelfit.search.genetic_cuda import DeviceGenetic
 from channelfit.search.hybrid import Hybrid
 from channelfit.search.islands import Islands
 from channelfit.search.population import bytes_a_candidate
+from channelfit.search.settings import unknown, whole
 from channelfit.search.swarm import Coefficients, Groups, Ring, Swarm, Whole
 
 _OF_ISLANDS = ("islands", "migrate_every", "migrants")
@@ -101,11 +101,7 @@ def _make_genetic(
 ) -> Genetic:
     population = settings.get("population", SETTINGS["genetic"]["population"].default)
     whole(population, "optimizer.population", least=1)
-    rates = {
-        name: rate(settings[name], f"optimizer.{name}")
-        for name in ("crossover_rate", "mutation_rate")
-        if name in settings
-    }
+    rates = {k: settings[k] for k in ("crossover_rate", "mutation_rate") if k in settings}
     resident = xp is not np and settings.get("_resident", True)
     kind: Callable[..., Genetic] = DeviceGenetic if resident else Genetic
     return kind(n_parameters, population, seed, xp=xp, initial=initial, **rates)
@@ -145,20 +141,15 @@ def _make_swarm(
 ) -> Swarm:
     kind, own = _TOPOLOGIES[topology]
     population = _population(settings, topology, least=1)
-    counts = {k: whole(settings[k], f"optimizer.{k}", least=1) for k in own if k in settings}
+    counts = {name: settings[name] for name in own if name in settings}
     batch = counts.pop("batch", None)
-    if batch is not None and batch > population:
-        raise InputError(
-            f"must not be above the population of {population}: {batch}", key="optimizer.batch"
-        )
     names = [field.name for field in fields(Coefficients) if field.name in settings]
-    coefficients = {name: number(settings[name], f"optimizer.{name}") for name in names}
     return Swarm(
         n_parameters,
         population,
         seed,
         kind(**counts),
-        Coefficients(**coefficients),
+        Coefficients(**{name: settings[name] for name in names}),
         batch,
         xp,
         initial=initial,
@@ -177,7 +168,7 @@ def _make_differential(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Differential:
     population = _population(settings, "differential", differential.LEAST_POPULATION)
-    own = {"elite": rate(settings["elite"], "optimizer.elite")} if "elite" in settings else {}
+    own = {k: settings[k] for k in ("elite",) if k in settings}
     return differential.Differential(n_parameters, population, seed, xp=xp, initial=initial, **own)
 
 
@@ -185,7 +176,7 @@ def _make_cma_es(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> CmaEs:
     population = _population(settings, "cma", cma_es.LEAST_POPULATION)
-    own = {"step": rate(settings["step"], "optimizer.step")} if "step" in settings else {}
+    own = {k: settings[k] for k in ("step",) if k in settings}
     return cma_es.CmaEs(n_parameters, population, seed, xp=xp, initial=initial, **own)
 
 
@@ -207,32 +198,3 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 
 #: Those that end by themselves.
 DIRECTED = ("hybrid",)
-
-
-def unknown(kind: str, name: object, known: Collection[str]) -> str:
-    """Return the message about an unknown name: the closest known one, and all that are known."""
-    hint = did_you_mean(str(name), known)
-    return f'unknown {kind} "{name}"{hint} Known: {", ".join(known)}'
-
-
-def whole(value: Any, key: str, least: int) -> int:
-    """Return a whole number. Raises InputError for anything else, or less than `least`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"must be a whole number, {least} or more, not {value!r}", key=key)
-    return int(value)
-
-
-def number(value: Any, key: str) -> float:
-    """Return a finite number. Raises InputError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise InputError(f"must be a number, not {value!r}", key=key)
-    if not math.isfinite(value):
-        raise InputError(f"must be finite, not {value}", key=key)
-    return float(value)
-
-
-def rate(value: Any, key: str) -> float:
-    """Return a number from 0 to 1. Raises InputError for anything else."""
-    if not 0 <= number(value, key) <= 1:
-        raise InputError(f"must lie between 0 and 1, not {value}", key=key)
-    return float(value)

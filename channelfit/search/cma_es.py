@@ -17,6 +17,7 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.optimizer import Optimizer
 from channelfit.search.population import check_costs, check_size, starting_points
+from channelfit.search.settings import share
 
 INSTALL = 'pip install "channelfit[cma]"'
 
@@ -61,12 +62,10 @@ class CmaEs(Optimizer):
         initial: Any = None,
     ) -> None:
         check_size(n_parameters, population, seed, LEAST_POPULATION)
-        if not 0 < step <= _MOST_STEP:
-            raise InputError(f"step must lie above 0 and up to a third, not {step}")
         self.n_parameters = n_parameters
         self.population_size = population
         self.seed = seed
-        self.step = step
+        self.step = share(step, "optimizer.step", _MOST_STEP, zero=False)
         self.xp = xp
         self.descents = 0
         self._dimensions = max(n_parameters, _LEAST_DIMENSIONS)

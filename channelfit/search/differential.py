@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.reading.errors import InputError
 from channelfit.search import philox
 from channelfit.search.population import PopulationSearch, check_size
+from channelfit.search.settings import share
 
 # The purpose of a draw: the last word of its counter. Swarms have 5, the genetic algorithm 0 to 4.
 _INITIAL, _PARTNERS, _SETTINGS, _CROSSOVER = range(6, 10)
@@ -66,10 +66,8 @@ class Differential(PopulationSearch):
         initial: Any = None,
     ) -> None:
         check_size(n_parameters, population, seed, LEAST_POPULATION)
-        if not 0 < elite <= 1:
-            raise InputError(f"elite must lie above 0 and up to 1, not {elite}")
         super().__init__(n_parameters, population, seed, xp, dtype, initial)
-        self.elite = elite
+        self.elite = share(elite, "optimizer.elite", zero=False)
         self._population: Any = None
         self._cost = xp.full(population, np.inf)
         self._weights = xp.full(_MEMORIES, _FIRST_WEIGHT)

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
 from channelfit.search.population import PopulationSearch
+from channelfit.search.settings import share
 
 LARGE_POPULATION = 5000
 
@@ -69,9 +69,8 @@ class Genetic(PopulationSearch):
         if crossover_rate is None:
             crossover_rate = default_crossover_rate(population)
         super().__init__(n_parameters, population, seed, xp, dtype, initial)
-        _check_rates(crossover_rate=crossover_rate, mutation_rate=mutation_rate)
-        self.crossover_rate = crossover_rate
-        self.mutation_rate = mutation_rate
+        self.crossover_rate = share(crossover_rate, "optimizer.crossover_rate")
+        self.mutation_rate = share(mutation_rate, "optimizer.mutation_rate")
         self._population: Any = None
         self._cost: Any = None
         self._elite: Any = None
@@ -230,9 +229,3 @@ class Genetic(PopulationSearch):
         chosen = (byte < whole) | (words[:, 0] < rest)
         parameter, candidate, words = parameter[chosen], candidate[chosen], words[chosen]
         children[parameter, candidate] = philox.uniform(words[:, 1], words[:, 2])
-
-
-def _check_rates(**rates: float) -> None:
-    for name, rate in rates.items():
-        if not 0 <= rate <= 1:
-            raise InputError(f"{name} must lie between 0 and 1, not {rate}")

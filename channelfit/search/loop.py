@@ -16,9 +16,9 @@ import numpy as np
 from channelfit.problem.statuses import FAILURES, N_STATUSES
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import STOP
-from channelfit.search.choose import number, unknown, whole
 from channelfit.search.objective import Generation, Objective
 from channelfit.search.optimizer import Search
+from channelfit.search.settings import number, unknown, whole
 from channelfit.search.space import SearchSpace
 
 DEFAULT_GENERATIONS = 300

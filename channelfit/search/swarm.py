@@ -27,6 +27,7 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
 from channelfit.search.population import PopulationSearch
+from channelfit.search.settings import share, whole
 
 # Clerc and Kennedy's constriction, as Standard PSO 2006 and Mussi et al. write it.
 INERTIA, ATTRACTION = 0.729844, 1.49618
@@ -85,7 +86,7 @@ class Ring:
     name = "ring"
 
     def __post_init__(self) -> None:
-        _check_least("neighbors", self.neighbors, 1)
+        whole(self.neighbors, "optimizer.neighbors", least=1)
 
     @property
     def settings(self) -> dict[str, float]:
@@ -120,8 +121,8 @@ class Groups:
     name = "groups"
 
     def __post_init__(self) -> None:
-        _check_least("group", self.group, 1)
-        _check_least("exchange", self.exchange, 1)
+        whole(self.group, "optimizer.group", least=1)
+        whole(self.exchange, "optimizer.exchange", least=1)
 
     @property
     def settings(self) -> dict[str, float]:
@@ -160,11 +161,10 @@ class Coefficients:
     speed_limit: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            most = MOST_ATTRACTION if name in ("cognitive", "social") else 1
-            if not 0 <= value <= most or (name == "speed_limit" and value == 0):
-                message = f"must lie between 0 and {most:g}, not {value:g}"
-                raise InputError(message, key=f"optimizer.{name}")
+        for name, value in list(vars(self).items()):
+            most = MOST_ATTRACTION if name in ("cognitive", "social") else 1.0
+            value = share(value, f"optimizer.{name}", most, zero=name != "speed_limit")
+            object.__setattr__(self, name, value)
 
 
 class Swarm(PopulationSearch):
@@ -208,8 +208,10 @@ class Swarm(PopulationSearch):
     ) -> None:
         batch = population if batch is None else batch
         super().__init__(n_parameters, population, seed, xp, dtype, initial)
-        if not 1 <= batch <= population:
-            raise InputError(f"batch must lie between 1 and the population, not {batch}")
+        if whole(batch, "optimizer.batch", least=1) > population:
+            raise InputError(
+                f"must not be above the population of {population}: {batch}", key="optimizer.batch"
+            )
         self.topology = Whole() if topology is None else topology
         self.coefficients = coefficients or Coefficients()
         self.batch = batch
@@ -364,8 +366,3 @@ class Swarm(PopulationSearch):
         below, above = position < 0.0, position > 1.0
         inside = xp.where(below, -position, xp.where(above, 2.0 - position, position))
         return inside, xp.where(below | above, -velocity, velocity)
-
-
-def _check_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InputError(f"{name} must be {least} or more, not {value}")
