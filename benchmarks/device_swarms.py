@@ -1,7 +1,7 @@
 """Two swarms on a GPU that the measurements of published swarms need, and no search uses.
 
 `SynchronousRing`: three kernels an iteration, for moves, costs and bests, so that all particles
-wait for the last. The same bits as `swarm.Swarm` with a `Ring`, but for the order of sums.
+wait for the last. The same bits as `swarm.Swarm` with a `RingTopology`, but for the order of sums.
 
 `LocalGroups`: a block is a group, whose best leads it in every iteration; the best of all leads
 once a launch. A launch makes `exchange` iterations.

@@ -40,7 +40,7 @@ from channelfit.results.uncertainty.estimate import (
 )
 from channelfit.results.uncertainty.noise_spectrum import (
     Bands,
-    Spectrum,
+    NoiseSpectrum,
     are_correlated,
     around,
     bands_of,
@@ -513,9 +513,9 @@ class _Judge:
 
     def _spectra(
         self, places: list[int], unit: np.ndarray, residuals: Sequence[_Residuals]
-    ) -> dict[int, Spectrum | None]:
+    ) -> dict[int, NoiseSpectrum | None]:
         """Return the spectra of wells whose residuals are correlated, by their places."""
-        n, found = len(unit), dict[int, Spectrum | None]()
+        n, found = len(unit), dict[int, NoiseSpectrum | None]()
         step = max(1, self.at_once // n)
         for first in range(0, len(places), step):
             some = places[first : first + step]
@@ -544,7 +544,7 @@ class _Judge:
         cost: float,
         local: Local,
         known: _Residuals,
-        spectrum: Spectrum | None,
+        spectrum: NoiseSpectrum | None,
     ) -> _Judged:
         least = NOISE_FREE * known.peak
         alone = known.without, self.without.has_leak

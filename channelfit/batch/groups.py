@@ -23,7 +23,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.texts import in_columns, printable
 from channelfit.results.run_state import plain
 from channelfit.results.uncertainty.k_means import RESTARTS, Clusters, k_means
-from channelfit.results.uncertainty.mixtures import Choice, how_many
+from channelfit.results.uncertainty.mixtures import MixtureChoice, how_many
 from channelfit.tasks.executor import Executor
 
 #: Errors cannot explain more of the scatter over the plate than all but this share.
@@ -48,7 +48,7 @@ class Groups:
         logarithmic: (n_names,).
         explained: the share of the wells' summed squared distances that lies between groups.
         suggested: the number of groups that mixtures of normal populations choose.
-        choice: what was compared for that; see `mixtures.Choice`.
+        choice: what was compared for that; see `mixtures.MixtureChoice`.
         way, iterations: of the computation.
         notes: warnings for the reader, in sentences.
     """
@@ -62,7 +62,7 @@ class Groups:
     logarithmic: np.ndarray
     explained: float
     suggested: int
-    choice: Choice
+    choice: MixtureChoice
     way: str
     iterations: int
     notes: tuple[str, ...]
@@ -247,7 +247,7 @@ def _described(
 
 
 def _notes(
-    choice: Choice,
+    choice: MixtureChoice,
     requested: int | None,
     found: Clusters,
     numbers: np.ndarray,

@@ -33,7 +33,7 @@ from channelfit.results.uncertainty.assessment import (
 from channelfit.results.uncertainty.estimate import Estimate
 from channelfit.results.uncertainty.families import (
     INSTALL,
-    Family,
+    FitFamily,
     families,
     good_fits,
 )
@@ -120,7 +120,7 @@ class Uncertainty:
         plan: FitPlan,
         judged: Assessment,
         found_profiles: Sequence[Profile],
-        found_families: Sequence[Family],
+        found_families: Sequence[FitFamily],
         posterior: Posterior | None,
     ) -> None:
         self._plan, self._judged = plan, judged
@@ -292,7 +292,7 @@ def study(
         found, found_profiles = _profiles(judged.estimate, places, screen, how)
         if found is not judged.estimate:
             judged = judge(found, judged.refined_from)
-    found_families: list[Family] = []
+    found_families: list[FitFamily] = []
     if wanted.families:
         screen.begin(f"refining {wanted.families} other starts")
         starts = good_fits(judged.estimate, wanted.families, wanted.seed)

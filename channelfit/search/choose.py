@@ -22,7 +22,13 @@ from channelfit.search.hybrid import Hybrid
 from channelfit.search.islands import Islands
 from channelfit.search.population import bytes_a_candidate
 from channelfit.search.settings import unknown, whole
-from channelfit.search.swarm import Coefficients, Groups, Ring, Swarm, Whole
+from channelfit.search.swarm import (
+    GroupTopology,
+    RingTopology,
+    Swarm,
+    SwarmCoefficients,
+    WholeTopology,
+)
 
 _OF_ISLANDS = ("islands", "migrate_every", "migrants")
 #: Settings that are numbers of candidates which are held in memory at once.
@@ -143,13 +149,13 @@ def _make_swarm(
     population = _population(settings, topology, least=1)
     counts = {name: settings[name] for name in own if name in settings}
     batch = counts.pop("batch", None)
-    names = [field.name for field in fields(Coefficients) if field.name in settings]
+    names = [field.name for field in fields(SwarmCoefficients) if field.name in settings]
     return Swarm(
         n_parameters,
         population,
         seed,
         kind(**counts),
-        Coefficients(**{name: settings[name] for name in names}),
+        SwarmCoefficients(**{name: settings[name] for name in names}),
         batch,
         xp,
         initial=initial,
@@ -158,9 +164,9 @@ def _make_swarm(
 
 #: The topology of each swarm, and the settings that it alone has.
 _TOPOLOGIES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "swarm": (Whole, ()),
-    "ring": (Ring, ("neighbors", "batch")),
-    "groups": (Groups, ("group", "exchange")),
+    "swarm": (WholeTopology, ()),
+    "ring": (RingTopology, ("neighbors", "batch")),
+    "groups": (GroupTopology, ("group", "exchange")),
 }
 
 

@@ -361,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
 
 
 @dataclass(frozen=True)
-class Record:
+class GenerationRecord:
     """What the host learns of a generation.
 
     Attributes:
@@ -381,7 +381,7 @@ class Record:
     values: np.ndarray
 
     @classmethod
-    def read(cls, readback: gpu.Readback) -> Record:
+    def read(cls, readback: gpu.Readback) -> GenerationRecord:
         """Wait until a record has arrived from the GPU, and read it."""
         numbers = readback.read()
         best, mean, median, finite = (float(x) for x in numbers[:_FAILED])
@@ -495,7 +495,7 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
         Arguments:
             score: cost and status (n_candidates,), arrays on the GPU.
 
-        Returns: the record of this generation, on its way to the host; see `Record`.
+        Returns: the record of this generation, on its way to the host; see `GenerationRecord`.
         """
         status = self.xp.ascontiguousarray(score.status, dtype=np.int8)
         self._take_in(self._next, self.xp.asarray(score.cost), status, self._physical)
@@ -503,7 +503,7 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
 
     def generation_of(self, record: gpu.Readback, n_candidates: int) -> Generation:
         """Return what a record of `learn` says of its generation; waits until it has arrived."""
-        found = Record.read(record)
+        found = GenerationRecord.read(record)
         return Generation(
             n_candidates,
             found.mean_cost,

@@ -15,7 +15,7 @@ import numpy as np
 from channelfit.problem.statuses import N_STATUSES, OUTSIDE_BOUNDS
 from channelfit.scoring.machine.arrays import array_module, to_host
 from channelfit.scoring.scorer import Linearization, Score, Scorer
-from channelfit.search.projection import Linear, Solution, eliminated, solve
+from channelfit.search.projection import BestValues, Linear, eliminated, solve
 from channelfit.search.sampling import Constraint, allowed, sample_allowed
 from channelfit.search.space import SearchSpace
 
@@ -230,7 +230,7 @@ class Objective:
             return self.scorer.score_cell(physical, cell, self.previews)
         return self.scorer.preview(physical) if self.previews else self.scorer.score(physical)
 
-    def _solution(self, physical: Any, linear: Linear, exact: bool = True) -> Solution:
+    def _solution(self, physical: Any, linear: Linear, exact: bool = True) -> BestValues:
         """Find the best value of a solved parameter, and its cost; of the priors only its own."""
         own = [pair for pair in self._priors if pair[0] == linear.place]
 

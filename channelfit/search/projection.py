@@ -49,7 +49,7 @@ class Linear:
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class BestValues:
     """The best values of a parameter (n_candidates,), with cost and status of each."""
 
     value: Any
@@ -59,7 +59,7 @@ class Solution:
 
 def solve(
     score: Callable[[Any], Any], physical: Any, linear: Linear, exact: bool = True
-) -> Solution:
+) -> BestValues:
     """Find the best value of one parameter for every candidate, within its range.
 
     Arguments:
@@ -105,7 +105,7 @@ def solve(
         fine[linear.place] = value[lost]
         again = score(fine)
         cost[lost], status[lost] = again.cost, again.status
-    return Solution(value, cost, status)
+    return BestValues(value, cost, status)
 
 
 def eliminated(

@@ -59,7 +59,7 @@ class Topology(Protocol):
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeTopology:
     """The best particle of all leads all."""
 
     name = "swarm"
@@ -75,7 +75,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Ring:
+class RingTopology:
     """A particle is led by the best among itself and its nearest on either side.
 
     Arguments:
@@ -108,7 +108,7 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Groups:
+class GroupTopology:
     """A particle is led by the best of its group, and now and then by the best of all.
 
     Arguments:
@@ -132,7 +132,7 @@ class Groups:
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
         """See `Topology.leaders`."""
         if iteration % self.exchange == 0:
-            return Whole().leaders(cost, iteration, xp)
+            return WholeTopology().leaders(cost, iteration, xp)
         n_particles = cost.shape[0]
         n_groups = -(-n_particles // self.group)
         filled = xp.full(n_groups * self.group, np.inf)
@@ -143,7 +143,7 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Coefficients:
+class SwarmCoefficients:
     """The numbers by which velocities change.
 
     Attributes:
@@ -179,7 +179,7 @@ class Swarm(PopulationSearch):
         n_parameters: free parameters, 1 or more.
         population: particles, 1 or more.
         seed: 0 .. 2**64-1; with the turn, the particle and the parameter it decides every draw.
-        topology: decides which particle leads which; None for `Whole`.
+        topology: decides which particle leads which; None for `WholeTopology`.
         coefficients: None for those of Standard PSO 2006.
         batch: particles that move at a time, None for all. With fewer, every n-th particle moves
             in a turn and knows what those before it have found: with half of the population the
@@ -200,7 +200,7 @@ class Swarm(PopulationSearch):
         population: int,
         seed: int,
         topology: Topology | None = None,
-        coefficients: Coefficients | None = None,
+        coefficients: SwarmCoefficients | None = None,
         batch: int | None = None,
         xp: Any = np,
         dtype: Any = np.float64,
@@ -212,8 +212,8 @@ class Swarm(PopulationSearch):
             raise InputError(
                 f"must not be above the population of {population}: {batch}", key="optimizer.batch"
             )
-        self.topology = Whole() if topology is None else topology
-        self.coefficients = coefficients or Coefficients()
+        self.topology = WholeTopology() if topology is None else topology
+        self.coefficients = coefficients or SwarmCoefficients()
         self.batch = batch
         self._n_turns = -(-population // batch)
         self._position = xp.zeros((n_parameters, population), dtype=self.dtype)

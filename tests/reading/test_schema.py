@@ -35,7 +35,7 @@ from channelfit.reading.schema import FILES, SECTIONS, file_schema, kind_of, sec
 from channelfit.reading.units import Membrane, dimensions, unit_factor, unit_pattern
 from channelfit.search.choose import make_optimizer
 from channelfit.search.saved_fit import fit_document
-from channelfit.search.swarm import Coefficients
+from channelfit.search.swarm import SwarmCoefficients
 from support.key_proofs import PROOFS, prepare
 from support.places import ROOT
 from support.recorded_files import OPENS, recorded
@@ -289,7 +289,7 @@ def test_defaults_and_bounds_of_settings_are_those_of_the_optimizers(name: str) 
             told = {"islands": 2} if setting in ("migrate_every", "migrants") else {}
             optimizer = made(told)
             place = getattr(optimizer, known.get(setting, setting), None)
-            place = optimizer.coefficients if setting in vars(Coefficients()) else place
+            place = optimizer.coefficients if setting in vars(SwarmCoefficients()) else place
             if place is None or setting == "exchange":
                 topology = setting in ("neighbors", "group", "exchange")
                 place = optimizer.topology if topology else optimizer

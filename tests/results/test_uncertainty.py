@@ -17,7 +17,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import parameter_rows
 from channelfit.results.uncertainty.estimate import estimate, undetermined
 from channelfit.results.uncertainty.noise_spectrum import (
-    Spectrum,
+    NoiseSpectrum,
     bands_of,
     correlation_time,
     spectrum_at,
@@ -77,7 +77,7 @@ def test_given_noise_and_correlations_scale_the_errors():
     exact = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
     found = estimate(objective, unit, 200, sigma_pA=0.7)
     np.testing.assert_allclose(found.physical_errors, 0.7 * exact, rtol=1e-7)
-    four_times = Spectrum(np.array([4.0]), np.eye(1), np.zeros((1, 0, 0)), 0.6)
+    four_times = NoiseSpectrum(np.array([4.0]), np.eye(1), np.zeros((1, 0, 0)), 0.6)
     wide = estimate(objective, unit, 200, four_times, 0.7)
     np.testing.assert_allclose(wide.physical_errors, 2 * found.physical_errors, rtol=1e-12)
     assert wide.chi_square(wide.cost + 1) == pytest.approx(found.chi_square(found.cost + 1) / 4)

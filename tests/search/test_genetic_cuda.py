@@ -18,7 +18,12 @@ from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import Score, Scorer
 from channelfit.search.choose import make_optimizer
 from channelfit.search.genetic import Genetic
-from channelfit.search.genetic_cuda import MEDIAN_SAMPLE, DeviceGenetic, Record, generation_text
+from channelfit.search.genetic_cuda import (
+    MEDIAN_SAMPLE,
+    DeviceGenetic,
+    GenerationRecord,
+    generation_text,
+)
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.space import SearchSpace
@@ -84,7 +89,7 @@ def assert_same_run(host: Genetic, device: DeviceGenetic, kind: str, generations
         status = np.arange(cost.size).astype(np.int8) % 6 - 1
         host.tell(expected, cost)
         xp = device.xp
-        record = Record.read(device.learn(Score(xp.asarray(cost), xp.asarray(status))))
+        record = GenerationRecord.read(device.learn(Score(xp.asarray(cost), xp.asarray(status))))
         assert_right_record(record, host, cost, status, space)
         assert device.best_cost == host.best_cost
         if host.best is None:
@@ -109,7 +114,11 @@ def assert_same_physical(space: SearchSpace, physical: np.ndarray, unit: np.ndar
 
 
 def assert_right_record(
-    record: Record, host: Genetic, cost: np.ndarray, status: np.ndarray, space: SearchSpace
+    record: GenerationRecord,
+    host: Genetic,
+    cost: np.ndarray,
+    status: np.ndarray,
+    space: SearchSpace,
 ) -> None:
     finite = np.isfinite(cost)
     assert record.best_cost == host.best_cost

@@ -15,15 +15,21 @@ from channelfit.reading.errors import InputError
 from channelfit.search.cma_es import CmaEs
 from channelfit.search.differential import Differential
 from channelfit.search.genetic import Genetic
-from channelfit.search.swarm import Coefficients, Groups, Ring, Swarm, Whole
+from channelfit.search.swarm import (
+    GroupTopology,
+    RingTopology,
+    Swarm,
+    SwarmCoefficients,
+    WholeTopology,
+)
 from support.landscapes import NumpyInDisguise, rastrigin, rosenbrock, run, sphere
 
 MAKERS: dict[str, Any] = {
     "genetic": Genetic,
-    "whole": lambda *a, **k: Swarm(*a, topology=Whole(), **k),
-    "ring": lambda *a, **k: Swarm(*a, topology=Ring(), **k),
-    "ring of 3": lambda *a, **k: Swarm(*a, topology=Ring(3), **k),
-    "groups": lambda *a, **k: Swarm(*a, topology=Groups(4, 3), **k),
+    "whole": lambda *a, **k: Swarm(*a, topology=WholeTopology(), **k),
+    "ring": lambda *a, **k: Swarm(*a, topology=RingTopology(), **k),
+    "ring of 3": lambda *a, **k: Swarm(*a, topology=RingTopology(3), **k),
+    "groups": lambda *a, **k: Swarm(*a, topology=GroupTopology(4, 3), **k),
     "differential": Differential,
     "cma": CmaEs,
 }
@@ -54,7 +60,7 @@ def some_settings(name: str, draw: Any) -> dict[str, Any]:
         return {"step": draw(st.floats(0.01, 0.33))}
     pull, speed = draw(st.floats(0, 10)), draw(st.floats(1e-6, 1))
     flight = {"cognitive": pull, "social": pull, "speed_limit": speed}
-    return {"coefficients": Coefficients(draw(st.floats(0, 1)), **flight)}
+    return {"coefficients": SwarmCoefficients(draw(st.floats(0, 1)), **flight)}
 
 
 @every
@@ -247,7 +253,7 @@ def test_settings_out_of_range_are_refused(name, arguments, message):
 )
 def test_coefficients_out_of_range_are_refused(numbers):
     with pytest.raises(InputError, match=next(iter(numbers))):
-        Coefficients(**numbers)
+        SwarmCoefficients(**numbers)
 
 
 @every

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from channelfit.search.swarm import Coefficients, Groups, Ring, Swarm, Whole
+from channelfit.search.swarm import (
+    GroupTopology,
+    RingTopology,
+    Swarm,
+    SwarmCoefficients,
+    WholeTopology,
+)
 from support.landscapes import run, sphere
 
 # Every statistical test has a fixed seed; this is how unlikely a sound generator misses it.
@@ -22,11 +28,11 @@ LEVEL = 1e-3
 def python_leader(topology, cost, particle: int, iteration: int) -> float:
     """The best cost that a particle may follow, in plain Python."""
     n = len(cost)
-    if isinstance(topology, Whole) or (
-        isinstance(topology, Groups) and iteration % topology.exchange == 0
+    if isinstance(topology, WholeTopology) or (
+        isinstance(topology, GroupTopology) and iteration % topology.exchange == 0
     ):
         near = range(n)
-    elif isinstance(topology, Ring):
+    elif isinstance(topology, RingTopology):
         k = topology.neighbors
         near = [i % n for i in range(particle - k, particle + k + 1)]
     else:
@@ -41,9 +47,9 @@ COSTS = st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.5, math.inf]), min_size=1, ma
 @given(
     COSTS,
     st.one_of(
-        st.just(Whole()),
-        st.builds(Ring, st.integers(1, 20)),
-        st.builds(Groups, st.integers(1, 12), st.integers(1, 5)),
+        st.just(WholeTopology()),
+        st.builds(RingTopology, st.integers(1, 20)),
+        st.builds(GroupTopology, st.integers(1, 12), st.integers(1, 5)),
     ),
     st.integers(1, 12),
 )
@@ -59,7 +65,9 @@ def test_a_leader_is_the_best_of_those_a_particle_knows(cost, topology, iteratio
 
 def test_a_move_is_the_published_formula():
     """Three turns again in plain NumPy, where no particle meets a face, from the swarm's draws."""
-    swarm = Swarm(3, 6, seed=5, topology=Whole(), coefficients=Coefficients(speed_limit=1e-3))
+    swarm = Swarm(
+        3, 6, seed=5, topology=WholeTopology(), coefficients=SwarmCoefficients(speed_limit=1e-3)
+    )
     swarm.tell(swarm.ask(), sphere(swarm.ask()))
     assert np.abs(swarm._velocity).max() == 1e-3
     own, own_cost = swarm._position.copy(), sphere(swarm._position)
@@ -103,8 +111,8 @@ def test_faces_are_mirrors():
 
 
 def test_fewer_at_a_time_are_every_other_one_and_know_what_the_others_found():
-    swarm = Swarm(2, 7, seed=4, topology=Ring(), batch=4)
-    whole = Swarm(2, 7, seed=4, topology=Ring())
+    swarm = Swarm(2, 7, seed=4, topology=RingTopology(), batch=4)
+    whole = Swarm(2, 7, seed=4, topology=RingTopology())
     first = swarm.ask()
     np.testing.assert_array_equal(first, whole.ask()[:, ::2])
     swarm.tell(first, sphere(first))
@@ -124,7 +132,7 @@ def test_fewer_at_a_time_are_every_other_one_and_know_what_the_others_found():
 
 def test_a_run_repeats_for_ever():
     """Golden values: a change here changes every run that someone has published."""
-    swarm = Swarm(2, 3, seed=2011, topology=Ring())
+    swarm = Swarm(2, 3, seed=2011, topology=RingTopology())
     run(swarm, sphere, 4)
     np.testing.assert_array_equal(swarm.ask(), GOLDEN)
 

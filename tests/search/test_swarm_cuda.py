@@ -12,7 +12,7 @@ from channelfit.functions.function import build_function
 from channelfit.functions.scorers import FunctionCuda
 from channelfit.functions.swarm_cuda import AsynchronousRing, swarm_text
 from channelfit.search.space import SearchSpace
-from channelfit.search.swarm import Groups, Ring, Swarm
+from channelfit.search.swarm import GroupTopology, RingTopology, Swarm
 from support import cuda_host
 from support.truths import slow_but
 
@@ -59,7 +59,7 @@ def test_the_synchronous_ring_flies_as_the_swarm_on_the_host(name, n, population
     ring = SynchronousRing(on, population, seed=3)
     ring.fly(4)
     ring.fly(5)
-    cost, best = bests_by_numpy(on.problem, population, 3, Ring(), 9)
+    cost, best = bests_by_numpy(on.problem, population, 3, RingTopology(), 9)
     np.testing.assert_allclose(ring.costs[0], cost, rtol=1e-9)
     np.testing.assert_allclose(ring.bests[0].T, best, rtol=1e-9, atol=1e-9)
 
@@ -69,7 +69,7 @@ def test_groups_fly_as_the_swarm_on_the_host(group, lanes):
     on = scorer("rosenbrock", 5)
     swarm = LocalGroups(on, 12, seed=9, group=group, exchange=3, lanes=lanes)
     swarm.fly(11)
-    cost, best = bests_by_numpy(on.problem, 12, 9, Groups(group, 3), 11)
+    cost, best = bests_by_numpy(on.problem, 12, 9, GroupTopology(group, 3), 11)
     np.testing.assert_allclose(swarm.costs[0], cost, rtol=1e-8)
     np.testing.assert_allclose(swarm.bests[0].T, best, rtol=1e-8, atol=1e-8)
 

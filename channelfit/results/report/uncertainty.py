@@ -28,7 +28,7 @@ from channelfit.results.report.plots import (
 from channelfit.results.report.ranges import InRange
 from channelfit.results.report.texts import brief, briefs, one_line, settle
 from channelfit.results.uncertainty.estimate import LEVEL, Estimate, quantile
-from channelfit.results.uncertainty.families import INSTALL, Family
+from channelfit.results.uncertainty.families import INSTALL, FitFamily
 from channelfit.results.uncertainty.posterior import Posterior
 from channelfit.results.uncertainty.profiles import Profile
 
@@ -83,7 +83,7 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
     return figure
 
 
-def families_figure(found: Estimate, families: Sequence[Family], title: str) -> Figure:
+def families_figure(found: Estimate, families: Sequence[FitFamily], title: str) -> Figure:
     """Draw where all good fits lie in the ranges of the parameters, one color for each family.
 
     The fits of a family are lines across the parameters and its medoid a bold one. Where there is
@@ -133,7 +133,7 @@ def families_figure(found: Estimate, families: Sequence[Family], title: str) -> 
     return figure
 
 
-def _family_label(family: Family) -> str:
+def _family_label(family: FitFamily) -> str:
     """Return how many fits are in a family, and how much worse its best one is than the best of
     all.
     """

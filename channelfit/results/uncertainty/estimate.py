@@ -22,7 +22,7 @@ import numpy as np
 
 from channelfit.model.graphs import components
 from channelfit.reading.errors import InputError
-from channelfit.results.uncertainty.noise_spectrum import Spectrum
+from channelfit.results.uncertainty.noise_spectrum import NoiseSpectrum
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.objective import Local, Objective
 
@@ -95,7 +95,7 @@ class Estimate:
     sigma_pA: float
     assumed: bool
     n_samples: int
-    spectrum: Spectrum | None
+    spectrum: NoiseSpectrum | None
     inverse: np.ndarray
     distance: float
 
@@ -237,7 +237,7 @@ def estimate(
     objective: Objective,
     unit: np.ndarray,
     n_samples: int,
-    spectrum: Spectrum | None = None,
+    spectrum: NoiseSpectrum | None = None,
     sigma_pA: float | None = None,
     local: Local | None = None,
 ) -> Estimate:

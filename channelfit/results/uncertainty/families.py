@@ -40,7 +40,7 @@ INSTALL = 'python -m pip install "channelfit[sure]"'
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class FitFamily:
     """Fits that belong together.
 
     Attributes:
@@ -82,7 +82,7 @@ def good_fits(
     return refined.unit[:, good], refined.cost[good]
 
 
-def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family]:
+def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[FitFamily]:
     """Sort fits into families, the largest first.
 
     Only fits in the joint confidence region of all parameters about the best fit are included. A
@@ -104,7 +104,7 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
     keep = keep[np.argsort(chi_square[keep], kind="stable")[:_MOST]]
     unit, chi_square = unit[:, keep], chi_square[keep]
     if unit.shape[1] == 1:
-        return [Family(unit, chi_square, 0, 0)]
+        return [FitFamily(unit, chi_square, 0, 0)]
     from scipy.spatial.distance import pdist, squareform  # loads slowly, and reports do without
 
     limit = 2 * tolerance
@@ -124,7 +124,7 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
     groups = [np.flatnonzero(labels == k) for k in range(labels.max() + 1)]
     groups.sort(key=lambda members: (-len(members), float(chi_square[members].min())))
     return [
-        Family(
+        FitFamily(
             unit[:, members],
             chi_square[members],
             int(apart[np.ix_(members, members)].sum(axis=1).argmin()),
@@ -134,7 +134,7 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[Family
     ]
 
 
-def representatives(family: Family) -> list[tuple[int, int]]:
+def representatives(family: FitFamily) -> list[tuple[int, int]]:
     """Pick up to four fits that represent a family: those nearest to the centers of k-means.
 
     They show a long valley of equally good fits at several places; the best fit and the medoid show

@@ -38,7 +38,7 @@ _FLOOR = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class MixtureChoice:
     """The chosen number of groups, and what it was compared with.
 
     Attributes:
@@ -85,7 +85,7 @@ class Choice:
         return f"{what}: one group describes the wells as well"
 
 
-def how_many(points: np.ndarray, seed: int = 0) -> Choice:
+def how_many(points: np.ndarray, seed: int = 0) -> MixtureChoice:
     """Choose the number of groups.
 
     Arguments:
@@ -101,7 +101,7 @@ def how_many(points: np.ndarray, seed: int = 0) -> Choice:
     n, d = white.shape
     most = min(_MOST_GROUPS, n // _POINTS_A_GROUP)
     if d == 0 or most < 2:
-        return Choice(1, np.zeros(1), math.inf, math.inf, -math.inf, 0.0, None)
+        return MixtureChoice(1, np.zeros(1), math.inf, math.inf, -math.inf, 0.0, None)
     one = _normal(white, np.ones((n, 1)), 2)
     assert one is not None
     found, bic = [one], [_bic(one.likelihood, n, d, 1)]
@@ -116,14 +116,14 @@ def how_many(points: np.ndarray, seed: int = 0) -> Choice:
     heavy = _heavy_tailed(white) + math.log(n)
     skewed = _skewed(scaled if scaled.shape == white.shape else white)
     if len(bic) == 1:
-        return Choice(1, np.array(bic), heavy, skewed, -math.inf, 0.0, None)
+        return MixtureChoice(1, np.array(bic), heavy, skewed, -math.inf, 0.0, None)
     several = np.array(bic[1:])
     place = 1 + int(np.flatnonzero(several <= several.min() + SURE)[0])
     gain = min(bic[0], heavy, skewed) - bic[place]
     apart = found[place].apart
     k = place + 1 if gain > SURE and apart > _APART else 1
     labels = found[place].share.argmax(axis=1) if len(white) == n_all else None
-    return Choice(k, np.array(bic), heavy, skewed, gain, apart, labels)
+    return MixtureChoice(k, np.array(bic), heavy, skewed, gain, apart, labels)
 
 
 def _bic(likelihood: float, n: int, d: int, k: int) -> float:

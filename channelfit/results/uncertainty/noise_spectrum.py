@@ -82,7 +82,7 @@ class Bands:
 
 
 @dataclass(frozen=True, eq=False)
-class Spectrum:
+class NoiseSpectrum:
     """The spectrum of residuals, as a multiple of that of independent ones of the same size.
 
     Attributes:
@@ -448,7 +448,7 @@ def spectrum_of(
     counts: Sequence[np.ndarray],
     derivatives: Sequence[np.ndarray] | None = None,
     weight: float = 1.0,
-) -> Spectrum | None:
+) -> NoiseSpectrum | None:
     """Estimate the spectrum of residuals; return None if they look independent of each other.
 
     Arguments:
@@ -468,7 +468,7 @@ def spectrum_of(
     of_all[:n, :n] = spread
     gram = 2 * np.concatenate([bands.gram, bands.line_gram]) / weight
     mean = (bands.power.sum() + 2 * bands.lines.sum()) / (likelihood.left.sum() + 2 * n_lines)
-    return Spectrum(both / mean, of_all, gram, neighbors(residuals, counts))
+    return NoiseSpectrum(both / mean, of_all, gram, neighbors(residuals, counts))
 
 
 def are_correlated(bands: Bands) -> bool:
@@ -508,7 +508,7 @@ def spectrum_at(
     traces: Sequence[np.ndarray],
     unit: np.ndarray,
     simulate: Callable[[np.ndarray], Sequence[np.ndarray]],
-) -> Spectrum | None:
+) -> NoiseSpectrum | None:
     """Estimate the spectrum of the residuals of a fit; return None if they look independent.
 
     Arguments:

@@ -12,7 +12,7 @@ from channelfit.problem.experiment import Problem
 from channelfit.reading.csv_tables import csv_table
 from channelfit.results.uncertainty.assessment import Assessment, as_plain, parameter_rows
 from channelfit.results.uncertainty.estimate import Estimate
-from channelfit.results.uncertainty.families import Family, representatives
+from channelfit.results.uncertainty.families import FitFamily, representatives
 from channelfit.results.uncertainty.posterior import Posterior
 from channelfit.results.uncertainty.profiles import Profile
 from channelfit.search.plan import FitPlan
@@ -41,7 +41,7 @@ def summary_of(
     fit: FitPlan,
     judged: Assessment,
     found_profiles: Sequence[Profile],
-    found_families: Sequence[Family],
+    found_families: Sequence[FitFamily],
     posterior: Posterior | None,
 ) -> dict[str, Any]:
     """Return all numbers of a study as plain data, parameters by name and in base units.
@@ -102,7 +102,7 @@ def _profile(one: Profile) -> dict[str, Any]:
     }
 
 
-def _family(found: Estimate, family: Family) -> dict[str, Any]:
+def _family(found: Estimate, family: FitFamily) -> dict[str, Any]:
     names = [p.name for p in found.objective.space.parameters]
     physical = found.objective.physical(family.unit)
     return {
