@@ -30,9 +30,9 @@ from channelfit.batch.page_data import (
     plate_of,
     row_name,
 )
+from channelfit.results.report.picture_texts import brief, one_line
 from channelfit.results.report.plots import COLORS, INK, MUTED, new_figure
 from channelfit.results.report.print_figures import WIDE, print_style, save_named
-from channelfit.results.report.texts import brief, one_line
 from channelfit.results.report.trace_view import power_of_ten
 
 #: Colors of the qualities, as on the page.

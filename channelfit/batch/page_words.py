@@ -14,7 +14,7 @@ import numpy as np
 from channelfit import __version__
 from channelfit.batch.page_data import Plate
 from channelfit.batch.table import kinds_of_reasons
-from channelfit.results.report.page_words import bare, listed, of_the_program, sentence
+from channelfit.results.report.fit_words import bare, listed, of_the_program, sentence
 
 #: The qualities of wells, in the order in which they are counted.
 QUALITIES = ("ok", "check", "failed")

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from channelfit.curves.data_files import labels_of
 from channelfit.curves.table import FitTable, Shown
 from channelfit.curves.weights import sigma_of
+from channelfit.results.report.picture_texts import brief, settle
 from channelfit.results.report.plots import INK, MUTED, SINGLE, new_figure, styled
-from channelfit.results.report.texts import brief, settle
 
 _COLUMNS = 4
 _POINTS = 400  # of a curve that is drawn

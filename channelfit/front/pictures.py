@@ -8,10 +8,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from channelfit.results.report.plots import traces_figure, write
-from channelfit.results.report.traces import Page
+from channelfit.results.report.traces import TracePicture
 
 
-def traces_picture(page: Page) -> Figure:
+def traces_picture(page: TracePicture) -> Figure:
     """Return command voltage, current, data and residuals of the panels of a page."""
     return shown_in_notebooks(traces_figure(page.panels, page.title, page.subtitle))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from channelfit.batch.table import CSV, WellTable
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
-from channelfit.results.comparison import file_names, told_apart
+from channelfit.results.comparison import distinct_labels, file_names
 from channelfit.results.files import make_folder
 from channelfit.results.fit_folder import REPORT, page_of
 from channelfit.results.run_state import json_text
@@ -54,7 +54,7 @@ def save_report(
     _refuse_others(file)
     make_folder(file.parent)
     names = [run / "fit.yaml" if run.is_dir() else run for run in runs]
-    labels = told_apart(file_names(names))
+    labels = distinct_labels(file_names(names))
     told = [_run(fit, label) for fit, label in zip(fits, labels, strict=True)]
     try:
         tables = save_tables(told[0].panels, file.parent) if len(fits) == 1 else []

@@ -28,7 +28,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
 from channelfit.reading.units import shown
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.results.report.traces import Page, Traces
+from channelfit.results.report.traces import TracePicture, Traces
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
@@ -133,9 +133,11 @@ class Simulation:
         return np.split(found, edges, axis=2)
 
     @property
-    def _page(self) -> Page:
+    def _page(self) -> TracePicture:
         """What a picture of the simulation shows: command voltage and current."""
-        return Page((Traces(self.protocol, self.current, title=self.protocol.name),), self.model)
+        return TracePicture(
+            (Traces(self.protocol, self.current, title=self.protocol.name),), self.model
+        )
 
     def plot(self) -> Figure:
         """Return command voltage and current; a figure of Matplotlib, which a notebook shows."""

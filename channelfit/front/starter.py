@@ -13,7 +13,7 @@ from channelfit.problem.inspection import Inspection
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
 from channelfit.reading.shipped import shipped_folder
-from channelfit.results.report.terminal import number
+from channelfit.results.report.terminal import short_number
 
 #: Shares of the peak: less is left at the end of a step of an inactivating current, and a tail that
 #: needs so many times the conductance of the step before it says that the step inactivated it.
@@ -74,7 +74,7 @@ def character(found: Inspection) -> Character:
     opens_down = v < held - _DRIVE and not is_tail
     inward = peak.current_pA < 0
     way = "inward" if inward else "outward"
-    words = [f"the largest current is {way}, {number(peak.raw_pA)} pA at {v:.4g} mV"]
+    words = [f"the largest current is {way}, {short_number(peak.raw_pA)} pA at {v:.4g} mV"]
     if is_tail:
         step = _step_before(found, segment[0])
         reversal = _INWARD if _inward_before(found, segment[0]) else _OUTWARD

@@ -157,7 +157,7 @@ class Uncertainty:
     def plot(self) -> Figure:
         """Draw the intervals of all parameters and their correlations; `save` draws the rest."""
         from channelfit.front.pictures import shown_in_notebooks  # these load Matplotlib
-        from channelfit.results.report import uncertainty as pictures
+        from channelfit.results.report import uncertainty_figures as pictures
 
         return shown_in_notebooks(pictures.intervals_figure(self._judged.estimate, self._plan.name))
 
@@ -169,7 +169,7 @@ class Uncertainty:
         Returns: the files. Raises: InputError if the folder cannot be written.
         """
         from channelfit.results.report import plots  # these load Matplotlib
-        from channelfit.results.report import uncertainty as pictures
+        from channelfit.results.report import uncertainty_figures as pictures
 
         folder, found, name = Path(folder), self._judged.estimate, self._plan.name
         make_folder(folder)
@@ -507,7 +507,7 @@ def compare(
             file = Path(given) / "fit.yaml" if Path(given).is_dir() else Path(given)
             plans.append(kinds.load_plan(file, backend=backend))
             names += comparison.file_names([file])
-    labels = comparison.told_apart(names)
+    labels = comparison.distinct_labels(names)
     with screen_for("comparison", progress) as screen, compilations_shown(screen):
         return contended(plans, labels, backend, as_is, screen.begin)
 

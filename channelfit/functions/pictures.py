@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from channelfit.functions.function import FunctionProblem
 from channelfit.functions.indexed_expressions import in_words
+from channelfit.results.report.picture_texts import settle
 from channelfit.results.report.plots import COLORS, MUTED, SINGLE, new_figure, styled
-from channelfit.results.report.texts import settle
 from channelfit.search.loop import FitResult
 
 

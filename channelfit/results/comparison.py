@@ -200,7 +200,7 @@ def file_names(files: Sequence[Path]) -> list[str]:
     return [f.resolve().parent.name if f.name == "fit.yaml" else f.stem for f in files]
 
 
-def told_apart(names: Sequence[str]) -> list[str]:
+def distinct_labels(names: Sequence[str]) -> list[str]:
     """Return the names, with a number behind those that come more than once."""
     return [name if names.count(name) == 1 else f"{name} ({k})" for k, name in enumerate(names, 1)]
 

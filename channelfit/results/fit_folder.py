@@ -31,7 +31,7 @@ from channelfit.reading.files import write_text, writing
 from channelfit.results.files import fault_of
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.report_writer import ReportWriter
-from channelfit.results.report.traces import Page, fitted
+from channelfit.results.report.traces import TracePicture, fitted
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, json_text
 from channelfit.search.loop import HISTORY_COLUMNS
@@ -254,7 +254,7 @@ def _parameters(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
     }
 
 
-def page_of(fit: FitPlan, winner: Winner, evaluations: int) -> Page:
+def page_of(fit: FitPlan, winner: Winner, evaluations: int) -> TracePicture:
     """Return the data of a picture: recording, fit, residual and command of each experiment."""
     experiments = fit.problem.experiments
     membranes: Sequence[np.ndarray | None] = [None] * len(experiments)
@@ -263,7 +263,7 @@ def page_of(fit: FitPlan, winner: Winner, evaluations: int) -> Page:
 
         membranes = membrane_potentials(fit.problem, winner.values)
     rows = zip(experiments, winner.traces, membranes, strict=True)
-    return Page(
+    return TracePicture(
         tuple(fitted(*row) for row in rows),
         fit.name,
         f"RMS {winner.rms_pA:.3g} pA after {evaluations:,} candidates",

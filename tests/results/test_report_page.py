@@ -24,7 +24,7 @@ from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.page_figures import packed_samples
 from channelfit.results.report.report_writer import write_report
 from channelfit.results.report.trace_view import TraceView
-from channelfit.results.report.traces import Page, Traces
+from channelfit.results.report.traces import TracePicture, Traces
 from channelfit.results.run_state import json_text
 from support.browser import NARROW, WIDE
 from support.hostile import HOSTILE
@@ -200,7 +200,7 @@ def test_hostile_names_are_nothing_but_names(page, fit, tmp_path, name):
     )
     scheme = replace(told.scheme, name=name, source=name)
     panels = (replace(told.panels[0], title=name, subtitle=(name,)),)
-    evil = replace(reported_fit(name, Page(panels), facts), scheme=scheme)
+    evil = replace(reported_fit(name, TracePicture(panels), facts), scheme=scheme)
     file = tmp_path / "report.html"
     file.write_text(report_page([evil], [[name]]), encoding="utf-8")
     page.drawn(file)

@@ -13,13 +13,13 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.results.report import report_writer
 from channelfit.results.report.page_content import Facts
 from channelfit.results.report.report_writer import ReportWriter, draw, write_report
-from channelfit.results.report.traces import Page, Traces
+from channelfit.results.report.traces import TracePicture, Traces
 from support.places import ROOT
 
 pytestmark = pytest.mark.integration
 
 
-def page(title: str = "a fit") -> Page:
+def page(title: str = "a fit") -> TracePicture:
     """Of two experiments, one with data that do not all count."""
     protocol = load_protocol(ROOT / "protocols" / "activation.yaml")
     t = np.linspace(0, 1, protocol.n_times_max)
@@ -29,7 +29,7 @@ def page(title: str = "a fit") -> Page:
         Traces(protocol, result, result + 0.1, weight, "with data", ("good", "enough")),
         Traces(protocol, result),
     )
-    return Page(panels, title, "said beside it")
+    return TracePicture(panels, title, "said beside it")
 
 
 def facts() -> Facts:

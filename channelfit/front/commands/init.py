@@ -38,7 +38,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import save_text, writing
 from channelfit.reading.texts import printable, stem_of
 from channelfit.reading.units import shown, unit_factor
-from channelfit.results.report.terminal import number
+from channelfit.results.report.terminal import short_number
 
 #: The share of another recording's largest current below which a blocker may have acted.
 _BLOCKED = 0.6
@@ -133,7 +133,8 @@ def _check_unit(found: Inspection) -> None:
     in_pA = unit_factor(found.unit, "current")[0]
     noise, size = found.noise_pA / in_pA, float(np.nanmax(np.abs(found.current_pA))) / in_pA
     told = [
-        f"{unit} they reach {number(size * factor)} pA with a noise of {number(noise * factor)} pA"
+        f"{unit} they reach {short_number(size * factor)} pA with a noise of "
+        f"{short_number(noise * factor)} pA"
         for unit, factor in (("pA", 1.0), ("nA", 1e3))
     ]
     raise InputError(

@@ -26,7 +26,7 @@ from channelfit.reading.files import save_text, writing
 from channelfit.reading.formats import Contents
 from channelfit.reading.texts import stem_of
 from channelfit.reading.units import parse_quantity
-from channelfit.results.report.terminal import PlainConsole, number
+from channelfit.results.report.terminal import PlainConsole, short_number
 
 #: Rows of a protocol, and members of a family, that are printed.
 _MOST_ROWS, _MOST_VALUES = 16, 6
@@ -123,7 +123,7 @@ def _print(title: str, rows: Iterator[tuple[str, str]]) -> None:
 def _inspect_recording(
     found: Inspection, protocol: Path | None, csv: Path | None, out: Path
 ) -> None:
-    from channelfit.results.report.inspection import inspection_figure  # loads Matplotlib
+    from channelfit.results.report.inspection_figures import inspection_figure  # loads Matplotlib
 
     _print(f"{found.file.name}: {found.contents.format}", _rows(found))
     warn(found.cautions)
@@ -196,7 +196,7 @@ def _measures(found: Inspection) -> Iterator[tuple[str, str]]:
         return
     if found.leak is not None:
         g, seal = found.leak.conductance_nS, found.leak.seal_MOhm
-        size = f"{g:.3g} nS at most ({number(seal)} MOhm)" if g > 0 else "none is seen"
+        size = f"{g:.3g} nS at most ({short_number(seal)} MOhm)" if g > 0 else "none is seen"
         yield "leak", f"{size}, from {found.leak.source}"
     lasts = found.transient_ms
     yield "transients", f"over within {lasts:g} ms of a step" if lasts else "none are seen"
@@ -204,9 +204,9 @@ def _measures(found: Inspection) -> Iterator[tuple[str, str]]:
         sweep = f" of sweep {found.peak.sweep + 1}" if len(found.peak.by_sweep_pA) > 1 else ""
         yield (
             "peak",
-            f"{number(found.peak.raw_pA)} pA at {found.peak.time_ms:.6g} ms{sweep}, "
-            f"{found.peak.voltage_mV:.4g} mV ({number(found.peak.current_pA)} pA as the median of "
-            "5 samples)",
+            f"{short_number(found.peak.raw_pA)} pA at {found.peak.time_ms:.6g} ms{sweep}, "
+            f"{found.peak.voltage_mV:.4g} mV ({short_number(found.peak.current_pA)} pA as the "
+            "median of 5 samples)",
         )
     if found.run_down is not None:
         yield "run-down", f"{100 * found.run_down:+.1f} % of the peak over equal sweeps"
@@ -281,8 +281,11 @@ def csv_text(found: Inspection) -> str:
 
 
 def _inspect_fit(file: Path, out: Path) -> None:
-    """Print and draws the data of a fit as they were recorded, and as they are scored."""
-    from channelfit.results.report.inspection import Prepared, prepared_figure  # loads Matplotlib
+    """Print and draw the data of a fit as they were recorded, and as they are scored."""
+    from channelfit.results.report.inspection_figures import (  # loads Matplotlib
+        Prepared,
+        prepared_figure,
+    )
 
     plan = with_currents(load_plan(file))
     if plan.surrogate:
@@ -316,6 +319,6 @@ def _experiment_rows(experiment: Experiment) -> Iterator[tuple[str, str]]:
     values = recording.current_pA[counts]
     yield (
         "current",
-        f"{number(float(values.min()))} to {number(float(values.max()))} pA, noise "
+        f"{short_number(float(values.min()))} to {short_number(float(values.max()))} pA, noise "
         f"{noise_pA(recording.current_pA):.3g} pA",
     )

@@ -17,7 +17,7 @@ from channelfit.front.studies import Computation, Wanted, contended, study
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.checkpoint import StudyCheckpoint
-from channelfit.results.comparison import file_names, told_apart
+from channelfit.results.comparison import distinct_labels, file_names
 from channelfit.results.identity import identity
 from channelfit.results.report import result_tables, terminal
 from channelfit.results.run_state import json_text, plain
@@ -142,7 +142,7 @@ def compare(options: CompareOptions) -> None:
     fits, backend = options.fits, options.backend
     with terminal.SearchScreen("comparison") as screen, compilations_shown(screen):
         plans = (load_plan(file, (), backend) for file in fits)
-        labels = told_apart(file_names(fits))
+        labels = distinct_labels(file_names(fits))
         found = contended(plans, labels, backend, options.as_is, screen.begin)
         screen.begin("drawing")
         files, summary = found.save(options.out), found.summary

@@ -21,7 +21,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import read_plain
 from channelfit.reading.texts import printable
 from channelfit.results.report.ranges import position
-from channelfit.results.report.terminal import duration, number
+from channelfit.results.report.terminal import duration, short_number
 from channelfit.results.run_state import RUNNING
 from channelfit.results.runs import (
     KILLED,
@@ -299,7 +299,7 @@ def _run_row(run: FoundRun) -> Row:
         ("Time", _text(duration, run.number("seconds"))),
         ("Time left", _left(run)),
         ("Candidates", _text(lambda n: f"{n:,.0f}", run.number("evaluations"))),
-        ("Candidates a second", _text(number, run.number("candidates_per_second"))),
+        ("Candidates a second", _text(short_number, run.number("candidates_per_second"))),
         ("Failed", _text(lambda share: f"{100 * share:.3g} %", run.number("failed"))),
         ("Ends", _rules(run)),
         ("Optimizer", run.text("optimizer")),
@@ -337,13 +337,13 @@ def _text(form: Callable[[float], str], value: float | None) -> str:
 
 def _cost(run: FoundRun, cost: float | None) -> str:
     unit = run.text("cost_unit").replace("pA^2", "pA²")
-    return "" if cost is None else f"{number(cost)} {unit}".strip()
+    return "" if cost is None else f"{short_number(cost)} {unit}".strip()
 
 
 def _rms(run: FoundRun, cost: float | None) -> str:
     if cost is None or cost < 0 or run.text("cost_unit") != "pA^2":
         return ""
-    return f"{number(math.sqrt(cost))} pA"
+    return f"{short_number(math.sqrt(cost))} pA"
 
 
 def _report_of(run: FoundRun) -> Path:

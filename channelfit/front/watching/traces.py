@@ -100,4 +100,4 @@ def _thinned(sweep: np.ndarray, room: int) -> np.ndarray:
     size = -(-4 * rows.shape[1] // room)
     if size <= 4:
         return rows
-    return rows[:, extreme_samples(rows[1:], size)]
+    return np.asarray(np.take(rows, extreme_samples(list(rows[1:]), size), axis=1))

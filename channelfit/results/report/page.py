@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_hex
 
-from channelfit.results.report import page_words, sweeps
+from channelfit.results.report import fit_words, sweeps
 from channelfit.results.report.curve_figures import (
     autocorrelation_figure,
     convergence_figure,
@@ -24,6 +24,7 @@ from channelfit.results.report.curve_figures import (
 from channelfit.results.report.page_content import ReportedFit, SharedRecording, side_by_side
 from channelfit.results.report.page_figures import MOST_SAMPLES, Figures, draw_curves, draw_traces
 from channelfit.results.report.page_shell import SCRIPT, TEMPLATES, page_text, short
+from channelfit.results.report.picture_texts import one_line
 from channelfit.results.report.plots import styled
 from channelfit.results.report.quality import quality
 from channelfit.results.report.ranges import in_range
@@ -31,9 +32,8 @@ from channelfit.results.report.result_tables import error_text, quality_texts, s
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.scheme_parts import ModelScheme
 from channelfit.results.report.step_families import StepFamily, measured
-from channelfit.results.report.texts import one_line
 from channelfit.results.report.traces import Traces
-from channelfit.results.report.uncertainty import interval_text
+from channelfit.results.report.uncertainty_figures import interval_text
 
 #: More parameters than this have no table of correlations.
 _MOST_CORRELATED = 24
@@ -54,7 +54,7 @@ def report_page(runs: Sequence[ReportedFit], files: Sequence[Sequence[str]] = ()
         "several": len(runs) > 1,
         "title": runs[0].title if len(runs) == 1 else f"{len(runs)} fits side by side",
         "verdicts": [_verdict(run) for run in runs],
-        "wrong": [page_words.cautions(run.summary) for run in runs],
+        "wrong": [fit_words.cautions(run.summary) for run in runs],
         "schemes": [
             None if run.scheme is None else scheme_svg(run.scheme, f"scheme{k}")
             for k, run in enumerate(runs)
@@ -63,15 +63,15 @@ def report_page(runs: Sequence[ReportedFit], files: Sequence[Sequence[str]] = ()
         "experiments": [_experiment(figures, runs, k, one, budget) for k, one in enumerate(shown)],
         "parameters": [_parameters(run.summary) for run in runs],
         "together": _together(runs),
-        "undetermined": [page_words.undetermined(run.summary) for run in runs],
+        "undetermined": [fit_words.undetermined(run.summary) for run in runs],
         "correlations": [_correlations(run.summary) for run in runs],
-        "large_correlations": [page_words.large_correlations(run.summary) for run in runs],
+        "large_correlations": [fit_words.large_correlations(run.summary) for run in runs],
         "convergence": _convergence(figures, runs),
-        "agreement": [page_words.agreement_words(run.summary) for run in runs],
+        "agreement": [fit_words.agreement_words(run.summary) for run in runs],
         "provenance": [_provenance(run.summary) for run in runs],
         "files": [list(one) for one in files] or [[] for _ in runs],
-        "methods": [page_words.methods(run) for run in runs],
-        "citation": list(dict.fromkeys(row for run in runs for row in page_words.citation(run))),
+        "methods": [fit_words.methods(run) for run in runs],
+        "citation": list(dict.fromkeys(row for run in runs for row in fit_words.citation(run))),
         "version": runs[0].summary["versions"]["channelfit"],
     }
     return page_text(

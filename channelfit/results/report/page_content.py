@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.results.report.scheme_parts import ModelScheme
-from channelfit.results.report.traces import Page, Traces
+from channelfit.results.report.traces import TracePicture, Traces
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ReportedFit:
         return str(self.summary.get("name") or self.summary.get("model") or self.label)
 
 
-def reported_fit(label: str, page: Page | None, facts: Facts) -> ReportedFit:
+def reported_fit(label: str, page: TracePicture | None, facts: Facts) -> ReportedFit:
     """Put traces and facts of a fit together for its report.
 
     Arguments:

@@ -25,8 +25,8 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from channelfit.reading.files import whole
 from channelfit.results.report import sweeps
+from channelfit.results.report.picture_texts import brief, briefs, one_line, settle, shorten, width
 from channelfit.results.report.ranges import InRange
-from channelfit.results.report.texts import brief, briefs, one_line, settle, shorten, width
 from channelfit.results.report.trace_view import TraceView, current_unit, extreme_samples, largest
 from channelfit.results.report.traces import Traces
 
@@ -433,12 +433,12 @@ def _draw_cell(
         height_ratios=ratios,
         width_ratios=[1.7, *([1.0] * len(zooms))],
     )
-    panel.draw(grid[:, 0])
+    panel.draw(list(grid[:, 0]))
     grid[0, 0].set_xlim(*view.span())
     grid[-1, 0].set_xlabel(f"time ({view.time_unit})")
     for axes, zoom in zip(grid.T[1:], zooms, strict=True):
         _enlarge(panel, grid[:, 0], axes, zoom)
-    panel.fit_axes(grid[:, 0])
+    panel.fit_axes(list(grid[:, 0]))
     for axes in grid.T:
         for axis in axes:
             axis.tick_params(axis="x", length=3 if axis is axes[-1] else 0)
@@ -470,7 +470,7 @@ def _enlarge(
 ) -> None:
     """Draw a part of the time once more; the ground of both views has one color."""
     first, last = np.searchsorted(panel.traces.protocol.times_ms, zoom)
-    panel.draw(axes, slice(max(int(first) - 1, 0), int(last) + 2))
+    panel.draw(list(axes), slice(max(int(first) - 1, 0), int(last) + 2))
     start, end = (panel.view.time_factor * ms for ms in zoom)
     axes[0].set_xlim(start, end)
     axes[-1].set_xlabel(f"time ({panel.view.time_unit}), enlarged")

@@ -26,6 +26,7 @@ from channelfit.results.report.curve_figures import (
     family_figures,
 )
 from channelfit.results.report.page_content import ReportedFit, SharedRecording, side_by_side
+from channelfit.results.report.picture_texts import brief
 from channelfit.results.report.plots import (
     COLORS,
     INK,
@@ -39,7 +40,6 @@ from channelfit.results.report.plots import (
 from channelfit.results.report.ranges import in_range
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.step_families import StepFamily, measured
-from channelfit.results.report.texts import brief
 from channelfit.results.report.trace_view import TraceView
 
 #: Inches: one column, two columns.

@@ -33,7 +33,7 @@ from channelfit.scoring.machine.threads import usable_cores
 
 if TYPE_CHECKING:
     from channelfit.results.report.page_content import Facts
-    from channelfit.results.report.traces import Page
+    from channelfit.results.report.traces import TracePicture
 
 #: Bytes of the length before a message.
 _LENGTH = 8
@@ -50,7 +50,7 @@ _KINDS = {
     "ModelScheme": "channelfit.results.report.scheme_parts",
     "SchemeChain": "channelfit.results.report.scheme_parts",
     "SchemeStep": "channelfit.results.report.scheme_parts",
-    "Page": "channelfit.results.report.traces",
+    "TracePicture": "channelfit.results.report.traces",
     "Traces": "channelfit.results.report.traces",
     "Protocol": "channelfit.problem.protocol",
     "Segment": "channelfit.problem.waves",
@@ -73,11 +73,11 @@ class ReportWriter:
 
     def __init__(self, child: subprocess.Popen[bytes] | None = None) -> None:
         self._child = child
-        self._picture: tuple[Page, Path] | None = None
+        self._picture: tuple[TracePicture, Path] | None = None
         self._report: tuple[Facts, Path] | None = None
         self._sent = False
 
-    def begin(self, page: Page, file: Path) -> None:
+    def begin(self, page: TracePicture, file: Path) -> None:
         """Begin the picture of a page, and return at once."""
         self._picture = page, file
         self._send(page, file)
@@ -91,7 +91,7 @@ class ReportWriter:
         self._report = facts, file
         self._send(facts, file)
 
-    def _send(self, what: Page | Facts, file: Path) -> None:
+    def _send(self, what: TracePicture | Facts, file: Path) -> None:
         if self._child is None or self._child.stdin is None:
             return
         # a process that is gone has drawn nothing, which `finish` will see
@@ -213,7 +213,7 @@ def _read_messages(messages: queue.Queue[bytes]) -> None:
     messages.put(b"")
 
 
-def write_report(page: Page | None, facts: Facts, file: Path) -> None:
+def write_report(page: TracePicture | None, facts: Facts, file: Path) -> None:
     """Write the report of one fit, and the tables of its traces beside it.
 
     Arguments:
@@ -229,7 +229,7 @@ def write_report(page: Page | None, facts: Facts, file: Path) -> None:
     save_page(report_page([run], [[table.name for table in tables]]), file)
 
 
-def _sketch() -> Page:
+def _sketch() -> TracePicture:
     """Return the smallest page there is.
 
     It is drawn while waiting, since the first picture takes longer than later ones.
@@ -238,14 +238,16 @@ def _sketch() -> Page:
 
     from channelfit.problem.protocol import Protocol
     from channelfit.problem.waves import Constant, Segment
-    from channelfit.results.report.traces import Page, Traces
+    from channelfit.results.report.traces import TracePicture, Traces
 
     protocol = Protocol("a protocol", 0.0, 1.0, ((Segment(0.0, 9.0, Constant(0.0)),),))
     flat = np.zeros((1, 9))
-    return Page((Traces(protocol, flat, flat, flat, "title", ("subtitle",)),), "title", "subtitle")
+    return TracePicture(
+        (Traces(protocol, flat, flat, flat, "title", ("subtitle",)),), "title", "subtitle"
+    )
 
 
-def draw(page: Page, file: Path | io.BytesIO) -> None:
+def draw(page: TracePicture, file: Path | io.BytesIO) -> None:
     """Draw a page in this process and write it as PNG to a file, or into memory."""
     from channelfit.results.report.plots import save, traces_figure, write  # loads Matplotlib
 
@@ -259,7 +261,7 @@ def draw(page: Page, file: Path | io.BytesIO) -> None:
 # --- from one process to the other -------------------------------------------------------------
 
 
-def packed(what: Page | Facts, file: Path) -> bytes:
+def packed(what: TracePicture | Facts, file: Path) -> bytes:
     """Pack a page or facts, and the file to write, as bytes for `unpacked`."""
     import numpy as np  # see above
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from channelfit.results.report.quality import explained
-from channelfit.results.report.terminal import PlainConsole, number, table
+from channelfit.results.report.terminal import PlainConsole, short_number, table
 from channelfit.scoring.machine.launch_tuning import Measured, fastest
 from channelfit.search.agreement import in_words
 
@@ -143,7 +143,7 @@ def _search(summary: Mapping[str, Any]) -> list[str]:
         f"stopped    {summary['stop_reason']}",
         *_starts(summary),
         f"search     {summary['evaluations']:,} candidates in {summary['seconds']:.3g} s "
-        f"({number(summary['candidates_per_second'])} a second), {searched_seeds(summary)}",
+        f"({short_number(summary['candidates_per_second'])} a second), {searched_seeds(summary)}",
     ]
     failed = summary["failed_candidates"]
     if failed:

@@ -40,7 +40,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-def number(value: float) -> str:
+def short_number(value: float) -> str:
     """Format a number with four digits, and without an exponent where it is short enough.
 
     Infinity, the cost before any candidate had one, reads "none yet".
@@ -228,15 +228,15 @@ class SearchScreen:
         parts = [
             self._where(progress),
             *self._costs_in_words(progress.best_cost),
-            f"{number(progress.candidates_per_second)} candidates/s",
+            f"{short_number(progress.candidates_per_second)} candidates/s",
             f"{duration(left)} left" if left is not None else f"{duration(progress.seconds)}",
         ]
         return ", ".join(parts)
 
     def _costs_in_words(self, cost: float) -> list[str]:
         if not self.of_currents:
-            return [f"best cost {number(cost)}"]
-        return [f"best cost {number(cost)} pA^2", f"RMS {number(math.sqrt(cost))} pA"]
+            return [f"best cost {short_number(cost)}"]
+        return [f"best cost {short_number(cost)} pA^2", f"RMS {short_number(math.sqrt(cost))} pA"]
 
     def _where(self, progress: Progress) -> str:
         of = f" of {self.rules.generations}" if self.rules.generations else ""
@@ -260,7 +260,7 @@ class SearchScreen:
             width = min(40, self.console.width // 2)
             cells.insert(0, ProgressBar(total=1.0, completed=done, width=width))
         bar.add_row(*cells)
-        speed = number(p.candidates_per_second)
+        speed = short_number(p.candidates_per_second)
         remaining = "" if left is None else f", {duration(left)} left"
         rows = [
             ("best", f"{', '.join(self._costs_in_words(p.best_cost))}  {self._spark()}"),

@@ -46,7 +46,7 @@ class Traces:
 
 
 @dataclass(frozen=True)
-class Page:
+class TracePicture:
     """A picture of traces: a panel for each experiment, under a title and a subtitle."""
 
     panels: tuple[Traces, ...]

@@ -15,6 +15,7 @@ from channelfit.problem.inspection import Inspection
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.results.report import sweeps
+from channelfit.results.report.picture_texts import one_line, settle
 from channelfit.results.report.plots import (
     INK,
     MASK,
@@ -27,7 +28,6 @@ from channelfit.results.report.plots import (
     shade_masked,
     styled,
 )
-from channelfit.results.report.texts import one_line, settle
 from channelfit.results.report.trace_view import current_unit, largest, time_unit
 from channelfit.results.report.traces import Traces
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from channelfit.reading.errors import InputError
+from channelfit.results.report.picture_texts import brief, briefs, one_line, settle
 from channelfit.results.report.plots import (
     COLORS,
     DATA,
@@ -26,7 +27,6 @@ from channelfit.results.report.plots import (
     styled,
 )
 from channelfit.results.report.ranges import InRange
-from channelfit.results.report.texts import brief, briefs, one_line, settle
 from channelfit.results.uncertainty.estimate import LEVEL, Estimate, quantile
 from channelfit.results.uncertainty.families import INSTALL, FitFamily
 from channelfit.results.uncertainty.posterior import Posterior
@@ -220,7 +220,7 @@ def _draw_intervals(axis: Axes, found: Estimate) -> None:
         ends = (max(at - apart, 0.0), min(at + apart, 1.0)) if math.isfinite(apart) else None
         rows.append(InRange(name, float(at), ends))
     draw_ranges(axis, rows)
-    style = {"ha": "left", "va": "center", "fontsize": 7.5, "color": INK}
+    style: dict[str, Any] = {"ha": "left", "va": "center", "fontsize": 7.5, "color": INK}
     for k, text in enumerate(_interval_texts(found)):
         axis.text(1.05, k, text, parse_math=False, **style)
     axis.set_title("95 % intervals within the ranges", loc="left", fontsize=9, color=INK)
