@@ -385,7 +385,7 @@ def on_a_faulty_plate() -> Iterator[Statement]:
     alarms = value(rows, "good wells not ok, after")
     series = value(rows, "series resistance of 8 MOhm: error of the conductance")
     yield name, f"Of the faulty ones {passed[0]:.0f} are `ok` by the size of their misfit"
-    yield name, f"and {passed[1]:.0f} by [what is asked of their residuals]"
+    yield name, f"and {passed[1]:.0f} by [the checks of their residuals]"
     yield name, f"of the good ones {alarms:.0f} are to be checked"
     yield name, f"moves the conductance by {digits(series, 3)} %"
 
