@@ -139,10 +139,10 @@ class Model:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:
-        """Return the model in a YAML file, or in a file of the
-        compact form of Ben-Shalom et al. 2012.
+        """Return the model that a file describes.
 
-        A `fit` section in the file is left out.
+        The file is YAML, or has the compact form of Ben-Shalom et al. 2012. A `fit` section in it
+        is left out.
 
         Arguments:
             path: the model file.

@@ -99,8 +99,7 @@ class Protocol:
         description: str = "",
         source: str = "",
     ) -> Protocol:
-        """Return a step of the voltage, or a family of steps: one
-        sweep for each level or duration.
+        """Return a step of the voltage, or a family of steps: a sweep for each level or duration.
 
         Each of `levels`, `duration`, `before`, `after` and `after_level` is a number, text with a
         unit (``"0.2 s"``), or a list, range or array (n_sweeps,) of these with one value for each
@@ -183,8 +182,7 @@ class Protocol:
         description: str = "",
         source: str = "",
     ) -> Protocol:
-        """Return a protocol from rows of segments;
-        the arguments are the keys of a protocol file.
+        """Return a protocol from segments; the arguments are the keys of a protocol file.
 
         Arguments:
             segments: one mapping each: ``{"hold": 5}``, ``{"step": 40, "for": 20}``,
@@ -245,8 +243,7 @@ class Protocol:
         description: str = "",
         source: str = "",
     ) -> Protocol:
-        """Return a protocol from a command voltage that was recorded, or computed,
-        sample by sample.
+        """Return a protocol from the samples of a command that was recorded or computed.
 
         The voltage is a straight line from each sample to the next, and the last sample is held
         for one more interval, so that a sweep has as many samples as the command has.
@@ -332,8 +329,7 @@ class Protocol:
         return load_protocol(path)
 
     def to_yaml(self) -> str:
-        """Return the protocol as the text of a protocol file;
-        reading it gives an equal protocol.
+        """Return the text of a protocol file; reading it gives an equal protocol.
 
         Raises:
             InputError: a recorded command, which needs a table beside the file (use `save`); or
@@ -486,8 +482,9 @@ class Protocol:
         return out
 
     def voltage(self, times_ms: Any = None) -> np.ndarray:
-        """Return the command voltage of every sweep, mV;
-        NaN where a sweep has ended, or not begun.
+        """Return the command voltage of every sweep, mV.
+
+        It is NaN where a sweep has ended, or not begun.
 
         Arguments:
             times_ms: (n,) ms from the start of a sweep; without it the samples' times, `times_ms`.
@@ -520,8 +517,7 @@ class Protocol:
         return out
 
     def step_times_ms(self, sweep: int, least_mV: float = 1.0) -> np.ndarray:
-        """Return the times at which the command jumps by more than `least_mV`,
-        ms from the sweep's start.
+        """Return the times of jumps by more than `least_mV`, ms from the start of a sweep.
 
         Jumps inside a recorded command are among them, and so is the start of a sweep where the
         command leaves the voltage that was held before it.

@@ -81,8 +81,7 @@ class Recording:
         weight: Any = None,
         source: str = "arrays",
     ) -> Recording:
-        """Return a recording from arrays, lists or columns of pandas,
-        checked against its protocol.
+        """Return a recording from arrays, checked against its protocol.
 
         Arguments:
             protocol: the command during the recording.

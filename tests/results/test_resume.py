@@ -77,8 +77,8 @@ def fitted(recorded: np.ndarray, optimizer: str, folder: Path, **more: Any) -> A
     )
 
 
-def told(fit: Any) -> dict[str, Any]:
-    """All of a result that must be the same, which is all but the times."""
+def outcome(fit: Any) -> dict[str, Any]:
+    """Return all of a result that must be the same, which is all but the times."""
     result = fit._result
     history = [tuple(row)[:2] + tuple(row)[3:] for row in result.history.tolist()]
     return {
@@ -137,7 +137,7 @@ def test_every_optimizer_goes_on_to_the_same_result(optimizer, recorded, tmp_pat
         pytest.importorskip("cma")
     # the particles of the asynchronous ring wait for nobody, so that no run of it can be repeated
     assert set(SHORT) | {"asynchronous_ring"} == set(OPTIMIZERS)
-    whole = told(fitted(recorded, optimizer, tmp_path / "whole"))
+    whole = outcome(fitted(recorded, optimizer, tmp_path / "whole"))
     for after in (1, 11):
         folder = tmp_path / str(after)
         cut_off(monkeypatch, recorded, optimizer, folder, after)
@@ -156,7 +156,7 @@ def test_every_optimizer_goes_on_to_the_same_result(optimizer, recorded, tmp_pat
             assert after == 11
             assert json.loads((folder / "summary.json").read_text())["stop_reason"] == "interrupted"
             again = fitted(recorded, optimizer, folder, resume=True)
-        assert told(again) == whole
+        assert outcome(again) == whole
         left = {checkpoint.JOURNAL, checkpoint.RESUME, ".running"}
         assert not left & {p.name for p in folder.iterdir()}
         saved = [(place / "fit.yaml").read_text() for place in (folder, tmp_path / "whole")]
@@ -193,7 +193,7 @@ def test_a_search_on_a_device_goes_on_to_the_same_result(device, optimizer, tmp_
             kept.settle()
         finally:
             journal.close(keep=True)
-        return told(SimpleNamespace(result=result))
+        return outcome(SimpleNamespace(_result=result))
 
     whole = found(Journal(tmp_path / "whole"))
     assert (tmp_path / "whole").stat().st_size > 1000
@@ -217,7 +217,7 @@ def test_a_search_on_a_device_goes_on_to_the_same_result(device, optimizer, tmp_
 
 @pytest.mark.integration
 def test_a_full_disk_ends_the_journal_and_not_the_fit(recorded, tmp_path, monkeypatch):
-    whole = told(fitted(recorded, "genetic", tmp_path / "whole"))
+    whole = outcome(fitted(recorded, "genetic", tmp_path / "whole"))
     writes, sync = [], os.fsync
 
     def full(number: int) -> None:
@@ -231,7 +231,7 @@ def test_a_full_disk_ends_the_journal_and_not_the_fit(recorded, tmp_path, monkey
     with pytest.warns(cf.InputWarning, match=r"journal\.bin: cannot be written: No space left"):
         cut_off(monkeypatch, recorded, "genetic", tmp_path / "run", 7)
     monkeypatch.setattr(os, "fsync", sync)
-    assert told(fitted(recorded, "genetic", tmp_path / "run", resume=True)) == whole
+    assert outcome(fitted(recorded, "genetic", tmp_path / "run", resume=True)) == whole
 
 
 def written(path: Path, answers: list[list[np.ndarray]]) -> None:
@@ -583,7 +583,7 @@ def test_a_study_begun_alone_goes_on_with_others(tmp_path, monkeypatch):
         patched.setattr(studies_of_fits, "families", stop)
         assert CliRunner().invoke(main, [*words, "--out", str(cut)]).exit_code == 130
     assert (cut / f"{checkpoint.STUDY}{checkpoint.JOURNAL}").stat().st_size > 1000
-    monkeypatch.setattr(studies, "working", lambda *_: nullcontext(SerialExecutor()))
+    monkeypatch.setattr(studies, "workers", lambda *_: nullcontext(SerialExecutor()))
     done = CliRunner().invoke(main, [*words, "--out", str(cut), "--resume"])
     assert done.exit_code == 0, done.output
     for name in ("uncertainty.json", "profiles.csv"):
