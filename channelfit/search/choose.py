@@ -13,7 +13,6 @@ from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import SETTINGS
 from channelfit.scoring.machine import gpu
-from channelfit.search import cma_es, differential
 from channelfit.search.cma_es import CmaEs
 from channelfit.search.differential import Differential
 from channelfit.search.genetic import Genetic
@@ -36,7 +35,7 @@ _SIZES = ("population", "scan", "starts")
 
 
 def default_optimizer(settings: Mapping[str, Any]) -> str:
-    """Return the optimizer of a channel's fit whose settings name none.
+    """Return the optimizer of a channel's fit where the settings name none.
 
     Settings of a population are the genetic algorithm's.
     """
@@ -102,15 +101,28 @@ def make_optimizer(
     return Islands(island, seed, n_islands, migrate_every, migrants, initial, population)
 
 
+def _make(
+    kind: Callable[..., Any],
+    name: str,
+    settings: Mapping[str, Any],
+    n_parameters: int,
+    seed: int,
+    xp: Any,
+    initial: Any,
+) -> Any:
+    """Make a search by populations of which every setting is an argument."""
+    population = _population(settings, name, kind.least_population)
+    own = {key: value for key, value in settings.items() if key not in ("population", "_resident")}
+    return kind(n_parameters, population, seed, xp=xp, initial=initial, **own)
+
+
 def _make_genetic(
     settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
 ) -> Genetic:
-    population = settings.get("population", SETTINGS["genetic"]["population"].default)
-    whole(population, "optimizer.population", least=1)
-    rates = {k: settings[k] for k in ("crossover_rate", "mutation_rate") if k in settings}
     resident = xp is not np and settings.get("_resident", True)
-    kind: Callable[..., Genetic] = DeviceGenetic if resident else Genetic
-    return kind(n_parameters, population, seed, xp=xp, initial=initial, **rates)
+    kind = DeviceGenetic if resident else Genetic
+    made: Genetic = _make(kind, "genetic", settings, n_parameters, seed, xp, initial)
+    return made
 
 
 def _make_hybrid(
@@ -170,22 +182,6 @@ _TOPOLOGIES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
 }
 
 
-def _make_differential(
-    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
-) -> Differential:
-    population = _population(settings, "differential", differential.LEAST_POPULATION)
-    own = {k: settings[k] for k in ("elite",) if k in settings}
-    return differential.Differential(n_parameters, population, seed, xp=xp, initial=initial, **own)
-
-
-def _make_cma_es(
-    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
-) -> CmaEs:
-    population = _population(settings, "cma", cma_es.LEAST_POPULATION)
-    own = {k: settings[k] for k in ("step",) if k in settings}
-    return cma_es.CmaEs(n_parameters, population, seed, xp=xp, initial=initial, **own)
-
-
 def _population(settings: Mapping[str, Any], optimizer: str, least: int) -> int:
     population = settings.get("population", SETTINGS[optimizer]["population"].default)
     return whole(population, "optimizer.population", least)
@@ -197,8 +193,8 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "swarm": partial(_make_swarm, "swarm"),
     "ring": partial(_make_swarm, "ring"),
     "groups": partial(_make_swarm, "groups"),
-    "differential": _make_differential,
-    "cma": _make_cma_es,
+    "differential": partial(_make, Differential, "differential"),
+    "cma": partial(_make, CmaEs, "cma"),
     "asynchronous_ring": _refuse_asynchronous_ring,
 }
 

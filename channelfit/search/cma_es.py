@@ -1,7 +1,7 @@
 """CMA-ES on whole generations of scores: pycma's strategy, restarted again and again.
 
-Sources: N. Hansen, "The CMA evolution strategy: a tutorial", arXiv:1604.00772, whose author
-wrote pycma; restarts in two sizes: N. Hansen, "Benchmarking a BI-population CMA-ES on the
+Sources: N. Hansen, who wrote pycma, "The CMA evolution strategy: a tutorial", arXiv:1604.00772;
+restarts in two sizes: N. Hansen, "Benchmarking a BI-population CMA-ES on the
 BBOB-2009 function testbed", GECCO (2009) 2389-2396.
 """
 
@@ -21,7 +21,6 @@ from channelfit.search.settings import share
 
 INSTALL = 'pip install "channelfit[cma]"'
 
-LEAST_POPULATION = 4
 _STEP = 0.3  # standard deviation of the first descent, as a share of every range
 _MOST_STEP = 1 / 3  # beyond it pycma cuts steps by itself
 _LEAST_DIMENSIONS = 2  # pycma fails on lines: a search of one parameter gets an idle second one
@@ -51,6 +50,7 @@ class CmaEs(Optimizer):
     """
 
     name = "cma"
+    least_population = 4
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class CmaEs(Optimizer):
         xp: Any = np,
         initial: Any = None,
     ) -> None:
-        check_size(n_parameters, population, seed, LEAST_POPULATION)
+        check_size(n_parameters, population, seed, self.least_population)
         self.n_parameters = n_parameters
         self.population_size = population
         self.seed = seed
@@ -96,10 +96,9 @@ class CmaEs(Optimizer):
         return None if self._best is None else self.xp.asarray(self._best)
 
     def ask(self) -> Any:
-        """Return the next candidates (n_parameters, n_candidates) in the unit cube.
+        """See `Optimizer.ask`; how many candidates they are changes from descent to descent.
 
-        Asking again before telling gives the same candidates. How many they are changes from
-        descent to descent.
+        Asking again before telling gives the same candidates.
         """
         if self._points is None:
             if self._descent is None:
@@ -108,14 +107,7 @@ class CmaEs(Optimizer):
         return self.xp.asarray(self._points.T[: self.n_parameters].copy())
 
     def tell(self, candidates: Any, cost: Any) -> None:
-        """Learn the costs of candidates.
-
-        Arguments:
-            candidates: (n_parameters, n_candidates) as asked for.
-            cost: (n_candidates,); whatever is not finite counts as worse than any other.
-
-        Of equal costs the older best stays.
-        """
+        """See `Optimizer.tell`; of equal costs the older best stays."""
         shape = self.ask().shape
         points: Any = self._points
         candidates, cost = to_host(candidates), to_host(cost).astype(np.float64)

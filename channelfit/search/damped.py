@@ -11,6 +11,9 @@ import numpy as np
 from channelfit.scoring.machine.machine_code import kernel
 
 Array = np.ndarray
+#: Rows of the scratch of `to_the_lowest`: which coordinates do not move (1, else 0), the places of
+#: those that do, a column of a factor, and where these would move.
+_FIXED, _PLACES, _COLUMN, _PULL = range(4)
 #: A coordinate leaves its face only if it is pulled by more than this share of the steepest slope:
 #: less is rounding.
 _INWARD = 1e-10
@@ -36,10 +39,9 @@ def steps_of(
     n_free = unit.shape[0]
     whole, h = np.empty((n_free, n_free)), np.empty((n_free, n_free))
     scale, root = np.empty(n_free), np.empty(n_free)
-    g, lower, upper = np.empty(n_free), np.empty(n_free), np.empty(n_free)
+    g, box = np.empty(n_free), np.empty((2, n_free))
     held, step = np.zeros(n_free), np.empty(n_free)
-    factor, column, pull = np.empty((n_free, n_free)), np.empty(n_free), np.empty(n_free)
-    fixed, places = np.empty(n_free), np.zeros(n_free)
+    factor, scratch = np.empty((n_free, n_free)), np.zeros((4, n_free))
     for p in range(first, last):
         most = 0.0
         for i in range(n_free):
@@ -59,13 +61,13 @@ def steps_of(
                 scaled = whole[i, i] + trials[t] * damping[p] * scale[i]
                 root[i] = np.sqrt(max(scaled, 1e-300))
                 g[i] = gradient[i, p] / root[i]
-                lower[i] = -unit[i, p] * root[i]
-                upper[i] = (1.0 - unit[i, p]) * root[i]
+                box[0, i] = -unit[i, p] * root[i]
+                box[1, i] = (1.0 - unit[i, p]) * root[i]
                 for j in range(i):
                     h[i, j] = whole[i, j] / (root[i] * root[j])
                     h[j, i] = h[i, j]
                 h[i, i] = scaled / (root[i] * root[i])
-            to_the_lowest(h, g, lower, upper, held, step, fixed, places, factor, column, pull)
+            to_the_lowest(h, g, box, held, step, factor, scratch)
             promised = 0.0
             for i in range(n_free):
                 x = unit[i, p] + step[i] / root[i]
@@ -80,17 +82,7 @@ def steps_of(
 
 
 def to_the_lowest(
-    h: Array,
-    g: Array,
-    lower: Array,
-    upper: Array,
-    held: Array,
-    step: Array,
-    fixed: Array,
-    places: Array,
-    factor: Array,
-    column: Array,
-    pull: Array,
+    h: Array, g: Array, box: Array, held: Array, step: Array, factor: Array, scratch: Array
 ) -> None:
     """Write the step to the minimum of a parabola, as far as a box allows.
 
@@ -98,11 +90,13 @@ def to_the_lowest(
     left then. If the step were merely cut short there, the others would not make up for it, and a
     start in a narrow valley beside a face would stay where it is.
 
-    h: (n_free, n_free) Hessian with a diagonal of ones, g: (n_free,) gradient. lower, upper:
-    (n_free,), of the step. held: (n_free,), 1 for coordinates that do not move, else 0. step:
-    (n_free,). The others are scratch: factor (n_free, n_free), and (n_free,) each.
+    h: (n_free, n_free) Hessian with a diagonal of ones, g: (n_free,) gradient. box: (2, n_free),
+    the least and the largest step. held: (n_free,), 1 for coordinates that do not move, else 0.
+    step: (n_free,). Overwritten: factor (n_free, n_free), scratch (4, n_free).
     """
     n_free, steepest = g.shape[0], 0.0
+    lower, upper = box[0], box[1]
+    fixed, places, pull = scratch[_FIXED], scratch[_PLACES], scratch[_PULL]
     for i in range(n_free):
         step[i], fixed[i] = 0.0, held[i]
         steepest = max(steepest, abs(g[i]))
@@ -112,7 +106,7 @@ def to_the_lowest(
             if fixed[i] == 0.0:
                 places[n] = i
                 n += 1
-        within_faces(h, g, step, fixed, places, n, factor, column, pull)
+        within_faces(h, g, step, n, factor, scratch)
         leaves = False
         for k in range(n):
             i = int(places[k])
@@ -139,22 +133,17 @@ def to_the_lowest(
         fixed[worst] = 0.0
 
 
-def within_faces(
-    h: Array,
-    g: Array,
-    step: Array,
-    fixed: Array,
-    places: Array,
-    n: int,
-    factor: Array,
-    column: Array,
-    pull: Array,
-) -> None:
-    """Write the steps of the n coordinates at `places` to the minimum that the others leave, to
-    `pull`.
+def within_faces(h: Array, g: Array, step: Array, n: int, factor: Array, scratch: Array) -> None:
+    """Write the steps of n coordinates to the minimum that the others leave into the scratch.
 
-    The Hessian of these is factored as L D L', L below the diagonal.
+    The Hessian of these is factored as L D L', L below the diagonal. Arguments as above.
     """
+    fixed, places, column, pull = (
+        scratch[_FIXED],
+        scratch[_PLACES],
+        scratch[_COLUMN],
+        scratch[_PULL],
+    )
     for k in range(n):
         i = int(places[k])
         x = g[i]

@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 
 from channelfit.search import philox
-from channelfit.search.population import PopulationSearch, check_size
+from channelfit.search.population import PopulationSearch
 from channelfit.search.settings import share
 
 # The purpose of a draw: the last word of its counter. Swarms have 5, the genetic algorithm 0 to 4.
 _INITIAL, _PARTNERS, _SETTINGS, _CROSSOVER = range(6, 10)
 
-LEAST_POPULATION = 4
 _MEMORIES = 6  # means that are remembered, the oldest replaced
 _FIRST_WEIGHT, _FIRST_CROSSOVER = 0.5, 0.9  # rates of a channel belong together: cross most
 _LEAST_WEIGHT, _SPREAD = 0.05, 0.1
@@ -39,21 +38,14 @@ class Differential(PopulationSearch):
     A trial that leaves the cube goes half way to the face instead. As long as no cost was finite
     every generation is drawn afresh.
 
-    Arguments:
-        n_parameters: free parameters, 1 or more.
-        population: candidates of a generation, 4 or more.
-        seed: 0 .. 2**64-1; with the generation, the candidate and the parameter it decides every
-            draw.
+    Arguments, besides those of `PopulationSearch`:
         elite: the share of the population, above 0 and up to 1, that counts as the best.
-        xp: numpy or cupy, the array module of the population.
-        dtype: float64 or float32, of the population.
-        initial: (n_parameters, n_points) points of the unit cube that take the first places of the
-            first generation; the rest is drawn uniformly.
 
     Raises: InputError for a setting out of its range.
     """
 
     name = "differential"
+    least_population = 4
 
     def __init__(
         self,
@@ -65,7 +57,6 @@ class Differential(PopulationSearch):
         dtype: Any = np.float64,
         initial: Any = None,
     ) -> None:
-        check_size(n_parameters, population, seed, LEAST_POPULATION)
         super().__init__(n_parameters, population, seed, xp, dtype, initial)
         self.elite = share(elite, "optimizer.elite", zero=False)
         self._population: Any = None
@@ -80,22 +71,11 @@ class Differential(PopulationSearch):
         return {"population": self.population_size, "elite": self.elite}
 
     @property
-    def best_cost(self) -> float:
-        """The lowest finite cost so far, inf before there is one."""
-        return float(self._cost.min())
-
-    @property
-    def best(self) -> Any:
-        """The candidate (n_parameters,) of `best_cost`; None before there is one."""
-        if self.best_cost == np.inf:
-            return None
-        return self._population[:, int(self._cost.argmin())].copy()
+    def _known(self) -> tuple[Any, Any]:
+        return self._population, self._cost
 
     def ask(self) -> Any:
-        """Return the next candidates (n_parameters, n_candidates) in the unit cube.
-
-        Asking again before telling gives the same candidates.
-        """
+        """See `Optimizer.ask`."""
         if self.best_cost == np.inf:
             return self._draw()
         weight, crossover, forced = self._settings_drawn()
@@ -110,12 +90,7 @@ class Differential(PopulationSearch):
         return trial
 
     def tell(self, candidates: Any, cost: Any) -> None:
-        """Learn the costs of candidates.
-
-        Arguments:
-            candidates: (n_parameters, n_candidates) as asked for.
-            cost: (n_candidates,); whatever is not finite counts as inf.
-        """
+        """See `Optimizer.tell`."""
         xp = self.xp
         asked = (self.n_parameters, self.population_size)
         candidates, cost = self._checked(candidates, cost, asked)

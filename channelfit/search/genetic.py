@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
 from channelfit.search.population import PopulationSearch
 from channelfit.search.settings import share
@@ -35,19 +34,11 @@ def default_crossover_rate(population: int) -> float:
 class Genetic(PopulationSearch):
     """The genetic algorithm by ask and tell, the same bit for bit on the host and on a GPU.
 
-    Arguments:
-        n_parameters: free parameters, 1 or more.
-        population: candidates of a generation, 1 or more (the elite alone cannot improve: use
-            more).
-        seed: 0 .. 2**64-1; with the generation, the candidate and the parameter it decides every
-            draw.
+    Arguments, besides those of `PopulationSearch`:
+        population: the elite alone cannot improve, so 2 or more are useful.
         crossover_rate: probability that a pair of parents is crossed; None for the paper's choice
             by population size.
         mutation_rate: probability that a value is replaced by a uniform draw over its range.
-        xp: numpy or cupy, the array module of the population.
-        dtype: float64 or float32, of the population.
-        initial: (n_parameters, n_points) points of the unit cube that take the first places of the
-            first generation; the rest is drawn uniformly.
 
     Raises: InputError for a setting out of its range.
     """
@@ -87,20 +78,23 @@ class Genetic(PopulationSearch):
 
     @property
     def best_cost(self) -> float:
-        """The lowest finite cost so far, inf before there is one."""
+        """The cost of the elite, inf before there is one."""
         return self._elite_cost
 
     @property
     def best(self) -> Any:
-        """The candidate (n_parameters,) of `best_cost`; None before there is one."""
+        """The elite (n_parameters,); None before there is one."""
         return self._elite
 
-    def ask(self) -> Any:
-        """Return the next candidates (n_parameters, n_candidates) in the unit cube, the elite
-        first.
+    @property
+    def _known(self) -> tuple[Any, Any]:
+        return self._population, self._cost
 
-        Asking again before telling gives the same candidates. As long as no cost was finite there
-        is nothing to breed from, and every generation is drawn afresh.
+    def ask(self) -> Any:
+        """Return the next candidates, the elite first; see `Optimizer.ask`.
+
+        As long as no cost was finite there is nothing to breed from, and every generation is drawn
+        afresh.
         """
         if self._elite is None:
             return self._draw()
@@ -111,11 +105,7 @@ class Genetic(PopulationSearch):
         return children
 
     def tell(self, candidates: Any, cost: Any) -> None:
-        """Learn the costs of candidates.
-
-        Arguments:
-            candidates: (n_parameters, n_candidates) as asked for; kept, not copied.
-            cost: (n_candidates,); whatever is not finite counts as inf.
+        """See `Optimizer.tell`; the candidates are kept, not copied.
 
         Of equal costs the first candidate is the better one, and the old elite before all.
         """
@@ -127,17 +117,10 @@ class Genetic(PopulationSearch):
         self._population, self._cost = candidates, cost
         self.generation += 1
 
-    def best_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the n best points (n_parameters, n) of the latest generation, and their costs."""
-        places = self._best_places(self._cost, n)
-        return to_host(self._population[:, places]), to_host(self._cost[places])
-
     def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
-        """Put points (n_parameters, n) with costs (n,) in the places of the worst."""
-        places = self._best_places(self._cost, len(cost), worst=True)
-        population, costs = self._population.copy(), self._cost.copy()
-        population[:, places], costs[places] = self.xp.asarray(points), self.xp.asarray(cost)
-        self._population, self._cost = population, costs
+        """See `PopulationSearch.receive`."""
+        self._population, self._cost = self._population.copy(), self._cost.copy()
+        super().receive(points, cost)
         first = int(cost.argmin())
         if cost[first] < self._elite_cost:
             self._elite, self._elite_cost = self.xp.asarray(points[:, first]), float(cost[first])

@@ -18,7 +18,6 @@ pair, from one gather of both parents.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,8 @@ MEDIAN_SAMPLE = 256
 _PAIRS, _THREADS, _MOST_BLOCKS = 128, 256, 264
 #: The most parameters of a row that are in shared memory at a time.
 _MOST_IN_CHUNK = 16
-#: Where in a record the counts of failures begin, and the best physical parameters so far.
+#: A record has the best cost so far, mean and median of the finite costs of its generation, their
+#: number, from here on counts of failures, and the best physical parameters so far.
 _FAILED = 4
 _VALUES = _FAILED + N_STATUSES
 
@@ -360,35 +360,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
 """
 
 
-@dataclass(frozen=True)
-class GenerationRecord:
-    """What the host learns of a generation.
-
-    Attributes:
-        best_cost: the lowest so far, inf while there is none.
-        mean_cost, median_cost: over this generation's finite costs, NaN without one; the median is
-            that of at most MEDIAN_SAMPLE evenly spaced candidates.
-        n_finite: how many candidates have a finite cost.
-        failures: (n_status,) how many of the others failed, by status.
-        values: (n_all_parameters,) physical parameters of `best_cost`.
-    """
-
-    best_cost: float
-    mean_cost: float
-    median_cost: float
-    n_finite: int
-    failures: np.ndarray
-    values: np.ndarray
-
-    @classmethod
-    def read(cls, readback: gpu.Readback) -> GenerationRecord:
-        """Wait until a record has arrived from the GPU, and read it."""
-        numbers = readback.read()
-        best, mean, median, finite = (float(x) for x in numbers[:_FAILED])
-        failures = numbers[_FAILED:_VALUES].astype(np.int64)
-        return cls(best, mean, median, int(finite), failures, numbers[_VALUES:])
-
-
 def generation_text(n_free: int) -> str:
     """Return the CUDA text of both kernels for so many free parameters."""
     n_chunks = -(-n_free // _MOST_IN_CHUNK)
@@ -495,23 +466,22 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
         Arguments:
             score: cost and status (n_candidates,), arrays on the GPU.
 
-        Returns: the record of this generation, on its way to the host; see `GenerationRecord`.
+        Returns: the record of this generation, on its way to the host; see `generation_of`.
         """
         status = self.xp.ascontiguousarray(score.status, dtype=np.int8)
         self._take_in(self._next, self.xp.asarray(score.cost), status, self._physical)
         return gpu.Readback(self._record)
 
     def generation_of(self, record: gpu.Readback, n_candidates: int) -> Generation:
-        """Return what a record of `learn` says of its generation; waits until it has arrived."""
-        found = GenerationRecord.read(record)
-        return Generation(
-            n_candidates,
-            found.mean_cost,
-            found.median_cost,
-            found.best_cost,
-            found.values,
-            found.failures,
-        )
+        """Wait until a record of `learn` has arrived, and return it as a summary.
+
+        Its median is that of at most MEDIAN_SAMPLE evenly spaced candidates; its best cost and
+        values are those of the search so far.
+        """
+        numbers = record.read()
+        best, mean, median = numbers[:3].tolist()
+        failures = numbers[_FAILED:_VALUES].astype(np.int64)
+        return Generation(n_candidates, mean, median, best, numbers[_VALUES:], failures)
 
     def _use(self, space: SearchSpace | None) -> None:
         """Prepare physical parameters of a space, fixed ones filled in, and put its bounds on the

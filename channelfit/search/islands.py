@@ -13,8 +13,8 @@ Evol Comput 6 (2002) 443-462, coarse-grained populations on a ring.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,43 +22,11 @@ from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import Score
 from channelfit.search.objective import Generation, Objective, count_failures
 from channelfit.search.optimizer import Optimizer
+from channelfit.search.population import PopulationSearch
 from channelfit.tasks.result_store import Arrays
 
 #: Islands' seeds lie far apart: multiples of 2**64 over the golden ratio.
 _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
-
-
-class Island(Protocol):
-    """A search by populations whose state can be saved; see `population.PopulationSearch`."""
-
-    population_size: int
-    generation: int
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def settings(self) -> Mapping[str, float]: ...
-
-    def ask(self) -> Any: ...
-
-    def tell(self, candidates: Any, cost: Any) -> None: ...
-
-    def state(self) -> Arrays:
-        """Return all that the search needs to go on later, as arrays on the host."""
-        ...
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Bring the search back to where it was when `state` was called."""
-        ...
-
-    def best_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the n best points (n_parameters, n) and their costs (n,), on the host."""
-        ...
-
-    def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
-        """Replace the worst points by these (n_parameters, n), of costs (n,)."""
-        ...
 
 
 #: Computes an epoch: the states of all islands and how many generations -> for each island its
@@ -86,7 +54,7 @@ class Islands(Optimizer):
 
     def __init__(
         self,
-        make: Callable[[int, Any], Island],
+        make: Callable[[int, Any], PopulationSearch],
         seed: int,
         n_islands: int,
         migrate_every: int,
@@ -126,8 +94,7 @@ class Islands(Optimizer):
         """Return the candidates of all islands, one after the other."""
         asked = [island.ask() for island in self.islands]
         self._asked = [some.shape[1] for some in asked]
-        xp = getattr(self.islands[0], "xp", np)
-        return xp.concatenate(asked, axis=1)
+        return self.islands[0].xp.concatenate(asked, axis=1)
 
     def tell(self, candidates: Any, cost: Any) -> None:
         """Tell each island its costs; after an epoch the best migrate."""
@@ -171,7 +138,7 @@ class Islands(Optimizer):
 _RECORDED = ("told_cost", "told_status", "told_values")
 
 
-def advance(island: Island, objective: Objective, generations: int) -> Arrays:
+def advance(island: PopulationSearch, objective: Objective, generations: int) -> Arrays:
     """Compute some generations of an island.
 
     Returns: its state afterwards, and costs, statuses and best parameters; see `Epoch`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -18,24 +19,30 @@ class PopulationSearch(Optimizer):
     """A search that is written once over an array module: NumPy on the host, CuPy on a GPU.
 
     Every random word is a pure function of the seed and of what it is for (which generation,
-    candidate and parameter), so a run is the same bit for bit on both.
+    candidate and parameter), so a run is the same bit for bit on both. Asking again before telling
+    gives the same candidates. A cost that is not finite counts as inf.
 
     Arguments:
         n_parameters: free parameters, 1 or more.
-        population: candidates of a generation, 1 or more.
-        seed: 0 .. 2**64-1.
+        population: candidates of a generation, `least_population` or more.
+        seed: 0 .. 2**64-1; with the generation, the candidate and the parameter it decides every
+            draw.
         xp: numpy or cupy, the array module of the population.
         dtype: float64 or float32, of the population.
         initial: (n_parameters, n_points) points of the unit cube that take the first places of the
-            first generation; None where there are none.
+            first generation, the rest is drawn uniformly; None where there are none.
 
     Raises: InputError for a setting out of its range.
     """
 
+    least_population: ClassVar[int] = 1
+    #: The arrays that make up its state, besides the generation; a number is one of no dimension.
+    _state: ClassVar[tuple[str, ...]] = ()
+
     def __init__(
         self, n_parameters: int, population: int, seed: int, xp: Any, dtype: Any, initial: Any
     ) -> None:
-        check_size(n_parameters, population, seed)
+        check_size(n_parameters, population, seed, self.least_population)
         self.n_parameters = n_parameters
         self.population_size = population
         self.seed = seed
@@ -45,8 +52,33 @@ class PopulationSearch(Optimizer):
         self._initial = starting_points(initial, n_parameters, population)
         self._key = philox.split_seed(seed)
 
-    #: The arrays that make up its state, besides the generation; a number is one of no dimension.
-    _state: ClassVar[tuple[str, ...]] = ()
+    @property
+    @abstractmethod
+    def _known(self) -> tuple[Any, Any]:
+        """The points (n_parameters, n) from which the search goes on, and their costs (n,)."""
+
+    @property
+    def best_cost(self) -> float:
+        """The lowest finite cost so far, inf before there is one."""
+        return float(self._known[1].min())
+
+    @property
+    def best(self) -> Any:
+        """The candidate (n_parameters,) of `best_cost`; None before there is one."""
+        points, cost = self._known
+        return points[:, int(cost.argmin())].copy() if self.best_cost < np.inf else None
+
+    def best_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the n best known points (n_parameters, n) and their costs (n,), on the host."""
+        points, cost = self._known
+        places = self._best_places(cost, n)
+        return to_host(points[:, places]), to_host(cost[places])
+
+    def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
+        """Put points (n_parameters, n) of costs (n,) in the places of the worst known ones."""
+        known, known_cost = self._known
+        places = self._best_places(known_cost, len(cost), worst=True)
+        known[:, places], known_cost[places] = self.xp.asarray(points), self.xp.asarray(cost)
 
     def state(self) -> Arrays:
         """Return the state of this search between two generations, on the host.

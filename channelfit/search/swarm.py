@@ -24,7 +24,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine.arrays import to_host
 from channelfit.search import philox
 from channelfit.search.population import PopulationSearch
 from channelfit.search.settings import share, whole
@@ -172,22 +171,16 @@ class Swarm(PopulationSearch):
 
     The faces of the cube are mirrors: a particle that would leave is thrown back, and its velocity
     along that parameter is reversed. A cost that is not finite never becomes a best. A particle
-    whose leader has no best is drawn afresh; one without a best of its own follows its leader
+    is drawn afresh if its leader has no best; one without a best of its own follows its leader
     alone.
 
-    Arguments:
-        n_parameters: free parameters, 1 or more.
-        population: particles, 1 or more.
-        seed: 0 .. 2**64-1; with the turn, the particle and the parameter it decides every draw.
+    Arguments, besides those of `PopulationSearch`:
+        population: the number of particles, of which the first start at `initial`.
         topology: decides which particle leads which; None for `WholeTopology`.
         coefficients: None for those of Standard PSO 2006.
         batch: particles that move at a time, None for all. With fewer, every n-th particle moves
             in a turn and knows what those before it have found: with half of the population the
             even and the odd in turn, with 1 one after the other.
-        xp: numpy or cupy, the array module of the swarm.
-        dtype: float64 or float32, of the swarm.
-        initial: (n_parameters, n_points) points of the unit cube at which the first particles
-            start; the others start anywhere.
 
     Raises: InputError for a setting out of its range.
     """
@@ -239,39 +232,21 @@ class Swarm(PopulationSearch):
 
     @property
     def iteration(self) -> int:
-        """How often every particle has moved; the first move places it."""
+        """The number of times that every particle has moved; the first move places it."""
         return self.generation // self._n_turns
 
     @property
-    def best_cost(self) -> float:
-        """The lowest finite cost so far, inf before there is one."""
-        return float(self._own_cost.min())
-
-    @property
-    def best(self) -> Any:
-        """The candidate (n_parameters,) of `best_cost`; None before there is one."""
-        return (
-            self._own[:, int(self._own_cost.argmin())].copy() if self.best_cost < np.inf else None
-        )
+    def _known(self) -> tuple[Any, Any]:
+        return self._own, self._own_cost
 
     def ask(self) -> Any:
-        """Return the next candidates (n_parameters, n_candidates) in the unit cube.
-
-        Asking again before telling gives the same candidates.
-        """
+        """See `Optimizer.ask`."""
         if self._asked is None:
             self._asked = self._fly()
         return self._asked[0].copy()
 
     def tell(self, candidates: Any, cost: Any) -> None:
-        """Learn the costs of candidates.
-
-        Arguments:
-            candidates: (n_parameters, n_candidates) as asked for.
-            cost: (n_candidates,); whatever is not finite counts as inf.
-
-        Of equal costs the older best stays.
-        """
+        """See `Optimizer.tell`; of equal costs the older best stays."""
         xp = self.xp
         self._asked = self._asked or self._fly()
         candidates, cost = self._checked(candidates, cost, self._asked[0].shape)
@@ -283,18 +258,11 @@ class Swarm(PopulationSearch):
         self.generation += 1
         self._asked = None
 
-    def best_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the n best points (n_parameters, n) that particles have found, and their costs."""
-        places = self._best_places(self._own_cost, n)
-        return to_host(self._own[:, places]), to_host(self._own_cost[places])
-
     def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
-        """Put points (n_parameters, n) with costs (n,) in the places of the particles that have
-        found least.
-        """
+        """See `PopulationSearch.receive`; the worst are particles that have found least."""
         places = self._best_places(self._own_cost, len(cost), worst=True)
-        self._own[:, places] = self._position[:, places] = self.xp.asarray(points)
-        self._own_cost[places] = self.xp.asarray(cost)
+        self._position[:, places] = self.xp.asarray(points)
+        super().receive(points, cost)
         self._asked = None
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -303,7 +271,7 @@ class Swarm(PopulationSearch):
         self._asked = None
 
     def _moving(self) -> slice:
-        """Return the particles whose turn it is."""
+        """Return the particles that move in this turn."""
         return slice(self.generation % self._n_turns, None, self._n_turns)
 
     def _fly(self) -> tuple[Any, Any]:

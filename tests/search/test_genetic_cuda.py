@@ -21,11 +21,10 @@ from channelfit.search.genetic import Genetic
 from channelfit.search.genetic_cuda import (
     MEDIAN_SAMPLE,
     DeviceGenetic,
-    GenerationRecord,
     generation_text,
 )
 from channelfit.search.loop import StopRules, optimize
-from channelfit.search.objective import Objective
+from channelfit.search.objective import Generation, Objective
 from channelfit.search.space import SearchSpace
 from support.cuda_host import compile_with_nvrtc, host_program
 from support.landscapes import NumpyInDisguise
@@ -89,8 +88,8 @@ def assert_same_run(host: Genetic, device: DeviceGenetic, kind: str, generations
         status = np.arange(cost.size).astype(np.int8) % 6 - 1
         host.tell(expected, cost)
         xp = device.xp
-        record = GenerationRecord.read(device.learn(Score(xp.asarray(cost), xp.asarray(status))))
-        assert_right_record(record, host, cost, status, space)
+        record = device.learn(Score(xp.asarray(cost), xp.asarray(status)))
+        assert_right_summary(device.generation_of(record, cost.size), host, cost, status, space)
         assert device.best_cost == host.best_cost
         if host.best is None:
             assert device.best is None
@@ -113,30 +112,29 @@ def assert_same_physical(space: SearchSpace, physical: np.ndarray, unit: np.ndar
             assert (physical[row] <= parameter.upper).all()
 
 
-def assert_right_record(
-    record: GenerationRecord,
+def assert_right_summary(
+    found: Generation,
     host: Genetic,
     cost: np.ndarray,
     status: np.ndarray,
     space: SearchSpace,
 ) -> None:
     finite = np.isfinite(cost)
-    assert record.best_cost == host.best_cost
-    assert record.n_finite == finite.sum()
+    assert found.best == host.best_cost
     codes = np.clip(status[~finite].astype(int), 1, N_STATUSES - 1)
-    np.testing.assert_array_equal(record.failures, np.bincount(codes, minlength=N_STATUSES))
+    np.testing.assert_array_equal(found.failures, np.bincount(codes, minlength=N_STATUSES))
     n = min(cost.size, MEDIAN_SAMPLE)
     sample = cost[np.arange(n) * cost.size // n]
     sample = sample[np.isfinite(sample)]
     if finite.any():
-        assert record.mean_cost == pytest.approx(cost[finite].mean(), rel=1e-12, abs=1e-12)
+        assert found.mean == pytest.approx(cost[finite].mean(), rel=1e-12, abs=1e-12)
     else:
-        assert math.isnan(record.mean_cost)
+        assert math.isnan(found.mean)
     expected = np.median(sample) if sample.size else np.nan
-    np.testing.assert_array_equal(record.median_cost, expected)  # NaN equals NaN here
+    np.testing.assert_array_equal(found.median, expected)  # NaN equals NaN here
     if host.best is not None:
         physical = space.to_physical(host.best[:, None])[:, 0]
-        np.testing.assert_allclose(record.values, physical, rtol=2e-15)
+        np.testing.assert_allclose(found.values, physical, rtol=2e-15)
 
 
 SIZES = [1, 2, 3, 4, 15, 16, 17, 255, 256, 257, 258, 511, 512, 513, 1023, 1025, 3000]

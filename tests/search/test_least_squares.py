@@ -74,9 +74,8 @@ def test_a_bounded_step_is_the_lowest_point_of_its_parabola_in_the_box(seed):
     h = root @ root.T
     h /= np.sqrt(np.outer(np.diag(h), np.diag(h)))
     g, lower, upper = random.normal(size=n), -random.random(n), random.random(n) + 1e-3
-    step = np.empty(n)
-    scratch = np.empty((4, n))
-    to_the_lowest(h, g, lower, upper, np.zeros(n), step, *scratch[:2], root.copy(), *scratch[2:])
+    step, box = np.empty(n), np.array([lower, upper])
+    to_the_lowest(h, g, box, np.zeros(n), step, root.copy(), np.empty((4, n)))
     upright = np.linalg.cholesky(h)
     exact = lsq_linear(
         upright.T, -np.linalg.solve(upright, g), (lower, upper), method="bvls", tol=1e-15
@@ -102,12 +101,12 @@ def test_damped_steps_are_those_of_plain_python():
     steps, promise = damped_steps(starts)
     given = starts.unit, starts.local.gradient, starts.local.hessian, starts.damping, TRIALS
     for way in (steps_of.python, Kernel(steps_of.source, "steps_of", checked=True)):
-        theirs, told = np.full_like(steps, np.nan), np.full_like(promise, np.nan)
-        way(*given, 0, 5, theirs, told)
+        theirs, promised = np.full_like(steps, np.nan), np.full_like(promise, np.nan)
+        way(*given, 0, 5, theirs, promised)
         assert np.isnan(theirs[..., 5:]).all()
-        way(*given, 5, 9, theirs, told)
+        way(*given, 5, 9, theirs, promised)
         np.testing.assert_allclose(theirs, steps, rtol=1e-7, atol=1e-12)
-        np.testing.assert_allclose(told, promise, rtol=1e-9)
+        np.testing.assert_allclose(promised, promise, rtol=1e-9)
 
 
 def test_damped_steps_depend_neither_on_company_nor_on_threads(monkeypatch):
