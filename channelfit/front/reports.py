@@ -45,7 +45,7 @@ def save_report(
     from channelfit.results.report.page import report_page
     from channelfit.results.report.page_shell import save_page
     from channelfit.results.report.print_figures import save_figures
-    from channelfit.results.report.traces_table import save_tables
+    from channelfit.results.report.traces import save_tables
 
     _check_kinds(kinds)
     file = out or (_folder(runs[0]) / REPORT if len(fits) == 1 else Path(SEVERAL))

@@ -156,7 +156,7 @@ class Uncertainty:
 
     def plot(self) -> Figure:
         """Draw the intervals of all parameters and their correlations; `save` draws the rest."""
-        from channelfit.front.pictures import shown_in_notebooks  # these load Matplotlib
+        from channelfit.front.pictures import shown_in_notebooks  # loads Matplotlib
         from channelfit.results.report import uncertainty_figures as pictures
 
         return shown_in_notebooks(pictures.intervals_figure(self._judged.estimate, self._plan.name))
@@ -437,12 +437,11 @@ class Comparison:
 
     def plot(self) -> Figure:
         """Return data and all fits of every experiment; a figure of Matplotlib."""
-        from channelfit.front.pictures import shown_in_notebooks  # these load Matplotlib
-        from channelfit.results.comparison_pictures import comparison_figure
+        from channelfit.front.pictures import shown_in_notebooks  # loads Matplotlib
 
         title = ", ".join(c.label for c in self._contenders)
         title = title if len(title) < 70 else f"{len(self._contenders)} fits"
-        return shown_in_notebooks(comparison_figure(self._contenders, title))
+        return shown_in_notebooks(comparison.comparison_figure(self._contenders, title))
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write ``comparison.json`` and ``comparison.png``, and return both.

@@ -12,19 +12,23 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from channelfit.problem.experiment import Experiment
 from channelfit.reading.errors import InputError
 from channelfit.results.report.quality import Quality
+from channelfit.results.report.traces import Traces
 from channelfit.results.run_summary import Winner, rescore
 from channelfit.results.uncertainty.estimate import count_samples
 from channelfit.results.uncertainty.noise_spectrum import correlation_time
 from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: A prediction whose residual is so many times another's is worse.
 _WORSE = 1.1
@@ -285,3 +289,29 @@ def _different_part(a: Experiment, b: Experiment) -> str:
     counts = a.recording.weight > 0
     same = np.array_equal(a.recording.current_pA[counts], b.recording.current_pA[counts])
     return "" if same else "recording"
+
+
+def comparison_figure(contenders: Sequence[Contender], title: str) -> Figure:
+    """Draw one panel for each experiment: the recording, all fits over it, and their residuals.
+
+    Arguments:
+        contenders: the schemes, all fitted to the same experiments, in the order of the legend.
+        title: stands above the panels.
+    """
+    from channelfit.results.report.plots import traces_figure  # loads Matplotlib
+
+    panels = []
+    for k, experiment in enumerate(contenders[0].fit.problem.experiments):
+        recording, first = experiment.recording, contenders[0].winner.traces[k]
+        panels.append(
+            Traces(
+                experiment.protocol,
+                first,
+                None if recording is None else recording.current_pA,
+                None if recording is None else recording.weight,
+                experiment.title + ("" if experiment.weight > 0 else ", held out"),
+                rivals=tuple(c.winner.traces[k] for c in contenders[1:]),
+            )
+        )
+    labels = [c.label for c in contenders]
+    return traces_figure(panels, title, names=("data", *labels, "fit − data"))

@@ -22,7 +22,8 @@ from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import parse_expression
 from channelfit.model.model_file import load_model
 from channelfit.problem.protocol import load_protocol
-from channelfit.results.report.description import rate_text, text
+from channelfit.results.report.description import rate_text
+from channelfit.results.report.expression_text import text
 from channelfit.results.report.plots import decimated, save, traces_figure
 from channelfit.results.report.traces import Traces
 from channelfit.scoring.cpu import CpuScorer

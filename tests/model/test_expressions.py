@@ -25,7 +25,7 @@ from channelfit.model.expressions import (
 )
 from channelfit.model.singularities import remove_singularities
 from channelfit.model.terms import LARGEST_INTEGER, V, exprel, parts_of, symbol
-from channelfit.results.report.description import text as printed
+from channelfit.results.report.expression_text import text as printed
 
 NAMES = ("a", "b", "k", "z", "a12", "z12", "z21", "vh", "a1", "a2", "a3", "x")
 a, b, k, z = map(symbol, "abkz")

@@ -18,9 +18,9 @@ from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol, load_protocol
 from channelfit.results.report import uncertainty_figures as pictures
+from channelfit.results.report.page_facts import scheme_of
 from channelfit.results.report.plots import save, traces_figure
 from channelfit.results.report.scheme import scheme_figure
-from channelfit.results.report.scheme_words import scheme_of
 from channelfit.results.report.traces import Traces, fitted
 from channelfit.results.uncertainty.estimate import estimate
 from channelfit.results.uncertainty.profiles import profiles

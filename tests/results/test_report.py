@@ -41,8 +41,7 @@ from channelfit.results.report.step_families import (
     time_constant,
 )
 from channelfit.results.report.trace_view import TraceView
-from channelfit.results.report.traces import Traces
-from channelfit.results.report.traces_table import table_names, table_text
+from channelfit.results.report.traces import Traces, table_names, table_text
 from channelfit.results.run_state import json_text
 from support.little import LITTLE
 from support.places import ROOT

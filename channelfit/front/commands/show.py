@@ -23,9 +23,9 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
 from channelfit.reading.texts import printable
 from channelfit.results.report.description import describe
+from channelfit.results.report.page_facts import scheme_of
 from channelfit.results.report.plots import save
 from channelfit.results.report.scheme import scheme_figure
-from channelfit.results.report.scheme_words import scheme_of
 from channelfit.scoring.kernels.cpu_source import CpuSource
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.neuron.nmodl import nmodl_text

@@ -12,7 +12,7 @@ from channelfit.front.progress import compilations_shown
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
 from channelfit.reading.texts import printable
-from channelfit.results.report import plots, result_tables, terminal
+from channelfit.results.report import launches, plots, terminal
 from channelfit.results.run_folder import file_name
 from channelfit.scoring.grouped import of_first_group
 from channelfit.scoring.machine import gpu
@@ -39,12 +39,12 @@ def tune(options: TuneOptions) -> None:
 
         rows = tuning.tune(scorer, gpu.cupy().asarray(parameters), device.name, say)
     n = parameters.shape[1]
-    result_tables.print_launches(rows, n)
+    launches.print_launches(rows, n)
     click.echo(f"The fastest are remembered for {device.name}, and used from now on.")
     name = file_name(fit.name)
     out = out or Path(f"{name}-launches.png")
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         title = f"{fit.name}, {dtype}, {n:,} candidates, {device.name}"
-        plots.save(plots.launches_figure(rows, n, title), out)
+        plots.save(launches.launches_figure(rows, n, title), out)
     click.echo(printable(str(out)))

@@ -20,7 +20,7 @@ from channelfit.front.watching.traces import traces_so_far
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import read_plain
 from channelfit.reading.texts import printable
-from channelfit.results.report.ranges import position
+from channelfit.results.report.page_content import position
 from channelfit.results.report.terminal import duration, short_number
 from channelfit.results.run_state import RUNNING
 from channelfit.results.runs import (

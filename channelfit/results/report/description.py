@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import sympy
 from rich.console import Console
 from rich.text import Text
-from sympy.printing.str import StrPrinter
 
 from channelfit.model.channel import Chain, ChannelModel, Term, Transition
-from channelfit.model.terms import V
+from channelfit.results.report.expression_text import text
 from channelfit.results.report.scheme import rows_of_states
-from channelfit.results.report.scheme_words import as_written, positive_first
 from channelfit.results.report.terminal import PlainConsole, table
 
 
@@ -112,33 +109,6 @@ def rate_names(chain: Chain, gate: bool = False) -> dict[Transition, str]:
 def rate_text(t: Transition) -> str:
     """Return a rate as text, with its multiplicity in front."""
     return text(t.multiplicity * t.rate)
-
-
-def text(expression: sympy.Expr) -> str:
-    """Return an expression as it could stand in a model file; v comes last in products."""
-    last = sympy.Symbol("zzzz_v", real=True)
-    shown = _Printer().doprint(as_written(expression).xreplace({V: last}))
-    return str(shown).replace("zzzz_v", "v").replace("**", "^")
-
-
-class _Printer(StrPrinter):  # type: ignore[misc]
-    def _print_Piecewise(self, expr: sympy.Expr) -> str:
-        parts = []
-        for value, condition in expr.args:
-            last = condition == sympy.true
-            parts.append(self._print(value) + ("" if last else f" if {self._print(condition)}"))
-        return f"({' else '.join(parts)})"
-
-    def _lowercase(self, expr: sympy.Expr) -> str:
-        return f"{type(expr).__name__.lower()}({', '.join(map(self._print, expr.args))})"
-
-    _print_Max = _print_Min = _print_Abs = _lowercase
-
-    def _print_Float(self, expr: sympy.Float) -> str:
-        return f"{float(expr):.6g}"
-
-    def _as_ordered_terms(self, expr: sympy.Expr, order: object = None) -> list[sympy.Expr]:
-        return positive_first(super()._as_ordered_terms(expr, order))
 
 
 def _matrix(console: Console, chain: Chain, names: dict[Transition, str]) -> None:

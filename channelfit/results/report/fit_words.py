@@ -244,3 +244,71 @@ def bare(text: str) -> str:
 def listed(names: Sequence[str]) -> str:
     """Return names in a sentence: a, b and c."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def error_text(row: Mapping[str, Any]) -> str:
+    """Format a standard error: of the value itself, or relative for a parameter with a log scale.
+
+    A large relative error is given as a factor. "open" stands for an interval that is the whole
+    range.
+
+    Arguments:
+        row: of one parameter, as in ``summary.json``.
+    """
+    error, interval = row.get("standard_error"), row.get("interval")
+    if error is None or interval is None:
+        return ""
+    bounds = row["lower"], row["upper"]
+    if None not in bounds and interval[0] <= bounds[0] and interval[1] >= bounds[1]:
+        return "open"
+    relative = row.get("relative_error")
+    if relative is None:
+        return f"{error:.2g}"
+    return f"{100 * relative:.2g} %" if relative < 0.3 else f"factor {math.exp(relative):.2g}"
+
+
+def quality_texts(figures: Mapping[str, Any], short: bool = False) -> dict[str, str]:
+    """Describe how good a fit is beyond its RMS.
+
+    Arguments:
+        figures: as `Quality.as_plain` gives them; those that are not numbers are left out.
+        short: leave out the words that a table's header says.
+
+    Returns: by the label that stands in front of each figure.
+    """
+    texts = {}
+    share, error = figures["variance_explained"], figures["peak_error_pA"]
+    if share is not None and math.isfinite(share):
+        worse = ", less than none: the mean of the data would be a better fit" if share < 0 else ""
+        texts["explained"] = f"{explained(share)}{'' if short else ' of the variance' + worse}"
+    if error is not None and math.isfinite(error):
+        of = figures["peak_error_relative"]
+        of_peak = f", {100 * of:.3g} % of the largest peak" if of is not None and not short else ""
+        off = "" if short else "off by "
+        texts["peaks"] = f"{off}{error:.4g} pA{of_peak}"
+    return texts
+
+
+def searched_seeds(summary: Mapping[str, Any]) -> str:
+    """Return the seed of a search, or those of all searches, in words: "seeds 0 to 7"."""
+    first, n = summary["seed"], summary["settings"].get("seeds", 1)
+    return f"seed {first}" if n == 1 else f"seeds {first} to {(first + n - 1) % 2**64}"
+
+
+def interval_text(value: float, lower: float, upper: float) -> str:
+    """Format a value and its interval with as many digits as the interval's width deserves."""
+    if not (math.isfinite(lower) and math.isfinite(upper)):
+        return f"{value:.4g} (at its bound)"
+    half = (upper - lower) / 2
+    decimals = max(1 - math.floor(math.log10(half)), 0) if half > 0 else 4
+
+    def written(x: float) -> str:
+        before = math.floor(math.log10(abs(x))) + 1 if x != 0 else 1
+        digits = min(max(before + decimals, 3), 12)
+        text = f"{x:#.{digits}g}" if decimals else f"{x:.{digits}g}"
+        return text.removesuffix(".")
+
+    return f"{written(value)} ({written(lower)} to {written(upper)})"

@@ -21,19 +21,21 @@ from channelfit.results.report.curve_figures import (
     costs_of,
     family_figures,
 )
-from channelfit.results.report.page_content import ReportedFit, SharedRecording, side_by_side
+from channelfit.results.report.page_content import (
+    ModelScheme,
+    ReportedFit,
+    SharedRecording,
+    in_range,
+    side_by_side,
+)
 from channelfit.results.report.page_figures import MOST_SAMPLES, Figures, draw_curves, draw_traces
 from channelfit.results.report.page_shell import SCRIPT, TEMPLATES, page_text, short
 from channelfit.results.report.picture_texts import one_line
 from channelfit.results.report.plots import styled
 from channelfit.results.report.quality import quality
-from channelfit.results.report.ranges import in_range
-from channelfit.results.report.result_tables import error_text, quality_texts, searched_seeds
 from channelfit.results.report.scheme import scheme_figure
-from channelfit.results.report.scheme_parts import ModelScheme
 from channelfit.results.report.step_families import StepFamily, measured
 from channelfit.results.report.traces import Traces
-from channelfit.results.report.uncertainty_figures import interval_text
 
 #: More parameters than this have no table of correlations.
 _MOST_CORRELATED = 24
@@ -93,7 +95,7 @@ def _verdict(run: ReportedFit) -> list[tuple[str, str]]:
         share = summary["rms_relative_to_peak"]
         of_peak = f" ({100 * share:.2g} % of the peak)" if share else ""
         found.append(("RMS of the residuals", f"{short(summary['rms_pA'], 3)} pA{of_peak}"))
-        words = quality_texts(summary, short=True)
+        words = fit_words.quality_texts(summary, short=True)
         if "explained" in words:
             found.append(("Variance explained", words["explained"]))
     else:
@@ -302,12 +304,12 @@ def _parameters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of the table of parameters, as text, with where each lies in its range."""
     rows = []
     for name, row in summary["parameters"].items():
-        interval, error = row.get("interval"), error_text(row)
+        interval, error = row.get("interval"), fit_words.error_text(row)
         value = row["value"]
         text = f"{value:.5g}"
         spread = ""
         if interval and None not in interval:
-            value_text, _, inside = interval_text(value, *interval).partition(" (")
+            value_text, _, inside = fit_words.interval_text(value, *interval).partition(" (")
             text, spread = value_text, inside.rstrip(")")
         rows.append(
             {
@@ -374,7 +376,7 @@ def _provenance(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Command", summary.get("command") or "not recorded"),
         ("File", summary["file"]),
         ("Finished", summary.get("finished", "")),
-        ("Seed", searched_seeds(summary).partition(" ")[2]),
+        ("Seed", fit_words.searched_seeds(summary).partition(" ")[2]),
         ("Search", f"{summary['optimizer']}{f' ({settings})' if settings else ''}"),
         ("Rules to stop", stop or "the method's own"),
         ("Stopped since", summary["stop_reason"]),

@@ -3,14 +3,64 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from channelfit.results.report.scheme_parts import ModelScheme
 from channelfit.results.report.traces import TracePicture, Traces
+
+
+@dataclass(frozen=True)
+class SchemeStep:
+    """One transition.
+
+    Attributes:
+        source, target: states.
+        multiplicity: by which the rate is multiplied.
+        rate: as an expression; math_text: the same as Matplotlib sets it.
+    """
+
+    source: str
+    target: str
+    multiplicity: int
+    rate: str
+    math_text: str
+
+
+@dataclass(frozen=True)
+class SchemeChain:
+    """One chain of states.
+
+    Attributes:
+        is_gate: whether it is a gate, of which `power` are alike.
+        states: in the author's order. conducting: which of them let current through.
+        transitions: between them.
+    """
+
+    name: str
+    is_gate: bool
+    power: int
+    states: tuple[str, ...]
+    conducting: tuple[bool, ...]
+    transitions: tuple[SchemeStep, ...]
+
+
+@dataclass(frozen=True)
+class ModelScheme:
+    """All that a drawing and a report tell of a model.
+
+    Attributes:
+        source: where the model is from.
+        definitions: `name = expression` each, as Matplotlib sets it.
+    """
+
+    name: str
+    source: str
+    chains: tuple[SchemeChain, ...]
+    definitions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -120,3 +170,51 @@ def _joined(shown: SharedRecording, panel: Traces, number: int, place: int) -> S
         (*first.rivals, panel.result),
     )
     return SharedRecording(together, (*shown.runs, number), (*shown.places, place))
+
+
+# --- where values lie in their ranges -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InRange:
+    """One parameter in its range.
+
+    Attributes:
+        name: of the parameter.
+        at: where its value lies, from 0 to 1.
+        ends: where its interval begins and ends; None where none is known.
+    """
+
+    name: str
+    at: float
+    ends: tuple[float, float] | None
+
+
+def position(value: float, lower: float, upper: float, logarithmic: bool) -> float:
+    """Return where a value lies between two bounds, from 0 to 1.
+
+    Arguments:
+        logarithmic: whether the position of the logarithm is meant, where that exists.
+    """
+    value = min(max(value, lower), upper)
+    if logarithmic and lower > 0:
+        return math.log(value / lower) / math.log(upper / lower)
+    return float((value - lower) / (upper - lower))
+
+
+def in_range(name: str, row: Mapping[str, Any]) -> InRange | None:
+    """Return where a parameter lies; None for one that is fixed or has no range.
+
+    Arguments:
+        row: of the parameter, as in ``summary.json``.
+    """
+    lower, upper = row["lower"], row["upper"]
+    if lower is None or not lower < upper or row.get("note") == "fixed":
+        return None
+    logarithmic = "relative_error" in row
+    at = position(row["value"], lower, upper, logarithmic)
+    interval = row.get("interval")
+    if not interval or None in interval:
+        return InRange(name, at, None)
+    low, high = (position(end, lower, upper, logarithmic) for end in interval)
+    return InRange(name, at, (low, high))

@@ -1,6 +1,7 @@
-"""The facts of a report, collected from the fit itself.
+"""The facts of a fit for its report, collected from the fit and its model.
 
-The process that writes the report is sent them, and so needs neither the model nor SymPy.
+The process that writes the report is sent them, and so needs neither the model nor SymPy, which
+loads slowly.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from channelfit.model.channel import Chain, ChannelModel, Transition
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import words_of_clamps
-from channelfit.results.report.page_content import Facts
-from channelfit.results.report.scheme_words import scheme_of
+from channelfit.results.report.expression_text import math_symbol, math_text
+from channelfit.results.report.page_content import Facts, ModelScheme, SchemeChain, SchemeStep
+from channelfit.search.saved_fit import OF_THE_MODEL
 
 if TYPE_CHECKING:
     from channelfit.search.loop import FitResult
@@ -21,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
-    """Collect the facts of a report of a fit.
+    """Collect the facts of a fit for its report.
 
     Arguments:
-        summary_json: what stands in ``summary.json``.
+        summary_json: the text of ``summary.json``.
     """
     history = _columns(result.history)
     if not plan.has_currents:
@@ -66,3 +69,32 @@ def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | str, ...]:
         for place in group.places:
             found[place] = reversal
     return tuple(found)
+
+
+def scheme_of(model: ChannelModel) -> ModelScheme:
+    """Return the scheme of a model, or those of its gates, with rates and definitions as texts."""
+    return ModelScheme(
+        model.name,
+        model.source.partition(OF_THE_MODEL)[2] or model.source,
+        tuple(_chain(chain) for chain in model.chains),
+        tuple(
+            f"{math_symbol(name)} = {math_text(e)}"
+            for name, e in model.definitions
+            if name != "celsius"
+        ),
+    )
+
+
+def _chain(chain: Chain) -> SchemeChain:
+    return SchemeChain(
+        chain.name,
+        chain.is_gate,
+        chain.power,
+        tuple(chain.states),
+        tuple(bool(conductance) for conductance in chain.conductances),
+        tuple(_step(transition) for transition in chain.transitions),
+    )
+
+
+def _step(t: Transition) -> SchemeStep:
+    return SchemeStep(t.source, t.target, t.multiplicity, str(t.rate), math_text(t.rate))

@@ -1,4 +1,4 @@
-"""Figures of traces, a panel for each experiment, and of measured launches of GPU kernels.
+"""Figures of traces, a panel for each experiment.
 
 Drawn with Matplotlib's object interface alone, so that nothing depends on a display or on the
 state of `pyplot`.
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -21,17 +21,14 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, MultipleLocator
+from matplotlib.ticker import MaxNLocator
 
 from channelfit.reading.files import whole
 from channelfit.results.report import sweeps
+from channelfit.results.report.page_content import InRange
 from channelfit.results.report.picture_texts import brief, briefs, one_line, settle, shorten, width
-from channelfit.results.report.ranges import InRange
 from channelfit.results.report.trace_view import TraceView, current_unit, extreme_samples, largest
 from channelfit.results.report.traces import Traces
-
-if TYPE_CHECKING:
-    from channelfit.scoring.machine.launch_tuning import Measured
 
 DPI = 120
 INK, MUTED, DATA = "#222222", "#666666", "#b4b4b4"
@@ -129,68 +126,6 @@ def new_figure(width: float, height: float, title: str = "", layout: Any = "cons
         style: dict[str, Any] = {"ha": "left", "fontsize": 10.5, "fontweight": "bold"}
         figure.suptitle(one_line(title), x=0.012, color=INK, parse_math=False, **style)
     return figure
-
-
-def launches_figure(rows: Sequence[Measured], n_candidates: int, title: str) -> Figure:
-    """Draw occupancy, and time per candidate, against threads per block, one column for each
-    kernel.
-
-    As figure 4 of Ben-Shalom et al. 2012. Where a kernel can be split into jobs, each number of
-    jobs has a line of its own; the fastest launch has a ring.
-
-    Arguments:
-        rows: the launches that were measured.
-        n_candidates: how many candidates each of them scored.
-    """
-    kernels = list(dict.fromkeys(row.kernel for row in rows))
-    measured = any(math.isfinite(row.occupancy) for row in rows)
-    with styled():
-        figure = new_figure(max(4.6 * len(kernels), 5.2), 5.2 if measured else 3.4, title)
-        grid = figure.subplots(2 if measured else 1, len(kernels), squeeze=False, sharex="col")
-        for column, kernel in enumerate(kernels):
-            own = [row for row in rows if row.kernel == kernel and math.isfinite(row.seconds)]
-            _draw_launches(list(grid[:, column]), own, n_candidates, column == 0)
-            grid[0, column].set_title(kernel, loc="left", fontsize=9.5, color=INK, parse_math=False)
-        figure.align_ylabels()
-        settle(figure)
-    return figure
-
-
-def _draw_launches(
-    axes: Sequence[Axes], rows: Sequence[Measured], n_candidates: int, first: bool
-) -> None:
-    jobs = list(dict.fromkeys(row.launch.jobs for row in rows))
-    lines = [[row for row in rows if row.launch.jobs == one] for one in jobs]
-    for line, color in zip(lines, sweeps.ramp(len(lines)), strict=True):
-        threads = [row.launch.threads for row in line]
-        style: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4, "linewidth": 1.2}
-        share = [100 * row.occupancy for row in line]
-        if len(axes) > 1:
-            axes[0].plot(threads, share, **style)
-        split = line[0].launch.jobs
-        label = "jobs as by default" if split is None else f"{split} job{'s' * (split > 1)}"
-        time = [1e9 * row.seconds / n_candidates for row in line]
-        axes[-1].plot(threads, time, label=label, **style)
-    best = min(rows, key=lambda row: row.seconds)
-    axes[-1].plot(
-        [best.launch.threads],
-        [1e9 * best.seconds / n_candidates],
-        "o",
-        markersize=10,
-        markerfacecolor="none",
-        markeredgecolor=INK,
-    )
-    if len(axes) > 1:
-        axes[0].set_ylim(0, 105)
-    axes[-1].set_ylim(bottom=0)
-    axes[-1].set_xlabel("threads a block")
-    axes[-1].xaxis.set_major_locator(MultipleLocator(128))
-    if first:
-        axes[-1].set_ylabel("time a candidate (ns)")
-        if len(axes) > 1:
-            axes[0].set_ylabel("occupancy (%)")
-    if jobs != [None]:
-        axes[-1].legend(fontsize=8)
 
 
 @contextmanager

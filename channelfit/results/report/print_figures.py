@@ -25,7 +25,12 @@ from channelfit.results.report.curve_figures import (
     convergence_figure,
     family_figures,
 )
-from channelfit.results.report.page_content import ReportedFit, SharedRecording, side_by_side
+from channelfit.results.report.page_content import (
+    ReportedFit,
+    SharedRecording,
+    in_range,
+    side_by_side,
+)
 from channelfit.results.report.picture_texts import brief
 from channelfit.results.report.plots import (
     COLORS,
@@ -37,7 +42,6 @@ from channelfit.results.report.plots import (
     rival_style,
     styled,
 )
-from channelfit.results.report.ranges import in_range
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.step_families import StepFamily, measured
 from channelfit.results.report.trace_view import TraceView

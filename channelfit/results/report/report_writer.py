@@ -47,9 +47,9 @@ _SERVE = (
 #: Dataclasses that may be sent, and the modules they stand in.
 _KINDS = {
     "Facts": "channelfit.results.report.page_content",
-    "ModelScheme": "channelfit.results.report.scheme_parts",
-    "SchemeChain": "channelfit.results.report.scheme_parts",
-    "SchemeStep": "channelfit.results.report.scheme_parts",
+    "ModelScheme": "channelfit.results.report.page_content",
+    "SchemeChain": "channelfit.results.report.page_content",
+    "SchemeStep": "channelfit.results.report.page_content",
     "TracePicture": "channelfit.results.report.traces",
     "Traces": "channelfit.results.report.traces",
     "Protocol": "channelfit.problem.protocol",
@@ -222,7 +222,7 @@ def write_report(page: TracePicture | None, facts: Facts, file: Path) -> None:
     from channelfit.results.report.page import report_page  # loads Bokeh
     from channelfit.results.report.page_content import reported_fit
     from channelfit.results.report.page_shell import save_page
-    from channelfit.results.report.traces_table import save_tables
+    from channelfit.results.report.traces import save_tables
 
     run = reported_fit(file.absolute().parent.name, page, facts)
     tables = save_tables(run.panels, file.parent)

@@ -8,10 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
-from channelfit.results.report.quality import explained
-from channelfit.results.report.terminal import PlainConsole, short_number, table
-from channelfit.scoring.machine.launch_tuning import Measured, fastest
-from channelfit.search.agreement import in_words
+from channelfit.results.report.fit_words import (
+    agreement_words,
+    error_text,
+    quality_texts,
+    searched_seeds,
+)
+from channelfit.results.report.terminal import short_number, table
 
 
 def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -44,27 +47,6 @@ def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
         )
     unit = 2 + known + sure
     return table(headers, rows, left=(0, unit, unit + 1, unit + 2))
-
-
-def error_text(row: Mapping[str, Any]) -> str:
-    """Format a standard error: of the value itself, or relative for a parameter with a log scale.
-
-    A large relative error is given as a factor. "open" stands for an interval that is the whole
-    range.
-
-    Arguments:
-        row: of one parameter, as in ``summary.json``.
-    """
-    error, interval = row.get("standard_error"), row.get("interval")
-    if error is None or interval is None:
-        return ""
-    bounds = row["lower"], row["upper"]
-    if None not in bounds and interval[0] <= bounds[0] and interval[1] >= bounds[1]:
-        return "open"
-    relative = row.get("relative_error")
-    if relative is None:
-        return f"{error:.2g}"
-    return f"{100 * relative:.2g} %" if relative < 0.3 else f"factor {math.exp(relative):.2g}"
 
 
 def result_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -110,38 +92,11 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def quality_texts(figures: Mapping[str, Any], short: bool = False) -> dict[str, str]:
-    """Describe how good a fit is beyond its RMS.
-
-    Arguments:
-        figures: as `Quality.as_plain` gives them; those that are not numbers are left out.
-        short: leave out the words that a table's header says.
-
-    Returns: by the label that stands in front of each figure.
-    """
-    texts = {}
-    share, error = figures["variance_explained"], figures["peak_error_pA"]
-    if share is not None and math.isfinite(share):
-        worse = ", less than none: the mean of the data would be a better fit" if share < 0 else ""
-        texts["explained"] = f"{explained(share)}{'' if short else ' of the variance' + worse}"
-    if error is not None and math.isfinite(error):
-        of = figures["peak_error_relative"]
-        of_peak = f", {100 * of:.3g} % of the largest peak" if of is not None and not short else ""
-        off = "" if short else "off by "
-        texts["peaks"] = f"{off}{error:.4g} pA{of_peak}"
-    return texts
-
-
-def searched_seeds(summary: Mapping[str, Any]) -> str:
-    """Return the seed of a search, or those of all searches, in words: "seeds 0 to 7"."""
-    first, n = summary["seed"], summary["settings"].get("seeds", 1)
-    return f"seed {first}" if n == 1 else f"seeds {first} to {(first + n - 1) % 2**64}"
-
-
 def _search(summary: Mapping[str, Any]) -> list[str]:
+    agreement = agreement_words(summary)
     lines = [
         f"stopped    {summary['stop_reason']}",
-        *_starts(summary),
+        *([f"starts     {agreement}"] if agreement else []),
         f"search     {summary['evaluations']:,} candidates in {summary['seconds']:.3g} s "
         f"({short_number(summary['candidates_per_second'])} a second), {searched_seeds(summary)}",
     ]
@@ -153,14 +108,6 @@ def _search(summary: Mapping[str, Any]) -> list[str]:
     lines += [f"           such as {example}" for example in summary.get("failing_examples", ())]
     lines += [f"note       {note}" for note in summary.get("strange_rates", ())]
     return lines
-
-
-def _starts(summary: Mapping[str, Any]) -> list[str]:
-    """Say whether independent starts of the search agree; nothing where it had none."""
-    found = summary.get("agreement")
-    if not found:
-        return []
-    return [f"starts     {in_words(found, 'pA' if 'rms_pA' in summary else None)}"]
 
 
 def profile_table(summary: Mapping[str, Any]) -> Table:
@@ -292,27 +239,3 @@ def comparison_parameters(fits: Sequence[Mapping[str, Any]]) -> Table:
     return table(
         ["parameter", *(fit["label"] for fit in fits), "unit"], rows, left=(0, len(fits) + 1)
     )
-
-
-def print_launches(rows: Sequence[Measured], n_candidates: int) -> None:
-    """Print every launch that was measured; the fastest of each kernel is marked.
-
-    Arguments:
-        n_candidates: how many candidates each of them scored.
-    """
-    best = {row.kernel: fastest(rows, row.kernel) for row in rows}
-    table = Table()
-    for heading in ("kernel", "threads", "jobs", "time", "candidates/s", "occupancy", ""):
-        table.add_column(heading, justify="left" if heading in ("kernel", "") else "right")
-    for row in rows:
-        runs = math.isfinite(row.seconds)
-        table.add_row(
-            row.kernel,
-            str(row.launch.threads),
-            "" if row.launch.jobs is None else str(row.launch.jobs),
-            f"{1e3 * row.seconds:.4g} ms" if runs else "refused",
-            f"{n_candidates / row.seconds:,.0f}" if runs else "",
-            f"{100 * row.occupancy:.0f} %" if math.isfinite(row.occupancy) else "",
-            "fastest" if row is best[row.kernel] else "",
-        )
-    PlainConsole(highlight=False).print(table)

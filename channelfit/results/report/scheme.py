@@ -17,9 +17,9 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.patches import Circle, FancyArrowPatch
 from matplotlib.textpath import TextPath
 
+from channelfit.results.report.page_content import ModelScheme, SchemeChain, SchemeStep
 from channelfit.results.report.picture_texts import briefs, shorten
 from channelfit.results.report.plots import DPI, INK, MUTED, SINGLE, new_figure, styled
-from channelfit.results.report.scheme_parts import ModelScheme, SchemeChain, SchemeStep
 
 if TYPE_CHECKING:
     from channelfit.model.channel import Chain

@@ -14,6 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from channelfit.reading.errors import InputError
+from channelfit.results.report.fit_words import interval_text
+from channelfit.results.report.page_content import InRange
 from channelfit.results.report.picture_texts import brief, briefs, one_line, settle
 from channelfit.results.report.plots import (
     COLORS,
@@ -26,7 +28,6 @@ from channelfit.results.report.plots import (
     new_figure,
     styled,
 )
-from channelfit.results.report.ranges import InRange
 from channelfit.results.uncertainty.estimate import LEVEL, Estimate, quantile
 from channelfit.results.uncertainty.families import INSTALL, FitFamily
 from channelfit.results.uncertainty.posterior import Posterior
@@ -236,22 +237,6 @@ def _interval_texts(found: Estimate) -> list[str]:
         text = interval_text(values[place], lower, upper)
         texts.append(text if unit == "1" else f"{text} {unit}")
     return texts
-
-
-def interval_text(value: float, lower: float, upper: float) -> str:
-    """Format a value and its interval with as many digits as the interval's width deserves."""
-    if not (math.isfinite(lower) and math.isfinite(upper)):
-        return f"{value:.4g} (at its bound)"
-    half = (upper - lower) / 2
-    decimals = max(1 - math.floor(math.log10(half)), 0) if half > 0 else 4
-
-    def written(x: float) -> str:
-        before = math.floor(math.log10(abs(x))) + 1 if x != 0 else 1
-        digits = min(max(before + decimals, 3), 12)
-        text = f"{x:#.{digits}g}" if decimals else f"{x:.{digits}g}"
-        return text.removesuffix(".")
-
-    return f"{written(value)} ({written(lower)} to {written(upper)})"
 
 
 def _draw_correlations(axis: Axes, found: Estimate) -> None:
