@@ -1,8 +1,8 @@
-"""All data sets of a file through a backend, piece by piece: they need not fit in memory."""
+"""Fits of many data sets by a backend: the settings, and fits of data sets in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,12 @@ from channelfit.curves.fitting import TOLERANCE, DataSets, Fits, Flight, Task, e
 from channelfit.curves.weights import check_weighted
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
-from channelfit.tasks.executor import prefetched
 
 #: Fits data sets of a task: from the first to before the last.
 Fitter = Callable[[Task, int, int], Fits]
 METHODS = ("least-squares", "swarm")
-#: Numbers in a piece, and data sets in it, at most.
-_NUMBERS, _SETS = 40_000_000, 262_144
+#: The most data sets that are fitted at once, and the most numbers in them.
+MOST_SETS, MOST_NUMBERS = 262_144, 40_000_000
 
 
 @dataclass(frozen=True)
@@ -72,44 +71,8 @@ class Piece:
     fits: Fits
 
 
-def fit_pieces(
-    curve: Curve,
-    groups: Sequence[DataSets],
-    settings: Settings,
-    done: Callable[[int], None] = lambda _: None,
-) -> Iterator[Piece]:
-    """Fit data sets, group by group and piece by piece.
-
-    GPUs fit a piece while the one before is used, such as written to a file.
-
-    Arguments:
-        groups: data sets with the same inputs each.
-        done: called with the number of data sets that are done, after every piece.
-
-    Raises: InputError where ranges do not suit the inputs, or no GPU can be used.
-    """
-    backend = settings.chosen_backend()
-    pieces = _pieces(curve, groups, settings)
-    count = 0
-    for piece in prefetched(pieces) if backend == "cuda" else pieces:
-        yield piece
-        count += piece.last - piece.first
-        done(count)
-
-
-def _pieces(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> Iterator[Piece]:
-    fit = fitter(settings)
-    for data in groups:
-        check_weighted(curve, data, settings.method)
-        task = Task.of(curve, data)
-        n_sets, n_points = data.values.shape
-        step = max(1, min(_SETS, _NUMBERS // n_points))
-        for first, last in edges(n_sets, step):
-            yield Piece(task, first, last, fit(task, first, last))
-
-
 def fitter(settings: Settings) -> Fitter:
-    """Return what fits the data sets of a task from one place to before another."""
+    """Return a function that fits the data sets of a task from one place to before another."""
     backend, more = settings.chosen_backend(), settings.covariances
     flight = Flight(settings.particles, settings.iterations, settings.seed)
     swarm, n_threads = settings.method == "swarm", settings.n_threads
@@ -141,15 +104,20 @@ def fitter(settings: Settings) -> Fitter:
 
 
 def fit_curve(curve: Curve, data: DataSets, settings: Settings | None = None) -> Fits:
-    """Fits of all data sets of one group, in memory; for Python and for tests."""
-    return joined([piece.fits for piece in fit_pieces(curve, [data], settings or Settings())])
+    """Fit all data sets of one group, in memory; for Python and for tests.
 
+    Raises: InputError if ranges do not suit the inputs, or no GPU can be used.
+    """
+    settings = settings or Settings()
+    fit = fitter(settings)
+    check_weighted(curve, data, settings.method)
+    task = Task.of(curve, data)
+    n_sets, n_points = data.values.shape
+    step = max(1, min(MOST_SETS, MOST_NUMBERS // n_points))
+    pieces = [fit(task, first, last) for first, last in edges(n_sets, step)]
 
-def joined(pieces: Sequence[Fits]) -> Fits:
-    """Fits of data sets one after the other as one."""
-
-    def of_all(name: str) -> np.ndarray | None:
+    def joined(name: str) -> np.ndarray | None:
         parts = [getattr(piece, name) for piece in pieces]
         return None if parts[0] is None else np.concatenate(parts)
 
-    return Fits(*(of_all(name) for name in vars(pieces[0])))  # type: ignore[arg-type]
+    return Fits(*(joined(name) for name in vars(pieces[0])))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.curves.batch import Fitter, Piece, Settings, fitter
+from channelfit.curves.batch import MOST_NUMBERS, MOST_SETS, Fitter, Piece, Settings, fitter
 from channelfit.curves.curve import Curve
 from channelfit.curves.doubts import check_costs
 from channelfit.curves.fitting import DataSets, Fits, Task, edges
@@ -34,7 +34,7 @@ from channelfit.tasks.result_store import Arrays, Key, ResultStore, expect
 #: The most data sets of a task and numbers in them, on a processor by method: a kill costs a second
 #: of work, or a few. On a GPU they are the same for all methods.
 _ON_CPU = {"least-squares": (65_536, 8_000_000), "swarm": (4_096, 1_000_000)}
-_ON_GPU = (262_144, 40_000_000)
+_ON_GPU = (MOST_SETS, MOST_NUMBERS)
 #: Bytes of results that are stored in any case, and the further bytes for each second of work. Fits
 #: that come faster can be computed again in less time than they are read.
 _FREE, _PACE = 64 << 20, 48 << 20
