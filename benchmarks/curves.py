@@ -40,7 +40,7 @@ from report import RESULTS, Row, as_script, compared, finish, missing
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda import CudaFits
 from channelfit.curves.curve import load_curve
-from channelfit.curves.fitting import FAILED, DataSets, Fits, Flight, Task
+from channelfit.curves.fitting import FAILED, CurveProblem, DataSets, Fits, Flight
 from channelfit.results.report.plots import STYLE
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import usable_cores
@@ -101,10 +101,10 @@ def deviance(p: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return 2 * (f - z + z * np.log(np.where(z > 0, z, 1.0) / f)).sum(1)
 
 
-def task_of(counts: np.ndarray, likelihood: str = "poisson") -> Task:
+def problem_of(counts: np.ndarray, likelihood: str = "poisson") -> CurveProblem:
     axis = np.arange(float(SIDE))
     data = DataSets((("x",), ("y",)), {"x": axis, "y": axis}, counts, (SIDE, SIDE))
-    return Task.of(replace(load_curve("gaussian_2d"), likelihood=likelihood), data)
+    return CurveProblem.of(replace(load_curve("gaussian_2d"), likelihood=likelihood), data)
 
 
 def median_time(work: Callable[[], object], repeats: int) -> float:
@@ -212,8 +212,8 @@ def cpu_part(quick: bool) -> list[Row]:
     rows: list[Row] = []
     rates = {}
     for likelihood in ("gaussian", "poisson"):
-        task = task_of(counts, likelihood)
-        seconds = core_time(lambda task=task: fit_on_cpu(task, 0, n), 3)  # type: ignore[misc]
+        problem = problem_of(counts, likelihood)
+        seconds = core_time(lambda problem=problem: fit_on_cpu(problem, 0, n), 3)  # type: ignore[misc]
         rates[likelihood] = n / seconds
     peers = {"scipy least_squares": scipy_fits}
     try:
@@ -236,17 +236,17 @@ def cpu_part(quick: bool) -> list[Row]:
             )
         )
     rows.append(Row("ours, Poisson's likelihood", rates["poisson"], "fits/s a core", note=cores))
-    found = fit_on_cpu(task_of(counts), 0, n)
+    found = fit_on_cpu(problem_of(counts), 0, n)
     rows += quality(found, truth, counts)
     v = np.arange(-100.0, 41.0, 10.0)
     curve = load_curve("boltzmann")
     z = curve.values({"v": v}, np.array([-32.0, 7.0, 0.05, 0.9]))
     z = z + np.random.default_rng(SEED).normal(0, 0.02, (n, 15))
-    task = Task.of(curve, DataSets((("v",),), {"v": v}, z, (15,)))
-    seconds = core_time(lambda: fit_on_cpu(task, 0, n), 3)
+    problem = CurveProblem.of(curve, DataSets((("v",),), {"v": v}, z, (15,)))
+    seconds = core_time(lambda: fit_on_cpu(problem, 0, n), 3)
     rows.append(Row("ours, Boltzmann, 15 points", n / seconds, "fits/s a core", note=cores))
     flight = Flight(256, 30, 1)
-    seconds = core_time(lambda: fly_on_cpu(task_of(counts, "gaussian"), 0, 200, flight), 1)
+    seconds = core_time(lambda: fly_on_cpu(problem_of(counts, "gaussian"), 0, 200, flight), 1)
     rows.append(
         Row("swarms, 256 particles, 30 iterations", 200 / seconds, "fits/s a core", note=cores)
     )
@@ -310,8 +310,8 @@ def gpu_part(quick: bool) -> list[Row]:
         ("float32", "gaussian", np.uint16),
     ):
         data = counts.astype(kind)
-        task = task_of(data, likelihood)
-        fits = CudaFits(task, dtype)
+        problem = problem_of(data, likelihood)
+        fits = CudaFits(problem, dtype)
         found: list[Fits] = []
         seconds = median_time(lambda: found.append(fits.fit(0, n)), 5)  # noqa: B023
         name = f"{likelihood}, {dtype}, {np.dtype(kind).name} data"
@@ -324,7 +324,7 @@ def gpu_part(quick: bool) -> list[Row]:
             alone = gpu.timed(lambda: fits.launch(lane, 0, each))  # noqa: B023
         steps = float(found[-1].steps.mean())
         work = each * (1 + steps) * SIDE * SIDE * OPERATIONS_A_PIXEL
-        scan = 2 * task.scan.rows.size * each
+        scan = 2 * problem.scan.rows.size * each
         note = f"{steps:.1f} steps; {(work + scan) / alone / 1e12:.1f} T operations/s"
         rows.append(Row(f"{name}, kernels alone", each / alone / 1e6, "M fits/s", note=note))
         if likelihood == "poisson" and kind is np.uint16:
@@ -332,7 +332,9 @@ def gpu_part(quick: bool) -> list[Row]:
                 replace(r, name=f"{dtype}: {r.name}") for r in quality(found[-1], truth, counts)
             ]
     for iterations in (25, 30):
-        fits = CudaFits(task_of(counts, "gaussian"), "float32", flight=Flight(256, iterations, 1))
+        fits = CudaFits(
+            problem_of(counts, "gaussian"), "float32", flight=Flight(256, iterations, 1)
+        )
         few = n // 10
         seconds = median_time(lambda: fits.fit(0, few), 2)  # noqa: B023
         rows.append(
@@ -346,23 +348,23 @@ def figures_part(quick: bool) -> dict[str, Any]:
     on_gpu = gpu.is_available()
     n = 50_000 if on_gpu and not quick else 200
     _, counts = images(n)
-    task = task_of(counts, "gaussian")
-    squares = fit_on_cpu(task, 0, n, n_threads=None)
+    problem = problem_of(counts, "gaussian")
+    squares = fit_on_cpu(problem, 0, n, n_threads=None)
 
-    def flown(task: Task, n: int, iterations: int, seed: int = 1) -> Fits:
+    def flown(problem: CurveProblem, n: int, iterations: int, seed: int = 1) -> Fits:
         flight = Flight(256, iterations, seed)
         if on_gpu:
-            return CudaFits(task, "float32", flight=flight).fit(0, n)
-        return fly_on_cpu(task, 0, n, flight)
+            return CudaFits(problem, "float32", flight=flight).fit(0, n)
+        return fly_on_cpu(problem, 0, n, flight)
 
     series: dict[str, Any] = {"images": n, "iterations": list(ITERATIONS)}
     series["parameters"] = [
-        float(np.nanmedian(np.linalg.norm(flown(task, n, k).values - squares.values, axis=1)))
+        float(np.nanmedian(np.linalg.norm(flown(problem, n, k).values - squares.values, axis=1)))
         for k in ITERATIONS
     ]
     # figure 8: the same image each time, another draw
     again = 1000 if on_gpu and not quick else 50
-    one = task_of(np.repeat(counts[:1], again, axis=0), "gaussian")
+    one = problem_of(np.repeat(counts[:1], again, axis=0), "gaussian")
     errors = squares.errors[0]
     series["uncertainties"] = []
     for k in ITERATIONS:
@@ -373,7 +375,7 @@ def figures_part(quick: bool) -> dict[str, Any]:
     series["sizes"], series["seconds"] = sizes, {}
     seconds = series["seconds"]
     _, many = images(sizes[-1])
-    whole, poisson = task_of(many, "gaussian"), task_of(many)
+    whole, poisson = problem_of(many, "gaussian"), problem_of(many)
     if on_gpu:
         swarms, fits = (
             CudaFits(whole, "float32", flight=Flight(256, 25, 1)),

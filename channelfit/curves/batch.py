@@ -1,22 +1,18 @@
-"""Fits of many data sets by a backend: the settings, and fits of data sets in memory."""
+"""The settings of fits of many data sets, and the function that fits some of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda import Gpus
-from channelfit.curves.curve import Curve
-from channelfit.curves.fitting import TOLERANCE, DataSets, Fits, Flight, Task, edges
-from channelfit.curves.weights import check_weighted
+from channelfit.curves.fitting import TOLERANCE, CurveProblem, Fits, Flight
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 
-#: Fits data sets of a task: from the first to before the last.
-Fitter = Callable[[Task, int, int], Fits]
+#: Fits data sets of a problem: from the first to before the last.
+Fitter = Callable[[CurveProblem, int, int], Fits]
 METHODS = ("least-squares", "swarm")
 #: The most data sets that are fitted at once, and the most numbers in them.
 MOST_SETS, MOST_NUMBERS = 262_144, 40_000_000
@@ -62,62 +58,42 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Fits of the data sets `first` to before `last` of a task."""
+class FittedSets:
+    """Fits of the data sets `first` to before `last` of a problem."""
 
-    task: Task
+    problem: CurveProblem
     first: int
     last: int
     fits: Fits
 
 
 def fitter(settings: Settings) -> Fitter:
-    """Return a function that fits the data sets of a task from one place to before another."""
+    """Return a function that fits the data sets of a problem from one place to before another."""
     backend, more = settings.chosen_backend(), settings.covariances
     flight = Flight(settings.particles, settings.iterations, settings.seed)
     swarm, n_threads = settings.method == "swarm", settings.n_threads
-    latest: dict[int, tuple[Task, Gpus]] = {}
+    latest: dict[int, tuple[CurveProblem, Gpus]] = {}
 
-    def on_cpu(task: Task, a: int, b: int, swarm: bool) -> Fits:
+    def on_cpu(problem: CurveProblem, a: int, b: int, swarm: bool) -> Fits:
         if swarm:
-            return fly_on_cpu(task, a, b, flight, more, n_threads)
-        return fit_on_cpu(task, a, b, more, n_threads)
+            return fly_on_cpu(problem, a, b, flight, more, n_threads)
+        return fit_on_cpu(problem, a, b, more, n_threads)
 
-    def on_gpus(task: Task, a: int, b: int, swarm: bool) -> Fits:
-        if id(task) not in latest:
-            if len(latest) > 1:  # a task and the one of the simpler curve
+    def on_gpus(problem: CurveProblem, a: int, b: int, swarm: bool) -> Fits:
+        if id(problem) not in latest:
+            if len(latest) > 1:  # a problem and the one of the simpler curve
                 latest.clear()
-            own = Gpus(task, settings.dtype, more, flight if swarm else None)
-            latest[id(task)] = task, own
-        return latest[id(task)][1].fit(a, b)
+            own = Gpus(problem, settings.dtype, more, flight if swarm else None)
+            latest[id(problem)] = problem, own
+        return latest[id(problem)][1].fit(a, b)
 
-    def fit(task: Task, a: int, b: int) -> Fits:
-        if task.impossible:
-            return task.failures(a, b, more, swarm)
+    def fit(problem: CurveProblem, a: int, b: int) -> Fits:
+        if problem.impossible:
+            return problem.failures(a, b, more, swarm)
         one = on_cpu if backend == "cpu" else on_gpus
-        found = one(task, a, b, swarm)
-        if task.simpler is not None:
-            found.simpler = one(task.simpler, a, b, False).cost
+        found = one(problem, a, b, swarm)
+        if problem.simpler is not None:
+            found.simpler = one(problem.simpler, a, b, False).cost
         return found
 
     return fit
-
-
-def fit_curve(curve: Curve, data: DataSets, settings: Settings | None = None) -> Fits:
-    """Fit all data sets of one group, in memory; for Python and for tests.
-
-    Raises: InputError if ranges do not suit the inputs, or no GPU can be used.
-    """
-    settings = settings or Settings()
-    fit = fitter(settings)
-    check_weighted(curve, data, settings.method)
-    task = Task.of(curve, data)
-    n_sets, n_points = data.values.shape
-    step = max(1, min(MOST_SETS, MOST_NUMBERS // n_points))
-    pieces = [fit(task, first, last) for first, last in edges(n_sets, step)]
-
-    def joined(name: str) -> np.ndarray | None:
-        parts = [getattr(piece, name) for piece in pieces]
-        return None if parts[0] is None else np.concatenate(parts)
-
-    return Fits(*(joined(name) for name in vars(pieces[0])))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from channelfit.curves.fitting import MOST_STEPS, Fits, Flight, Task, edges
+from channelfit.curves.fitting import MOST_STEPS, CurveProblem, Fits, Flight, edges
 from channelfit.curves.lanes import EVALUATE, LANES, ROWS, SQUARES, fit
 from channelfit.curves.source import cpu_text, kind_of
 from channelfit.curves.swarm_lanes import fly
@@ -21,12 +21,16 @@ _SETS, _NUMBERS = 2048, 1_000_000
 
 
 def fit_on_cpu(
-    task: Task, first: int, last: int, covariances: bool = False, n_threads: int | None = None
+    problem: CurveProblem,
+    first: int,
+    last: int,
+    covariances: bool = False,
+    n_threads: int | None = None,
 ) -> Fits:
     """Fit the data sets from `first` to before `last` by least squares or maximum likelihood."""
     n_sets = last - first
-    curve, data, scan = task.curve, task.data, task.scan
-    out = _Results(n_sets, len(task.lower), covariances)
+    curve, data, scan = problem.curve, problem.data, problem.scan
+    out = _Results(n_sets, len(problem.lower), covariances)
     text = cpu_text(curve, data.axes)
     kind = kind_of(curve)
     first_of = "evaluate" if kind == SQUARES else "approach"
@@ -34,8 +38,8 @@ def fit_on_cpu(
     shared = (
         scan.points, scan.side_by_side(ROWS), scan.norms.astype(np.float32), scan.ones,
         scan.offset, scan.centered, scan.back, scan.linear,
-        scan.starts, scan.places, task.lower, task.upper, task.width, task.below, curve.refined,
-        MOST_STEPS, task.tolerance("float64"), kind,
+        scan.starts, scan.places, problem.lower, problem.upper, problem.width, problem.below, curve.refined,
+        MOST_STEPS, problem.tolerance("float64"), kind,
     )  # fmt: skip
 
     def some(a: int, b: int) -> None:
@@ -47,11 +51,11 @@ def fit_on_cpu(
     step = max(LANES, min(_SETS, _NUMBERS // data.values.shape[1], -(-n_sets // cores)))
     some(0, min(n_sets, 1))  # compiles, before the threads start
     _share(some, n_sets, -(-step // LANES) * LANES, n_threads)
-    return rescaled(task, first, out.fits())
+    return rescaled(problem, first, out.fits())
 
 
 def fly_on_cpu(
-    task: Task,
+    problem: CurveProblem,
     first: int,
     last: int,
     flight: Flight,
@@ -59,13 +63,13 @@ def fly_on_cpu(
     n_threads: int | None = None,
 ) -> Fits:
     """Fly one swarm for each of the data sets from `first` to before `last`."""
-    curve, data = task.curve, task.data
-    out = _Results(last - first, len(task.lower), covariances)
-    spread = np.empty((last - first, len(task.lower)))
+    curve, data = problem.curve, problem.data
+    out = _Results(last - first, len(problem.lower), covariances)
+    spread = np.empty((last - first, len(problem.lower)))
     text = cpu_text(curve, data.axes)
     kernels = [Callback(generated(text, name), EVALUATE) for name in ("value", "evaluate")]
     shared = (
-        data.flat, data.lengths, task.lower, task.upper, task.width, task.below,
+        data.flat, data.lengths, problem.lower, problem.upper, problem.width, problem.below,
         len(curve.linear), kind_of(curve), flight.particles,
         flight.iterations, *split_seed(flight.seed),
     )  # fmt: skip

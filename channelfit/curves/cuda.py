@@ -16,7 +16,7 @@ import numpy as np
 
 from channelfit.curves.cuda_source import RAW, cuda_text
 from channelfit.curves.cuda_text import FIT, ROWS
-from channelfit.curves.fitting import MOST_STEPS, DataSets, Fits, Flight, Task, edges
+from channelfit.curves.fitting import MOST_STEPS, CurveProblem, DataSets, Fits, Flight, edges
 from channelfit.curves.swarm_text import swarm_text
 from channelfit.curves.weights import is_weighted, rescaled, weights_of
 from channelfit.reading.errors import InputError
@@ -35,10 +35,10 @@ _COPIED = 4 << 20
 
 
 class CudaFits:
-    """Fits of one task on the current GPU.
+    """Fits of one problem on the current GPU.
 
     Arguments:
-        task: curve and data.
+        problem: curve and data.
         dtype: "float64" or "float32".
         covariances: whether to compute these.
         flight: of a swarm for each data set; None for least squares.
@@ -47,14 +47,18 @@ class CudaFits:
     """
 
     def __init__(
-        self, task: Task, dtype: str, covariances: bool = False, flight: Flight | None = None
+        self,
+        problem: CurveProblem,
+        dtype: str,
+        covariances: bool = False,
+        flight: Flight | None = None,
     ) -> None:
         self.xp, self.flight = gpu.cupy(), flight
-        self.task, self.dtype, self.covariances = task, np.dtype(dtype), covariances
-        raw = task.data.values.dtype
+        self.problem, self.dtype, self.covariances = problem, np.dtype(dtype), covariances
+        raw = problem.data.values.dtype
         self.raw = raw if raw.name in RAW and raw.isnative else np.dtype(np.float64)
-        self.weighted = is_weighted(task.curve, task.data)
-        n_points = task.data.values.shape[1]
+        self.weighted = is_weighted(problem.curve, problem.data)
+        n_points = problem.data.values.shape[1]
         most = _CHUNK_BYTES // (n_points * max(self.raw.itemsize, self.dtype.itemsize))
         self.chunk = max(_BLOCK, min(_CHUNK, most) // _BLOCK * _BLOCK)
         self._lanes: list[_Lane] = []
@@ -63,24 +67,24 @@ class CudaFits:
                 f"data sets of {n_points:,} points are too large for swarms on a GPU; use "
                 "--backend cpu, or --method least-squares"
             )
-        if len(task.data.axes) > 2 or n_points > 1 << 20:
+        if len(problem.data.axes) > 2 or n_points > 1 << 20:
             raise InputError(
                 f"data sets of {n_points:,} points are too large for a GPU; use --backend cpu"
             )
 
     def fit(self, first: int, last: int) -> Fits:
         """Fit the data sets from `first` to before `last`."""
-        n_sets, n = last - first, len(self.task.lower)
+        n_sets, n = last - first, len(self.problem.lower)
         out = _Results.empty(n_sets, n, self.dtype, self.covariances, self.flight is not None)
         with gpu.gpu_errors():
             lanes = self._ready(n_sets)
             for k, (a, b) in enumerate(edges(n_sets, lanes[0].size)):
                 lane = lanes[k % len(lanes)]
                 lane.finish()
-                lane.begin(self.task.data, out, first, a, b)
+                lane.begin(self.problem.data, out, first, a, b)
             for lane in lanes:
                 lane.finish()
-        return rescaled(self.task, first, out.fits())
+        return rescaled(self.problem, first, out.fits())
 
     def _ready(self, n_sets: int) -> list[_Lane]:
         """Return lanes for so many data sets; their buffers are kept, since pinning memory takes
@@ -96,7 +100,7 @@ class CudaFits:
     def launch(self, lane: _Lane, first: int, n_sets: int) -> None:
         """Launch the kernels of a chunk that begins with a data set, on the present stream."""
         spread, spread_weights, fit = self._kernels
-        n_points, scan, tables = self.task.data.values.shape[1], self.task.scan, self._tables
+        n_points, scan, tables = self.problem.data.values.shape[1], self.problem.scan, self._tables
         blocks = -(-n_points // 32), -(-n_sets // 32)
         spread(blocks, (32, 8), (lane.raw, np.int32(n_sets), lane.z))
         if self.weighted:
@@ -115,7 +119,7 @@ class CudaFits:
             np.int32(len(scan.points)), tables["rows"], tables["norms"], tables["ones"],
             tables["back"], tables["starts"], tables["places"], np.int32(len(scan.starts)),
             tables["bounds"], tables["below"], np.int32(MOST_STEPS),
-            np.float64(self.task.tolerance(self.dtype.name)),
+            np.float64(self.problem.tolerance(self.dtype.name)),
             *lane.on_device[:-1],
         )  # fmt: skip
         fit((-(-n_sets // _BLOCK),), (_BLOCK,), arguments)
@@ -123,10 +127,10 @@ class CudaFits:
     @cached_property
     def _tables(self) -> dict[str, Any]:
         """Return the arrays that all data sets share, on the device; none of them is empty."""
-        task, scan, real = self.task, self.task.scan, self.dtype
-        bounds = np.concatenate([task.lower, task.upper, task.width])
+        problem, scan, real = self.problem, self.problem.scan, self.dtype
+        bounds = np.concatenate([problem.lower, problem.upper, problem.width])
         host: dict[str, np.ndarray] = {
-            "inputs": task.data.flat.astype(np.float64),
+            "inputs": problem.data.flat.astype(np.float64),
             "rows": scan.side_by_side(ROWS),
             "norms": scan.norms.astype(np.float32),
             "ones": scan.ones.astype(real),
@@ -134,7 +138,7 @@ class CudaFits:
             "starts": scan.starts.astype(real),
             "places": scan.places.astype(np.int32),
             "bounds": bounds.astype(np.float64),
-            "below": task.below.astype(np.int32),
+            "below": problem.below.astype(np.int32),
         }
         return {
             name: self.xp.asarray(a if a.size else np.zeros(1, a.dtype)) for name, a in host.items()
@@ -142,20 +146,20 @@ class CudaFits:
 
     @cached_property
     def _kernels(self) -> tuple[Any, Any, Any]:
-        task = self.task
-        lengths = tuple(task.data.lengths.tolist())
+        problem = self.problem
+        lengths = tuple(problem.data.lengths.tolist())
         text = cuda_text(
-            task.curve,
-            task.data.axes,
+            problem.curve,
+            problem.data.axes,
             lengths,
             self.dtype.name,
             self.raw.name,
-            task.scan.offset,
-            task.scan.centered,
+            problem.scan.offset,
+            problem.scan.centered,
             FIT if self.flight is None else swarm_text(self.flight.particles),
             self.weighted,
         )
-        module = gpu.compile_cuda(text, (), f"{task.curve.name}.cu")
+        module = gpu.compile_cuda(text, (), f"{problem.curve.name}.cu")
         name = "fitSets" if self.flight is None else "flySwarms"
         weights = module.kernel("spreadWeights") if self.weighted else None
         return module.kernel("spread"), weights, module.kernel(name)
@@ -210,7 +214,7 @@ class _Lane:
 
     def __init__(self, fits: CudaFits, chunk: int) -> None:
         self.owner, self.size, cp = fits, chunk, fits.xp
-        n_points = fits.task.data.values.shape[1]
+        n_points = fits.problem.data.values.shape[1]
         self.stream = cp.cuda.Stream(non_blocking=True)
         self.host_raw = _pinned(cp, (chunk, n_points), fits.raw)
         self.raw = cp.empty((chunk, n_points), fits.raw)
@@ -220,7 +224,7 @@ class _Lane:
             self.host_w = _pinned(cp, (chunk, n_points), fits.dtype)
             self.raw_w = cp.empty((chunk, n_points), fits.dtype)
             self.w = cp.empty((n_points, chunk), fits.dtype)
-        n, swarms = len(fits.task.lower), fits.flight is not None
+        n, swarms = len(fits.problem.lower), fits.flight is not None
         shapes = _shapes(chunk, n, fits.dtype, fits.covariances, swarms)
         self.host = [_pinned(cp, shape, dtype) for shape, dtype in shapes]
         self.device = [cp.empty(shape, dtype) for shape, dtype in shapes]
@@ -235,7 +239,7 @@ class _Lane:
         n, places = last - first, (before + first, before + last)
         _copied(data.values[slice(*places)], self.host_raw[:n])
         if self.owner.weighted:
-            _copied(weights_of(self.owner.task.curve, data, *places), self.host_w[:n])
+            _copied(weights_of(self.owner.problem.curve, data, *places), self.host_w[:n])
         with self.stream:
             self.raw[:n].set(self.host_raw[:n], stream=self.stream)
             if self.owner.weighted:
@@ -280,18 +284,22 @@ def _team() -> Team:
 
 
 class Gpus:
-    """Fits of one task on all GPUs of this machine, each of which takes its share of a piece.
+    """Fits of one problem on all GPUs of this machine, each of which takes its share of a piece.
 
     Arguments: as of `CudaFits`.
     """
 
     def __init__(
-        self, task: Task, dtype: str, covariances: bool = False, flight: Flight | None = None
+        self,
+        problem: CurveProblem,
+        dtype: str,
+        covariances: bool = False,
+        flight: Flight | None = None,
     ) -> None:
         self.xp = gpu.cupy()
         with gpu.gpu_errors():
             self._n = int(self.xp.cuda.runtime.getDeviceCount())
-        self._make: Callable[[], CudaFits] = lambda: CudaFits(task, dtype, covariances, flight)
+        self._make: Callable[[], CudaFits] = lambda: CudaFits(problem, dtype, covariances, flight)
         self._one: dict[int, CudaFits] = {}
 
     def fit(self, first: int, last: int) -> Fits:
@@ -320,7 +328,7 @@ class Gpus:
 
 
 def fit_on_gpu(
-    task: Task,
+    problem: CurveProblem,
     first: int,
     last: int,
     dtype: str = "float64",
@@ -328,4 +336,4 @@ def fit_on_gpu(
     flight: Flight | None = None,
 ) -> Fits:
     """Fit the data sets from `first` to before `last` on all GPUs."""
-    return Gpus(task, dtype, covariances, flight).fit(first, last)
+    return Gpus(problem, dtype, covariances, flight).fit(first, last)

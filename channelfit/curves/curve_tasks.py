@@ -13,21 +13,23 @@ import hashlib
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from channelfit.curves.batch import MOST_NUMBERS, MOST_SETS, Fitter, Piece, Settings, fitter
+from channelfit.curves.batch import MOST_NUMBERS, MOST_SETS, FittedSets, Fitter, Settings, fitter
 from channelfit.curves.curve import Curve
 from channelfit.curves.doubts import check_costs
-from channelfit.curves.fitting import DataSets, Fits, Task, edges
+from channelfit.curves.fitting import CurveProblem, DataSets, Fits, edges
 from channelfit.curves.source import cpu_text
 from channelfit.curves.weights import check_weighted
 from channelfit.reading.errors import InputError
 from channelfit.results.identity import hardware
 from channelfit.scoring.machine.computer import versions
+from channelfit.tasks.executor import Executor, task_results
 from channelfit.tasks.records import DAMAGED
 from channelfit.tasks.result_store import Arrays, Key, ResultStore, expect
 
@@ -56,18 +58,23 @@ class CurveTasks:
     curve: Curve
     groups: Sequence[DataSets]
     settings: Settings
-    identity: Mapping[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self._fit: Fitter | None = None
-        self._tasks: dict[int, Task] = {}
+        self._problems: dict[int, CurveProblem] = {}
         check_weighted(self.curve, self.groups[0], self.settings.method)
         self._refuse_impossible()
-        self.identity = dict(_identity(self.curve, self.groups, self.settings))
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """See `TaskSet`; computed when needed, since it takes a hash of all data."""
+        return _identity(self.curve, self.groups, self.settings)
 
     def __getstate__(self) -> dict[str, Any]:
         groups = [_unmapped(group) for group in self.groups]
-        return {**self.__dict__, "groups": groups, "_fit": None, "_tasks": {}}
+        state = {**self.__dict__, "groups": groups, "_fit": None, "_problems": {}}
+        state.pop("identity", None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= {**state, "groups": [_mapped_again(group) for group in state["groups"]]}
@@ -89,21 +96,23 @@ class CurveTasks:
         k, first, last = _place(key)
         if self._fit is None:
             self._fit = fitter(self.settings)
-        found = self._fit(self._task(k), first, last)
+        found = self._fit(self._problem(k), first, last)
         arrays = {name: array for name, array in vars(found).items() if array is not None}
         return {**arrays, _CHECKSUM: self._checksum(key)}
 
-    def piece(self, key: Key, found: Arrays) -> Piece:
+    def piece(self, key: Key, found: Arrays) -> FittedSets:
         """Return the result of `compute` as fits of data sets."""
         k, first, last = _place(key)
         names = [one.name for one in fields(Fits)]
-        return Piece(self._task(k), first, last, Fits(**{n: found[n] for n in names if n in found}))
+        return FittedSets(
+            self._problem(k), first, last, Fits(**{n: found[n] for n in names if n in found})
+        )
 
     def check_stored(self, key: Key, found: Arrays) -> None:
         """See `CheckedTaskSet`: the costs must be those of the values and the data."""
         k, first, last = _place(key)
-        task, n = self._task(k), last - first
-        n_free = len(task.lower)
+        problem, n = self._problem(k), last - first
+        n_free = len(problem.lower)
         shapes: dict[str, tuple[str, tuple[int | None, ...]]] = dict.fromkeys(
             ("cost", "counted", "steps", "squares"), ("fiu", (n,))
         )
@@ -117,7 +126,7 @@ class CurveTasks:
         if set(found) != {*shapes, _CHECKSUM}:
             raise InputError(DAMAGED)
         expect(found, shapes)
-        check_costs(task, self.piece(key, found).fits, first, _ROUNDING[self.settings.dtype])
+        check_costs(problem, self.piece(key, found).fits, first, _ROUNDING[self.settings.dtype])
 
     def check(self, key: Key, found: Arrays, file: Path) -> None:
         """Refuse a result of other data, which was stored or came from another process.
@@ -147,11 +156,11 @@ class CurveTasks:
                 if k == len(self.groups):
                     raise
 
-    def _task(self, k: int) -> Task:
-        if k not in self._tasks:
-            make = Task.of if len(self.groups) == 1 else Task.or_impossible
-            self._tasks = {k: make(self.curve, self.groups[k])}
-        return self._tasks[k]
+    def _problem(self, k: int) -> CurveProblem:
+        if k not in self._problems:
+            make = CurveProblem.of if len(self.groups) == 1 else CurveProblem.or_impossible
+            self._problems = {k: make(self.curve, self.groups[k])}
+        return self._problems[k]
 
     def _checksum(self, key: Key) -> np.ndarray:
         k, first, last = _place(key)
@@ -161,6 +170,34 @@ class CurveTasks:
                 data = np.ascontiguousarray(array[first:last])
                 found = zlib.crc32(data.data.cast("B"), found)
         return np.array([found], np.int64)
+
+
+def fit_curve(
+    curve: Curve,
+    data: DataSets,
+    settings: Settings | None = None,
+    executor: Executor | None = None,
+    on_done: Callable[[int], object] = lambda n: None,
+) -> Fits:
+    """Fit all data sets of one group, in memory.
+
+    Arguments:
+        executor: computes the fits; None for this process.
+        on_done: called with the number of data sets of each task that is done.
+
+    Raises: InputError if ranges do not suit the inputs, or no GPU can be used.
+    """
+    tasks = CurveTasks(curve, [data], settings or Settings())
+    pieces = []
+    for key, arrays in task_results(tasks, tasks.keys, executor):
+        pieces.append(tasks.piece(key, arrays).fits)
+        on_done(len(pieces[-1].cost))
+
+    def joined(name: str) -> np.ndarray | None:
+        parts = [getattr(piece, name) for piece in pieces]
+        return None if parts[0] is None else np.concatenate(parts)
+
+    return Fits(*(joined(name) for name in vars(pieces[0])))  # type: ignore[arg-type]
 
 
 class CurveFitStore(ResultStore):

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from channelfit.curves.fitting import FAILED, Fits, Task, edges
+from channelfit.curves.fitting import FAILED, CurveProblem, Fits, edges
 from channelfit.curves.flags import (
     AT_BOUND,
     CONSTANT,
@@ -47,31 +47,31 @@ _REASONS = (
 )
 
 
-def no_better_than_fewer_terms(task: Task, fits: Fits) -> np.ndarray:
+def no_better_than_fewer_terms(problem: CurveProblem, fits: Fits) -> np.ndarray:
     """Return (n_sets,) whether the curve without its last ordered term does as well, by BIC."""
-    if task.simpler is None or fits.simpler is None:
+    if problem.simpler is None or fits.simpler is None:
         return np.zeros(len(fits.flags), bool)
     with np.errstate(all="ignore"):
-        if task.curve.likelihood == "poisson":
+        if problem.curve.likelihood == "poisson":
             gain = fits.simpler - fits.cost
         else:
             gain = fits.counted * np.log(fits.simpler / fits.cost)
-        more = len(task.lower) - len(task.simpler.lower)
+        more = len(problem.lower) - len(problem.simpler.lower)
         found: np.ndarray = gain < more * np.log(np.maximum(fits.counted, 1)) + _BETTER
     return found
 
 
-def terms_hardly_known(task: Task, fits: Fits) -> np.ndarray:
+def terms_hardly_known(problem: CurveProblem, fits: Fits) -> np.ndarray:
     """Return (n_sets,) whether the size of a term that is ordered is known badly."""
-    if task.simpler is None:
+    if problem.simpler is None:
         return np.zeros(len(fits.flags), bool)
-    sizes = list(task.curve.sizes)
+    sizes = list(problem.curve.sizes)
     with np.errstate(all="ignore"):
         found: np.ndarray = (fits.errors > _WELL_KNOWN * np.abs(fits.values))[:, sizes].any(axis=1)
     return found
 
 
-def with_outliers(task: Task, fits: Fits, first: int, at_once: int) -> np.ndarray:
+def with_outliers(problem: CurveProblem, fits: Fits, first: int, at_once: int) -> np.ndarray:
     """Return (n_sets,) whether one point lies farther off the curve than the others explain.
 
     It is compared with the scatter of the others (its externally studentized residual, of the mean
@@ -83,21 +83,21 @@ def with_outliers(task: Task, fits: Fits, first: int, at_once: int) -> np.ndarra
     """
     from scipy import special  # loaded only where it is needed
 
-    n_sets, n = len(fits.flags), len(task.lower)
+    n_sets, n = len(fits.flags), len(problem.lower)
     found = np.zeros(n_sets, bool)
-    if task.curve.likelihood == "poisson" or task.curve.loss != "linear":
+    if problem.curve.likelihood == "poisson" or problem.curve.loss != "linear":
         return found
-    at = {name: values[None] for name, values in task.data.at_points.items()}
-    step = max(1, at_once // task.data.values.shape[1])
+    at = {name: values[None] for name, values in problem.data.at_points.items()}
+    step = max(1, at_once // problem.data.values.shape[1])
     for a in range(0, n_sets, step):
         b = min(a + step, n_sets)
-        z = np.asarray(task.data.values[first + a : first + b], float)
+        z = np.asarray(problem.data.values[first + a : first + b], float)
         seen = np.isfinite(z)
         free = fits.counted[a:b] - n - 1
         with np.errstate(all="ignore"):
-            f = task.curve.values(at, np.asarray(fits.values[a:b], float).T[:, :, None])
-            if task.data.sigma is not None:
-                sigma = sigma_of(task.data, first + a, first + b)
+            f = problem.curve.values(at, np.asarray(fits.values[a:b], float).T[:, :, None])
+            if problem.data.sigma is not None:
+                sigma = sigma_of(problem.data, first + a, first + b)
                 f, z = f / sigma, z / sigma
             far = np.max((f - z) ** 2, axis=1, where=seen, initial=0.0)
             far = far / (1 - n / fits.counted[a:b])
@@ -109,24 +109,24 @@ def with_outliers(task: Task, fits: Fits, first: int, at_once: int) -> np.ndarra
     return found
 
 
-def reach_of(task: Task, fits: Fits) -> np.ndarray:
+def reach_of(problem: CurveProblem, fits: Fits) -> np.ndarray:
     """Return (n_sets,) standard errors from a value to an end of its interval."""
     from scipy import special  # loaded only where it is needed
 
     tail = 0.5 + LEVEL / 2
-    if task.curve.likelihood == "poisson":
+    if problem.curve.likelihood == "poisson":
         return np.full(len(fits.flags), special.ndtri(tail))
-    return np.asarray(special.stdtrit(np.maximum(fits.counted - len(task.lower), 1), tail))
+    return np.asarray(special.stdtrit(np.maximum(fits.counted - len(problem.lower), 1), tail))
 
 
-def intervals(task: Task, fits: Fits) -> np.ndarray:
+def intervals(problem: CurveProblem, fits: Fits) -> np.ndarray:
     """Return (n_sets, n_free, 2) both ends of 95 % intervals; NaN where there is no error.
 
     They use Student's t with the degrees of freedom that are left, for counts the normal
     distribution, and are even in the logarithm of a parameter of that scale.
     """
-    values, wide = fits.values, reach_of(task, fits)[:, None] * fits.errors
-    logarithmic = np.array([p.scale == "log" for p in task.curve.free], bool)
+    values, wide = fits.values, reach_of(problem, fits)[:, None] * fits.errors
+    logarithmic = np.array([p.scale == "log" for p in problem.curve.free], bool)
     with np.errstate(all="ignore"):
         factor = np.exp(np.minimum(wide / np.abs(values), 700.0))
         low = np.where(logarithmic, values / factor, values - wide)
@@ -134,20 +134,20 @@ def intervals(task: Task, fits: Fits) -> np.ndarray:
     return np.stack([low, high], axis=2)
 
 
-def reasons_of(task: Task, fits: Fits, first: int = 0) -> list[tuple[str, str]]:
+def reasons_of(problem: CurveProblem, fits: Fits, first: int = 0) -> list[tuple[str, str]]:
     """Return quality ("ok", "check" or "failed") and reason in words of every data set.
 
     Arguments:
         fits: of data sets that follow each other. first: the place of the first of them.
     """
-    n_points = task.data.values.shape[1]
-    doubts = _doubts(task, fits, first)
+    n_points = problem.data.values.shape[1]
+    doubts = _doubts(problem, fits, first)
     doubtful = np.any([where for where, _ in doubts], axis=0).tolist()
     found: list[tuple[str, str]] = []
     flags = fits.flags.tolist()
     for s, flag in enumerate(flags):
-        if task.impossible and not flag & TOO_FEW:
-            found.append(("failed", task.impossible))
+        if problem.impossible and not flag & TOO_FEW:
+            found.append(("failed", problem.impossible))
             continue
         if not flag and not doubtful[s]:
             found.append(("ok", ""))
@@ -156,12 +156,12 @@ def reasons_of(task: Task, fits: Fits, first: int = 0) -> list[tuple[str, str]]:
             flag &= FAILED
         words = [reason for bit, reason in _REASONS if flag & bit]
         if flag & AT_BOUND:
-            words += _bounds_met(task, fits.values[s])
+            words += _bounds_met(problem, fits.values[s])
         if not flag & FAILED:
             words += [reason for where, reason in doubts if where[s]]
         if flag & TOO_FEW:
             counted = int(fits.counted[s])
-            words.append(f"{counted} points for {len(task.lower)} parameters")
+            words.append(f"{counted} points for {len(problem.lower)} parameters")
         elif flag & MISSING:
             left_out = n_points - int(fits.counted[s])
             words.append(f"{left_out} of {n_points} points are not numbers and were left out")
@@ -169,42 +169,42 @@ def reasons_of(task: Task, fits: Fits, first: int = 0) -> list[tuple[str, str]]:
     return found
 
 
-def _doubts(task: Task, fits: Fits, first: int) -> list[tuple[np.ndarray, str]]:
+def _doubts(problem: CurveProblem, fits: Fits, first: int) -> list[tuple[np.ndarray, str]]:
     """Return doubts beside the flags of fits: (n_sets,) where, and the reason in words."""
-    n = len(task.lower)
-    counts = task.curve.likelihood == "poisson"
+    n = len(problem.lower)
+    counts = problem.curve.likelihood == "poisson"
     without = np.isnan(fits.errors).all(1) & (fits.counted <= n) & (not counts)
     more = np.zeros((2, len(fits.flags)), bool)
     if counts:
-        for a, b in edges(len(fits.flags), max(1, _AT_ONCE // task.data.values.shape[1])):
-            z = np.asarray(task.data.values[first + a : first + b], float)
-            more[:, a:b] = _doubts_of_counts(task, fits, a, z)
+        for a, b in edges(len(fits.flags), max(1, _AT_ONCE // problem.data.values.shape[1])):
+            z = np.asarray(problem.data.values[first + a : first + b], float)
+            more[:, a:b] = _doubts_of_counts(problem, fits, a, z)
     else:
         with np.errstate(all="ignore"):
             gain = fits.counted * np.log(fits.squares / fits.cost)
         more[0] = gain < (n - 1) * np.log(np.maximum(fits.counted, 1))
-    if len(task.curve.linear) == n:
+    if len(problem.curve.linear) == n:
         more[0] = False
     return [
         (without, "as many points as parameters, which leaves none for errors"),
         (more[0], "the curve follows the data no better than a constant"),
         (
-            no_better_than_fewer_terms(task, fits),
+            no_better_than_fewer_terms(problem, fits),
             "a curve with one term less follows the data as well",
         ),
         (
-            terms_hardly_known(task, fits),
+            terms_hardly_known(problem, fits),
             "the size of a term is known so badly that its errors may not hold",
         ),
         (
-            with_outliers(task, fits, first, _AT_ONCE),
+            with_outliers(problem, fits, first, _AT_ONCE),
             "an outlier: one point lies farther off the curve than the others explain",
         ),
         (more[1], "the curve falls to zero counts or below, where the errors do not hold"),
     ]
 
 
-def _doubts_of_counts(task: Task, fits: Fits, first: int, z: np.ndarray) -> np.ndarray:
+def _doubts_of_counts(problem: CurveProblem, fits: Fits, first: int, z: np.ndarray) -> np.ndarray:
     """Return (2, n) of data sets from `first` on, whose points are z (n, n_points).
 
     Whether a constant does as well, by the criterion of Schwarz, and whether the curve is so
@@ -218,25 +218,25 @@ def _doubts_of_counts(task: Task, fits: Fits, first: int, z: np.ndarray) -> np.n
         mean = z.sum(axis=1, where=seen) / fits.counted[these]
         gain = fits.squares[these] / mean - fits.cost[these]
         if some.size:
-            at = {name: values[None] for name, values in task.data.at_points.items()}
-            f = task.curve.values(at, fits.values[these][some].T[:, :, None])
+            at = {name: values[None] for name, values in problem.data.at_points.items()}
+            f = problem.curve.values(at, fits.values[these][some].T[:, :, None])
             wrong = (f < 0) | ((f < LEAST_COUNT) & (z[some] > 0))
             low[some] = (wrong & seen[some]).any(1)
-        flat = gain < (len(task.lower) - 1) * np.log(np.maximum(fits.counted[these], 1))
+        flat = gain < (len(problem.lower) - 1) * np.log(np.maximum(fits.counted[these], 1))
     return np.array([flat, low])
 
 
-def _bounds_met(task: Task, values: np.ndarray) -> list[str]:
+def _bounds_met(problem: CurveProblem, values: np.ndarray) -> list[str]:
     at_bounds = []
-    ends = (("lower", task.lower), ("upper", task.upper))
+    ends = (("lower", problem.lower), ("upper", problem.upper))
     for side, bounds in ends:
-        for parameter, bound, value in zip(task.curve.free, bounds, values, strict=True):
+        for parameter, bound, value in zip(problem.curve.free, bounds, values, strict=True):
             if math.isclose(value, bound, rel_tol=1e-6):  # a GPU may round to float32
                 at_bounds.append(f"{parameter.name} at its {side} bound {bound:g}")
     return at_bounds
 
 
-def check_costs(task: Task, fits: Fits, first: int, rounding: float) -> None:
+def check_costs(problem: CurveProblem, fits: Fits, first: int, rounding: float) -> None:
     """Refuse fits whose costs are not those of their values and of the data.
 
     Poisson's deviance is compared where no substitute takes its place.
@@ -247,16 +247,16 @@ def check_costs(task: Task, fits: Fits, first: int, rounding: float) -> None:
     Raises:
         InputError: with the data set.
     """
-    at = {name: values[None] for name, values in task.data.at_points.items()}
-    poisson = task.curve.likelihood == "poisson"
-    for a, b in edges(len(fits.flags), max(1, _AT_ONCE // task.data.values.shape[1])):
-        z = np.asarray(task.data.values[first + a : first + b], float)
+    at = {name: values[None] for name, values in problem.data.at_points.items()}
+    poisson = problem.curve.likelihood == "poisson"
+    for a, b in edges(len(fits.flags), max(1, _AT_ONCE // problem.data.values.shape[1])):
+        z = np.asarray(problem.data.values[first + a : first + b], float)
         seen = np.isfinite(z)
         with np.errstate(all="ignore"):
             free = np.asarray(fits.values[a:b], float).T[:, :, None]
-            f = np.broadcast_to(task.curve.values(at, free), z.shape)
-            sigma = sigma_of(task.data, first + a, first + b)
-            parts = costs_of_points(task.curve, f, z, sigma)
+            f = np.broadcast_to(problem.curve.values(at, free), z.shape)
+            sigma = sigma_of(problem.data, first + a, first + b)
+            parts = costs_of_points(problem.curve, f, z, sigma)
             cost = parts.sum(axis=1, where=seen)
             size = (z if poisson else (z / sigma) ** 2).sum(axis=1, where=seen)
             apart = np.abs(cost - fits.cost[a:b]) > 1e3 * rounding * cost + rounding * size

@@ -1,4 +1,4 @@
-"""Data sets with the same inputs, the task of fitting a curve to them, and the results."""
+"""Data sets with the same inputs, a curve with them, and the results."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Flight:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class CurveProblem:
     """A curve and the inputs of its data sets: all that is the same for all of these.
 
     Attributes:
@@ -144,15 +144,15 @@ class Task:
         return make_scan(self.curve, self.data.at_points, self.lower, self.upper)
 
     @cached_property
-    def simpler(self) -> Task | None:
-        """Return the task of the curve without its last ordered term; None for other curves."""
+    def simpler(self) -> CurveProblem | None:
+        """Return the problem of the curve without its last ordered term; None for other curves."""
         if self.impossible or self.curve.simpler is None:
             return None
-        return Task.of(self.curve.simpler, self.data)
+        return CurveProblem.of(self.curve.simpler, self.data)
 
     @classmethod
-    def of(cls, curve: Curve, data: DataSets) -> Task:
-        """Return the task of a curve and its data. Raises: InputError where ranges do not suit
+    def of(cls, curve: Curve, data: DataSets) -> CurveProblem:
+        """Return the problem of a curve and its data. Raises: InputError where ranges do not suit
         them.
         """
         missing = [name for name in curve.inputs if name not in data.coordinates]
@@ -165,13 +165,13 @@ class Task:
         below = np.full(len(names), -1, np.int64)
         for one, other in pairwise(name for name in curve.ordered if name in names):
             below[names.index(other)] = names.index(one)
-        task = cls(curve, data, lower, upper, width, below)
-        _ = task.scan  # refuses what has no start here, rather than in the middle of the work
-        return task
+        problem = cls(curve, data, lower, upper, width, below)
+        _ = problem.scan  # refuses what has no start here, rather than in the middle of the work
+        return problem
 
     @classmethod
-    def or_impossible(cls, curve: Curve, data: DataSets) -> Task:
-        """Return the same, or a task whose data sets all fail, for one of many groups of data
+    def or_impossible(cls, curve: Curve, data: DataSets) -> CurveProblem:
+        """Return the same, or a problem whose data sets all fail, for one of many groups of data
         sets.
         """
         try:
@@ -191,7 +191,7 @@ class Task:
         return TOLERANCE[dtype] * (1e-3 if robust else 1.0)
 
     def failures(self, first: int, last: int, covariances: bool, swarm: bool) -> Fits:
-        """Return the fits of a task that is impossible: there are none."""
+        """Return the fits of a problem that is impossible: there are none."""
         n_sets, n = last - first, len(self.lower)
         nothing = np.full((n_sets, n), np.nan)
         counted = np.isfinite(np.asarray(self.data.values[first:last], float)).sum(1)

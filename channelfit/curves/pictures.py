@@ -38,7 +38,7 @@ def fits_figure(table: FitTable, title: str) -> Figure | None:
 
 
 def _draw(axes: Axes, shown: Shown, k: int, name: str) -> None:
-    data, curve = shown.task.data, shown.task.curve
+    data, curve = shown.problem.data, shown.problem.curve
     z = np.asarray(data.values[shown.first + k], float)
     sigma = None
     if data.sigma is not None:
@@ -75,7 +75,7 @@ def _image(axes: Axes, shown: Shown, z: np.ndarray, free: np.ndarray) -> None:
     """Draw an image, and lines of equal height of its fit at a quarter, a half and three
     quarters.
     """
-    data, curve = shown.task.data, shown.task.curve
+    data, curve = shown.problem.data, shown.problem.curve
     x, y = (data.coordinates[names[0]] for names in data.axes)
     axes.pcolormesh(x, y, z.reshape(len(y), len(x)), cmap="Greys", shading="nearest")
     fine = [np.linspace(c.min(), c.max(), 60) for c in (x, y)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from channelfit.curves.curve import Curve
 from channelfit.curves.doubts import intervals, reach_of
-from channelfit.curves.fitting import Fits, Task
+from channelfit.curves.fitting import CurveProblem, Fits
 from channelfit.curves.lane_math import LEAST_COUNT
 from channelfit.curves.weights import costs_of_points, sigma_of
 from channelfit.model.evaluation import evaluate
@@ -30,23 +30,29 @@ INTERVALS = ("t", "profile")
 
 
 def chosen_intervals(
-    task: Task, fits: Fits, judged: Sequence[tuple[str, str]], profiles: bool, first: int = 0
+    problem: CurveProblem,
+    fits: Fits,
+    judged: Sequence[tuple[str, str]],
+    profiles: bool,
+    first: int = 0,
 ) -> tuple[np.ndarray, list[str]]:
     """Return 95 % intervals (n_sets, n_free, 2), and which of INTERVALS those of each data set are.
 
     Arguments:
         judged: quality and reason of each; with `profiles` those that are to be checked get one.
     """
-    found, kinds = intervals(task, fits), [INTERVALS[0]] * len(judged)
+    found, kinds = intervals(problem, fits), [INTERVALS[0]] * len(judged)
     which = np.flatnonzero([profiles and quality == "check" for quality, _ in judged])
     if which.size:
-        found[which] = profile_intervals(task, fits, which, first)
+        found[which] = profile_intervals(problem, fits, which, first)
         for k in which:
             kinds[k] = INTERVALS[1]
     return found, kinds
 
 
-def profile_intervals(task: Task, fits: Fits, which: np.ndarray, first: int = 0) -> np.ndarray:
+def profile_intervals(
+    problem: CurveProblem, fits: Fits, which: np.ndarray, first: int = 0
+) -> np.ndarray:
     """Return (n_which, n_free, 2) both ends of 95 % intervals; NaN where there is none.
 
     An end is the bound where the cost grows too little on the way there, and infinite for a
@@ -55,11 +61,11 @@ def profile_intervals(task: Task, fits: Fits, which: np.ndarray, first: int = 0)
     Arguments:
         which: (n_which,) data sets, by their place in `fits`. first: place of the first of `fits`.
     """
-    n = len(task.lower)
+    n = len(problem.lower)
     found = np.full((len(which), n, 2), np.nan)
-    step = max(1, _AT_ONCE // (2 * n * task.data.values.shape[1]))
+    step = max(1, _AT_ONCE // (2 * n * problem.data.values.shape[1]))
     for a in range(0, len(which), step):
-        rows = _Rows.of(task, fits, np.asarray(which[a : a + step]), first)
+        rows = _Rows.of(problem, fits, np.asarray(which[a : a + step]), first)
         found[a : a + step] = rows.ends().reshape(-1, n, 2)
     return found
 
@@ -79,20 +85,20 @@ def _pulls(
     return weight * (z - f), weight
 
 
-def _scales(task: Task, fits: Fits, which: np.ndarray, first: int) -> np.ndarray:
+def _scales(problem: CurveProblem, fits: Fits, which: np.ndarray, first: int) -> np.ndarray:
     """Return (n_which,) the cost that is one unit of the square of Student's t."""
-    if task.curve.likelihood == "poisson":
+    if problem.curve.likelihood == "poisson":
         return np.ones(len(which))
-    spare = fits.counted[which] - len(task.lower)
-    if task.curve.loss == "linear":
+    spare = fits.counted[which] - len(problem.lower)
+    if problem.curve.loss == "linear":
         return np.asarray(fits.cost[which] / spare)
     u, seen = [], []
     for k in which:
-        z = np.asarray(task.data.values[first + k], float)
-        f = task.curve.values(task.data.at_points, fits.values[k])
-        u.append((z - f) / sigma_of(task.data, first + k, first + k + 1)[0])
+        z = np.asarray(problem.data.values[first + k], float)
+        f = problem.curve.values(problem.data.at_points, fits.values[k])
+        u.append((z - f) / sigma_of(problem.data, first + k, first + k + 1)[0])
         seen.append(np.isfinite(z))
-    q = np.asarray(u) ** 2 / (task.curve.f_scale or 1.0) ** 2
+    q = np.asarray(u) ** 2 / (problem.curve.f_scale or 1.0) ** 2
     pulls = (np.asarray(u) ** 2 / (1.0 + q)).sum(axis=1, where=seen)
     return np.asarray(pulls / spare / np.mean((1.0 + q) ** -1.5, axis=1, where=seen))
 
@@ -107,7 +113,7 @@ class _Rows:
         allowed: (n_rows,) growth of the cost. way: (n_rows,) first distance to look at.
     """
 
-    task: Task
+    problem: CurveProblem
     z: np.ndarray
     sigma: np.ndarray
     best: np.ndarray
@@ -118,22 +124,24 @@ class _Rows:
     way: np.ndarray
 
     @classmethod
-    def of(cls, task: Task, fits: Fits, which: np.ndarray, first: int) -> _Rows:
+    def of(cls, problem: CurveProblem, fits: Fits, which: np.ndarray, first: int) -> _Rows:
         """Return both ends of all parameters of these data sets."""
-        n = len(task.lower)
-        z = np.stack([np.asarray(task.data.values[first + k], float) for k in which])
-        sigma = np.concatenate([sigma_of(task.data, first + k, first + k + 1) for k in which])
-        reach = reach_of(task, fits)[which]
+        n = len(problem.lower)
+        z = np.stack([np.asarray(problem.data.values[first + k], float) for k in which])
+        sigma = np.concatenate([sigma_of(problem.data, first + k, first + k + 1) for k in which])
+        reach = reach_of(problem, fits)[which]
         values = np.asarray(fits.values[which], float)
         with np.errstate(all="ignore"):
             way = reach[:, None] * np.asarray(fits.errors[which], float)
-            width = np.where(np.isfinite(task.upper - task.lower), task.upper - task.lower, np.inf)
+            width = np.where(
+                np.isfinite(problem.upper - problem.lower), problem.upper - problem.lower, np.inf
+            )
             usual = np.where(np.isfinite(width), 0.05 * width, 0.1 * np.abs(values) + 1e-12)
             way = np.where((way > 0) & (way < width), way, usual)
-            allowed = _scales(task, fits, which, first) * reach**2
+            allowed = _scales(problem, fits, which, first) * reach**2
         again = 2 * n
         return cls(
-            task,
+            problem,
             np.repeat(z, again, 0),
             np.repeat(sigma, again, 0),
             np.repeat(values, again, 0),
@@ -148,7 +156,9 @@ class _Rows:
         """Return (n_rows,) the ends, by false position between a point inside and one outside."""
         every = np.arange(len(self.z))
         start = self.best[every, self.held]
-        bound = np.where(self.side < 0, self.task.lower[self.held], self.task.upper[self.held])
+        bound = np.where(
+            self.side < 0, self.problem.lower[self.held], self.problem.upper[self.held]
+        )
         inside, at_inside, near = start.copy(), np.zeros(len(every)), self.best.copy()
         outside, at_outside = np.full(len(every), np.nan), np.full(len(every), np.nan)
         next_ = start + self.side * self.way
@@ -226,9 +236,9 @@ class _Rows:
         """Return bounds (n_rows, n_free): a held parameter is fixed, its neighbors keep their
         order.
         """
-        lower = np.tile(self.task.lower, (len(x), 1))
-        upper = np.tile(self.task.upper, (len(x), 1))
-        for k, below in enumerate(self.task.below):
+        lower = np.tile(self.problem.lower, (len(x), 1))
+        upper = np.tile(self.problem.upper, (len(x), 1))
+        for k, below in enumerate(self.problem.below):
             if below >= 0:
                 lower[held == below, k] = x[held == below]
                 upper[held == k, below] = x[held == k]
@@ -241,9 +251,9 @@ class _Rows:
 
         rows: (n,). p: (n, n_free).
         """
-        curve, z = self.task.curve, self.z[rows]
+        curve, z = self.problem.curve, self.z[rows]
         seen, sigma = np.isfinite(z), self.sigma[rows]
-        scope = {name: values[None] for name, values in self.task.data.at_points.items()}
+        scope = {name: values[None] for name, values in self.problem.data.at_points.items()}
         scope |= {q.name: column[:, None] for q, column in zip(curve.free, p.T, strict=True)}
         with np.errstate(all="ignore"):
             f = np.broadcast_to(evaluate(curve.reduced, scope), z.shape)

@@ -9,11 +9,11 @@ from typing import IO
 
 import numpy as np
 
-from channelfit.curves.batch import Piece
+from channelfit.curves.batch import FittedSets
 from channelfit.curves.curve import Curve
 from channelfit.curves.data_files import labels_of
 from channelfit.curves.doubts import reasons_of
-from channelfit.curves.fitting import DataSets, Task
+from channelfit.curves.fitting import CurveProblem, DataSets
 from channelfit.curves.profiles import chosen_intervals
 from channelfit.reading.csv_tables import cell, csv_rows
 
@@ -25,7 +25,7 @@ _KEPT = 4096
 class Shown:
     """What a picture needs of a piece: where it began, and parameters (n_sets, n_free)."""
 
-    task: Task
+    problem: CurveProblem
     first: int
     values: np.ndarray
 
@@ -67,21 +67,21 @@ class FitTable:
         """Writes what has waited for the end."""
         self._file.writelines(text for _, text in sorted(self._waiting))
 
-    def add(self, piece: Piece) -> list[tuple[str, str]]:
+    def add(self, piece: FittedSets) -> list[tuple[str, str]]:
         """Add the rows of a piece. Returns: its data sets that failed, by name with their
         reasons.
         """
-        fits, task = piece.fits, piece.task
-        reasons = reasons_of(task, fits, piece.first)
+        fits, problem = piece.fits, piece.problem
+        reasons = reasons_of(problem, fits, piece.first)
         n = fits.values.shape[1]
         both = np.stack([fits.values, fits.errors], axis=2).reshape(-1, 2 * n)
-        ends, kinds = chosen_intervals(task, fits, reasons, self.profiles, piece.first)
+        ends, kinds = chosen_intervals(problem, fits, reasons, self.profiles, piece.first)
         ends = ends.reshape(-1, 2 * n)
         spread = [fits.spread] if fits.spread is not None else []
         parts = [both, *spread, ends, fits.cost[:, None]]
         numbers = np.concatenate(parts, axis=1)
         row = ",".join(["%.10g"] * numbers.shape[1])
-        labels = labels_of(task.data, piece.first, piece.last)
+        labels = labels_of(problem.data, piece.first, piece.last)
         lines = []
         counted, steps = fits.counted.astype(int).tolist(), fits.steps.astype(int).tolist()
         for k, (values, (quality, reason)) in enumerate(
@@ -92,23 +92,23 @@ class FitTable:
             line += f",{kinds[k]}\n" if self.profiles else "\n"
             lines.append(line.encode())
         if self.grouped:
-            assert task.data.places is not None
-            places = task.data.places[piece.first : piece.last].tolist()
+            assert problem.data.places is not None
+            places = problem.data.places[piece.first : piece.last].tolist()
             self._waiting += zip(places, lines, strict=True)
         else:
             self._file.writelines(lines)
         self._remember(piece, reasons)
         return [(labels[k], why) for k, (quality, why) in enumerate(reasons) if quality == "failed"]
 
-    def _remember(self, piece: Piece, reasons: list[tuple[str, str]]) -> None:
+    def _remember(self, piece: FittedSets, reasons: list[tuple[str, str]]) -> None:
         quality = np.array([q for q, _ in reasons])
         self.counts.update(Counter(quality.tolist()))
         for _, reason in reasons:
             if reason:
                 self.reasons.update(reason.split("; "))
-        cost = np.where(quality == "failed", np.nan, piece.task.misfit(piece.fits))
+        cost = np.where(quality == "failed", np.nan, piece.problem.misfit(piece.fits))
         self._costs.append(cost)
-        self.shown.append(Shown(piece.task, piece.first, piece.fits.values.astype(np.float32)))
+        self.shown.append(Shown(piece.problem, piece.first, piece.fits.values.astype(np.float32)))
         good = np.flatnonzero(quality == "ok")
         good = good[:: max(1, -(-len(good) // _KEPT))]
         self._values.append(piece.fits.values[good])

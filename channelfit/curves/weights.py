@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from channelfit.curves.curve import Curve
-from channelfit.curves.fitting import DataSets, Fits, Task
+from channelfit.curves.fitting import CurveProblem, DataSets, Fits
 from channelfit.reading.errors import InputError
 
 #: Data sets and their points that are looked at together.
@@ -93,13 +93,13 @@ def _deviance(f: np.ndarray, z: np.ndarray) -> np.ndarray:
     return parts
 
 
-def rescaled(task: Task, first: int, fits: Fits) -> Fits:
+def rescaled(problem: CurveProblem, first: int, fits: Fits) -> Fits:
     """Return the same fits, of data sets from `first` on, with costs in the unit that users know.
 
     That is the sum of ((z - f)/sigma)**2, and under a robust loss twice what SciPy's least_squares
     gives; `squares` becomes the same for a constant in the place of the curve.
     """
-    curve, data = task.curve, task.data
+    curve, data = problem.curve, problem.data
     if not is_weighted(curve, data):
         return fits
     fits.cost, fits.squares = fits.cost.astype(float), fits.squares.astype(float)

@@ -9,19 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.curves.batch import Settings, fit_curve, joined
+from channelfit.curves.batch import Settings
 from channelfit.curves.curve import Curve, build_curve, load_curve
-from channelfit.curves.curve_tasks import CurveTasks
+from channelfit.curves.curve_tasks import fit_curve
 from channelfit.curves.data_files import with_sigma
 from channelfit.curves.doubts import reasons_of
-from channelfit.curves.fitting import DataSets, Fits, Task, cautions
+from channelfit.curves.fitting import CurveProblem, DataSets, cautions
 from channelfit.curves.profiles import INTERVALS, chosen_intervals
 from channelfit.front.fitting import workers
 from channelfit.front.progress import Pieces, compilations_shown, screen_for
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.results.report.terminal import SearchScreen
-from channelfit.tasks.executor import Executor, task_results
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,13 +140,11 @@ def fit_curves(
         screen.warn(cautions(formula, [whole], "data"))
         with workers(cluster, screen) as executor:
             screen.begin("fitting")
-            if executor is None:
-                fits = fit_curve(formula, whole, settings)
-            else:
-                fits = _fitted_by(executor, CurveTasks(formula, [whole], settings), screen)
-        task = Task.of(formula, whole)
-        judged = reasons_of(task, fits)
-        ends, _ = chosen_intervals(task, fits, judged, intervals == "profile")
+            counted = Pieces(screen, len(whole.values), "data sets")
+            fits = fit_curve(formula, whole, settings, executor, lambda n: counted.done(count=n))
+        problem = CurveProblem.of(formula, whole)
+        judged = reasons_of(problem, fits)
+        ends, _ = chosen_intervals(problem, fits, judged, intervals == "profile")
     return CurveFits(
         tuple(p.name for p in formula.free),
         tuple(p.unit for p in formula.free),
@@ -190,16 +186,6 @@ def _data_sets(formula: Curve, values: np.ndarray, inputs: Sequence[Any]) -> Dat
     if n_inputs > 2:
         whole = DataSets((formula.inputs,), whole.at_points, whole.values, whole.shape)
     return whole
-
-
-def _fitted_by(executor: Executor, work: CurveTasks, screen: SearchScreen) -> Fits:
-    """Return the fits of all data sets, computed in pieces by the workers of a cluster."""
-    counted = Pieces(screen, sum(len(group.values) for group in work.groups), "data sets")
-    pieces = []
-    for key, arrays in task_results(work, work.keys, executor):
-        pieces.append(work.piece(key, arrays))
-        counted.done(count=pieces[-1].last - pieces[-1].first)
-    return joined([piece.fits for piece in pieces])
 
 
 def _array(given: Any) -> np.ndarray:

@@ -20,7 +20,7 @@ from channelfit.curves.cuda_source import cuda_text
 from channelfit.curves.curve import load_curve
 from channelfit.curves.curve_tasks import CurveTasks
 from channelfit.curves.doubts import reasons_of
-from channelfit.curves.fitting import DataSets, Flight, Task
+from channelfit.curves.fitting import CurveProblem, DataSets, Flight
 from channelfit.curves.lane_math import poissonCost, poissonPull
 from channelfit.curves.source import LANES, cpu_text, n_sums
 from channelfit.scoring.machine.machine_code import generated
@@ -218,34 +218,34 @@ def test_gradient_and_curvature_meet_mpmath(name: str, likelihood: str) -> None:
 def test_same_bits_for_any_number_of_threads_and_any_neighbors() -> None:
     curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
     _, data = images(700, seed=9)
-    task = Task.of(curve, data)
-    one = fit_on_cpu(task, 0, 700, n_threads=1)
+    problem = CurveProblem.of(curve, data)
+    one = fit_on_cpu(problem, 0, 700, n_threads=1)
     for n_threads in (2, 3, 7):
-        more = fit_on_cpu(task, 0, 700, n_threads=n_threads)
+        more = fit_on_cpu(problem, 0, 700, n_threads=n_threads)
         assert one.values.tobytes() == more.values.tobytes()
         assert one.errors.tobytes() == more.errors.tobytes()
     for k in (0, 13, 699):
-        alone = fit_on_cpu(task, k, k + 1)
+        alone = fit_on_cpu(problem, k, k + 1)
         assert alone.values.tobytes() == one.values[k].tobytes()
 
 
 def test_swarms_repeat_for_any_number_of_threads_and_come_close() -> None:
     curve = load_curve("gaussian")
     _, data = noisy("gaussian", 40)
-    task, flight = Task.of(curve, data), Flight(128, 40, 3)
-    one = fly_on_cpu(task, 0, 40, flight, n_threads=1)
+    problem, flight = CurveProblem.of(curve, data), Flight(128, 40, 3)
+    one = fly_on_cpu(problem, 0, 40, flight, n_threads=1)
     for n_threads in (2, 5):
-        more = fly_on_cpu(task, 0, 40, flight, n_threads=n_threads)
+        more = fly_on_cpu(problem, 0, 40, flight, n_threads=n_threads)
         assert one.values.tobytes() == more.values.tobytes()
         assert one.spread is not None
         assert more.spread is not None
         assert one.spread.tobytes() == more.spread.tobytes()
-    part = fly_on_cpu(task, 11, 14, flight)
+    part = fly_on_cpu(problem, 11, 14, flight)
     assert part.values.tobytes() == one.values[11:14].tobytes()
-    best = fit_on_cpu(task, 0, 40)
+    best = fit_on_cpu(problem, 0, 40)
     assert np.all(one.cost >= best.cost * (1 - 1e-9))
     assert np.median(one.cost / one.squares) < 0.1
-    few = fly_on_cpu(task, 0, 40, Flight(128, 5, 3))
+    few = fly_on_cpu(problem, 0, 40, Flight(128, 5, 3))
     assert np.median(few.cost) > np.median(one.cost)
 
 
@@ -318,10 +318,10 @@ def test_points_that_are_no_numbers_are_left_out_and_told() -> None:
     assert found.counted.tolist() == [13, 15]
     kept = np.isfinite(values[0])
     x = ONE_INPUT["boltzmann"][0][kept]
-    bounds = Task.of(curve, data)
+    bounds = CurveProblem.of(curve, data)
     alone = fit_on_cpu(
         replace(
-            Task.of(curve, points(curve, x, values[:1, kept])),
+            CurveProblem.of(curve, points(curve, x, values[:1, kept])),
             lower=bounds.lower,
             upper=bounds.upper,
         ),
@@ -330,7 +330,7 @@ def test_points_that_are_no_numbers_are_left_out_and_told() -> None:
     )
     np.testing.assert_allclose(found.values[0], alone.values[0], rtol=1e-6)
     np.testing.assert_allclose(found.errors[0], alone.errors[0], rtol=1e-6)
-    told = reasons_of(Task.of(curve, holed), found)
+    told = reasons_of(CurveProblem.of(curve, holed), found)
     assert told[0] == ("check", "2 of 15 points are not numbers and were left out")
     assert told[1] == ("ok", "")
 
@@ -352,7 +352,7 @@ def test_data_without_a_result_are_failed(values: np.ndarray, flag: int, reason:
     assert np.isnan(found.values).all()
     assert np.isnan(found.errors).all()
     assert math.isnan(found.cost[0])
-    quality, told = reasons_of(Task.of(curve, data), found)[0]
+    quality, told = reasons_of(CurveProblem.of(curve, data), found)[0]
     assert quality == "failed"
     assert reason in told
 
@@ -364,7 +364,10 @@ def test_counts_below_zero_are_refused_by_poisson_alone() -> None:
     counts = replace(curve, likelihood="poisson")
     found = on_cpu(counts, data)
     assert found.flags[0] & bits.NEGATIVE
-    assert reasons_of(Task.of(counts, data), found)[0] == ("failed", "a count is below zero")
+    assert reasons_of(CurveProblem.of(counts, data), found)[0] == (
+        "failed",
+        "a count is below zero",
+    )
 
 
 def test_all_zeros_but_one_and_huge_counts() -> None:
@@ -373,7 +376,7 @@ def test_all_zeros_but_one_and_huge_counts() -> None:
     zeros = np.zeros((2, 121))
     zeros[1, 60] = 5.0
     found = on_cpu(curve, replace(data, values=zeros))
-    told = reasons_of(Task.of(curve, replace(data, values=zeros)), found)
+    told = reasons_of(CurveProblem.of(curve, replace(data, values=zeros)), found)
     assert told[0][0] == "failed"
     assert told[1][0] == "check"
     y, x = np.mgrid[:11, :11]
@@ -396,8 +399,8 @@ def test_a_parameter_at_a_bound_is_told_and_has_no_error() -> None:
     assert found.values[0, 1] == 9.0
     assert math.isnan(found.errors[0, 1])
     assert np.isfinite(np.delete(found.errors[0], 1)).all()
-    task = Task.of(replace(curve, parameters=parameters), data)
-    assert reasons_of(task, found)[0] == ("check", "slope at its lower bound 9")
+    problem = CurveProblem.of(replace(curve, parameters=parameters), data)
+    assert reasons_of(problem, found)[0] == ("check", "slope at its lower bound 9")
     fixed = on_cpu(curve.with_fixed({"slope": 9.0}), data)
     np.testing.assert_allclose(fixed.values[0], np.delete(found.values[0], 1), rtol=1e-5)
     assert fixed.cost[0] == pytest.approx(found.cost[0], rel=1e-9)

@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import channelfit as cf
-from channelfit.curves.batch import Settings, fit_curve
+from channelfit.curves.batch import Settings
 from channelfit.curves.curve import build_curve, load_curve
+from channelfit.curves.curve_tasks import fit_curve
 from channelfit.curves.data_files import read_data
 from channelfit.curves.fitting import DataSets
 from channelfit.front.main import main

@@ -17,7 +17,7 @@ from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda_source import cuda_text
 from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.doubts import reasons_of
-from channelfit.curves.fitting import Fits, Flight, Task
+from channelfit.curves.fitting import CurveProblem, Fits, Flight
 from channelfit.curves.swarm_text import swarm_text
 from support.cuda_host import HostCupy, compile_with_nvrtc
 from support.curve_sets import images, noisy, points
@@ -57,9 +57,9 @@ def test_both_backends_find_the_same(name: str, likelihood: str) -> None:
     if likelihood == "poisson":
         counts = np.random.default_rng(3).poisson(np.maximum(100 * data.values, 0))
         data = replace(data, values=counts.astype(float))
-    task = Task.of(curve, data)
-    ours = fit_on_cpu(task, 0, 6, covariances=True)
-    found = cuda.fit_on_gpu(task, 0, 6, covariances=True)
+    problem = CurveProblem.of(curve, data)
+    ours = fit_on_cpu(problem, 0, 6, covariances=True)
+    found = cuda.fit_on_gpu(problem, 0, 6, covariances=True)
     same(found, ours, 1e-6)
     assert found.covariances is not None
     np.testing.assert_allclose(found.covariances, ours.covariances, rtol=1e-3, atol=1e-12)
@@ -74,9 +74,9 @@ def test_weights_and_losses(loss: str, dtype: str, monkeypatch: pytest.MonkeyPat
     values = data.values + sigma * random.normal(size=sigma.shape)
     values[:, 20] += 1.0
     values[3, 5] = np.nan
-    task = Task.of(curve.fitted_by(loss=loss), replace(data, values=values, sigma=sigma))
-    ours = fit_on_cpu(task, 2, 200)
-    found = cuda.fit_on_gpu(task, 2, 200, dtype)
+    problem = CurveProblem.of(curve.fitted_by(loss=loss), replace(data, values=values, sigma=sigma))
+    ours = fit_on_cpu(problem, 2, 200)
+    found = cuda.fit_on_gpu(problem, 2, 200, dtype)
     same(found, ours, 1e-6 if dtype == "float64" else 1e-3)
 
 
@@ -86,9 +86,9 @@ def test_images_in_chunks(dtype: str, raw: type, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cuda, "_CHUNK", 128)
     curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
     _, data = images(500, seed=7)
-    task = Task.of(curve, replace(data, values=data.values.astype(raw)))
-    ours = fit_on_cpu(task, 0, 500)
-    found = cuda.fit_on_gpu(task, 3, 490, dtype)
+    problem = CurveProblem.of(curve, replace(data, values=data.values.astype(raw)))
+    ours = fit_on_cpu(problem, 0, 500)
+    found = cuda.fit_on_gpu(problem, 3, 490, dtype)
     part = Fits(*(None if a is None else a[3:490] for a in vars(ours).values()))  # type: ignore[arg-type]
     same(found, part, 1e-6 if dtype == "float64" else 1e-3)
 
@@ -103,14 +103,14 @@ def test_nasty_data_are_flagged_alike() -> None:
     values[4] = 1e30 * values[4]
     values[5] = np.where(np.arange(15) > 6, 1.0, 0.0)
     values[6] = -values[6]
-    task = Task.of(curve, replace(data, values=values))
-    ours, found = fit_on_cpu(task, 0, 8), cuda.fit_on_gpu(task, 0, 8)
+    problem = CurveProblem.of(curve, replace(data, values=values))
+    ours, found = fit_on_cpu(problem, 0, 8), cuda.fit_on_gpu(problem, 0, 8)
     np.testing.assert_array_equal(found.flags, ours.flags)
-    assert reasons_of(task, found) == reasons_of(task, ours)
+    assert reasons_of(problem, found) == reasons_of(problem, ours)
     np.testing.assert_allclose(found.values[[0, 4, 6, 7]], ours.values[[0, 4, 6, 7]], rtol=1e-6)
     counts = replace(curve, likelihood="poisson")
-    task = Task.of(counts, replace(data, values=values))
-    assert cuda.fit_on_gpu(task, 6, 7).flags[0] & bits.NEGATIVE
+    problem = CurveProblem.of(counts, replace(data, values=values))
+    assert cuda.fit_on_gpu(problem, 6, 7).flags[0] & bits.NEGATIVE
 
 
 def test_doubtful_fits_are_flagged_alike() -> None:
@@ -118,17 +118,17 @@ def test_doubtful_fits_are_flagged_alike() -> None:
     curve = load_curve("double_exponential")
     t = np.linspace(0, 100, 200)
     z = np.exp(-t / 10) + np.random.default_rng(2).normal(0, 0.02, (24, 200))
-    task = Task.of(curve, points(curve, t, z))
-    ours, found = fit_on_cpu(task, 0, 24), cuda.fit_on_gpu(task, 0, 24)
+    problem = CurveProblem.of(curve, points(curve, t, z))
+    ours, found = fit_on_cpu(problem, 0, 24), cuda.fit_on_gpu(problem, 0, 24)
     assert (ours.flags & bits.UNDETERMINED).any()
     assert np.mean(found.flags == ours.flags) > 0.8  # what is not determined may end elsewhere
     curve, data = noisy("gaussian", 6)
-    task = Task.of(curve, replace(data, values=data.values + 1e9))
-    ours, found = fit_on_cpu(task, 0, 6), cuda.fit_on_gpu(task, 0, 6)
+    problem = CurveProblem.of(curve, replace(data, values=data.values + 1e9))
+    ours, found = fit_on_cpu(problem, 0, 6), cuda.fit_on_gpu(problem, 0, 6)
     np.testing.assert_allclose(found.squares, ours.squares, rtol=1e-6)
     assert not found.flags.any()
     flight = Flight(particles=24, iterations=1, seed=5)
-    ours, found = fly_on_cpu(task, 0, 6, flight), cuda.fit_on_gpu(task, 0, 6, flight=flight)
+    ours, found = fly_on_cpu(problem, 0, 6, flight), cuda.fit_on_gpu(problem, 0, 6, flight=flight)
     assert (ours.flags & bits.UNSETTLED).all()
     np.testing.assert_array_equal(found.flags, ours.flags)
 
@@ -144,19 +144,19 @@ def test_an_offset_in_the_scan_and_several_starts() -> None:
     t = np.linspace(0, 20, 50)
     truth = np.array([[4.0, 0.3], [0.5, -0.2]])
     z = curve.values({"t": t[None]}, truth.T[:, :, None])
-    task = Task.of(curve, points(curve, t, z))
-    np.testing.assert_allclose(cuda.fit_on_gpu(task, 0, 2).values, truth, rtol=1e-6)
+    problem = CurveProblem.of(curve, points(curve, t, z))
+    np.testing.assert_allclose(cuda.fit_on_gpu(problem, 0, 2).values, truth, rtol=1e-6)
     z += np.random.default_rng(1).normal(0, 0.01, z.shape)
-    task = Task.of(curve, points(curve, t, z))
-    ours, found = fit_on_cpu(task, 0, 2), cuda.fit_on_gpu(task, 0, 2)
+    problem = CurveProblem.of(curve, points(curve, t, z))
+    ours, found = fit_on_cpu(problem, 0, 2), cuda.fit_on_gpu(problem, 0, 2)
     same(found, ours, 1e-6)
     assert (found.steps == ours.steps).all()
 
 
 def test_several_gpus_share_the_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     curve, data = noisy("exponential", 300)
-    task = Task.of(curve, data)
-    one = cuda.Gpus(task, "float64").fit(0, 300)
+    problem = CurveProblem.of(curve, data)
+    one = cuda.Gpus(problem, "float64").fit(0, 300)
     cp = HostCupy()
     used = []
 
@@ -168,7 +168,7 @@ def test_several_gpus_share_the_data_sets(monkeypatch: pytest.MonkeyPatch) -> No
     cp.cuda.Device = device
     cp.cuda.runtime.getDeviceCount = lambda: 3
     monkeypatch.setitem(sys.modules, "cupy", cp)
-    three = cuda.Gpus(task, "float64").fit(0, 300)
+    three = cuda.Gpus(problem, "float64").fit(0, 300)
     assert set(used) == {0, 1, 2}
     assert one.values.tobytes() == three.values.tobytes()
     assert one.flags.tolist() == three.flags.tolist()
@@ -177,16 +177,16 @@ def test_several_gpus_share_the_data_sets(monkeypatch: pytest.MonkeyPatch) -> No
 def test_swarms_fly_alike_on_both_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_CHUNK", 128)
     curve, data = noisy("gaussian", 140)
-    task = Task.of(curve, data)
+    problem = CurveProblem.of(curve, data)
     flight = Flight(particles=24, iterations=6, seed=5)
-    ours = fly_on_cpu(task, 0, 140, flight, covariances=True)
-    found = cuda.fit_on_gpu(task, 0, 140, covariances=True, flight=flight)
+    ours = fly_on_cpu(problem, 0, 140, flight, covariances=True)
+    found = cuda.fit_on_gpu(problem, 0, 140, covariances=True, flight=flight)
     np.testing.assert_allclose(found.values, ours.values, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.cost, ours.cost, rtol=1e-9)
     np.testing.assert_array_equal(found.flags, ours.flags)
     assert found.spread is not None
     np.testing.assert_allclose(found.spread, ours.spread, rtol=1e-6, atol=1e-12)
-    later = cuda.fit_on_gpu(task, 130, 140, flight=flight)
+    later = cuda.fit_on_gpu(problem, 130, 140, flight=flight)
     np.testing.assert_array_equal(later.values, found.values[130:])
 
 

@@ -15,7 +15,7 @@ import channelfit as cf
 from channelfit.curves.cpu import fit_on_cpu
 from channelfit.curves.curve import Curve, build_curve, load_curve
 from channelfit.curves.doubts import reasons_of
-from channelfit.curves.fitting import DataSets, Fits, Task
+from channelfit.curves.fitting import CurveProblem, DataSets, Fits
 from channelfit.reading.errors import InputError
 from support.curve_sets import ONE_INPUT, activation, noisy, on_cpu, points
 
@@ -23,7 +23,7 @@ from support.curve_sets import ONE_INPUT, activation, noisy, on_cpu, points
 def told_of(curve: Curve, data: DataSets, **settings: Any) -> tuple[Fits, list[tuple[str, str]]]:
     """Fits on a processor, and the quality and the reason of each."""
     found = on_cpu(curve, data, **settings)
-    return found, reasons_of(Task.of(curve, data), found)
+    return found, reasons_of(CurveProblem.of(curve, data), found)
 
 
 def test_as_many_points_as_parameters_leave_none_for_errors() -> None:
@@ -94,7 +94,9 @@ def test_counts_that_end_at_zero_are_told() -> None:
         _, told = told_of(curve, points(curve, t, z))
         assert {q for q, _ in told} == {quality}
         assert all(("zero counts" in reason) == (offset == 0.0) for _, reason in told)
-    part = Task.of(curve, points(curve, t, np.r_[z, random.poisson(20 * np.exp(-t / 8), (3, 500))]))
+    part = CurveProblem.of(
+        curve, points(curve, t, np.r_[z, random.poisson(20 * np.exp(-t / 8), (3, 500))])
+    )
     assert [q for q, _ in reasons_of(part, fit_on_cpu(part, 7, 10), 7)] == ["ok", "check", "check"]
 
 
@@ -106,7 +108,7 @@ def test_a_fixed_parameter_keeps_its_place_in_the_order() -> None:
     assert found.values[0, 2] <= 5.0
     assert told[0][0] != "ok"
     with pytest.raises(InputError, match=r"tau_fast.range: its range .* is empty"):
-        Task.of(curve.with_fixed({"tau_slow": 1e-3}), points(curve, t, z))
+        CurveProblem.of(curve.with_fixed({"tau_slow": 1e-3}), points(curve, t, z))
 
 
 def test_what_python_hands_over_is_checked() -> None:

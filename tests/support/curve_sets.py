@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.curves.batch import Settings, fit_curve
+from channelfit.curves.batch import Settings
 from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.curve import Curve, build_curve, load_curve
+from channelfit.curves.curve_tasks import fit_curve
 from channelfit.curves.fitting import DataSets, Fits
 
 #: Inputs and true parameters of the built-in curves of one input.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from channelfit.curves.batch import Piece, Settings
+from channelfit.curves.batch import FittedSets, Settings
 from channelfit.curves.curve import Curve, load_curve
 from channelfit.curves.curve_tasks import CurveFitStore, CurveTasks
 from channelfit.curves.data_files import read_data
@@ -187,7 +187,7 @@ def _tabled(
     return table
 
 
-def _count(pieces: Pieces, piece: Piece, failed: list[tuple[str, str]], kept: bool) -> None:
+def _count(pieces: Pieces, piece: FittedSets, failed: list[tuple[str, str]], kept: bool) -> None:
     """Show that a piece is done; where few of its data sets failed, each of these by its name."""
     n_sets = piece.last - piece.first
     if len(failed) <= _BY_NAME:
