@@ -6,9 +6,7 @@ column's heading tells (A01 to P24), or by the name of its file.
 
 from __future__ import annotations
 
-import csv
 import glob
-import gzip
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +20,7 @@ from channelfit.batch.checks import RESIDUAL_MEASURES
 from channelfit.batch.sheets import SUFFIXES, read_sheet
 from channelfit.batch.table import Column, WellTable, texts, values_of
 from channelfit.reading import formats, tables
+from channelfit.reading.csv_tables import first_cells
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError, did_you_mean
 from channelfit.reading.patterns import matching
@@ -46,7 +45,6 @@ RESERVED = (
 #: The suffixes of files in a folder that are no recordings.
 _NO_RECORDINGS = (".eph", ".json")
 _MOST = 1_000_000
-_MOST_HEAD = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Recorded:
             where the template says which.
         weight: the factor of its samples; None for the template's.
         masks: stretches of time that are left out besides the template's, in words.
-        told: the metadata in the user's table, by column.
+        metadata: the other cells in the user's table, by column.
         folder: from which paths in that table start.
     """
 
@@ -76,7 +74,7 @@ class Recorded:
     columns: tuple[str, ...] = ()
     weight: float | None = None
     masks: str = ""
-    told: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
 
     def plain(self) -> dict[str, Any]:
@@ -88,6 +86,9 @@ class Recorded:
         """Return the recording of `plain`. Raises InputError for other data."""
         try:
             weight = plain["weight"]
+            metadata = (
+                plain["metadata"] if "metadata" in plain else plain["told"]
+            )  # of earlier runs
             return cls(
                 str(plain["well"]),
                 str(plain["file"]),
@@ -98,7 +99,7 @@ class Recorded:
                 tuple(map(str, plain["columns"])),
                 None if weight is None else float(weight),
                 str(plain["masks"]),
-                {str(k): str(v) for k, v in plain["told"].items()},
+                {str(k): str(v) for k, v in metadata.items()},
                 str(plain["folder"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -203,8 +204,8 @@ def metadata(recordings: Sequence[Recorded]) -> WellTable:
         "row": Column("", "Its row on the plate.", True),
         "column": Column("", "Its column on the plate."),
     }
-    for name in dict.fromkeys(name for each in recordings for name in each.told):
-        columns[name] = values_of([each.told.get(name, "") for each in recordings])
+    for name in dict.fromkeys(name for each in recordings for name in each.metadata):
+        columns[name] = values_of([each.metadata.get(name, "") for each in recordings])
         about[name] = Column("", "As the table of recordings says.", columns[name].dtype == object)
     return WellTable(columns, about)
 
@@ -296,7 +297,7 @@ def _check_distinct(recordings: Sequence[Recorded]) -> None:
 def _is_table_of_recordings(path: Path) -> bool:
     if path.suffix.lower() not in SUFFIXES or not path.is_file():
         return False
-    return path.suffix.lower() == ".xlsx" or "file" in map(str.lower, _heading(path))
+    return path.suffix.lower() == ".xlsx" or "file" in map(str.lower, first_cells(path))
 
 
 def _from_table(path: Path) -> Iterator[Recorded]:
@@ -342,7 +343,7 @@ def _from_row(
         signal=own.get("signal", ""),
         weight=_weight(own["weight"], table, place) if own.get("weight") else None,
         masks=own.get("mask", ""),
-        told=others,
+        metadata=others,
         folder=os.path.abspath(table.parent),
     )
 
@@ -393,7 +394,7 @@ def _wells_in(recorded: Recorded, expected: Expected) -> list[Recorded]:
         if suffix == ARRAY:
             groups = _wells_of_array(path, expected.n_sweeps)
         elif suffix in tables.READERS and suffix != ".mat":
-            groups = _wells_of_columns(_heading(path), expected)
+            groups = _wells_of_columns(first_cells(path), expected)
         else:
             groups = {}
     except InputError:  # of one file of many: its error is reported when it is read
@@ -464,23 +465,6 @@ def array_columns(path: Path) -> tables.Table:
     values = read_array(path)
     rows = np.asarray(values, dtype=float).reshape(-1, values.shape[-1])
     return tables.Table({str(k): row for k, row in enumerate(rows, 1)})
-
-
-def _heading(path: Path) -> list[str]:
-    """Return the cells of the first line of a table that is no comment."""
-    file_size(path)
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            for raw in iter(lambda: file.readline(_MOST_HEAD), b""):
-                if raw.strip() and not raw.startswith(b"#"):
-                    line = raw.decode("utf-8-sig", "replace").strip("\r\n")
-                    delimiter = max((",", ";", "\t"), key=line.count)
-                    rows = csv.reader([line], delimiter=delimiter, skipinitialspace=True)
-                    return [cell.strip() for cell in next(rows)]
-    except (OSError, EOFError, csv.Error) as error:
-        raise InputError(f"cannot be read: {error}", path) from None
-    return []
 
 
 def _wells_of_columns(heading: Sequence[str], expected: Expected) -> dict[str, tuple[str, ...]]:

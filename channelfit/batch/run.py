@@ -296,7 +296,7 @@ def _check_names(work: WellTasks, recordings: Sequence[Recorded], request: Batch
     if request.groups:
         taken["group"] = "what --groups finds"
     for each in recordings:
-        for name in each.told:
+        for name in each.metadata:
             if name in taken:
                 raise InputError(
                     f"the table of recordings has a column {shown(name)}, which in the results is "
@@ -307,7 +307,7 @@ def _check_names(work: WellTasks, recordings: Sequence[Recorded], request: Batch
 
 def _misspelled(recordings: Sequence[Recorded]) -> list[Caution]:
     """Return cautions of columns whose names are nearly those that a batch acts upon."""
-    names = dict.fromkeys(name for each in recordings for name in each.told)
+    names = dict.fromkeys(name for each in recordings for name in each.metadata)
     near = {name: difflib.get_close_matches(name.lower(), OWN, 1, 0.8) for name in names}
     return [
         Caution(f"column {shown(name)}", "is taken for metadata", f"did you mean {close[0]}?")

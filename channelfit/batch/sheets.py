@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from channelfit.reading.csv_tables import delimiter_of
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import decoded, file_size
 
@@ -74,8 +75,7 @@ def _of_text(path: Path) -> Iterator[tuple[int, list[str]]]:
         text = data.decode("cp1252", "replace")  # as Excel saves CSV in western Europe
     lines = text.splitlines()
     first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
-    delimiter = max((",", ";", "\t"), key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(first))
     try:
         for row in reader:
             yield reader.line_num, row

@@ -241,7 +241,7 @@ class Template:
             return data
         known = {
             **_by_instrument(recorded),
-            **recorded.told,
+            **recorded.metadata,
             "well": recorded.well,
             "row": recorded.row,
             "column": str(recorded.column or ""),
@@ -261,7 +261,7 @@ class Template:
 
         text = _PLACEHOLDER.sub(value, data)
         whole = _PLACEHOLDER.fullmatch(data)
-        if whole and whole[1] in recorded.told and place.endswith(".file") and recorded.folder:
+        if whole and whole[1] in recorded.metadata and place.endswith(".file") and recorded.folder:
             return os.path.join(recorded.folder, text)  # a path of the table's
         return text
 

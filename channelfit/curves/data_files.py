@@ -22,6 +22,7 @@ import numpy as np
 from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets
 from channelfit.curves.weights import bad_sigma
+from channelfit.reading.csv_tables import delimiter_of, first_cells
 from channelfit.reading.errors import InputError
 from channelfit.reading.tables import is_missing, read_columns
 from channelfit.reading.texts import decoded, file_size
@@ -51,8 +52,9 @@ def read_data(
         return [_with_sigma(_read_array(path, curve, inputs or {}), sigma)]
     if inputs:
         raise InputError("a table holds its inputs; leave --input out", path)
-    head = _first_cells(path)
-    if any(cell.strip().lower() == _SET for cell in head):
+    file_size(path)
+    in_text = path.suffix.lower() in (".csv", ".tsv", ".txt")
+    if in_text and _SET in map(str.lower, first_cells(path)):
         return _read_long(path, curve, sigma)
     return [_read_wide(path, curve, sigma)]
 
@@ -286,26 +288,6 @@ def _read_long(path: Path, curve: Curve, sigma: str | None) -> list[DataSets]:
     return out
 
 
-def _first_cells(path: Path) -> list[str]:
-    """Return the cells of the first line that is no comment, of a table that is not compressed."""
-    file_size(path)
-    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
-        return []
-    try:
-        with open(path, "rb") as file:
-            for raw in iter(lambda: file.readline(1_000_000), b""):
-                if raw.strip() and not raw.startswith(b"#"):
-                    line = raw.decode("utf-8-sig", "replace").rstrip("\r\n")
-                    return next(csv.reader([line], delimiter=_delimiter(line)), [])
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", path) from None
-    return []
-
-
-def _delimiter(line: str) -> str:
-    return max((",", ";", "\t"), key=line.count)
-
-
 def _long_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     """Heading, rows and their lines. Raises: InputError for rows of another length."""
     if file_size(path) > _MAX_TEXT:
@@ -316,7 +298,7 @@ def _long_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         raise InputError(f"cannot be read: {error.strerror or error}", path) from None
     kept = [line for line in text.splitlines() if not line.startswith("#")]
     first = next(line for line in kept if line.strip())
-    reader = csv.reader(io.StringIO(text), delimiter=_delimiter(first))
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter_of(first))
     head: list[str] = []
     rows: list[list[str]] = []
     lines: list[int] = []

@@ -8,12 +8,20 @@ codes (``\\x1b``). Numbers stay numbers, and `bare` gives back the text that `ce
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from channelfit.reading.errors import InputError
+from channelfit.reading.texts import file_size
+
+#: Characters of a line that are read, at most.
+_LONGEST_LINE = 10_000_000
 #: A cell that begins like this may be taken for a formula, also in full width; or for an apostrophe
 #: that was written here.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", "'", "＝", "＋", "－", "＠")
@@ -80,6 +88,31 @@ def csv_table(
             cells.append([cell(text) for text in values])
     rows = map(",".join, zip(*cells, strict=True))
     return "\n".join([",".join(map(cell, names)), *rows, ""])
+
+
+def delimiter_of(line: str) -> str:
+    """Return the character that divides the cells of a line: a comma, a semicolon or a tab."""
+    return max((",", ";", "\t"), key=line.count)
+
+
+def first_cells(path: Path) -> list[str]:
+    """Read the cells of the first line that is no comment, also of a compressed table.
+
+    Raises: InputError where the file cannot be read.
+    """
+    file_size(path)
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            for raw in iter(lambda: file.readline(_LONGEST_LINE), b""):
+                if raw.strip() and not raw.startswith(b"#"):
+                    line = raw.decode("utf-8-sig", "replace").strip("\r\n")
+                    rows = csv.reader([line], delimiter=delimiter_of(line), skipinitialspace=True)
+                    return [cell.strip() for cell in next(rows, [])]
+    except (OSError, EOFError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read: {reason}", path) from None
+    return []
 
 
 def number_text(value: float, digits: int | None = None) -> str:
