@@ -45,6 +45,8 @@ RESERVED = (
 #: The suffixes of files in a folder that are no recordings.
 _NO_RECORDINGS = (".eph", ".json")
 _MOST = 1_000_000
+#: The key of a recording's metadata in a run folder.
+_METADATA = "told"
 
 
 @dataclass(frozen=True)
@@ -79,16 +81,15 @@ class Recorded:
 
     def plain(self) -> dict[str, Any]:
         """Return the recording as JSON holds it."""
-        return asdict(self)
+        found = asdict(self)
+        found[_METADATA] = found.pop("metadata")
+        return found
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], file: Path) -> Recorded:
         """Return the recording of `plain`. Raises InputError for other data."""
         try:
             weight = plain["weight"]
-            metadata = (
-                plain["metadata"] if "metadata" in plain else plain["told"]
-            )  # of earlier runs
             return cls(
                 str(plain["well"]),
                 str(plain["file"]),
@@ -99,7 +100,7 @@ class Recorded:
                 tuple(map(str, plain["columns"])),
                 None if weight is None else float(weight),
                 str(plain["masks"]),
-                {str(k): str(v) for k, v in metadata.items()},
+                {str(k): str(v) for k, v in plain[_METADATA].items()},
                 str(plain["folder"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError):

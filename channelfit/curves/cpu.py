@@ -38,8 +38,8 @@ def fit_on_cpu(
     shared = (
         scan.points, scan.side_by_side(ROWS), scan.norms.astype(np.float32), scan.ones,
         scan.offset, scan.centered, scan.back, scan.linear,
-        scan.starts, scan.places, problem.lower, problem.upper, problem.width, problem.below, curve.refined,
-        MOST_STEPS, problem.tolerance("float64"), kind,
+        scan.starts, scan.places, problem.lower, problem.upper, problem.width, problem.below,
+        curve.refined, MOST_STEPS, problem.tolerance("float64"), kind,
     )  # fmt: skip
 
     def some(a: int, b: int) -> None:
