@@ -461,11 +461,11 @@ def read_array(path: Path) -> np.ndarray:
     return values
 
 
-def array_columns(path: Path) -> tables.Table:
+def array_columns(path: Path) -> tables.Columns:
     """Return the sweeps of an array as the columns 1, 2, 3 .. of a table."""
     values = read_array(path)
     rows = np.asarray(values, dtype=float).reshape(-1, values.shape[-1])
-    return tables.Table({str(k): row for k, row in enumerate(rows, 1)})
+    return tables.Columns({str(k): row for k, row in enumerate(rows, 1)})
 
 
 def _wells_of_columns(heading: Sequence[str], expected: Expected) -> dict[str, tuple[str, ...]]:

@@ -35,7 +35,7 @@ from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import syncropatch
 from channelfit.reading.tables import READERS as TABLES
-from channelfit.reading.tables import Table, read_columns
+from channelfit.reading.tables import Columns, read_columns
 from channelfit.reading.units import shown
 from channelfit.search.fit_file import Load, read_experiments, read_plan
 from channelfit.search.joined_files import FitFile, moved, read_fit_file
@@ -404,7 +404,7 @@ def _move(data: Any, file: Path, folder: Path) -> None:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def _read_table(path: Path, **choices: Any) -> Table:
+def _read_table(path: Path, **choices: Any) -> Columns:
     """Read the columns of a table or an array; those of the last two files are cached.
 
     So a file that holds many wells is read once, and so is one that is subtracted from it.
@@ -417,12 +417,12 @@ def _read_table(path: Path, **choices: Any) -> Table:
 
 
 @lru_cache(maxsize=2)
-def _remembered(path: Path, changed: int, choices: tuple[tuple[str, Any], ...]) -> Table:
+def _remembered(path: Path, changed: int, choices: tuple[tuple[str, Any], ...]) -> Columns:
     return read_columns(path, **dict(choices))
 
 
 @lru_cache(maxsize=2)
-def _remembered_array(path: Path, changed: int) -> Table:
+def _remembered_array(path: Path, changed: int) -> Columns:
     return array_columns(path)
 
 

@@ -31,7 +31,7 @@ from channelfit.results.report.terminal import Counted
 from channelfit.results.run_folder import RunFolder
 
 #: Seconds from one line about the rounds of a population to the next.
-_TOLD_EVERY = 10.0
+_SAY_EVERY = 10.0
 
 
 class Batch:
@@ -102,8 +102,8 @@ class Batch:
     def __repr__(self) -> str:
         quality = self._wells.columns.get("quality", np.empty(0, object)).tolist()
         counts = [f"{quality.count(q)} {q}" for q in ("ok", "check", "failed") if q in quality]
-        told = f": {', '.join(counts)}" if counts else ""
-        return f"<Batch of {len(self)} wells{told}>"
+        listed = f": {', '.join(counts)}" if counts else ""
+        return f"<Batch of {len(self)} wells{listed}>"
 
 
 def fit_batch(
@@ -180,13 +180,13 @@ def fit_batch(
         >>> [round(value, 3) for value in found.table["gmax"]]
         [3.0, 6.0]
     """
-    given = [recordings] if isinstance(recordings, str | os.PathLike) else list(recordings)
+    files = [recordings] if isinstance(recordings, str | os.PathLike) else list(recordings)
     place = None if folder is None else Path(folder)
     if resume and place is None:
         raise InputError("resume needs the folder of the batch that is to go on", "fit_batch()")
-    asked = BatchRequest(
+    request = BatchRequest(
         None if fit is None else Path(fit),
-        tuple(str(Path(each)) for each in given),
+        tuple(str(Path(each)) for each in files),
         where=where,
         only=names_of(only),
         rerun=None if rerun is None else Path(rerun),
@@ -199,15 +199,15 @@ def fit_batch(
         seed=seed,
         size=chunk,
     )
-    if together is not None and not (asked.population or asked.shared or asked.groups):
+    if together is not None and not (request.population or request.shared or request.groups):
         raise InputError("together needs population, shared or groups", "fit_batch()")
     name = os.fspath(fit or rerun or together or "fit_batch()")
     with ExitStack() as ends:
         screen = ends.enter_context(screen_for(Path(name).name, progress))
         ends.enter_context(compilations_shown(screen))
         ends.enter_context(nothing_collected())
-        listener = Screen(screen)
-        made = batches.ready(asked, listener)
+        listener = BatchScreen(screen)
+        made = batches.ready(request, listener)
         temporary = None
         if place is None:
             temporary = Path(ends.enter_context(tempfile.TemporaryDirectory()))
@@ -231,12 +231,12 @@ def parameters_of(table: WellTable) -> list[str]:
     return [name for name in table.columns if f"{name}_error" in table.columns]
 
 
-class Screen(BatchListener):
-    """Tells of a batch on a screen, and as lines of JSON where these are wanted."""
+class BatchScreen(BatchListener):
+    """Shows a batch on a screen, and writes it as lines of JSON if there are `lines`."""
 
     def __init__(self, screen: terminal.SearchScreen, lines: JsonLines | None = None) -> None:
         self.screen, self.lines = screen, lines
-        self._told_at = time.monotonic()
+        self._said_at = time.monotonic()
 
     def begin(self, stage: str) -> None:
         """Show what is being done now."""
@@ -251,7 +251,7 @@ class Screen(BatchListener):
         self.screen.fail(well, reason)
 
     def done(self, well: str, kept: bool, result: Mapping[str, float]) -> None:
-        """A line of JSON."""
+        """Write a line of JSON about a well that is done."""
         if self.lines is not None:
             self.lines.done(well, kept, result)
 
@@ -264,11 +264,11 @@ class Screen(BatchListener):
 
     def together(self, number: int, moved: float) -> None:
         """Show how far a population is from its end; on no terminal a line now and then."""
-        told = f"population: round {number}, wells move by up to {moved:.2g} standard errors"
-        self.screen.stage = told
-        if not self.screen.live and time.monotonic() - self._told_at > _TOLD_EVERY:
-            self._told_at = time.monotonic()
-            self.screen.say(told)
+        text = f"population: round {number}, wells move by up to {moved:.2g} standard errors"
+        self.screen.stage = text
+        if not self.screen.live and time.monotonic() - self._said_at > _SAY_EVERY:
+            self._said_at = time.monotonic()
+            self.screen.say(text)
 
     def searching(self, progress: SearchProgress) -> None:
         """Show how far the first wells are."""

@@ -17,7 +17,7 @@ from channelfit.curves.doubts import reasons_of
 from channelfit.curves.fitting import CurveProblem, DataSets, cautions
 from channelfit.curves.profiles import INTERVALS, chosen_intervals
 from channelfit.front.fitting import workers
-from channelfit.front.progress import Pieces, compilations_shown, screen_for
+from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
 
@@ -33,7 +33,7 @@ class CurveFits:
         cost: (n_sets,) sum of squares of residuals, by `sigma` where that is given; twice the loss
             of SciPy's least_squares; or Poisson's deviance.
         quality, reason: of each data set "ok", "check" or "failed", and why.
-        covariances: (n_sets, n_free, n_free), or None where they were not asked for.
+        covariances: (n_sets, n_free, n_free), or None unless requested.
 
     Example:
         >>> import channelfit as cf
@@ -140,7 +140,7 @@ def fit_curves(
         screen.warn(cautions(formula, [whole], "data"))
         with workers(cluster, screen) as executor:
             screen.begin("fitting")
-            counted = Pieces(screen, len(whole.values), "data sets")
+            counted = WorkProgress(screen, len(whole.values), "data sets")
             fits = fit_curve(formula, whole, settings, executor, lambda n: counted.done(count=n))
         problem = CurveProblem.of(formula, whole)
         judged = reasons_of(problem, fits)
@@ -174,7 +174,7 @@ def _data_sets(formula: Curve, values: np.ndarray, inputs: Sequence[Any]) -> Dat
         length = values.shape[-1 - k]
         at = np.arange(length) if k >= len(inputs) else _array(inputs[k])
         if at.shape != (length,) or at.dtype.kind not in "fiu" or not np.isfinite(at).all():
-            raise InputError(f"input {name}: {length} finite numbers are wanted, a value a place")
+            raise InputError(f"input {name}: {length} finite numbers were expected")
         coordinates[name] = at.astype(np.float64)
     axes = tuple((name,) for name in formula.inputs)
     whole = DataSets(

@@ -120,8 +120,8 @@ def build_experiment(given: Experiment, model: ChannelModel, number: str) -> pro
     Raises:
         InputError: anything that cannot be used, with the argument and what would be right.
     """
-    told = {"cell": given.cell, "temperature": given.temperature, "clamp": raw_clamp(given) or None}
-    row = _row(told, number)
+    keys = {"cell": given.cell, "temperature": given.temperature, "clamp": raw_clamp(given) or None}
+    row = _row(keys, number)
     if "cell" in row:
         check_cell(row, row.text("cell"), "cell")
     command, recording = _recorded(given, number)
@@ -134,8 +134,8 @@ def build_experiment(given: Experiment, model: ChannelModel, number: str) -> pro
     )
 
 
-def _row(told: Mapping[str, Any], number: str) -> Section:
-    row = Section({k: v for k, v in told.items() if v is not None}, f"{CALL}{number}")
+def _row(keys: Mapping[str, Any], number: str) -> Section:
+    row = Section({k: v for k, v in keys.items() if v is not None}, f"{CALL}{number}")
     row.expect(KEYS["experiment"])
     return row
 

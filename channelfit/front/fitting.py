@@ -172,11 +172,11 @@ def _plan(
     experiments = tuple(
         build_experiment(one, channel, f" {k}" if several else "") for k, one in enumerate(given, 1)
     )
-    told = Section(section, CALL)
-    told.expect(KEYS["fit"])
+    search = Section(section, CALL)
+    search.expect(KEYS["fit"])
     plan = plan_search(
         Problem(channel, experiments),
-        told,
+        search,
         document=document,
         file=CALL,
         model_file=CALL,
@@ -263,7 +263,7 @@ def with_method(plan: FitPlan, method: Any) -> FitPlan:
 
 @contextmanager
 def workers(cluster: str | None, screen: SearchScreen) -> Iterator[Executor | None]:
-    """Give the workers that compute pieces while the block runs; None for this process alone.
+    """Yield the executor of tasks for the block; None for this process.
 
     Arguments:
         cluster: as after ``--cluster``.
@@ -281,7 +281,7 @@ def workers(cluster: str | None, screen: SearchScreen) -> Iterator[Executor | No
 
 
 def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchScreen) -> Scorer:
-    """Return a scorer of the plan whose code is compiled; what looks wrong is told before."""
+    """Return a scorer of the plan with compiled code, and show cautions before."""
     screen.warn(plan.cautions)
     if plan.has_currents:
         plan.problem.check_memory(1, plan.file)
@@ -321,7 +321,7 @@ def run(
 
     Arguments:
         arguments: of the command, by which the run can be resumed; None for a call from Python.
-        command: the command line that asked for it, for the summary; empty for a call of Python.
+        command: the command line, for the summary; empty for a call of Python.
         executor: computes searches with several seeds, or epochs of islands; None for this process.
     """
     saving = _Saving(folder, screen)

@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a command: it ends in order, with exit code 130 or 143.
+"""Ctrl-C and SIGTERM: a command ends in order, with exit code 130 or 143.
 
 Python raises a KeyboardInterrupt wherever a program happens to be: while it starts, while it takes
 away what it has written, while it ends. Here a signal is only noted, and raises a KeyboardInterrupt
@@ -81,13 +81,13 @@ def begin() -> None:
     sys.unraisablehook = _unraisable
 
 
-def _unraisable(told: Any) -> None:
+def _unraisable(unraisable: Any) -> None:
     """Give an interrupt again that came within a `__del__` or a callback, and show other errors.
 
     Python would print a traceback and go on.
     """
-    if not issubclass(told.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(told)
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
         return
     number = _interrupts.seen[-1] if _interrupts.seen else signal.SIGINT
     again = threading.Timer(_AGAIN, _send, (number,))

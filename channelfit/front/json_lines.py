@@ -119,17 +119,17 @@ class JsonLines:
 
     Arguments:
         verb: the command.
-        wanted: whether they are asked for; else nothing is written.
+        enabled: whether they are written, by ``--json``.
 
     Example:
         >>> from channelfit.front.json_lines import JsonLines
-        >>> with JsonLines("batch", wanted=False) as lines:
+        >>> with JsonLines("batch", enabled=False) as lines:
         ...     lines.done("A01")
         ...     lines.result(folder="plates/one")
     """
 
-    def __init__(self, verb: str, wanted: bool = True) -> None:
-        self.verb, self.wanted = verb, wanted
+    def __init__(self, verb: str, enabled: bool = True) -> None:
+        self.verb, self.enabled = verb, enabled
         self._began = time.perf_counter()
         self._end: dict[str, Any] = {
             "state": FINISHED,
@@ -141,9 +141,9 @@ class JsonLines:
         }
 
     def __enter__(self) -> JsonLines:
-        if self.wanted and sys.stdout is None:
+        if self.enabled and sys.stdout is None:
             raise InputError("standard output is closed, so that --json has nowhere to write")
-        self.tell(
+        self.write(
             "begin",
             version=__version__,
             process=os.getpid(),
@@ -161,18 +161,18 @@ class JsonLines:
         with interrupts.held():
             if error is not None:
                 state, code = _how_it_ended(error)
-                self._end |= {"state": state, "exit_code": code, "reason": _told(error)}
+                self._end |= {"state": state, "exit_code": code, "reason": _reason(error)}
                 folder = self._end["folder"]
                 if folder is not None and not Path(folder).is_dir():  # nothing was worth keeping
                     self._end["folder"] = None
             if not isinstance(error, BrokenPipeError):
-                self.tell("end", **self._end)
+                self.write("end", **self._end)
 
-    def tell(self, event: str, **keys: Any) -> None:
+    def write(self, event: str, **keys: Any) -> None:
         """Write a line. Raises KeyError for an event or keys that `EVENTS` does not name."""
         if set(keys) != set(EVENTS[event]):
             raise KeyError(f"{event} has the keys {', '.join(EVENTS[event])}")
-        if not self.wanted:
+        if not self.enabled:
             return
         seconds = round(time.perf_counter() - self._began, 3)
         head = {"event": event, "verb": self.verb, "seconds": seconds}
@@ -180,12 +180,12 @@ class JsonLines:
         sys.stdout.flush()
 
     def folder(self, folder: str | os.PathLike[str]) -> None:
-        """Take in where the work is kept, which the last line tells also where it is cut off."""
+        """Set the folder of the work, which the last line has even after an interrupt."""
         self._end["folder"] = os.fspath(folder)
 
     def done(self, name: str, kept: bool = False, result: Mapping[str, Any] | None = None) -> None:
-        """Report that a piece of the work has a result."""
-        self.tell("done", name=name, kept=kept, result=result)
+        """Report that a part of the work has a result."""
+        self.write("done", name=name, kept=kept, result=result)
 
     def result(
         self,
@@ -195,7 +195,7 @@ class JsonLines:
         interrupted: bool = False,
         failed: tuple[int, str] | None = None,
     ) -> None:
-        """Take in what the last line tells.
+        """Set the content of the last line.
 
         Arguments:
             interrupted: whether a signal cut the work short, and what there was became the result.
@@ -214,11 +214,11 @@ class JsonLines:
 
     def screen(self, title: str, quiet: bool = False) -> SearchScreen:
         """Return the screen of the command, which also writes these lines if they are requested."""
-        return TellingScreen(self, title, quiet) if self.wanted else SearchScreen(title, quiet)
+        return JsonScreen(self, title, quiet) if self.enabled else SearchScreen(title, quiet)
 
 
-class TellingScreen(SearchScreen):
-    """A screen on standard error that also tells the lines of a command.
+class JsonScreen(SearchScreen):
+    """A screen on standard error, which also writes the lines of a command.
 
     Arguments:
         lines: where they are written.
@@ -228,13 +228,13 @@ class TellingScreen(SearchScreen):
     def __init__(self, lines: JsonLines, title: str, quiet: bool = False) -> None:
         super().__init__(title, quiet)
         self.lines = lines
-        self._told_at = -math.inf
+        self._written_at = -math.inf
 
     def warn(self, cautions: Iterable[Caution]) -> None:
         """Write each caution as a line, and show it on the screen."""
         for caution in cautions:
             super().warn([caution])
-            self.lines.tell(
+            self.lines.write(
                 "warning",
                 place=caution.place,
                 value=caution.value,
@@ -244,20 +244,20 @@ class TellingScreen(SearchScreen):
     def warn_of(self, text: str) -> None:
         """Write a caution that is a sentence, and show it on the screen."""
         super().warn_of(text)
-        self.lines.tell("warning", place=None, value=text, advice=None)
+        self.lines.write("warning", place=None, value=text, advice=None)
 
     def begin(self, stage: str) -> None:
         """Write a line about a stage that has begun."""
         super().begin(stage)
         if stage:
             self._progress(stage)
-        self._told_at = -math.inf
+        self._written_at = -math.inf
 
     def count(self, counted: Counted) -> None:
-        """Write a line about work in pieces, now and then and when all is done."""
+        """Write a line about counted work, now and then and when all is done."""
         super().count(counted)
-        if counted.ended or time.monotonic() - self._told_at >= EVERY:
-            self._told_at = time.monotonic()
+        if counted.ended or time.monotonic() - self._written_at >= EVERY:
+            self._written_at = time.monotonic()
             self._progress(
                 self.stage,
                 done=counted.done,
@@ -269,15 +269,15 @@ class TellingScreen(SearchScreen):
             )
 
     def fail(self, name: str, reason: str, count: int = 1) -> None:
-        """Write a line about a piece that failed, and show the first ones on the screen."""
+        """Write a line about a part that failed, and show the first ones on the screen."""
         super().fail(name, reason, count)
-        self.lines.tell("failed", name=name, reason=reason, count=count)
+        self.lines.write("failed", name=name, reason=reason, count=count)
 
     def update(self, progress: Progress) -> None:
         """Write a line about a search, now and then and after its last generation."""
         super().update(progress)
-        if self._is_last(progress) or time.monotonic() - self._told_at >= EVERY:
-            self._told_at = time.monotonic()
+        if self._is_last(progress) or time.monotonic() - self._written_at >= EVERY:
+            self._written_at = time.monotonic()
             self._progress(
                 progress.stage or "searching",
                 done=progress.generation,
@@ -290,7 +290,7 @@ class TellingScreen(SearchScreen):
             )
 
     def _progress(self, stage: str, **known: Any) -> None:
-        self.lines.tell(
+        self.lines.write(
             "progress", **{**dict.fromkeys(EVENTS["progress"]), "stage": stage, **known}
         )
 
@@ -306,7 +306,7 @@ def _how_it_ended(error: BaseException) -> tuple[str, int]:
     return FAILED, 1
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     return str(error) or type(error).__name__

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """What differs between channels and functions.
+    """The functions that differ between channels and functions.
 
     Attributes:
         read: the plan, without simulated data, from a file that was read.
@@ -68,7 +68,7 @@ _CHANNEL = Kind(
 
 @cache
 def _function() -> Kind:
-    # imported here, so that whoever fits a channel does not wait for what serves functions
+    # imported here, so that a fit of a channel does not load the modules of functions
     from channelfit.functions import fit_file, function, scorers
     from channelfit.functions import run_folder as folders
 

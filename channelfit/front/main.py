@@ -48,7 +48,7 @@ BAD_INPUT = 2
 CLOSED_PIPE = 141
 
 
-def _nobody_reads() -> int:
+def _end_of_closed_pipe() -> int:
     """Return the exit code after `| head` has closed the pipe: that of a program ended by SIGPIPE.
 
     What is left in the buffers goes nowhere, or Python would complain of it when it ends.
@@ -68,7 +68,7 @@ class _Commands(click.Group):
     """The verbs: a mistake in the user's input becomes one message and exit code 2."""
 
     def main(self, *args: Any, **settings: Any) -> Any:
-        """Run a verb; a place that takes nothing more is told like a bad input."""
+        """Run a verb; a file that cannot be read or written is reported like a bad input."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # what ASCII lacks is shown by code
@@ -78,17 +78,17 @@ class _Commands(click.Group):
             except SystemExit:
                 # click's way with a closed pipe; importing the class warns that it is to move
                 if type(sys.stdout).__name__.lstrip("_") == "PacifyFlushWrapper":
-                    sys.exit(_nobody_reads())
+                    sys.exit(_end_of_closed_pipe())
                 raise
             finally:
                 if sys.stdout is not None:
                     sys.stdout.flush()
         except OSError as error:
             if error.errno == errno.EPIPE:
-                sys.exit(_nobody_reads())
+                sys.exit(_end_of_closed_pipe())
             place = error.filename or "standard output, or a file of results"
-            told = f"{place}: cannot be read or written: {error.strerror or error}"
-            click.echo(f"Error: {printable(told)}", err=True)
+            text = f"{place}: cannot be read or written: {error.strerror or error}"
+            click.echo(f"Error: {printable(text)}", err=True)
             sys.exit(BAD_INPUT)
 
     def resolve_command(
@@ -112,13 +112,13 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             self._interrupted(ctx)
         except BrokenPipeError:
-            ctx.exit(_nobody_reads())
+            ctx.exit(_end_of_closed_pipe())
         except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
             raise
         except Exception as error:
-            if told := memory.ran_out(error):
-                told = f"more memory is needed than there is: {told}"
-                click.echo(f"Error: {printable(told)}", err=True)
+            if text := memory.ran_out(error):
+                text = f"more memory is needed than there is: {text}"
+                click.echo(f"Error: {printable(text)}", err=True)
                 ctx.exit(BAD_INPUT)
             if not interrupts.have_come():
                 raise

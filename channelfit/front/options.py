@@ -21,7 +21,7 @@ import click
 Declared: TypeAlias = Callable[..., Any]
 #: The ending of the folder of a run of `channelfit curves`, while it goes on.
 UNFINISHED = "-unfinished"
-#: The field of a dataclass under which `option` keeps what it was told.
+#: The field of a dataclass under which `option` keeps its declaration.
 _KEY = "option"
 
 

@@ -1,4 +1,4 @@
-"""How work is shown while it goes on: on a terminal, in a notebook, or not at all.
+"""Progress of work, shown on a terminal, in a notebook, or not at all.
 
 Whatever is compiled is announced, and an interrupt is an interrupt even where it reaches the
 compiler.
@@ -101,7 +101,7 @@ class NotebookScreen(PythonScreen):
             self._show(f"{self.title}\n{self.line(progress)}  {self._spark()}")
 
     def count(self, counted: Counted) -> None:
-        """Show how far work in pieces is."""
+        """Show the progress of work that is counted."""
         super().count(counted)
         if counted.ended or time.monotonic() - self._changed > _REFRESH:
             self._show(f"{self.stage}\n{counted}")
@@ -134,8 +134,8 @@ def _in_notebook() -> bool:
     return running is not None and hasattr(running, "kernel")
 
 
-class Pieces:
-    """Counts the pieces of a work that are done, and shows on a screen how far it is.
+class WorkProgress:
+    """Counts what is done of a work, and shows the progress on a screen.
 
     Arguments:
         screen: where it is shown.
@@ -143,11 +143,11 @@ class Pieces:
         unit: what is counted, in the plural, such as "data sets" or "wells".
 
     Example:
-        >>> from channelfit.front.progress import Pieces, PythonScreen
-        >>> pieces = Pieces(PythonScreen("a plate"), 2, "wells")
-        >>> pieces.done("A01")
-        >>> pieces.done("A02", reason="the cell was lost")
-        >>> pieces.counted.failed
+        >>> from channelfit.front.progress import PythonScreen, WorkProgress
+        >>> progress = WorkProgress(PythonScreen("a plate"), 2, "wells")
+        >>> progress.done("A01")
+        >>> progress.done("A02", reason="the cell was lost")
+        >>> progress.counted.failed
         1
     """
 
@@ -161,7 +161,7 @@ class Pieces:
 
     @property
     def counted(self) -> Counted:
-        """How far the work is; the time that is left, at the pace of what was done here."""
+        """The progress so far; the time that is left is at the pace of this process."""
         seconds = time.perf_counter() - self._began
         here = self._done - self._kept
         left = seconds * (self.total - self._done) / here if here else None
@@ -176,10 +176,10 @@ class Pieces:
         failed: int | None = None,
         reason: str = "",
     ) -> None:
-        """Take in a piece.
+        """Count a part that is done.
 
         Arguments:
-            name: of the piece, for the words about a failure.
+            name: of the part, for the message about a failure.
             count: how much of the total it is.
             kept: whether an earlier process had done it.
             failed: how many of its things have no result; by default one where there is a reason.

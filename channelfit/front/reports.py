@@ -33,7 +33,7 @@ def save_report(
         runs: a run folder, or a fit file, for each fit.
         out: the page; None for `report.html` in the folder of a single run, and `reports.html` in
             the current folder for several.
-        kinds: of files in which the figures are wanted for print: "pdf", "svg", "png".
+        kinds: of the files of figures for print: "pdf", "svg", "png".
 
     Returns: the files that were written: the page, tables of the traces beside it, figures.
 
@@ -55,14 +55,14 @@ def save_report(
     make_folder(file.parent)
     names = [run / "fit.yaml" if run.is_dir() else run for run in runs]
     labels = distinct_labels(file_names(names))
-    told = [_run(fit, label) for fit, label in zip(fits, labels, strict=True)]
+    reported = [_run(fit, label) for fit, label in zip(fits, labels, strict=True)]
     try:
-        tables = save_tables(told[0].panels, file.parent) if len(fits) == 1 else []
-        save_page(report_page(told, [[table.name for table in tables]] if tables else ()), file)
+        tables = save_tables(reported[0].panels, file.parent) if len(fits) == 1 else []
+        save_page(report_page(reported, [[table.name for table in tables]] if tables else ()), file)
         files = [file, *tables]
         if kinds:
             make_folder(file.parent / FIGURES, follows=False)
-            files += save_figures(told, file.parent / FIGURES, kinds)
+            files += save_figures(reported, file.parent / FIGURES, kinds)
     except OSError as error:
         place = error.filename or file
         raise InputError(f"cannot be written: {error.strerror or error}", place) from None
@@ -80,15 +80,15 @@ def save_plate_report(run: Path, out: Path | None, kinds: Sequence[str]) -> list
     Returns: the files that were written.
 
     Raises:
-        InputError: no figures are wanted, another page is, or what the folder holds cannot be used.
+        InputError: no figures or another page are requested, or the folder is damaged.
     """
     from channelfit.batch.page_figures import save_plate_figures  # loads Matplotlib
 
     if out is not None:
         raise InputError("the page of a batch is its plate.html; leave this out", None, "--out")
     if not kinds:
-        told = "the page of a batch is plate.html in its folder; --figures makes figures for print"
-        raise InputError(told, run)
+        text = "the page of a batch is plate.html in its folder; --figures makes figures for print"
+        raise InputError(text, run)
     _check_kinds(kinds)
     table = WellTable.read(run)
     parameters = [name for name in table.columns if f"{name}_error" in table.columns]
@@ -126,7 +126,7 @@ def _refuse_others(file: Path) -> None:
 
 
 def _run(fit: Fit, label: str) -> ReportedFit:
-    """Return what a report tells of a fit."""
+    """Return a fit as a report describes it."""
     from channelfit.results.report.page_content import reported_fit
     from channelfit.results.report.page_facts import facts_of
 

@@ -1,4 +1,4 @@
-"""What a fit gives to a Python user: values, how sure they are, traces, pictures and files."""
+"""`Fit`: values of parameters with their errors, traces, pictures and files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Fit:
 
     @property
     def name(self) -> str:
-        """What the fit is called, in titles and folders."""
+        """The name of the fit, in titles and folders."""
         return self._plan.name
 
     @property
@@ -121,17 +121,17 @@ class Fit:
 
     @property
     def undetermined(self) -> list[str]:
-        """What the data do not determine, a sentence each; empty where they determine all."""
+        """The parameters and combinations that are not identifiable, a sentence each."""
         return [row["text"] for row in self._uncertainty.get("undetermined", ())]
 
     @property
     def remarks(self) -> list[str]:
-        """What the standard errors rest on, in words."""
+        """The assumptions behind the standard errors, in words."""
         return list(self._uncertainty.get("remarks", ()))
 
     @property
     def warnings(self) -> list[str]:
-        """What looked wrong in the model and the data, before the search or with its result."""
+        """Cautions about the model and the data, before the search or with its result."""
         return [*map(str, (*self._plan.cautions, *found_with_result(self._plan, self.summary)))]
 
     @property
@@ -269,11 +269,11 @@ class Fit:
     def report(
         self, file: str | os.PathLike[str] = "report.html", figures: Sequence[str] = ()
     ) -> Path:
-        """Write one page that tells all of the fit, and the traces as CSV beside it.
+        """Write a report of the fit, one page, and the traces as CSV beside it.
 
         Arguments:
             file: the page; a report that is there is replaced, and no other file.
-            figures: kinds of files in which the figures are wanted for print, "pdf", "svg" or
+            figures: kinds of files in which to write the figures for print, "pdf", "svg" or
                 "png"; they are written into the folder ``figures`` beside the page.
 
         Returns: the page.
@@ -379,7 +379,7 @@ def _fit_of(found: FitFile, backend: str) -> Fit:
     scorer = kinds.make_scorer(plan, backend)
     winner = kinds.rescore(plan, scorer, values)
     saved = _saved_summary(file)
-    if not _is_of(saved, plan, values):  # the file was changed since: what was saved is of others
+    if not _is_of(saved, plan, values):  # the file was changed since
         saved = {}
     result = _result(plan, scorer, values, float(winner.cost), saved, _saved_history(file))
     summary = saved or kinds.summarize(plan, result, scorer, winner)

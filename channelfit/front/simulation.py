@@ -80,7 +80,7 @@ class Simulation:
     def states(self) -> dict[str, np.ndarray]:
         """Occupancies by state, and of gates how likely they are open: (n_sweeps, n_times) each.
 
-        They are computed when they are first asked for, by the reference backend. NaN after the
+        They are computed when they are first needed, by the reference backend. NaN after the
         end of a shorter sweep.
         """
         found: dict[str, np.ndarray] = {}
@@ -104,7 +104,7 @@ class Simulation:
 
     @property
     def open_probability(self) -> np.ndarray:
-        """How likely the channel is open at each sample, (n_sweeps, n_times).
+        """The open probability at each sample, (n_sweeps, n_times).
 
         Raises: InputError where the model has several currents; see `open_probabilities`.
         """
@@ -134,7 +134,7 @@ class Simulation:
 
     @property
     def _page(self) -> TracePicture:
-        """What a picture of the simulation shows: command voltage and current."""
+        """The command voltage and the current, for a picture."""
         return TracePicture(
             (Traces(self.protocol, self.current, title=self.protocol.name),), self.model
         )

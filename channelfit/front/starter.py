@@ -64,10 +64,10 @@ def character(found: Inspection) -> Character:
     protocol, peak = found.protocol, found.peak
     if found.current is None or protocol is None or peak is None:
         what = "current" if found.current is None else "protocol"
-        told = f"no {what} is known of it, which a fit needs"
+        text = f"no {what} is known of it, which a fit needs"
         if found.current is not None and protocol is not None:
-            told = "its samples are not those of its protocol"
-        raise InputError(f"{told}; look at it with `channelfit inspect`", found.file)
+            text = "its samples are not those of its protocol"
+        raise InputError(f"{text}; look at it with `channelfit inspect`", found.file)
     held, v = protocol.holding_mV, peak.voltage_mV
     segment, before = _around(protocol, peak.sweep, peak.time_ms)
     is_tail = before - v > _DRIVE and before > held + _DRIVE

@@ -17,13 +17,13 @@ _RESISTANCES, _CAPACITANCES = (0.1, 200.0), (0.5, 5000.0)
 _POLES = 4
 #: The largest prediction that a clamp section takes.
 _MOST_PREDICTION = 0.99
-#: A compensation above 0 that is smaller was stored as a fraction where percent were wanted.
+#: A compensation above 0 that is smaller was stored as a fraction instead of percent.
 _LEAST_COMPENSATION = 0.0101
 
 
 @dataclass(frozen=True)
 class StarterClamp:
-    """What the amplifier did, as a file says it, and whether the starter fit takes it into account.
+    """The clamp that a file describes, and whether the starter fit takes it into account.
 
     Attributes:
         resistance_MOhm: of pipette and access; None where the file says what cannot be.
@@ -70,7 +70,7 @@ class StarterClamp:
             yield f"  # lowpass: {{poles: {_POLES}, cutoff: 10 kHz}}    # if it is known"
 
 
-def starter_clamp(found: Inspection, wanted: bool | None) -> StarterClamp | None:
+def starter_clamp(found: Inspection, use_clamp: bool | None) -> StarterClamp | None:
     """Return the clamp of a recording, as far as its file says it.
 
     A clamp makes scoring hundreds of times slower. So it is active where resistance and capacitance
@@ -78,21 +78,21 @@ def starter_clamp(found: Inspection, wanted: bool | None) -> StarterClamp | None
 
     Arguments:
         found: the recording, inspected.
-        wanted: True to take the clamp into account, False to leave it out; None to decide by the
+        use_clamp: True to take the clamp into account, False to leave it out; None to decide by the
             voltage that is lost.
 
     Returns: None where the file does not say the series resistance.
 
     Raises:
-        InputError: it is wanted, and the file does not say the series resistance, or says what
-            cannot be.
+        InputError: `use_clamp` is true, and the file does not say the series resistance, or an
+            impossible one.
     """
     resistance = found.of_the_clamp("series_resistance_MOhm")
     capacitance = found.of_the_clamp("membrane_capacitance_pF")
     fraction = found.of_the_clamp("compensation") or 0.0
     prediction = found.of_the_clamp("prediction") or 0.0
     if resistance is None:
-        if wanted:
+        if use_clamp:
             raise InputError(
                 "the file does not say the series resistance, so that no clamp can be written; "
                 "leave --clamp out, and add a section `clamp:` to the fit (docs/clamp.md)",
@@ -100,7 +100,7 @@ def starter_clamp(found: Inspection, wanted: bool | None) -> StarterClamp | None
             )
         return None
     if wrong := _wrong(resistance, capacitance, fraction, prediction):
-        if wanted:
+        if use_clamp:
             raise InputError(
                 f"{wrong} Leave --clamp out, and add a section `clamp:` to the fit (docs/clamp.md)",
                 found.file,
@@ -108,13 +108,13 @@ def starter_clamp(found: Inspection, wanted: bool | None) -> StarterClamp | None
         return StarterClamp(None, None, 0.0, 0.0, 0.0, False, wrong)
     lost, bound = f"{found.lost_mV:.2g} mV are lost", f"{LOST_MV:g} mV"
     at_peak = f"up to {lost} when the current is largest"
-    if wanted is not None:
-        reason, active = f"you asked for it; {at_peak}", wanted
+    if use_clamp is not None:
+        reason, active = f"you asked for it; {at_peak}", use_clamp
     elif found.lost_mV <= LOST_MV:
         reason, active = f"{at_peak}, no more than {bound}", False
     elif "compensation" not in found.contents.clamp:
-        told = "the file does not say how much of the series resistance is compensated, although"
-        reason, active = f"{told} without any {at_peak}", False
+        text = "the file does not say how much of the series resistance is compensated, although"
+        reason, active = f"{text} without any {at_peak}", False
     elif capacitance is None:
         reason, active = f"the file does not say the capacitance, although {at_peak}", False
     else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.front import kinds
-from channelfit.front.progress import Pieces, PythonScreen, compilations_shown, screen_for
+from channelfit.front.progress import PythonScreen, WorkProgress, compilations_shown, screen_for
 from channelfit.front.result import Fit, parameter_table, read_fit, standard_errors
 from channelfit.front.table import table_of
 from channelfit.reading import memory
@@ -62,8 +62,8 @@ _STEPS = 50
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is asked for besides the standard errors.
+class StudyRequest:
+    """The parts of a study beside the standard errors.
 
     Attributes:
         profiles: names of parameters, "all" among them for every one; none for no profiles.
@@ -83,7 +83,7 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """How the profiles and the chains of a study are computed.
+    """The executor and the store of the tasks of a study, its profiles and chains.
 
     Attributes:
         fit: the base of their tasks.
@@ -127,8 +127,8 @@ class Uncertainty:
         self.profiles, self.families = tuple(found_profiles), tuple(found_families)
         self.posterior = posterior
         found = summary_of(plan, judged, found_profiles, found_families, posterior)
-        told = {**titles(plan), **found}
-        self.summary: dict[str, Any] = json.loads(json_text(told))
+        content = {**titles(plan), **found}
+        self.summary: dict[str, Any] = json.loads(json_text(content))
 
     @property
     def parameters(self) -> Any:
@@ -251,25 +251,25 @@ def uncertainty(
     """
     own = fit if isinstance(fit, Fit) else read_fit(fit)
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
-    wanted = Wanted(names, families, posterior, walkers, seed, ensembles)
+    request = StudyRequest(names, families, posterior, walkers, seed, ensembles)
     with screen_for(own.name, progress) as screen, compilations_shown(screen):
-        return study(own._plan, own._scorer, own._result.values, wanted, screen)
+        return study(own._plan, own._scorer, own._result.values, request, screen)
 
 
 def study(
     fit: FitPlan,
     scorer: Scorer,
     values: np.ndarray,
-    wanted: Wanted,
+    request: StudyRequest,
     screen: SearchScreen | None = None,
-    how: Computation | None = None,
+    computation: Computation | None = None,
 ) -> Uncertainty:
     """Assess a fit, and compute what is requested.
 
     Arguments:
         values: (n_parameters,), base units.
         screen: shows what is being done now, and how much of it is done; None for nothing.
-        how: how profiles and chains are computed; None to compute them in this process.
+        computation: of profiles and chains; None for this process.
 
     Raises: InputError if the backend has no derivatives, a name is unknown, something is missing.
     """
@@ -281,73 +281,73 @@ def study(
         raise InputError(
             f"backend {scorer.backend} has no derivatives for this; --backend cpu has them"
         )
-    check_wanted(fit, wanted)
+    check_request(fit, request)
     screen.begin("refining the fit")
     judged = assess(fit, scorer, values, finish=True)
-    if how is None:
+    if computation is None:
         path, objective = scorer.path or "auto", judged.estimate.objective
-        how = Computation(FitTasks(fit, scorer.backend, scorer.dtype, path, {}, objective))
+        computation = Computation(FitTasks(fit, scorer.backend, scorer.dtype, path, {}, objective))
     found_profiles: list[Profile] = []
-    if places := _places(judged.estimate, wanted.profiles):
-        found, found_profiles = _profiles(judged.estimate, places, screen, how)
+    if places := _places(judged.estimate, request.profiles):
+        found, found_profiles = _profiles(judged.estimate, places, screen, computation)
         if found is not judged.estimate:
             judged = judge(found, judged.refined_from)
     found_families: list[FitFamily] = []
-    if wanted.families:
-        screen.begin(f"refining {wanted.families} other starts")
-        starts = good_fits(judged.estimate, wanted.families, wanted.seed)
+    if request.families:
+        screen.begin(f"refining {request.families} other starts")
+        starts = good_fits(judged.estimate, request.families, request.seed)
         found_families = families(judged.estimate, *starts)
-    posterior = _posterior(judged.estimate, wanted, screen, how) if wanted.steps else None
+    posterior = _posterior(judged.estimate, request, screen, computation) if request.steps else None
     return Uncertainty(fit, judged, found_profiles, found_families, posterior)
 
 
 def _profiles(
-    found: Estimate, places: Sequence[int], screen: SearchScreen, how: Computation
+    found: Estimate, places: Sequence[int], screen: SearchScreen, computation: Computation
 ) -> tuple[Estimate, list[Profile]]:
     """Compute profiles of the free parameters at these places; see `profiles` for the result."""
 
     def begin(n: int) -> Callable[[str], object]:
-        return Pieces(screen, n, "profiles").done
+        return WorkProgress(screen, n, "profiles").done
 
     def on_profile(name: str) -> None:
         screen.begin(f"profile of {name}")
 
     screen.begin(f"profiles of {len(places)} parameters")
-    each = profiler(how.fit, how.executor, how.store, begin)
-    return profiles(found, places, None if how.executor else on_profile, each)
+    each = profiler(computation.fit, computation.executor, computation.store, begin)
+    return profiles(found, places, None if computation.executor else on_profile, each)
 
 
 def _posterior(
-    found: Estimate, wanted: Wanted, screen: SearchScreen, how: Computation
+    found: Estimate, request: StudyRequest, screen: SearchScreen, computation: Computation
 ) -> Posterior:
-    """Sample the posterior by as many ensembles and steps as are wanted."""
-    steps, ensembles = wanted.steps, wanted.ensembles
-    alone = how.executor is None and ensembles == 1
+    """Sample the posterior by the requested ensembles and steps."""
+    steps, ensembles = request.steps, request.ensembles
+    alone = computation.executor is None and ensembles == 1
     many = f"{ensembles} ensembles of the posterior, {steps} steps each"
     screen.begin("sampling the posterior" if alone else many)
-    walked = Pieces(screen, steps, "steps of each walker") if alone else None
+    walked = WorkProgress(screen, steps, "steps of each walker") if alone else None
 
     def on_step(k: int) -> None:
         if walked is not None and k % _STEPS == 0:
             walked.done(count=_STEPS)
 
     tasks = UncertaintyTasks.of(
-        how.fit,
+        computation.fit,
         found=found,
         steps=steps,
-        walkers=wanted.walkers,
-        seed=wanted.seed,
+        walkers=request.walkers,
+        seed=request.seed,
         on_step=on_step,
     )
-    return sample_posterior(tasks, ensembles, how.executor, how.store)
+    return sample_posterior(tasks, ensembles, computation.executor, computation.store)
 
 
-def check_wanted(fit: FitPlan, wanted: Wanted) -> None:
+def check_request(fit: FitPlan, request: StudyRequest) -> None:
     """Raise InputError where a study lacks a package, memory or a parameter of that name."""
-    _check_installed(wanted)
-    _check_memory(fit, wanted)
+    _check_installed(request)
+    _check_memory(fit, request)
     known = [p.name for p in fit.problem.parameters if not p.fixed]
-    for name in wanted.profiles if known and "all" not in wanted.profiles else ():
+    for name in request.profiles if known and "all" not in request.profiles else ():
         if name not in known:
             raise InputError(_no_profile(name, known))
 
@@ -356,26 +356,26 @@ def _no_profile(name: str, known: Sequence[str]) -> str:
     return f'no free parameter "{name}" to profile. There is: {", ".join(known)}, or all'
 
 
-def _check_installed(wanted: Wanted) -> None:
+def _check_installed(request: StudyRequest) -> None:
     """Raise InputError if a package is missing, before anything takes long."""
     needed = [
-        ("sklearn", "scikit-learn", wanted.families),
-        ("emcee", "emcee", wanted.steps),
-        ("corner", "corner", wanted.steps),
+        ("sklearn", "scikit-learn", request.families),
+        ("emcee", "emcee", request.steps),
+        ("corner", "corner", request.steps),
     ]
-    for module, package, asked in needed:
-        if asked and importlib.util.find_spec(module) is None:
+    for module, package, requested in needed:
+        if requested and importlib.util.find_spec(module) is None:
             raise InputError(f"this needs {package}; {INSTALL} installs it")
 
 
-def _check_memory(fit: FitPlan, wanted: Wanted) -> None:
+def _check_memory(fit: FitPlan, request: StudyRequest) -> None:
     """Raise InputError if memory is short for traces, distances of families or steps of walkers."""
     n = fit.space.n_free
     fit.problem.check_memory(1, fit.file)
-    each = 24 * n * n + 8 * wanted.families  # a Hessian, and how far each is from every other
-    memory.check(wanted.families, each, "starts", key="families")
-    walkers = wanted.ensembles * (wanted.walkers or max(32, 4 * n))
-    memory.check(wanted.steps, 24 * n * walkers, "steps of all walkers", key="posterior")
+    each = 24 * n * n + 8 * request.families  # a Hessian, and how far each is from every other
+    memory.check(request.families, each, "starts", key="families")
+    walkers = request.ensembles * (request.walkers or max(32, 4 * n))
+    memory.check(request.steps, 24 * n * walkers, "steps of all walkers", key="posterior")
 
 
 def _places(found: Estimate, names: Sequence[str]) -> list[int]:
@@ -405,12 +405,12 @@ class Comparison:
 
     def __init__(self, contenders: Sequence[comparison.Contender]) -> None:
         self._contenders = tuple(contenders)
-        told = {
+        content = {
             "fits": comparison.as_plain(contenders),
             "remarks": comparison.remarks(contenders),
             "warnings": list(dict.fromkeys(str(w) for c in contenders for w in c.fit.cautions)),
         }
-        self.summary: dict[str, Any] = json.loads(json_text(told))
+        self.summary: dict[str, Any] = json.loads(json_text(content))
 
     @property
     def table(self) -> Any:
@@ -432,7 +432,7 @@ class Comparison:
 
     @property
     def remarks(self) -> list[str]:
-        """What the criteria rest on, in words."""
+        """The assumptions behind the criteria, in words."""
         return list(self.summary["remarks"])
 
     def plot(self) -> Figure:

@@ -10,7 +10,7 @@ import numpy as np
 from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.errors import InputError
 from channelfit.reading.plain import plain
-from channelfit.reading.tables import Table
+from channelfit.reading.tables import Columns
 from channelfit.reading.units import parse_quantity
 
 #: By this share of a sampling interval times may stray: columns of times are rounded when printed.
@@ -69,7 +69,7 @@ def numbers(values: Any, name: str) -> np.ndarray:
     return np.array(found, dtype=float)
 
 
-class CountedSamples(Table):
+class CountedSamples(Columns):
     """Counts samples of arrays from 0, as Python does."""
 
     def place(self, row: int) -> str:

@@ -25,7 +25,7 @@ from channelfit.reading.documents import Section, check_membrane, read_membrane
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.sample_times import advice_on_times, hint_at_times
-from channelfit.reading.tables import Table, column, read_columns
+from channelfit.reading.tables import Columns, column, read_columns
 from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
 
 #: Far beyond any amplifier.
@@ -210,7 +210,7 @@ def _sample(place: np.ndarray) -> str:
 
 
 def load_recording(
-    section: Section, protocol: Protocol, read: Callable[..., Table] = read_columns
+    section: Section, protocol: Protocol, read: Callable[..., Columns] = read_columns
 ) -> Recording:
     """Return the recording that a ``recording:`` mapping describes,
     laid out as the protocol's sweeps.
@@ -267,7 +267,7 @@ def _of_labels(
 
 
 def _laid_out(
-    section: Section, protocol: Protocol, read: Callable[..., Table]
+    section: Section, protocol: Protocol, read: Callable[..., Columns]
 ) -> tuple[np.ndarray, list[int], Path, Sequence[str]]:
     """Return the currents of a file as the protocol's sweeps, as they were recorded.
 
@@ -398,7 +398,7 @@ def _factor(section: Section, dimension: str, membrane: Membrane | None = None) 
         raise error.at(section.file, section.path("unit")) from None
 
 
-def _check_times(section: Section, protocol: Protocol, table: Table, path: Path) -> str | None:
+def _check_times(section: Section, protocol: Protocol, table: Columns, path: Path) -> str | None:
     """Raise InputError for times or a sampling that are not the protocol's.
 
     Returns:
@@ -436,7 +436,7 @@ def _check_times(section: Section, protocol: Protocol, table: Table, path: Path)
     return name
 
 
-def _check_spacing(t: np.ndarray, name: str, table: Table, path: Path, other: str) -> None:
+def _check_spacing(t: np.ndarray, name: str, table: Columns, path: Path, other: str) -> None:
     place = f"column {name}"
     bad = np.flatnonzero(~np.isfinite(t))
     if bad.size:
@@ -496,7 +496,7 @@ def _check_sampling(
 
 def _signal(
     section: Section, protocol: Protocol, path: Path
-) -> tuple[Table, list[str], np.ndarray, Sequence[str]]:
+) -> tuple[Columns, list[str], np.ndarray, Sequence[str]]:
     """Return the sweeps of a signal as a table, their names,
     and the currents (n_sweeps, n_rows), pA.
 
@@ -510,13 +510,13 @@ def _signal(
     inner.finish()
     _check_sampling(section, "sampling", signal.sampling_ms, protocol, protocol.n_times_max)
     names = signal.places
-    table = Table(dict(zip(names, signal.values, strict=False)))
+    table = Columns(dict(zip(names, signal.values, strict=False)))
     return table, names, signal.values, signal.labels
 
 
 def _currents(
     section: Section,
-    table: Table,
+    table: Columns,
     time_column: str | None,
     protocol: Protocol,
     path: Path,
@@ -577,7 +577,7 @@ def _refuse_missing(
     rows: list[int],
     firsts: list[int],
     names: list[str],
-    table: Table,
+    table: Columns,
     protocol: Protocol,
     path: Path,
 ) -> None:

@@ -26,7 +26,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.shapes import UnitText, Within
 from channelfit.reading.sample_times import advice_on_times
-from channelfit.reading.tables import Table, column, read_columns
+from channelfit.reading.tables import Columns, column, read_columns
 from channelfit.reading.units import shown, unit_factor
 
 _MAX_SWEEPS = 10_000
@@ -260,13 +260,13 @@ def _signal(inner: Section, path: Path) -> list[Samples]:
     for name, row in zip(signal.places, signal.values, strict=True):
         n = len(row) - int(np.argmax(np.isfinite(row[::-1])))  # a shorter sweep ends with NaN
         times = np.arange(n) * signal.sampling_ms
-        if fault := unusable_command(times, row[:n], Table()):
+        if fault := unusable_command(times, row[:n], Columns()):
             raise InputError(f"not a usable command voltage: {fault}", path, name)
         commands.append(Samples(times, row[:n]))
     return commands
 
 
-def _column_names(inner: Section, table: Table, clock: str) -> list[str]:
+def _column_names(inner: Section, table: Columns, clock: str) -> list[str]:
     """Return the columns of a recorded command: one, or those of a family of sweeps."""
     if "columns" not in inner:
         return [inner.text("column", ...)]
@@ -289,7 +289,7 @@ def _factor(section: Section) -> float:
         raise error.at(section.file, section.path("unit")) from None
 
 
-def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Table) -> str:
+def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Columns) -> str:
     """Return why a recorded command (n,) mV at times (n,) ms cannot be used; empty where it can.
 
     Arguments:

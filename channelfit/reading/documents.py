@@ -214,8 +214,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def dump_yaml(data: Mapping[str, Any], in_braces: bool = False) -> str:
-    """Return a mapping of plain data as YAML text, keys in their order;
-    `parse_yaml` gives it back.
+    """Return plain data as YAML text, keys in their order, which `parse_yaml` gives back.
 
     Arguments:
         in_braces: whether all of it stands in one line.
@@ -318,8 +317,7 @@ class Section:
         return self.measured(key, value) if is_set else value
 
     def measured(self, key: str, value: object) -> float:
-        """Return one of the quantities under a key,
-        in the base unit of the dimension in the table.
+        """Return one of the quantities under a key, in the base unit of its dimension.
 
         Arguments:
             value: as the user wrote it.
@@ -382,8 +380,7 @@ class Section:
         return iter(inner._data.items())
 
     def resolve(self, name: str, key: str) -> Path:
-        """Return the path that a user's text names: relative to this file,
-        with ${NAME} replaced.
+        """Return the path that a text names, relative to this file and with ${NAME} replaced.
 
         Arguments:
             name: the text, in which ``${NAME}`` stands for the environment variable NAME.
@@ -409,8 +406,7 @@ class Section:
             raise self.error(f"{shown(name)} begins with no known user's home", key) from None
 
     def existing(self, name: str, key: str) -> Path:
-        """Return the path that a user's text names, as `resolve` gives it,
-        of a file that is there.
+        """Return the path of an existing file that a text names; see `resolve`.
 
         Raises:
             InputError: it is not there, or no file; with this file, the key and the path.
@@ -454,7 +450,7 @@ def read_membrane(section: Section) -> Membrane:
 
 
 def check_membrane(section: Section, membrane: Membrane, quantities: str) -> None:
-    """Raise InputError for a size of the membrane that no unit has asked for.
+    """Raise InputError for a size of the membrane that no unit needs.
 
     Arguments:
         quantities: those that might need it, in words.

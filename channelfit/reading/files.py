@@ -31,8 +31,7 @@ _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os,
 def whole(
     path: Path, folder: Path | None = None, mode: int = 0o666, replaces: bool = True
 ) -> Iterator[IO[bytes]]:
-    """Open a file for writing that appears under its name when
-    the block has ended without an error.
+    """Open a file for writing that gets its name when the block has ended without an error.
 
     A file that was there before stays until then.
 

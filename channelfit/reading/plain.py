@@ -16,8 +16,7 @@ _KINDS = "fiubUO"
 
 
 def plain(value: object, key: str = "", depth: int = 0) -> Any:
-    """Return a copy made of text, numbers, truth values, None,
-    lists and mappings with text as keys.
+    """Return a copy made of texts, numbers, truth values, None, lists and mappings by text.
 
     NumPy's numbers become Python's; tuples, ranges, arrays and columns of pandas become lists.
 

@@ -8,28 +8,8 @@ from functools import singledispatch
 from typing import Any
 
 from channelfit.reading.documents import dump_yaml
-from channelfit.reading.keys import OPTIMIZER, SETTINGS
-from channelfit.reading.keys.shapes import (
-    Choice,
-    ConstantQuantity,
-    Either,
-    Expression,
-    Flag,
-    Integer,
-    Key,
-    Keys,
-    List,
-    Name,
-    Named,
-    NestedNumbers,
-    Number,
-    PartialSections,
-    Quantity,
-    Shape,
-    Text,
-    UnitText,
-    Within,
-)
+from channelfit.reading.keys import OPTIMIZER, SETTINGS, shapes
+from channelfit.reading.keys.shapes import Key, Keys, Shape
 from channelfit.reading.schema import FILES, SECTIONS
 from channelfit.reading.units import base_unit, known_units
 
@@ -100,7 +80,9 @@ def _places(name: str) -> str:
         f"`{key}` of [{_named(place)}](#{_anchor(place)})"
         for place, keys in SECTIONS.items()
         for key, row in keys.items()
-        if any(isinstance(part, Within) and part.section == name for part in row.shape.parts())
+        if any(
+            isinstance(part, shapes.Within) and part.section == name for part in row.shape.parts()
+        )
     ]
     return " and in ".join(places)
 
@@ -111,9 +93,9 @@ def _named(section: str) -> str:
 
 
 def _sections(shape: Shape) -> tuple[str, ...]:
-    if isinstance(shape, PartialSections):
+    if isinstance(shape, shapes.PartialSections):
         return shape.sections
-    return (shape.section,) if isinstance(shape, Within) else ()
+    return (shape.section,) if isinstance(shape, shapes.Within) else ()
 
 
 def _rules(keys: Keys) -> list[str]:
@@ -156,7 +138,7 @@ def _without(key: Key) -> str:
     if isinstance(key.default, bool):
         return f"`{json.dumps(key.default)}`"
     if isinstance(key.default, float):
-        units = [p.dimension for p in key.shape.parts() if isinstance(p, Quantity)]
+        units = [p.dimension for p in key.shape.parts() if isinstance(p, shapes.Quantity)]
         unit = base_unit(units[0]) if units else ""
         return f"`{key.default:g}{f' {unit}' if unit else ''}`"
     return f"`{key.default}`"
@@ -183,17 +165,17 @@ def written(shape: Shape) -> str:
 
 
 @written.register
-def _(shape: Text) -> str:
+def _(shape: shapes.Text) -> str:
     return shape.what
 
 
 @written.register
-def _(shape: Name) -> str:
+def _(shape: shapes.Name) -> str:
     return "a name"
 
 
 @written.register
-def _(shape: Quantity) -> str:
+def _(shape: shapes.Quantity) -> str:
     if shape.dimension == "none":
         return "a number"
     units = known_units([shape.dimension])
@@ -202,17 +184,17 @@ def _(shape: Quantity) -> str:
 
 
 @written.register
-def _(shape: ConstantQuantity) -> str:
-    return f"{written.dispatch(Quantity)(shape)}, or an expression of parameters"
+def _(shape: shapes.ConstantQuantity) -> str:
+    return f"{written.dispatch(shapes.Quantity)(shape)}, or an expression of parameters"
 
 
 @written.register
-def _(shape: Number) -> str:
+def _(shape: shapes.Number) -> str:
     return f"a number{_span(shape.least, shape.most)}"
 
 
 @written.register
-def _(shape: UnitText) -> str:
+def _(shape: shapes.UnitText) -> str:
     if not shape.dimensions:
         return "a unit"
     density = "; per area or per capacitance too" if shape.sized else ""
@@ -220,33 +202,33 @@ def _(shape: UnitText) -> str:
 
 
 @written.register
-def _(shape: Integer) -> str:
+def _(shape: shapes.Integer) -> str:
     return f"a whole number{_span(shape.least or None, shape.most)}"
 
 
 @written.register
-def _(shape: Flag) -> str:
+def _(shape: shapes.Flag) -> str:
     return "`true` or `false`"
 
 
 @written.register
-def _(shape: Choice) -> str:
+def _(shape: shapes.Choice) -> str:
     return " or ".join(f"`{word}`" for word in shape.words)
 
 
 @written.register
-def _(shape: Expression) -> str:
+def _(shape: shapes.Expression) -> str:
     of = "" if shape.voltage else " that does not depend on v"
     return f"an expression{of}; it gives {shape.gives}"
 
 
 @written.register
-def _(shape: NestedNumbers) -> str:
+def _(shape: shapes.NestedNumbers) -> str:
     return "a number, or nested lists of numbers"
 
 
 @written.register
-def _(shape: List) -> str:
+def _(shape: shapes.List) -> str:
     if shape.least == shape.most == 1:
         return written(shape.of)
     if shape.least == shape.most == 2:
@@ -255,23 +237,23 @@ def _(shape: List) -> str:
 
 
 @written.register
-def _(shape: Named) -> str:
+def _(shape: shapes.Named) -> str:
     return f"a mapping by {shape.what}, each {written(shape.of)}"
 
 
 @written.register
-def _(shape: Within) -> str:
+def _(shape: shapes.Within) -> str:
     return f"a mapping: [{shape.section}](#{_anchor(shape.section)})"
 
 
 @written.register
-def _(shape: PartialSections) -> str:
+def _(shape: shapes.PartialSections) -> str:
     links = (f"[{name}](#{_anchor(name)})" for name in shape.sections)
     return f"a mapping with keys of {' or '.join(links)}, or null for each"
 
 
 @written.register
-def _(shape: Either) -> str:
+def _(shape: shapes.Either) -> str:
     return ", or ".join(map(written, shape.shapes))
 
 

@@ -11,30 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import singledispatchmethod
 from typing import Any
 
-from channelfit.reading.keys import KEYS, OPTIMIZER, SETTINGS, STOP, is_function
-from channelfit.reading.keys.shapes import (
-    NAME,
-    Choice,
-    ConstantQuantity,
-    Either,
-    Expression,
-    Flag,
-    Integer,
-    Key,
-    Keys,
-    List,
-    Name,
-    Named,
-    NestedNumbers,
-    Number,
-    PartialSections,
-    Quantity,
-    Shape,
-    Text,
-    UnitText,
-    Within,
-    either,
-)
+from channelfit.reading.keys import KEYS, OPTIMIZER, SETTINGS, STOP, is_function, shapes
+from channelfit.reading.keys.shapes import NAME, Key, Keys, Shape, either
 from channelfit.reading.units import NUMBER, WITH_UNIT, known_units, unit_pattern
 from channelfit.reading.units import dimensions as all_dimensions
 
@@ -161,19 +139,19 @@ class _SchemaWriter:
     def _kinds(self, shape: Shape) -> dict[str, list[Schema]]:
         """Return the schemas of a shape for mappings, for lists and for all else."""
         found: dict[str, list[Schema]] = {}
-        if isinstance(shape, Either):
+        if isinstance(shape, shapes.Either):
             for one in shape.shapes:
                 for kind, schemas in self._kinds(one).items():
                     found.setdefault(kind, []).extend(schemas)
-        elif isinstance(shape, List):
+        elif isinstance(shape, shapes.List):
             found = self._kinds(shape.of) if shape.least <= 1 else {}
             found["array"] = [*found.get("array", []), self._list(shape)]
         else:
-            mapping = isinstance(shape, Within | Named | PartialSections)
+            mapping = isinstance(shape, shapes.Within | shapes.Named | shapes.PartialSections)
             found["object" if mapping else "scalar"] = [self.of(shape)]
         return found
 
-    def _list(self, shape: List) -> Schema:
+    def _list(self, shape: shapes.List) -> Schema:
         found: Schema = {"type": "array", "items": self._joined(shape.of)}
         if shape.least:
             found["minItems"] = shape.least
@@ -187,11 +165,11 @@ class _SchemaWriter:
         raise LookupError(f"no schema for {shape}")
 
     @of.register
-    def _(self, shape: Text) -> Schema:
+    def _(self, shape: shapes.Text) -> Schema:
         return {"type": "string" if shape.strict else list(_TEXT)}
 
     @of.register
-    def _(self, shape: Name) -> Schema:
+    def _(self, shape: shapes.Name) -> Schema:
         return {
             "type": "string",
             "pattern": f"^{NAME}$",
@@ -199,11 +177,11 @@ class _SchemaWriter:
         }
 
     @of.register
-    def _(self, shape: Quantity) -> Schema:
+    def _(self, shape: shapes.Quantity) -> Schema:
         quantity, units = _quantity(shape), _units((shape.dimension,), shape.sized)
         name = f"quantity of {shape.dimension}{' or density' * shape.sized}"
         message = f"a number was expected{f', with or without a unit: {units}' if units else ''}"
-        if isinstance(shape, ConstantQuantity):
+        if isinstance(shape, shapes.ConstantQuantity):
             quantity = rf"(?:{quantity}|(?!{WITH_UNIT}$)[\s\S]*)"
             message += "; or an expression of parameters"
             name += " or expression"
@@ -215,7 +193,7 @@ class _SchemaWriter:
         return self._defined(name.replace(" ", "-"), schema)
 
     @of.register
-    def _(self, shape: UnitText) -> Schema:
+    def _(self, shape: shapes.UnitText) -> Schema:
         dimensions = shape.dimensions or all_dimensions()
         pattern = unit_pattern(dimensions, shape.sized) + "?" * ("none" in dimensions)
         schema = {
@@ -228,32 +206,32 @@ class _SchemaWriter:
         return self._defined(f"unit-of-{of}{'-or-density' * shape.sized}", schema)
 
     @of.register
-    def _(self, shape: Number) -> Schema:
+    def _(self, shape: shapes.Number) -> Schema:
         return {"type": "number"} | _bounds(shape.least, shape.most)
 
     @of.register
-    def _(self, shape: Integer) -> Schema:
+    def _(self, shape: shapes.Integer) -> Schema:
         return {"type": "integer"} | _bounds(shape.least, shape.most)
 
     @of.register
-    def _(self, shape: Flag) -> Schema:
+    def _(self, shape: shapes.Flag) -> Schema:
         return {"type": "boolean"}
 
     @of.register
-    def _(self, shape: Choice) -> Schema:
+    def _(self, shape: shapes.Choice) -> Schema:
         return {"enum": list(shape.words)}
 
     @of.register
-    def _(self, shape: Expression) -> Schema:
+    def _(self, shape: shapes.Expression) -> Schema:
         return {"type": list(_TEXT)}
 
     @of.register
-    def _(self, shape: NestedNumbers) -> Schema:
+    def _(self, shape: shapes.NestedNumbers) -> Schema:
         numbers = {"type": ["number", "array"], "items": {"$ref": "#/definitions/numbers"}}
         return self._defined("numbers", numbers)
 
     @of.register
-    def _(self, shape: Named) -> Schema:
+    def _(self, shape: shapes.Named) -> Schema:
         found: Schema = {"type": "object", "additionalProperties": self._joined(shape.of)}
         if shape.pattern:
             found["propertyNames"] = {
@@ -265,11 +243,11 @@ class _SchemaWriter:
         return found
 
     @of.register
-    def _(self, shape: Within) -> Schema:
+    def _(self, shape: shapes.Within) -> Schema:
         return self.section(shape.section)
 
     @of.register
-    def _(self, shape: PartialSections) -> Schema:
+    def _(self, shape: shapes.PartialSections) -> Schema:
         name = f"changed-{shape.sections[0]}"
         merged: dict[str, Key] = {}
         for section in reversed(shape.sections):
@@ -305,7 +283,7 @@ def _bounds(least: float | None, most: float | None) -> Schema:
     return {key: bound for key, bound in found.items() if bound is not None}
 
 
-def _quantity(shape: Quantity) -> str:
+def _quantity(shape: shapes.Quantity) -> str:
     """Return a pattern for the text of a quantity."""
     return rf"\s*{NUMBER}\s*{unit_pattern([shape.dimension], shape.sized)}?\s*"
 

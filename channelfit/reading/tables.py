@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from channelfit.reading import memory
-from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys.protocols import LAYOUTS
+from channelfit.reading.second_process import read_in_process
 from channelfit.reading.texts import decoded, file_size
 from channelfit.reading.units import is_unit, shown
 
@@ -27,7 +27,7 @@ _MAX_LINES, _MAX_TEXT = 20_000_000, 1_000_000_000
 _PIECE = 16_000_000
 #: Bytes that a line of text takes while it becomes numbers, beside eight times its length.
 _BYTES_A_LINE = 280
-_MATLAB = "a MATLAB file"
+_MATLAB_READER = "channelfit.reading.formats.matlab:variables"
 #: Characters beyond ASCII in the headings of tables in Windows' western encoding.
 _FIRST_ROW = re.compile(rb'^\s*"?[-+]?[.,]?\d', re.MULTILINE)
 _WESTERN = frozenset("µ°²³äöüÄÖÜßéèàçñ±·".encode("cp1252"))
@@ -47,7 +47,7 @@ _MAYBE_THOUSANDS = re.compile(r"\s*[+-]?[\d.]+,[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+\s
 _AMBIGUOUS = (_MAYBE_DECIMAL, _MAYBE_THOUSANDS)
 
 
-class Table(dict[str, np.ndarray]):
+class Columns(dict[str, np.ndarray]):
     """Columns by name: (n_rows,), or (n_rows, n_columns) for a matrix.
 
     Attributes:
@@ -81,9 +81,10 @@ def read_columns(
     header: bool | None = None,
     decimal: str | None = None,
     layout: str | None = None,
-) -> Table:
-    """Return all columns of a file: CSV by its header (``1``, ``2``.. without one),
-    MATLAB by variable.
+) -> Columns:
+    """Return all columns of a CSV file by its header, or of a MATLAB file by variable.
+
+    Without a header the names are ``1``, ``2``.. .
 
     A MATLAB matrix of several columns gives ``NAME.1``, ``NAME.2``.. beside ``NAME`` itself, which
     is then (n_rows, n_columns).
@@ -120,7 +121,7 @@ def read_columns(
     return _turned(table, path) if layout == LAYOUTS[0] else table
 
 
-def _turned(table: Table, path: Path) -> Table:
+def _turned(table: Columns, path: Path) -> Columns:
     """Return a table whose rows become its columns; of a MATLAB file, the same of its matrices."""
     matrices = [name for name, values in table.items() if values.ndim == 2]
     if not len(table.lines):
@@ -135,10 +136,10 @@ def _turned(table: Table, path: Path) -> Table:
             "layout",
         )
     rows = np.array(list(table.values())).T
-    return Table({str(k): row for k, row in enumerate(rows, 1)})
+    return Columns({str(k): row for k, row in enumerate(rows, 1)})
 
 
-def column(table: Table, name: str, path: Path) -> np.ndarray:
+def column(table: Columns, name: str, path: Path) -> np.ndarray:
     """Return one column (n_rows,). Raises InputError, with all names, for an unknown name."""
     found = table.get(name)
     if name in table.refused:
@@ -151,7 +152,7 @@ def column(table: Table, name: str, path: Path) -> np.ndarray:
     return found
 
 
-def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Table:
+def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Columns:
     places, lines = _numbered_lines(path)
     delimiter = _delimiter(lines, decimal)
     lines = _with_points(lines, places, delimiter, decimal, path)
@@ -173,7 +174,7 @@ def _read_csv(path: Path, header: bool | None, decimal: str | None = None) -> Ta
     _refuse_too_large(values, rows, places[skip:], names, delimiter, path)
     if len(set(names)) < len(names):
         raise InputError("two columns have the same name", path)
-    table = Table({name: values[:, k] for k, name in enumerate(names)})
+    table = Columns({name: values[:, k] for k, name in enumerate(names)})
     table.lines = places[skip:]
     table.first = () if named or header is not None else tuple(head)
     return table
@@ -427,10 +428,10 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def _read_mat(path: Path) -> Table:
+def _read_mat(path: Path) -> Columns:
     """Return the variables of a MATLAB file."""
-    table = Table()
-    for name, value in read_apart("channelfit.reading.matlab:variables", path, _MATLAB).items():
+    table = Columns()
+    for name, value in read_in_process(_MATLAB_READER, path, "a MATLAB file").items():
         if isinstance(value, str):
             table.refused[name] = value
         elif value.ndim == 2 and 1 in value.shape:
@@ -445,7 +446,7 @@ def _read_mat(path: Path) -> Table:
 
 
 #: The reader of a file, by its suffix.
-READERS: dict[str, Callable[..., Table]] = {
+READERS: dict[str, Callable[..., Columns]] = {
     ".csv": _read_csv,
     ".csv.gz": _read_csv,
     ".tsv": _read_csv,

@@ -167,8 +167,7 @@ class Membrane:
     used: set[str] = field(default_factory=set)
 
     def whole(self, unit: str, dimension: str, divisor: str, factor: float) -> float:
-        """Return the factor from a unit per area or capacitance to
-        the base unit of the dimension.
+        """Return the factor from a unit per area or capacitance to the base unit of a dimension.
 
         Raises:
             InputError: the size is not known; it says how to give it.
@@ -316,8 +315,7 @@ def _spelled(unit: str) -> str:
 
 
 def parse_quantity(value: object, dimension: str, membrane: Membrane | None = None) -> float:
-    """Return a finite number in the base unit, from ``-100 mV``,
-    ``0.2 s`` or a number without a unit.
+    """Return a finite number in the base unit, from text such as ``-100 mV`` or a number.
 
     Raises:
         InputError: not a number, not finite, or a unit that does not fit the dimension.

@@ -25,7 +25,7 @@ from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
-from channelfit.reading.tables import Table, read_columns
+from channelfit.reading.tables import Columns, read_columns
 from channelfit.reading.units import is_expression, parse_quantity, shown
 from channelfit.search.choose import default_optimizer
 from channelfit.search.joined_files import FitFile, read_titles
@@ -48,7 +48,7 @@ or, to fit a recording, in place of protocols and surrogate:
         current: {columns: all, unit: pA}"""
 
 
-def read_plan(fit_file: FitFile, read: Callable[..., Table] = read_columns) -> FitPlan:
+def read_plan(fit_file: FitFile, read: Callable[..., Columns] = read_columns) -> FitPlan:
     """Read the plan to fit a channel.
 
     Data that are to be simulated are not there yet: `plan.with_data` simulates them.
@@ -146,7 +146,7 @@ def plan_search(problem: Problem, keys: Section, **known: Any) -> FitPlan:
 
 
 def read_experiments(
-    section: Section, model: ChannelModel, read: Callable[..., Table], load: Load = load_protocol
+    section: Section, model: ChannelModel, read: Callable[..., Columns], load: Load = load_protocol
 ) -> list[Experiment]:
     """Read the experiments of a fit section, each with its recording and its clamp.
 
@@ -201,7 +201,7 @@ def _clamped(
 
 
 def _experiments(
-    section: Section, model: ChannelModel, read: Callable[..., Table], load: Load = load_protocol
+    section: Section, model: ChannelModel, read: Callable[..., Columns], load: Load = load_protocol
 ) -> list[Experiment]:
     if "surrogate" in section:
         raise section.error("surrogate belongs to protocols, not to experiments", "surrogate")
@@ -233,7 +233,7 @@ def first_temperature(raw: object) -> float | None:
 
 
 def _experiment(
-    row: Section, model: ChannelModel, read: Callable[..., Table], load: Load
+    row: Section, model: ChannelModel, read: Callable[..., Columns], load: Load
 ) -> Experiment:
     row.expect(KEYS["experiment"])
     cell = row.text("cell")

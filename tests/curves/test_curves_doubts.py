@@ -124,7 +124,7 @@ def test_what_python_hands_over_is_checked() -> None:
     with pytest.warns(cf.InputWarning, match="not all values are whole numbers"):
         cf.fit_curves("boltzmann", z + 1, v, likelihood="poisson", backend="cpu")
     refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-        ((z, np.ma.masked_less(v, -90)), {}, "15 finite numbers are wanted"),
+        ((z, np.ma.masked_less(v, -90)), {}, "15 finite numbers were expected"),
         ((z[0], v), {}, "of shape"),
         ((z, v, 1), {}, "only 1 inputs"),
         (([[1.0, 2.0], [3.0]],), {}, "rows of different lengths"),

@@ -141,7 +141,7 @@ def test_float32_is_scored_again_in_float64(tmp_path, monkeypatch):
     summary = summary_in(tmp_path / "x")
     assert 0 < summary["largest_deviation_from_float64_pA"] < 1e-3 * summary["peak_pA"]
     assert "float32 was off by at most" in result.stdout
-    assert "backend cpu, float32 (as asked)" in result.output
+    assert "backend cpu, float32 (as requested)" in result.output
 
 
 @pytest.mark.parametrize("name", ["swarm", "genetic"])

@@ -19,7 +19,7 @@ from click.testing import Result
 
 from channelfit.front import json_lines
 from channelfit.front.json_lines import EVENTS, EVERY_LINE, JsonLines, line, markdown
-from channelfit.front.progress import Pieces
+from channelfit.front.progress import WorkProgress
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from support import json_told
@@ -174,7 +174,7 @@ def test_pieces_are_told_with_the_time_that_is_left(
     with JsonLines("batch") as lines, lines.screen("a plate", quiet=True) as screen:
         screen.warn([Caution("plate.csv", "no seal is known", "all wells are taken")])
         monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-        pieces = Pieces(screen, 4, "wells")
+        pieces = WorkProgress(screen, 4, "wells")
         pieces.done("A01", kept=True)
         pieces.done("A02")
         pieces.done("A03", reason="the seal was lost")

@@ -20,7 +20,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
-from channelfit.reading.matlab import variables
+from channelfit.reading.formats.matlab import variables
 from channelfit.reading.patterns import files_below, matching
 from channelfit.reading.tables import read_columns
 from channelfit.scoring.machine import gpu

@@ -540,7 +540,7 @@ def test_a_study_that_was_cut_off_goes_on(wanted, tmp_path, monkeypatch):
     assert "--resume goes on with it" in refused.output
     other = run(*out, "--resume", "--families", "4")
     assert other.exit_code == 2
-    assert "wanted families was 0 and is 4" in other.output
+    assert "requested families was 0 and is 4" in other.output
     done = run(*out, "--resume")
     assert done.exit_code == 0, done.output
     files = [p.name for p in (tmp_path / "whole").iterdir()]

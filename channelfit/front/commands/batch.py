@@ -17,7 +17,7 @@ from channelfit.batch.run import BatchRequest
 from channelfit.batch.search import Settings
 from channelfit.batch.table import WellTable, kinds_of_reasons
 from channelfit.batch.where import chosen
-from channelfit.front.batches import Screen, names_of, parameters_of
+from channelfit.front.batches import BatchScreen, names_of, parameters_of
 from channelfit.front.fitting import workers
 from channelfit.front.interrupts import held
 from channelfit.front.json_lines import JsonLines
@@ -34,7 +34,7 @@ from channelfit.results.run_folder import RunFolder
 if TYPE_CHECKING:
     from channelfit.front.verbs.batch import BatchOptions
 
-#: Reasons that the summary tells, at most.
+#: The most reasons that the summary lists.
 _REASONS = 8
 #: Characters of the longest line that is written into a file.
 _WIDE = 10_000
@@ -61,63 +61,67 @@ def _fit(
 ) -> tuple[WellTable, dict[str, Any], Path, int | None]:
     """Return the table, the summary and the folder of a batch, and how many wells must be ok."""
     resume, cluster, kept = options.resume, options.cluster, kept_options(options)
-    asked = asked_of(kept) if resume is None else _of_the_run(resume)
+    request = request_of(kept) if resume is None else _resumed_request(resume)
     with RunFolder(held) as folder:
         folder.open(options.out, resume)
-        title = (asked.file or asked.rerun or asked.together or Path()).name
+        title = (request.file or request.rerun or request.together or Path()).name
         with lines.screen(title, options.quiet) as shown:
-            screen = Screen(shown, lines)
+            screen = BatchScreen(shown, lines)
             with compilations_shown(shown), nothing_collected():
-                made = batches.ready(asked, screen)
+                made = batches.ready(request, screen)
                 lines.folder(folder.claim_default(made.name).path)
                 n = len(made.work.recordings)
                 shown.say(f"{made.name}: {n:,} wells, seed {made.work.settings.seed}")
                 if cluster is not None and len(made.work.keys) == 1 < n:
                     what, then = (
-                        f"has one piece to do, of {n:,} wells",
+                        f"has one task, of {n:,} wells",
                         "--chunk makes them smaller",
                     )
                     screen.warn([Caution("--cluster", what, then)])
                 with workers(cluster, shown) as executor:
                     words = ["channelfit", *sys.argv[1:]]
                     table, summary = batches.run(made, folder, screen, executor, kept, words)
-    return table, summary, folder.path, asked.min_ok
+    return table, summary, folder.path, request.min_ok
 
 
-def asked_of(told: dict[str, Any], directory: Path | None = None) -> BatchRequest:
-    """What arguments of the command mean; paths start from a directory, here without one."""
+def request_of(arguments: dict[str, Any], directory: Path | None = None) -> BatchRequest:
+    """Return the request that arguments of the command make.
+
+    Arguments:
+        directory: from which paths start; None for the current one.
+    """
 
     def path(key: str) -> Path | None:
-        return None if told.get(key) is None else (directory or Path()) / str(told[key])
+        return None if arguments.get(key) is None else (directory or Path()) / str(arguments[key])
 
-    starts, backend = int(told.get("starts") or 0), str(told.get("backend") or "auto")
+    starts, backend = int(arguments.get("starts") or 0), str(arguments.get("backend") or "auto")
     return BatchRequest(
         path("fit"),
-        tuple(map(str, told.get("recordings") or ())),
-        tuple(map(str, told.get("overrides") or ())),
-        str(told.get("where") or ""),
-        names_of(str(told.get("only") or "")),
+        tuple(map(str, arguments.get("recordings") or ())),
+        tuple(map(str, arguments.get("overrides") or ())),
+        str(arguments.get("where") or ""),
+        names_of(str(arguments.get("only") or "")),
         path("rerun"),
         path("together"),
-        population=names_of(str(told.get("population") or "")),
-        shared=names_of(str(told.get("shared") or "")),
-        groups=str(told.get("groups") or ""),
+        population=names_of(str(arguments.get("population") or "")),
+        shared=names_of(str(arguments.get("shared") or "")),
+        groups=str(arguments.get("groups") or ""),
         settings=Settings(starts=starts, backend=backend),
-        seed=told.get("seed"),
-        size=told.get("chunk"),
-        min_ok=told.get("min_ok"),
+        seed=arguments.get("seed"),
+        size=arguments.get("chunk"),
+        min_ok=arguments.get("min_ok"),
     )
 
 
-def _of_the_run(run: Path) -> BatchRequest:
-    """What was asked of a run that is to go on. Raises InputError where it cannot go on."""
+def _resumed_request(run: Path) -> BatchRequest:
+    """Return the request of a run that is resumed. Raises InputError where it cannot be."""
     check_stopped(run, claimed=False)
-    told, directory = arguments_of(run, "batch")
-    return replace(asked_of(told, directory), listed=run)
+    arguments, directory = arguments_of(run, "batch")
+    return replace(request_of(arguments, directory), listed=run)
 
 
 def _tell(table: WellTable, summary: dict[str, Any], folder: Path) -> None:
-    """The summary on the screen: how many are good, why others are not, and where values lie."""
+    """Print the summary: how many are good, why others are not, and where values lie."""
     console = terminal.PlainConsole(highlight=False)
     counts = Counter(map(str, table["quality"]))
     words = ", ".join(f"{counts[q]:,} {q}" for q in ("ok", "check", "failed") if counts[q])
@@ -178,7 +182,7 @@ def _rows(run: Path, where: str, only: str) -> tuple[WellTable, WellTable]:
 
 def _print(table: WellTable, found: WellTable) -> None:
     console = terminal.PlainConsole(highlight=False)
-    if not console.is_terminal:  # whoever takes lines apart wants one for each well
+    if not console.is_terminal:  # a program that parses the lines needs one for each well
         console.width = _WIDE
     rows = []
     for row in found.rows():

@@ -22,7 +22,7 @@ from channelfit.curves.table import CovarianceFile, FitTable
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options, prefix_of, unfinished_folder
-from channelfit.front.progress import Pieces, compilations_shown
+from channelfit.front.progress import WorkProgress, compilations_shown
 from channelfit.front.unfinished import UnfinishedRun
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import whole, writing
@@ -39,9 +39,9 @@ from channelfit.tasks.result_store import ResultStore
 if TYPE_CHECKING:
     from channelfit.front.verbs.curves import CurvesOptions
 
-#: Reasons that the summary tells, at most.
+#: The most reasons that the summary lists.
 _REASONS = 8
-#: Failures in a piece that are told one by one.
+#: The most failures of a task that are shown one by one.
 _BY_NAME = 5
 
 
@@ -126,7 +126,7 @@ def _fit(lines: JsonLines, options: CurvesOptions) -> str:
         {q: summary[q] for q in ("ok", "check", "failed")}, options.min_ok, "data sets"
     )
     lines.result(prefix.parent, written, summary, failed=(TOO_FEW, lacking) if lacking else None)
-    if lines.wanted:
+    if lines.enabled:
         return lacking
     if not options.quiet:
         _tell(formula, summary)
@@ -162,9 +162,9 @@ def _tabled(
     data: Path,
     profiles: bool,
 ) -> FitTable:
-    """Return the table of all fits, and the covariances where they are wanted, written in order."""
+    """Return the table of all fits, and the covariances if requested, written in order."""
     groups, settings, earlier = work.groups, work.settings, kept.keys
-    pieces = Pieces(screen, sum(len(group.values) for group in groups), "data sets")
+    pieces = WorkProgress(screen, sum(len(group.values) for group in groups), "data sets")
     swarm, several = settings.method == "swarm", len(groups) > 1
     with ExitStack() as files:
         file = files.enter_context(whole(_beside(prefix, ".csv"), run.path))
@@ -187,7 +187,9 @@ def _tabled(
     return table
 
 
-def _count(pieces: Pieces, piece: FittedSets, failed: list[tuple[str, str]], kept: bool) -> None:
+def _count(
+    pieces: WorkProgress, piece: FittedSets, failed: list[tuple[str, str]], kept: bool
+) -> None:
     """Show that a piece is done; where few of its data sets failed, each of these by its name."""
     n_sets = piece.last - piece.first
     if len(failed) <= _BY_NAME:
@@ -196,9 +198,9 @@ def _count(pieces: Pieces, piece: FittedSets, failed: list[tuple[str, str]], kep
         pieces.done(count=n_sets - len(failed), kept=kept)
         return
     reasons = Counter(reason for _, reason in failed).most_common(_REASONS)
-    told = ", ".join(f"{reason} ({count:,})" for reason, count in reasons)
+    listed = ", ".join(f"{reason} ({count:,})" for reason, count in reasons)
     name = f"data sets {piece.first + 1:,} to {piece.last:,}"
-    pieces.done(name, n_sets, kept=kept, failed=len(failed), reason=told)
+    pieces.done(name, n_sets, kept=kept, failed=len(failed), reason=listed)
 
 
 def _summary(
@@ -253,10 +255,10 @@ def _tell(curve: Curve, summary: dict[str, Any]) -> None:
     console = terminal.PlainConsole(highlight=False)
     words = ". ".join(filter(None, (curve.description, curve.source)))
     console.print(f"{curve.name}{f': {words}' if words else ''}", markup=False, soft_wrap=True)
-    told = ", ".join(f"{summary[q]:,} {q}" for q in ("ok", "check", "failed"))
+    counts = ", ".join(f"{summary[q]:,} {q}" for q in ("ok", "check", "failed"))
     n_sets, seconds = summary["data_sets"], summary["seconds"]
     rate = f"{n_sets / seconds:,.0f} a second" if seconds > 0.5 else f"{seconds:.2f} s"
-    console.print(f"{n_sets:,} data sets on {summary['backend']}: {told} ({rate})", markup=False)
+    console.print(f"{n_sets:,} data sets on {summary['backend']}: {counts} ({rate})", markup=False)
     for name, column in summary["inputs"].items():
         if name != column:
             console.print(f"  {name} is the column {shown(column)}", markup=False, soft_wrap=True)

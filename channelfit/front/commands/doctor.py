@@ -1,4 +1,4 @@
-"""What is installed, what each backend can do here, and how to get what is missing."""
+"""`channelfit doctor`: installed packages, usable backends, and remedies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMPILERS = ("c++", "g++", "clang++")
 
 @dataclass(frozen=True)
 class State:
-    """Whether something can be used, what is known about it, and how to get it."""
+    """The state of a package or device: whether it is usable, and how to get it."""
 
     usable: bool
     state: str

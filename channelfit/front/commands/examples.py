@@ -14,7 +14,7 @@ def examples(folder: Path) -> None:
     written, kept = copy_examples(folder)
     for place in written:
         click.echo(str(place))
-    told = f"{len(written)} files written"
+    counts = f"{len(written)} files written"
     if kept:
-        told += f"; {len(kept)} were there already with the same content"
-    click.echo(f"{told}. Try: channelfit optimize {folder / 'models' / 'model_b.yaml'}", err=True)
+        counts += f"; {len(kept)} were there already with the same content"
+    click.echo(f"{counts}. Try: channelfit optimize {folder / 'models' / 'model_b.yaml'}", err=True)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class _Task:
-    """What is to be solved.
+class _Problem:
+    """The equation, its cable and its initial state.
 
     Attributes:
         start: v and w at t = 0 at places (n,), each (n,), (n_cables, n) or a number.
@@ -69,8 +69,8 @@ def fhn(options: FhnOptions) -> None:
 
 def _solve(lines: JsonLines, options: FhnOptions) -> None:
     """Do the work of the command."""
-    task = _task(options)
-    solvers = _solvers(options, task)
+    problem = _task(options)
+    solvers = _solvers(options, problem)
     solved = kept_options(options) | {"backend": "cuda" if solvers[0].on_device else "cpu"}
     own = settings.of(click.get_current_context().command, solved)
     from_file = options.initial.partition(":")[0] not in NAMED_STATES
@@ -82,21 +82,22 @@ def _solve(lines: JsonLines, options: FhnOptions) -> None:
             folder = unfinished.claim_default("fhn").path
             lines.folder(folder)
             unfinished.report(name="fhn", stage="solving")
-            unfinished.checkpoint.begin(_identity(solved, task, solvers), plain(solved), "fhn")
+            unfinished.checkpoint.begin(_identity(solved, problem, solvers), plain(solved), "fhn")
             kept = unfinished.checkpoint.open_results()
             screen.begin("starting (the first run compiles)")
             began = time.perf_counter()
-            run = _run(options, task, solvers, _shown_on(screen, unfinished), unfinished, kept)
+            run = _run(options, problem, solvers, _shown_on(screen, unfinished), unfinished, kept)
             seconds = time.perf_counter() - began
-            summary = outputs.summary_of(run, task.equation, task.cable, options.threshold, seconds)
+            equation, cable = problem.equation, problem.cable
+            summary = outputs.summary_of(run, equation, cable, options.threshold, seconds)
             screen.begin("estimating the error")
-            again = _without_noise(options, task, run)
-            summary |= outputs.trust(run, again, task.equation, task.cable, task.start)
+            again = _without_noise(options, problem, run)
+            summary |= outputs.trust(run, again, equation, cable, problem.start)
             for warning in summary["warnings"]:
                 screen.warn_of(warning)
             summary["settings"] = own
             if from_file:
-                summary["initial_state"] = {name: a.tolist() for name, a in task.state.items()}
+                summary["initial_state"] = {name: a.tolist() for name, a in problem.state.items()}
             screen.begin("writing")
             outputs.write(
                 run, folder, options.suffix, options.animation, options.threshold, summary
@@ -104,7 +105,7 @@ def _solve(lines: JsonLines, options: FhnOptions) -> None:
             all_is_done()
             unfinished.discard()
     lines.result(folder, sorted(folder.iterdir()), summary)
-    if lines.wanted:
+    if lines.enabled:
         return
     if options.quiet:
         click.echo(printable(str(folder)))
@@ -112,8 +113,8 @@ def _solve(lines: JsonLines, options: FhnOptions) -> None:
         outputs.print_summary(summary, folder)
 
 
-def _task(options: FhnOptions) -> _Task:
-    """Return the task. Raises InputError, before anything takes long, where it is wrong."""
+def _task(options: FhnOptions) -> _Problem:
+    """Return the problem. Raises InputError, before anything takes long, if it is wrong."""
     if options.resume is None and options.out is not None:
         check_folder(options.out)
     if not 0 < options.end < math.inf:
@@ -133,29 +134,31 @@ def _task(options: FhnOptions) -> _Task:
     start = partial(inputs.state, options.initial, equation)
     v, w = start(cable.x)
     state = {"x": cable.x, "v": np.asarray(v, float), "w": np.asarray(w, float)}
-    return _Task(equation, cable, start, state, np.linspace(0, options.end, options.frames))
+    return _Problem(equation, cable, start, state, np.linspace(0, options.end, options.frames))
 
 
-def _solvers(options: FhnOptions, task: _Task) -> list[Scheme]:
+def _solvers(options: FhnOptions, problem: _Problem) -> list[Scheme]:
     """Return the scheme that is named, or those that `--scheme auto` chooses from."""
     auto = options.scheme == "auto"
     if auto and (options.dt is not None or options.tolerance is not None):
         raise InputError("auto chooses the step; give --error instead", key="--dt, --tolerance")
     if not auto and options.error is not None:
         raise InputError("is for --scheme auto; the others take --dt or --tolerance", key="--error")
-    return _schemes(options, inputs.AUTO if auto else (options.scheme,), task, options.noise)
+    return _schemes(options, inputs.AUTO if auto else (options.scheme,), problem, options.noise)
 
 
-def _schemes(options: FhnOptions, names: Sequence[str], task: _Task, noise: float) -> list[Scheme]:
+def _schemes(
+    options: FhnOptions, names: Sequence[str], problem: _Problem, noise: float
+) -> list[Scheme]:
     """Return schemes of these names for an equation on a cable."""
     return inputs.schemes(
-        names, options.backend, options.dtype, task.equation, task.cable, noise, options.seed
+        names, options.backend, options.dtype, problem.equation, problem.cable, noise, options.seed
     )
 
 
 def _run(
     options: FhnOptions,
-    task: _Task,
+    problem: _Problem,
     solvers: Sequence[Scheme],
     on_progress: OnProgress,
     unfinished: UnfinishedRun,
@@ -163,13 +166,13 @@ def _run(
 ) -> Run:
     """Solve the equation, from where `kept` says that an earlier run has come to."""
     checkpoints = Checkpoints(kept)
-    v, w = task.state["v"], task.state["w"]
+    v, w = problem.state["v"], problem.state["w"]
     more = (on_progress, checkpoints)
     try:
         if options.scheme == "auto":
             error = inputs.AUTO_ERROR if options.error is None else options.error
-            return choice.solve(solvers, v, w, task.times, error, *more)
-        return simulate(solvers[0], v, w, task.times, options.dt, options.tolerance, *more)
+            return choice.solve(solvers, v, w, problem.times, error, *more)
+        return simulate(solvers[0], v, w, problem.times, options.dt, options.tolerance, *more)
     except KeyboardInterrupt:
         with held():
             checkpoints.write()
@@ -180,25 +183,27 @@ def _run(
         raise
 
 
-def _without_noise(options: FhnOptions, task: _Task, run: Run) -> Callable[[], Run] | None:
+def _without_noise(options: FhnOptions, problem: _Problem, run: Run) -> Callable[[], Run] | None:
     """Solve the same without noise, since a run with noise has no exact solution to judge it by.
 
     None where the run has no noise.
     """
     if not options.noise:
         return None
-    (exact,) = _schemes(options, ("explicit",), task, 0.0)
-    v, w = task.state["v"], task.state["w"]
+    (exact,) = _schemes(options, ("explicit",), problem, 0.0)
+    v, w = problem.state["v"], problem.state["w"]
     return partial(simulate, exact, v, w, run.times, options.dt, options.tolerance)
 
 
-def _identity(given: Mapping[str, Any], task: _Task, solvers: Sequence[Scheme]) -> dict[str, Any]:
+def _identity(
+    given: Mapping[str, Any], problem: _Problem, solvers: Sequence[Scheme]
+) -> dict[str, Any]:
     """Return all that the frames depend on, by name."""
     on_gpu = solvers[0].on_device
     pictured = ("threshold", "suffix", "animation")
     found = {f"--{name}": plain(value) for name, value in given.items() if name not in pictured}
     hashed = hashlib.sha256(
-        b"".join(np.ascontiguousarray(a).tobytes() for a in task.state.values())
+        b"".join(np.ascontiguousarray(a).tobytes() for a in problem.state.values())
     )
     found |= {"state at t = 0": hashed.hexdigest()[:16]}
     return {**found, **software(on_gpu), **hardware(on_gpu)}

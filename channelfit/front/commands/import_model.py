@@ -61,13 +61,13 @@ def _tell(made: Imported, proof: Proof | None, why: str) -> None:
         click.echo(printable(f"note: {note}"))
     model = made.model
     free = [p.name for p in model.parameters if not p.fixed]
-    told = f"{model.name}: {len(model.parameters)} parameters, free: {', '.join(free)}"
-    click.echo(printable(told))
+    count = len(model.parameters)
+    click.echo(printable(f"{model.name}: {count} parameters, free: {', '.join(free)}"))
     if proof is None:
         click.echo(printable(f"warning: not proven: {why}"), err=True)
         return
-    for told, error in proof.runs:
-        click.echo(f"  {told}: largest error {error:.1e} of the peak")
+    for family, error in proof.runs:
+        click.echo(f"  {family}: largest error {error:.1e} of the peak")
     for note in proof.notes:
         click.echo(printable(f"  note: {note}"))
     verdict = "agrees with" if proof.error <= TOLERANCE else "DIFFERS from"
@@ -81,11 +81,11 @@ def _tell(made: Imported, proof: Proof | None, why: str) -> None:
 def _with_proof(text: str, proof: Proof | None, why: str) -> str:
     """Return the model file, whose head says how it was proven."""
     if proof is None:
-        told = f"# Not proven: {' '.join(printable(why).split())}"[:300]
+        head = f"# Not proven: {' '.join(printable(why).split())}"[:300]
     else:
-        told = (
+        head = (
             f"# Compared with the original under voltage steps: {proof.error:.1e} of the peak, by\n"
             f"# {proof.truth}."
         )
-        told = "\n".join([told, *(f"# {printable(note)}" for note in proof.notes)])
-    return f"{told}\n{text}"
+        head = "\n".join([head, *(f"# {printable(note)}" for note in proof.notes)])
+    return f"{head}\n{text}"

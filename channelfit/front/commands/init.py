@@ -17,7 +17,7 @@ import numpy as np
 import sympy
 
 from channelfit.front.commands.inputs import warn
-from channelfit.front.commands.inspect import clamp_words, told_of
+from channelfit.front.commands.inspect import clamp_words, file_options
 from channelfit.front.kinds import load_plan
 from channelfit.front.starter import (
     Character,
@@ -53,13 +53,11 @@ def init(
     **options: Any,
 ) -> None:
     """Write a starter fit, its protocols and, without a model of the user's own, a model."""
-    told = told_of(**options)
-    found = [inspect_file(file, told) for file in recordings]
+    how = file_options(**options)
+    found = [inspect_file(file, how) for file in recordings]
     for each in found:
         _check_unit(each)
-    found = (
-        found if subtract is None else [less(one, inspect_file(subtract, told)) for one in found]
-    )
+    found = found if subtract is None else [less(one, inspect_file(subtract, how)) for one in found]
     kinds = [character(each) for each in found]
     clamps = [starter_clamp(each, clamp) for each in found]
     main = max(range(len(found)), key=lambda k: kinds[k].conductance_nS)
@@ -79,7 +77,7 @@ def init(
     if model_file is None:
         texts[folder / f"{name}-model.yaml"] = _model_text(kinds[main], name)
     head = _head(file, found, kinds[main], name, model_file)
-    texts[file] = "\n".join([*head, *_fit_lines(found, protocols, clamps, told, folder), ""])
+    texts[file] = "\n".join([*head, *_fit_lines(found, protocols, clamps, how, folder), ""])
     places = [*commands, *texts]
     _refuse_existing(places)
     with writing(folder):
@@ -99,7 +97,7 @@ def init(
         click.echo(str(place))
     for each, amplifier in zip(found, clamps, strict=True):
         if amplifier is not None:
-            click.echo(f"{each.file.name}: {_clamp_told(amplifier)}", err=True)
+            click.echo(f"{each.file.name}: {_clamp_message(amplifier)}", err=True)
     seen = [c for each in found for c in each.cautions]
     warn(each_once([*seen, *_blocked(found), *plan.cautions]))
 
@@ -132,13 +130,13 @@ def _check_unit(found: Inspection) -> None:
         return
     in_pA = unit_factor(found.unit, "current")[0]
     noise, size = found.noise_pA / in_pA, float(np.nanmax(np.abs(found.current_pA))) / in_pA
-    told = [
+    sizes = [
         f"{unit} they reach {short_number(size * factor)} pA with a noise of "
         f"{short_number(noise * factor)} pA"
         for unit, factor in (("pA", 1.0), ("nA", 1e3))
     ]
     raise InputError(
-        f"the file does not say the unit of these currents: in {told[0]}, in {told[1]}; give the "
+        f"the file does not say the unit of these currents: in {sizes[0]}, in {sizes[1]}; give the "
         "one in which they were stored, for example --unit nA",
         found.file,
     )
@@ -184,8 +182,7 @@ def _protocol_files(found: Sequence[Inspection], folder: Path) -> list[Path]:
 
 def _alike(a: Protocol, b: Protocol) -> bool:
     """Return whether two protocols are the same command, whatever they are called."""
-    told = (a.name, a.description, a.source)
-    return a == replace(b, name=told[0], description=told[1], source=told[2])
+    return a == replace(b, name=a.name, description=a.description, source=a.source)
 
 
 # --- the model -----------------------------------------------------------------------------------
@@ -243,8 +240,8 @@ def _head(
     yield f"#   channelfit inspect {file.name}     shows the data as the fit will see them"
     yield f"#   channelfit optimize {file.name}    fits them"
     if model_file is None:
-        told = f"The model was chosen because {_comment(kind.reason)}."
-        yield from (f"# {line}" for line in textwrap.wrap(told, 96))
+        text = f"The model was chosen because {_comment(kind.reason)}."
+        yield from (f"# {line}" for line in textwrap.wrap(text, 96))
         yield "# `channelfit init .. --model NAME` takes another: a file, or a shipped model."
         yield _entry("model", f"{name}-model.yaml")
     else:
@@ -261,8 +258,8 @@ def _head(
             )
         yield from _ranges(channel, kind)
         if kind.leak_nS and kind.leak_reversal_mV is not None:
-            told = f"{{conductance: {kind.leak_nS:.3g} nS, reversal: {kind.leak_reversal_mV:g} mV}}"
-            yield f"# leak: {told}    # without the first #, this leak is part of the current"
+            leak = f"{{conductance: {kind.leak_nS:.3g} nS, reversal: {kind.leak_reversal_mV:g} mV}}"
+            yield f"# leak: {leak}    # without the first #, this leak is part of the current"
     yield "fit:"
     yield "  experiments:"
 
@@ -279,21 +276,21 @@ def _ranges(model: ChannelModel, kind: Character) -> Iterator[str]:
                 rows.append(f"# the largest current needs {kind.conductance_nS:.3g} nS, all open")
                 rows.append(f"{p.name}: {{range: [{low:g}, {high:g}], unit: nS}}")
     low, high = kind.reversal_mV
-    told = f"{{range: [{low:g}, {high:g}], unit: mV}}"
+    about = f"{{range: [{low:g}, {high:g}], unit: mV}}"
     if reversal.is_Number:
         name = _free_name("erev", model)
         yield (
             f"current: {{reversal: {name}}}    # the model's own is {float(reversal):g} mV; leave "
             f"this and {name} out to keep it"
         )
-        rows.append(f"{name}: {told}    # about where the current changes its sign")
+        rows.append(f"{name}: {about}    # about where the current changes its sign")
     for p in model.parameters:
         if _is(p, reversal) and (p.fixed or not p.lower <= (low + high) / 2 <= p.upper):
             own = (
                 f"fixed at {p.value:g}" if p.fixed else f"searched from {p.lower:g} to {p.upper:g}"
             )
             rows.append(f"# about where the current changes its sign; the model has it {own} mV")
-            rows.append(f"{p.name}: {told[:-1]}{', fixed: false' if p.fixed else ''}}}")
+            rows.append(f"{p.name}: {about[:-1]}{', fixed: false' if p.fixed else ''}}}")
     if rows:
         yield "parameters:"
         yield from (f"  {row}" for row in rows)
@@ -320,7 +317,7 @@ def _fit_lines(
     found: Sequence[Inspection],
     protocols: Sequence[Path],
     clamps: Sequence[StarterClamp | None],
-    told: FileOptions,
+    how: FileOptions,
     folder: Path,
 ) -> Iterator[str]:
     """Yield the rows of `experiments`."""
@@ -328,7 +325,7 @@ def _fit_lines(
         yield f"    - {_entry('protocol', protocol.name)}    # from {_comment(each.protocol_from)}"
         yield "      recording:"
         yield f"        {_entry('file', _relative(each.file, folder))}"
-        yield from (f"        {line}" for line in _recording_lines(each, told, folder))
+        yield from (f"        {line}" for line in _recording_lines(each, how, folder))
         yield from (f"      {line}" for line in _mask_lines(each))
         if each.contents.clamp:
             yield f"      # the file says: {', '.join(clamp_words(each.contents))}"
@@ -336,8 +333,8 @@ def _fit_lines(
             yield from (f"      {line}" for line in _clamp_lines(each, clamp))
 
 
-def _recording_lines(found: Inspection, told: FileOptions, folder: Path) -> Iterator[str]:
-    """Yield what a fit must be told of how a recording is read, and its baseline."""
+def _recording_lines(found: Inspection, how: FileOptions, folder: Path) -> Iterator[str]:
+    """Yield how a fit reads a recording, and its baseline."""
     current, contents = found.current, found.contents
     assert current is not None
     row: dict[str, Any] = {"signal": current.name}
@@ -348,7 +345,7 @@ def _recording_lines(found: Inspection, told: FileOptions, folder: Path) -> Iter
     yield f"{_flow('current', row)}    # {_comment(why)}"
     if not math.isfinite(contents.sampling_ms):
         yield f"sampling: {found.sampling_ms:.9g} ms"
-    for key, value in (("layout", told.layout), ("decimal", told.decimal)):
+    for key, value in (("layout", how.layout), ("decimal", how.decimal)):
         if value is not None:
             yield _entry(key, value)
     if not np.isfinite(found.current_pA).all():
@@ -385,32 +382,32 @@ def _clamp_lines(found: Inspection, clamp: StarterClamp) -> Iterator[str]:
     """Yield the clamp as a section, or as comments that become one without their first #."""
     section = list(clamp.lines(found))
     if clamp.active:
-        told = (
+        text = (
             f"The clamp is part of this fit: {clamp.reason} It makes scoring hundreds of times "
             "slower; `channelfit init --no-clamp` takes the clamp for ideal. To fit the "
             "resistance, give `parameters` a row `rs: {range: [1, 20], unit: MOhm}` and say "
             "`series_resistance: rs` (docs/clamp.md)."
         )
     else:
-        told = f"The clamp is taken for ideal: {clamp.reason}"
+        text = f"The clamp is taken for ideal: {clamp.reason}"
         if section:
-            told += (
+            text += (
                 " A clamp makes scoring hundreds of times slower. These lines without their first "
                 "# make it part of the fit (docs/clamp.md):"
             )
-    yield from (f"# {line}" for line in textwrap.wrap(told, 90))
+    yield from (f"# {line}" for line in textwrap.wrap(text, 90))
     yield from (line if clamp.active else f"# {line}" for line in section)
 
 
-def _clamp_told(clamp: StarterClamp) -> str:
-    """Return what the screen says of a recording's clamp."""
+def _clamp_message(clamp: StarterClamp) -> str:
+    """Return the message on the screen about a recording's clamp."""
     if clamp.active:
         return (
             f"the clamp is part of the fit: {clamp.reason} This makes scoring hundreds of times "
             "slower; --no-clamp leaves it out."
         )
-    told = f"the clamp is taken for ideal: {clamp.reason}"
-    return told + ("" if clamp.resistance_MOhm is None else " --clamp makes it part of the fit.")
+    text = f"the clamp is taken for ideal: {clamp.reason}"
+    return text + ("" if clamp.resistance_MOhm is None else " --clamp makes it part of the fit.")
 
 
 def _comment(text: str) -> str:

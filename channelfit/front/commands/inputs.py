@@ -1,4 +1,4 @@
-"""How the files and options that several commands take become plans, models and scorers."""
+"""Plans, models and scorers from the files and options that several commands take."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def changes_of(options: Any) -> Changes:
     return Changes(options.overrides, overrides_of(options))
 
 
-def _backend_line(scorer: Scorer, asked: str) -> str:
-    """Return which backend, and why it."""
-    why = "as asked"
-    if asked == "auto":  # otherwise CuPy, which loads slowly, need not be looked for
+def _backend_line(scorer: Scorer, requested: str) -> str:
+    """Return the backend in words, and why it was chosen."""
+    why = "as requested"
+    if requested == "auto":  # otherwise CuPy, which loads slowly, need not be looked for
         missing = [f"{name} {row.state}" for name, row in backends().items() if not row.usable]
         why = "; ".join(["auto: the fastest here", *missing])
     return f"backend {scorer.backend}, {scorer.dtype} ({why})"
@@ -44,7 +44,7 @@ def _backend_line(scorer: Scorer, asked: str) -> str:
 def prepare(
     file: Path, changes: Changes, backend: str, dtype: str, path: str, screen: SearchScreen
 ) -> tuple[FitPlan, Scorer]:
-    """Return the plan of a file and its scorer, with what there is to say of both on the screen."""
+    """Return the plan of a file and its scorer, and say on the screen which they are."""
     screen.begin(f"reading {file.name} and its data")
     fit = load_plan(file, changes, backend)
     scorer = prepared(fit, backend, dtype, path, screen)

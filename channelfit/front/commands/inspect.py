@@ -32,7 +32,7 @@ from channelfit.results.report.terminal import PlainConsole, short_number
 _MOST_ROWS, _MOST_VALUES = 16, 6
 
 
-def told_of(
+def file_options(
     command: Path | None,
     signal: str | None,
     unit: str | None,
@@ -40,7 +40,7 @@ def told_of(
     layout: str | None,
     decimal: str | None,
 ) -> FileOptions:
-    """Return what the options of the command line say of a recording."""
+    """Return how a recording is read, by the options of the command line."""
     step = None if sampling is None else parse_quantity(sampling, "time")
     if step is not None and step <= 0:
         raise InputError(f"a time above 0 was expected, not {step:g} ms", None, "--sampling")
@@ -54,19 +54,19 @@ def inspect(
     out: Path | None,
     **options: Any,
 ) -> None:
-    """Print what is in files from the rig, or what a fit sees, and draws it."""
+    """Print and draw what is in files from the rig, or the data of a fit."""
     if len(files) > 1 and (protocol or csv or out):
         raise InputError("--protocol, --csv and --out write what is in one FILE; give one")
-    told = told_of(**options)
+    how = file_options(**options)
     for file, place in zip(files, _pictures(files, out), strict=True):
         if file.suffix.lower() in (".yaml", ".yml") and _is_fit(file):
             if protocol or csv:
                 raise InputError("--protocol and --csv are for recordings, not for a fit", file)
-            if told != FileOptions():
+            if how != FileOptions():
                 raise InputError("a fit says itself how its recordings are read", file)
             _inspect_fit(file, place)
         else:
-            _inspect_recording(inspect_file(file, told), protocol, csv, place)
+            _inspect_recording(inspect_file(file, how), protocol, csv, place)
 
 
 def _is_fit(file: Path) -> bool:
@@ -84,7 +84,7 @@ def _is_fit(file: Path) -> bool:
 
 
 def _pictures(files: tuple[Path, ...], out: Path | None) -> list[Path]:
-    """Return where each file is drawn: as was asked for, or in the current folder, none twice."""
+    """Return the picture of each file: as requested, or in the current folder, none twice."""
     if out is not None:
         return [picture_file(out)]
     names = list[str]()
@@ -137,7 +137,7 @@ def _inspect_recording(
 
 
 def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
-    """Yield what is known of a recording: a label and a text each."""
+    """Yield the known facts about a recording: a label and a text each."""
     contents, h = found.contents, found.sampling_ms
     if contents.signals:
         n = contents.n_samples
@@ -152,9 +152,9 @@ def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
     if found.command is not None:
         lost, (sweep, time) = found.command.residual_mV, found.command.residual_at
         edges = found.command.edge_samples
-        told = f"within {lost:.2g} mV of the protocol (sweep {sweep + 1}, {time:g} ms)"
-        told += f", noise {found.command.noise_mV:.2g} mV"
-        yield "command", told + (f", edges over {edges} samples" if edges else "")
+        text = f"within {lost:.2g} mV of the protocol (sweep {sweep + 1}, {time:g} ms)"
+        text += f", noise {found.command.noise_mV:.2g} mV"
+        yield "command", text + (f", edges over {edges} samples" if edges else "")
     yield from _measures(found)
     if contents.clamp:
         yield "file says", ", ".join(clamp_words(contents))
@@ -305,7 +305,7 @@ def _inspect_fit(file: Path, out: Path) -> None:
 
 
 def _experiment_rows(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Yield what a fit sees of one experiment."""
+    """Yield the facts about one experiment of a fit: a label and a text each."""
     protocol, recording = experiment.protocol, experiment.recording
     assert recording is not None
     known = np.isfinite(protocol.command())

@@ -1,4 +1,4 @@
-"""`channelfit run`: the jobs of a night, checked, done and told of."""
+"""`channelfit run`: the jobs of a night, checked, run and reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from channelfit.front.night.calls import Call
 from channelfit.front.night.checks import Checks
 from channelfit.front.night.jobs import Night, read_night
 from channelfit.front.night.queue import Queue
-from channelfit.front.night.record import Record, file_of, record_of
+from channelfit.front.night.record import NightRecord, file_of, record_of
 from channelfit.front.night.screen import NightScreen
 from channelfit.front.night.summary import PAGE, SUMMARY, print_summary, summary_of, write_summary
 from channelfit.front.progress import compilations_shown
@@ -40,8 +40,8 @@ def run(as_json: bool, quiet: bool, **given: Any) -> int:
         folder, summary = found
         files = [folder / name for name in (PAGE, SUMMARY)]
         bad = len(summary["jobs"]) - summary["counts"].get(FINISHED, 0)
-        told = f"{bad} of {len(summary['jobs'])} jobs failed or were skipped"
-        lines.result(folder, files, summary, failed=(SOME_FAILED, told) if bad else None)
+        reason = f"{bad} of {len(summary['jobs'])} jobs failed or were skipped"
+        lines.result(folder, files, summary, failed=(SOME_FAILED, reason) if bad else None)
         if quiet and not as_json:
             click.echo(printable(str(folder)))
         elif not as_json:
@@ -72,7 +72,7 @@ def _done(
     if check:
         _checked(jobs, calls, lines.screen(jobs.name, quiet))
         lines.result()
-        if not lines.wanted:
+        if not lines.enabled:
             click.echo(f"All {len(calls)} jobs can be done.")
         return None
     if resume is not None:
@@ -113,7 +113,7 @@ def refuse_clusters(jobs: Night, known: Sequence[str]) -> None:
                 )
 
 
-def _end(record: Record, state: str) -> dict[str, Any]:
+def _end(record: NightRecord, state: str) -> dict[str, Any]:
     """Write how a night has ended, and return its summary."""
     record.content["state"] = state
     summary = summary_of(record)
@@ -123,7 +123,7 @@ def _end(record: Record, state: str) -> dict[str, Any]:
 
 
 def _begun(
-    jobs: Night, calls: Mapping[str, Call], record: Record, lines: JsonLines, quiet: bool
+    jobs: Night, calls: Mapping[str, Call], record: NightRecord, lines: JsonLines, quiet: bool
 ) -> Queue:
     """Return a night in its folder, of which every job has been looked at.
 
@@ -156,7 +156,7 @@ def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> di
     Raises:
         InputError: jobs that cannot be done, each with why.
     """
-    told: list[InputError] = []
+    errors: list[InputError] = []
     bad = set[str]()
     with (
         tempfile.TemporaryDirectory(prefix="channelfit-night-") as place,
@@ -173,13 +173,13 @@ def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> di
                 checks.check(name)
             except InputError as error:
                 bad.add(name)
-                told.append(_of_job(jobs, name, error, place))
-    if not told:
+                errors.append(_of_job(jobs, name, error, place))
+    if not errors:
         return checks.files
-    rest = len(bad) - len(told)
-    more = f"; {rest} more wait for {'it' if len(told) == 1 else 'them'}" if rest else ""
-    counted = f"{len(told)} of {len(jobs.jobs)} jobs cannot be done{more}. Nothing was begun"
-    raise InputError("\n  ".join([counted, *map(str, told)]), jobs.file)
+    rest = len(bad) - len(errors)
+    more = f"; {rest} more wait for {'it' if len(errors) == 1 else 'them'}" if rest else ""
+    counted = f"{len(errors)} of {len(jobs.jobs)} jobs cannot be done{more}. Nothing was begun"
+    raise InputError("\n  ".join([counted, *map(str, errors)]), jobs.file)
 
 
 def _of_job(jobs: Night, name: str, error: InputError, stand_ins: str) -> InputError:

@@ -28,7 +28,7 @@ or by whole folders, with this in .vscode/settings.json:
 
 
 def schema(kind: str | None, out: Path | None, to: str) -> None:
-    """Print or writes what was asked for; see the verb."""
+    """Print or write schemas, or the reference; see the verb."""
     names = list(FILES) if kind is None else [_known(kind)]
     if to == "markdown":
         text = reference() if kind is None else section_reference(FILES.get(names[0], names[0]))
@@ -70,7 +70,7 @@ def _path(out: Path, name: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file, and replaces what an earlier call has written there.
+    """Write a file, and replace one that an earlier call has written.
 
     Raises: InputError for a file that something else has written, and where nothing can be.
     """

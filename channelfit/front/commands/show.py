@@ -44,7 +44,7 @@ def _show_function(problem: FunctionProblem, source: str | None, dtype: str, fil
 def show(
     model: Path, source: str | None, dtype: str, out: Path | None, overrides: tuple[str, ...]
 ) -> None:
-    """Print what a model says, or the code that is generated for it."""
+    """Print a description of a model, or the code that is generated for it."""
     out = None if out is None else picture_file(out)
     function = kinds.function_of(model, overrides)
     if function is not None:
@@ -73,11 +73,11 @@ def _describe_junctions(protocols: Sequence[Protocol]) -> None:
     """Print the junction potentials that were subtracted from the commands of the protocols."""
     for protocol in protocols:
         if protocol.junction_potential_mV:
-            told = (
+            text = (
                 f"protocol {protocol.name}: voltages of the membrane are the command less "
                 f"{protocol.junction_potential_mV:g} mV of junction potential"
             )
-            click.echo(printable(told))
+            click.echo(printable(text))
 
 
 def _describe_extremes(channel: ChannelModel, protocols: Sequence[Protocol]) -> None:

@@ -1,4 +1,4 @@
-"""`channelfit uncertainty` and `channelfit compare`: how sure a fit is, which scheme is best."""
+"""`channelfit uncertainty` and `channelfit compare`: errors of values, and the best scheme."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.kinds import load_plan, with_currents
 from channelfit.front.progress import compilations_shown
-from channelfit.front.studies import Computation, Wanted, contended, study
+from channelfit.front.studies import Computation, StudyRequest, contended, study
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.checkpoint import StudyCheckpoint
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from channelfit.front.verbs.compare import CompareOptions
     from channelfit.front.verbs.uncertainty import UncertaintyOptions
 
-#: What a study writes besides `uncertainty.json`, each file only where it was asked for or is due.
+#: The files of a study beside `uncertainty.json`, each only if requested or needed.
 _FILES = (
     "refined.yaml",
     "profiles.csv",
@@ -63,32 +63,33 @@ def _studied(
         plan = load_plan(fit, options.overrides, backend)
         screen.warn(plan.cautions)
         scorer = make_scorer(with_currents(plan).problem, backend)
-        wanted = study_of(options)
+        request = study_request(options)
         folder = options.out or (
             fit.parent if (fit.parent / "summary.json").exists() else Path("uncertainty")
         )
-        checkpoint = StudyCheckpoint(folder, _identity(plan, scorer, wanted), options.resume)
-        worth, found = True, None
+        checkpoint = StudyCheckpoint(folder, _identity(plan, scorer, request), options.resume)
+        worth, studied = True, None
         try:
             with workers(options.cluster, screen) as executor:
-                how = None
+                computation = None
                 if executor is not None or checkpoint.left_results:
-                    who = scorer.backend, "float64", scorer.path or "auto", identity(plan, scorer)
-                    how = Computation(FitTasks(plan, *who), executor, checkpoint.open_results())
+                    path, found = scorer.path or "auto", identity(plan, scorer)
+                    tasks = FitTasks(plan, scorer.backend, "float64", path, found)
+                    computation = Computation(tasks, executor, checkpoint.open_results())
                 assert checkpoint.journal is not None  # it is open from the beginning
                 answers = JournaledChannel(scorer, checkpoint.journal)
                 values = plan.problem.values()
-                found = study(plan, answers, values, wanted, screen, how)
+                studied = study(plan, answers, values, request, screen, computation)
             screen.begin("drawing")
-            files, summary = found.save(folder), found.summary
+            files, summary = studied.save(folder), studied.summary
             all_is_done()
             worth = False
             older = [n for n in _FILES if folder / n not in files and (folder / n).exists()]
             if older:
                 screen.warn_of(f"left in {folder} by an earlier study: {', '.join(older)}")
         except InputError:
-            # what cannot be judged cannot be gone on with either; what finds no room can
-            worth = found is not None or checkpoint.has_results
+            # a fit that cannot be judged cannot be resumed; one that found no room can
+            worth = studied is not None or checkpoint.has_results
             raise
         finally:
             with held():
@@ -98,10 +99,10 @@ def _studied(
     return folder, files, summary
 
 
-def study_of(options: UncertaintyOptions) -> Wanted:
-    """Return the parts of a study that options ask for."""
+def study_request(options: UncertaintyOptions) -> StudyRequest:
+    """Return the parts of a study that options name."""
     names = tuple(name.strip() for name in options.profiles.split(",") if name.strip())
-    return Wanted(
+    return StudyRequest(
         names,
         options.families or 0,
         options.posterior or 0,
@@ -111,11 +112,11 @@ def study_of(options: UncertaintyOptions) -> Wanted:
     )
 
 
-def _identity(plan: FitPlan, scorer: Scorer, wanted: Wanted) -> dict[str, Any]:
-    """Return all that a study depends on: the fit, and what is wanted to be known of it."""
-    asked = {f"wanted {name}": plain(value) for name, value in asdict(wanted).items()}
+def _identity(plan: FitPlan, scorer: Scorer, request: StudyRequest) -> dict[str, Any]:
+    """Return all that a study depends on: the fit, and the parts that are requested."""
+    parts = {f"requested {name}": plain(value) for name, value in asdict(request).items()}
     values = {"values": [float(value) for value in plan.problem.values()]}
-    return {**identity(plan, scorer), **asked, **values}
+    return {**identity(plan, scorer), **parts, **values}
 
 
 def _print_uncertainty(summary: dict[str, Any]) -> None:

@@ -159,7 +159,7 @@ class Call:
 
     @property
     def resumes(self) -> str:
-        """How the command takes `--resume`: as a "flag", with the folder of the "run", or not."""
+        """The kind of `--resume`: a "flag", with the folder of the "run", or "" for none."""
         parameter = _all_parameters(self.command).get("resume")
         if parameter is None:
             return ""

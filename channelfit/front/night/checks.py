@@ -24,14 +24,16 @@ from channelfit.curves.weights import check_weighted
 from channelfit.fitzhugh_nagumo import inputs as cables
 from channelfit.front import kinds
 from channelfit.front.commands import doctor
-from channelfit.front.commands.batch import asked_of
+from channelfit.front.commands.batch import request_of
 from channelfit.front.commands.inputs import changes_of, model_with_values, prepare
+from channelfit.front.commands.studies import study_request
 from channelfit.front.fitting import conditioning_notes
 from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import Result
 from channelfit.front.reports import KINDS as FIGURE_KINDS
-from channelfit.front.studies import Wanted, check_wanted
+from channelfit.front.studies import check_request
 from channelfit.front.verbs.optimize import OptimizeOptions
+from channelfit.front.verbs.uncertainty import UncertaintyOptions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
@@ -160,9 +162,7 @@ def _optimize(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[s
 
 def _uncertainty(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
     plan = checks.plan(given.fit, given.overrides, given.backend)
-    names = tuple(name.strip() for name in given.profiles.split(",") if name.strip())
-    wanted = Wanted(names, given.families or 0, given.posterior or 0, given.walkers, given.seed)
-    check_wanted(plan, wanted)
+    check_request(plan, study_request(UncertaintyOptions(**vars(given))))
     place.mkdir()
     write_bytes(place / REFINED, given.fit.read_bytes())
     yield from _read(plan)
@@ -245,8 +245,7 @@ class _Cautions(BatchListener):
 
 
 def _batch(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
-    asked = asked_of(vars(given))
-    made = ready(asked, _Cautions(checks.screen))
+    made = ready(request_of(vars(given)), _Cautions(checks.screen))
     yield from (recorded.file for recorded in made.recordings)
     yield from _read(made.work.plan)
 

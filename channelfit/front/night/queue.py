@@ -31,10 +31,11 @@ from channelfit.front import interrupts
 from channelfit.front.night.calls import Call
 from channelfit.front.night.checks import fit_file
 from channelfit.front.night.jobs import Night
-from channelfit.front.night.record import BEGUN, SKIPPED, WAITING, Record, now
+from channelfit.front.night.record import BEGUN, SKIPPED, WAITING, NightRecord, now
 from channelfit.front.night.screen import NightScreen
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import opened, writing
+from channelfit.reading.second_process import own_group
 from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import sha256_of
 from channelfit.results.identity import differences
@@ -79,7 +80,7 @@ class Queue:
         night: Night,
         calls: Mapping[str, Call],
         files: Mapping[str, list[Path]],
-        record: Record,
+        record: NightRecord,
         screen: NightScreen,
     ) -> None:
         self.night, self.calls, self.files = night, calls, files
@@ -218,9 +219,6 @@ class Queue:
         return words, False
 
     def _started(self, name: str, words: list[str]) -> subprocess.Popen[bytes]:
-        apart: dict[str, Any] = {"process_group": 0}  # Ctrl-C is passed on by this process
-        if sys.platform == "win32":
-            apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         log = self.record.folder / f"{name}.log"
         with writing(log), os.fdopen(opened(log, os.O_APPEND), "ab") as file:
             file.write(f"$ {shlex.join(['channelfit', *words])}\n".encode(errors="replace"))
@@ -231,7 +229,7 @@ class Queue:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=self.night.folder,
-                **apart,
+                **own_group(),  # Ctrl-C is passed on by this process
             )
 
     @contextmanager

@@ -34,7 +34,7 @@ _STATES = (WAITING, RUNNING, FINISHED, FAILED, SKIPPED, INTERRUPTED)
 LOCK = ".night.lock"
 
 
-class Record:
+class NightRecord:
     """The states of the jobs of a night, in the folder of its results; made by `record_of`.
 
     Attributes:
@@ -109,7 +109,7 @@ class Record:
 
 
 @contextmanager
-def record_of(folder: Path, made: bool = False) -> Iterator[Record]:
+def record_of(folder: Path, made: bool = False) -> Iterator[NightRecord]:
     """Open the record in a folder for this process alone, as long as the block lasts.
 
     Arguments:
@@ -133,7 +133,7 @@ def record_of(folder: Path, made: bool = False) -> Iterator[Record]:
                     "folder",
                     folder,
                 )
-            record = Record(folder, _checked(file) if file.is_file() else None)
+            record = NightRecord(folder, _checked(file) if file.is_file() else None)
             record.refuse_running()
             discard_partial(folder)
             yield record

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from channelfit.front.json_lines import EVENTS, JsonLines
-from channelfit.front.night.record import SKIPPED, WAITING, Record
+from channelfit.front.night.record import SKIPPED, WAITING, NightRecord
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import SearchScreen, duration
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING
@@ -50,7 +50,7 @@ class NightScreen(SearchScreen):
         self._looked = 0.0
         self._fault = ""
 
-    def begun(self, name: str, command: str, goes_on: bool, record: Record) -> None:
+    def begun(self, name: str, command: str, goes_on: bool, record: NightRecord) -> None:
         """Show that a job has begun, or that it resumes the run of an earlier call."""
         stage = f"{name}: {command} {'goes on' if goes_on else 'begins'}"
         self.say(f"{_clock()} {stage}")
@@ -59,13 +59,13 @@ class NightScreen(SearchScreen):
         ended = len(record.jobs) - counts.get(WAITING, 0) - counts.get(RUNNING, 0)
         bad = counts.get(FAILED, 0) + counts.get(SKIPPED, 0) + counts.get(INTERRUPTED, 0)
         news = {"done": ended, "total": len(record.jobs), "failed": bad}
-        self._lines.tell("progress", **{**known, **news})
+        self._lines.write("progress", **{**known, **news})
 
-    def kept(self, name: str, record: Record) -> None:
+    def kept(self, name: str, record: NightRecord) -> None:
         """Show that a job had finished before this call."""
         self._lines.done(name, kept=True, result={"command": record.jobs[name]["command"]})
 
-    def ended(self, name: str, record: Record) -> None:
+    def ended(self, name: str, record: NightRecord) -> None:
         """Show that a job has ended or is skipped."""
         row, counts = record.jobs[name], record.counts()
         self._running.pop(name, None)
@@ -80,7 +80,7 @@ class NightScreen(SearchScreen):
             self._lines.done(name, result={"command": row["command"], "took": row.get("seconds")})
         else:
             reason = f"{row['state']}: {row['reason']}"
-            self._lines.tell("failed", name=name, reason=reason, count=1)
+            self._lines.write("failed", name=name, reason=reason, count=1)
         fault = str(record.fault or "")
         if fault and fault != self._fault:
             self.say(f"Warning: {fault}; it will be tried again")

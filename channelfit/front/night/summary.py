@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from channelfit.front.night.record import Record
+from channelfit.front.night.record import NightRecord
 from channelfit.reading.files import write_text
 from channelfit.results.report import terminal
 from channelfit.results.report.page_shell import page_text
@@ -26,7 +26,7 @@ _FIRST = (
 )
 
 
-def summary_of(record: Record) -> dict[str, Any]:
+def summary_of(record: NightRecord) -> dict[str, Any]:
     """Return the night as plain data: how it ended, how many jobs are in each state, and a row a
     job.
     """
@@ -72,7 +72,7 @@ def _places(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def write_summary(record: Record, summary: Mapping[str, Any]) -> list[Path]:
+def write_summary(record: NightRecord, summary: Mapping[str, Any]) -> list[Path]:
     """Write both files; returns them. Raises InputError where they cannot be written."""
     rows = [{**row, "time": _duration(row["seconds"])} for row in summary["jobs"]]
     context = {

@@ -7,7 +7,7 @@ import click
 
 @click.command(short_help="What is installed and what each backend can do.")
 def doctor() -> None:
-    """What is installed here, what each backend can do, and how to get what is missing.
+    """Print which packages and backends can be used here, and how to get those that are missing.
 
     \b
     Example

@@ -50,7 +50,7 @@ def import_model(**given: Any) -> None:
     """Translate FILE, a .mod of NEURON, or a .mmt or .cellml of Myokit, into a model file.
 
     The original is then run beside the translation under two families of voltage steps, and the
-    largest error is told. What cannot be translated is refused by name and line.
+    largest error is printed. What cannot be translated is refused by name and line.
 
     \b
     Examples

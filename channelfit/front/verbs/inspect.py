@@ -32,7 +32,7 @@ from channelfit.front.options import recording_options
 )
 @recording_options
 def inspect(**given: Any) -> None:
-    """What is in FILES from the rig: sweeps, units, protocol, noise, leak, what looks wrong.
+    """Print what is in FILES from the rig: sweeps, units, protocol, noise, leak, what looks wrong.
 
     A file is a recording (ABF, NWB, Igor, WinWCP, MATLAB, HDF5, CSV, SyncroPatch), a protocol, or
     a fit file, of which the data are shown as they were recorded and as the fit will see them.

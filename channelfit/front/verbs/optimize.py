@@ -52,8 +52,8 @@ class OptimizeOptions:
         "--seeds",
         type=click.IntRange(1),
         metavar="N",
-        help="So many whole searches, with the seeds from that one on; the best is kept, and told "
-        "how many came to it. [default: the file's, or 1]",
+        help="So many whole searches, with the seeds from that one on; the best is kept, with "
+        "the number that came to it. [default: the file's, or 1]",
         key="fit.seeds",
     )
     backend: str = backend_option.field()

@@ -24,7 +24,7 @@ import click
     help="A JSON Schema, or the reference of all keys as a page.",
 )
 def schema(**given: Any) -> None:
-    """What a file may hold: JSON Schemas by which editors complete and check YAML, and a page.
+    """Write the keys of files: JSON Schemas by which editors complete and check YAML, or a page.
 
     KIND is a kind of file, model, protocol, fit, function or curve, or one section, such as clamp.
     The schemas are made from the tables that the readers of these files use.

@@ -27,7 +27,7 @@ from channelfit.front.options import dtype_option, model_argument, set_option
 )
 @set_option
 def show(**given: Any) -> None:
-    """What MODEL says: its scheme, rates, generator matrix and parameters.
+    """Print what MODEL says: its scheme, rates, generator matrix and parameters.
 
     \b
     Examples

@@ -43,7 +43,7 @@ class SimulateOptions:
 @click.command(short_help="Currents of a model under a protocol.")
 @declared(SimulateOptions)
 def simulate(**given: Any) -> None:
-    """Current of MODEL under PROTOCOL, at the values in the model file.
+    """Simulate the current of MODEL under PROTOCOL, at the values in the model file.
 
     Writes PREFIX.csv (time in ms, then current in pA and voltage in mV of every sweep) and
     PREFIX.png, replacing what is there. Cells after the end of a shorter sweep are empty.

@@ -94,12 +94,13 @@ class UncertaintyOptions:
 @click.command(short_help="Uncertainty of a fit, and parameters that are not identifiable.")
 @declared(UncertaintyOptions)
 def uncertainty(**given: Any) -> None:
-    """How sure the fitted values in FIT are, such as fit.yaml of a run folder.
+    """Estimate the uncertainty of the fitted values in FIT, such as fit.yaml of a run folder.
 
-    They are refined by least squares first. Standard errors and intervals come from the curvature
-    of the cost and the noise in the residuals; what the data do not determine is told in words.
-    Profiles follow the cost where it is no parabola; families are equally good fits that nothing
-    connects; the posterior is a sample of all parameters that the data allow.
+    They are refined by least squares first. Standard errors and intervals come from the Gauss-
+    Newton Hessian of the cost and the noise in the residuals; a sentence names each parameter or
+    combination that is not identifiable. Profiles follow the cost where it is no parabola;
+    families are equally good fits that nothing connects; the posterior is a sample of all
+    parameters that the data allow.
 
     \b
     Writes

@@ -26,8 +26,8 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
 from channelfit.front.watching.answers import Watched
-from channelfit.reading.apart import give_up
 from channelfit.reading.errors import InputError
+from channelfit.reading.second_process import give_up
 from channelfit.results.report.page_shell import SCRIPT, STYLE, library_file, rendered
 
 #: The interface that no other computer reaches.
@@ -96,7 +96,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where the page is, with the token."""
+        """The address of the page, with the token."""
         return f"http://{LOOPBACK}:{self.port}/{self.token}/"
 
     @property

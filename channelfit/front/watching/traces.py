@@ -1,7 +1,7 @@
 """The best fit so far over its data, computed from what a run has saved, beside the run itself.
 
 The fit that goes on is not disturbed: `fit.yaml` is read by a process of its own
-(`reading.apart`), which computes the currents once more, with low priority.
+(`reading.second_process`), which computes the currents once more, with low priority.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from channelfit.front import kinds
 from channelfit.problem.experiment import Experiment
-from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
+from channelfit.reading.second_process import read_in_process
 from channelfit.results.report.trace_view import extreme_samples
 from channelfit.scoring.scorer import make_scorer
 
@@ -42,7 +42,7 @@ def traces_so_far(file: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: the fit cannot be read, has no currents, or takes too long.
     """
-    found = read_apart(f"{__name__}:compute", file, "a fit", _SECONDS)
+    found = read_in_process(f"{__name__}:compute", file, "a fit", _SECONDS)
     rows: list[dict[str, Any]] = []
     while (title := found.get(f"{len(rows)} title")) is not None:
         row: dict[str, Any] = {"title": str(title)}

@@ -21,8 +21,8 @@ from channelfit.model.imports.myokit_currents import (
 )
 from channelfit.model.imports.nodes import Node, choice, make, name, number
 from channelfit.model.imports.still import keep_still, leave_out_empty, without_voltage
-from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
+from channelfit.reading.second_process import read_in_process
 
 SECONDS = 60.0
 #: The kind of a parameter that is a state in the file.
@@ -71,7 +71,7 @@ def read_myokit(path: Path) -> dict[str, Any]:
     Raises:
         InputError: Myokit is not installed, or cannot read the file.
     """
-    found = read_apart(f"{__name__}:answer", path, "a model that Myokit reads", SECONDS)
+    found = read_in_process(f"{__name__}:answer", path, "a model that Myokit reads", SECONDS)
     plain: dict[str, Any] = json.loads(str(found["model"]))
     return plain
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
+from channelfit.reading.second_process import read_in_process
 from channelfit.reading.units import unit_factor
 
 
@@ -157,11 +157,11 @@ def stacked(sweeps: Sequence[np.ndarray]) -> np.ndarray:
     return values
 
 
-# --- transfer from the process that reads foreign formats -----------------------------------------
+# --- transfer from the second process -------------------------------------------------------------
 
 
 def packed(contents: Contents) -> dict[str, np.ndarray | str]:
-    """Return contents as arrays and one text of JSON, which `reading.apart` can send."""
+    """Return contents as arrays and one text of JSON, which `reading.second_process` can send."""
     found: dict[str, np.ndarray | str] = {
         f"values {k}": signal.values for k, signal in enumerate(contents.signals)
     }
@@ -184,13 +184,12 @@ def packed(contents: Contents) -> dict[str, np.ndarray | str]:
 
 
 def read_contents(reader: str, path: Path, format_name: str) -> Contents:
-    """Return contents that a function ``module:function`` packs
-    in the process for foreign formats.
+    """Return contents that a function ``module:function`` packs in the second process.
 
     Raises:
         InputError: what that function raised, or that the process died or took too long.
     """
-    found = read_apart(reader, path, format_name)
+    found = read_in_process(reader, path, format_name)
     header = json.loads(str(found.pop("header")))
     arrays = {key: value for key, value in found.items() if isinstance(value, np.ndarray)}
     rows = enumerate(header["signals"])

@@ -16,8 +16,8 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import syncropatch
 from channelfit.reading.formats.contents import Contents, Epoch, Signal, distinct, signal
-from channelfit.reading.formats.headings import Heading, is_time, read_heading, sampling_of
-from channelfit.reading.tables import Table, is_number, read_columns
+from channelfit.reading.formats.headings import Heading, read_heading, sampling_of
+from channelfit.reading.tables import Columns, is_number, read_columns
 from channelfit.reading.units import unit_factor
 
 _LEVELS = re.compile(r"(level|voltage|v|potential)\b.*|level_.*|voltage_.*", re.IGNORECASE)
@@ -73,8 +73,7 @@ _METADATA = (
 
 
 def _with_metadata(contents: Contents) -> Contents:
-    """Return the contents with the values of ``NAME_meta.csv`` beside
-    ``NAME.csv`` for the cell and the amplifier.
+    """Return the contents with the cell and amplifier of ``NAME_meta.csv`` beside ``NAME.csv``.
 
     A row of it is a sweep where there are as many; else the median of its rows counts.
     """
@@ -110,7 +109,7 @@ def _spelled(unit: str) -> str:
 def _recording(path: Path, columns: dict[str, np.ndarray]) -> Contents:
     headings = {name: read_heading(name) for name in columns}
     notes, sampling = list[str](), math.nan
-    clock = next((name for name, h in headings.items() if is_time(h)), None)
+    clock = next((name for name, h in headings.items() if h.kind == "time"), None)
     if clock is not None and len(columns) > 1 and len(columns[clock]) > 1:
         sampling, remarks = sampling_of(columns[clock], headings[clock].unit)
         notes += remarks
@@ -141,7 +140,7 @@ def _called(key: tuple[str, str, str], members: Sequence[str]) -> str:
     return read_heading(members[0]).name if len(members) == 1 else key[2] or "columns"
 
 
-def _headed_by_voltages(table: Table) -> bool:
+def _headed_by_voltages(table: Columns) -> bool:
     """Return whether a first row of numbers holds the voltages of a family."""
     if len(table.first) < _LEAST_FAMILY:
         return False
@@ -183,8 +182,7 @@ def _steps(path: Path, columns: dict[str, np.ndarray]) -> tuple[tuple[Epoch, ...
 def _until_next(
     starts: np.ndarray, lengths: np.ndarray, path: Path
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return how long each step lasts, ms, where a list says when each starts;
-    and a note on overlaps.
+    """Return how long each step lasts, ms, in a list of their starts, and a note on overlaps.
 
     Raises:
         InputError: a step that starts later than the one before it ends, or before it starts.

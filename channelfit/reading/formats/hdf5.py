@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading import memory
-from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats.contents import Contents, missing
 from channelfit.reading.formats.matrices import NamedArray, contents_of
+from channelfit.reading.second_process import read_in_process
 from channelfit.reading.units import shown
 
 #: As they are stored, unpacked, in float64, and sent to the other process.
@@ -39,7 +39,7 @@ def read(path: Path, layout: str | None = None, signal: str | None = None) -> Co
     Raises:
         InputError: damaged, too large, with links to other files, without h5py, or without numbers.
     """
-    found = read_apart(f"{__name__}:datasets", path, "an HDF5 file")
+    found = read_in_process(f"{__name__}:datasets", path, "an HDF5 file")
     arrays = [
         NamedArray(name, str(found.get(_UNIT_OF + name, "")), value)
         for name, value in found.items()
@@ -114,8 +114,7 @@ def walked(group: Any) -> Iterator[tuple[str, Any]]:
 
 
 def member(group: Any, name: str) -> Any:
-    """Return the member of a group with a name;
-    None where there is none, or a link leads nowhere.
+    """Return a member of a group; None where there is none, or a link leads nowhere.
 
     Raises:
         InputError: a link to another file.

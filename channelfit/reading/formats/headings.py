@@ -57,14 +57,8 @@ def read_heading(text: str) -> Heading:
     return Heading(text.strip(), "", _kind_of_name(text.strip()))
 
 
-def is_time(heading: Heading) -> bool:
-    """Return whether a heading names times of samples."""
-    return heading.kind == "time"
-
-
 def sampling_of(times: np.ndarray, unit: str) -> tuple[float, list[str]]:
-    """Return the sampling interval of times, ms, and remarks for the user;
-    NaN where they are not even.
+    """Return the interval of times, ms, NaN if they are not even, and remarks for the user.
 
     Arguments:
         times: (n,) as they are stored.

@@ -15,7 +15,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats.contents import Contents, distinct, signal, stacked
-from channelfit.reading.formats.headings import Heading, is_time, read_heading, sampling_of
+from channelfit.reading.formats.headings import Heading, read_heading, sampling_of
 from channelfit.reading.keys.protocols import LAYOUTS
 from channelfit.reading.units import shown
 
@@ -67,7 +67,7 @@ def contents_of(
         why = "".join(f"; {reason}" for reason in refused)
         raise InputError(f"no vector or matrix of real numbers inside{why}"[:300], path)
     long, notes = _traces(long, list(refused))
-    times = [array for array in long if array.values.ndim == 1 and is_time(_heading(array))]
+    times = [array for array in long if array.values.ndim == 1 and _heading(array).kind == "time"]
     recorded = [array for array in long if array not in times] or long
     largest = max(recorded, key=lambda array: array.values.size)
     main = next((array for array in long if array.name == chosen), largest)
@@ -123,7 +123,7 @@ def _traces(arrays: list[NamedArray], notes: list[str]) -> tuple[list[NamedArray
     for key, sweeps in found.items():
         ordered = [array.values for _, array in sorted(sweeps, key=lambda pair: pair[0])]
         rest.append(NamedArray(key, "", stacked([values[:, 1] for values in ordered])))
-        if not any(is_time(_heading(array)) for array in rest):
+        if not any(_heading(array).kind == "time" for array in rest):
             rest.append(NamedArray("time", "s", max(ordered, key=len)[:, 0]))
             notes.append("Times are those of the longest sweep, in s, as PatchMaster writes them.")
     return rest, notes

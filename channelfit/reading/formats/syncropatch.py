@@ -91,7 +91,7 @@ def measured_in(table: Path, row: str, column: int) -> dict[str, float]:
     for key, (name, factor) in _MEASURES.items():
         found = []
         for _, sweeps_of in _measures_in(table.parent):
-            values = _of_well(sweeps_of.get(name), row, column)
+            values = [v for v in _of_well(sweeps_of.get(name), row, column) if v > 0]
             if values:
                 found.append(float(np.median(values)) * factor)
         if len(found) == 1:
@@ -100,12 +100,12 @@ def measured_in(table: Path, row: str, column: int) -> dict[str, float]:
 
 
 def _of_well(sweeps: Any, row: str, column: int) -> list[float]:
-    """Return the values above 0 of a well in all sweeps; none where it was not measured."""
+    """Return the finite values of a well in all sweeps; none where it was not measured."""
     try:
         values = [float(sweep[column - 1][ord(row) - ord("A")]) for sweep in sweeps]
     except (TypeError, ValueError, IndexError, KeyError):  # not measured in this well
         return []
-    return [value for value in values if math.isfinite(value) and value > 0]
+    return [value for value in values if math.isfinite(value)]
 
 
 def files_of_measures(table: Path) -> list[Path]:
@@ -307,11 +307,7 @@ def _measures(
     """Return the quality measures of a well in each sweep, where there are as many as sweeps."""
     found: dict[str, np.ndarray | float] = {}
     for key, (name, factor) in _MEASURES.items():
-        sweeps = _inside(document, "QCData", name)
-        try:
-            values = [float(plate[column - 1][ord(row) - ord("A")]) for plate in sweeps]
-        except (TypeError, ValueError, IndexError, KeyError):  # not measured in this well
-            continue
-        if len(values) == n_sweeps and np.all(np.isfinite(values)):
+        values = _of_well(_inside(document, "QCData", name), row, column)
+        if values and len(values) == n_sweeps:
             found[key] = np.array(values) * factor
     return found

@@ -68,8 +68,7 @@ def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
 
 
 def _records(path: Path) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Return the time of each record, ms, the full scale of its channels,
-    and which were rejected.
+    """Return the time of each record, ms, the full scale of its channels, and the rejected ones.
 
     Raises:
         InputError: sizes that the file does not have, or that Neo does not expect.

@@ -28,10 +28,10 @@ from channelfit.model.imports.recall import recall
 from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant, Segment
-from channelfit.reading.apart import end as end_apart
-from channelfit.reading.apart import read_apart
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.second_process import end as end_second_process
+from channelfit.reading.second_process import read_in_process
 from channelfit.scoring.neuron.mechanisms import check_compiler
 from channelfit.scoring.neuron.parsing import parse_nmodl
 
@@ -319,7 +319,7 @@ def _with_table(mechanism: Mechanism, found: Proof, first: _Compared, folder: Pa
     In one that has run before, what the file keeps in GLOBAL variables, such as a factor of the
     temperature, would be that of the run before.
     """
-    end_apart()
+    end_second_process()
     job = _job(mechanism, mechanism.imported.model, first.protocol, ions=False, table=True)
     try:
         (tabled,) = _theirs(mechanism, [job], folder)
@@ -428,7 +428,7 @@ def _theirs(mechanism: Mechanism, jobs: list[Any], folder: Path) -> list[dict[st
     path = folder / "job.json"
     path.write_text(json.dumps(whole), encoding="utf-8")
     try:
-        found = read_apart(_HELD, path, "a mechanism", _SECONDS)
+        found = read_in_process(_HELD, path, "a mechanism", _SECONDS)
     except InputError as error:
         raise InputError(error.message) from None
     rows: list[dict[str, Array | str]] = [{} for _ in jobs]

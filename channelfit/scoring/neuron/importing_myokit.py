@@ -19,8 +19,8 @@ from channelfit.model.imports.myokit_model import equations, read_myokit
 from channelfit.model.imports.trial import jumps
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant, Ramp, Segment
-from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
+from channelfit.reading.second_process import read_in_process
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof, Simulate, apart, step_families
 
 Array = npt.NDArray[np.float64]
@@ -169,7 +169,7 @@ def _theirs(model: MyokitModel, protocols: Collection[Protocol]) -> dict[str, Ar
         path.write_text(json.dumps(job), encoding="utf-8")
         reader = "channelfit.scoring.neuron.clamped_myokit:simulated"
         try:
-            found = read_apart(reader, path, "a model", _SECONDS)
+            found = read_in_process(reader, path, "a model", _SECONDS)
         except InputError as error:
             raise InputError(error.message) from None
     return {key: np.asarray(value, dtype=float) for key, value in found.items()}

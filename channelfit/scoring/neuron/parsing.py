@@ -1,7 +1,7 @@
 """NEURON's parser of NMODL, which runs in a process of its own.
 
 A text that is nested deeply enough ends the parser with its process, so it is asked by
-`reading.apart`, with limits of time and memory.
+`reading.second_process`, with limits of time and memory.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 import tempfile
 from pathlib import Path
 
-from channelfit.reading.apart import read_apart
 from channelfit.reading.errors import InputError
+from channelfit.reading.second_process import read_in_process
 from channelfit.scoring.neuron.mechanisms import neuron_parser
 
 _SECONDS = 60.0
@@ -33,7 +33,7 @@ def parse_nmodl(text: str) -> str:
         path = Path(folder) / "mechanism.mod"
         path.write_text(text, encoding="latin-1")
         try:
-            found = read_apart(f"{__name__}:answer", path, "a .mod file", _SECONDS)
+            found = read_in_process(f"{__name__}:answer", path, "a .mod file", _SECONDS)
         except InputError as error:
             raise InputError(error.message, None, error.key) from None
     return str(found["tree"])

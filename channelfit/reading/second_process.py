@@ -1,4 +1,4 @@
-"""A foreign binary format, read by a process of its own.
+"""A second process, which reads foreign binary formats.
 
 The libraries that read such formats trust what a file says of itself: one changed byte can make
 them write outside their memory, take all of it, or never return. So they run in a second Python,
@@ -37,13 +37,13 @@ SECONDS, _IDLE_SECONDS, _DYING_SECONDS = 120.0, 10.0, 30.0
 #: folder that the user is in.
 _SERVE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from channelfit.reading.apart import serve; serve()"
+    "from channelfit.reading.second_process import serve; serve()"
 )
 #: The type in which numbers are sent, and the number of them that are received at once.
 _BYTES, _PIECE = "<f8", 1_000_000
 
 
-def read_apart(
+def read_in_process(
     reader: str, path: Path, format_name: str, seconds: float = SECONDS
 ) -> dict[str, np.ndarray | str]:
     """Read a file by a function that runs in the second process.
@@ -116,6 +116,13 @@ def give_up() -> None:
         _child[1].kill()
 
 
+def own_group() -> dict[str, Any]:
+    """Return the arguments of `Popen` for a process that Ctrl-C does not reach."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"process_group": 0}
+
+
 # --- this side ------------------------------------------------------------------------------------
 
 #: The process, and the one that has started it.
@@ -133,17 +140,13 @@ def _process() -> subprocess.Popen[bytes] | None:
     if _child is not None and _child[0] == os.getpid() and _child[1].poll() is None:
         return _child[1]
     end()
-    # Ctrl-C is meant for this process, which then ends the other
-    apart: dict[str, Any] = {"process_group": 0}
-    if sys.platform == "win32":
-        apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     try:
         process = subprocess.Popen(  # noqa: S603  (this very Python, and a fixed text)
             [sys.executable, "-P", "-c", _SERVE, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            **apart,
+            **own_group(),
         )
     except OSError:
         return None

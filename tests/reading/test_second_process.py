@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from channelfit.reading import apart
-from channelfit.reading.apart import read_apart
+from channelfit.reading import second_process
 from channelfit.reading.errors import InputError
+from channelfit.reading.second_process import read_in_process
 from channelfit.reading.tables import read_columns
 
 pytestmark = pytest.mark.integration
@@ -53,11 +53,11 @@ def greedy(path: Path) -> dict[str, np.ndarray | str]:
 @pytest.fixture(autouse=True)
 def _ended():
     yield
-    apart.end()
+    second_process.end()
 
 
 def test_arrays_and_refusals_come_back_by_name(tmp_path):
-    found = read_apart(HERE + "arrays", tmp_path / "x", "a file")
+    found = read_in_process(HERE + "arrays", tmp_path / "x", "a file")
     assert found["a b"].tolist() == [[0, 3], [1, 4], [2, 5]]
     assert found["a b"].dtype == float
     assert found["none"].shape == (0, 4)
@@ -77,15 +77,17 @@ def test_arrays_and_refusals_come_back_by_name(tmp_path):
 )
 def test_a_process_that_fails_is_one_message(tmp_path, reader, said):
     with pytest.raises(InputError, match=said):
-        read_apart(
+        read_in_process(
             HERE + reader, tmp_path / "one.dat", "a DAT file", 0.5 + 9.5 * (reader != "endless")
         )
-    assert "a b" in read_apart(HERE + "arrays", tmp_path / "x", "a file")
+    assert "a b" in read_in_process(HERE + "arrays", tmp_path / "x", "a file")
 
 
 def test_without_a_second_process_this_one_reads(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
-    assert read_apart(HERE + "arrays", tmp_path / "x", "a file")["who"].tolist() == [os.getpid()]
+    assert read_in_process(HERE + "arrays", tmp_path / "x", "a file")["who"].tolist() == [
+        os.getpid()
+    ]
 
 
 def test_every_byte_of_a_matlab_file_may_be_any_other(tmp_path):
