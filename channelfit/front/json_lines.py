@@ -27,7 +27,7 @@ from channelfit.reading import memory
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import Counted, SearchScreen
-from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, plain
+from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, current_folder, plain
 from channelfit.search.loop import Progress
 
 #: Seconds between two lines about the progress of the same stage.
@@ -147,7 +147,7 @@ class JsonLines:
             "begin",
             version=__version__,
             process=os.getpid(),
-            directory=_directory(),
+            directory=current_folder(),
             command=list(sys.argv),
         )
         return self
@@ -310,11 +310,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     return str(error) or type(error).__name__
-
-
-def _directory() -> str:
-    """Return the present folder; empty where that has been removed."""
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return ""

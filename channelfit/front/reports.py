@@ -11,7 +11,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
 from channelfit.results.comparison import distinct_labels, file_names
 from channelfit.results.files import make_folder
-from channelfit.results.fit_folder import REPORT, page_of
+from channelfit.results.fit_folder import REPORT, picture_of
 from channelfit.results.run_state import json_text
 
 if TYPE_CHECKING:
@@ -131,5 +131,5 @@ def _run(fit: Fit, label: str) -> ReportedFit:
     from channelfit.results.report.page_facts import facts_of
 
     plan, result = fit._plan, fit._result
-    page = page_of(plan, fit._winner, result.evaluations) if plan.has_currents else None
+    page = picture_of(plan, fit._winner, result.evaluations) if plan.has_currents else None
     return reported_fit(label, page, facts_of(plan, result, json_text(fit.summary)))

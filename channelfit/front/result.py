@@ -19,7 +19,7 @@ from channelfit.front.table import table_of
 from channelfit.model.model import Model
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.results.fit_folder import page_of
+from channelfit.results.fit_folder import picture_of
 from channelfit.results.report.result_tables import result_lines, result_table
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import json_text
@@ -187,7 +187,7 @@ class Fit:
             return shown_in_notebooks(
                 convergence_figure(self._plan.problem, self._result)  # type: ignore[arg-type]
             )
-        return traces_picture(page_of(self._plan, self._winner, self._result.evaluations))
+        return traces_picture(picture_of(self._plan, self._winner, self._result.evaluations))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a run folder: ``report.html``, ``fit.yaml``, ``summary.json``, pictures, tables.

@@ -1,1 +1,1 @@
-"""What a search found: how sure it is, the run folder, reports and comparisons."""
+"""The results of searches: uncertainty, run folders, reports, exports and comparisons."""

@@ -83,7 +83,7 @@ class Checkpoint:
         self.begun = True
 
     def check(self, identity: Mapping[str, Any]) -> None:
-        """Raise InputError, with each difference, where the interrupted run was another one."""
+        """Raise InputError, with each difference, where the earlier run had another identity."""
         earlier = read_resume_file(self.resume_file).get("identity")
         if not isinstance(earlier, dict):
             raise InputError("is damaged: it does not say what was fitted", self.resume_file)
@@ -105,7 +105,7 @@ class Checkpoint:
 
     @property
     def left_results(self) -> bool:
-        """Whether an earlier run has left a file of results of tasks."""
+        """Return whether an earlier run has left a file of results of tasks."""
         return self._results_file.exists()
 
     def open_results(self, make: Callable[[Path], ResultStore] = ResultStore) -> ResultStore:
@@ -131,12 +131,12 @@ class Checkpoint:
 
     @property
     def has_results(self) -> bool:
-        """Whether the result of a task is kept."""
+        """Return whether the result of any task is kept."""
         return self.results is not None and bool(self.results.keys)
 
     @property
     def fault(self) -> InputError | None:
-        """Why an answer or a result could not be kept; None while all are."""
+        """The reason why an answer or a result could not be kept; None while all are."""
         faults = [one.fault for one in (self.journal, self.results) if one is not None]
         return next((fault for fault in faults if fault is not None), None)
 
@@ -187,7 +187,7 @@ class StudyCheckpoint(Checkpoint):
             discard_partial(folder)
 
     def close(self, keep: bool) -> None:
-        """See `Checkpoint.close`; a folder that was made and is empty is removed, too.
+        """Close the files, and remove the folder where it was made for the study and is empty.
 
         Raises:
             InputError: the results are not on the disk, so that the files stay.

@@ -1,17 +1,17 @@
-"""How channelfit is cited, for reports, exports and CITATION.cff (the tests compare them)."""
+"""The citation of channelfit in reports, exports and CITATION.cff (the tests compare them)."""
 
 from __future__ import annotations
 
 from channelfit import __version__
 
-#: The name of the program where it is cited, and what it does.
+#: The name of the program where it is cited, and its purpose.
 TITLE = "channelfit: kinetic models of ion channels, fitted to voltage-clamp recordings"
-_NAME, _, _WHAT = TITLE.partition(": ")
+_NAME, _, _PURPOSE = TITLE.partition(": ")
 
 
 def named(version: str = __version__) -> str:
     """Return the program with its version, for the header of a file that it has written."""
-    return f"{_NAME} {version}: {_WHAT}"
+    return f"{_NAME} {version}: {_PURPOSE}"
 
 
 def cited(version: str, year: str) -> str:
@@ -20,4 +20,4 @@ def cited(version: str, year: str) -> str:
     Arguments:
         year: in which it was used; empty where that is not known.
     """
-    return f"{_NAME}, version {version} ({year or 'n.d.'}): {_WHAT}. Computer software."
+    return f"{_NAME}, version {version} ({year or 'n.d.'}): {_PURPOSE}. Computer software."

@@ -1,9 +1,9 @@
-"""Candidate schemes on the same data: cost, information criteria, and what each predicts.
+"""A comparison of candidate schemes on the same data: cost, information criteria, predictions.
 
     AIC = n ln(cost) + 2 k,     BIC = n ln(cost) + k ln(n)
 
 for n samples of independent Gaussian noise of unknown variance and k free parameters, the variance
-among them (Akaike 1974; Schwarz 1978). Only differences between schemes mean something.
+among them (Akaike 1974; Schwarz 1978). Only differences between schemes have a meaning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from channelfit.search.plan import FitPlan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: A prediction whose residual is so many times another's is worse.
+#: A prediction is worse than another if its residual is larger by this factor.
 _WORSE = 1.1
 
 
@@ -42,7 +42,7 @@ class Contender:
         label: a name that no other scheme of the comparison has.
         fit: the plan of the fit.
         values: (n_parameters,), base units.
-        winner: its traces and their quality, in float64.
+        winner: the traces of these values and their quality, in float64.
         n_parameters: how many are free.
         n_samples: how many samples have a weight.
         correlation_time: of the residuals, in samples.

@@ -1,4 +1,4 @@
-"""Whether enough of many fits are good; otherwise a command ends with exit code 3."""
+"""A check that enough of many fits are good; otherwise a command ends with exit code 3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TOO_FEW = 3
 
 
 def too_few(counts: Mapping[str, int], least: int | None, what: str) -> str:
-    """Return why too few of many fits are good; an empty text where enough are.
+    """Return the reason why too few of many fits are good; an empty text where enough are.
 
     Arguments:
         counts: how many fits are ok, check and failed.

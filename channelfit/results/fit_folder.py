@@ -1,4 +1,4 @@
-"""The folder of a fit: the result of a search, and all that repeats it beside the recordings.
+"""The folder of a fit: the result of a search, and all that is needed to repeat it.
 
 ``fit.yaml``      the model with the fitted values, and its fit section: can be simulated, and
                   fitted again; simulated data lie beside it (``data*.csv``)
@@ -59,7 +59,7 @@ class FitFolder:
     """The files of a fit in the folder of its run, while the search goes on and after it.
 
     Arguments:
-        run: which has claimed the folder.
+        run: the run folder, claimed.
         fit: the plan of the search.
         writer: draws the picture and the report.
     """
@@ -88,8 +88,8 @@ class FitFolder:
     def record(self, progress: Progress) -> InputError | None:
         """Add a generation to the history; save the state of the search every few seconds.
 
-        What cannot be saved now is saved later, or refused by `finish`: a disk that is full for a
-        while does not end a search.
+        A file that cannot be saved now is saved later, or `finish` fails: a disk that is full for
+        a while does not end a search.
 
         Returns: why the state could not be saved; None where it was, or was not due.
         """
@@ -128,8 +128,8 @@ class FitFolder:
 
     def begin_drawing(self, result: FitResult, winner: Any) -> None:
         """Begin with the picture, which takes long, and return at once."""
-        page = page_of(self.fit, winner, result.evaluations)
-        self.writer.begin(page, self.path / "traces.png")
+        picture = picture_of(self.fit, winner, result.evaluations)
+        self.writer.begin(picture, self.path / "traces.png")
 
     def finish(self, result: FitResult, summary: dict[str, Any]) -> InputError | None:
         """Write all files, and wait for the picture that `begin_drawing` has begun and the report.
@@ -188,9 +188,9 @@ class FitFolder:
         self.writer.finish()
 
     def stop(self, error: BaseException) -> InputError | None:
-        """End a run that has failed: save what there is, or discard a run that has nothing.
+        """End a run that has failed: save its results so far, or discard a run that has none.
 
-        Returns: why what there is could not be saved; None where it was.
+        Returns: why they could not be saved; None where they were.
         """
         if self.run.ended:
             return None
@@ -216,7 +216,7 @@ def _first(faults: Iterable[InputError | None]) -> InputError | None:
 
 
 def _described(fit: FitPlan) -> dict[str, Any]:
-    """Return the keys of `state.json` that tell which fit this is."""
+    """Return the keys of `state.json` that describe the fit."""
     return {
         "stage": "preparing the search",
         "name": fit.name,
@@ -232,7 +232,7 @@ def _described(fit: FitPlan) -> dict[str, Any]:
 
 
 def _progressed(progress: Progress, fit: FitPlan) -> dict[str, Any]:
-    """Return the keys of `state.json` that tell how far a search is after a generation."""
+    """Return the keys of `state.json` that describe the progress of a search."""
     news = {name: getattr(progress, name) for name in _PROGRESS}
     news["stage"] = progress.stage or "searching"
     if progress.parameters is not None:
@@ -254,8 +254,8 @@ def _parameters(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
     }
 
 
-def page_of(fit: FitPlan, winner: Winner, evaluations: int) -> TracePicture:
-    """Return the data of a picture: recording, fit, residual and command of each experiment."""
+def picture_of(fit: FitPlan, winner: Winner, evaluations: int) -> TracePicture:
+    """Return the content of a picture: recording, fit, residual and command of each experiment."""
     experiments = fit.problem.experiments
     membranes: Sequence[np.ndarray | None] = [None] * len(experiments)
     if any(e.clamp is not None for e in experiments):

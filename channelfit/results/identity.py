@@ -1,4 +1,4 @@
-"""All that the result of a run depends on, by name.
+"""The identity of a run: all that its result depends on, by name.
 
 A run that is resumed compares its identity with that of the interrupted run, and goes on only
 where nothing differs: otherwise its result could not be that of an uninterrupted run.

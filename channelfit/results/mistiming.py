@@ -1,8 +1,9 @@
-"""Whether a recording is later than the fit assumes: a trial of a delay with all parameters.
+"""A test for recordings that are later than their fit assumes.
 
-A delay alone changes the cost little, since fitted parameters have compensated for it as well as
-they can. So the parameters are moved with it, by damped Gauss-Newton steps with finite differences
-of the currents. A current with a delay of some samples is the current shifted by that number.
+Delays are tried, and their costs compared. A delay alone changes the cost little, since the fitted
+parameters have compensated for it as well as they can. So the parameters are moved with it, by
+damped Gauss-Newton steps with finite differences of the currents. A current with a delay of some
+samples is the current shifted by that number.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def mistimed(
     trial = _Trial(objective, scorer, samples)
     step = min(one.sampling_ms for one in samples)
     delays = [step * n for n in _SAMPLES if step * n <= _LATEST_MS + 1e-9]
-    if not delays or not trial.promises(unit, delays):
+    if not delays or not trial.is_promising(unit, delays):
         return ()
     without, _ = trial.lowest(unit, [0.0])
     with_it, delay = trial.lowest(unit, delays)
@@ -82,7 +83,7 @@ def _has_delay(experiment: Experiment) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Samples:
+class _TrialSamples:
     """The samples of an experiment with a weight that are later than the longest delay.
 
     Attributes:
@@ -102,7 +103,7 @@ class _Samples:
     after: np.ndarray
 
 
-def _samples(experiments: Sequence[Experiment]) -> list[_Samples]:
+def _samples(experiments: Sequence[Experiment]) -> list[_TrialSamples]:
     """Return the samples of each experiment that has a recording, a weight and a jump."""
     found = []
     for place, e in enumerate(experiments):
@@ -120,11 +121,11 @@ def _samples(experiments: Sequence[Experiment]) -> list[_Samples]:
         if not near.any() or not len(sweep):
             continue
         data, weight = e.recording.current_pA[use], e.weight * e.recording.weight[use]
-        found.append(_Samples(place, h, sweep, sample, data, weight, near[use]))
+        found.append(_TrialSamples(place, h, sweep, sample, data, weight, near[use]))
     return found
 
 
-def _after_jumps(samples: Sequence[_Samples], traces: Sequence[np.ndarray]) -> float:
+def _after_jumps(samples: Sequence[_TrialSamples], traces: Sequence[np.ndarray]) -> float:
     """Return the share of the cost that samples after jumps have."""
     near = whole = 0.0
     for one in samples:
@@ -137,12 +138,12 @@ class _Trial:
     """Gauss-Newton steps of the parameters of a fit at some delays."""
 
     def __init__(
-        self, objective: Objective, scorer: ChannelScorer, samples: Sequence[_Samples]
+        self, objective: Objective, scorer: ChannelScorer, samples: Sequence[_TrialSamples]
     ) -> None:
         self.objective, self.scorer, self.samples = objective, scorer, samples
         self.weight = sum(float(one.weight.sum()) for one in samples)
 
-    def promises(self, unit: np.ndarray, delays: Sequence[float]) -> bool:
+    def is_promising(self, unit: np.ndarray, delays: Sequence[float]) -> bool:
         """Return whether the parabola of the cost falls enough with a delay."""
         models = self._models(unit, [0.0, *delays])
         costs = [cost for _, cost in models]
@@ -153,7 +154,7 @@ class _Trial:
         best, cost = 0.0, np.inf
         for _ in range(_STEPS):
             models = self._models(unit, delays)
-            at = int(np.argmin([promised for _, promised in models]))
+            at = int(np.argmin([cost for _, cost in models]))
             best, step = delays[at], models[at][0]
             trials = np.column_stack([unit + f * step for f in (*_FRACTIONS, 0.0)])
             costs = self._costs(trials, best)
@@ -167,7 +168,7 @@ class _Trial:
         return [self._later(simulated[one.place], one, delay) for one in self.samples]
 
     @staticmethod
-    def _later(currents: np.ndarray, one: _Samples, delay: float) -> np.ndarray:
+    def _later(currents: np.ndarray, one: _TrialSamples, delay: float) -> np.ndarray:
         return np.asarray(currents[one.sweep, one.sample - round(delay / one.sampling_ms)])
 
     def _costs(self, units: np.ndarray, delay: float) -> np.ndarray:
@@ -177,7 +178,7 @@ class _Trial:
         return np.where(np.isfinite(total), total / self.weight, np.inf)
 
     def _models(self, unit: np.ndarray, delays: Sequence[float]) -> list[tuple[np.ndarray, float]]:
-        """Return for each delay the step to the minimum of the cost's parabola, and its cost."""
+        """Return the step to the minimum of the cost's parabola, and the cost there, by delay."""
         n = len(unit)
         difference = np.where(unit > 0.5, -_DIFFERENCE, _DIFFERENCE)
         points = np.column_stack([unit, unit[:, None] + np.diag(difference)])
@@ -194,8 +195,8 @@ class _Trial:
                 slope += slopes.T @ (one.weight * apart)
                 cost += float(one.weight @ apart**2)
             step = _bounded(hessian, slope, unit)
-            promised = cost + 2 * float(slope @ step) + float(step @ hessian @ step)
-            found.append((step, promised / self.weight))
+            predicted = cost + 2 * float(slope @ step) + float(step @ hessian @ step)
+            found.append((step, predicted / self.weight))
         return found
 
 

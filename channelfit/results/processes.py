@@ -1,6 +1,6 @@
 """The identity of a process, and whether a process that wrote down its identity still runs.
 
-A process number alone is not enough, since a later process may have the same one, so the identity
+A process number alone is not enough, since a later process may get the same one, so the identity
 includes the moment of the start. A process on another computer, or within another container, cannot
 be seen from here.
 """

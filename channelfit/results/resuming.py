@@ -1,4 +1,4 @@
-"""Whether the run in a folder has ended, and whether it can be resumed."""
+"""Checks of the run in a folder: whether it has ended, and whether it can be resumed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from channelfit.results.checkpoint import RESUME, read_resume_file
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import FINISHED, STATE
 
-#: The file in a folder that says that a run has claimed it.
+#: The file that marks a folder as claimed by a run.
 CLAIM = ".running"
 #: The files that a run writes before it can be resumed, beside those that are half written.
 _EARLY = re.compile(

@@ -100,9 +100,9 @@ class RunFolder:
 
     A run claims a new folder (`claim`, `claim_default`) or takes over that of an interrupted run
     (`resume`). It reports how far it is (`report`, `report_now_and_then`), keeps in `checkpoint`
-    what it would go on from, and says how it ended (`end`, `stop`, or `discard` where nothing is to
-    be told). At the end of a `with` block a run that has failed is stopped, and the claim is
-    released.
+    what it would go on from, and says how it ended (`end`, `stop`, or `discard` where there is
+    nothing to report). At the end of a `with` block a run that has failed is stopped, and the claim
+    is released.
 
     Arguments:
         undisturbed: a context in which no signal interrupts what must not be done by half.
@@ -184,7 +184,7 @@ class RunFolder:
             dead = _mark(folder)
             resuming.check_stopped(folder, dead is not None)
             _take(folder, dead)
-            # the mark may have been that of another process that took over and had not yet said so
+            # the claim may have been that of another process that had not yet written its state
             resuming.check_stopped(folder, dead is not None)
             discard_partial(folder)
             self.resumed = True
@@ -239,7 +239,7 @@ class RunFolder:
     # --- the end ----------------------------------------------------------------------------------
 
     def end(self, state: str, reason: str, keep: bool = False, **news: Any) -> InputError | None:
-        """End the run whose results are written.
+        """End the run after its results have been written.
 
         Arguments:
             state: how it ended, a state of `run_state`.
@@ -273,7 +273,7 @@ class RunFolder:
     def discard(self) -> None:
         """End the run and remove its state and its checkpoint.
 
-        It is for a run that has nothing to show, and for one whose results stand for themselves.
+        Use it for a run without results, and for one with results that need no state.
         A folder that has become empty is removed with `release`, if this run or the one that it
         resumed has made it.
         """
@@ -287,8 +287,8 @@ class RunFolder:
     def release(self) -> None:
         """Release the claim, and remove the folders that were made for it and are empty.
 
-        A run that has not ended has nothing to show, and so no state; one that was to be resumed
-        says that it could not be.
+        A run that has not ended has no results, and so keeps no state. If it was to be resumed, its
+        state says that it could not be.
         """
         if not self._is_claimed:
             return

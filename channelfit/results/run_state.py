@@ -33,9 +33,9 @@ class RunState:
         content: by key, as it stands in the file. Among the keys are `state` (one of the four words
             above), `reason` (why it ended), `stage` (the work that is being done), `process`
             (`this_process`), `command`, `started`, `updated`, and numbers that tell how far the run
-            is, such as `seconds_left`. A fit adds `stop` (the rules that are on), after each
-            generation its numbers and the best `parameters` so far, and under `logarithmic` the
-            names of those whose range is searched on a logarithmic scale.
+            is, such as `seconds_left`. A fit adds `stop` (its stop rules), the numbers of the last
+            generation, the best `parameters` so far, and under `logarithmic` the names of the
+            parameters with a logarithmic scale.
     """
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class RunState:
             "updated": now,
             "process": this_process(),
             "command": list(sys.argv),
-            "directory": _directory(),
+            "directory": current_folder(),
             "version": __version__,
         }
 
     @property
     def ended(self) -> bool:
-        """Whether the state says how the run ended."""
+        """Return whether the state says how the run ended."""
         return bool(self.content["state"] != RUNNING)
 
     def end(self, state: str, reason: str, **news: Any) -> None:
@@ -67,7 +67,7 @@ class RunState:
         return json.dumps(plain(self.content), indent=1, allow_nan=False) + "\n"
 
 
-def _directory() -> str:
+def current_folder() -> str:
     """Return the current folder; an empty text where it has been removed."""
     try:
         return os.getcwd()

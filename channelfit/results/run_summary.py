@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.mistiming import mistimed
 from channelfit.results.report.quality import Quality, pooled, quality
+from channelfit.results.run_state import moment
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import machine, versions
@@ -165,7 +165,7 @@ def provenance(fit: FitPlan, result: FitResult, scorer: Scorer) -> dict[str, Any
         "search_cost": result.cost,
         "versions": versions(on_gpu),
         "machine": machine() | ({"gpu": gpu.device().name} if on_gpu else {}),
-        "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "finished": moment("seconds"),
     }
 
 

@@ -1,4 +1,4 @@
-"""Run folders as they are found: the state of each run, and whether that is still so.
+"""Run folders as they are found: the state of each run, compared with its process.
 
 The files in a run folder may come from anybody. Only files with the names below are read, and of
 these only plain files up to a size; texts are cut and made printable, and a value of another kind
@@ -42,7 +42,7 @@ class FoundRun:
     Attributes:
         folder: its path.
         state: running, finished, interrupted, failed, killed or unknown.
-        why: the reason of the state, a sentence or a few words; empty for a run that goes on.
+        why: the reason for the state, a sentence or a few words; empty for a run that goes on.
         content: by key, as described in `run_state.RunState`; only keys with a usable value.
     """
 
@@ -58,7 +58,7 @@ class FoundRun:
 
     @property
     def of_wells(self) -> bool:
-        """Whether the run is a batch, each of whose wells is fitted on its own."""
+        """Return whether the run is a batch, in which each well is fitted on its own."""
         return self.number("wells") is not None
 
     def number(self, key: str) -> float | None:
@@ -91,13 +91,7 @@ def jobs_of_night(folder: Path) -> dict[str, dict[str, Any]]:
     rows = found.get("jobs") if isinstance(found, dict) else None
     read: dict[str, Any] = dict.fromkeys(("state", "command", "reason"), _text)
     read |= {"seconds": _number, "started": _moment, "process": _process}
-    jobs = {
-        printable(name[:_LONGEST]): {
-            key: own for key, reads in read.items() if (own := reads(row.get(key))) is not None
-        }
-        for name, row in list(rows.items() if isinstance(rows, dict) else ())[:_ENTRIES]
-        if isinstance(row, dict)
-    }
+    jobs = _table(rows, read) or {}
     for job in jobs.values():
         if job.get("state") == RUNNING and still_runs(job.get("process", {})) is False:
             job["state"] = KILLED
@@ -143,7 +137,7 @@ def find_run(folder: Path) -> FoundRun:
 
 
 def _ended(folder: Path, content: dict[str, Any]) -> FoundRun:
-    """Return a run whose state is another than running."""
+    """Return a run with a state other than running."""
     state = content.get("state")
     if state not in (FINISHED, INTERRUPTED, FAILED):
         return FoundRun(folder, UNKNOWN, f"{STATE} does not say how it is.", content)
@@ -217,9 +211,7 @@ def _content(file: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(found, dict):
         return None
-    return {
-        key: value for key, read in _KEYS.items() if (value := read(found.get(key))) is not None
-    }
+    return _usable(found, _KEYS)
 
 
 # --- values that came from a file -----------------------------------------------------------------
@@ -256,16 +248,28 @@ def _texts(value: Any) -> list[str] | None:
 
 def _rows(value: Any) -> dict[str, dict[str, Any]] | None:
     """Return parameters: by name a mapping of value, unit, range and note."""
+    read = dict.fromkeys(("value", "lower", "upper"), _number)
+    return _table(value, {**read, **dict.fromkeys(("unit", "note"), _text)})
+
+
+def _table(value: Any, read: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """Return a mapping of rows by name, each with the usable values of its keys.
+
+    Arguments:
+        read: for each key a function that returns a usable value or None.
+    """
     if not isinstance(value, dict):
         return None
-    read = {"value": _number, "lower": _number, "upper": _number, "unit": _text, "note": _text}
     return {
-        printable(name[:_LONGEST]): {
-            key: own for key, reads in read.items() if (own := reads(row.get(key))) is not None
-        }
+        printable(name[:_LONGEST]): _usable(row, read)
         for name, row in list(value.items())[:_ENTRIES]
         if isinstance(row, dict)
     }
+
+
+def _usable(row: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a row that are usable, by key; see `_table`."""
+    return {key: own for key, reads in read.items() if (own := reads(row.get(key))) is not None}
 
 
 def _process(value: Any) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from channelfit.front.main import main
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.errors import InputError
-from channelfit.results.fit_folder import page_of
+from channelfit.results.fit_folder import picture_of
 from channelfit.results.report import step_families
 from channelfit.results.report.page_content import reported_fit
 from channelfit.results.report.page_facts import facts_of
@@ -356,7 +356,7 @@ def little_run():
     data = current + 2.0 * draw.standard_normal(current.shape)
     fit = cf.fit(model, cf.Experiment(steps, data), seed=1, progress=False)
     facts = facts_of(fit._plan, fit._result, json_text(fit.summary))
-    return reported_fit("one", page_of(fit._plan, fit._winner, 1), facts)
+    return reported_fit("one", picture_of(fit._plan, fit._winner, 1), facts)
 
 
 @pytest.mark.parametrize("seed", slow_but(range(0, 40, 4), range(40)))

@@ -17,7 +17,7 @@ from scipy.ndimage import maximum_filter1d, minimum_filter1d
 
 import channelfit as cf
 from channelfit.problem.protocol import load_protocol
-from channelfit.results.fit_folder import page_of
+from channelfit.results.fit_folder import picture_of
 from channelfit.results.report.page import report_page
 from channelfit.results.report.page_content import reported_fit
 from channelfit.results.report.page_facts import facts_of
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.integration
 def run(fit: cf.Fit, label: str = "one"):
     """What a report tells of a fit."""
     facts = facts_of(fit._plan, fit._result, json_text(fit.summary))
-    return reported_fit(label, page_of(fit._plan, fit._winner, fit._result.evaluations), facts)
+    return reported_fit(label, picture_of(fit._plan, fit._winner, fit._result.evaluations), facts)
 
 
 def little_fit(noise: float = 2.0, **names: str) -> cf.Fit:
@@ -62,7 +62,7 @@ def fit() -> cf.Fit:
 def report(fit: cf.Fit, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "report.html"
     facts = facts_of(fit._plan, fit._result, json_text(fit.summary))
-    write_report(page_of(fit._plan, fit._winner, 1), facts, file)
+    write_report(picture_of(fit._plan, fit._winner, 1), facts, file)
     return file
 
 

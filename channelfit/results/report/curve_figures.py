@@ -52,17 +52,17 @@ class CurveFigure:
 
 
 def autocorrelation_figure(
-    shown: SharedRecording,
+    shared: SharedRecording,
 ) -> tuple[CurveFigure, list[Autocorrelation]] | str:
     """Describe the autocorrelation of the residuals of an experiment, under each fit.
 
     Returns: the figure, with the autocorrelation of each fit; or why there is none.
     """
-    traces = shown.traces
+    traces = shared.traces
     if traces.data is None:
         return "there is no recording to compare with"
     series, found = list[Series](), list[Autocorrelation]()
-    for run, result in zip(shown.runs, traces.results, strict=True):
+    for run, result in zip(shared.runs, traces.results, strict=True):
         one = autocorrelation(result - traces.data, traces.weight, traces.protocol.sampling_ms)
         if isinstance(one, str):
             return one

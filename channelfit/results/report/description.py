@@ -68,24 +68,24 @@ def _chain(console: Console, model: ChannelModel, chain: Chain) -> None:
 def scheme_lines(chain: Chain) -> list[str]:
     """Draw a scheme in text: rows such as ``C1 <-> C2 <-> O``, then the links between rows."""
     ways = {(t.source, t.target) for t in chain.transitions}
-    lines, said = [], set()
+    lines, drawn = [], set()
     for row in rows_of_states(chain):
         line = row[0]
         for a, b in pairwise(row):
             line += f" {_arrow(ways, a, b)} {b}"
-            said |= {(a, b), (b, a)}
+            drawn |= {(a, b), (b, a)}
         lines.append(line)
     rest = []
     for t in chain.transitions:
-        if (t.source, t.target) not in said:
+        if (t.source, t.target) not in drawn:
             rest.append(f"{t.source} {_arrow(ways, t.source, t.target)} {t.target}")
-            said |= {(t.source, t.target), (t.target, t.source)}
+            drawn |= {(t.source, t.target), (t.target, t.source)}
     lone = {line for line in lines if " " not in line}
     lines = [line for line in lines if line not in lone or not rest]
     lines += [f"and {', '.join(rest)}" if lines else ", ".join(rest)] if rest else []
     levels = zip(chain.states, chain.conductances, strict=True)
-    shown = [s if c == 1 else f"{s} (x {c:g})" for s, c in levels if c]
-    return [*lines, f"open: {', '.join(shown)}"]
+    conducting = [s if c == 1 else f"{s} (x {c:g})" for s, c in levels if c]
+    return [*lines, f"open: {', '.join(conducting)}"]
 
 
 def _arrow(ways: set[tuple[str, str]], a: str, b: str) -> str:
@@ -93,7 +93,7 @@ def _arrow(ways: set[tuple[str, str]], a: str, b: str) -> str:
 
 
 def rate_names(chain: Chain, gate: bool = False) -> dict[Transition, str]:
-    """Return name the rate of every transition.
+    """Return a name for the rate of every transition.
 
     In a scheme k12 leads from the first state to the second, as in the generator matrix; a gate has
     alpha and beta.
@@ -164,10 +164,10 @@ def _term(model: ChannelModel, term: Term) -> str:
         factors.append(f"(v + {reversal[1:]})" if reversal.startswith("-") else f"(v - {reversal})")
     else:
         inside, outside = (text(c) for c in (term.ion.inside, term.ion.outside))
-        given = f"z = {term.ion.valence}, {inside} mM inside, {outside} mM outside"
+        arguments = f"z = {term.ion.valence}, {inside} mM inside, {outside} mM outside"
         if term.ion.thermal is not None:
-            given += f", RT/F = {text(term.ion.thermal)} mV"
-        factors.append(f"GHK(v, {given})")
+            arguments += f", RT/F = {text(term.ion.thermal)} mV"
+        factors.append(f"GHK(v, {arguments})")
     return " ".join(factors)
 
 

@@ -1,4 +1,4 @@
-"""Finds the short parts of a sweep in which nearly everything happens, to be shown enlarged."""
+"""A search for the short parts of a sweep in which nearly everything happens, to enlarge them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def eventful(
 
     Arguments:
         times: (n_times,) ms, evenly spaced.
-        currents: each (n_sweeps, n_times) pA, NaN where nothing is to be seen.
+        currents: each (n_sweeps, n_times) pA, NaN where there is none.
         jumps: per sweep, times of the command's steps, ms.
 
     Returns: (start, end) of each stretch, ms, within the times where there are currents; an empty

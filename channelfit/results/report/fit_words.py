@@ -1,7 +1,6 @@
-"""The sentences of a report: what looked wrong, a paragraph of methods with the numbers in it, and
-what to cite.
+"""A fit in words: cautions, a paragraph of methods, citations, and numbers as text.
 
-They are plain text; whoever puts them into a page escapes them.
+All are plain text; pages escape them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from channelfit.search.agreement import in_words
 
 #: The searches, as a sentence goes on after "searched with".
 _SEARCHES = {
-    "hybrid": "a scan of random candidates whose best were refined by least squares",
+    "hybrid": "a scan of random candidates, the best of which were refined by least squares",
     "genetic": "a genetic algorithm",
     "swarm": "a particle swarm",
     "ring": "a particle swarm on a ring",
@@ -32,7 +31,7 @@ _LARGE_CORRELATION = 0.95
 
 
 def cautions(summary: Mapping[str, Any]) -> list[str]:
-    """Return everything that a reader should know before he trusts a fit, a sentence each."""
+    """Return the cautions that a reader of a fit should know, a sentence each."""
     found = [
         f"{row['place']}: {row['value']}; {row['advice']}" for row in summary.get("warnings", ())
     ]
@@ -75,7 +74,7 @@ def undetermined(summary: Mapping[str, Any]) -> list[str]:
 
 
 def large_correlations(summary: Mapping[str, Any]) -> list[tuple[str, str, float]]:
-    """Return pairs of parameters whose combination the data determine better than each alone."""
+    """Return pairs of parameters that the data determine better in combination than each alone."""
     correlations = (summary.get("uncertainty") or {}).get("correlations")
     if not correlations:
         return []
@@ -92,11 +91,11 @@ def large_correlations(summary: Mapping[str, Any]) -> list[tuple[str, str, float
 def methods(run: ReportedFit) -> str:
     """Return a paragraph for the methods of a paper, with the numbers of this fit in it."""
     summary = run.summary
-    parts = [_what_was_fitted(run), *_data(run), _cost(run), _search(summary), _quality(summary)]
+    parts = [_subject(run), *_data(run), _cost(run), _search(summary), _quality(summary)]
     return " ".join(part for part in parts if part)
 
 
-def _what_was_fitted(run: ReportedFit) -> str:
+def _subject(run: ReportedFit) -> str:
     summary = run.summary
     free = [row for row in summary["parameters"].values() if row.get("note") not in _NOT_FREE]
     n = len(free)
@@ -208,7 +207,7 @@ def _errors(summary: Mapping[str, Any]) -> str:
 
 
 def citation(run: ReportedFit) -> list[tuple[str, str]]:
-    """Return the works to cite, each after what it is cited for."""
+    """Return the works to cite, each after its subject, such as "the model"."""
     version = run.summary["versions"]["channelfit"]
     found = [of_the_program(version, str(run.summary.get("finished", "")))]
     if run.scheme is not None and run.scheme.source:
@@ -246,7 +245,7 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-# --- numbers --------------------------------------------------------------------------------------
+# --- numbers as text ------------------------------------------------------------------------------
 
 
 def error_text(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of recordings before any fit: what a file holds, and what a fit will see of it."""
+"""Figures of recordings before any fit: as they are in a file, and as a fit takes them."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ def _seen(found: Inspection) -> np.ndarray:
     current = found.current_pA
     if found.protocol is None or found.protocol.n_times_max != current.shape[1]:
         return current
-    shown, t = current.copy(), found.protocol.times_ms
-    for k, row in enumerate(shown):
+    visible, t = current.copy(), found.protocol.times_ms
+    for k, row in enumerate(visible):
         for step in found.protocol.step_times_ms(k):
             row[(t >= step) & (t < step + found.transient_ms)] = np.nan
-    return shown if np.isfinite(shown).any() else current
+    return visible if np.isfinite(visible).any() else current
 
 
 def _draw_sweeps(axes: Sequence[Axes], found: Inspection) -> None:
@@ -136,7 +136,7 @@ def _say(axis: Axes, text: str) -> None:
     axis.set_yticks([])
 
 
-# --- what a fit sees -----------------------------------------------------------------------------
+# --- as a fit takes them --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ def report_page(runs: Sequence[ReportedFit], files: Sequence[Sequence[str]] = ()
         files: for each run, names of the files beside the page that hold its traces.
     """
     figures = Figures()
-    shown = side_by_side(runs)
-    budget = MOST_SAMPLES // max(1, len(shown))
+    recordings = side_by_side(runs)
+    budget = MOST_SAMPLES // max(1, len(recordings))
     context = {
         "runs": runs,
         "several": len(runs) > 1,
@@ -62,7 +62,9 @@ def report_page(runs: Sequence[ReportedFit], files: Sequence[Sequence[str]] = ()
             for k, run in enumerate(runs)
         ],
         "rates": [None if run.scheme is None else _rates(run.scheme) for run in runs],
-        "experiments": [_experiment(figures, runs, k, one, budget) for k, one in enumerate(shown)],
+        "experiments": [
+            _experiment(figures, runs, k, one, budget) for k, one in enumerate(recordings)
+        ],
         "parameters": [_parameters(run.summary) for run in runs],
         "together": _together(runs),
         "undetermined": [fit_words.undetermined(run.summary) for run in runs],
@@ -163,11 +165,11 @@ def _rates(scheme: ModelScheme) -> list[tuple[str, str, str]]:
 
 
 def _experiment(
-    figures: Figures, runs: Sequence[ReportedFit], number: int, shown: SharedRecording, budget: int
+    figures: Figures, runs: Sequence[ReportedFit], number: int, shared: SharedRecording, budget: int
 ) -> dict[str, Any]:
     """Return all that a page shows of one recording."""
-    traces = shown.traces
-    places = draw_traces(figures, number, shown, budget)
+    traces = shared.traces
+    places = draw_traces(figures, number, shared, budget)
     samples = figures.samples[-1]
     key = sweeps.key_of(traces.protocol)
     shades = sweeps.colors(key)
@@ -175,12 +177,12 @@ def _experiment(
         "light": [to_hex(c) for c in shades],
         "dark": [to_hex(_lighter(c)) for c in shades],
     }
-    reversal = runs[shown.runs[0]].reversals_mV[shown.places[0]]
+    reversal = runs[shared.runs[0]].reversals_mV[shared.places[0]]
     family = measured(traces, reversal)
-    first = runs[shown.runs[0]]
-    owner = "" if len(shown.runs) == len(runs) else f" ({first.label})"
-    row = first.summary["experiments"][shown.places[0]]
-    labels = [runs[k].label for k in shown.runs]
+    first = runs[shared.runs[0]]
+    owner = "" if len(shared.runs) == len(runs) else f" ({first.label})"
+    row = first.summary["experiments"][shared.places[0]]
+    labels = [runs[k].label for k in shared.runs]
     values = [f"{value:g}".replace("-", "−") for value in key.values]
     return {
         "number": number,
@@ -188,7 +190,7 @@ def _experiment(
         "description": row.get("protocol_description", ""),
         "recording": row.get("recording", ""),
         "held_out": row.get("weight") == 0,
-        "runs": shown.runs,
+        "runs": shared.runs,
         "labels": labels,
         "places": places,
         "data": traces.data is not None,
@@ -200,8 +202,8 @@ def _experiment(
         "shades": list(zip(samples["ramps"]["light"], samples["ramps"]["dark"], strict=True)),
         "order": np.argsort(key.values, kind="stable").tolist(),
         "sweeps": _sweeps(traces, values, key.label, labels if len(runs) > 1 else ()),
-        "residuals": _residuals(figures, number, shown),
-        "family": _family(figures, number, shown, family),
+        "residuals": _residuals(figures, number, shared),
+        "family": _family(figures, number, shared, family),
     }
 
 
@@ -255,28 +257,28 @@ def _peak(values: np.ndarray) -> float:
     return float(known[np.argmax(np.abs(known))]) if known.size else math.nan
 
 
-def _residuals(figures: Figures, number: int, shown: SharedRecording) -> dict[str, Any]:
+def _residuals(figures: Figures, number: int, shared: SharedRecording) -> dict[str, Any]:
     """Return the autocorrelation of the residuals of an experiment, or why there is none."""
-    described = autocorrelation_figure(shown)
+    described = autocorrelation_figure(shared)
     if isinstance(described, str):
         return {"left_out": described}
     figure, found = described
     place = draw_curves(figures, f"e{number}-autocorrelation", figure, height=210)
     rows = [
         [short(float(lag), 3), *(short(one.at(lag), 2) for one in found)]
-        for lag in found[0].shown_lags_ms
+        for lag in found[0].table_lags_ms
     ]
     return {"place": place, "band": max(one.band for one in found), "table": rows, "left_out": ""}
 
 
 def _family(
-    figures: Figures, number: int, shown: SharedRecording, family: StepFamily | str
+    figures: Figures, number: int, shared: SharedRecording, family: StepFamily | str
 ) -> dict[str, Any]:
     """Return figures and tables of a family of steps, or why there are none."""
     if isinstance(family, str):
         return {"left_out": [family], "figures": [], "table": []}
     drawn = []
-    for k, (part, figure) in enumerate(family_figures(family, shown.runs)):
+    for k, (part, figure) in enumerate(family_figures(family, shared.runs)):
         place = draw_curves(figures, f"e{number}-family{k}", figure)
         notes = [f"data: {curve.data_fit}" for curve in part.curves if curve.data_fit]
         notes += [f"fit: {text}" for curve in part.curves for text in curve.result_fits if text]
@@ -289,8 +291,8 @@ def _family(
         if curve.data is not None:
             head.append(f"{curve.name}, data{unit_text}")
             columns.append(curve.data)
-        for run, result in zip(shown.runs, curve.results, strict=True):
-            which = f" {run + 1}" if len(shown.runs) > 1 else ""
+        for run, result in zip(shared.runs, curve.results, strict=True):
+            which = f" {run + 1}" if len(shared.runs) > 1 else ""
             head.append(f"{curve.name}, fit{which}{unit_text}")
             columns.append(result)
     x = family.curves[0].x if family.curves else np.empty(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class SchemeChain:
 
 @dataclass(frozen=True)
 class ModelScheme:
-    """All that a drawing and a report tell of a model.
+    """The model of a fit as drawings and reports describe it.
 
     Attributes:
         source: where the model is from.
@@ -65,13 +65,13 @@ class ModelScheme:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a fit beside its traces, as they are sent to the process that writes its report.
+    """The facts of a fit besides its traces, as the process that writes the report receives them.
 
     Attributes:
         summary_json: the text of ``summary.json``.
         scheme: of the model; None for a fit of a function.
-        reversals_mV: of each experiment, the reversal potential of a model whose current is one
-            conductance times one driving force; None where it is not.
+        reversals_mV: of each experiment, the reversal potential of the current, where that is one
+            conductance times one driving force; else the reason why there is none, in words.
         history: (n_generations, 4): generation, candidates so far, seconds, lowest cost.
     """
 
@@ -105,15 +105,15 @@ class ReportedFit:
         return str(self.summary.get("name") or self.summary.get("model") or self.label)
 
 
-def reported_fit(label: str, page: TracePicture | None, facts: Facts) -> ReportedFit:
+def reported_fit(label: str, picture: TracePicture | None, facts: Facts) -> ReportedFit:
     """Put traces and facts of a fit together for its report.
 
     Arguments:
         label: its name among the fits of the same report.
-        page: its traces; None for a fit of a function, which has none.
+        picture: its traces; None for a fit of a function, which has none.
     """
     summary = json.loads(facts.summary_json)
-    panels = () if page is None else page.panels
+    panels = () if picture is None else picture.panels
     return ReportedFit(label, summary, panels, facts.scheme, facts.reversals_mV, facts.history)
 
 
@@ -136,13 +136,13 @@ class SharedRecording:
 
 
 def side_by_side(runs: Sequence[ReportedFit]) -> list[SharedRecording]:
-    """Lay the fits of several runs over the recordings that they share."""
+    """Join the fits of several runs that share a recording."""
     found: list[SharedRecording] = []
     for number, run in enumerate(runs):
         for place, panel in enumerate(run.panels):
-            for k, shown in enumerate(found):
-                if number not in shown.runs and _same_data(shown.traces, panel):
-                    found[k] = _joined(shown, panel, number, place)
+            for k, shared in enumerate(found):
+                if number not in shared.runs and _same_data(shared.traces, panel):
+                    found[k] = _joined(shared, panel, number, place)
                     break
             else:
                 found.append(SharedRecording(panel, (number,), (place,)))
@@ -158,18 +158,10 @@ def _same_data(a: Traces, b: Traces) -> bool:
     return a.data is None or b.data is None or np.array_equal(a.data, b.data, equal_nan=True)
 
 
-def _joined(shown: SharedRecording, panel: Traces, number: int, place: int) -> SharedRecording:
-    first = shown.traces
-    together = Traces(
-        first.protocol,
-        first.result,
-        first.data,
-        first.weight,
-        first.title,
-        first.subtitle,
-        (*first.rivals, panel.result),
-    )
-    return SharedRecording(together, (*shown.runs, number), (*shown.places, place))
+def _joined(shared: SharedRecording, panel: Traces, number: int, place: int) -> SharedRecording:
+    rivals = (*shared.traces.rivals, panel.result)
+    together = replace(shared.traces, rivals=rivals, membrane=None)
+    return SharedRecording(together, (*shared.runs, number), (*shared.places, place))
 
 
 # --- where values lie in their ranges -------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The figures of a report as documents of Bokeh, and the samples that its page draws in them.
 
 The samples of traces are not in Bokeh's documents: they stand in the page once, as base64 of
-float32, and the page's own script hands Bokeh what the part of the time that is shown needs. So a
-recording of a hundred thousand samples is quick to load and to zoom, and nothing is there twice.
+float32, and the page's own script hands Bokeh those of the part of the time that is visible. So a
+recording of a hundred thousand samples is quick to load and to zoom, and no sample is there twice.
 
 No text of a user comes into these documents: Bokeh would read a formula in ``$$``.
 """
@@ -38,7 +38,7 @@ from bokeh.models.tickers import BasicTicker
 
 from channelfit.results.report.curve_figures import CurveFigure
 from channelfit.results.report.page_content import SharedRecording
-from channelfit.results.report.trace_view import TraceView, extreme_samples, largest
+from channelfit.results.report.trace_view import TraceView, extreme_samples, largest, stretches
 from channelfit.results.report.traces import Traces
 
 #: Samples of all sweeps of a page that are kept one by one; of more, the extremes of short
@@ -95,30 +95,30 @@ class Figures:
 
 
 def draw_traces(
-    figures: Figures, number: int, shown: SharedRecording, budget: int
+    figures: Figures, number: int, shared: SharedRecording, budget: int
 ) -> dict[str, str]:
-    """Draw command, current and residual of an experiment, empty until the script fills them.
+    """Add command, current and residual of an experiment, empty until the script fills them.
 
     Arguments:
         number: of the experiment, from 0.
         budget: samples of all sweeps that are kept one by one.
 
-    Returns: the ids of the elements, by what they show.
+    Returns: the ids of the elements, by the quantity in them.
     """
-    view = TraceView(shown.traces)
-    samples = packed_samples(view, budget) | {"runs": list(shown.runs)}
+    view = TraceView(shared.traces)
+    samples = packed_samples(view, budget) | {"runs": list(shared.runs)}
     figures.samples.append(samples)
     across = Range1d(start=samples["span"][0], end=samples["span"][1])
-    name, runs = f"e{number}", range(len(shown.runs))
-    has_data = shown.traces.data is not None
+    name, runs = f"e{number}", range(len(shared.runs))
+    has_data = shared.traces.data is not None
     command = over_time(across, _COMMAND)
     _lines(command, f"{name}-command", 1.2)
-    if shown.traces.membrane is not None:
+    if shared.traces.membrane is not None:
         _lines(command, f"{name}-membrane", 1.2)
     current = over_time(across, _CURRENT)
     fits = [(f"{name}-fit{k}", 1.4 if view.is_noisy or not has_data else 3.2) for k in runs]
     data = [(f"{name}-hidden", 0.8), (f"{name}-data", 0.9)] if has_data else []
-    # what is wider lies beneath: a broad line under the data, or a thin one over their noise
+    # the wider line lies beneath: a broad fit under the data, or a thin one over their noise
     for line in (*data, *fits) if view.is_noisy else (*fits, *data):
         _lines(current, *line)
     time = f"time ({view.time_unit})"
@@ -132,7 +132,7 @@ def draw_traces(
             _lines(residual, f"{name}-residual{k}", 0.9)
         add_axes(residual, time, f"fit − data ({view.residual_unit})", ticks=3)
         roots["residual"] = residual
-    return {what: figures.add(f"{name}-{what}-plot", plot) for what, plot in roots.items()}
+    return {key: figures.add(f"{name}-{key}-plot", plot) for key, plot in roots.items()}
 
 
 def packed_samples(view: TraceView, budget: int) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _packed_sweeps(
             "command": packed(command[corners], "<f4"),
             "data": "" if traces.data is None else packed(rows[0][picks] * factor, "<f4"),
             "fits": [packed(c[k, picks] * factor, "<f4") for c in traces.results],
-            "within": _stretches(counts[k, picks]),
+            "within": stretches(counts[k, picks]),
         }
         if traces.membrane is not None:
             kept["membrane"] = packed(rows[-1][picks], "<f4")
@@ -224,12 +224,6 @@ def _within(traces: Traces) -> np.ndarray:
         for a, b in zip(starts, stops, strict=True):
             row[a:b] = True
     return np.asarray(out & np.isfinite(traces.data))
-
-
-def _stretches(within: np.ndarray) -> list[list[int]]:
-    """Return the half-open stretches of samples that count."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], within, [False]]).astype(np.int8)))
-    return [[int(a), int(b)] for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _corners(command: np.ndarray) -> np.ndarray:
@@ -323,7 +317,7 @@ def zoomed_plot(
 
 
 def over_time(across: Range1d, height: int) -> Plot:
-    """Return an empty figure over a stretch of time, whose vertical axis the script sets."""
+    """Return an empty figure over a stretch of time; the page's script sets the vertical axis."""
     return zoomed_plot(across, Range1d(start=-1, end=1), height)
 
 
@@ -339,7 +333,7 @@ def _lines(plot: Plot, name: str, width: float) -> GlyphRenderer[Any]:
 def add_glyph(
     plot: Plot, source: ColumnDataSource, glyph: Any, tags: list[str]
 ) -> GlyphRenderer[Any]:
-    """Put glyphs into a figure; the first tag says what their color stands for."""
+    """Put glyphs into a figure; the first tag is the role from which their color follows."""
     renderer = plot.add_glyph(source, glyph)
     renderer.tags = tags
     return renderer

@@ -97,16 +97,18 @@ def _keep_apart(axis: Axis) -> None:
     ticks = axis.get_major_ticks()
     low, high = sorted(axis.get_view_interval())
     slack = 1e-9 * (high - low)
-    shown = [
+    visible = [
         (float(place), tick.label1 if tick.label1.get_visible() else tick.label2)
         for place, tick in zip(axis.get_majorticklocs(), ticks, strict=False)
         if low - slack <= place <= high + slack
     ]
-    shown = [(place, label) for place, label in shown if label.get_visible() and label.get_text()]
-    if not _touching([label for _, label in shown]):
+    visible = [
+        (place, label) for place, label in visible if label.get_visible() and label.get_text()
+    ]
+    if not _touching([label for _, label in visible]):
         return
-    for every in range(2, len(shown) + 1):
-        kept = shown[::every]
+    for every in range(2, len(visible) + 1):
+        kept = visible[::every]
         if not _touching([label for _, label in kept]):
             break
     labels = [(place, label.get_text(), label.get_parse_math()) for place, label in kept]

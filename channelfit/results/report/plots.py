@@ -27,17 +27,23 @@ from channelfit.reading.files import whole
 from channelfit.results.report import sweeps
 from channelfit.results.report.page_content import InRange
 from channelfit.results.report.picture_texts import brief, briefs, one_line, settle, shorten, width
-from channelfit.results.report.trace_view import TraceView, current_unit, extreme_samples, largest
+from channelfit.results.report.trace_view import (
+    TraceView,
+    current_unit,
+    extreme_samples,
+    largest,
+    stretches,
+)
 from channelfit.results.report.traces import Traces
 
 DPI = 120
 INK, MUTED, DATA = "#222222", "#666666", "#b4b4b4"
 MASKED, MASK = "#d9d9d9", "#f2f2f2"  # data that do not count, and the ground behind them
 SINGLE = sweeps.SINGLE
-ZOOM = "#e8f1f8"  # the ground of what is enlarged, and of where it is from
+ZOOM = "#e8f1f8"  # the ground of an enlarged part, in both views
 #: Residuals of several results are means of so long a part of a sweep, and of five samples or more.
 _MEANS = 100
-#: Okabe and Ito's palette, told apart with any color vision.
+#: Okabe and Ito's palette, which can be distinguished with any color vision.
 COLORS = (SINGLE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -88,7 +94,7 @@ def traces_figure(
     Arguments:
         panels: one for each experiment.
         title, subtitle: stand above all panels.
-        names: what the data, the result, each rival in turn, and the difference are called.
+        names: of the data, of the result, of each rival in turn, and of the difference.
     """
     with styled():
         residual = any(p.data is not None for p in panels)
@@ -294,7 +300,7 @@ class TracePanel:
         draw_potentials(
             axes[0], traces, self.t, self.colors, self.thickness, part, self.styles is not None
         )
-        # What is wider lies beneath: a broad line under the data, or a thin one over their noise.
+        # The wider line lies beneath: a broad fit under the data, or a thin one over their noise.
         n, zorder = len(traces.results), 2.5 if view.is_noisy else 2.2
         thin = view.is_noisy or traces.data is None
         for k, result in enumerate(traces.results):
@@ -355,7 +361,7 @@ def _draw_cell(
     Arguments:
         zooms: the parts of the time that are enlarged, ms.
         residual: whether room is left for residuals, which others may have where this has none.
-        difference: what the residual is called.
+        difference: the name of the residual.
     """
     traces, view = panel.traces, panel.view
     ratios = [1.0, 2.6, 0.9] if residual else [1.0, 2.6]
@@ -530,9 +536,8 @@ def shade_masked(axes: Sequence[Axes], traces: Traces, t: np.ndarray) -> None:
         return
     lasting = np.isfinite(traces.protocol.command())
     masked = ~((traces.weight > 0) & lasting).any(axis=0)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], masked, [False]]).astype(int)))
     step = t[1] - t[0] if len(t) > 1 else 1.0
-    for begin, end in zip(edges[::2], edges[1::2], strict=True):
+    for begin, end in stretches(masked):
         for axis in axes:
             stop = t[begin] + (end - begin) * step
             axis.axvspan(t[begin], stop, color=MASK, linewidth=0, zorder=0)

@@ -120,9 +120,9 @@ def figures_of(runs: Sequence[ReportedFit]) -> Iterator[tuple[str, Figure]]:
     for k, run in enumerate(runs, 1):
         if run.scheme is not None:
             yield f"scheme_{k}" if several else "scheme", _scheme(run)
-    shown = side_by_side(runs)
-    for k, one in enumerate(shown, 1):
-        number = f"_{k}" if len(shown) > 1 else ""
+    recordings = side_by_side(runs)
+    for k, one in enumerate(recordings, 1):
+        number = f"_{k}" if len(recordings) > 1 else ""
         labels = [runs[run].label for run in one.runs] if several else []
         yield f"traces{number}", _traces(one, labels)
         described = autocorrelation_figure(one)
@@ -155,10 +155,10 @@ def _scheme(run: ReportedFit) -> Figure:
     return figure
 
 
-def _traces(shown: SharedRecording, labels: Sequence[str]) -> Figure:
+def _traces(shared: SharedRecording, labels: Sequence[str]) -> Figure:
     """Return command, current and residual of one experiment, two columns wide."""
-    has_data = shown.traces.data is not None
-    view, styles = TraceView(shown.traces), [rival_style(run) for run in shown.runs]
+    has_data = shared.traces.data is not None
+    view, styles = TraceView(shared.traces), [rival_style(run) for run in shared.runs]
     panel = TracePanel(view, styles if labels else None, _THICKNESS)
     figure = new_figure(WIDE, 3.5 if has_data else 2.7)
     ratios = [0.7, 2.4, 0.8] if has_data else [0.7, 2.4]

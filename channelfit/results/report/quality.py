@@ -1,4 +1,4 @@
-"""How well a fit follows a recording, in numbers that a long baseline cannot flatter.
+"""Measures of how well a fit follows a recording, which a long baseline cannot flatter.
 
 The root mean square over all samples, as a share of the peak, is small for any fit when most
 samples are baseline. So three figures stand together:
@@ -74,10 +74,9 @@ class Quality:
         """Root mean square, over the sweeps, of the errors of the peaks; NaN where nothing counts.
 
         The peak of a sweep is its largest current in size, and that of the fit the largest in the
-        same
-        direction, at whatever time. The largest of many noisy samples is larger than the current
-        itself: where a sweep holds nothing but noise, its "peak" is about three of its standard
-            deviations.
+        same direction, at whatever time. The largest of many noisy samples is larger than the
+        current itself: where a sweep holds nothing but noise, its "peak" is about three of its
+        standard deviations.
         """
         return math.sqrt(self.peak_squares / self.peaks) if self.peaks > 0 else math.nan
 
@@ -99,7 +98,7 @@ class Quality:
 
 
 def quality(result: np.ndarray, data: np.ndarray, weight: np.ndarray | None = None) -> Quality:
-    """Return how well a fit follows the recording of one experiment.
+    """Measure how well a fit follows the recording of one experiment.
 
     Arguments:
         result, data: (n_sweeps, n_times) pA. Where the data are NaN, nothing counts; where the fit

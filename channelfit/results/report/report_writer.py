@@ -77,13 +77,13 @@ class ReportWriter:
         self._report: tuple[Facts, Path] | None = None
         self._sent = False
 
-    def begin(self, page: TracePicture, file: Path) -> None:
-        """Begin the picture of a page, and return at once."""
-        self._picture = page, file
-        self._send(page, file)
+    def begin(self, picture: TracePicture, file: Path) -> None:
+        """Begin a picture, and return at once."""
+        self._picture = picture, file
+        self._send(picture, file)
 
     def report(self, facts: Facts, file: Path) -> None:
-        """Begin the report of the page that was drawn last, and return at once.
+        """Begin the report of the traces that were drawn last, and return at once.
 
         Arguments:
             file: the report, beside which the tables of the traces are written.
@@ -91,18 +91,18 @@ class ReportWriter:
         self._report = facts, file
         self._send(facts, file)
 
-    def _send(self, what: TracePicture | Facts, file: Path) -> None:
+    def _send(self, content: TracePicture | Facts, file: Path) -> None:
         if self._child is None or self._child.stdin is None:
             return
         # a process that is gone has drawn nothing, which `finish` will see
         with contextlib.suppress(OSError):
-            message = packed(what, file)
+            message = packed(content, file)
             self._child.stdin.write(len(message).to_bytes(_LENGTH, "big") + message)
             self._child.stdin.flush()
             self._sent = True
 
     def finish(self) -> None:
-        """Wait until all is written. Raises what drawing it raised."""
+        """Wait until all is written. Raises the errors of drawing and writing."""
         if self._picture is None and self._report is None:
             return
         done = False
@@ -113,7 +113,7 @@ class ReportWriter:
             try:
                 if self._picture is not None:
                     draw(*self._picture)
-            finally:  # what cannot be drawn does not keep the report from being written
+            finally:  # the report is written even if the picture cannot be drawn
                 if self._report is not None:
                     write_report(self._picture and self._picture[0], *self._report)
         self._picture = self._report = self._child = None
@@ -128,7 +128,7 @@ class ReportWriter:
         """End the process.
 
         A picture that is being drawn is finished first, so that no half of it is left behind. A
-        process that was not sent the whole page, because of an interrupt, draws nothing, and one
+        process that was not sent all traces, because of an interrupt, draws nothing, and one
         that was not sent all facts writes no report.
         """
         if self._child is None:
@@ -180,26 +180,26 @@ def _started_process() -> subprocess.Popen[bytes] | None:
 
 
 def serve(reports: bool = True) -> None:
-    """Run the process that draws: load what it needs and try it, then do what messages say.
+    """Run the process that draws: load the libraries, try them, then act on the messages.
 
     Arguments:
         reports: whether a report will be written, for which more is loaded.
     """
     messages: queue.Queue[bytes] = queue.Queue()
-    # read at once, however long loading and drawing take: who sends must not wait
+    # read at once, however long loading and drawing take: the sender must not wait
     reader = Thread(target=_read_messages, args=(messages,))
     reader.start()
     draw(_sketch(), io.BytesIO())
     if reports:
         importlib.import_module("channelfit.results.report.page")
-    page = None
+    picture = None
     while message := messages.get():
-        what, file = unpacked(message)
-        if hasattr(what, "panels"):
-            page = what
-            draw(page, file)
+        content, file = unpacked(message)
+        if hasattr(content, "panels"):
+            picture = content
+            draw(picture, file)
         else:
-            write_report(page, what, file)
+            write_report(picture, content, file)
 
 
 def _read_messages(messages: queue.Queue[bytes]) -> None:
@@ -213,24 +213,24 @@ def _read_messages(messages: queue.Queue[bytes]) -> None:
     messages.put(b"")
 
 
-def write_report(page: TracePicture | None, facts: Facts, file: Path) -> None:
+def write_report(picture: TracePicture | None, facts: Facts, file: Path) -> None:
     """Write the report of one fit, and the tables of its traces beside it.
 
     Arguments:
-        page: its traces; None for a fit of a function, which has none.
+        picture: its traces; None for a fit of a function, which has none.
     """
     from channelfit.results.report.page import report_page  # loads Bokeh
     from channelfit.results.report.page_content import reported_fit
     from channelfit.results.report.page_shell import save_page
     from channelfit.results.report.traces import save_tables
 
-    run = reported_fit(file.absolute().parent.name, page, facts)
+    run = reported_fit(file.absolute().parent.name, picture, facts)
     tables = save_tables(run.panels, file.parent)
     save_page(report_page([run], [[table.name for table in tables]]), file)
 
 
 def _sketch() -> TracePicture:
-    """Return the smallest page there is.
+    """Return the smallest picture there is.
 
     It is drawn while waiting, since the first picture takes longer than later ones.
     """
@@ -247,11 +247,11 @@ def _sketch() -> TracePicture:
     )
 
 
-def draw(page: TracePicture, file: Path | io.BytesIO) -> None:
-    """Draw a page in this process and write it as PNG to a file, or into memory."""
+def draw(picture: TracePicture, file: Path | io.BytesIO) -> None:
+    """Draw a picture in this process and write it as PNG to a file, or into memory."""
     from channelfit.results.report.plots import save, traces_figure, write  # loads Matplotlib
 
-    figure = traces_figure(page.panels, page.title, page.subtitle)
+    figure = traces_figure(picture.panels, picture.title, picture.subtitle)
     if isinstance(file, Path):
         save(figure, file)
     else:
@@ -261,25 +261,25 @@ def draw(page: TracePicture, file: Path | io.BytesIO) -> None:
 # --- from one process to the other -------------------------------------------------------------
 
 
-def packed(what: TracePicture | Facts, file: Path) -> bytes:
-    """Pack a page or facts, and the file to write, as bytes for `unpacked`."""
+def packed(content: TracePicture | Facts, file: Path) -> bytes:
+    """Pack a picture or facts, and the file to write, as bytes for `unpacked`."""
     import numpy as np  # see above
 
     arrays: dict[str, Any] = {}
-    text = json.dumps([str(file.absolute()), _plain(what, arrays)])
+    text = json.dumps([str(file.absolute()), _plain(content, arrays)])
     out = io.BytesIO()
     np.savez(out, allow_pickle=False, text=np.frombuffer(text.encode(), np.uint8), **arrays)
     return out.getvalue()
 
 
 def unpacked(sent: bytes) -> tuple[Any, Path]:
-    """Return the page or the facts, and the file, that `packed` has packed."""
+    """Return the picture or the facts, and the file, that `packed` has packed."""
     import numpy as np  # see above
 
     with np.load(io.BytesIO(sent), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
-    file, what = json.loads(arrays.pop("text").tobytes())
-    return _built(what, arrays), Path(file)
+    file, content = json.loads(arrays.pop("text").tobytes())
+    return _built(content, arrays), Path(file)
 
 
 def _plain(value: Any, arrays: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The autocorrelation of residuals: whether what a fit leaves over is noise."""
+"""The autocorrelation of residuals, which shows whether they are noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Autocorrelation:
-    """How alike residuals are that lie a time apart, 1 at lag 0.
+    """The correlation of residuals with those a lag later, 1 at lag 0.
 
     Attributes:
         lags_ms: (n_lags,) from 0.
@@ -32,7 +32,7 @@ class Autocorrelation:
     band: float
 
     @property
-    def shown_lags_ms(self) -> np.ndarray:
+    def table_lags_ms(self) -> np.ndarray:
         """A few of the lags, (8,) or fewer, for a table."""
         n = len(self.lags_ms)
         picks = np.unique(np.geomspace(1, max(n - 1, 1), 8).round().astype(int))
@@ -55,7 +55,7 @@ def autocorrelation(
         apart: (n_sweeps, n_times) pA, fit less data.
         weight: the same shape; None for 1 everywhere.
 
-    Returns: why there is none, where there is none.
+    Returns: the reason in words, where there is none.
     """
     weight = np.ones_like(apart) if weight is None else weight
     counts = (weight > 0) & np.isfinite(apart)

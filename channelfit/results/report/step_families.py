@@ -59,10 +59,10 @@ _MOST_STEPS = 200
 
 @dataclass(frozen=True, eq=False)
 class StepCurve:
-    """One quantity against what differs between the sweeps.
+    """One quantity against the number that differs between the sweeps.
 
     Attributes:
-        name: what it is, in words.
+        name: of the quantity, in words.
         unit: of its values; empty for a share.
         file: a short name for a file of its figure.
         x: (n_sweeps,) in the family's unit, increasing.
@@ -83,7 +83,7 @@ class StepCurve:
 
     @property
     def is_empty(self) -> bool:
-        """Whether neither the data nor any fit gave a finite value."""
+        """Return whether neither the data nor any fit gave a finite value."""
         rows = (*self.results, *([] if self.data is None else [self.data]))
         return not any(np.isfinite(row).any() for row in rows)
 
@@ -93,7 +93,7 @@ class StepFamily:
     """A family of steps, measured.
 
     Attributes:
-        x_name, x_unit: what differs between the sweeps: voltage (mV) or duration (ms).
+        x_name, x_unit: of the number that differs between the sweeps: voltage (mV), duration (ms).
         curves: the measures that the samples allow.
         left_out: those that they do not, and why, a sentence each.
     """
@@ -109,7 +109,7 @@ class StepFigure:
     """The content of one figure: one curve, or two of the same quantity.
 
     Attributes:
-        title: what is shown, in words.
+        title: the quantity, in words.
         unit: of the curves.
         label: of the vertical axis.
         file: the figure's name, without its kind.
@@ -152,12 +152,12 @@ def measured(traces: Traces, reversal_mV: float | str = _UNKNOWN) -> StepFamily 
     found = _varied(traces.protocol)
     if isinstance(found, str):
         return found
-    place, what = found
-    order = np.argsort(what.values, kind="stable")
+    place, varied = found
+    order = np.argsort(varied.values, kind="stable")
     steps = _Steps(traces, place, order)
-    if what.unit == "ms":
-        return _recovery(steps, what.values[order], place)
-    return _voltage_family(steps, what.values[order], place, reversal_mV)
+    if varied.unit == "ms":
+        return _recovery(steps, varied.values[order], place)
+    return _voltage_family(steps, varied.values[order], place, reversal_mV)
 
 
 # --- which protocols are families ----------------------------------------------------------------
@@ -194,9 +194,9 @@ def _varied(protocol: Protocol) -> tuple[int, _Varied] | str:
     if len(lasting) == 2 and lasting[1] == end and _waits(protocol, end):
         lasting = lasting[:1]  # a rest that makes all sweeps equally long
     if len(lasting) == 1 and not voltages:
-        pieces = [sweep[lasting[0]] for sweep in protocol.sweeps]
-        if all(isinstance(piece.wave, Constant) for piece in pieces):
-            values = np.array([piece.end_ms - piece.start_ms for piece in pieces])
+        segments = [sweep[lasting[0]] for sweep in protocol.sweeps]
+        if all(isinstance(one.wave, Constant) for one in segments):
+            values = np.array([one.end_ms - one.start_ms for one in segments])
             return _distinct(lasting[0], _Varied(values, "ms"))
     if not voltages and not lasting:
         return "it is no family of steps: all its sweeps are alike"
@@ -209,10 +209,10 @@ def _waits(protocol: Protocol, place: int) -> bool:
     return waves == {Constant(protocol.holding_mV)}
 
 
-def _distinct(place: int, what: _Varied) -> tuple[int, _Varied] | str:
-    if len(np.unique(what.values.round(6))) < len(what.values):
+def _distinct(place: int, varied: _Varied) -> tuple[int, _Varied] | str:
+    if len(np.unique(varied.values.round(6))) < len(varied.values):
         return "it is no family of steps: some of its sweeps are alike"
-    return place, what
+    return place, varied
 
 
 # --- measures ------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class _Steps:
 
     Arguments:
         place: of the segment that differs.
-        order: of the sweeps, so that what differs increases.
+        order: of the sweeps, in which the number that differs increases.
     """
 
     def __init__(self, traces: Traces, place: int, order: np.ndarray) -> None:
@@ -277,30 +277,30 @@ class _Steps:
 
     def peaks(self, segment: int, current: np.ndarray) -> np.ndarray:
         """Return the largest current, in size, of a segment of every sweep: (n_sweeps,) pA."""
-        found = np.full(len(current), math.nan)
-        for k in range(len(current)):
-            _, y = self.of(k, segment, current)
-            if y.size:
-                smooth = _smoothed(y, self.smooth)
-                found[k] = smooth[np.argmax(np.abs(smooth))]
-        return found
+        return self._each(segment, current, self._peak)
 
     def above_noise(self, segment: int, current: np.ndarray) -> np.ndarray:
         """Return `peaks`; NaN everywhere where no sweep of the recording has more than noise."""
-        shown = current if self.traces.data is None else self.traces.data
-        largest = np.nanmax(np.abs(self.peaks(segment, shown)), initial=0.0)
+        measured = current if self.traces.data is None else self.traces.data
+        largest = np.nanmax(np.abs(self.peaks(segment, measured)), initial=0.0)
         if largest <= _ABOVE_NOISE * self.noise:
             return np.full(len(current), math.nan)
         return self.peaks(segment, current)
 
     def ends(self, segment: int, current: np.ndarray) -> np.ndarray:
         """Return the mean of the last tenth of a segment of every sweep: (n_sweeps,) pA."""
-        found = np.full(len(current), math.nan)
-        for k in range(len(current)):
-            _, y = self.of(k, segment, current)
-            if y.size:
-                found[k] = _end(y)
-        return found
+        return self._each(segment, current, _end)
+
+    def _peak(self, y: np.ndarray) -> float:
+        smooth = _smoothed(y, self.smooth)
+        return float(smooth[np.argmax(np.abs(smooth))])
+
+    def _each(
+        self, segment: int, current: np.ndarray, measure: Callable[[np.ndarray], float]
+    ) -> np.ndarray:
+        """Return a measure of a segment of every sweep, NaN where no sample counts."""
+        rows = (self.of(k, segment, current)[1] for k in range(len(current)))
+        return np.array([measure(y) if y.size else math.nan for y in rows])
 
 
 def _smoothed(y: np.ndarray, n: int) -> np.ndarray:
@@ -378,9 +378,9 @@ def _same_after(protocol: Protocol, place: int) -> int | None:
     after = place + 1
     if after >= len(protocol.sweeps[0]):
         return None
-    pieces = [sweep[after] for sweep in protocol.sweeps]
-    alike = len({(p.wave, round(p.end_ms - p.start_ms, 6)) for p in pieces}) == 1
-    return after if alike and isinstance(pieces[0].wave, Constant) else None
+    segments = [sweep[after] for sweep in protocol.sweeps]
+    alike = len({(one.wave, round(one.end_ms - one.start_ms, 6)) for one in segments}) == 1
+    return after if alike and isinstance(segments[0].wave, Constant) else None
 
 
 def _shares_after(
@@ -453,22 +453,31 @@ def time_constant(t: np.ndarray, y: np.ndarray) -> float:
     if not spread > 0 or not step > 0:
         return math.nan
 
-    def left(log_tau: np.ndarray) -> np.ndarray:
-        """Return the sum of squares that is left, for each logarithm of a time constant."""
-        shape = np.exp(-since / np.exp(log_tau)[:, None])
-        shape -= shape.mean(axis=1, keepdims=True)
-        power = np.maximum((shape**2).sum(axis=1), 1e-300)
-        return np.asarray(spread - (shape @ (y - y.mean())) ** 2 / power)
-
     low, high = math.log(step / 2), math.log(4 * _LONGEST * lasts)
     for _ in range(5):  # each search is nine times as fine as the one before
         grid = np.linspace(low, high, 19)
-        best = int(np.argmin(left(grid)))
+        best = int(np.argmin(spread - _followed_by_exponentials(since, y, grid)))
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, 18)]
     log_tau = (low + high) / 2
-    explained = 1 - float(left(np.array([log_tau]))[0]) / spread
+    left = spread - _followed_by_exponentials(since, y, np.array([log_tau]))[0]
+    explained = 1 - float(left) / spread
     tau = math.exp(log_tau)
     return tau if explained > _EXPLAINED and step <= tau <= _LONGEST * lasts else math.nan
+
+
+def _followed_by_exponentials(t: np.ndarray, y: np.ndarray, log_tau: np.ndarray) -> np.ndarray:
+    """Return the sum of squares of a current that exponentials account for.
+
+    Arguments:
+        t: (n,) ms. y: (n,) pA.
+        log_tau: (n_exponentials,) logarithms of their time constants, ms.
+
+    Returns: (n_exponentials,) pA^2, for the best offset and amplitude of each.
+    """
+    shape = np.exp(-t / np.exp(log_tau)[:, None])
+    shape -= shape.mean(axis=1, keepdims=True)
+    power = np.maximum((shape**2).sum(axis=1), 1e-300)
+    return np.asarray((shape @ (y - y.mean())) ** 2 / power)
 
 
 # --- in words ------------------------------------------------------------------------------------
@@ -543,9 +552,9 @@ def _followed(
     apart, slopes = curve(p)
     squares, damping = float(apart @ apart), 1e-3
     for _ in range(_MOST_STEPS):
-        gradient, curvature = slopes.T @ apart, slopes.T @ slopes
+        gradient, hessian = slopes.T @ apart, slopes.T @ slopes
         free = ~(((p <= lower) & (gradient > 0)) | ((p >= upper) & (gradient < 0)))
-        damped = curvature + damping * np.diag(np.diag(curvature) + 1e-30)
+        damped = hessian + damping * np.diag(np.diag(hessian) + 1e-30)
         step = np.zeros(4)
         step[free] = np.linalg.lstsq(damped[np.ix_(free, free)], -gradient[free], rcond=None)[0]
         tried = np.clip(p + step, lower, upper)
@@ -595,14 +604,12 @@ def _recovery_words(t: np.ndarray, y: np.ndarray) -> str:
 
 def _uneven_time_constant(t: np.ndarray, y: np.ndarray) -> float:
     """Return a time constant as `time_constant` does, of a few points at any times."""
-    grid = np.linspace(math.log(np.diff(t).min() / 4), math.log(2 * t[-1]), 4001)
-    shape = np.exp(-t / np.exp(grid)[:, None])
-    shape -= shape.mean(axis=1, keepdims=True)
     about = y - y.mean()
     spread = float(about @ about)
     if not spread > 0:
         return math.nan
-    explained = (shape @ about) ** 2 / np.maximum((shape**2).sum(axis=1), 1e-300) / spread
+    grid = np.linspace(math.log(np.diff(t).min() / 4), math.log(2 * t[-1]), 4001)
+    explained = _followed_by_exponentials(t, y, grid) / spread
     best = int(np.argmax(explained))
     inside = 0 < best < len(grid) - 1 and explained[best] > _EXPLAINED
     return float(math.exp(grid[best])) if inside else math.nan

@@ -13,7 +13,7 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant
 
 Color = tuple[float, float, float]
-SINGLE = "#0072b2"  # of Okabe and Ito's palette, told apart with any color vision
+SINGLE = "#0072b2"  # of Okabe and Ito's palette, which suits any color vision
 _MOST_LABELS = 8
 
 
@@ -87,10 +87,10 @@ def draw_key(axis: Axes, key: SweepKey, width: float = 0.03) -> Axes:
         extent=(0, 1, 0, n),
         interpolation="nearest",
     )
-    shown = np.arange(0, n, -(-n // _MOST_LABELS))
-    labels = [f"{value:g}".replace("-", "−") for value in np.sort(key.values)[shown]]
+    labeled = np.arange(0, n, -(-n // _MOST_LABELS))
+    labels = [f"{value:g}".replace("-", "−") for value in np.sort(key.values)[labeled]]
     strip.set_xticks([])
-    strip.set_yticks(shown + 0.5, labels)
+    strip.set_yticks(labeled + 0.5, labels)
     strip.yaxis.tick_right()
     strip.yaxis.set_label_position("right")
     strip.set_ylabel(key.label, fontsize=8)

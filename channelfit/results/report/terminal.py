@@ -63,19 +63,19 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the pieces that are written, their texts made printable."""
+        """Yield the segments that are written, their texts made printable."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """How far work in pieces is.
+    """The progress of work that can be counted, such as tasks.
 
     Attributes:
         done, total: how many of `unit`, such as "data sets", are done, and of how many.
         seconds: since the work began.
-        seconds_left: at the pace of what this process has done; None while there is none.
+        seconds_left: an estimate from the pace of this process; None while there is none.
         failed: how many of those that are done have no result.
         kept: how many an earlier process had done.
     """
@@ -90,7 +90,7 @@ class Counted:
 
     @property
     def ended(self) -> bool:
-        """Whether all pieces of the work are done."""
+        """Return whether all of the work is done."""
         return self.done >= self.total
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ class SearchScreen:
 
     @property
     def live(self) -> bool:
-        """Whether the changing picture is on the terminal now."""
+        """Return whether the changing picture is on the terminal now."""
         return self._live is not None
 
     def pause(self) -> None:
@@ -182,12 +182,12 @@ class SearchScreen:
         self.console.print(line, soft_wrap=True)
 
     def begin(self, stage: str) -> None:
-        """Show what is being done now, at times when no search is under way."""
+        """Show the stage that begins, at times when no search is under way."""
         self.stage, self._began, self.last = stage, time.perf_counter(), None
         self.counted = None
 
     def count(self, counted: Counted) -> None:
-        """Show how far work in pieces is."""
+        """Show the progress of work that can be counted."""
         self.counted, now = counted, time.monotonic()
         if self._counted_at is None:  # work of a few seconds shows no count
             self._counted_at = now
@@ -198,10 +198,11 @@ class SearchScreen:
             self._said_at = now
 
     def fail(self, name: str, reason: str, count: int = 1) -> None:
-        """Report that a piece of the work has no result, as it happens; the first ones by name.
+        """Report a task that has no result, as it happens; the first ones by name.
 
         Arguments:
-            name: of the piece, such as that of a well. count: how many things in it failed.
+            name: of the task, such as that of a well.
+            count: how many of its parts failed, such as data sets.
         """
         self._failures += 1
         if self._failures <= _FAILURES:
@@ -255,7 +256,7 @@ class SearchScreen:
         left = None if p.seconds_left is None else p.seconds_left - (passed - p.seconds)
         bar = Table.grid(padding=(0, 1), expand=False)
         cells: list[RenderableType] = [self._where(p)]
-        if p.seconds_left is not None:  # else nobody knows the end
+        if p.seconds_left is not None:  # else the end is not known
             done = p.seconds / (p.seconds + p.seconds_left)
             width = min(40, self.console.width // 2)
             cells.insert(0, ProgressBar(total=1.0, completed=done, width=width))
@@ -271,7 +272,7 @@ class SearchScreen:
         return Group(bar, *lines)
 
     def _counted_picture(self, counted: Counted) -> RenderableType:
-        """Build the picture of work in pieces."""
+        """Build the picture of work that can be counted."""
         width = min(40, self.console.width // 2)
         bar = Table.grid(padding=(0, 1), expand=False)
         bar.add_row(

@@ -1,4 +1,4 @@
-"""What every picture of the traces of an experiment shows: units, spans, residuals.
+"""The view of one experiment that all its pictures share: units, spans, residuals.
 
 Pages draw it with Bokeh, images and figures for print with Matplotlib.
 """
@@ -71,6 +71,12 @@ def extreme_samples(rows: Sequence[np.ndarray], size: int) -> np.ndarray:
     return np.unique(np.concatenate(picks))
 
 
+def stretches(mask: np.ndarray) -> list[tuple[int, int]]:
+    """Return the half-open stretches of samples in which a mask (n_samples,) is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
 class TraceView:
     """One experiment as every picture shows it.
 
@@ -115,7 +121,7 @@ class TraceView:
         t = protocol.times_ms * self.time_factor
         step = float(t[1] - t[0]) if len(t) > 1 else protocol.sampling_ms
         end = float(t[-1]) + step
-        if len(t) < _FEW:  # whose dots would lie on the edge
+        if len(t) < _FEW:  # its dots would lie on the edge
             return -step / 2, end
         if weight is None or not (weight > 0).any():
             return 0.0, end

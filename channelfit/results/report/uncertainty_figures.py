@@ -1,4 +1,4 @@
-"""Figures of how sure a fit is: intervals, correlations, profiles, families and the posterior."""
+"""Figures of the uncertainty of a fit: intervals, correlations, profiles, families, posterior."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = 4
 _UPRIGHT = 8  # characters of a name that stand beside each other where there are 0.75 inches
-_ONE_PLACE = 0.01  # of the range: points that can hardly be told apart
+_ONE_PLACE = 0.01  # of the range: points closer than this look like one
 _WRITTEN = 12  # parameters up to which a matrix has its numbers written into it
 
 
