@@ -62,7 +62,7 @@ class ErrorEstimate:
     places: tuple[float, float]
 
     def facts(self) -> dict[str, Any]:
-        """The estimate as plain data, with what was measured in words."""
+        """Return the estimate as plain data, with what was measured in words."""
         return {
             **asdict(self),
             "of": "v, largest over the frames and places compared",
@@ -144,17 +144,21 @@ def _costs(n_nodes: int, dx: float, root: float) -> tuple[float, float]:
 
 
 def _felt_within(length: float, root: float) -> float:
-    """The time after which a cut end may have an influence at that distance; see `_reach`."""
+    """Return the time after which a cut end may have an
+    influence at that distance; see `_reach`.
+    """
     return float((math.sqrt(25 + length / max(root, 1e-300)) - 5) ** 2)
 
 
 def _reach(t: float, root: float) -> float:
-    """How far an influence spreads in a time t: the way of a wave, and of diffusion to 1e-11."""
+    """Return how far an influence spreads in a time t: the way of a wave,
+    and of diffusion to 1e-11.
+    """
     return root * (t + 10 * math.sqrt(t))
 
 
 def _piece(cable: Cable, run: Run, frame: int, root: float) -> tuple[int, slice, Cable]:
-    """The stretch of a long cable in which v has changed most, as a cable of its own.
+    """Return the stretch of a long cable in which v has changed most, as a cable of its own.
 
     Returns: its first node; which of its nodes are not influenced by the cuts; the stretch.
     """
@@ -185,7 +189,7 @@ def _piece(cable: Cable, run: Run, frame: int, root: float) -> tuple[int, slice,
 
 
 def _refined(cable: Cable, factor: int) -> Cable:
-    """The same cable with `factor` times as many intervals."""
+    """Return the same cable with `factor` times as many intervals."""
     n_intervals = (cable.n_nodes if cable.periodic else cable.n_nodes - 1) * factor
     n_nodes = n_intervals if cable.periodic else n_intervals + 1
     return replace(cable, n_nodes=n_nodes, dx=cable.dx / factor)
@@ -228,7 +232,9 @@ def cut_stimuli(cable: Cable) -> list[str]:
 
 
 def too_large(estimate: ErrorEstimate, run: Run, cable: Cable) -> list[str]:
-    """A sentence if v errs by `LARGE` or more: where the error comes from, and what reduces it."""
+    """Return a sentence if v errs by `LARGE` or more: where the error comes from,
+    and what reduces it.
+    """
     if estimate.total < LARGE:
         return []
     said = f"v may err by {estimate.total:.2g} (the wave is 1 high); "
@@ -255,7 +261,8 @@ def too_large(estimate: ErrorEstimate, run: Run, cable: Cable) -> list[str]:
 
 
 def pinned(equation: Equation, cable: Cable) -> list[str]:
-    """A sentence if a front stands still between two nodes of this grid (propagation failure).
+    """Return a sentence if a front stands still between two nodes
+    of this grid (propagation failure).
 
     Up to 12 of the cables are tried whose front should move to the right, those with 0 < a < 1/2.
     The sentence is about the one with the largest a.
@@ -283,7 +290,9 @@ def pinned(equation: Equation, cable: Cable) -> list[str]:
 
 
 def _moves(a: float, dx: float) -> bool:
-    """Whether a front moves along nodes that are dx apart, with diffusion 1 and no recovery."""
+    """Return whether a front moves along nodes that are dx apart,
+    with diffusion 1 and no recovery.
+    """
     scheme = Explicit(Equation(a=a, epsilon=0.0), Cable(41, dx))
     v = np.where(np.arange(41) <= 20, 1.0, 0.0)[None]
     w, dt = np.zeros_like(v), 0.9 * scheme.largest_step(v)

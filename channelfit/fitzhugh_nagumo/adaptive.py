@@ -39,7 +39,7 @@ GROWTH = 0.25  # of the spacing from node to node, in nodes
 
 @kernel
 def _weights(at: Any, n: int, left: Array, right: Array, drive: Array, push: Array) -> None:
-    """Computes the weights of both neighbors in half the second derivative.
+    """Compute the weights of both neighbors in half the second derivative.
 
     at: (n,) places in nodes of the uniform grid. push: takes the stimulus at these places.
     """
@@ -58,7 +58,7 @@ def _weights(at: Any, n: int, left: Array, right: Array, drive: Array, push: Arr
 def _step(
     v: Array, w: Array, v_new: Array, left: Array, right: Array, push: Array, n: int, q: Array
 ) -> None:
-    """Makes one step of n nodes, which stand at the places 1 .. n of v."""
+    """Make one step of n nodes, which stand at the places 1 .. n of v."""
     a, gamma, epsilon, diffusion, dx, dt = q[0], q[1], q[2], q[3], q[4], q[5]
     scale = 2 * diffusion / (dx * dx)
     before, here, after, out = v[:n], v[1 : n + 1], v[2 : n + 2], v_new[1 : n + 1]
@@ -83,7 +83,7 @@ def _wanted(
     drive: Array,
     wanted: Array,
 ) -> None:
-    """Writes the spacing that is wanted at every node of the uniform grid, (size,), in nodes."""
+    """Write the spacing that is wanted at every node of the uniform grid, (size,), in nodes."""
     dx, dt = q[4], q[5]
     for g in range(size):
         wanted[g] = coarsest
@@ -119,7 +119,7 @@ def _wanted(
 
 @kernel
 def _in_use(at: Any, n: int, wanted: Array) -> None:
-    """Writes the spacing of the n nodes in use, from which `_place` finds the same nodes again."""
+    """Write the spacing of the n nodes in use, from which `_place` finds the same nodes again."""
     wanted[0] = 1.0
     for i in range(n - 1):
         gap = at[i + 1] - at[i]
@@ -196,7 +196,7 @@ def _steps(
     tolerance: float,
     every: int,
 ) -> tuple[int, int]:
-    """Advances one cable in place.
+    """Advance one cable in place.
 
     Returns: how many nodes are in use at the end, and the sum of the nodes in use over the steps.
     """
@@ -243,7 +243,7 @@ def _steps(
 
 
 def check_places(places: Array, n_nodes: int) -> None:
-    """Raises ValueError where these are not the places of some of so many nodes, in order.
+    """Raise ValueError where these are not the places of some of so many nodes, in order.
 
     Kernels write to them without a look.
     """
@@ -296,12 +296,14 @@ class Adaptive(Scheme):
         self._nodes_steps = self._steps = 0
 
     def restart(self) -> None:
-        """Puts all nodes in use again."""
+        """Put all nodes in use again."""
         self._grids = []
         self._nodes_steps = self._steps = 0
 
     def memory(self) -> dict[str, Array]:
-        """The nodes in use of all cables, one cable after the other, and what `facts` needs."""
+        """Return the nodes in use of all cables, one cable after the other,
+        and what `facts` needs.
+        """
         places = [np.zeros(0, np.int64), *self._grids]
         return {
             "places": np.concatenate(places),
@@ -320,7 +322,7 @@ class Adaptive(Scheme):
         self._nodes_steps, self._steps = memory["counts"].tolist()
 
     def largest_step(self, v: Array) -> float:
-        """The longest step for the finest spacing; see `largest_explicit_step`."""
+        """Return the longest step for the finest spacing; see `largest_explicit_step`."""
         held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
         low, high = min([float(v.min()), *held]), max([float(v.max()), *held])
         return largest_explicit_step(self.equation, self.cable.dx, low, high)
@@ -330,13 +332,13 @@ class Adaptive(Scheme):
         return self._grids[cable].copy()
 
     def facts(self) -> dict[str, float]:
-        """The number of nodes in use, averaged over the steps and the cables."""
+        """Return the number of nodes in use, averaged over the steps and the cables."""
         return {"mean_nodes": self._nodes_steps / max(self._steps, 1)}
 
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Array, Array]:
-        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
+        """Make n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         v, w = v.copy(), w.copy()
         size = v.shape[1]
         if len(self._grids) != len(v):

@@ -46,12 +46,14 @@ _MARGIN = 1.05
 
 @kernel
 def stages_for(h: float, radius: float) -> int:
-    """How many stages a step of h needs to be stable where nothing decays faster than `radius`."""
+    """Return how many stages a step of h needs to be stable where
+    nothing decays faster than `radius`.
+    """
     return max(2, int(np.ceil(np.sqrt(1.0 + 1.7 * h * radius))))
 
 
 def weights(s: int, out: Array) -> None:
-    """Writes mu, nu, mu~ and gamma~ of the stages 1 .. s to the rows of out, (s + 1, 4).
+    """Write mu, nu, mu~ and gamma~ of the stages 1 .. s to the rows of out, (s + 1, 4).
 
     The article that the module names defines them.
     """
@@ -78,7 +80,7 @@ def weights(s: int, out: Array) -> None:
 
 @apart
 def _largest(x: Array) -> float:
-    """The largest of values that are not negative, or NaN if one of them is NaN.
+    """Return the largest of values that are not negative, or NaN if one of them is NaN.
 
     The values are compared as integers, which have the same order with NaN above all, because
     compilers find the largest of integers in vectors.
@@ -96,7 +98,7 @@ def _ghosts(v: Array, n: int, ring: bool) -> None:
 
 @apart
 def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
-    """Writes the rate of v to out; v has one more place at each end."""
+    """Write the rate of v to out; v has one more place at each end."""
     a, r, n = q[0], q[3], len(w)
     left, here, right = v[:n], v[1 : n + 1], v[2:]
     for i in range(n):
@@ -117,7 +119,7 @@ def _first(
     h: float,
     weight: float,
 ) -> None:
-    """Makes the first stage, and copies the state to the rows of the second stage."""
+    """Make the first stage, and copies the state to the rows of the second stage."""
     n, ahead, slow, gamma = len(w), weight * h, weight * h * q[2], q[1]
     here, out, kept = v[1 : n + 1], one[1 : n + 1], then[1 : n + 1]
     for i in range(n):
@@ -142,7 +144,7 @@ def _stage(
     h: float,
     k: Array,
 ) -> None:
-    """Makes a stage from the last one (now), in place of the one before it (then)."""
+    """Make a stage from the last one (now), in place of the one before it (then)."""
     a, gamma, epsilon, r = q[0], q[1], q[2], k[2] * h * q[3]
     n, rest, mu, nu, ahead, back = len(w), 1 - k[0] - k[1], k[0], k[1], k[2] * h, k[3] * h
     left, here, right = now[:n], now[1 : n + 1], now[2:]
@@ -172,7 +174,7 @@ def _chain(
     holds_left: bool,
     holds_right: bool,
 ) -> None:
-    """Makes a step of s stages from the rows start (v) and start + 1 (w) to end and end + 1."""
+    """Make a step of s stages from the rows start (v) and start + 1 (w) to end and end + 1."""
     v, w, push, force = room[start, : n + 2], room[start + 1, :n], room[4, :n], room[5, :n]
     now, then = room[end, : n + 2], room[6, : n + 2]
     w_now, w_then = room[end + 1, :n], room[7, :n]
@@ -192,7 +194,7 @@ def _chain(
 def _start(
     room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bool, holds_right: bool
 ) -> None:
-    """Writes the rate of v at the rows start and start + 1 to row 5; at a held end it is 0."""
+    """Write the rate of v at the rows start and start + 1 to row 5; at a held end it is 0."""
     _ghosts(room[start, : n + 2], n, ring)
     _force(room[start, : n + 2], room[start + 1, :n], room[4, :n], q, room[5, :n])
     if holds_left:
@@ -203,7 +205,7 @@ def _start(
 
 @apart
 def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
-    """Computes the extrapolated state, and the error of the two half steps."""
+    """Compute the extrapolated state, and the error of the two half steps."""
     for i in range(len(whole)):
         third = (halves[i] - whole[i]) * (1.0 / 3.0)
         out[i] = halves[i] + third
@@ -223,7 +225,7 @@ def _attempt(
     holds_left: bool,
     holds_right: bool,
 ) -> float:
-    """Makes one step of n nodes.
+    """Make one step of n nodes.
 
     Arguments:
         room: (12, n + 2 or more) the rows v, w, the new v, the new w and the stimulus, and room to
@@ -244,7 +246,7 @@ def _attempt(
 
 @kernel
 def _radius(v: Array, scratch: Array, q: Array) -> float:
-    """The largest rate at which anything decays; f' is a parabola in v around (1 + a)/3."""
+    """Return the largest rate at which anything decays; f' is a parabola in v around (1 + a)/3."""
     top = (1 + q[0]) / 3
     for i in range(len(v)):
         scratch[i] = abs(v[i] - top)
@@ -254,13 +256,15 @@ def _radius(v: Array, scratch: Array, q: Array) -> float:
 
 
 def _proposed(wanted: float, left: float, radius: float) -> float:
-    """The next step: stable, at most what is wanted, and never leaving a tiny rest of the span."""
+    """Return the next step: stable, at most what is wanted,
+    and never leaving a tiny rest of the span.
+    """
     h = min(wanted, (MOST_STAGES * MOST_STAGES - 1) / (1.7 * radius))
     return float(left if h > (1 - 1e-9) * left else min(h, left / 2))
 
 
 def _wanted(wanted: float, h: float, error: float, tolerance: float) -> tuple[bool, float]:
-    """Whether the error of a step of h is accepted, and how long the next step should be."""
+    """Return whether the error of a step of h is accepted, and how long the next step should be."""
     if tolerance == np.inf:
         return True, wanted
     if not error < np.inf:
@@ -282,7 +286,7 @@ def _count(facts: Array, h: float, s: int, passed: bool) -> None:
 
 @kernel
 def _planned(wanted: float, left: float, radius: float, table: Array) -> tuple[float, int]:
-    """The next step and the number of its stages, whose weights are written to the table."""
+    """Return the next step and the number of its stages, whose weights are written to the table."""
     h = _proposed(wanted, left, radius)
     s = stages_for(h, radius)
     weights(s, table)
@@ -313,7 +317,7 @@ def _cables(
     tolerance: float,
     facts: Array,
 ) -> bool:
-    """Advances the cables first .. last-1 by a span of time, in place, each with its own steps.
+    """Advance the cables first .. last-1 by a span of time, in place, each with its own steps.
 
     Arguments:
         steps: (n_cables,) the step to try first; at the end, the one to try next.
@@ -366,7 +370,7 @@ def _tiles(
     s: int,
     table: Array,
 ) -> Any:
-    """Makes a step of the tiles first .. last-1 of one long cable.
+    """Make a step of the tiles first .. last-1 of one long cable.
 
     Returns: the largest error, and the spectral radius at the new state.
     """
@@ -415,11 +419,11 @@ class Chebyshev(Scheme):
         self._workers = Workers(n_threads)
 
     def restart(self) -> None:
-        """Begins to count steps and stages anew."""
+        """Begin to count steps and stages anew."""
         self._facts = _no_facts(1)
 
     def memory(self) -> dict[str, Array]:
-        """The counts of steps and stages."""
+        """Return the counts of steps and stages."""
         return {"counts": self._facts.copy()}
 
     def remember(self, memory: Mapping[str, Array]) -> None:
@@ -427,14 +431,16 @@ class Chebyshev(Scheme):
         self._facts = memory["counts"].copy()
 
     def largest_step(self, v: Array) -> float:
-        """The step that needs the largest number of stages that is allowed."""
+        """Return the step that needs the largest number of stages that is allowed."""
         euler = largest_explicit_step(
             self.equation, self.cable.dx, float(np.min(v)), float(np.max(v))
         )
         return 0.29 * MOST_STAGES**2 * euler
 
     def facts(self) -> dict[str, float]:
-        """The steps of the cable that took the most, and lengths and stages over all cables."""
+        """Return the steps of the cable that took the most,
+        and lengths and stages over all cables.
+        """
         steps, refused, stages, shortest, longest = self._facts.T
         return {
             "steps": int(steps.max()),
@@ -447,7 +453,7 @@ class Chebyshev(Scheme):
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Array, Array]:
-        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
+        """Make n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         v, w, _ = self.span(v, w, np.full(len(v), dt), n_steps * dt, math.inf, drive)
         return v, w
 
@@ -460,7 +466,7 @@ class Chebyshev(Scheme):
         tolerance: float,
         drive: Array | None = None,
     ) -> tuple[Array, Array, Array]:
-        """Advances by a span of time under one stimulus.
+        """Advance by a span of time under one stimulus.
 
         Arguments:
             v, w: (n_cables, n_nodes). steps: (n_cables,) the steps to try first.

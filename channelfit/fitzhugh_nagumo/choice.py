@@ -93,12 +93,12 @@ class Trial:
         return self.left + self.rounding * self.made
 
     def needed(self, error: float) -> float:
-        """How many steps it takes to come below the error, with a margin."""
+        """Return how many steps it takes to come below the error, with a margin."""
         steps = self.made * (self.left / (_AIM * error)) ** (1 / self.work.order)
         return float(max(steps, self.fewest))
 
     def record(self, error: float) -> dict[str, Any]:
-        """The steps and the estimated seconds that it takes to meet the error."""
+        """Return the steps and the estimated seconds that it takes to meet the error."""
         made, steps = self.made, self.needed(error)
         rates = 1.0
         if "mean_stages" in self.run.facts:  # a step twice as long takes root two as many
@@ -129,7 +129,7 @@ class _Task:
         self.times = np.atleast_1d(np.asarray(times, dtype=float))
 
     def run(self, scheme: Scheme, level: float) -> Run:
-        """Solves with a step or a tolerance of that level."""
+        """Solve with a step or a tolerance of that level."""
         given: dict[str, Any] = {WORK[type(scheme).__name__].key: level}
         try:
             more = {"on_progress": self.on_progress, "checkpoints": self.checkpoints, **given}
@@ -141,7 +141,7 @@ class _Task:
             ) from None
 
     def finer(self, scheme: Scheme, coarse: Run, coarse_level: float, level: float) -> Trial:
-        """Makes a run at a level, and compares it with a coarser one."""
+        """Make a run at a level, and compares it with a coarser one."""
         work = WORK[type(scheme).__name__]
         fine = self.run(scheme, level)
         # Frames may lie so close that both steps fit between them equally often.
@@ -159,12 +159,12 @@ class _Task:
         return Trial(scheme, work, level, fine, left, rounding, int(coarse.facts["steps"]))
 
     def trial(self, scheme: Scheme, level: float) -> Trial:
-        """Makes two runs, at that level and at a finer one, and compares them."""
+        """Make two runs, at that level and at a finer one, and compares them."""
         coarse = self.run(scheme, level)
         return self.finer(scheme, coarse, level, level / WORK[type(scheme).__name__].apart)
 
     def refined(self, trial: Trial) -> Trial:
-        """Makes finer and finer runs until the error is met.
+        """Make finer and finer runs until the error is met.
 
         Raises:
             InputError: the error cannot be met.
@@ -200,7 +200,7 @@ def solve(
     on_progress: OnProgress | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Run:
-    """Solves the equation to an error in time, by the scheme that is the cheapest for it.
+    """Solve the equation to an error in time, by the scheme that is the cheapest for it.
 
     Arguments:
         schemes: the schemes to choose from, of the classes in `WORK`; at least one of them must

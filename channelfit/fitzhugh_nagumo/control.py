@@ -56,7 +56,7 @@ class _Control:
         self.shortest, self.longest = math.inf, 0.0
 
     def memory(self) -> Arrays:
-        """The next step, the states before the present one, and the counts."""
+        """Return the next step, the states before the present one, and the counts."""
         take = self.scheme.take
         found = {
             "steps": np.array([self.steps, self.refused]),
@@ -68,7 +68,7 @@ class _Control:
         return found
 
     def remember(self, memory: Arrays) -> None:
-        """Takes in what `memory` has returned."""
+        """Take in what `memory` has returned."""
         put = self.scheme.put
         self.steps, self.refused = memory["steps"].tolist()
         self.h, self.shortest, self.longest = memory["lengths"].tolist()
@@ -78,7 +78,7 @@ class _Control:
         ]
 
     def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
-        """Advances v and w from t to end, with steps that end at every edge of a stimulus.
+        """Advance v and w from t to end, with steps that end at every edge of a stimulus.
 
         on_step: called after each step but those to an edge, with the time and the state.
         """
@@ -94,7 +94,9 @@ class _Control:
         return v, w
 
     def _step(self, v: Array, w: Array, t: float, h: float) -> tuple[tuple[Array, Array], float]:
-        """A step of length h, or a shorter one where that errs too much; the state and its time."""
+        """Return a step of length h, or a shorter one where that errs too much;
+        the state and its time.
+        """
         while True:
             drive = next(self.scheme.cable.spans(t, h, 1))[1]
             new, error = self._try(v, w, t, h, drive)
@@ -136,7 +138,7 @@ class _Control:
         return whole, worst * h**3 / 2
 
     def facts(self) -> dict[str, Any]:
-        """The number of steps, their lengths, and how many were refused."""
+        """Return the number of steps, their lengths, and how many were refused."""
         return {
             "steps": self.steps,
             "steps_refused": self.refused,
@@ -159,7 +161,7 @@ class _CompiledControl:
         return {"memory": self._memory.copy(), "past": self._past.copy()}
 
     def remember(self, memory: Arrays) -> None:
-        """Takes in what `memory` has returned."""
+        """Take in what `memory` has returned."""
         n_cables, n_nodes = self.scheme.equation.n_cables, self.scheme.cable.n_nodes
         shapes = (self.scheme.n_controls(n_cables), COLUMNS), (2, 2, n_cables, n_nodes)
         found = memory["memory"], memory["past"]
@@ -169,7 +171,7 @@ class _CompiledControl:
         self._memory, self._past = (np.array(one, dtype=float) for one in found)
 
     def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
-        """Advances v and w from t to end, with steps that end at every edge of a stimulus.
+        """Advance v and w from t to end, with steps that end at every edge of a stimulus.
 
         on_step: called every tenth of a second or so, with the time that all cables have reached.
         """
@@ -199,7 +201,7 @@ class _CompiledControl:
             raise _no_step(float(self._memory[:, TIME].min()), self.tolerance)
 
     def facts(self) -> dict[str, Any]:
-        """The steps of the cable that took the most, and the lengths of all."""
+        """Return the steps of the cable that took the most, and the lengths of all."""
         memory = self._memory
         return {
             "steps": int(memory[:, STEPS].max(initial=0)),
@@ -224,15 +226,15 @@ class _OwnControl:
         self.steps: Array = np.full(1, min(1e-3, largest))
 
     def memory(self) -> Arrays:
-        """The steps to try next."""
+        """Return the steps to try next."""
         return {"steps": self.steps.copy()}
 
     def remember(self, memory: Arrays) -> None:
-        """Takes in what `memory` has returned."""
+        """Take in what `memory` has returned."""
         self.steps = memory["steps"].copy()
 
     def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
-        """Advances v and w from t to end, in spans from one edge of a stimulus to the next.
+        """Advance v and w from t to end, in spans from one edge of a stimulus to the next.
 
         on_step: called at every edge, with the time and the state.
         """
@@ -247,7 +249,7 @@ class _OwnControl:
         return v, w
 
     def facts(self) -> dict[str, Any]:
-        """The tolerance; the scheme itself reports its steps."""
+        """Return the tolerance; the scheme itself reports its steps."""
         return {"tolerance": self.tolerance}
 
 
@@ -292,7 +294,7 @@ def _apart(one: tuple[Array, Array], other: tuple[Array, Array]) -> float:
 
 
 def pulse_edges(cable: Cable, begin: float, end: float) -> list[float]:
-    """The times strictly between begin and end at which a stimulus begins or ends."""
+    """Return the times strictly between begin and end at which a stimulus begins or ends."""
     edges = set()
     for pulse in cable.stimulus:
         first = 0

@@ -74,7 +74,7 @@ class Coefficients:
 
     @classmethod
     def of(cls, equation: Equation, n_cables: int, dx: float, dt: float) -> Coefficients:
-        """The coefficients of a step."""
+        """Return the coefficients of a step."""
         a, gamma, epsilon, diffusion = equation.table(n_cables).T
         r, half, kw, kv = numbers_of_step(gamma, epsilon, diffusion, dx, dt)
         return cls(a.copy(), r, np.full(n_cables, half), kw, kv)
@@ -100,14 +100,15 @@ class Coefficients:
         return np.asarray(bend_of(self.half, np.maximum(self.dominance(), 1e-300)), float)
 
     def decay(self) -> float:
-        """The largest factor by which the influence of a node falls from node to node."""
+        """Return the largest factor by which the influence of a node falls from node to node."""
         d = self.dominance() + 2 * self.r
         root = np.sqrt(np.maximum(d * d - 4 * self.r**2, 0.0))
         return float(np.max(2 * self.r / (d + root)))
 
 
 def reach(decay: float, n_steps: int = 1, negligible: float = NEGLIGIBLE) -> float:
-    """The number of nodes beyond which an end changes less than `negligible` in `n_steps` steps.
+    """Return the number of nodes beyond which an end changes less
+    than `negligible` in `n_steps` steps.
 
     A step spreads a disturbance by the kernel decay^|distance| (scaled to a sum of one) at most,
     and by the explicit half of it to one more node; the sum of the tail of the repeated
@@ -162,13 +163,15 @@ class CrankNicolson(Scheme):
         self._workers = Workers(n_threads)
 
     def largest_step(self, v: Array) -> float:
-        """The longest step with which Newton's matrix is dominant; see `largest_implicit_step`."""
+        """Return the longest step with which Newton's matrix is dominant;
+        see `largest_implicit_step`.
+        """
         return largest_implicit_step(self.equation)
 
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Array, Array]:
-        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`.
+        """Make n_steps steps of length dt under one stimulus; see `Scheme.advance`.
 
         Raises:
             NotConverged: Newton's method does not converge, because the step is too long.
@@ -198,7 +201,9 @@ class CrankNicolson(Scheme):
         return "cables" if many else "pieces"
 
     def n_controls(self, n_cables: int) -> int:
-        """How many controls of steps `controlled` has for so many cables; 0 where it has none."""
+        """Return how many controls of steps `controlled` has for so many cables;
+        0 where it has none.
+        """
         layout = self._layout(n_cables)
         if layout == "rows" or (layout == "pieces" and self.cable.n_nodes > 2 * _TILE):
             return 0
@@ -215,8 +220,8 @@ class CrankNicolson(Scheme):
         largest: float,
         drive: Array | None,
     ) -> bool:
-        """Advances in place, by controlled steps, to the time `edge` or for about a tenth of a
-        second.
+        """Advance in place, by controlled steps,
+        to the time `edge` or for about a tenth of a second.
 
         Arguments:
             v, w: (n_cables, n_nodes). drive: (n_nodes,) or None.
@@ -294,7 +299,7 @@ class CrankNicolson(Scheme):
         return v, w
 
     def _share(self, kernel: Any, n_jobs: int, *arguments: Any) -> int:
-        """Runs a kernel in all threads; returns the most iterations that any of them took."""
+        """Run a kernel in all threads; returns the most iterations that any of them took."""
         taken = self._workers.share(kernel, n_jobs, *arguments)
         self._check(min(taken))
         return int(max(taken))

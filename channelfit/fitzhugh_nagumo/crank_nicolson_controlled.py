@@ -52,8 +52,8 @@ _FAILED = 1e308
 
 
 def _set_step(q: Array, rows: Array, dx: float, h: float) -> float:
-    """Writes the numbers of a step of h to q; returns how far a node's influence decays to the
-    next, at most.
+    """Write the numbers of a step of h to q; returns how far a node's
+    influence decays to the next, at most.
     """
     decay = 0.0
     for l in range(16):  # noqa: E741
@@ -70,7 +70,9 @@ def _set_step(q: Array, rows: Array, dx: float, h: float) -> float:
 
 
 def _spikes(decay: float, m: int) -> int:
-    """The number of rows after which the far end of a piece is no longer felt, at most m - 1."""
+    """Return the number of rows after which the far end of a piece is no longer felt,
+    at most m - 1.
+    """
     if decay >= 0.9999:
         return m - 1
     rows = 10 + ceil(log(1e-20) / log(max(decay, 1e-30)))
@@ -95,7 +97,7 @@ def _third_difference(
     worst: Array,
     lanes: int,
 ) -> float:
-    """The largest third divided difference of v and w; t: (4,) times of the states."""
+    """Return the largest third divided difference of v and w; t: (4,) times of the states."""
     g01, g12, g23 = 1 / (t[1] - t[0]), 1 / (t[2] - t[1]), 1 / (t[3] - t[2])
     g02, g13, g03 = 1 / (t[2] - t[0]), 1 / (t[3] - t[1]), 1 / (t[3] - t[0])
     for l in range(lanes):  # noqa: E741
@@ -120,7 +122,7 @@ def _third_difference(
 
 
 def _copy(s: Array, m: int, field: int, other: Array, back: bool) -> None:
-    """Copies a field of the block to another array, or back."""
+    """Copy a field of the block to another array, or back."""
     for i in range(m):
         row = s[i * 128 + 16 * field : i * 128 + 16 * field + 16]
         kept = other[16 * i : 16 * i + 16]
@@ -188,7 +190,7 @@ def _advance(
     kept: Array,
     lanes: int,
 ) -> bool:
-    """Advances a block to the time `edge`, or by `most` steps.
+    """Advance a block to the time `edge`, or by `most` steps.
 
     Arguments:
         rows: (64,) a, gamma, epsilon and diffusion of each lane.
@@ -273,7 +275,7 @@ def control_pieces(
     most: int,
     lanes: int,
 ) -> bool:
-    """Advances the cables first .. last-1 in place, each of them cut into 16 pieces.
+    """Advance the cables first .. last-1 in place, each of them cut into 16 pieces.
 
     Arguments:
         v, w: (n_cables, n_nodes). past: (2, 2, n_cables, n_nodes). memory: (n_cables, COLUMNS).
@@ -341,7 +343,7 @@ def control_cables(
     most: int,
     lanes: int,
 ) -> bool:
-    """Advances the blocks first .. last-1 in place, each of 16 whole cables side by side.
+    """Advance the blocks first .. last-1 in place, each of 16 whole cables side by side.
 
     The arguments are those of `control_pieces`, but that a block has one row of `memory`.
     """

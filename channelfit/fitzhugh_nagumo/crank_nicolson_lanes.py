@@ -96,7 +96,7 @@ def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool, l
 
 @apart
 def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Array) -> None:
-    """Writes the system of the 16 last nodes: below, on and above the diagonal, and right side."""
+    """Write the system of the 16 last nodes: below, on and above the diagonal, and right side."""
     above, row = s[(m - 2) * 128 : (m - 1) * 128], s[(m - 1) * 128 : m * 128]
     for l in range(16):  # noqa: E741
         after = (l + 1) % 16
@@ -117,7 +117,7 @@ def _last_rows(s: Array, m: int, q: Array, ends: Array, acc: Array, system: Arra
 
 @apart
 def _close(system: Array, separate: bool, z: Array) -> None:
-    """Solves the cyclic system of 16 nodes; directly where they do not influence each other."""
+    """Solve the cyclic system of 16 nodes; directly where they do not influence each other."""
     if separate:
         for l in range(16):  # noqa: E741
             z[l] = system[48 + l] / system[16 + l]
@@ -166,7 +166,7 @@ def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array, lanes: int) -> 
 
 
 def finish(s: Array, m: int, q: Array, lanes: int) -> None:
-    """Takes over the new v, computes the new w, and extrapolates v as the next first iterate."""
+    """Take over the new v, computes the new w, and extrapolates v as the next first iterate."""
     for i in range(m):
         row = s[i * 128 : (i + 1) * 128]
         for l in range(lanes):  # noqa: E741
@@ -186,7 +186,7 @@ def newton(
     scratch: Array,
     lanes: int,
 ) -> int:
-    """Solves for the v at the end of a step, from the iterate that the block holds.
+    """Solve for the v at the end of a step, from the iterate that the block holds.
 
     Returns: how many iterations it took, or -1 if it did not converge.
     """
@@ -219,7 +219,7 @@ def _steps(
     scratch: Array,
     lanes: int,
 ) -> int:
-    """Advances a block of lanes.
+    """Advance a block of lanes.
 
     Returns: how many iterations Newton's method took, or -1 if it did not converge.
     """
@@ -235,7 +235,7 @@ def _steps(
 
 @apart
 def to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) -> None:
-    """Copies the nodes first .. first+n-1 of a cable, which may be a ring, to 16 lanes of pieces.
+    """Copy the nodes first .. first+n-1 of a cable, which may be a ring, to 16 lanes of pieces.
 
     It copies eight rows at a time, because these and the nodes of their lanes fit into the first
     cache.
@@ -253,7 +253,7 @@ def to_lanes(s: Array, m: int, field: int, values: Array, first: int, n: int) ->
 
 @apart
 def from_lanes(s: Array, m: int, field: int, n: int, out: Array, skipped: int, kept: Array) -> None:
-    """Copies the n nodes of a tile from 16 lanes to out, and those of its own part to kept."""
+    """Copy the n nodes of a tile from 16 lanes to out, and those of its own part to kept."""
     pads = 16 * m - n
     for top in range(0, m, 8):
         for lane in range(16):
@@ -268,7 +268,7 @@ def from_lanes(s: Array, m: int, field: int, n: int, out: Array, skipped: int, k
 def tile_ends(
     ends: Array, pads: int, kinds: Array, at_left: bool, at_right: bool, whole: bool
 ) -> None:
-    """Writes what holds at the ends of a tile in 16 lanes, the last `pads` of which lack a row.
+    """Write what holds at the ends of a tile in 16 lanes, the last `pads` of which lack a row.
 
     Arguments:
         kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
@@ -288,7 +288,7 @@ def tile_ends(
 
 
 def cable_ends(ends: Array, kinds: Array) -> None:
-    """Writes the same for a block that has a whole cable in each lane; ends begins with zeros."""
+    """Write the same for a block that has a whole cable in each lane; ends begins with zeros."""
     for lane in range(16):
         ends[16 + lane] = ends[32 + lane] = 2.0
         ends[64 + lane] = 1.0 if kinds[0] == 1 else 0.0
@@ -296,7 +296,7 @@ def cable_ends(ends: Array, kinds: Array) -> None:
 
 
 def cables_in(s: Array, m: int, field: int, values: Array, block: int) -> None:
-    """Copies the cables of a block to the lanes; beyond the last it is repeated."""
+    """Copy the cables of a block to the lanes; beyond the last it is repeated."""
     n_cables = len(values)
     for top in range(0, m, 8):  # as in to_lanes
         for lane in range(16):
@@ -306,7 +306,7 @@ def cables_in(s: Array, m: int, field: int, values: Array, block: int) -> None:
 
 
 def cables_out(s: Array, m: int, field: int, values: Array, block: int) -> None:
-    """Copies the lanes to the cables of a block."""
+    """Copy the lanes to the cables of a block."""
     for top in range(0, m, 8):
         for lane in range(min(16, len(values) - block * 16)):
             for i in range(top, min(top + 8, m)):
@@ -314,7 +314,7 @@ def cables_out(s: Array, m: int, field: int, values: Array, block: int) -> None:
 
 
 def drive_in(s: Array, m: int, drive: Array) -> None:
-    """Copies the stimulus, if there is one, to all lanes."""
+    """Copy the stimulus, if there is one, to all lanes."""
     if len(drive):
         for i in range(m):
             for lane in range(16):
@@ -339,7 +339,7 @@ def advance_tiles(
     tolerance: float,
     lanes: int,
 ) -> int:
-    """Advances the tiles first .. last-1 of one cable, each with the nodes that it overlaps.
+    """Advance the tiles first .. last-1 of one cable, each with the nodes that it overlaps.
 
     Arguments:
         kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
@@ -389,7 +389,7 @@ def advance_cables(
     tolerance: float,
     lanes: int,
 ) -> int:
-    """Advances the blocks first .. last-1, each of 16 whole cables side by side, in place.
+    """Advance the blocks first .. last-1, each of 16 whole cables side by side, in place.
 
     Returns: the most iterations of Newton's method, or -1 if it did not converge.
     """

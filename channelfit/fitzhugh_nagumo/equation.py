@@ -103,7 +103,7 @@ class Pulse:
             raise InputError("a period must be at least as long as the pulse", key="period")
 
     def until(self, t: Array) -> Array:
-        """How long the pulse has been on, until each of the times t (n,)."""
+        """Return how long the pulse has been on, until each of the times t (n,)."""
         length = self.end - self.start
         since = np.maximum(t - self.start, 0.0)
         if not math.isfinite(self.period):
@@ -199,7 +199,8 @@ class Cable:
         return cells
 
     def check_stimuli(self, end: float = math.inf) -> None:
-        """Refuses a stimulus off the cable, or one that is over before t = 0 or begins after `end`.
+        """Refuse a stimulus off the cable, or one that is over
+        before t = 0 or begins after `end`.
 
         Raises:
             InputError: the place or time of the stimulus, and that of the cable or the run.
@@ -241,7 +242,9 @@ class Cable:
         )
 
     def _lever(self, low: float, high: float) -> Array:
-        """The integral of each node's hat function from low to high, divided by the spacing."""
+        """Return the integral of each node's hat function from low to high,
+        divided by the spacing.
+        """
         upto = []
         for edge in (low, high):
             at = np.clip((edge - self.x) / self.dx, -1.0, 1.0)
@@ -256,24 +259,24 @@ NAMED_STATES = {"rest": (0, 0), "gaussian": (1, 3), "step": (1, 2), "front": (1,
 
 
 def rest(x: Array) -> Array:
-    """The state of rest, v = 0, at the places x."""
+    """Return the state of rest, v = 0, at the places x."""
     return np.zeros_like(x)
 
 
 def gaussian(x: Array, center: float, width: float = 10.0, height: float = 1.0) -> Array:
-    """An impulse, v = height exp(-(x - center)^2 / width)."""
+    """Return an impulse, v = height exp(-(x - center)^2 / width)."""
     if not width > 0:
         raise InputError(f"the width must be positive, not {width}", key="width")
     return np.asarray(height * np.exp(-((x - center) ** 2) / width), float)
 
 
 def step(x: Array, at: float, height: float = 1.0) -> Array:
-    """A step, v = height for x < at, and 0 beyond."""
+    """Return a step, v = height for x < at, and 0 beyond."""
     return np.where(x < at, height, 0.0)
 
 
 def front(x: Array, center: float, diffusion: float = 1.0) -> Array:
-    """The exact front, v = 1 / (1 + exp((x - center) / sqrt(2 D))).
+    """Return the exact front, v = 1 / (1 + exp((x - center) / sqrt(2 D))).
 
     With epsilon = 0 it moves along an endless cable without changing its shape.
     """
@@ -281,7 +284,7 @@ def front(x: Array, center: float, diffusion: float = 1.0) -> Array:
 
 
 def front_speed(a: float, diffusion: float = 1.0) -> float:
-    """The speed of `front` to the right where epsilon = 0 and w = 0: sqrt(D/2) (1 - 2a)."""
+    """Return the speed of `front` to the right where epsilon = 0 and w = 0: sqrt(D/2) (1 - 2a)."""
     return math.sqrt(diffusion / 2) * (1 - 2 * a)
 
 
@@ -356,7 +359,7 @@ def _columns(file: Path) -> dict[str, Array]:
 
 
 def steepest(equation: Equation, low: float, high: float) -> tuple[Array, Array]:
-    """The smallest and the largest slope f'(v) of the reaction, where low <= v <= high.
+    """Return the smallest and the largest slope f'(v) of the reaction, where low <= v <= high.
 
     Returns: the two slopes, (n_cables,) each.
     """
@@ -369,7 +372,7 @@ def steepest(equation: Equation, low: float, high: float) -> tuple[Array, Array]
 def largest_explicit_step(
     equation: Equation, dx: float, low: float = 0.0, high: float = 1.0
 ) -> float:
-    """The longest step that forward Euler allows.
+    """Return the longest step that forward Euler allows.
 
     The wave that alternates from node to node decays fastest, at 4 D/dx^2, plus
     -f'(v) of the reaction, plus what recovery adds. A step beyond 2 over the largest such rate
@@ -390,7 +393,7 @@ def largest_explicit_step(
 
 
 def largest_implicit_step(equation: Equation) -> float:
-    """The longest step for which Crank-Nicolson's Newton matrix is diagonally dominant.
+    """Return the longest step for which Crank-Nicolson's Newton matrix is diagonally dominant.
 
     Its rows exceed their neighbors by 1 - dt f'(v)/2, and f' has its largest value at (1 + a)/3.
     Up to that step the matrix cannot become singular, whatever the spacing; nothing else limits
@@ -401,7 +404,7 @@ def largest_implicit_step(equation: Equation) -> float:
 
 
 def check_step(dt: float, largest: float, scheme: str) -> None:
-    """Refuses a step that is too long or not positive.
+    """Refuse a step that is too long or not positive.
 
     Raises:
         InputError: the step, and the longest that is allowed.

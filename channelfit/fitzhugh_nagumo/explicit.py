@@ -25,7 +25,7 @@ _STEPS_A_PASS = 64
 def _step(
     old: Array, new: Array, w: Array, drive: Array, q: Array, r: float, dt: float, driven: bool
 ) -> None:
-    """Makes one step of the inner nodes 1 .. n of old (n + 2,); q holds a, gamma and epsilon."""
+    """Make one step of the inner nodes 1 .. n of old (n + 2,); q holds a, gamma and epsilon."""
     n, a, gamma, epsilon = len(w), q[0], q[1], q[2]
     left, middle, right, out = old[:n], old[1 : n + 1], old[2:], new[1 : n + 1]
     linear, square, slow = 1 - 2 * r - dt * a, dt * (1 + a), dt * epsilon
@@ -41,7 +41,7 @@ def _step(
 
 
 def row_length(places: int, n_rows: int) -> int:
-    """The length of rows that are worked on side by side, for at least so many places.
+    """Return the length of rows that are worked on side by side, for at least so many places.
 
     With it each row begins elsewhere in its page of 512 numbers. Where the last twelve bits of two
     addresses agree, a processor lets a load from one wait for a store to the other.
@@ -50,7 +50,7 @@ def row_length(places: int, n_rows: int) -> int:
 
 
 def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
-    """The cable of a job, the ends of its tile, and the ends of the nodes that it needs."""
+    """Return the cable of a job, the ends of its tile, and the ends of the nodes that it needs."""
     tiles = -(-size // tile)
     begin = (job % tiles) * tile
     end = min(begin + tile, size)
@@ -65,7 +65,7 @@ def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
 def copy_in(
     v: Array, w: Array, drive: Array, low: int, here: Array, slow: Array, push: Array
 ) -> None:
-    """Copies nodes from low on, around a ring if necessary; here has one more place at each end."""
+    """Copy nodes from low on, around a ring if necessary; here has one more place at each end."""
     size = len(v)
     for i in range(len(slow)):
         g = (low + i) % size
@@ -93,7 +93,7 @@ def _tiles(
     seed: int,
     first_step: int,
 ) -> None:
-    """Advances the jobs first .. last-1, each of which is a tile of one of the cables."""
+    """Advance the jobs first .. last-1, each of which is a tile of one of the cables."""
     size = v.shape[1]
     room = np.zeros((4, row_length(min(size, tile + 2 * n_steps) + 2, 4)))
     for job in range(first, last):
@@ -163,11 +163,11 @@ class Explicit(Scheme):
         self._workers = Workers(n_threads)
 
     def restart(self) -> None:
-        """Lets the noise begin with its first step again."""
+        """Let the noise begin with its first step again."""
         self.steps_done = 0
 
     def memory(self) -> dict[str, Array]:
-        """The number of the next step, by which the noise is drawn."""
+        """Return the number of the next step, by which the noise is drawn."""
         return {"steps_done": np.array([self.steps_done])}
 
     def remember(self, memory: Mapping[str, Array]) -> None:
@@ -175,7 +175,9 @@ class Explicit(Scheme):
         self.steps_done = int(memory["steps_done"][0])
 
     def largest_step(self, v: Array) -> float:
-        """The longest stable step for what v (n_cables, n_nodes) and the ends can take on."""
+        """Return the longest stable step for what v (n_cables,
+        n_nodes) and the ends can take on.
+        """
         held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
         low, high = min([float(v.min()), *held]), max([float(v.max()), *held])
         return largest_explicit_step(self.equation, self.cable.dx, low, high)
@@ -183,7 +185,7 @@ class Explicit(Scheme):
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Array, Array]:
-        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
+        """Make n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         table = self.equation.table(len(v))
         stimulus = np.empty(0) if drive is None else drive
         size = v.shape[1]
@@ -215,7 +217,7 @@ class Explicit(Scheme):
         dt: float,
         n_steps: int,
     ) -> None:
-        """Advances the jobs first .. last-1 by n_steps steps."""
+        """Advance the jobs first .. last-1 by n_steps steps."""
         _tiles(
             first,
             last,

@@ -34,7 +34,7 @@ _MOST_VALUES = 10_000
 
 
 def _numbers(text: str, key: str) -> np.ndarray:
-    """The numbers of a text such as 0.01,0.02 or 0.01:0.2:20, (n,); key names the option."""
+    """Return the numbers of a text such as 0.01,0.02 or 0.01:0.2:20, (n,); key names the option."""
     values: list[float] = []
     for part in text.split(","):
         pieces = part.split(":")
@@ -53,7 +53,7 @@ def _numbers(text: str, key: str) -> np.ndarray:
 
 
 def sweep(texts: dict[str, str], at_most: int = 1_000_000) -> Equation:
-    """The equation with one cable for each combination of the values that the texts name.
+    """Return the equation with one cable for each combination of the values that the texts name.
 
     Arguments:
         texts: by the parameter's name, each as `_numbers` reads it.
@@ -72,7 +72,7 @@ def sweep(texts: dict[str, str], at_most: int = 1_000_000) -> Equation:
 
 
 def cable_of(nodes: int, dx: float, left: str, right: str, pulses: tuple[Pulse, ...]) -> Cable:
-    """The cable, whose ends are given as no_flux, periodic or a number.
+    """Return the cable, whose ends are given as no_flux, periodic or a number.
 
     Raises:
         InputError: another text, or what `Cable` refuses.
@@ -92,7 +92,7 @@ def cable_of(nodes: int, dx: float, left: str, right: str, pulses: tuple[Pulse, 
 
 
 def pulse(text: str) -> Pulse:
-    """The stimulus that a text such as 0.5,x=0:5,t=10:12,every=100 describes.
+    """Return the stimulus that a text such as 0.5,x=0:5,t=10:12,every=100 describes.
 
     Raises:
         InputError: another text, or what `Pulse` refuses.
@@ -148,7 +148,7 @@ def schemes(
     noise: float,
     seed: int,
 ) -> list[Scheme]:
-    """The schemes of these names, on the processor or on a GPU.
+    """Return the schemes of these names, on the processor or on a GPU.
 
     Raises:
         InputError: what a scheme cannot do, such as noise on a GPU.

@@ -11,7 +11,7 @@ _ARRAYS = 20
 
 
 def check_host(n_frames: int, n_cables: int, n_nodes: int) -> None:
-    """Refuses frames of v and w that the memory of this machine cannot hold.
+    """Refuse frames of v and w that the memory of this machine cannot hold.
 
     Raises:
         InputError: what is needed, what is free, and which options make it less.
@@ -21,7 +21,7 @@ def check_host(n_frames: int, n_cables: int, n_nodes: int) -> None:
 
 
 def check_device(bytes_a_node: int, free: int, n_cables: int, n_nodes: int) -> None:
-    """Refuses cables that the memory of a GPU cannot hold.
+    """Refuse cables that the memory of a GPU cannot hold.
 
     Arguments:
         bytes_a_node: what a run takes of the device's memory. free: bytes that are not in use.

@@ -38,7 +38,7 @@ def add_noise(
     cable: int,
     step: int,
 ) -> None:
-    """Adds amplitude times the random numbers of the nodes first .. first+len(v)-1.
+    """Add amplitude times the random numbers of the nodes first .. first+len(v)-1.
 
     Arguments:
         v: (n,) a piece of the cable, which may be a ring. n_nodes: of the whole cable.

@@ -91,7 +91,7 @@ def trust(
 
 
 def _speed(x: Array, arrived: Array) -> float | None:
-    """The speed of the wave, or None where it passes too few nodes.
+    """Return the speed of the wave, or None where it passes too few nodes.
 
     It is measured along the last half of the way that the wave makes to the right; where it makes
     none, along its way to the left.
@@ -114,7 +114,7 @@ def _speed(x: Array, arrived: Array) -> float | None:
 def write(
     run: Run, folder: Path, suffix: str, animation: bool, threshold: float, summary: dict[str, Any]
 ) -> None:
-    """Writes the results' folder: frames, arrival times, summary and pictures.
+    """Write the results' folder: frames, arrival times, summary and pictures.
 
     Arguments:
         suffix: of the file of frames, npz or h5. animation: whether to write animation.gif.
@@ -138,7 +138,7 @@ def write(
 
 
 def _print_error(console: Any, summary: dict[str, Any]) -> None:
-    """Prints how far v errs, what it was compared with, and for which part of the run."""
+    """Print how far v errs, what it was compared with, and for which part of the run."""
     error = summary["error_estimate"]
     if error is None:
         return
@@ -161,7 +161,7 @@ def _print_error(console: Any, summary: dict[str, Any]) -> None:
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
-    """Prints what a run has found, in words and as a table of its first 20 cables."""
+    """Print what a run has found, in words and as a table of its first 20 cables."""
     console = PlainConsole(highlight=False)
     console.print(
         f"{summary['scheme']}, {summary['steps']:,} steps to t = {summary['end']:g} in "
@@ -183,7 +183,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _print_choice(console: Any, summary: dict[str, Any]) -> None:
-    """Prints what each scheme would have cost, and the error that the chosen one leaves."""
+    """Print what each scheme would have cost, and the error that the chosen one leaves."""
     ways = "; ".join(
         f"{way['scheme']} {1e3 * way['estimated_seconds']:.2g} ms, {way['steps']:,} steps"
         for way in summary["choice"]

@@ -26,7 +26,7 @@ def advance_alone(
     tolerance: float,
     reduction: bool,
 ) -> int:
-    """Advances a cable in place.
+    """Advance a cable in place.
 
     Returns: how many iterations Newton's method took, or -1 if it did not converge.
     """
@@ -64,7 +64,7 @@ def iterate(
     room: Array,
     out: Array,
 ) -> float:
-    """Makes one iteration of Newton's method from u to out, (n,) each.
+    """Make one iteration of Newton's method from u to out, (n,) each.
 
     Arguments:
         kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
@@ -97,7 +97,7 @@ def _assemble(
     upper: Array,
     right: Array,
 ) -> None:
-    """Writes Newton's system of one cable row by row, with its corners if the cable is a ring."""
+    """Write Newton's system of one cable row by row, with its corners if the cable is a ring."""
     n = len(v)
     a, r, h, kw, kv = q[0], q[16], q[32], q[48], q[64]
     for i in range(n):
@@ -129,7 +129,7 @@ def _solve_ring(
     room: Array,
     x: Array,
 ) -> None:
-    """Solves a cyclic system by the Sherman-Morrison formula, from two systems without corners."""
+    """Solve a cyclic system by the Sherman-Morrison formula, from two systems without corners."""
     n = len(x)
     corner, opposite, pivot = lower[0], upper[n - 1], -diagonal[0]
     diagonal[0] -= pivot

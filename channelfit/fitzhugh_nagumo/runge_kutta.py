@@ -30,7 +30,7 @@ STABLE, EULER_STABLE = 2.785293563405282, 2.0
 
 
 def _ends(v: Array, n: int, ring: bool, holds_left: bool, holds_right: bool, held: Array) -> None:
-    """Sets the held ends of v to their values, and the places beyond both ends."""
+    """Set the held ends of v to their values, and the places beyond both ends."""
     if holds_left:
         v[1] = held[1]
     if holds_right:
@@ -52,7 +52,7 @@ def _stage(
     ahead: float,
     driven: bool,
 ) -> None:
-    """Writes v and w, moved along the rates at the state now, to out and w_out."""
+    """Write v and w, moved along the rates at the state now, to out and w_out."""
     n, a, gain, r = len(w), q[0], ahead * q[2], ahead * q[3]
     left, here, right, base, to = now[:n], now[1 : n + 1], now[2:], v[1 : n + 1], out[1 : n + 1]
     linear, square, loss = -2 * r - ahead * a, ahead * (1 + a), gain * q[1]
@@ -80,7 +80,7 @@ def _close(
     ahead: float,
     driven: bool,
 ) -> None:
-    """Writes the new state in place of the second stage; ahead is a sixth of the step."""
+    """Write the new state in place of the second stage; ahead is a sixth of the step."""
     n, a, gain, r, third = len(w), q[0], ahead * q[2], ahead * q[3], 1.0 / 3.0
     left, here, right, base = four[:n], four[1 : n + 1], four[2:], v[1 : n + 1]
     to, middle = out[1 : n + 1], three[1 : n + 1]
@@ -112,7 +112,7 @@ def _tiles(
     kinds: Array,
     n_steps: int,
 ) -> None:
-    """Advances the jobs first .. last-1, each of which is a tile of one of the cables."""
+    """Advance the jobs first .. last-1, each of which is a tile of one of the cables."""
     size, driven, reach = v.shape[1], len(drive) > 0, REACH * n_steps
     room = np.zeros((9, row_length(min(size, tile + 2 * reach) + 2, 9)))
     for job in range(first, last):
@@ -162,7 +162,9 @@ class RungeKutta(Explicit):
         super().__init__(equation, cable, n_threads=n_threads)
 
     def largest_step(self, v: Array) -> float:
-        """The longest stable step for what v (n_cables, n_nodes) and the ends can take on."""
+        """Return the longest stable step for what v (n_cables,
+        n_nodes) and the ends can take on.
+        """
         return super().largest_step(v) * STABLE / EULER_STABLE
 
     def _pass(

@@ -31,13 +31,13 @@ class Scheme:
     on_device = False
 
     def largest_step(self, v: Array) -> float:
-        """The longest step that is allowed for a state v, (n_cables, n_nodes)."""
+        """Return the longest step that is allowed for a state v, (n_cables, n_nodes)."""
         raise NotImplementedError
 
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Array, Array]:
-        """Makes n_steps steps of length dt under one stimulus.
+        """Make n_steps steps of length dt under one stimulus.
 
         Arguments:
             v, w: (n_cables, n_nodes). drive: (n_nodes,) the mean stimulus of these steps.
@@ -47,17 +47,17 @@ class Scheme:
         raise NotImplementedError
 
     def restart(self) -> None:
-        """Forgets what the scheme remembers of an earlier run."""
+        """Forget what the scheme remembers of an earlier run."""
 
     def memory(self) -> dict[str, np.ndarray]:
         """What the scheme remembers from step to step, by name, so that a run can go on."""
         return {}
 
     def remember(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Takes in what `memory` of the same scheme has returned."""
+        """Take in what `memory` of the same scheme has returned."""
 
     def failed(self) -> bool:
-        """Whether a step has failed on the device since this was last asked."""
+        """Return whether a step has failed on the device since this was last asked."""
         return False
 
     def facts(self) -> Mapping[str, float]:
@@ -65,15 +65,15 @@ class Scheme:
         return {}
 
     def put(self, values: Array) -> Any:
-        """The state (n_cables, n_nodes) as `advance` takes it."""
+        """Return the state (n_cables, n_nodes) as `advance` takes it."""
         return np.asarray(values)
 
     def take(self, values: Any) -> Array:
-        """The state that `advance` returned, as a NumPy array of float64."""
+        """Return the state that `advance` returned, as a NumPy array of float64."""
         return np.asarray(values)
 
     def check_memory(self, n_cables: int, controlled: bool) -> None:
-        """Refuses cables that do not fit into the memory of the device.
+        """Refuse cables that do not fit into the memory of the device.
 
         Arguments:
             controlled: whether steps are controlled, which takes more memory.

@@ -24,7 +24,8 @@ _PLAIN = {"text": str, "filename": str, "choice": str, "boolean": bool}
 
 
 def of(command: click.Command, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a run as plain data, by their names; options that are not set are left out.
+    """Return the options of a run as plain data, by their names;
+    options that are not set are left out.
 
     Arguments:
         given: their values, by the names of the parameters.
@@ -38,7 +39,7 @@ def of(command: click.Command, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
-    """Makes a summary's settings the defaults of the options.
+    """Make a summary's settings the defaults of the options.
 
     Raises:
         InputError: the file cannot be read, or holds an unknown option or a value of another kind.
@@ -83,7 +84,7 @@ def _options(command: click.Command) -> Mapping[str, click.Option]:
 
 
 def _checked(context: click.Context, option: click.Option, value: Any) -> Any:
-    """The value, if the option would accept it on the command line.
+    """Return the value, if the option would accept it on the command line.
 
     Raises:
         InputError: a value of another kind, or one outside the bounds of the option.

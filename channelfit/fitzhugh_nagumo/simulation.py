@@ -45,7 +45,7 @@ class Run:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, file: Path) -> None:
-        """Writes x, times, v and w as .npz, or as .h5 / .hdf5 (which needs h5py).
+        """Write x, times, v and w as .npz, or as .h5 / .hdf5 (which needs h5py).
 
         Raises:
             InputError: another suffix, h5py is missing, or the file cannot be written.
@@ -86,7 +86,7 @@ def simulate(
     on_progress: OnProgress | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Run:
-    """Solves the equation from t = 0, or from where an earlier run has come to.
+    """Solve the equation from t = 0, or from where an earlier run has come to.
 
     Arguments:
         scheme: a `CrankNicolson`, `Chebyshev`, `RungeKutta`, `Explicit` or `Adaptive`.
@@ -203,12 +203,16 @@ class _Stepping:
         }
 
     def facts(self) -> dict[str, Any]:
-        """The scheme, the number of steps, their lengths, and what scheme and control report."""
+        """Return the scheme, the number of steps, their lengths,
+        and what scheme and control report.
+        """
         control = {} if self.control is None else self.control.facts()
         return {**self._facts, **control, **self.scheme.facts()}
 
     def memory(self, done: int = 0) -> Arrays:
-        """All that a run remembers beside v and w; done: equal steps that follow the last frame."""
+        """Return all that a run remembers beside v and w;
+        done: equal steps that follow the last frame.
+        """
         found = {f"scheme_{name}": array for name, array in self.scheme.memory().items()}
         if self.control is not None:
             found |= {f"control_{name}": array for name, array in self.control.memory().items()}
@@ -220,7 +224,7 @@ class _Stepping:
         }
 
     def remember(self, memory: Arrays) -> None:
-        """Takes in what `memory` has returned."""
+        """Take in what `memory` has returned."""
 
         def of(whose: str) -> Arrays:
             return {k.removeprefix(whose): a for k, a in memory.items() if k.startswith(whose)}
@@ -259,7 +263,7 @@ class _Stepping:
         done: int,
         on_step: Callable[..., object],
     ) -> tuple[Any, Any]:
-        """The same by equal steps of at most dt between the edges of stimuli."""
+        """Return the same by equal steps of at most dt between the edges of stimuli."""
         scheme, facts, passed = self.scheme, self._facts, 0
         for begin, stop in itertools.pairwise(_without_edges(scheme.cable, t, end, self.dt)):
             n_steps = max(1, math.ceil((stop - begin) / self.dt - 1e-9))
@@ -283,7 +287,7 @@ class _Stepping:
 
 
 def _without_edges(cable: Cable, begin: float, end: float, dt: float) -> list[float]:
-    """The times begin and end, with every edge of a stimulus between them.
+    """Return the times begin and end, with every edge of a stimulus between them.
 
     Steps end at these times, so that no step passes over an edge. Where the edges are denser than
     the steps they are left out, and each step takes its mean stimulus.
@@ -344,7 +348,7 @@ def arrival_times(run: Run, threshold: float = 0.5, cable: int = 0) -> Array:
 def wave_speed(
     run: Run, x_from: float, x_to: float, threshold: float = 0.5, cable: int = 0
 ) -> float:
-    """The speed at which v >= threshold passes from x_from to x_to, by least squares.
+    """Return the speed at which v >= threshold passes from x_from to x_to, by least squares.
 
     Arguments:
         x_from, x_to: places; only nodes between them count.

@@ -12,14 +12,14 @@ BEND = 7.0
 
 
 def numbers_of_step(gamma: Any, epsilon: Any, diffusion: Any, dx: float, dt: float) -> Any:
-    """The numbers r, h, kw and kv of a step of dt."""
+    """Return the numbers r, h, kw and kv of a step of dt."""
     g = epsilon * dt / 2
     r = diffusion * dt / (2 * dx * dx)
     return r, dt / 2, (1 - gamma * g) / (1 + gamma * g), g / (1 + gamma * g)
 
 
 def numbers_of_rows(a: Any, r: Any, half: Any, kw: Any, kv: Any) -> Any:
-    """The numbers of rows that were divided by r, so that -1 stands beside the diagonal.
+    """Return the numbers of rows that were divided by r, so that -1 stands beside the diagonal.
 
     1 + a; h; the constant of the diagonal; that of v on the known side; the factor of w there; kw;
     kv; the factor of the stimulus.
@@ -37,5 +37,5 @@ def dominance_of(a: Any, half: Any, kv: Any) -> Any:
 
 
 def bend_of(half: Any, dominance: Any) -> Any:
-    """The factor between a squared correction and the error that it leaves."""
+    """Return the factor between a squared correction and the error that it leaves."""
     return half * BEND / 2 / dominance

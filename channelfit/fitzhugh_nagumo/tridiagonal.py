@@ -15,7 +15,7 @@ from channelfit.scoring.machine.machine_code import kernel
 
 
 def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
-    """Solves by elimination from the first row to the last and substitution back.
+    """Solve by elimination from the first row to the last and substitution back.
 
     Arguments:
         lower, diagonal, upper, right: (n,) each; lower[0] and upper[n-1] are not read.
@@ -30,8 +30,9 @@ def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
 def eliminate(
     lower: Array, diagonal: Array, upper: Array, right: Array, c: Array, x: Array
 ) -> None:
-    """Writes the solution by Thomas' algorithm to x; c (n,) is room for what stands above the
-    diagonal after elimination."""
+    """Write the solution by Thomas' algorithm to x; c (n,) is room for what
+    stands above the diagonal after elimination.
+    """
     n = len(diagonal)
     inverse = 1.0 / diagonal[0]
     before_c, before_x = upper[0] * inverse, right[0] * inverse
@@ -48,7 +49,7 @@ def eliminate(
 
 
 def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
-    """Solves by cyclic reduction: eliminating rows 0, 2, 4 .. leaves a system of half the size.
+    """Solve by cyclic reduction: eliminating rows 0, 2, 4 .. leaves a system of half the size.
 
     The rows that remain are written one behind the other, so that every level reads neighboring
     memory. The size may be any number, not only 2^k - 1.
@@ -66,7 +67,7 @@ def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) 
 def reduce(
     lower: Array, diagonal: Array, upper: Array, right: Array, room: Array, x: Array
 ) -> None:
-    """Writes the solution by cyclic reduction to x; room (8 n,) takes the systems of all levels."""
+    """Write the solution by cyclic reduction to x; room (8 n,) takes the systems of all levels."""
     n = len(diagonal)
     a, b, c, d = room[: 2 * n], room[2 * n : 4 * n], room[4 * n : 6 * n], room[6 * n : 8 * n]
     for i in range(n):
@@ -118,7 +119,7 @@ def solve(
     room: Array,
     x: Array,
 ) -> None:
-    """Writes the solution to x by cyclic reduction or by Thomas' algorithm; room is (8 n,)."""
+    """Write the solution to x by cyclic reduction or by Thomas' algorithm; room is (8 n,)."""
     if reduction:
         reduce(lower, diagonal, upper, right, room, x)
     else:

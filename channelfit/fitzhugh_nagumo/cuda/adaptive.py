@@ -225,7 +225,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
 
 
 def adaptive_text(dtype: str, threads: int = 128, driven: bool = False) -> str:
-    """The text of the kernel; a block of that many threads has a cable, driven with a stimulus."""
+    """Return the text of the kernel; a block of that many threads has a cable,
+    driven with a stimulus.
+    """
     constants = {"THREADS": threads, "DRIVEN": int(driven)}
     return program_head(dtype, constants) + _LOWER + _ADAPTIVE
 
@@ -260,12 +262,12 @@ class AdaptiveCuda(OnDevice):
         self._nodes_steps = self._steps = 0
 
     def restart(self) -> None:
-        """Puts all nodes in use again."""
+        """Put all nodes in use again."""
         self._grids = None
         self._nodes_steps = self._steps = 0
 
     def memory(self) -> dict[str, np.ndarray]:
-        """The nodes in use of all cables, and what `facts` needs."""
+        """Return the nodes in use of all cables, and what `facts` needs."""
         counts = np.array([self._nodes_steps, self._steps])
         if self._grids is None:
             return {"counts": counts}
@@ -281,17 +283,17 @@ class AdaptiveCuda(OnDevice):
             self._grids = tuple(self.device.array(memory[name], "int32") for name in names)
 
     def largest_step(self, v: Any) -> float:
-        """The longest stable step; see `Adaptive.largest_step`."""
+        """Return the longest stable step; see `Adaptive.largest_step`."""
         return self._settings.largest_step(v)
 
     def facts(self) -> dict[str, float]:
-        """The number of nodes in use, averaged over the steps and the cables."""
+        """Return the number of nodes in use, averaged over the steps and the cables."""
         return {"mean_nodes": self._nodes_steps / max(self._steps, 1)}
 
     def advance(
         self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Any, Any]:
-        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
+        """Make n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         n_cables, n = v.shape
         device, s = self.device, self._settings
         if self._grids is None:

@@ -50,7 +50,7 @@ class _Tiles:
     whole: bool
 
     def words(self) -> str:
-        """The tiles in words, for benchmarks and tests."""
+        """Return the tiles in words, for benchmarks and tests."""
         size = self.shape[0] * self.shape[1]
         if self.whole:
             return f"one tile of {size} nodes"
@@ -97,23 +97,24 @@ class CrankNicolsonCuda(OnDevice):
         self._status = self._no_flags()
 
     def _no_flags(self) -> Any:
-        """The flags of the kernels: an unused one, whether Newton's method failed, and whether each
-        iteration has to be done."""
+        """Return the flags of the kernels: an unused one, whether Newton's method failed,
+        and whether each iteration has to be done.
+        """
         return self.device.array([0, 0, 1] + [0] * _ITERATIONS, "int32")
 
     def largest_step(self, v: Any) -> float:
-        """The longest step that is allowed; see `largest_implicit_step`."""
+        """Return the longest step that is allowed; see `largest_implicit_step`."""
         return largest_implicit_step(self.equation)
 
     def failed(self) -> bool:
-        """Whether Newton's method has failed anywhere since this was last asked."""
+        """Return whether Newton's method has failed anywhere since this was last asked."""
         if not self.device.host(self._status)[1]:
             return False
         self._status = self._no_flags()
         return True
 
     def take(self, values: Any) -> Array:
-        """A copy of the state on the host, as float64.
+        """Return a copy of the state on the host, as float64.
 
         Raises:
             NotConverged: Newton's method has failed since the last call.
@@ -125,7 +126,7 @@ class CrankNicolsonCuda(OnDevice):
     def advance(
         self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Any, Any]:
-        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
+        """Make n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         n_cables, n = v.shape
 
         def coefficients() -> tuple[Any, float]:
@@ -146,7 +147,9 @@ class CrankNicolsonCuda(OnDevice):
         return self._in_tiles(launch, v, w, n_steps, rows, push, decay, tiles)
 
     def _tiles(self, n: int, decay: float, n_steps: int) -> _Tiles | None:
-        """How to cut cables of n nodes into tiles; None where the system is solved over memory."""
+        """Return how to cut cables of n nodes into tiles;
+        None where the system is solved over memory.
+        """
         if self.solver == "parts":
             return None
         given = self.nodes, self.threads, self.blocks
@@ -222,7 +225,7 @@ class CrankNicolsonCuda(OnDevice):
     def _in_parts(
         self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any
     ) -> tuple[Any, Any]:
-        """Solves one system over memory; all launches are queued and none waits for the host."""
+        """Solve one system over memory; all launches are queued and none waits for the host."""
         n_cables, n = v.shape
         n_parts = -(-n // (self.nodes * self.threads))
         v, w, u = (self.device.array(a, self.dtype) for a in (v, w, v))
@@ -262,7 +265,8 @@ class CrankNicolsonCuda(OnDevice):
 
 
 def cyclic_levels(decay: float, n: int, negligible: float = NEGLIGIBLE) -> int:
-    """The levels of cyclic reduction after which n unknowns no longer influence each other.
+    """Return the levels of cyclic reduction after which n
+    unknowns no longer influence each other.
 
     The coupling of neighbors is at most `decay`, and each level squares it.
     """

@@ -538,7 +538,7 @@ extern "C" __global__ void parts_finish(
 def crank_nicolson_text(
     dtype: str, nodes: int = 8, threads: int = 256, blocks: int = 2, driven: bool = False
 ) -> str:
-    """The text of the Crank-Nicolson kernels.
+    """Return the text of the Crank-Nicolson kernels.
 
     Arguments:
         nodes: how many nodes a thread keeps, from 2 to 16. threads: how many threads a block has.

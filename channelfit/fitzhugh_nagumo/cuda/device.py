@@ -78,25 +78,25 @@ class CupyDevice:
         self._cupy = gpu.cupy()
 
     def array(self, values: Any, dtype: str) -> Any:
-        """A contiguous copy of the values on the device."""
+        """Return a contiguous copy of the values on the device."""
         with gpu.gpu_errors():
             return self._cupy.array(values, dtype=dtype, order="C")
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """A new array on the device, whose values are not set."""
+        """Return a new array on the device, whose values are not set."""
         with gpu.gpu_errors():
             return self._cupy.empty(shape, dtype=dtype)
 
     def host(self, array: Any) -> np.ndarray:
-        """A copy of the array on the host, once the device has finished its work."""
+        """Return a copy of the array on the host, once the device has finished its work."""
         return to_host(array)
 
     def free_bytes(self) -> int:
-        """The bytes of the device's memory that are free."""
+        """Return the bytes of the device's memory that are free."""
         return gpu.device().memory_free
 
     def program(self, text: str) -> Launch:
-        """Compiles CUDA text; the returned function starts a kernel of it by its name."""
+        """Compile CUDA text; the returned function starts a kernel of it by its name."""
         module = gpu.compile_cuda(text, name="fitzhugh_nagumo.cu")
         kernels: dict[str, Any] = {}
 
@@ -133,17 +133,17 @@ class OnDevice(Scheme):
         self._real = np.dtype(dtype).type
 
     def check_memory(self, n_cables: int, controlled: bool) -> None:
-        """Refuses cables that the memory of the GPU cannot hold; see `Scheme.check_memory`."""
+        """Refuse cables that the memory of the GPU cannot hold; see `Scheme.check_memory`."""
         reals, integers = self.arrays[int(controlled)], self.arrays[2]
         bytes_a_node = reals * np.dtype(self.dtype).itemsize + 4 * integers
         check_device(bytes_a_node, self.device.free_bytes(), n_cables, self.cable.n_nodes)
 
     def put(self, values: Array) -> Any:
-        """A copy of the state, (n_cables, n_nodes), on the device."""
+        """Return a copy of the state, (n_cables, n_nodes), on the device."""
         return self.device.array(values, self.dtype)
 
     def take(self, values: Any) -> Array:
-        """A copy of the state on the host, as float64."""
+        """Return a copy of the state on the host, as float64."""
         return np.asarray(self.device.host(values), dtype=float)
 
     def _program(self, text: str) -> Launch:

@@ -295,7 +295,7 @@ def explicit_text(
     whole: int = 0,
     scheme: str = "explicit",
 ) -> str:
-    """The text of the kernels of the explicit schemes.
+    """Return the text of the kernels of the explicit schemes.
 
     Arguments:
         nodes: how many nodes a thread keeps. warps: how many warps a block has.
@@ -348,7 +348,7 @@ class ExplicitCuda(OnDevice):
         return -(-self.reach * self.steps // self.nodes) * self.nodes
 
     def largest_step(self, v: Any) -> float:
-        """The longest stable step; see `Explicit.largest_step`."""
+        """Return the longest stable step; see `Explicit.largest_step`."""
         held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
         low, high = float(v.min()), float(v.max())
         return largest_explicit_step(
@@ -371,7 +371,7 @@ class ExplicitCuda(OnDevice):
     def advance(
         self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Any, Any]:
-        """Makes n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
+        """Make n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         n_cables, n = v.shape
         rows = self._kept(
             n_cables, dt, lambda: self.device.array(self.rows(n_cables, dt), self.dtype)
@@ -391,7 +391,7 @@ class ExplicitCuda(OnDevice):
     def _whole(
         self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any
     ) -> tuple[Any, Any]:
-        """All steps at once, with each cable in the registers of a warp."""
+        """Return all steps at once, with each cable in the registers of a warp."""
         n_cables, n = v.shape
         v_new, w_new = (self.device.empty((n_cables, n), self.dtype) for _ in range(2))
         launch(
@@ -406,7 +406,7 @@ class ExplicitCuda(OnDevice):
     def _in_tiles(
         self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any
     ) -> tuple[Any, Any]:
-        """A few steps for each pass over memory, with a tile of a cable in each warp."""
+        """Return a few steps for each pass over memory, with a tile of a cable in each warp."""
         n_cables, n = v.shape
         tiles = -(-n // (32 * self.nodes - 2 * self.halo))
         spare = [
@@ -464,7 +464,7 @@ class RungeKuttaCuda(ExplicitCuda):
         super().__init__(equation, cable, dtype, nodes, warps, steps, device)
 
     def largest_step(self, v: Any) -> float:
-        """The longest stable step; see `RungeKutta.largest_step`."""
+        """Return the longest stable step; see `RungeKutta.largest_step`."""
         return super().largest_step(v) * STABLE / EULER_STABLE
 
     def rows(self, n_cables: int, dt: float) -> Array:
