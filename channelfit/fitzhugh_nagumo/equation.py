@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from channelfit.reading.apart import read_apart
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.saved import read_arrays
@@ -26,7 +27,7 @@ from channelfit.reading.saved import read_arrays
 Array: TypeAlias = npt.NDArray[np.float64]
 End: TypeAlias = float | Literal["no_flux", "periodic"]
 
-#: The number of steps whose stimulus is computed at once.
+#: The stimuli of so many steps are computed at once.
 _STEPS_AT_ONCE = 65536
 
 
@@ -65,7 +66,7 @@ class Equation:
         return max(np.size(getattr(self, field.name)) for field in fields(self))
 
     def table(self, n_cables: int) -> Array:
-        """(n_cables, 4): a, gamma, epsilon, diffusion of every cable.
+        """Return a, gamma, epsilon and diffusion of every cable, (n_cables, 4).
 
         Raises:
             InputError: the rows of parameters have another length.
@@ -102,8 +103,8 @@ class Pulse:
         ):
             raise InputError("a period must be at least as long as the pulse", key="period")
 
-    def until(self, t: Array) -> Array:
-        """Return how long the pulse has been on, until each of the times t (n,)."""
+    def time_on(self, t: Array) -> Array:
+        """Return for how long the pulse has acted in all by each of the times t, (n,)."""
         length = self.end - self.start
         since = np.maximum(t - self.start, 0.0)
         if not math.isfinite(self.period):
@@ -150,7 +151,7 @@ class Cable:
 
     @property
     def periodic(self) -> bool:
-        """Whether the cable is a ring, in which the first node follows the last."""
+        """Return True for a ring, in which the first node follows the last."""
         return self.left == "periodic"
 
     @property
@@ -159,24 +160,24 @@ class Cable:
         return np.asarray(self.x_start + self.dx * np.arange(self.n_nodes), float)
 
     def spans(self, t: float, dt: float, n_steps: int) -> Iterator[tuple[int, Array | None]]:
-        """Groups steps that follow each other and have the same mean stimulus.
+        """Yield groups of successive steps that have the same mean stimulus.
 
-        The stimulus of a step is its mean over the step, and that of a node is what `covered`
-        gives it. This is of order two wherever the edges of a pulse fall.
+        The stimulus of a step is its mean over the step, and that of a node its share of the pulse
+        (`shares`). This is of order two wherever the edges of a pulse fall.
 
         Arguments:
             t: when the first step begins. dt: length of a step. n_steps: how many there are.
 
-        Returns: pairs of a number of steps and their stimulus, (n_nodes,), or None without one.
+        Yields: a number of steps and their stimulus, (n_nodes,), or None where there is none.
         """
         if not self.stimulus:
             yield n_steps, None
             return
-        shapes = np.array([self.covered(pulse) * pulse.amplitude for pulse in self.stimulus])
+        shapes = np.array([self.shares(pulse) * pulse.amplitude for pulse in self.stimulus])
         for first in range(0, n_steps, _STEPS_AT_ONCE):
             last = min(first + _STEPS_AT_ONCE, n_steps)
             times: Array = np.asarray(t + dt * np.arange(first, last + 1), float)
-            shares = np.array([np.diff(pulse.until(times)) / dt for pulse in self.stimulus])
+            shares = np.array([np.diff(pulse.time_on(times)) / dt for pulse in self.stimulus])
             shares[np.abs(shares) < 1e-9] = 0.0
             shares[np.abs(shares - 1) < 1e-9] = 1.0
             change = np.flatnonzero(np.any(np.diff(shares, axis=1) != 0, axis=0)) + 1
@@ -199,8 +200,7 @@ class Cable:
         return cells
 
     def check_stimuli(self, end: float = math.inf) -> None:
-        """Refuse a stimulus off the cable, or one that is over
-        before t = 0 or begins after `end`.
+        """Refuse a stimulus off the cable, or off the time from 0 to `end`.
 
         Raises:
             InputError: the place or time of the stimulus, and that of the cable or the run.
@@ -219,16 +219,17 @@ class Cable:
                     key="stimulus",
                 )
 
-    def covered(self, pulse: Pulse) -> Array:
-        """(n_nodes,) the share of a pulse that each node gets, from 0 to 1.
+    def shares(self, pulse: Pulse) -> Array:
+        """Return the share of a pulse that each node receives, (n_nodes,), from 0 to 1.
 
-        What acts between two nodes is shared by these as on a lever. The total charge and its
-        center are then exact wherever the edges of the pulse fall. A pulse may reach across the
-        place where a ring closes; one that is longer than the ring acts on all of it.
+        A point between two nodes is divided between them in inverse proportion to its distances
+        from them. The total charge and its center are then exact wherever the edges of the pulse
+        fall. A pulse may reach across the place where a ring closes; one that is longer than the
+        ring acts on all of it.
         """
         if not self.periodic:
             low, high = (min(max(x, self.x[0]), self.x[-1]) for x in (pulse.x_from, pulse.x_to))
-            return np.asarray(self._lever(low, high) * self.dx / self.cells, float)
+            return np.asarray(self._hat_integrals(low, high) * self.dx / self.cells, float)
         if pulse.x_to - pulse.x_from >= self.length:
             return np.ones(self.n_nodes)
         turns = range(
@@ -237,14 +238,12 @@ class Cable:
         )
         shifts = [turn * self.length for turn in turns]
         return sum(
-            (self._lever(pulse.x_from + shift, pulse.x_to + shift) for shift in shifts),
+            (self._hat_integrals(pulse.x_from + shift, pulse.x_to + shift) for shift in shifts),
             start=np.zeros(self.n_nodes),
         )
 
-    def _lever(self, low: float, high: float) -> Array:
-        """Return the integral of each node's hat function from low to high,
-        divided by the spacing.
-        """
+    def _hat_integrals(self, low: float, high: float) -> Array:
+        """Return the integral of each node's hat function from low to high, over the spacing."""
         upto = []
         for edge in (low, high):
             at = np.clip((edge - self.x) / self.dx, -1.0, 1.0)
@@ -289,9 +288,9 @@ def front_speed(a: float, diffusion: float = 1.0) -> float:
 
 
 def from_file(file: Path, x: Array) -> tuple[Array, Array]:
-    """v and w at the places x (n_nodes,) from a file.
+    """Return v and w at the places x (n_nodes,) from a file.
 
-    The file is an .npz with x, v and perhaps w, of which the last frame is taken; or the
+    The file is an .npz, .h5 or .hdf5 with x, v and perhaps w, of which the last frame is taken; the
     summary.json of a run, for the state that the run started from; or a text with columns x, v and
     perhaps w below a line of headings. Between the places of the file v and w are interpolated by
     a cubic spline, and beyond them they keep their values at its ends.
@@ -320,39 +319,54 @@ def from_file(file: Path, x: Array) -> tuple[Array, Array]:
 
 
 def _columns(file: Path) -> dict[str, Array]:
+    """Return the arrays x, v and perhaps w of a file, as float64."""
     try:
-        if file.suffix == ".npz":
-            found = read_arrays(file)
-            columns: dict[str, Array] = {
-                k: np.asarray(found[k], float) for k in ("x", "v", "w") if k in found
-            }
-        elif file.suffix == ".json":
-            kept = read_json(file).get("initial_state")
-            if not isinstance(kept, dict):
-                raise InputError(
-                    "holds no state, because its run began with a state that has a name", file
-                )
-            columns = {k: np.asarray(kept[k], float) for k in ("x", "v", "w") if k in kept}
-        else:
-            with open(file, encoding="utf-8") as lines:
-                names = [name.strip() for name in lines.readline().lstrip("#").split(",")]
-                text = lines.read()
-            if not text.strip():
-                raise InputError("has no rows", file)
-            table = np.loadtxt(text.splitlines(), delimiter=",", ndmin=2)
-            columns = dict(zip(names, table.T, strict=True))
+        found = _STATE_READERS.get(file.suffix, _text_columns)(file)
+        columns = {k: np.asarray(found[k], float) for k in ("x", "v", "w") if k in found}
     except InputError:
         raise
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file) from None
     except (ValueError, TypeError, EOFError, UnicodeDecodeError) as error:
         raise InputError(f"is not a table of x, v and w: {error}", file) from None
-    except Exception as error:  # what a damaged zip raises is not in any one family
-        raise InputError(f"is damaged: {error}", file) from None
     missing = {"x", "v"} - set(columns)
     if missing:
         raise InputError(f"has no column {' or '.join(sorted(missing))}", file)
     return columns
+
+
+def _hdf5_columns(file: Path) -> dict[str, Any]:
+    found = read_apart("channelfit.reading.formats.hdf5:datasets", file, "an HDF5 file")
+    for name in ("x", "v", "w"):
+        if isinstance(why := found.get(name), str):  # why it cannot be used
+            raise InputError(why, file, name)
+    return found
+
+
+def _summary_columns(file: Path) -> dict[str, Any]:
+    kept = read_json(file).get("initial_state")
+    if not isinstance(kept, dict):
+        raise InputError("holds no state, because its run began with a state that has a name", file)
+    return kept
+
+
+def _text_columns(file: Path) -> dict[str, Any]:
+    with open(file, encoding="utf-8") as lines:
+        names = [name.strip() for name in lines.readline().lstrip("#").split(",")]
+        text = lines.read()
+    if not text.strip():
+        raise InputError("has no rows", file)
+    table = np.loadtxt(text.splitlines(), delimiter=",", ndmin=2)
+    return dict(zip(names, table.T, strict=True))
+
+
+#: The readers of states by the suffix of their files; other files are texts.
+_STATE_READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".npz": read_arrays,
+    ".json": _summary_columns,
+    ".h5": _hdf5_columns,
+    ".hdf5": _hdf5_columns,
+}
 
 
 # --- how large a step may be
@@ -390,6 +404,13 @@ def largest_explicit_step(
     spread = (rate - recovery) ** 2 - 4 * table[:, 2]
     fastest = (rate + recovery + np.sqrt(np.maximum(spread, 0.0))) / 2
     return float(2 / fastest.max())
+
+
+def longest_stable_step(equation: Equation, cable: Cable, v: Array) -> float:
+    """Return the longest step of forward Euler for the range of v and of the cable's held ends."""
+    held = [end for end in (cable.left, cable.right) if not isinstance(end, str)]
+    low, high = min([float(v.min()), *held]), max([float(v.max()), *held])
+    return largest_explicit_step(equation, cable.dx, low, high)
 
 
 def largest_implicit_step(equation: Equation) -> float:

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -64,13 +65,30 @@ def test_a_sweep_solves_every_combination(tmp_path: Path):
     assert results(tmp_path / "a")["v"].shape == (61, 6, 401)
 
 
-def test_a_run_continues_from_its_results(tmp_path: Path):
-    half, state = ("--end", 10, "--frames", 2, "--dt", 0.1), tmp_path / "a" / "results.npz"
-    run(*half, "--out", tmp_path / "a")
+@pytest.mark.parametrize("suffix", ["npz", "h5"])
+def test_a_run_continues_from_its_results(tmp_path: Path, suffix: str):
+    half, state = ("--end", 10, "--frames", 2, "--dt", 0.1), tmp_path / "a" / f"results.{suffix}"
+    run(*half, "--out", tmp_path / "a", "--format", suffix)
     run(*half, "--initial", state, "--out", tmp_path / "b")
     run("--end", 20, "--frames", 2, "--dt", 0.1, "--out", tmp_path / "c")
     b, c = (results(tmp_path / name)["v"][-1] for name in "bc")
     np.testing.assert_allclose(b, c, 0, 1e-10)
+
+
+def test_states_that_cannot_be_read_are_refused(tmp_path: Path):
+    """A sweep has several states; an HDF5 file may hold what is not a number, or be none."""
+    sweep, text, none = (tmp_path / name for name in ("sweep.h5", "text.h5", "none.h5"))
+    none.write_bytes(b"x,v\n0,1\n1,0\n")
+    with h5py.File(sweep, "w") as file:
+        file["x"], file["v"] = np.arange(3.0), np.zeros((2, 2, 3))
+    with h5py.File(text, "w") as file:
+        file["x"], file["v"] = np.arange(3.0), "abc"
+    for state, words in ((sweep, "two dimensions"), (text, "no real numbers"), (none, "HDF5")):
+        result = run(*SHORT[:6], "--initial", state, "--out", tmp_path / "out")
+        assert result.exit_code == 2, result.output
+        assert words in result.stderr
+        assert state.name in result.stderr
+        assert len(result.stderr.splitlines()) == 1
 
 
 # --- repeated from its summary

@@ -111,16 +111,16 @@ def test_the_charge_is_exact_wherever_the_edges_fall(n, dx, begin, width, start)
     pulse = Pulse(1.0, begin, begin + width)
     if high > low:
         cable = Cable(n, dx, stimulus=(pulse,), x_start=start)
-        covered = cable.covered(pulse)
-        assert np.sum(covered * cable.cells) == pytest.approx(high - low, abs=1e-11)
-        assert np.sum(covered * cable.cells * cable.x) == pytest.approx(
+        shares = cable.shares(pulse)
+        assert np.sum(shares * cable.cells) == pytest.approx(high - low, abs=1e-11)
+        assert np.sum(shares * cable.cells * cable.x) == pytest.approx(
             (high**2 - low**2) / 2, abs=1e-9
         )
-        assert covered.min() >= 0
+        assert shares.min() >= 0
     ring = Cable(n, dx, "periodic", "periodic", x_start=start)
-    covered = ring.covered(pulse)
-    assert np.sum(covered * ring.cells) == pytest.approx(min(width, n * dx), abs=1e-10)
-    assert covered.max() < 1 + 1e-12
+    shares = ring.shares(pulse)
+    assert np.sum(shares * ring.cells) == pytest.approx(min(width, n * dx), abs=1e-10)
+    assert shares.max() < 1 + 1e-12
 
 
 @pytest.mark.parametrize(("name", "place"), in_turns(9, [*SCHEMES], [(0, 5), (17, 25), (3.3, 3.4)]))
