@@ -677,8 +677,8 @@ FAULTS = [
     Fault(
         "fhn, Runge-Kutta: recovery of the node beside",
         "fitzhugh_nagumo/runge_kutta.py",
-        "one[g - low + 1], w_one[g - low]",
-        "one[g - low + 1], w_one[g - low + 1]",
+        "rows[one, g - low + 1], rows[one + 4, g - low]",
+        "rows[one, g - low + 1], rows[one + 4, g - low + 1]",
         "fitzhugh_nagumo",
     ),
     Fault(

@@ -1,19 +1,19 @@
 """The explicit scheme on the CPU: forward Euler in time, centered differences in space.
 
 A pass over memory makes many steps. A tile of the cable, with as many nodes on either side as there
-are steps, is copied into the cache and advanced there. The error at the cut ends moves one node a
-step and never reaches the tile itself.
+are steps, is copied into the cache and advanced there. The error at the cut ends moves by one node
+in each step and never reaches the tile itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, longest_stable_step
 from channelfit.fitzhugh_nagumo.noise import add_noise
 from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
 from channelfit.scoring.machine.machine_code import kernel
@@ -25,7 +25,13 @@ _STEPS_A_PASS = 64
 def _step(
     old: Array, new: Array, w: Array, drive: Array, q: Array, r: float, dt: float, driven: bool
 ) -> None:
-    """Make one step of the inner nodes 1 .. n of old (n + 2,); q holds a, gamma and epsilon."""
+    """Make one step of the nodes at the places 1 .. n of old, (n + 2,).
+
+    Arguments:
+        new: (n + 2,) takes v after the step. w: (n,) recovery, which is replaced.
+        drive: (n,) the stimulus, used where `driven`. q: a, gamma and epsilon.
+        r: diffusion dt / dx^2.
+    """
     n, a, gamma, epsilon = len(w), q[0], q[1], q[2]
     left, middle, right, out = old[:n], old[1 : n + 1], old[2:], new[1 : n + 1]
     linear, square, slow = 1 - 2 * r - dt * a, dt * (1 + a), dt * epsilon
@@ -41,7 +47,7 @@ def _step(
 
 
 def row_length(places: int, n_rows: int) -> int:
-    """Return the length of rows that are worked on side by side, for at least so many places.
+    """Return the length of rows for at least so many places, in an array of n_rows such rows.
 
     With it each row begins elsewhere in its page of 512 numbers. Where the last twelve bits of two
     addresses agree, a processor lets a load from one wait for a store to the other.
@@ -49,8 +55,12 @@ def row_length(places: int, n_rows: int) -> int:
     return -(-places // 512) * 512 + 512 // n_rows // 8 * 8
 
 
-def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
-    """Return the cable of a job, the ends of its tile, and the ends of the nodes that it needs."""
+def tile_bounds(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
+    """Return the cable of a job, and first and last + 1 of the nodes of its tile.
+
+    Then follow first and last + 1 of the nodes that the tile depends on: `reach` more on either
+    side, or the whole cable.
+    """
     tiles = -(-size // tile)
     begin = (job % tiles) * tile
     end = min(begin + tile, size)
@@ -65,7 +75,12 @@ def stretch(job: int, tile: int, reach: int, size: int, ring: bool) -> Any:
 def copy_in(
     v: Array, w: Array, drive: Array, low: int, here: Array, slow: Array, push: Array
 ) -> None:
-    """Copy nodes from low on, around a ring if necessary; here has one more place at each end."""
+    """Copy the nodes of a cable from low on, around a ring if necessary.
+
+    Arguments:
+        v, w, drive: (n_nodes,) the state and the stimulus, which may have no element.
+        here, slow, push: take v, w and the stimulus; here has one more place at each end.
+    """
     size = len(v)
     for i in range(len(slow)):
         g = (low + i) % size
@@ -95,13 +110,13 @@ def _tiles(
 ) -> None:
     """Advance the jobs first .. last-1, each of which is a tile of one of the cables."""
     size = v.shape[1]
-    room = np.zeros((4, row_length(min(size, tile + 2 * n_steps) + 2, 4)))
+    scratch = np.zeros((4, row_length(min(size, tile + 2 * n_steps) + 2, 4)))
     for job in range(first, last):
-        cable, begin, end, low, high = stretch(job, tile, n_steps, size, kinds[0] == 2)
+        cable, begin, end, low, high = tile_bounds(job, tile, n_steps, size, kinds[0] == 2)
         n = high - low
         whole = n == size
         q = table[cable]
-        one, two, recovery, stimulus = room[0], room[1], room[2, :n], room[3, :n]
+        one, two, recovery, stimulus = scratch[0], scratch[1], scratch[2, :n], scratch[3, :n]
         copy_in(v[cable], w[cable], drive, low, one, recovery, stimulus)
         for k in range(n_steps):
             ring = kinds[0] == 2 and whole
@@ -175,12 +190,8 @@ class Explicit(Scheme):
         self.steps_done = int(memory["steps_done"][0])
 
     def largest_step(self, v: Array) -> float:
-        """Return the longest stable step for what v (n_cables,
-        n_nodes) and the ends can take on.
-        """
-        held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
-        low, high = min([float(v.min()), *held]), max([float(v.max()), *held])
-        return largest_explicit_step(self.equation, self.cable.dx, low, high)
+        """Return the longest stable step; see `Scheme.largest_step`."""
+        return longest_stable_step(self.equation, self.cable, v)
 
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None
@@ -196,43 +207,15 @@ class Explicit(Scheme):
         while n_steps > 0:
             count = min(a_pass, n_steps)
             v_new, w_new = np.empty_like(v), np.empty_like(w)
-            self._workers.share(
-                self._pass, n_jobs, tile, v, w, stimulus, v_new, w_new, table, dt, count
-            )
+            kernel, more = self._pass(table, dt, count)
+            self._workers.share(kernel, n_jobs, tile, v, w, stimulus, v_new, w_new, *more)
             v, w, n_steps = v_new, w_new, n_steps - count
             self.steps_done += count
         return v, w
 
     def _pass(
-        self,
-        first: int,
-        last: int,
-        tile: int,
-        v: Array,
-        w: Array,
-        drive: Array,
-        v_new: Array,
-        w_new: Array,
-        table: Array,
-        dt: float,
-        n_steps: int,
-    ) -> None:
-        """Advance the jobs first .. last-1 by n_steps steps."""
-        _tiles(
-            first,
-            last,
-            tile,
-            v,
-            w,
-            drive,
-            v_new,
-            w_new,
-            table,
-            self.cable.dx,
-            dt,
-            self.kinds,
-            n_steps,
-            self.noise,
-            self.seed,
-            self.steps_done,
-        )
+        self, table: Array, dt: float, n_steps: int
+    ) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """Return the kernel of a pass of n_steps steps, and its arguments after the states."""
+        noise = self.noise, self.seed, self.steps_done
+        return _tiles, (table, self.cable.dx, dt, self.kinds, n_steps, *noise)
