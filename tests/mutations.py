@@ -670,8 +670,8 @@ FAULTS = [
     Fault(
         "fhn, Chebyshev: a whole first stage of recovery",
         "fitzhugh_nagumo/chebyshev.py",
-        "len(w), weight * h, weight * h * q[2], q[1]",
-        "len(w), weight * h, h * q[2], q[1]",
+        "ahead, slow, gamma = weight * h, weight * h * q[2], q[1]",
+        "ahead, slow, gamma = weight * h, h * q[2], q[1]",
         "fitzhugh_nagumo_chebyshev",
     ),
     Fault(

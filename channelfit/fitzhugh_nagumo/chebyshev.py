@@ -29,7 +29,7 @@ import numpy as np
 
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
-from channelfit.fitzhugh_nagumo.explicit import row_length
+from channelfit.fitzhugh_nagumo.explicit import copy_in, row_length
 from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.kernel_math import apart, bits_of, from_bits
@@ -42,13 +42,13 @@ _LONGEST_WHOLE = 4096
 _SHORTEST = 1e-10
 #: A factor on the spectral radius, because v changes during a step.
 _MARGIN = 1.05
+#: Rows of the scratch memory: the stimulus, the rate of v, and the spare state.
+_STIMULUS, _RATE, _SPARE = 4, 5, 6
 
 
 @kernel
 def stages_for(h: float, radius: float) -> int:
-    """Return how many stages a step of h needs to be stable where
-    nothing decays faster than `radius`.
-    """
+    """Return the number of stages with which a step of h is stable for a spectral radius."""
     return max(2, int(np.ceil(np.sqrt(1.0 + 1.7 * h * radius))))
 
 
@@ -92,6 +92,7 @@ def _largest(x: Array) -> float:
 
 
 def _ghosts(v: Array, n: int, ring: bool) -> None:
+    """Set the places beyond the nodes, 0 and n + 1, to the nodes that they stand for."""
     v[0] = v[n] if ring else v[2]
     v[n + 1] = v[1] if ring else v[n - 1]
 
@@ -108,99 +109,80 @@ def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
 
 @apart
 def _first(
-    v: Array,
-    w: Array,
-    force: Array,
-    one: Array,
-    w_one: Array,
-    then: Array,
-    w_then: Array,
-    q: Array,
-    h: float,
-    weight: float,
+    rows: Array, n: int, start: int, now: int, then: int, q: Array, h: float, weight: float
 ) -> None:
-    """Make the first stage, and copies the state to the rows of the second stage."""
-    n, ahead, slow, gamma = len(w), weight * h, weight * h * q[2], q[1]
-    here, out, kept = v[1 : n + 1], one[1 : n + 1], then[1 : n + 1]
+    """Make the first stage from state `start` to `now`, and copy `start` to `then`."""
+    ahead, slow, gamma = weight * h, weight * h * q[2], q[1]
+    here, out, kept = rows[start, 1 : n + 1], rows[now, 1 : n + 1], rows[then, 1 : n + 1]
+    w, w_out, w_kept, force = rows[start + 1], rows[now + 1], rows[then + 1], rows[_RATE]
     for i in range(n):
         kept[i] = here[i]
         out[i] = here[i] + ahead * force[i]
     for i in range(n):
-        w_then[i] = w[i]
-        w_one[i] = w[i] + slow * (here[i] - gamma * w[i])
+        w_kept[i] = w[i]
+        w_out[i] = w[i] + slow * (here[i] - gamma * w[i])
 
 
 @apart
 def _stage(
-    v: Array,
-    w: Array,
-    force: Array,
-    now: Array,
-    w_now: Array,
-    then: Array,
-    w_then: Array,
-    push: Array,
-    q: Array,
-    h: float,
-    k: Array,
+    rows: Array, n: int, start: int, now: int, then: int, q: Array, h: float, k: Array
 ) -> None:
-    """Make a stage from the last one (now), in place of the one before it (then)."""
+    """Make a stage from the last one (now), in place of the one before it (then).
+
+    k: (4,) mu, nu, mu~ and gamma~ of the stage.
+    """
     a, gamma, epsilon, r = q[0], q[1], q[2], k[2] * h * q[3]
-    n, rest, mu, nu, ahead, back = len(w), 1 - k[0] - k[1], k[0], k[1], k[2] * h, k[3] * h
-    left, here, right = now[:n], now[1 : n + 1], now[2:]
-    out, start = then[1 : n + 1], v[1 : n + 1]
+    rest, mu, nu, ahead, back = 1 - k[0] - k[1], k[0], k[1], k[2] * h, k[3] * h
+    left, here, right = rows[now, :n], rows[now, 1 : n + 1], rows[now, 2 : n + 2]
+    out, base = rows[then, 1 : n + 1], rows[start, 1 : n + 1]
+    w, w_now, w_then = rows[start + 1], rows[now + 1], rows[then + 1]
+    push, force = rows[_STIMULUS], rows[_RATE]
     middle = mu - 2 * r
     for i in range(n):
         x = here[i]
-        known = rest * start[i] + back * force[i] + nu * out[i] + ahead * (push[i] - w_now[i])
+        known = rest * base[i] + back * force[i] + nu * out[i] + ahead * (push[i] - w_now[i])
         out[i] = known + r * (left[i] + right[i]) + x * (middle + ahead * (1 - x) * (x - a))
     slow, slow_back = ahead * epsilon, back * epsilon
     kept, kept_now = rest - slow_back * gamma, mu - slow * gamma
     for i in range(n):
-        known = slow * here[i] + slow_back * start[i]
+        known = slow * here[i] + slow_back * base[i]
         w_then[i] = kept * w[i] + kept_now * w_now[i] + nu * w_then[i] + known
 
 
 def _chain(
-    room: Array,
+    rows: Array,
+    n: int,
     start: int,
     end: int,
-    n: int,
     q: Array,
     h: float,
     s: int,
     table: Array,
-    ring: bool,
-    holds_left: bool,
-    holds_right: bool,
+    kinds: Any,
 ) -> None:
-    """Make a step of s stages from the rows start (v) and start + 1 (w) to end and end + 1."""
-    v, w, push, force = room[start, : n + 2], room[start + 1, :n], room[4, :n], room[5, :n]
-    now, then = room[end, : n + 2], room[6, : n + 2]
-    w_now, w_then = room[end + 1, :n], room[7, :n]
+    """Make a step of s stages from state `start` to state `end`."""
+    now, then = end, _SPARE
     if s % 2 == 0:
-        now, then, w_now, w_then = then, now, w_then, w_now
-    _first(v, w, force, now, w_now, then, w_then, q, h, table[1, 2])
+        now, then = then, now
+    _first(rows, n, start, now, then, q, h, table[1, 2])
     for j in range(2, s + 1):
-        _ghosts(now, n, ring)
-        _stage(v, w, force, now, w_now, then, w_then, push, q, h, table[j])
-        if holds_left:
-            then[1] = v[1]
-        if holds_right:
-            then[n] = v[n]
-        now, then, w_now, w_then = then, now, w_then, w_now
+        _ghosts(rows[now], n, kinds[0] == 2)
+        _stage(rows, n, start, now, then, q, h, table[j])
+        if kinds[0] == 1:
+            rows[then, 1] = rows[start, 1]
+        if kinds[1] == 1:
+            rows[then, n] = rows[start, n]
+        now, then = then, now
 
 
-def _start(
-    room: Array, start: int, n: int, q: Array, ring: bool, holds_left: bool, holds_right: bool
-) -> None:
-    """Write the rate of v at the rows start and start + 1 to row 5; at a held end it is 0."""
-    _ghosts(room[start, : n + 2], n, ring)
-    _force(room[start, : n + 2], room[start + 1, :n], room[4, :n], q, room[5, :n])
-    if holds_left:
-        room[5, 0] = 0.0
-    if holds_right:
-        room[5, n - 1] = 0.0
+def _start(rows: Array, n: int, start: int, q: Array, kinds: Any) -> None:
+    """Write the rate of v in state `start`; at a held end it is 0."""
+    _ghosts(rows[start], n, kinds[0] == 2)
+    _force(rows[start, : n + 2], rows[start + 1, :n], rows[_STIMULUS], q, rows[_RATE])
+    if kinds[0] == 1:
+        rows[_RATE, 0] = 0.0
+    if kinds[1] == 1:
+        rows[_RATE, n - 1] = 0.0
 
 
 @apart
@@ -213,7 +195,7 @@ def _combine(whole: Array, halves: Array, out: Array, error: Array) -> None:
 
 
 def _attempt(
-    room: Array,
+    rows: Array,
     n: int,
     keep: int,
     kept: int,
@@ -221,32 +203,37 @@ def _attempt(
     h: float,
     s: int,
     table: Array,
-    ring: bool,
-    holds_left: bool,
-    holds_right: bool,
+    kinds: Any,
 ) -> float:
-    """Make one step of n nodes.
+    """Make one step of h, of s stages, from state 0 to state 2.
 
     Arguments:
-        room: (12, n + 2 or more) the rows v, w, the new v, the new w and the stimulus, and room to
-            work in. A row of v has its nodes from place 1 on, the others from place 0.
+        rows: (12, n + 2 or more) states in pairs of rows, v and w, of which v has its nodes from
+            place 1 on; the stimulus and the rate of v have a row each.
+        keep, kept: the first node of which the error counts, and the number of these nodes.
+        q: a, gamma, epsilon and diffusion/dx^2. table: the weights of the stages.
+        kinds: (2,) the ends of these nodes: 0 for no flux, 1 for held, 2 for periodic.
 
-    Returns: the largest error of the nodes keep .. keep + kept - 1.
+    Returns: the largest error.
     """
-    _start(room, 0, n, q, ring, holds_left, holds_right)
-    _chain(room, 0, 8, n, q, h, s, table, ring, holds_left, holds_right)
-    _chain(room, 0, 2, n, q, h / 2, s, table, ring, holds_left, holds_right)
-    _start(room, 2, n, q, ring, holds_left, holds_right)
-    _chain(room, 2, 10, n, q, h / 2, s, table, ring, holds_left, holds_right)
-    error, w_error = room[6, :n], room[7, :n]
-    _combine(room[8, 1 : n + 1], room[10, 1 : n + 1], room[2, 1 : n + 1], error)
-    _combine(room[9, :n], room[11, :n], room[3, :n], w_error)
+    whole, halves = 8, 10
+    _start(rows, n, 0, q, kinds)
+    _chain(rows, n, 0, whole, q, h, s, table, kinds)
+    _chain(rows, n, 0, 2, q, h / 2, s, table, kinds)
+    _start(rows, n, 2, q, kinds)
+    _chain(rows, n, 2, halves, q, h / 2, s, table, kinds)
+    error, w_error = rows[_SPARE, :n], rows[_SPARE + 1, :n]
+    _combine(rows[whole, 1 : n + 1], rows[halves, 1 : n + 1], rows[2, 1 : n + 1], error)
+    _combine(rows[whole + 1, :n], rows[halves + 1, :n], rows[3, :n], w_error)
     return max(_largest(error[keep : keep + kept]), _largest(w_error[keep : keep + kept]))
 
 
 @kernel
 def _radius(v: Array, scratch: Array, q: Array) -> float:
-    """Return the largest rate at which anything decays; f' is a parabola in v around (1 + a)/3."""
+    """Return a bound of the spectral radius: the largest rate at which anything decays.
+
+    The slope of the reaction is a parabola in v around (1 + a)/3.
+    """
     top = (1 + q[0]) / 3
     for i in range(len(v)):
         scratch[i] = abs(v[i] - top)
@@ -255,51 +242,45 @@ def _radius(v: Array, scratch: Array, q: Array) -> float:
     return float(_MARGIN * (max(rate, q[1] * q[2]) + np.sqrt(q[2])))
 
 
-def _proposed(wanted: float, left: float, radius: float) -> float:
-    """Return the next step: stable, at most what is wanted,
-    and never leaving a tiny rest of the span.
-    """
-    h = min(wanted, (MOST_STAGES * MOST_STAGES - 1) / (1.7 * radius))
+def _first_try(planned: float, left: float, radius: float) -> float:
+    """Return the step to try: stable, at most `planned`, and with no tiny rest of the span left."""
+    h = min(planned, (MOST_STAGES * MOST_STAGES - 1) / (1.7 * radius))
     return float(left if h > (1 - 1e-9) * left else min(h, left / 2))
 
 
-def _wanted(wanted: float, h: float, error: float, tolerance: float) -> tuple[bool, float]:
-    """Return whether the error of a step of h is accepted, and how long the next step should be."""
+def _judged(planned: float, h: float, error: float, tolerance: float) -> tuple[bool, float]:
+    """Return whether a step of h is accepted with its error, and the length of the next step."""
     if tolerance == np.inf:
-        return True, wanted
+        return True, planned
     if not error < np.inf:
         return False, 0.1 * h
     factor = min(max(0.8 * (tolerance / max(error, 1e-300)) ** (1 / 3), 0.1), 5.0)
     if not error <= tolerance:
         return False, h * min(factor, 0.9)
     # A step cut short by the end of a span says little about the next.
-    return True, max(wanted, h * factor) if h < wanted and factor > 1 else h * factor
-
-
-def _count(facts: Array, h: float, s: int, passed: bool) -> None:
-    facts[2] += s
-    if not passed:
-        facts[1] += 1
-        return
-    facts[0], facts[3], facts[4] = facts[0] + 1, min(facts[3], h), max(facts[4], h)
+    return True, max(planned, h * factor) if h < planned and factor > 1 else h * factor
 
 
 @kernel
-def _planned(wanted: float, left: float, radius: float, table: Array) -> tuple[float, int]:
-    """Return the next step and the number of its stages, whose weights are written to the table."""
-    h = _proposed(wanted, left, radius)
+def _prepared(planned: float, left: float, radius: float, table: Array) -> tuple[float, int]:
+    """Return the step to try and the number of its stages; their weights go to the table."""
+    h = _first_try(planned, left, radius)
     s = stages_for(h, radius)
     weights(s, table)
     return h, s
 
 
 @kernel
-def _judged(
-    facts: Array, h: float, s: int, wanted: float, error: float, tolerance: float
+def _counted(
+    facts: Array, h: float, s: int, planned: float, error: float, tolerance: float
 ) -> tuple[bool, float]:
-    """The same as `_wanted`, and counts the step."""
-    passed, after = _wanted(wanted, h, error, tolerance)
-    _count(facts, h, s, passed)
+    """Return what `_judged` returns, and add the step to the counts."""
+    passed, after = _judged(planned, h, error, tolerance)
+    facts[2] += s
+    if passed:
+        facts[0], facts[3], facts[4] = facts[0] + 1, min(facts[3], h), max(facts[4], h)
+    else:
+        facts[1] += 1
     return passed, after
 
 
@@ -310,7 +291,7 @@ def _cables(
     v: Array,
     w: Array,
     drive: Array,
-    rows: Array,
+    coefficients: Array,
     kinds: Any,
     steps: Array,
     span: float,
@@ -320,6 +301,7 @@ def _cables(
     """Advance the cables first .. last-1 by a span of time, in place, each with its own steps.
 
     Arguments:
+        coefficients: (n_cables, 4) a, gamma, epsilon and diffusion/dx^2.
         steps: (n_cables,) the step to try first; at the end, the one to try next.
         tolerance: of the local error; infinite for steps that do not change.
         facts: (n_cables, 5) counts steps, refused steps and stages, and keeps the shortest and the
@@ -328,30 +310,29 @@ def _cables(
     Returns: whether every cable met the tolerance.
     """
     n = v.shape[1]
-    room, table, s_known = np.zeros((12, row_length(n + 2, 12))), np.empty((MOST_STAGES + 1, 4)), 0
-    ring, holds_left, holds_right = kinds[0] == 2, kinds[0] == 1, kinds[1] == 1
+    rows, table, s_known = np.zeros((12, row_length(n + 2, 12))), np.empty((MOST_STAGES + 1, 4)), 0
     for cable in range(first, last):
-        q, left, wanted = rows[cable], span, steps[cable]
-        room[0, 1 : n + 1], room[1, :n] = v[cable], w[cable]
+        q, left, planned = coefficients[cable], span, steps[cable]
+        rows[0, 1 : n + 1], rows[1, :n] = v[cable], w[cable]
         if len(drive):
-            room[4, :n] = drive
-        radius = _radius(room[0, 1 : n + 1], room[6], q)
+            rows[_STIMULUS, :n] = drive
+        radius = _radius(rows[0, 1 : n + 1], rows[_SPARE], q)
         while left > 1e-14 * span:
-            h = _proposed(wanted, left, radius)
+            h = _first_try(planned, left, radius)
             s = stages_for(h, radius)
             if s != s_known:
                 weights(s, table)
                 s_known = s
-            error = _attempt(room, n, 0, n, q, h, s, table, ring, holds_left, holds_right)
-            passed, wanted = _judged(facts[cable], h, s, wanted, error, tolerance)
+            error = _attempt(rows, n, 0, n, q, h, s, table, kinds)
+            passed, planned = _counted(facts[cable], h, s, planned, error, tolerance)
             if passed:
-                room[0, 1 : n + 1], room[1, :n] = room[2, 1 : n + 1], room[3, :n]
-                radius = _radius(room[0, 1 : n + 1], room[6], q)
+                rows[0, 1 : n + 1], rows[1, :n] = rows[2, 1 : n + 1], rows[3, :n]
+                radius = _radius(rows[0, 1 : n + 1], rows[_SPARE], q)
                 left -= h
-            elif wanted < _SHORTEST:
+            elif planned < _SHORTEST:
                 return False
-        steps[cable] = wanted
-        v[cable], w[cable] = room[0, 1 : n + 1], room[1, :n]
+        steps[cable] = planned
+        v[cable], w[cable] = rows[0, 1 : n + 1], rows[1, :n]
     return True
 
 
@@ -375,7 +356,7 @@ def _tiles(
     Returns: the largest error, and the spectral radius at the new state.
     """
     size, halo = len(v), 2 * s
-    room = np.zeros((12, row_length(_TILE + 2 * halo + 2, 12)))
+    rows, ends = np.zeros((12, row_length(_TILE + 2 * halo + 2, 12))), np.zeros(2, np.int64)
     worst, radius = 0.0, 0.0
     for k in range(first, last):
         begin, end = k * _TILE, min((k + 1) * _TILE, size)
@@ -384,22 +365,19 @@ def _tiles(
             low, high = max(low, 0), min(high, size)
         n, kept, keep = high - low, end - begin, begin - low
         if low >= 0 and high <= size:
-            room[0, 1 : n + 1], room[1, :n] = v[low:high], w[low:high]
+            rows[0, 1 : n + 1], rows[1, :n] = v[low:high], w[low:high]
             if len(drive):
-                room[4, :n] = drive[low:high]
+                rows[_STIMULUS, :n] = drive[low:high]
         else:
-            for i in range(n):
-                g = (low + i) % size
-                room[0, i + 1], room[1, i] = v[g], w[g]
-                if len(drive):
-                    room[4, i] = drive[g]
-        holds_left, holds_right = kinds[0] == 1 and low == 0, kinds[1] == 1 and high == size
-        error = _attempt(room, n, keep, kept, q, h, s, table, False, holds_left, holds_right)
+            copy_in(v, w, drive, low + size, rows[0], rows[1, :n], rows[_STIMULUS])
+        ends[0] = 1 if kinds[0] == 1 and low == 0 else 0
+        ends[1] = 1 if kinds[1] == 1 and high == size else 0
+        error = _attempt(rows, n, keep, kept, q, h, s, table, ends)
         if not error <= worst:
             worst = error
-        v_new[begin:end] = room[2, keep + 1 : keep + 1 + kept]
-        w_new[begin:end] = room[3, keep : keep + kept]
-        radius = max(radius, _radius(v_new[begin:end], room[6], q))
+        v_new[begin:end] = rows[2, keep + 1 : keep + 1 + kept]
+        w_new[begin:end] = rows[3, keep : keep + kept]
+        radius = max(radius, _radius(v_new[begin:end], rows[_SPARE], q))
     return worst, radius
 
 
@@ -427,7 +405,7 @@ class Chebyshev(Scheme):
         return {"counts": self._facts.copy()}
 
     def remember(self, memory: Mapping[str, Array]) -> None:
-        """See `Scheme.remember`."""
+        """Take in what `memory` has returned."""
         self._facts = memory["counts"].copy()
 
     def largest_step(self, v: Array) -> float:
@@ -438,9 +416,7 @@ class Chebyshev(Scheme):
         return 0.29 * MOST_STAGES**2 * euler
 
     def facts(self) -> dict[str, float]:
-        """Return the steps of the cable that took the most,
-        and lengths and stages over all cables.
-        """
+        """Return the most steps that a cable took, and lengths and stages over all cables."""
         steps, refused, stages, shortest, longest = self._facts.T
         return {
             "steps": int(steps.max()),
@@ -507,21 +483,21 @@ class Chebyshev(Scheme):
         tolerance: float,
         drive: Array,
     ) -> tuple[Array, Array]:
-        """The same as `_cables`, for one long cable; returns its v and w."""
-        left, wanted, table = span, float(steps[k]), np.empty((MOST_STAGES + 1, 4))
+        """Advance cable k, a long one, as `_cables` does; return its v and w."""
+        left, planned, table = span, float(steps[k]), np.empty((MOST_STAGES + 1, 4))
         radius = _radius(v, np.empty_like(v), q)
         while left > 1e-14 * span:
-            h, s = _planned(wanted, left, radius, table)
+            h, s = _prepared(planned, left, radius, table)
             new = np.empty_like(v), np.empty_like(w)
             arguments = v, w, *new, drive, q, self.kinds, h, s, table
             found = np.array(self._workers.share(_tiles, -(-len(v) // _TILE), *arguments))
             error = float(np.max(found[:, 0]))
-            passed, wanted = _judged(self._facts[k], h, s, wanted, error, tolerance)
+            passed, planned = _counted(self._facts[k], h, s, planned, error, tolerance)
             if passed:
                 (v, w), radius, left = new, float(np.max(found[:, 1])), left - h
-            elif wanted < _SHORTEST:
+            elif planned < _SHORTEST:
                 raise _no_step(tolerance)
-        steps[k] = wanted
+        steps[k] = planned
         return v, w
 
 
