@@ -677,8 +677,8 @@ FAULTS = [
     Fault(
         "fhn, Runge-Kutta: recovery of the node beside",
         "fitzhugh_nagumo/runge_kutta.py",
-        "rows[one, g - low + 1], rows[one + 4, g - low]",
-        "rows[one, g - low + 1], rows[one + 4, g - low + 1]",
+        "one[0, g - low + 1], one[1, g - low]",
+        "one[0, g - low + 1], one[1, g - low + 1]",
         "fitzhugh_nagumo",
     ),
     Fault(

@@ -47,18 +47,19 @@ def _ends(v: Array, n: int, ring: bool, holds_left: bool, holds_right: bool, hel
 
 @apart
 def _stage(
-    rows: Array, n: int, start: int, now: int, to: int, q: Array, ahead: float, driven: bool
+    start: Array, now: Array, to: Array, push: Array, n: int, q: Array, ahead: float, driven: bool
 ) -> None:
-    """Write state `start`, moved along the rates of state `now`, to state `to`.
+    """Write the state `start`, moved along the rates of the state `now`, to the state `to`.
 
     Arguments:
-        rows: (9, n + 2 or more) v of four states, w of the four, and the stimulus.
-        q: a, gamma, epsilon and diffusion/dx^2. ahead: the time of the move.
+        start, now, to: (2, n + 2 or more) v and w; of v the nodes are at the places 1 .. n.
+        push: (n,) the stimulus, used where `driven`. ahead: the time of the move.
+        q: a, gamma, epsilon and diffusion/dx^2.
     """
     a, gain, r = q[0], ahead * q[2], ahead * q[3]
-    left, here, right = rows[now, :n], rows[now, 1 : n + 1], rows[now, 2 : n + 2]
-    base, out, push = rows[start, 1 : n + 1], rows[to, 1 : n + 1], rows[8]
-    w, w_now, w_out = rows[start + 4, :n], rows[now + 4, :n], rows[to + 4, :n]
+    left, here, right = now[0, :n], now[0, 1 : n + 1], now[0, 2 : n + 2]
+    base, out = start[0, 1 : n + 1], to[0, 1 : n + 1]
+    w, w_now, w_out = start[1, :n], now[1, :n], to[1, :n]
     linear, square, loss = -2 * r - ahead * a, ahead * (1 + a), gain * q[1]
     for i in range(n):
         x = here[i]
@@ -70,19 +71,20 @@ def _stage(
             out[i] += ahead * push[i]
 
 
-def _close(rows: Array, n: int, start: int, to: int, q: Array, ahead: float, driven: bool) -> None:
-    """Write the state after the step in place of v_2, which is state `to`.
+def _close(
+    start: Array, two: Array, more: Array, push: Array, n: int, q: Array, ahead: float, driven: bool
+) -> None:
+    """Write the state after the step in place of the state `two`.
 
     Arguments:
-        rows: as `_stage` takes them; states 2 and 3 are v_3 and v_4.
-        start: the state v at the beginning. ahead: a sixth of the step.
+        start, two: as `_stage` takes them. more: (4, n + 2 or more) the states three and four.
+        ahead: a sixth of the step.
     """
     a, gain, r, third = q[0], ahead * q[2], ahead * q[3], 1.0 / 3.0
-    left, here, right = rows[3, :n], rows[3, 1 : n + 1], rows[3, 2 : n + 2]
-    base, out, middle = rows[start, 1 : n + 1], rows[to, 1 : n + 1], rows[2, 1 : n + 1]
-    w, w_out, w_three, w_four = rows[start + 4, :n], rows[to + 4, :n], rows[6, :n], rows[7, :n]
+    left, here, right = more[2, :n], more[2, 1 : n + 1], more[2, 2 : n + 2]
+    base, out, middle = start[0, 1 : n + 1], two[0, 1 : n + 1], more[0, 1 : n + 1]
+    w, w_out, w_three, w_four = start[1, :n], two[1, :n], more[1, :n], more[3, :n]
     linear, square, loss = third - 2 * r - ahead * a, ahead * (1 + a), gain * q[1]
-    push = rows[8]
     for i in range(n):
         x = here[i]
         known = third * ((out[i] - base[i]) + 2 * middle[i])
@@ -118,21 +120,22 @@ def _tiles(
         n, q = high - low, table[cable]
         ring = kinds[0] == 2 and n == size
         left, right = kinds[0] == 1 and low == 0, kinds[1] == 1 and high == size
-        one, two = 0, 1
-        copy_in(v[cable], w[cable], drive, low, rows[one], rows[one + 4, :n], rows[8])
-        _ends(rows[one], n, ring, left, right, rows[one])
+        one, two, three, four = rows[0:2], rows[2:4], rows[4:6], rows[6:8]
+        push = rows[8, :n]
+        copy_in(v[cable], w[cable], drive, low, one[0], one[1, :n], push)
+        _ends(one[0], n, ring, left, right, one[0])
         for _ in range(n_steps):
-            _stage(rows, n, one, one, two, q, dt / 2, driven)
-            _ends(rows[two], n, ring, left, right, rows[one])
-            _stage(rows, n, one, two, 2, q, dt / 2, driven)
-            _ends(rows[2], n, ring, left, right, rows[one])
-            _stage(rows, n, one, 2, 3, q, dt, driven)
-            _ends(rows[3], n, ring, left, right, rows[one])
-            _close(rows, n, one, two, q, dt / 6, driven)
-            _ends(rows[two], n, ring, left, right, rows[one])
+            _stage(one, one, two, push, n, q, dt / 2, driven)
+            _ends(two[0], n, ring, left, right, one[0])
+            _stage(one, two, three, push, n, q, dt / 2, driven)
+            _ends(three[0], n, ring, left, right, one[0])
+            _stage(one, three, four, push, n, q, dt, driven)
+            _ends(four[0], n, ring, left, right, one[0])
+            _close(one, two, rows[4:8], push, n, q, dt / 6, driven)
+            _ends(two[0], n, ring, left, right, one[0])
             one, two = two, one
         for g in range(begin, end):
-            v_new[cable, g], w_new[cable, g] = rows[one, g - low + 1], rows[one + 4, g - low]
+            v_new[cable, g], w_new[cable, g] = one[0, g - low + 1], one[1, g - low]
 
 
 class RungeKutta(Explicit):
