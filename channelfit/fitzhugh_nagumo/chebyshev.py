@@ -109,12 +109,12 @@ def _force(v: Array, w: Array, push: Array, q: Array, out: Array) -> None:
 
 @apart
 def _first(
-    rows: Array, n: int, start: int, now: int, then: int, q: Array, h: float, weight: float
+    start: Array, now: Array, then: Array, force: Array, n: int, q: Array, h: float, weight: float
 ) -> None:
-    """Make the first stage from state `start` to `now`, and copy `start` to `then`."""
+    """Make the first stage from the state `start` to `now`, and copy `start` to `then`."""
     ahead, slow, gamma = weight * h, weight * h * q[2], q[1]
-    here, out, kept = rows[start, 1 : n + 1], rows[now, 1 : n + 1], rows[then, 1 : n + 1]
-    w, w_out, w_kept, force = rows[start + 1], rows[now + 1], rows[then + 1], rows[_RATE]
+    here, out, kept = start[0, 1 : n + 1], now[0, 1 : n + 1], then[0, 1 : n + 1]
+    w, w_out, w_kept = start[1, :n], now[1, :n], then[1, :n]
     for i in range(n):
         kept[i] = here[i]
         out[i] = here[i] + ahead * force[i]
@@ -125,18 +125,20 @@ def _first(
 
 @apart
 def _stage(
-    rows: Array, n: int, start: int, now: int, then: int, q: Array, h: float, k: Array
+    start: Array, now: Array, then: Array, rates: Array, n: int, q: Array, h: float, k: Array
 ) -> None:
     """Make a stage from the last one (now), in place of the one before it (then).
 
-    k: (4,) mu, nu, mu~ and gamma~ of the stage.
+    Arguments:
+        start, now, then: (2, n + 2 or more) v and w; of v the nodes are at the places 1 .. n.
+        rates: (2, n or more) the stimulus, and the rate of v in the state `start`.
+        k: (4,) mu, nu, mu~ and gamma~ of the stage.
     """
     a, gamma, epsilon, r = q[0], q[1], q[2], k[2] * h * q[3]
     rest, mu, nu, ahead, back = 1 - k[0] - k[1], k[0], k[1], k[2] * h, k[3] * h
-    left, here, right = rows[now, :n], rows[now, 1 : n + 1], rows[now, 2 : n + 2]
-    out, base = rows[then, 1 : n + 1], rows[start, 1 : n + 1]
-    w, w_now, w_then = rows[start + 1], rows[now + 1], rows[then + 1]
-    push, force = rows[_STIMULUS], rows[_RATE]
+    left, here, right = now[0, :n], now[0, 1 : n + 1], now[0, 2 : n + 2]
+    out, base = then[0, 1 : n + 1], start[0, 1 : n + 1]
+    w, w_now, w_then, push, force = start[1, :n], now[1, :n], then[1, :n], rates[0], rates[1]
     middle = mu - 2 * r
     for i in range(n):
         x = here[i]
@@ -160,23 +162,23 @@ def _chain(
     table: Array,
     kinds: Any,
 ) -> None:
-    """Make a step of s stages from state `start` to state `end`."""
-    now, then = end, _SPARE
+    """Make a step of s stages from the state in the rows `start` to that in the rows `end`."""
+    state, now, then = rows[start : start + 2], rows[end : end + 2], rows[_SPARE : _SPARE + 2]
     if s % 2 == 0:
         now, then = then, now
-    _first(rows, n, start, now, then, q, h, table[1, 2])
+    _first(state, now, then, rows[_RATE, :n], n, q, h, table[1, 2])
     for j in range(2, s + 1):
-        _ghosts(rows[now], n, kinds[0] == 2)
-        _stage(rows, n, start, now, then, q, h, table[j])
+        _ghosts(now[0], n, kinds[0] == 2)
+        _stage(state, now, then, rows[_STIMULUS : _RATE + 1], n, q, h, table[j])
         if kinds[0] == 1:
-            rows[then, 1] = rows[start, 1]
+            then[0, 1] = state[0, 1]
         if kinds[1] == 1:
-            rows[then, n] = rows[start, n]
+            then[0, n] = state[0, n]
         now, then = then, now
 
 
 def _start(rows: Array, n: int, start: int, q: Array, kinds: Any) -> None:
-    """Write the rate of v in state `start`; at a held end it is 0."""
+    """Write the rate of v in the state in the rows `start`; at a held end it is 0."""
     _ghosts(rows[start], n, kinds[0] == 2)
     _force(rows[start, : n + 2], rows[start + 1, :n], rows[_STIMULUS], q, rows[_RATE])
     if kinds[0] == 1:
@@ -205,11 +207,11 @@ def _attempt(
     table: Array,
     kinds: Any,
 ) -> float:
-    """Make one step of h, of s stages, from state 0 to state 2.
+    """Make one step of h, of s stages, from the rows 0 and 1 to the rows 2 and 3.
 
     Arguments:
         rows: (12, n + 2 or more) states in pairs of rows, v and w, of which v has its nodes from
-            place 1 on; the stimulus and the rate of v have a row each.
+            place 1 on; a row for the stimulus, and one for the rate of v.
         keep, kept: the first node of which the error counts, and the number of these nodes.
         q: a, gamma, epsilon and diffusion/dx^2. table: the weights of the stages.
         kinds: (2,) the ends of these nodes: 0 for no flux, 1 for held, 2 for periodic.
