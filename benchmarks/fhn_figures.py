@@ -453,7 +453,7 @@ def figure_12() -> list[Row]:
                 scheme.step(tolerance=1e-16, most=40)
                 drawn[f"{place}: {name}, {solver}"] = scheme.moved
             own = CrankNicolson(PAPER, Cable(201, dx), solver.replace(" ", "_").lower(), 1e-24)  # type: ignore[arg-type]
-            q = np.repeat(cn.Coefficients.of(PAPER, 1, dx, dt).rows()[:, 0], cn.LANES)
+            q = np.repeat(cn.StepCoefficients.of(PAPER, 1, dx, dt).rows()[:, 0], cn.LANES)
             v = eq.gaussian(x, center)
             iterates = newton_iterates(own, v, q)
             moved = [float(np.abs(b - a).max()) for a, b in itertools.pairwise(iterates)]

@@ -30,8 +30,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from channelfit.fitzhugh_nagumo.crank_nicolson_controlled import control_cables, control_pieces
-from channelfit.fitzhugh_nagumo.crank_nicolson_lanes import LANES, advance_cables, advance_tiles
+from channelfit.fitzhugh_nagumo.crank_nicolson_controlled import control
+from channelfit.fitzhugh_nagumo.crank_nicolson_lanes import (
+    LANES,
+    advance_cables,
+    advance_tiles,
+    newton_bend,
+    row_coefficients,
+    row_dominance,
+    step_coefficients,
+)
 from channelfit.fitzhugh_nagumo.equation import (
     Array,
     Cable,
@@ -41,12 +49,6 @@ from channelfit.fitzhugh_nagumo.equation import (
 )
 from channelfit.fitzhugh_nagumo.row_by_row import MOST_ITERATIONS, advance_alone
 from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
-from channelfit.fitzhugh_nagumo.step_numbers import (
-    bend_of,
-    dominance_of,
-    numbers_of_rows,
-    numbers_of_step,
-)
 from channelfit.reading.errors import InputError
 
 Solver = Literal["lanes", "thomas", "cyclic_reduction"]
@@ -63,7 +65,7 @@ _NODES_A_CALL = 2**25
 
 
 @dataclass(frozen=True)
-class Coefficients:
+class StepCoefficients:
     """The coefficients of a step of length dt, (n_cables,) each; the module says what they are."""
 
     a: Array
@@ -73,10 +75,10 @@ class Coefficients:
     kv: Array
 
     @classmethod
-    def of(cls, equation: Equation, n_cables: int, dx: float, dt: float) -> Coefficients:
+    def of(cls, equation: Equation, n_cables: int, dx: float, dt: float) -> StepCoefficients:
         """Return the coefficients of a step."""
         a, gamma, epsilon, diffusion = equation.table(n_cables).T
-        r, half, kw, kv = numbers_of_step(gamma, epsilon, diffusion, dx, dt)
+        r, half, kw, kv = step_coefficients(gamma, epsilon, diffusion, dx, dt)
         return cls(a.copy(), r, np.full(n_cables, half), kw, kv)
 
     def rows(self) -> Array:
@@ -86,18 +88,18 @@ class Coefficients:
     def scaled(self) -> Array:
         """(9, n_cables) the coefficients that `crank_nicolson_lanes` takes.
 
-        They are those of `numbers_of_rows`, with bend before the last.
+        They are those of `row_coefficients`, with bend before the last.
         """
-        *first, last = numbers_of_rows(self.a, self.r, self.half, self.kw, self.kv)
+        *first, last = row_coefficients(self.a, self.r, self.half, self.kw, self.kv)
         return np.array([*first, self.bend(), last])
 
     def dominance(self) -> Array:
         """(n_cables,) by how much each diagonal entry at least exceeds the others of its row."""
-        return np.asarray(dominance_of(self.a, self.half, self.kv), float)
+        return np.asarray(row_dominance(self.a, self.half, self.kv), float)
 
     def bend(self) -> Array:
         """(n_cables,) the factor between a squared correction and the error that it leaves."""
-        return np.asarray(bend_of(self.half, np.maximum(self.dominance(), 1e-300)), float)
+        return np.asarray(newton_bend(self.half, np.maximum(self.dominance(), 1e-300)), float)
 
     def decay(self) -> float:
         """Return the largest factor by which the influence of a node falls from node to node."""
@@ -176,7 +178,7 @@ class CrankNicolson(Scheme):
         Raises:
             NotConverged: Newton's method does not converge, because the step is too long.
         """
-        coefficients = Coefficients.of(self.equation, len(v), self.cable.dx, dt)
+        coefficients = StepCoefficients.of(self.equation, len(v), self.cable.dx, dt)
         stimulus = np.empty(0) if drive is None else drive
         layout = self._layout(len(v))
         if layout == "rows":
@@ -231,9 +233,9 @@ class CrankNicolson(Scheme):
 
         Returns: whether the steps met the tolerance.
         """
-        run = control_pieces if self._layout(len(v)) == "pieces" else control_cables
+        limits = np.array([tolerance, largest, self.tolerance, self.cable.dx, edge])
         found = self._workers.share(
-            run,
+            control,
             len(memory),
             v,
             w,
@@ -242,16 +244,15 @@ class CrankNicolson(Scheme):
             np.empty(0) if drive is None else drive,
             self.equation.table(len(v)),
             self.kinds,
-            self.cable.dx,
-            edge,
-            np.array([tolerance, largest, self.tolerance]),
+            limits,
             max(1, _NODES_A_CALL // self.cable.n_nodes),
+            self._layout(len(v)) == "pieces",
             LANES,
         )
         return all(found)
 
     def _side_by_side(
-        self, v: Array, w: Array, coefficients: Coefficients, n_steps: int, drive: Array
+        self, v: Array, w: Array, coefficients: StepCoefficients, n_steps: int, drive: Array
     ) -> tuple[Array, Array]:
         v, w, rows = v.copy(), w.copy(), coefficients.scaled()
         n_blocks = -(-len(v) // LANES)
@@ -261,7 +262,7 @@ class CrankNicolson(Scheme):
         return v, w
 
     def _in_tiles(
-        self, v: Array, w: Array, coefficients: Coefficients, k: int, n_steps: int, drive: Array
+        self, v: Array, w: Array, coefficients: StepCoefficients, k: int, n_steps: int, drive: Array
     ) -> tuple[Array, Array]:
         q = np.repeat(coefficients.scaled()[:, k], LANES)
         decay = coefficients.decay()
@@ -313,7 +314,7 @@ class CrankNicolson(Scheme):
             )
 
     def _one_by_one(
-        self, v: Array, w: Array, coefficients: Coefficients, k: int, n_steps: int, drive: Array
+        self, v: Array, w: Array, coefficients: StepCoefficients, k: int, n_steps: int, drive: Array
     ) -> tuple[Array, Array]:
         v, w, q = v.copy(), w.copy(), np.repeat(coefficients.rows()[:, k], LANES)
         self.iterations = advance_alone(

@@ -3,12 +3,12 @@
 The trapezoidal rule errs by h^3/12 v_ttt in a step. The third derivative is estimated by divided
 differences of the last three states and the new one. Unlike a comparison with an explicit formula,
 this does not amplify what alternates from node to node. After a start or an edge of a stimulus
-there are not yet so many states, and two half steps are compared with the whole one.
+there are fewer than two earlier states, and two half steps are compared with the whole one.
 
-A block of lanes is one cable in 16 pieces, or 16 cables, whose steps are the same. What it
-remembers from call to call is its row of `memory`: the time; the next step; how many earlier states
-there are (at most two) and their times; the numbers of steps and of those refused; the shortest and
-the longest step.
+A block of lanes is one cable in 16 pieces, or 16 cables, all of which make the same steps. A row of
+`memory` for each block holds what the next call needs: the time; the next step; the number of
+earlier states (at most two) and their times; the numbers of steps and of those refused; the
+shortest and the longest step.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from channelfit.fitzhugh_nagumo.crank_nicolson_lanes import (
     finish,
     from_lanes,
     newton,
+    newton_bend,
+    row_coefficients,
+    row_dominance,
+    step_coefficients,
     tile_ends,
     to_lanes,
 )
@@ -37,33 +41,29 @@ from channelfit.fitzhugh_nagumo.step_control import (
     reached,
     shortened,
 )
-from channelfit.fitzhugh_nagumo.step_numbers import (
-    bend_of,
-    dominance_of,
-    numbers_of_rows,
-    numbers_of_step,
-)
 from channelfit.scoring.machine.machine_code import kernel
 
 #: The columns of `memory`.
 TIME, AHEAD, N_PAST, OLDER, NEWER, STEPS, REFUSED, SHORT, LONG = 0, 1, 2, 3, 4, 5, 6, 7, 8
 COLUMNS = 9
+#: The places of `limits`.
+ERROR, LONGEST, NEWTON, DX, EDGE = 0, 1, 2, 3, 4
 _FAILED = 1e308
 
 
 def _set_step(q: Array, rows: Array, dx: float, h: float) -> float:
-    """Write the numbers of a step of h to q; returns how far a node's
+    """Write the coefficients of a step of h to q; return how far a node's
     influence decays to the next, at most.
     """
     decay = 0.0
     for l in range(16):  # noqa: E741
         a = rows[l]
-        r, half, kw, kv = numbers_of_step(rows[16 + l], rows[32 + l], rows[48 + l], dx, h)
-        n0, n1, n2, n3, n4, n5, n6, n8 = numbers_of_rows(a, r, half, kw, kv)
+        r, half, kw, kv = step_coefficients(rows[16 + l], rows[32 + l], rows[48 + l], dx, h)
+        n0, n1, n2, n3, n4, n5, n6, n8 = row_coefficients(a, r, half, kw, kv)
         q[l], q[16 + l], q[32 + l], q[48 + l] = n0, n1, n2, n3
         q[64 + l], q[80 + l], q[96 + l], q[128 + l] = n4, n5, n6, n8
-        dominance = dominance_of(a, half, kv)
-        q[112 + l] = bend_of(half, max(dominance, 1e-300))
+        dominance = row_dominance(a, half, kv)
+        q[112 + l] = newton_bend(half, max(dominance, 1e-300))
         d = dominance + 2 * r
         decay = max(decay, 2 * r / (d + sqrt(max(d * d - 4 * r * r, 0.0))))
     return decay
@@ -134,41 +134,32 @@ def _copy(s: Array, m: int, field: int, other: Array, back: bool) -> None:
 
 
 def _halves(
-    s: Array,
-    m: int,
-    q: Array,
-    rows: Array,
-    ends: Array,
-    kept: Array,
-    dx: float,
-    h: float,
-    tolerance: float,
-    pieces: bool,
-    scratch: Array,
-    lanes: int,
+    s: Array, room: Array, states: Array, h: float, limits: Array, pieces: bool, lanes: int
 ) -> float:
-    """Compares the step of h, which the block has just made, with two of half the length.
+    """Compare the step of h, which the block has just made, with two of half the length.
 
-    kept: (4, 16 m) has v and w at the beginning in its last rows. The block is left with what the
-    half steps came to.
+    The block is left with the result of the half steps. The arguments are those of `_advance`; the
+    step began with the last of `states`.
 
     Returns: the error of the half steps.
     """
-    _copy(s, m, 0, kept[0], False)
-    _copy(s, m, 1, kept[1], False)
-    _copy(s, m, 0, kept[2], True)
-    _copy(s, m, 1, kept[3], True)
-    _guess(s, m, kept[0], -0.5, lanes)  # half of the way to the end of the whole step
-    decay = _set_step(q, rows, dx, h / 2)
+    m, q, scratch, ends = len(s) // 128, room[:144], room[144:368], room[436:548]
+    _copy(s, m, 0, states[2, 0], False)
+    _copy(s, m, 1, states[2, 1], False)
+    _copy(s, m, 0, states[3, 0], True)
+    _copy(s, m, 1, states[3, 1], True)
+    _guess(s, m, states[2, 0], -0.5, lanes)  # half of the way to the end of the whole step
+    decay = _set_step(q, room[372:436], limits[DX], h / 2)
     n_spikes = _spikes(decay, m) if pieces else 1
     for _ in range(2):
-        if newton(s, m, q, ends, n_spikes, tolerance, scratch, lanes) < 0:
+        if newton(s, m, q, ends, n_spikes, limits[NEWTON], scratch, lanes) < 0:
             return _FAILED
         finish(s, m, q, lanes)
     most = 0.0
     for i in range(m):
         for k in range(2):
-            here, there = s[i * 128 + 16 * k : i * 128 + 16 * k + 16], kept[k, 16 * i : 16 * i + 16]
+            here = s[i * 128 + 16 * k : i * 128 + 16 * k + 16]
+            there = states[2, k, 16 * i : 16 * i + 16]
             for l in range(16):  # noqa: E741
                 most = max(most, abs(here[l] - there[l]))
     return most / 3
@@ -176,90 +167,107 @@ def _halves(
 
 def _advance(
     s: Array,
-    m: int,
-    rows: Array,
-    ends: Array,
-    past: Array,
+    room: Array,
+    states: Array,
     memory: Array,
-    dx: float,
-    edge: float,
     limits: Array,
     most: int,
     pieces: bool,
-    room: Array,
-    kept: Array,
     lanes: int,
 ) -> bool:
-    """Advance a block to the time `edge`, or by `most` steps.
+    """Advance a block to the time `limits[EDGE]`, or by `most` steps.
 
     Arguments:
-        rows: (64,) a, gamma, epsilon and diffusion of each lane.
-        past: (2, 2, 16 m) v and w of the older and the newer state before this one.
-        limits: the largest local error, the longest step, and Newton's tolerance.
-        room, kept: (372,) and (4, 16 m) memory to work in.
+        s: (128 m,) the block.
+        room: (548,) coefficients of a step (144 numbers), scratch memory (224), times of states
+            (4), a, gamma, epsilon and diffusion of each lane (64), and what holds at the ends of
+            the lanes (112).
+        states: (4, 2, 16 m) v and w: of the older and the newer state before this one; then of a
+            whole step and of the state that it began with, for `_halves`.
+        memory: (COLUMNS,) the block's row.
+        limits: (5,) the largest local error, the longest step, Newton's tolerance, the spacing of
+            the nodes, and the time to reach.
+        pieces: whether the lanes are pieces of one cable.
 
     Returns: whether every step was short enough for the tolerance.
     """
-    q, scratch, worst, t = room[:144], room[144:368], room[144:160], room[368:372]
-    tolerance, largest = limits[0], limits[1]
-    new, done = 1, 0  # which of `past` is the newer
+    m, q, scratch, ends = len(s) // 128, room[:144], room[144:368], room[436:548]
+    worst, t, tolerance, edge = room[144:160], room[368:372], limits[ERROR], limits[EDGE]
+    new, done = 1, 0  # the newer of the two states before this one
     while done < most and not reached(memory[TIME], edge):
         now, ahead = memory[TIME], memory[AHEAD]
         h = first_try(ahead, edge - now)
         known = memory[N_PAST]
         tried = False
         while True:
-            decay = _set_step(q, rows, dx, h)
+            decay = _set_step(q, room[372:436], limits[DX], h)
             ratio = h / (now - memory[NEWER]) if known > 0 else 0.0
-            _guess(s, m, past[new, 0], ratio, lanes)
+            _guess(s, m, states[new, 0], ratio, lanes)
             n_spikes = _spikes(decay, m) if pieces else 1
             error = _FAILED
-            if newton(s, m, q, ends, n_spikes, limits[2], scratch, lanes) >= 0:
+            if newton(s, m, q, ends, n_spikes, limits[NEWTON], scratch, lanes) >= 0:
                 if known < 2:
                     tried = True
-                    _copy(s, m, 0, kept[2], False)
-                    _copy(s, m, 1, kept[3], False)
+                    _copy(s, m, 0, states[3, 0], False)
+                    _copy(s, m, 1, states[3, 1], False)
                     finish(s, m, q, lanes)
-                    error = _halves(
-                        s, m, q, rows, ends, kept, dx, h, limits[2], pieces, scratch, lanes
-                    )
+                    error = _halves(s, room, states, h, limits, pieces, lanes)
                 else:
                     t[0], t[1], t[2], t[3] = memory[OLDER], memory[NEWER], now, now + h
-                    found = _third_difference(s, m, q, past[1 - new], past[new], t, worst, lanes)
+                    older, newer = states[1 - new], states[new]
+                    found = _third_difference(s, m, q, older, newer, t, worst, lanes)
                     error = found * h * h * h / 2
             if error <= tolerance:
                 break
             memory[REFUSED] += 1
             if tried:
-                _copy(s, m, 0, kept[2], True)
-                _copy(s, m, 1, kept[3], True)
+                _copy(s, m, 0, states[3, 0], True)
+                _copy(s, m, 1, states[3, 1], True)
             h = shortened(h, error, tolerance)
             if h < SHORTEST:
                 return False
         new = 1 - new
         if known < 2:
-            past[new, 0], past[new, 1] = kept[2], kept[3]
+            states[new, 0], states[new, 1] = states[3, 0], states[3, 1]
         else:
-            _copy(s, m, 0, past[new, 0], False)
-            _copy(s, m, 1, past[new, 1], False)
+            _copy(s, m, 0, states[new, 0], False)
+            _copy(s, m, 1, states[new, 1], False)
             finish(s, m, q, lanes)
         memory[OLDER], memory[NEWER], memory[N_PAST] = memory[NEWER], now, min(known + 1, 2.0)
         memory[STEPS] += 1
         memory[SHORT], memory[LONG] = min(memory[SHORT], h), max(memory[LONG], h)
-        memory[AHEAD] = planned(h, ahead, error, tolerance, largest)
+        memory[AHEAD] = planned(h, ahead, error, tolerance, limits[LONGEST])
         memory[TIME] = now + h
         done += 1
     if new == 0:  # the newer one comes last
         for k in range(2):
-            kept[0], kept[1] = past[0, k], past[1, k]
-            past[0, k], past[1, k] = kept[1], kept[0]
+            states[2, 0], states[2, 1] = states[0, k], states[1, k]
+            states[0, k], states[1, k] = states[2, 1], states[2, 0]
     if reached(memory[TIME], edge):
         memory[TIME] = edge
     return True
 
 
+def _load(s: Array, m: int, field: int, values: Array, block: int, pieces: bool) -> None:
+    """Copy the cable or the cables of a block to its lanes."""
+    if pieces:
+        to_lanes(s, m, field, values[block], 0, values.shape[1])
+    else:
+        cables_in(s, m, field, values, block)
+
+
+def _store(
+    s: Array, m: int, field: int, values: Array, block: int, pieces: bool, scratch: Array
+) -> None:
+    """Copy the lanes of a block back to its cable or its cables; scratch: (16 m,)."""
+    if pieces:
+        from_lanes(s, m, field, values.shape[1], scratch, 0, values[block])
+    else:
+        cables_out(s, m, field, values, block)
+
+
 @kernel
-def control_pieces(
+def control(
     first: int,
     last: int,
     v: Array,
@@ -269,120 +277,47 @@ def control_pieces(
     drive: Array,
     table: Array,
     kinds: Array,
-    dx: float,
-    edge: float,
     limits: Array,
     most: int,
+    pieces: bool,
     lanes: int,
 ) -> bool:
-    """Advance the cables first .. last-1 in place, each of them cut into 16 pieces.
+    """Advance the blocks first .. last-1 in place.
 
     Arguments:
-        v, w: (n_cables, n_nodes). past: (2, 2, n_cables, n_nodes). memory: (n_cables, COLUMNS).
+        v, w: (n_cables, n_nodes). past: (2, 2, n_cables, n_nodes). memory: (n_blocks, COLUMNS).
         table: (n_cables, 4) a, gamma, epsilon, diffusion.
         kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
-        edge, limits, most: as `_advance` takes them.
+        limits, most: as `_advance` takes them.
+        pieces: whether a block is one cable in 16 pieces, or 16 whole cables side by side.
     """
-    n = v.shape[1]
-    m = -(-n // 16)
-    s, out, ends, rows = np.zeros(m * 128), np.zeros(m * 16), np.zeros(112), np.zeros(64)
-    before, room, kept = np.zeros((2, 2, 16 * m)), np.zeros(372), np.zeros((4, 16 * m))
-    tile_ends(ends, 16 * m - n, kinds, True, True, True)
-    if len(drive):
-        to_lanes(s, m, 6, drive, 0, n)
-    for cable in range(first, last):
-        for k in range(64):
-            rows[k] = table[cable, k // 16]
-        for old in range(2):
-            for k in range(2):
-                to_lanes(s, m, k, past[old, k, cable], 0, n)
-                _copy(s, m, k, before[old, k], False)
-        to_lanes(s, m, 0, v[cable], 0, n)
-        to_lanes(s, m, 1, w[cable], 0, n)
-        fine = _advance(
-            s,
-            m,
-            rows,
-            ends,
-            before,
-            memory[cable],
-            dx,
-            edge,
-            limits,
-            most,
-            True,
-            room,
-            kept,
-            lanes,
-        )
-        if not fine:
-            return False
-        from_lanes(s, m, 0, n, out, 0, v[cable])
-        from_lanes(s, m, 1, n, out, 0, w[cable])
-        for old in range(2):
-            for k in range(2):
-                _copy(s, m, k, before[old, k], True)
-                from_lanes(s, m, k, n, out, 0, past[old, k, cable])
-    return True
-
-
-@kernel
-def control_cables(
-    first: int,
-    last: int,
-    v: Array,
-    w: Array,
-    past: Array,
-    memory: Array,
-    drive: Array,
-    table: Array,
-    kinds: Array,
-    dx: float,
-    edge: float,
-    limits: Array,
-    most: int,
-    lanes: int,
-) -> bool:
-    """Advance the blocks first .. last-1 in place, each of 16 whole cables side by side.
-
-    The arguments are those of `control_pieces`, but that a block has one row of `memory`.
-    """
-    n_cables, m = v.shape
-    s, ends, rows = np.zeros(m * 128), np.zeros(112), np.zeros(64)
-    before, room, kept = np.zeros((2, 2, 16 * m)), np.zeros(372), np.zeros((4, 16 * m))
-    cable_ends(ends, kinds)
-    drive_in(s, m, drive)
+    n_cables, n = v.shape
+    m = -(-n // 16) if pieces else n
+    s, scratch, room = np.zeros(m * 128), np.zeros(m * 16), np.zeros(548)
+    states, equation = np.zeros((4, 2, 16 * m)), room[372:436]
+    if pieces:
+        tile_ends(room[436:548], 16 * m - n, kinds, True, True, True)
+        if len(drive):
+            to_lanes(s, m, 6, drive, 0, n)
+    else:
+        cable_ends(room[436:548], kinds)
+        drive_in(s, m, drive)
     for block in range(first, last):
         for k in range(64):
-            rows[k] = table[min(block * 16 + k % 16, n_cables - 1), k // 16]
+            cable = block if pieces else min(block * 16 + k % 16, n_cables - 1)
+            equation[k] = table[cable, k // 16]
         for old in range(2):
             for k in range(2):
-                cables_in(s, m, k, past[old, k], block)
-                _copy(s, m, k, before[old, k], False)
-        cables_in(s, m, 0, v, block)
-        cables_in(s, m, 1, w, block)
-        fine = _advance(
-            s,
-            m,
-            rows,
-            ends,
-            before,
-            memory[block],
-            dx,
-            edge,
-            limits,
-            most,
-            False,
-            room,
-            kept,
-            lanes,
-        )
-        if not fine:
+                _load(s, m, k, past[old, k], block, pieces)
+                _copy(s, m, k, states[old, k], False)
+        _load(s, m, 0, v, block, pieces)
+        _load(s, m, 1, w, block, pieces)
+        if not _advance(s, room, states, memory[block], limits, most, pieces, lanes):
             return False
-        cables_out(s, m, 0, v, block)
-        cables_out(s, m, 1, w, block)
+        _store(s, m, 0, v, block, pieces, scratch)
+        _store(s, m, 1, w, block, pieces, scratch)
         for old in range(2):
             for k in range(2):
-                _copy(s, m, k, before[old, k], True)
-                cables_out(s, m, k, past[old, k], block)
+                _copy(s, m, k, states[old, k], True)
+                _store(s, m, k, past[old, k], block, pieces, scratch)
     return True

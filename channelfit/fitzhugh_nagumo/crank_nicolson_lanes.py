@@ -11,10 +11,12 @@ it does not decay it is kept to the end. The solution is exact either way.
 
 A block of rows is one array s, 128 numbers a row: 8 fields of 16 lanes, which are v, w, the
 iterate u, c, y, p, the stimulus, and what a step knows beforehand. The coefficients q are those of
-`crank_nicolson.Coefficients.scaled`, each number sixteen times.
+`crank_nicolson.StepCoefficients.scaled`, each number sixteen times.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +28,46 @@ from channelfit.scoring.machine.machine_code import kernel
 # Where a loop over the lanes is short the compiler must not see that they are 16, or it unrolls the
 # loop to scalars before it could become vectors; so an argument says how many there are.
 LANES = 16
+
+
+#: |f''| = |2(1 + a) - 6v| for -0.5 <= v <= 1.5 and 0 <= a <= 1.
+BEND = 7.0
+
+
+# Coefficients of a step, as numbers or arrays (n_cables,) alike; `crank_nicolson` defines them.
+
+
+def step_coefficients(gamma: Any, epsilon: Any, diffusion: Any, dx: float, dt: float) -> Any:
+    """Return r, h, kw and kv of a step of dt."""
+    g = epsilon * dt / 2
+    r = diffusion * dt / (2 * dx * dx)
+    return r, dt / 2, (1 - gamma * g) / (1 + gamma * g), g / (1 + gamma * g)
+
+
+def row_coefficients(a: Any, r: Any, half: Any, kw: Any, kv: Any) -> Any:
+    """Return the coefficients of rows divided by r, so that -1 stands beside the diagonal.
+
+    These are 1 + a; h; the constant of the diagonal; that of v on the known side; the factor of w
+    there; kw; kv; the factor of the stimulus.
+    """
+    r = r + 1e-300
+    h, slow = half / r, half * (kv + a)
+    above, below = (1 + 2 * r + slow) / r, (1 - 2 * r - slow) / r
+    return 1 + a, h, above, below, -h * (1 + kw), kw, kv, 2 * h
+
+
+def row_dominance(a: Any, half: Any, kv: Any) -> Any:
+    """Return by how much each diagonal entry at least exceeds the others of its row."""
+    slope = (1 + a) ** 2 / 3 - a
+    return 1 + half * (kv - slope)
+
+
+def newton_bend(half: Any, dominance: Any) -> Any:
+    """Return the factor between a squared correction and the error that it leaves."""
+    return half * BEND / 2 / dominance
+
+
+# The solution of a step.
 
 
 def _known(s: Array, m: int, q: Array, ends: Array, near: Array, lanes: int) -> None:

@@ -1,6 +1,6 @@
 """Crank-Nicolson's steps of one cable, with Newton's systems written down row by row and solved.
 
-The argument q of all functions has the coefficients of `crank_nicolson.Coefficients.rows`, each
+The argument q of all functions has the coefficients of `crank_nicolson.StepCoefficients.rows`, each
 number sixteen times.
 """
 

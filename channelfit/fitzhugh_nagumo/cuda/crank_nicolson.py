@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.fitzhugh_nagumo.crank_nicolson import NEGLIGIBLE, Coefficients, reach
+from channelfit.fitzhugh_nagumo.crank_nicolson import NEGLIGIBLE, StepCoefficients, reach
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson_source import crank_nicolson_text
 from channelfit.fitzhugh_nagumo.cuda.device import Device, Launch, OnDevice
 from channelfit.fitzhugh_nagumo.equation import (
@@ -130,7 +130,7 @@ class CrankNicolsonCuda(OnDevice):
         n_cables, n = v.shape
 
         def coefficients() -> tuple[Any, float]:
-            made = Coefficients.of(self.equation, n_cables, self.cable.dx, dt)
+            made = StepCoefficients.of(self.equation, n_cables, self.cable.dx, dt)
             return self.device.array(made.rows().T, self.dtype), made.decay()
 
         rows, decay = self._kept(n_cables, dt, coefficients)
