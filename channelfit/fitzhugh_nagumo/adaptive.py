@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, longest_stable_step
 from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.machine_code import kernel
@@ -69,24 +69,19 @@ def _step(
         w[i] += dt * epsilon * (x - gamma * w[i])
 
 
-def _wanted(
-    at: Any,
-    v: Array,
-    v_old: Array,
-    n: int,
-    size: int,
-    monitor: int,
-    coarsest: int,
-    tolerance: float,
-    margin: int,
-    q: Array,
-    drive: Array,
-    wanted: Array,
+def _choose_spacing(
+    at: Any, v: Array, v_old: Array, n: int, q: Array, rules: Any, drive: Array, spacing: Array
 ) -> None:
-    """Write the spacing that is wanted at every node of the uniform grid, (size,), in nodes."""
-    dx, dt = q[4], q[5]
+    """Write the largest spacing allowed at every node of the uniform grid, in nodes.
+
+    Arguments:
+        at: (n,) the nodes in use. v, v_old: (n,) at their places, after the step and before it.
+        q, rules: as `_steps` takes them. spacing: (n_nodes,) takes the result.
+    """
+    dx, dt, tolerance, size = q[4], q[5], q[6], len(spacing)
+    monitor, coarsest, margin = rules[0], rules[1], rules[2] // 4 + 1
     for g in range(size):
-        wanted[g] = coarsest
+        spacing[g] = coarsest
     before = 0.0
     for i in range(1, n - 1):
         left, right = at[i] - at[i - 1], at[i + 1] - at[i]
@@ -107,45 +102,46 @@ def _wanted(
             low, high = low - margin, high + margin
         h = max(1.0, min(h, float(coarsest)))
         for g in range(max(low, 0), min(high + 1, size)):
-            wanted[g] = min(wanted[g], h)
-    _around(drive, max(margin, RADIUS), wanted)
+            spacing[g] = min(spacing[g], h)
+    _refine_at_stimulus(drive, rules[2], spacing)
     if monitor == 1:
         for g in range(1, size):
-            wanted[g] = min(wanted[g], wanted[g - 1] + GROWTH)
+            spacing[g] = min(spacing[g], spacing[g - 1] + GROWTH)
         for k in range(1, size):
             g = size - 1 - k
-            wanted[g] = min(wanted[g], wanted[g + 1] + GROWTH)
+            spacing[g] = min(spacing[g], spacing[g + 1] + GROWTH)
 
 
 @kernel
-def _in_use(at: Any, n: int, wanted: Array) -> None:
+def _spacing_in_use(at: Any, n: int, spacing: Array) -> None:
     """Write the spacing of the n nodes in use, from which `_place` finds the same nodes again."""
-    wanted[0] = 1.0
+    spacing[0] = 1.0
     for i in range(n - 1):
         gap = at[i + 1] - at[i]
-        wanted[at[i]] = max(wanted[at[i]], gap * 1.0)
-        wanted[at[i] + 1 : at[i + 1] + 1] = gap
+        spacing[at[i]] = max(spacing[at[i]], gap * 1.0)
+        spacing[at[i] + 1 : at[i + 1] + 1] = gap
 
 
-def _around(drive: Array, margin: int, wanted: Array) -> None:
-    """Asks for the finest spacing around the places where a stimulus changes."""
+def _refine_at_stimulus(drive: Array, every: int, spacing: Array) -> None:
+    """Set the finest spacing around the places where a stimulus changes."""
+    margin = max(every // 4 + 1, RADIUS)
     for g in range(1, len(drive)):
         if drive[g] != drive[g - 1]:
-            wanted[max(g - 1 - margin, 0) : g + 1 + margin] = 1.0
+            spacing[max(g - 1 - margin, 0) : g + 1 + margin] = 1.0
 
 
 @kernel
-def _place(wanted: Array, size: int, coarsest: int, at: Any) -> int:
-    """Places nodes at multiples of their spacing, which is a power of two; returns how many."""
+def _place(spacing: Array, coarsest: int, at: Any) -> int:
+    """Place nodes at multiples of their spacing, a power of two; return the number of nodes."""
     at[0] = 0
-    n, g = 1, 0
+    n, g, size = 1, 0, len(spacing)
     while g < size - 1:
         gap = coarsest
         while gap > 1:
             if g % gap == 0 and g + gap < size:
                 least = coarsest * 1.0
                 for k in range(g, g + gap + 1):
-                    least = min(least, wanted[k])
+                    least = min(least, spacing[k])
                 if least >= gap:
                     break
             gap //= 2
@@ -156,7 +152,7 @@ def _place(wanted: Array, size: int, coarsest: int, at: Any) -> int:
 
 
 def _interpolate(at: Any, values: Array, n: int, cubic: bool, to: Any, m: int, out: Array) -> None:
-    """Interpolates values, given at the places at (n,), at the increasing places to (m,)."""
+    """Interpolate values, given at the places at (n,), at the increasing places to (m,)."""
     i = 0
     for k in range(m):
         g = to[k]
@@ -189,29 +185,33 @@ def _steps(
     n: int,
     drive: Array,
     q: Array,
+    rules: Any,
     kinds: Any,
     n_steps: int,
-    monitor: int,
-    coarsest: int,
-    tolerance: float,
-    every: int,
 ) -> tuple[int, int]:
     """Advance one cable in place.
 
-    Returns: how many nodes are in use at the end, and the sum of the nodes in use over the steps.
+    Arguments:
+        v_full, w_full: (n_nodes,) on the uniform grid.
+        at: (n_nodes,) the first n are the nodes in use, which are replaced.
+        q: a, gamma, epsilon, diffusion, dx, dt, and the tolerance of the monitor.
+        rules: the monitor (1 for "curvature"), the largest spacing, and the number of steps between
+            two choices of a grid.
+        kinds: (2,) the ends of the cable: 0 for no flux, 1 for held.
+
+    Returns: the number of nodes in use at the end, and its sum over the steps.
     """
-    size = len(v_full)
+    size, coarsest, every, cubic = len(v_full), rules[1], rules[2], rules[0] == 1
     # v begins and ends with a place that no node has, so that the step needs no special nodes.
     v, v_new, w, spare = np.zeros(size + 2), np.zeros(size + 2), np.empty(size), np.empty(size)
     left, right, push = np.empty(size), np.empty(size), np.empty(size)
-    wanted, new_at, everywhere = np.empty(size), np.empty(size, np.int64), np.empty(size, np.int64)
-    margin = every // 4 + 1
+    spacing, new_at, everywhere = np.empty(size), np.empty(size, np.int64), np.empty(size, np.int64)
     for g in range(size):
         everywhere[g] = g
     if len(drive):
-        _in_use(at, n, wanted)
-        _around(drive, max(margin, RADIUS), wanted)
-        n = _place(wanted, size, coarsest, at)
+        _spacing_in_use(at, n, spacing)
+        _refine_at_stimulus(drive, every, spacing)
+        n = _place(spacing, coarsest, at)
     for i in range(n):
         v[i + 1], w[i] = v_full[at[i]], w_full[at[i]]
     _weights(at, n, left, right, drive, push)
@@ -225,13 +225,13 @@ def _steps(
         done += n
         if (step + 1) % every == 0 or step + 1 == n_steps:
             new, old = v_new[1:], v[1:]
-            _wanted(at, new, old, n, size, monitor, coarsest, tolerance, margin, q, drive, wanted)
-            m = _place(wanted, size, coarsest, new_at)
+            _choose_spacing(at, new, old, n, q, rules, drive, spacing)
+            m = _place(spacing, coarsest, new_at)
             if step + 1 == n_steps:
-                _interpolate(at, new, n, monitor == 1, everywhere, size, v_full)
-                _interpolate(at, w, n, monitor == 1, everywhere, size, w_full)
-            _interpolate(at, new, n, monitor == 1, new_at, m, old)
-            _interpolate(at, w, n, monitor == 1, new_at, m, spare)
+                _interpolate(at, new, n, cubic, everywhere, size, v_full)
+                _interpolate(at, w, n, cubic, everywhere, size, w_full)
+            _interpolate(at, new, n, cubic, new_at, m, old)
+            _interpolate(at, w, n, cubic, new_at, m, spare)
             w, spare = spare, w
             n = m
             for i in range(m):
@@ -243,9 +243,10 @@ def _steps(
 
 
 def check_places(places: Array, n_nodes: int) -> None:
-    """Raise ValueError where these are not the places of some of so many nodes, in order.
+    """Check that these are indices of nodes, in order; kernels write there unchecked.
 
-    Kernels write to them without a look.
+    Raises:
+        ValueError: they are not.
     """
     inside = len(places) and places[0] >= 0 and places[-1] < n_nodes
     if places.dtype.kind != "i" or not inside or np.any(np.diff(places) < 1):
@@ -301,9 +302,7 @@ class Adaptive(Scheme):
         self._nodes_steps = self._steps = 0
 
     def memory(self) -> dict[str, Array]:
-        """Return the nodes in use of all cables, one cable after the other,
-        and what `facts` needs.
-        """
+        """Return the nodes in use, one cable after the other, and the sums for `facts`."""
         places = [np.zeros(0, np.int64), *self._grids]
         return {
             "places": np.concatenate(places),
@@ -312,7 +311,7 @@ class Adaptive(Scheme):
         }
 
     def remember(self, memory: Mapping[str, Array]) -> None:
-        """See `Scheme.remember`."""
+        """Take in what `memory` has returned."""
         lengths, places = memory["lengths"], memory["places"]
         if lengths.sum() != len(places) or np.any(lengths < 0):
             raise ValueError("places of other nodes")
@@ -322,13 +321,11 @@ class Adaptive(Scheme):
         self._nodes_steps, self._steps = memory["counts"].tolist()
 
     def largest_step(self, v: Array) -> float:
-        """Return the longest step for the finest spacing; see `largest_explicit_step`."""
-        held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
-        low, high = min([float(v.min()), *held]), max([float(v.max()), *held])
-        return largest_explicit_step(self.equation, self.cable.dx, low, high)
+        """Return the longest step for the finest spacing; see `Scheme.largest_step`."""
+        return longest_stable_step(self.equation, self.cable, v)
 
     def nodes(self, cable: int = 0) -> Any:
-        """(n,) the indices of the nodes of the uniform grid that are in use for a cable."""
+        """Return the indices, on the uniform grid, of the nodes in use for a cable, (n,)."""
         return self._grids[cable].copy()
 
     def facts(self) -> dict[str, float]:
@@ -345,25 +342,12 @@ class Adaptive(Scheme):
             self._grids = [np.arange(size) for _ in v]
         stimulus = np.empty(0) if drive is None else drive
         table = self.equation.table(len(v))
+        rules = np.array([int(self.monitor == "curvature"), self.coarsest, self.every])
         for k in range(len(v)):
-            q = np.array([*table[k], self.cable.dx, dt])
-            at = np.empty(size, np.int64)
-            n = len(self._grids[k])
+            q = np.array([*table[k], self.cable.dx, dt, self.tolerance])
+            at, n = np.empty(size, np.int64), len(self._grids[k])
             at[:n] = self._grids[k]
-            n, done = _steps(
-                v[k],
-                w[k],
-                at,
-                n,
-                stimulus,
-                q,
-                self._kinds,
-                n_steps,
-                ("indicators", "curvature").index(self.monitor),
-                self.coarsest,
-                self.tolerance,
-                self.every,
-            )
+            n, done = _steps(v[k], w[k], at, n, stimulus, q, rules, self._kinds, n_steps)
             self._grids[k] = at[:n].copy()
             self._nodes_steps += done
             self._steps += n_steps

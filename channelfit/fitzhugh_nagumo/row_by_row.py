@@ -31,13 +31,13 @@ def advance_alone(
     Returns: how many iterations Newton's method took, or -1 if it did not converge.
     """
     n, taken = len(v), 0
-    guess, u, system, room = np.empty(n), np.empty(n), np.empty((6, n)), np.empty(8 * n)
+    guess, u, system, scratch = np.empty(n), np.empty(n), np.empty((6, n)), np.empty(8 * n)
     guess[:] = v
     for _ in range(n_steps):
         left = 1.0
         for _ in range(MOST_ITERATIONS):
             taken += 1
-            left = iterate(v, w, guess, drive, q, kinds, reduction, system, room, u)
+            left = iterate(v, w, guess, drive, q, kinds, reduction, system, scratch, u)
             guess, u = u, guess
             if left <= tolerance:
                 break
@@ -61,24 +61,23 @@ def iterate(
     kinds: Array,
     reduction: bool,
     system: Array,
-    room: Array,
+    scratch: Array,
     out: Array,
 ) -> float:
     """Make one iteration of Newton's method from u to out, (n,) each.
 
     Arguments:
         kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
-        system, room: (6, n) and (8 n,) memory to work in.
+        system, scratch: (6, n) and (8 n,) memory to work in.
 
     Returns: a bound of the error that is left.
     """
     n, total = len(v), 0.0
-    lower, diagonal, upper, right = system[0], system[1], system[2], system[3]
-    _assemble(v, w, u, drive, q, kinds, lower, diagonal, upper, right)
+    _assemble(v, w, u, drive, q, kinds, system)
     if kinds[0] == 2:
-        _solve_ring(reduction, lower, diagonal, upper, right, system[4], system[5], room, out)
+        _solve_ring(reduction, system, scratch, out)
     else:
-        solve(reduction, lower, diagonal, upper, right, room, out)
+        solve(reduction, system, system[3], scratch, out)
     for i in range(n):
         change = out[i] - u[i]
         total += change * change
@@ -86,19 +85,14 @@ def iterate(
 
 
 def _assemble(
-    v: Array,
-    w: Array,
-    u: Array,
-    drive: Array,
-    q: Array,
-    kinds: Array,
-    lower: Array,
-    diagonal: Array,
-    upper: Array,
-    right: Array,
+    v: Array, w: Array, u: Array, drive: Array, q: Array, kinds: Array, system: Array
 ) -> None:
-    """Write Newton's system of one cable row by row, with its corners if the cable is a ring."""
-    n = len(v)
+    """Write Newton's system of one cable row by row, with its corners if the cable is a ring.
+
+    Arguments:
+        system: its first rows take lower, diagonal, upper and the right side.
+    """
+    n, lower, diagonal, upper, right = len(v), system[0], system[1], system[2], system[3]
     a, r, h, kw, kv = q[0], q[16], q[32], q[48], q[64]
     for i in range(n):
         before = v[i - 1] if i > 0 else v[n - 1 if kinds[0] == 2 else 1]
@@ -118,26 +112,27 @@ def _assemble(
             lower[i], diagonal[i], upper[i], right[i] = 0.0, 1.0, 0.0, v[i]
 
 
-def _solve_ring(
-    reduction: bool,
-    lower: Array,
-    diagonal: Array,
-    upper: Array,
-    right: Array,
-    column: Array,
-    z: Array,
-    room: Array,
-    x: Array,
-) -> None:
-    """Solve a cyclic system by the Sherman-Morrison formula, from two systems without corners."""
-    n = len(x)
+def _solve_ring(reduction: bool, system: Array, scratch: Array, x: Array) -> None:
+    """Solve a cyclic system by the Sherman-Morrison formula, from two systems without corners.
+
+    Arguments:
+        system: (6, n) lower, diagonal, upper, the right side, and two rows to work in.
+    """
+    n, lower, diagonal, upper, column, z = (
+        len(x),
+        system[0],
+        system[1],
+        system[2],
+        system[4],
+        system[5],
+    )
     corner, opposite, pivot = lower[0], upper[n - 1], -diagonal[0]
     diagonal[0] -= pivot
     diagonal[n - 1] -= corner * opposite / pivot
     column[:] = 0.0
     column[0], column[n - 1] = pivot, opposite
-    solve(reduction, lower, diagonal, upper, right, room, x)
-    solve(reduction, lower, diagonal, upper, column, room, z)
+    solve(reduction, system, system[3], scratch, x)
+    solve(reduction, system, column, scratch, z)
     ratio = corner / pivot
     share = (x[0] + ratio * x[n - 1]) / (1 + z[0] + ratio * z[n - 1])
     for i in range(n):

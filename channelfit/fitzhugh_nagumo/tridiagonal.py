@@ -27,13 +27,14 @@ def thomas(lower: Array, diagonal: Array, upper: Array, right: Array) -> Array:
     return _solved(False, lower, diagonal, upper, right)
 
 
-def eliminate(
-    lower: Array, diagonal: Array, upper: Array, right: Array, c: Array, x: Array
-) -> None:
-    """Write the solution by Thomas' algorithm to x; c (n,) is room for what
-    stands above the diagonal after elimination.
+def eliminate(matrix: Array, right: Array, c: Array, x: Array) -> None:
+    """Write the solution by Thomas' algorithm to x.
+
+    Arguments:
+        matrix: (3 or more, n) its first rows are lower, diagonal and upper.
+        c: (n,) takes the entries above the diagonal after elimination.
     """
-    n = len(diagonal)
+    lower, diagonal, upper, n = matrix[0], matrix[1], matrix[2], len(right)
     inverse = 1.0 / diagonal[0]
     before_c, before_x = upper[0] * inverse, right[0] * inverse
     c[0], x[0] = before_c, before_x
@@ -64,14 +65,17 @@ def cyclic_reduction(lower: Array, diagonal: Array, upper: Array, right: Array) 
     return _solved(True, lower, diagonal, upper, right)
 
 
-def reduce(
-    lower: Array, diagonal: Array, upper: Array, right: Array, room: Array, x: Array
-) -> None:
-    """Write the solution by cyclic reduction to x; room (8 n,) takes the systems of all levels."""
-    n = len(diagonal)
-    a, b, c, d = room[: 2 * n], room[2 * n : 4 * n], room[4 * n : 6 * n], room[6 * n : 8 * n]
+def reduce(matrix: Array, right: Array, scratch: Array, x: Array) -> None:
+    """Write the solution by cyclic reduction to x; see `eliminate`.
+
+    Arguments:
+        scratch: (8 n,) takes the systems of all levels.
+    """
+    n = len(right)
+    a, b = scratch[: 2 * n], scratch[2 * n : 4 * n]
+    c, d = scratch[4 * n : 6 * n], scratch[6 * n : 8 * n]
     for i in range(n):
-        a[i], b[i], c[i], d[i] = lower[i], diagonal[i], upper[i], right[i]
+        a[i], b[i], c[i], d[i] = matrix[0, i], matrix[1, i], matrix[2, i], right[i]
     a[0], c[n - 1] = 0.0, 0.0
     start, size, levels = 0, n, 0
     while size > 1:
@@ -90,7 +94,7 @@ def reduce(
         start, size, levels = target, half, levels + 1
     d[start] = d[start] / b[start]
     for _ in range(levels):
-        # The level before: its size is the one whose half this is, so walk from the top again.
+        # The level above, which has twice the size, is found from the top.
         above_start, above_size = 0, n
         while above_start + above_size != start:
             above_start += above_size
@@ -110,24 +114,16 @@ def reduce(
 
 
 @kernel
-def solve(
-    reduction: bool,
-    lower: Array,
-    diagonal: Array,
-    upper: Array,
-    right: Array,
-    room: Array,
-    x: Array,
-) -> None:
-    """Write the solution to x by cyclic reduction or by Thomas' algorithm; room is (8 n,)."""
+def solve(reduction: bool, matrix: Array, right: Array, scratch: Array, x: Array) -> None:
+    """Write the solution to x by cyclic reduction or by Thomas' algorithm; scratch is (8 n,)."""
     if reduction:
-        reduce(lower, diagonal, upper, right, room, x)
+        reduce(matrix, right, scratch, x)
     else:
-        eliminate(lower, diagonal, upper, right, room, x)
+        eliminate(matrix, right, scratch, x)
 
 
-def _solved(reduction: bool, *system: Array) -> Array:
-    rows = [np.ascontiguousarray(row, dtype=float) for row in system]
-    x = np.empty(len(rows[0]))
-    solve(reduction, *rows, np.empty(8 * len(x)), x)
+def _solved(reduction: bool, *rows: Array) -> Array:
+    system = np.array(rows, dtype=float)
+    x = np.empty(system.shape[1])
+    solve(reduction, system, system[3], np.empty(8 * len(x)), x)
     return x
