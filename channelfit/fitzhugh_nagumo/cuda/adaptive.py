@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.fitzhugh_nagumo.adaptive import GROWTH, RADIUS, RATE, SLOPE, Adaptive, Monitor
-from channelfit.fitzhugh_nagumo.cuda.device import Device, OnDevice, program_head
+from channelfit.fitzhugh_nagumo.cuda.device import CableDevice, DeviceScheme, program_head
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 
 _LOWER = """
@@ -26,8 +26,8 @@ __device__ __forceinline__ void lower_to(REAL* address, REAL x) {
 """
 
 _ADAPTIVE = """
-// A block a cable. Per cable: v and w of the nodes in use and of the next choice, the spacing that
-// is wanted (twice), places of the nodes, and for every place the last node at or before it.
+// A block has one cable, and for it v and w of the nodes in use and of the next choice, the largest
+// spacing allowed (twice), places of the nodes, and for every place the last node at or before it.
 __device__ __forceinline__ REAL between(const int* at, const REAL* x, const int* rank, int n,
                                         bool cubic, int g) {
     int i = min(rank[g], n - 2);
@@ -52,29 +52,29 @@ __device__ __forceinline__ REAL curvature(const int* at, const REAL* v, int i, R
     return bend / (dx * dx);
 }
 
-__device__ __forceinline__ bool eligible(const REAL* wanted, int begin, int gap, int size) {
+__device__ __forceinline__ bool eligible(const REAL* spacing, int begin, int gap, int size) {
     if (begin + gap >= size) return false;
     for (int k = begin; k <= begin + gap; k++)
-        if (wanted[k] < gap) return false;
+        if (spacing[k] < gap) return false;
     return true;
 }
 
 // The finest spacing around the places where a stimulus changes.
-__device__ __forceinline__ void around(const REAL* drive, int margin, int size, REAL* wanted) {
+__device__ __forceinline__ void around(const REAL* drive, int margin, int size, REAL* spacing) {
     for (int g = 1 + threadIdx.x; g < size; g += THREADS)
         if (drive[g] != drive[g - 1])
             for (int k = max(g - 1 - margin, 0); k <= min(g + margin, size - 1); k++)
-                lower_to(wanted + k, 1);
+                lower_to(spacing + k, 1);
 }
 
-// Nodes of the next grid, from what is wanted; how many.
-__device__ int choose(const REAL* wanted, int size, int coarsest, int* at, int* rank, int* sums) {
+// Nodes of the next grid, from the spacing allowed; returns their number.
+__device__ int choose(const REAL* spacing, int size, int coarsest, int* at, int* rank, int* sums) {
     int t = threadIdx.x, chunk = (size + THREADS - 1) / THREADS;
     int low = min(t * chunk, size), high = min(low + chunk, size), count = 0;
     for (int g = low; g < high; g++) {
         bool present = true;
         for (int gap = 2; gap <= coarsest; gap *= 2)
-            if (g % gap && eligible(wanted, g / gap * gap, gap, size)) present = false;
+            if (g % gap && eligible(spacing, g / gap * gap, gap, size)) present = false;
         rank[g] = present;
         count += present;
     }
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
     w_full += (Index)cable * size;
     REAL* v = work + (Index)cable * 6 * size;
     REAL *v_new = v + size, *w = v + 2 * size, *spare = v + 3 * size;
-    REAL *wanted = v + 4 * size, *other = v + 5 * size;
+    REAL *spacing = v + 4 * size, *other = v + 5 * size;
     int *at = places + (Index)cable * 4 * size, *rank = at + size;
     int *at_new = at + 2 * size, *rank_new = at + 3 * size;
     int *at_kept = at, *rank_kept = rank;
@@ -121,13 +121,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
 #if DRIVEN
     for (int i = t; i < n; i += THREADS) {  // the grid in use, finer where the stimulus asks for it
         int before = i > 0 ? at[i] - at[i - 1] : 1, after = i + 1 < n ? at[i + 1] - at[i] : 1;
-        wanted[at[i]] = max(before, after);
-        for (int k = 1; k < after; k++) wanted[at[i] + k] = after;
+        spacing[at[i]] = max(before, after);
+        for (int k = 1; k < after; k++) spacing[at[i] + k] = after;
     }
     __syncthreads();
-    around(drive, max(margin, radius), size, wanted);
+    around(drive, max(margin, radius), size, spacing);
     __syncthreads();
-    n = choose(wanted, size, coarsest, at, rank, sums);
+    n = choose(spacing, size, coarsest, at, rank, sums);
 #endif
     for (int i = t; i < n; i += THREADS) { v[i] = v_full[at[i]]; w[i] = w_full[at[i]]; }
     __syncthreads();
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
             REAL* turn = v; v = v_new; v_new = turn;
             continue;
         }
-        for (int g = t; g < size; g += THREADS) wanted[g] = coarsest;
+        for (int g = t; g < size; g += THREADS) spacing[g] = coarsest;
         __syncthreads();
         for (int i = 1 + t; i < n - 1; i += THREADS) {
             int left = at[i] - at[i - 1], low = at[i - 1], high = at[i + 1];
@@ -179,23 +179,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
                 high += margin;
             }
             h = fmax((REAL)1, fmin(h, (REAL)coarsest));
-            for (int g = max(low, 0); g <= min(high, size - 1); g++) lower_to(wanted + g, h);
+            for (int g = max(low, 0); g <= min(high, size - 1); g++) lower_to(spacing + g, h);
         }
 #if DRIVEN
-        around(drive, max(margin, radius), size, wanted);
+        around(drive, max(margin, radius), size, spacing);
 #endif
         __syncthreads();
         for (int s = 1; monitor == 1 && s * growth < coarsest; s *= 2) {
             for (int g = t; g < size; g += THREADS) {
-                REAL h = wanted[g];
-                if (g >= s) h = fmin(h, wanted[g - s] + s * growth);
-                if (g + s < size) h = fmin(h, wanted[g + s] + s * growth);
+                REAL h = spacing[g];
+                if (g >= s) h = fmin(h, spacing[g - s] + s * growth);
+                if (g + s < size) h = fmin(h, spacing[g + s] + s * growth);
                 other[g] = h;
             }
             __syncthreads();
-            REAL* turn = wanted; wanted = other; other = turn;
+            REAL* turn = spacing; spacing = other; other = turn;
         }
-        int m = choose(wanted, size, coarsest, at_new, rank_new, sums);
+        int m = choose(spacing, size, coarsest, at_new, rank_new, sums);
         if (last)
             for (int g = t; g < size; g += THREADS) {
                 v_full[g] = between(at, v_new, rank, n, monitor == 1, g);
@@ -225,19 +225,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) adaptive_steps(
 
 
 def adaptive_text(dtype: str, threads: int = 128, driven: bool = False) -> str:
-    """Return the text of the kernel; a block of that many threads has a cable,
-    driven with a stimulus.
+    """Return the text of the kernel.
+
+    Arguments:
+        threads: the number of threads of a block, which has one cable.
+        driven: whether there is a stimulus.
     """
     constants = {"THREADS": threads, "DRIVEN": int(driven)}
     return program_head(dtype, constants) + _LOWER + _ADAPTIVE
 
 
-class AdaptiveCuda(OnDevice):
+class AdaptiveCuda(DeviceScheme):
     """The adaptive scheme on a GPU, for many cables, each of which is advanced by one block.
 
     Arguments:
-        monitor, coarsest, tolerance, every: those of `Adaptive`.
-        dtype: "float64" or "float32". threads: how many threads a block has, a power of two.
+        monitor: as `Adaptive` takes it.
+        dtype: "float64" or "float32". threads: the number of threads of a block, a power of two.
+        grid: coarsest, tolerance and every, as `Adaptive` takes them.
     """
 
     name = "adaptive"
@@ -248,15 +252,13 @@ class AdaptiveCuda(OnDevice):
         equation: Equation,
         cable: Cable,
         monitor: Monitor = "curvature",
-        coarsest: int = 8,
-        tolerance: float = 1e-4,
-        every: int | None = None,
         dtype: str = "float64",
         threads: int = 128,
-        device: Device | None = None,
+        device: CableDevice | None = None,
+        **grid: Any,
     ) -> None:
         super().__init__(equation, cable, dtype, device)
-        self._settings = Adaptive(equation, cable, monitor, coarsest, tolerance, every)
+        self._settings = Adaptive(equation, cable, monitor, **grid)
         self.threads = threads
         self._grids: Any = None
         self._nodes_steps = self._steps = 0
@@ -275,7 +277,7 @@ class AdaptiveCuda(OnDevice):
         return {"counts": counts, "places": places.copy(), "lengths": lengths.copy()}
 
     def remember(self, memory: Mapping[str, np.ndarray]) -> None:
-        """See `Scheme.remember`."""
+        """Take in what `memory` has returned."""
         self._nodes_steps, self._steps = memory["counts"].tolist()
         self._grids = None
         if "places" in memory:
@@ -283,7 +285,7 @@ class AdaptiveCuda(OnDevice):
             self._grids = tuple(self.device.array(memory[name], "int32") for name in names)
 
     def largest_step(self, v: Any) -> float:
-        """Return the longest stable step; see `Adaptive.largest_step`."""
+        """Return the longest stable step; see `Scheme.largest_step`."""
         return self._settings.largest_step(v)
 
     def facts(self) -> dict[str, float]:
@@ -319,8 +321,7 @@ class AdaptiveCuda(OnDevice):
                 done,
                 np.int32(n),
                 np.int32(n_steps),
-                np.int32(self.left_kind),
-                np.int32(self.right_kind),
+                *self._kinds,
                 np.int32(s.monitor == "curvature"),
                 np.int32(s.coarsest),
                 real(s.tolerance),

@@ -1,4 +1,4 @@
-"""What the schemes on a GPU have in common: the device, programs, and the state on the device."""
+"""The common part of the schemes on a GPU: the device, programs, and the state on the device."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ __device__ __forceinline__ REAL reciprocal(REAL x) {
 
 
 def program_head(dtype: str, constants: Mapping[str, int]) -> str:
-    """What every program begins with: its constants, the type of its numbers, common functions."""
+    """Return the head of a program: its constants, the type of its numbers, common functions."""
     real = {"float64": "double", "float32": "float"}[dtype]
     lines = [f"#define REAL {real}", f"#define DOUBLE {int(dtype == 'float64')}"]
     return "\n".join([*lines, *(f"#define {k} {v}" for k, v in constants.items())]) + "\n" + _HEAD
 
 
-class Device(Protocol):
-    """What a device must offer: arrays in its memory, and programs that run there."""
+class CableDevice(Protocol):
+    """A device that keeps arrays in its memory and runs programs on them."""
 
     def array(self, values: Any, dtype: str) -> Any: ...
 
@@ -83,7 +83,7 @@ class CupyDevice:
             return self._cupy.array(values, dtype=dtype, order="C")
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Return a new array on the device, whose values are not set."""
+        """Return a new array on the device; its values are not set."""
         with gpu.gpu_errors():
             return self._cupy.empty(shape, dtype=dtype)
 
@@ -113,20 +113,22 @@ class CupyDevice:
         return launch
 
 
-class OnDevice(Scheme):
-    """What the schemes on a GPU share: the state on the device, and programs by their text."""
+class DeviceScheme(Scheme):
+    """A scheme on a GPU, with its state on the device, and its programs by their text."""
 
     on_device = True
     #: How many arrays of one number a node a run needs on the device: of the scheme's own precision
     #: with fixed steps and with controlled steps, and of int32.
     arrays: tuple[int, int, int]
 
-    def __init__(self, equation: Equation, cable: Cable, dtype: str, device: Device | None) -> None:
+    def __init__(
+        self, equation: Equation, cable: Cable, dtype: str, device: CableDevice | None
+    ) -> None:
         if dtype not in ("float64", "float32"):
             raise InputError(f'"{dtype}" is neither float64 nor float32', key="dtype")
         self.equation, self.cable, self.dtype = equation, cable, dtype
-        self.device: Device = device or CupyDevice()
-        self.left_kind, self.right_kind = (int(k) for k in end_kinds(cable))
+        self.device: CableDevice = device or CupyDevice()
+        self._kinds = tuple(np.int32(kind) for kind in end_kinds(cable))
         self._programs: dict[str, Launch] = {}
         self._last: tuple[tuple[int, float], Any] | None = None
         self._nothing = self.device.array(np.zeros(1), dtype)
@@ -154,9 +156,27 @@ class OnDevice(Scheme):
     def _drive(self, drive: Array | None) -> Any:
         return self._nothing if drive is None else self.device.array(drive, self.dtype)
 
-    def _kept(self, n_cables: int, dt: float, make: Callable[[], Any]) -> Any:
-        """Calls `make` when the number of cables or the step has changed, and else returns what it
-        returned before."""
+    def _cached(self, n_cables: int, dt: float, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns, called once for each change of these two arguments."""
         if self._last is None or self._last[0] != (n_cables, dt):
             self._last = (n_cables, dt), make()
         return self._last[1]
+
+    def _in_passes(
+        self, v: Any, w: Any, n_steps: int, most: int, one_pass: Callable[..., None]
+    ) -> tuple[Any, Any]:
+        """Make steps in passes of at most `most`, and return the new v and w.
+
+        Arguments:
+            one_pass: called with v, w, the arrays that take their new values, and the number of
+                steps of the pass.
+        """
+        spare = [tuple(self.device.empty(v.shape, self.dtype) for _ in range(2)) for _ in range(2)]
+        while n_steps > 0:
+            count = min(most, n_steps)
+            v_new, w_new = spare.pop(0)
+            one_pass(v, w, v_new, w_new, count)
+            if not spare:
+                spare.append((v, w))
+            v, w, n_steps = v_new, w_new, n_steps - count
+        return v, w

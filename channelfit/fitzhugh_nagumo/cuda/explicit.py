@@ -2,10 +2,11 @@
 
 A warp keeps NODES nodes a thread, v and w, in registers and makes many steps; each thread gets its
 two missing neighbors by shuffles. There is no barrier, and memory is touched once a pass. In
-`explicit_tiles` warps take overlapping stretches of a cable: what creeps in from the ends of a
-stretch moves one node a step and is thrown away. Beyond an end without flux lies the cable's mirror
-image, and beyond the end of a ring lies the ring; both follow the same equation, so the loop knows
-no ends. In `explicit_cables` a warp has a whole cable and makes any number of steps in one pass.
+`explicit_tiles` warps take overlapping stretches of a cable: the error at the ends of a stretch
+moves by one node in each step and is thrown away with the overlap. Beyond an end without flux lies
+the cable's mirror image, and beyond the end of a ring lies the ring; both follow the same equation,
+so the loop knows no ends. In `explicit_cables` a warp has a whole cable and makes any number of
+steps in one pass.
 
 A step of forward Euler takes seven instructions a node with z = -dt w:
     v' = v (c1 + v (c2 - dt v)) + (r (left + right) + z)      z' = forget z - dt^2 epsilon v
@@ -26,8 +27,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from channelfit.fitzhugh_nagumo.cuda.device import Device, Launch, OnDevice, program_head
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
+from channelfit.fitzhugh_nagumo.cuda.device import CableDevice, DeviceScheme, Launch, program_head
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, longest_stable_step
 from channelfit.fitzhugh_nagumo.runge_kutta import EULER_STABLE, REACH, STABLE
 
 _EXPLICIT = """
@@ -309,22 +310,25 @@ def explicit_text(
     return program_head(dtype, constants) + _EXPLICIT + _STEPS[scheme] + kernel
 
 
-class ExplicitCuda(OnDevice):
+class ExplicitCuda(DeviceScheme):
     """Forward Euler on a GPU, with many steps for each pass over memory.
 
     Arguments:
         dtype: "float64" or "float32".
-        nodes: how many nodes of a tile a thread keeps. warps: how many warps a block has.
-        steps: how many steps a pass over tiles makes, at most the overlap of the tiles, which is
-            rounded up to a multiple of `nodes`.
+        nodes: the number of nodes of a tile that a thread keeps; by default `usual[0]`.
+        warps: the number of warps of a block.
+        steps: the number of steps of a pass over tiles, at most the overlap of the tiles, which is
+            rounded up to a multiple of `nodes`; by default `usual[1]`.
         device: the device that runs it, by default CuPy's.
     """
 
     name = "explicit"
     arrays = (7, 7, 0)
-    #: How many nodes on either side a step depends on.
+    #: A step depends on so many nodes on either side.
     reach = 1
-    #: How many nodes a thread has registers for.
+    #: The usual nodes of a thread and steps of a pass.
+    usual = 16, 32
+    #: The most nodes for which a thread has registers.
     most_nodes: ClassVar = {"float64": 24, "float32": 32}
 
     def __init__(
@@ -332,31 +336,29 @@ class ExplicitCuda(OnDevice):
         equation: Equation,
         cable: Cable,
         dtype: str = "float64",
-        nodes: int = 16,
+        nodes: int | None = None,
         warps: int = 4,
-        steps: int = 32,
-        device: Device | None = None,
+        steps: int | None = None,
+        device: CableDevice | None = None,
     ) -> None:
         super().__init__(equation, cable, dtype, device)
-        self.nodes, self.warps, self.steps = nodes, warps, steps
-        if 2 * self.halo >= 32 * nodes:
-            raise ValueError(f"{steps} steps a pass leave nothing of a tile of {32 * nodes} nodes")
+        self.nodes, self.warps, self.steps = nodes or self.usual[0], warps, steps or self.usual[1]
+        if 2 * self.halo >= 32 * self.nodes:
+            raise ValueError(
+                f"{self.steps} steps a pass leave nothing of a tile of {32 * self.nodes} nodes"
+            )
 
     @property
     def halo(self) -> int:
-        """How many nodes tiles overlap on either side."""
+        """Return the number of nodes by which tiles overlap on either side."""
         return -(-self.reach * self.steps // self.nodes) * self.nodes
 
     def largest_step(self, v: Any) -> float:
-        """Return the longest stable step; see `Explicit.largest_step`."""
-        held = [end for end in (self.cable.left, self.cable.right) if not isinstance(end, str)]
-        low, high = float(v.min()), float(v.max())
-        return largest_explicit_step(
-            self.equation, self.cable.dx, min([low, *held]), max([high, *held])
-        )
+        """Return the longest stable step; see `Scheme.largest_step`."""
+        return longest_stable_step(self.equation, self.cable, v)
 
     def rows(self, n_cables: int, dt: float) -> Array:
-        """(n_cables, 6) the coefficients of a step, as the kernels take them."""
+        """Return the coefficients of a step, as the kernels take them, (n_cables, 6)."""
         a, gamma, epsilon, diffusion = self.equation.table(n_cables).T
         r = diffusion * dt / self.cable.dx**2
         step = np.full(n_cables, dt)
@@ -365,35 +367,29 @@ class ExplicitCuda(OnDevice):
             axis=1,
         )
 
-    def _text(self, nodes: int, drive: Array | None, whole: int = 0) -> str:
-        return explicit_text(self.dtype, nodes, self.warps, drive is not None, whole, self.name)
-
     def advance(
         self, v: Any, w: Any, dt: float, n_steps: int, drive: Array | None = None
     ) -> tuple[Any, Any]:
         """Make n_steps steps of length dt under one stimulus; see `Scheme.advance`."""
         n_cables, n = v.shape
-        rows = self._kept(
+        rows = self._cached(
             n_cables, dt, lambda: self.device.array(self.rows(n_cables, dt), self.dtype)
         )
-        push = self._drive(drive)
-        fitting = -(-n // 32)
-        if fitting <= self.most_nodes[self.dtype]:
-            launch = self._program(self._text(max(fitting, 2), drive, n))
-            return self._whole(launch, v, w, n_steps, rows, push)
-        launch = self._program(self._text(self.nodes, drive))
-        return self._in_tiles(launch, v, w, n_steps, rows, push)
-
-    @property
-    def _kinds(self) -> tuple[np.int32, np.int32]:
-        return np.int32(self.left_kind), np.int32(self.right_kind)
+        push, a_thread = self._drive(drive), -(-n // 32)
+        whole = a_thread <= self.most_nodes[self.dtype]
+        layout = (max(a_thread, 2), n) if whole else (self.nodes, 0)
+        text = explicit_text(
+            self.dtype, layout[0], self.warps, drive is not None, layout[1], self.name
+        )
+        run = self._whole if whole else self._in_tiles
+        return run(self._program(text), v, w, n_steps, rows, push)
 
     def _whole(
         self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any
     ) -> tuple[Any, Any]:
-        """Return all steps at once, with each cable in the registers of a warp."""
-        n_cables, n = v.shape
-        v_new, w_new = (self.device.empty((n_cables, n), self.dtype) for _ in range(2))
+        """Make all steps at once, with each cable in the registers of a warp."""
+        n_cables = len(v)
+        v_new, w_new = (self.device.empty(v.shape, self.dtype) for _ in range(2))
         launch(
             "explicit_cables",
             -(-n_cables // self.warps),
@@ -406,39 +402,17 @@ class ExplicitCuda(OnDevice):
     def _in_tiles(
         self, launch: Launch, v: Any, w: Any, n_steps: int, rows: Any, push: Any
     ) -> tuple[Any, Any]:
-        """Return a few steps for each pass over memory, with a tile of a cable in each warp."""
+        """Make a few steps for each pass over memory, with a tile of a cable in each warp."""
         n_cables, n = v.shape
         tiles = -(-n // (32 * self.nodes - 2 * self.halo))
-        spare = [
-            tuple(self.device.empty((n_cables, n), self.dtype) for _ in range(2)) for _ in "ab"
-        ]
-        while n_steps > 0:
-            count = min(self.steps, n_steps)
-            v_new, w_new = spare.pop(0)
-            launch(
-                "explicit_tiles",
-                -(-tiles * n_cables // self.warps),
-                32 * self.warps,
-                (
-                    v,
-                    w,
-                    push,
-                    v_new,
-                    w_new,
-                    rows,
-                    np.int64(n),
-                    np.int32(tiles),
-                    np.int32(n_cables),
-                    np.int32(self.halo),
-                    np.int32(count),
-                    *self._kinds,
-                ),
-                0,
-            )
-            if not spare:
-                spare.append((v, w))
-            v, w, n_steps = v_new, w_new, n_steps - count
-        return v, w
+        blocks, threads = -(-tiles * n_cables // self.warps), 32 * self.warps
+        sizes = np.int64(n), np.int32(tiles), np.int32(n_cables), np.int32(self.halo)
+
+        def one_pass(v: Any, w: Any, v_new: Any, w_new: Any, count: int) -> None:
+            arguments = (v, w, push, v_new, w_new, rows, *sizes, np.int32(count), *self._kinds)
+            launch("explicit_tiles", blocks, threads, arguments, 0)
+
+        return self._in_passes(v, w, n_steps, self.steps, one_pass)
 
 
 class RungeKuttaCuda(ExplicitCuda):
@@ -449,24 +423,13 @@ class RungeKuttaCuda(ExplicitCuda):
 
     name = "Runge-Kutta"
     reach = REACH
+    usual = 8, 8
     most_nodes: ClassVar = {"float64": 14, "float32": 32}
 
-    def __init__(
-        self,
-        equation: Equation,
-        cable: Cable,
-        dtype: str = "float64",
-        nodes: int = 8,
-        warps: int = 4,
-        steps: int = 8,
-        device: Device | None = None,
-    ) -> None:
-        super().__init__(equation, cable, dtype, nodes, warps, steps, device)
-
     def largest_step(self, v: Any) -> float:
-        """Return the longest stable step; see `RungeKutta.largest_step`."""
+        """Return the longest stable step; see `Scheme.largest_step`."""
         return super().largest_step(v) * STABLE / EULER_STABLE
 
     def rows(self, n_cables: int, dt: float) -> Array:
-        """(n_cables, 6) the coefficients of a rate, as the kernels take them."""
+        """Return the coefficients of a rate, as the kernels take them, (n_cables, 6)."""
         return np.asarray(super().rows(n_cables, dt) - np.array([1, 0, 0, 0, 1, 0]), float)
