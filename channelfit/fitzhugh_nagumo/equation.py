@@ -19,10 +19,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from channelfit.reading.apart import read_apart
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.saved import read_arrays
+from channelfit.reading.second_process import read_in_process
 
 Array: TypeAlias = npt.NDArray[np.float64]
 End: TypeAlias = float | Literal["no_flux", "periodic"]
@@ -336,7 +336,7 @@ def _columns(file: Path) -> dict[str, Array]:
 
 
 def _hdf5_columns(file: Path) -> dict[str, Any]:
-    found = read_apart("channelfit.reading.formats.hdf5:datasets", file, "an HDF5 file")
+    found = read_in_process("channelfit.reading.formats.hdf5:datasets", file, "an HDF5 file")
     for name in ("x", "v", "w"):
         if isinstance(why := found.get(name), str):  # why it cannot be used
             raise InputError(why, file, name)
