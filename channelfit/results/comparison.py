@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.problem.experiment import Experiment
+from channelfit.problem.experiment import Experiment, n_scored
 from channelfit.reading.errors import InputError
 from channelfit.results.report.quality import Quality
 from channelfit.results.report.traces import Traces
 from channelfit.results.run_summary import Winner, rescore
-from channelfit.results.uncertainty.estimate import count_samples
 from channelfit.results.uncertainty.noise_spectrum import correlation_time
 from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import make_scorer
@@ -219,9 +218,9 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
     except InputError as error:
         raise error.at(fit.file) from None
     if not as_is:
-        values = objective.physical(
-            brought_to_minimum(objective, unit, count_samples(fit.problem))
-        )[:, 0]
+        values = objective.physical(brought_to_minimum(objective, unit, n_scored(fit.problem)))[
+            :, 0
+        ]
     winner = rescore(fit, scorer, values)
     if not math.isfinite(winner.cost):
         raise InputError("the values in this file give no finite cost", fit.file)
@@ -237,7 +236,7 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
         values,
         winner,
         objective.n_free,
-        count_samples(fit.problem),
+        n_scored(fit.problem),
         correlation_time(fit.problem, winner.traces),
         fitted_pA,
         predicted_pA,

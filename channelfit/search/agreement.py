@@ -1,4 +1,4 @@
-"""Whether starts that knew nothing of each other ended at the same lowest cost, and in words."""
+"""The agreement of independent starts: how many of them ended at the lowest cost, and in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LISTED = 3
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the independent starts of a search came to.
+    """The costs at which the independent starts of a search ended.
 
     Attributes:
         starts: how many were followed to their end, or until they fell hopelessly behind.
@@ -35,7 +35,7 @@ class Agreement:
 
     @property
     def agree(self) -> bool:
-        """Whether as many starts as required arrived at the lowest cost."""
+        """True if as many starts as required arrived at the lowest cost."""
         return self.arrived >= self.required
 
     def as_plain(self) -> dict[str, Any]:

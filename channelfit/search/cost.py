@@ -1,4 +1,4 @@
-"""A cost of one's own: what a fit minimizes in place of the weighted mean square."""
+"""A cost of the user's own, which a fit minimizes in place of the weighted mean square."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_ONCE = 256 << 20
 
 
 class Cost(ABC):
-    """What a fit minimizes in place of the weighted mean square of the residuals.
+    """A cost that a fit minimizes in place of the weighted mean square of the residuals.
 
     Derive a class that can be called, and give an object of it to ``fit(cost=..)``. The costs of
     the experiments are added. A cost of your own has no derivatives, so the search is by
@@ -60,7 +60,7 @@ class Cost(ABC):
 
 
 class CostScorer(Scorer):
-    """Scores candidates by a cost of one's own, from the currents that a scorer simulates.
+    """A scorer by a cost of the user's own, from the currents that another scorer simulates.
 
     Arguments:
         scorer: simulates.

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Scorer, make_scorer
-from channelfit.search.islands import Epoch, Islands, advance
+from channelfit.search.islands import COST, SCORED, STATUS, VALUES, Epoch, Islands, advance
 from channelfit.search.objective import Objective
 from channelfit.search.plan import FitPlan
 from channelfit.tasks.executor import Executor, task_results
@@ -84,10 +84,10 @@ class EpochTasks(FitTasks):
     def check_stored(self, key: Key, found: Arrays) -> None:
         """See `CheckedTaskSet`: an island keeps its size from epoch to epoch."""
         before = self.states[int(key[3])]
-        expect(found, {k: (a.dtype.kind, a.shape) for k, a in before.items() if k[:5] != "told_"})
+        expect(found, {k: (a.dtype.kind, a.shape) for k, a in before.items() if k not in SCORED})
         n, n_parameters = self.generations, len(self.plan.problem.parameters)
-        expect(found, {"told_cost": ("f", (n, None)), "told_values": ("f", (n, n_parameters))})
-        expect(found, {"told_status": ("i", found["told_cost"].shape)})
+        expect(found, {COST: ("f", (n, None)), VALUES: ("f", (n, n_parameters))})
+        expect(found, {STATUS: ("i", found[COST].shape)})
 
     def compute(self, key: Key, arguments: Arrays | None = None) -> Arrays:
         """Advance an island by the generations of the epoch; see `islands.advance`."""

@@ -97,7 +97,7 @@ class Islands(Optimizer):
         return self.islands[0].xp.concatenate(asked, axis=1)
 
     def tell(self, candidates: Any, cost: Any) -> None:
-        """Tell each island its costs; after an epoch the best migrate."""
+        """Pass its costs to each island; after an epoch the best migrate."""
         sizes = self._asked or [island.ask().shape[1] for island in self.islands]
         begin = 0
         for island, size in zip(self.islands, sizes, strict=True):
@@ -121,7 +121,7 @@ class Islands(Optimizer):
             length = int(min(self.migrate_every, most - done))
             found = self.epoch(number, states, length)
             for island, arrays in zip(self.islands, found, strict=True):
-                island.restore({k: v for k, v in arrays.items() if k not in _RECORDED})
+                island.restore({k: v for k, v in arrays.items() if k not in SCORED})
             done, number = done + length, number + 1
             if self.islands[0].generation % self.migrate_every == 0:
                 self._migrate()
@@ -134,8 +134,9 @@ class Islands(Optimizer):
             island.receive(*leaving[k - 1])
 
 
-#: The arrays of the generations of an epoch, beside the island's state.
-_RECORDED = ("told_cost", "told_status", "told_values")
+#: Names, in stored results, of the arrays of the generations of an epoch: costs, statuses, and best
+#: parameters. The others are the state of the island.
+COST, STATUS, VALUES = SCORED = ("told_cost", "told_status", "told_values")
 
 
 def advance(island: PopulationSearch, objective: Objective, generations: int) -> Arrays:
@@ -154,21 +155,21 @@ def advance(island: PopulationSearch, objective: Objective, generations: int) ->
         statuses.append(to_host(score.status).astype(np.int8))
         values.append(objective.physical(candidates[:, best : best + 1])[:, 0])
     arrays = (np.array(costs), np.array(statuses), np.array(values))
-    return {**island.state(), **dict(zip(_RECORDED, arrays, strict=True))}
+    return {**island.state(), **dict(zip(SCORED, arrays, strict=True))}
 
 
 def _generation(found: Sequence[Arrays], k: int) -> Generation:
     """Summarize generation k of an epoch, as `objective.summarized` does."""
-    scored = Score(*(np.concatenate([one[name][k] for one in found]) for name in _RECORDED[:2]))
+    scored = Score(*(np.concatenate([one[name][k] for one in found]) for name in (COST, STATUS)))
     finite = np.isfinite(scored.cost)
     costs = scored.cost[finite]
-    lowest = [np.where(np.isfinite(c), c, np.inf).min() for c in (f["told_cost"][k] for f in found)]
+    lowest = [np.where(np.isfinite(c), c, np.inf).min() for c in (f[COST][k] for f in found)]
     return Generation(
         n_candidates=scored.cost.size,
         mean=float(costs.mean()) if costs.size else math.nan,
         median=float(np.median(costs)) if costs.size else math.nan,
         best=float(min(lowest)),
-        values=found[int(np.argmin(lowest))]["told_values"][k],
+        values=found[int(np.argmin(lowest))][VALUES][k],
         failures=count_failures(scored.status, finite, np),
     )
 

@@ -48,7 +48,7 @@ class FitFile:
 
     @property
     def is_function(self) -> bool:
-        """Whether it describes a function, and no channel."""
+        """True if the file describes a function, and no channel."""
         return is_function(self.document)
 
     @property
@@ -67,7 +67,7 @@ class FitFile:
 
     @property
     def temperature_stated(self) -> bool:
-        """Whether the model's temperature was given for the fit; see `FitPlan`."""
+        """True if the model's temperature was given for the fit; see `FitPlan`."""
         if self.file == self.model_file or self.own.get("temperature") is not None:
             return True
         return self.document.get("temperature") != self.models.get("temperature")

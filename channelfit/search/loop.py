@@ -73,7 +73,7 @@ class StopRules:
 
     @property
     def any(self) -> bool:
-        """Whether any rule is given by which a search ends."""
+        """True if any rule is given by which a search ends."""
         return any(
             getattr(self, rule.name) is not None
             for rule in fields(self)
@@ -92,7 +92,6 @@ class Progress:
             none.
         evaluations: how many candidates have been scored.
         seconds: time since the search began.
-        candidates_per_second: the average pace.
         seconds_left: the least time that the rules on generations, evaluations and seconds leave at
             this pace; None when none of them is on.
         parameters: (n_parameters,) the best so far in base units, None while no cost was finite.
@@ -106,17 +105,21 @@ class Progress:
     mean_cost: float
     evaluations: int
     seconds: float
-    candidates_per_second: float
     seconds_left: float | None
     parameters: np.ndarray | None
     stage: str = ""
     median_cost: float = math.nan
     failed: float = 0.0
 
+    @property
+    def candidates_per_second(self) -> float:
+        """The average pace of the search."""
+        return self.evaluations / max(self.seconds, 1e-9)
+
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """What a search found, and how.
+    """The result of a search, and how it was found.
 
     Attributes:
         names, units, values: of all parameters of the model, fixed ones too; values in base units.
@@ -189,7 +192,7 @@ class FitResult:
 
 @dataclass
 class _Tally:
-    """What the loop has seen so far.
+    """The generations that the loop has seen so far, and the best candidate among them.
 
     Attributes:
         clock: returns the time in seconds. started: its time when the search began.
@@ -334,7 +337,6 @@ def _progress(tally: _Tally, generation: Generation, stop: StopRules) -> Progres
         mean_cost=generation.mean,
         evaluations=tally.evaluations,
         seconds=tally.seconds,
-        candidates_per_second=tally.evaluations / max(tally.seconds, 1e-9),
         seconds_left=max(min(left), 0.0) if left else None,
         parameters=None if tally.values is None else tally.values.copy(),
         stage=generation.stage,

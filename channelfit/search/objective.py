@@ -105,17 +105,17 @@ class Objective:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the cost of a point is that of its parameters by the scorer, and no more."""
+        """True if the cost of a point is that of its parameters by the scorer, and no more."""
         return not (self.constraints or self.linear or self.prior_weight)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether candidates are scored on a GPU, where a few take as long as many."""
+        """True if candidates are scored on a GPU, where a few take as long as many."""
         return self.scorer.backend == "cuda"
 
     @property
     def steps(self) -> bool:
-        """Whether a score steps through every sample, which is the slowest way to it."""
+        """True if a score steps through every sample, which is the slowest way to it."""
         return self.scorer.path == "stepping"
 
     def score(self, unit: Any) -> Score:

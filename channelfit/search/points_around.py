@@ -24,9 +24,7 @@ def points_around(unit: np.ndarray, cost: float, hessian: np.ndarray) -> np.ndar
         cost: at the minimum.
         hessian: (n_free, n_free), of the cost.
     """
-    diagonal = np.diag(hessian)
-    scale = 1 / np.sqrt(np.maximum(diagonal, max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)))
-    values, vectors = np.linalg.eigh(hessian * np.outer(scale, scale))
+    scale, values, vectors = scaled_eigen(hessian)
     # along each the parabola rises by the cost itself
     ways = scale[:, None] * vectors * np.sqrt(2 * cost / np.maximum(values, _FLOOR))
     steps = np.concatenate([np.sqrt(rise) * ways for rise in _RISES], axis=1)
@@ -34,3 +32,16 @@ def points_around(unit: np.ndarray, cost: float, hessian: np.ndarray) -> np.ndar
     both = np.concatenate([steps, -steps], axis=1)
     points: np.ndarray = np.clip(unit[:, None] + both, 0.0, 1.0)
     return points
+
+
+def scaled_eigen(hessian: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scale a Hessian (n, n) to a diagonal of ones; return the scale, eigenvalues and eigenvectors.
+
+    So limits on eigenvalues do not depend on the units of the parameters. The scale, (n,), is that
+    of steps: in a coordinate on which the cost does not depend it is large, not infinite.
+    """
+    diagonal = np.diag(hessian)
+    least = max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)
+    scale = 1 / np.sqrt(np.maximum(diagonal, least))
+    values, vectors = np.linalg.eigh(hessian * np.outer(scale, scale))
+    return scale, values, vectors

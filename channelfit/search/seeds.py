@@ -26,6 +26,8 @@ from channelfit.tasks.result_store import Arrays, Key, ResultStore, decoded_json
 #: How many searches should reach the lowest cost, if there are as many.
 _ARRIVALS = 3
 _CUT_OFF = "interrupted"
+#: The name, in stored results, of the array with the plain attributes of a `FitResult` as JSON.
+_FIELDS = "told"
 
 
 def seeds_of(plan: FitPlan) -> list[int]:
@@ -115,7 +117,7 @@ class SeedTasks(FitTasks):
             raise _CutOff(found)
         fields = {name: getattr(found, name) for name in _PLAIN}
         history = np.array([found.history[name] for name in found.history.dtype.names or ()], float)
-        return {"values": found.values, "history": history, "told": _bytes(json.dumps(fields))}
+        return {"values": found.values, "history": history, _FIELDS: _bytes(json.dumps(fields))}
 
     def check_stored(self, key: Key, found: Arrays) -> None:
         """See `CheckedTaskSet`."""
@@ -128,7 +130,7 @@ class SeedTasks(FitTasks):
             "history": ("f", (len(HISTORY_COLUMNS.names or ()), None)),
         }
         expect(found, shapes)
-        fields = decoded_json(found, "told")
+        fields = decoded_json(found, _FIELDS)
         kinds: dict[str, Any] = {
             "notes": list,
             "settings": dict,
@@ -141,10 +143,10 @@ class SeedTasks(FitTasks):
         good = isinstance(fields, dict) and set(fields) == set(_PLAIN)
         good = good and all(isinstance(fields[name], kind) for name, kind in kinds.items())
         if not good or len(fields["notes"]) != len(names) or fields["seed"] != key[1]:
-            raise InputError(DAMAGED, None, "told")
+            raise InputError(DAMAGED, None, _FIELDS)
         counts = [fields["agreement"].get("arrived", 0)] if fields["agreement"] else []
         if not all(isinstance(n, int) for n in (*fields["failures"].values(), *counts)):
-            raise InputError(DAMAGED, None, "told")
+            raise InputError(DAMAGED, None, _FIELDS)
 
 
 #: The attributes of a result that are stored as JSON. Its names and units are those of the plan.
@@ -155,7 +157,7 @@ _PLAIN = (
 
 
 def _result(arrays: Arrays, plan: FitPlan) -> FitResult:
-    fields = json.loads(_text(arrays["told"]))
+    fields = json.loads(_text(arrays[_FIELDS]))
     fields["notes"] = tuple(fields["notes"])
     history = np.zeros(arrays["history"].shape[1], HISTORY_COLUMNS)
     for name, column in zip(history.dtype.names or (), arrays["history"], strict=True):
@@ -174,7 +176,7 @@ def _text(array: np.ndarray) -> str:
 
 @dataclass
 class _Together:
-    """Searches with several seeds, whose results come one by one.
+    """The results of searches with several seeds, which come one by one.
 
     Attributes:
         seeds: how many there will be.
@@ -199,18 +201,13 @@ class _Together:
         stage = f"seed {self.number} of {self.seeds}"
         stage = f"{stage}, {progress.stage}" if progress.stage else stage
         better = self.lowest <= progress.best_cost
-        seconds, evaluations = (
-            self.seconds + progress.seconds,
-            self.evaluations + progress.evaluations,
-        )
         left = progress.seconds_left
         self.on_generation(
             replace(
                 progress,
                 generation=self.generations + progress.generation,
-                evaluations=evaluations,
-                seconds=seconds,
-                candidates_per_second=evaluations / max(seconds, 1e-9),
+                evaluations=self.evaluations + progress.evaluations,
+                seconds=self.seconds + progress.seconds,
                 best_cost=min(self.lowest, progress.best_cost),
                 parameters=self.best.values if better and self.best else progress.parameters,
                 seconds_left=None if left is None or self.number < self.seeds else left,

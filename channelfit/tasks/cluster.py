@@ -71,8 +71,8 @@ _MOST_COPIES = 3
 _MOST_ENDS, _MOST_LOSSES = 12, 3
 #: Seconds between two looks at which workers are there, and at how many jobs there should be.
 _LOOK, _SCALE_EVERY = 0.5, 30.0
-#: Seconds after which the user is told that no worker is there, and after which the run fails if
-#: all workers have been refused.
+#: Seconds after which a message says that no worker is there, and after which the run fails if all
+#: workers have been refused.
 _REPORT_NOBODY, _GIVE_UP_REFUSED = 10.0, 5.0
 #: Seconds that a scheduler may take to answer after the connection was made.
 _ANSWERING = 5.0
@@ -92,7 +92,7 @@ _Message = str | tuple[Key, Arrays] | None
 def open_cluster(
     text: str | None, say: Callable[[str], object] = lambda text: None
 ) -> AbstractContextManager[Executor]:
-    """Return a context whose value is an executor: a cluster, or this process.
+    """Return a context that opens an executor: a cluster, or this process.
 
     Arguments:
         text: the value of `--cluster`; None for this process.
@@ -220,9 +220,8 @@ class Cluster:
             if one is not None:
                 try:
                     await one.close()
-                except (
-                    Exception
-                ) as error:  # go on with the other one, and do not hide an earlier error
+                # go on with the other one, and do not hide an earlier error
+                except Exception as error:
                     self._say(f"the cluster did not end in order: {_words(error)}")
 
     def __call__(self, tasks: TaskSet, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
@@ -296,7 +295,7 @@ class _Distribution:
             if self._name in accepted
         }
         self._refused: dict[str, str] = {}
-        self._slow: set[str] = set()  # workers whose task has run for too long
+        self._slow: set[str] = set()  # workers with a task that has run for too long
         self._seconds: deque[float] = deque(maxlen=200)
         self._losses: Counter[tuple[Key, int]] = Counter()
         self._reported: set[str] = set()
@@ -450,9 +449,8 @@ class _Distribution:
         elif isinstance(answer, Refused):
             self._refuse(address, f"{address} on {answer.host}", answer.why)
         elif self._client.status == "running" and not _is_loss(answer):
-            self._refuse(
-                address, address, _words(answer)
-            )  # it may have another channelfit, or none
+            # it may have another channelfit, or none
+            self._refuse(address, address, _words(answer))
 
     def _refuse(self, address: str, worker: str, why: str) -> None:
         self._forget(address)
@@ -537,9 +535,8 @@ class _Distribution:
         if not isinstance(answer, Answer):
             self._note_loss(key, _words(answer), _MOST_LOSSES)
         elif answer.unknown:
-            if (
-                answer.address not in self._offers.values()
-            ):  # it was restarted, or has had many others since
+            # it was restarted, or has had many others since
+            if answer.address not in self._offers.values():
                 self._forget(answer.address)
                 self._looked = 0.0
             self._requeue(key)
@@ -596,7 +593,7 @@ async def _answer(future: Any) -> Any:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return error  # Dask cancels futures whose scheduler has gone
+        return error  # Dask cancels futures if their scheduler has gone
     except Exception as error:
         return error
     finally:
@@ -615,7 +612,7 @@ def _log(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 def _is_loss(error: BaseException) -> bool:
-    """Whether an answer did not come because the worker or the scheduler has gone."""
+    """Return whether an answer did not come because the worker or the scheduler has gone."""
     return isinstance(error, OSError | TimeoutError | asyncio.CancelledError | CancelledError)
 
 

@@ -46,7 +46,7 @@ class ClusterPlan:
 
 
 def is_local(text: str) -> bool:
-    """Whether a value of `--cluster` means processes on this computer."""
+    """Return whether a value of `--cluster` means processes on this computer."""
     return _LOCAL.fullmatch(text) is not None
 
 

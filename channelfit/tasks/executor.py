@@ -55,7 +55,7 @@ class TaskSetWithArguments(TaskSet, Protocol):
         ...
 
     def compute(self, key: Key, arguments: Arrays | None = None) -> Arrays:
-        """Compute one task. arguments: None in the process whose task set has them."""
+        """Compute one task. arguments: None in the process that sends the task."""
         ...
 
 

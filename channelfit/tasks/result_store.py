@@ -50,7 +50,7 @@ class ResultStore:
 
     @property
     def keys(self) -> AbstractSet[Key]:
-        """The keys of the tasks whose results are stored."""
+        """The keys of the tasks that have a stored result."""
         return frozenset(self._places)
 
     def get(self, key: Key) -> Arrays:
@@ -104,7 +104,7 @@ def _heading(payload: bytes, path: Path) -> tuple[Key, list[str], int]:
 
 
 def expect(found: Arrays, shapes: Mapping[str, tuple[str, tuple[int | None, ...]]]) -> None:
-    """Refuse a stored result whose arrays are not of the kinds and shapes that were written.
+    """Refuse a stored result if its arrays are not of the kinds and shapes that were written.
 
     Arguments:
         shapes: by name the kinds of numbers, such as "f" or "iu", and the shape, in which None

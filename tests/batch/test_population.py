@@ -21,11 +21,11 @@ from channelfit.batch.search import Settings
 from channelfit.batch.well_tasks import Problems
 from channelfit.model.channel import Parameter, Prior
 from channelfit.model.model_file import build_model
-from channelfit.problem.experiment import Problem
+from channelfit.problem.experiment import Problem, n_scored
 from channelfit.problem.recording import Recording
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
-from channelfit.results.uncertainty.estimate import count_samples, estimate
+from channelfit.results.uncertainty.estimate import estimate
 from channelfit.scoring.grouped import GroupedScorer
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.least_squares import refine
@@ -506,7 +506,7 @@ def test_shared_kinetics_are_those_of_a_fit_with_a_conductance_per_cell(tmp_path
     objective = Objective(SearchSpace(whole.parameters), make_scorer(whole, "cpu"))
     start = np.r_[fits.unit[0, :3], fits.unit[:, 3]]
     best = refine(objective, start[:, None])
-    sure = estimate(objective, best.unit[:, 0], count_samples(whole))
+    sure = estimate(objective, best.unit[:, 0], n_scored(whole))
     want = dict(zip(sure.names, objective.physical(best.unit)[:, 0], strict=True))
     assert isinstance(objective.scorer, GroupedScorer)
     assert got.mean == pytest.approx([want[name] for name in kinetics], rel=2e-3)

@@ -14,7 +14,6 @@ from channelfit.results.uncertainty.estimate import (
     LEVEL,
     Combination,
     Estimate,
-    count_samples,
     estimate,
     peak_pA,
     quantile,
@@ -74,11 +73,13 @@ def assess(
 
     Raises: InputError if the values cannot be scored, or there are too few samples.
     """
+    from channelfit.problem.experiment import n_scored  # loads SymPy, which reports do without
+
     # parameters that the search solves are uncertain, too
     objective = replace(fit, solved=(), cost=None).objective(scorer)
     unit = objective.space.to_unit(np.asarray(values, dtype=float)[:, None])
     before = None
-    n_samples, peak = count_samples(fit.problem), peak_pA(fit.problem)
+    n_samples, peak = n_scored(fit.problem), peak_pA(fit.problem)
     if finish:
         before = float(objective.linearize(unit).cost[0])
         unit, traces = brought_to_minimum(objective, unit, n_samples), None

@@ -25,6 +25,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.noise_spectrum import NoiseSpectrum
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.objective import Local, Objective
+from channelfit.search.points_around import scaled_eigen
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
@@ -195,7 +196,7 @@ class Estimate:
 
         Arguments:
             cost: pA^2, a number or an array.
-            place: of the parameter whose variance counts; None for the mean of all.
+            place: of the parameter that gives the variance; None for the mean of all.
         """
         wide = self.correlation_time if place is None else float(self.widened[place]) ** 2
         scale = self.n_samples / (self.sigma_pA**2 * wide)
@@ -245,7 +246,7 @@ def estimate(
 
     Arguments:
         unit: (n_free,), in the unit cube; the minimum of the cost, or near it.
-        n_samples: samples that count in the cost; see `count_samples`.
+        n_samples: samples that count in the cost; see `experiment.n_scored`.
         spectrum: of the residuals; None for independent ones.
         sigma_pA: noise of a sample of average weight; None to estimate it from the residuals.
         local: cost and derivatives at the point; None to compute them.
@@ -323,25 +324,13 @@ def _roots(hessian: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     transpose of the second times it is the matrix. The matrix is scaled to a diagonal of ones
     first, so that this limit does not depend on the units.
     """
-    diagonal = np.diag(hessian)
-    least = max(float(diagonal.max(initial=0.0)) * 1e-24, 1e-290)
-    scale = 1 / np.sqrt(np.maximum(diagonal, least))
-    values, vectors = np.linalg.eigh(hessian * np.outer(scale, scale))
+    scale, values, vectors = scaled_eigen(hessian)
     outward = scale[:, None] * (vectors / np.sqrt(np.maximum(values, _FLOOR)))
     inward = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T / scale
     return outward, inward
 
 
 # --- the residuals -------------------------------------------------------------------------------
-
-
-def count_samples(problem: Problem) -> int:
-    """Count the samples that contribute to the cost."""
-    return sum(
-        int(np.count_nonzero(e.recording.weight))
-        for e in problem.experiments
-        if e.recording is not None and e.weight > 0
-    )
 
 
 def peak_pA(problem: Problem) -> float:

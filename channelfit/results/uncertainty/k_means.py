@@ -5,9 +5,10 @@ points (Lloyd 1982, IEEE Trans Inf Theory 28:129). For this it needs *sums* alon
 the weight, the sum and the squared distances of the points nearest to it. Sums of parts of the
 points can be computed anywhere, and are added (Li and Fang 1989, Parallel Comput 11:275). They come
 from the processor (`k_means_cpu`), from a GPU (`k_means_cuda`), or from the tasks of an executor,
-always in an order that follows from the number of points alone. A part whose worker is lost is
-computed again. (Published designs drop it, and go on with the points that are left.) scikit-learn
-is another way to the same groups, up to rounding, because all ways start with the same centers.
+always in an order that follows from the number of points alone. A part that is lost with its
+worker is computed again. (Published designs drop it, and go on with the points that are left.)
+scikit-learn is another way to the same groups, up to rounding, because all ways start with the same
+centers.
 
 Initial centers are points drawn with chances that grow with the squared distance to the centers
 before (Arthur and Vassilvitskii 2007, SODA 07:1027), not evenly among all points; several starts
@@ -192,7 +193,7 @@ def beginnings(
 
 
 def _differ(points: np.ndarray, k: int) -> bool:
-    """Whether at least k points differ; mostly the first rows do."""
+    """Return whether at least k points differ; mostly the first rows do."""
     return any(len(np.unique(some, axis=0)) >= k for some in (points[:_FIRST_ROWS], points))
 
 

@@ -10,18 +10,16 @@ instructions of the processor.
 
 from __future__ import annotations
 
-from functools import cache, reduce
+from functools import reduce
 
 import numpy as np
 
 from channelfit.scoring.machine.machine_code import kernel
-from channelfit.scoring.machine.threads import Team, usable_cores
+from channelfit.scoring.machine.threads import side_by_side, usable_cores
 
 #: Points side by side; points that lie in the first cache at once; points of a block, which one
 #: thread adds.
 LANES, _TILE, BLOCK = 8, 64, 8192
-#: Shares of the blocks for each core, so that no core waits long for another one.
-_SHARES = 4
 _INFINITE = float("inf")
 
 
@@ -155,7 +153,11 @@ def partial_sums(points: np.ndarray, weights: np.ndarray | None, centers: np.nda
     counts = np.empty(0) if weights is None else np.ascontiguousarray(weights, np.float64)
     d, (n_sets, k, wide) = points.shape[1], even.shape
     blocks = np.empty((-(-len(points) // BLOCK), n_sets, k, wide + 2))
-    _share(lambda first, last: addBlocks(points, counts, even, first, last, blocks), len(blocks))
+
+    def add(first: int, last: int) -> None:
+        addBlocks(points, counts, even, first, last, blocks)
+
+    side_by_side(add, len(points), BLOCK, usable_cores())
     whole = reduce(np.add, blocks, np.zeros((n_sets, k, wide + 2)))
     return np.delete(whole, d, axis=-1) if wide > d else whole
 
@@ -168,10 +170,11 @@ def nearest(points: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, np.nda
     """
     points, even = np.ascontiguousarray(points, np.float64), _even(centers)
     labels, distances = np.empty(len(points), np.int64), np.empty(len(points))
-    _share(
-        lambda first, last: labelBlocks(points, even, first, last, labels, distances),
-        -(-len(points) // BLOCK),
-    )
+
+    def label(first: int, last: int) -> None:
+        labelBlocks(points, even, first, last, labels, distances)
+
+    side_by_side(label, len(points), BLOCK, usable_cores())
     return labels, distances
 
 
@@ -179,16 +182,3 @@ def _even(centers: np.ndarray) -> np.ndarray:
     """Return centers with an even number of coordinates: a zero is appended to an odd one."""
     odd = [(0, 0)] * (centers.ndim - 1) + [(0, centers.shape[-1] % 2)]
     return np.ascontiguousarray(np.pad(centers, odd), np.float64)
-
-
-def _share(some, n_blocks: int) -> None:
-    """Call some(first, last) for parts of the blocks, on all cores."""
-    cores = usable_cores()
-    step = max(1, -(-n_blocks // (_SHARES * cores)))
-    parts = [(first, min(first + step, n_blocks)) for first in range(0, n_blocks, step)]
-    _team(cores - 1).share(some, parts)
-
-
-@cache
-def _team(n_helpers: int) -> Team:
-    return Team(n_helpers)

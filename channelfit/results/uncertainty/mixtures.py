@@ -63,7 +63,7 @@ class MixtureChoice:
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether there may be more groups than were chosen."""
+        """True if there may be more groups than were chosen."""
         return self.k == 1 and self.gain > MAYBE
 
     def sentence(self) -> str:

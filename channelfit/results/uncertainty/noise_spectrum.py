@@ -22,7 +22,7 @@ A line of a single frequency (hum) is not part of the smooth spectrum: its power
 frequency.
 
 Sweeps of an experiment are taken as recorded one after the other. A misfit is taken as noise: from
-one recording the two cannot be told apart.
+one recording the two cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ class _Likelihood:
         return 0.5 * float(logarithm @ self.stiffness @ logarithm)
 
     def is_colored(self) -> bool:
-        """Whether a spectrum describes the power better than a constant one."""
+        """Return whether a spectrum describes the power better than a constant one."""
         level = self.level
         logarithm, _, numbers = self.fitted(level)
         flat = self.expected(np.full(len(logarithm), level))[0]
@@ -472,7 +472,7 @@ def spectrum_of(
 
 
 def are_correlated(bands: Bands) -> bool:
-    """Whether residuals look correlated: whether `spectrum_of` them is not None."""
+    """Return whether residuals look correlated, so that `spectrum_of` them is not None."""
     return _colored(bands) is not None
 
 
