@@ -106,11 +106,11 @@ def _apart(costs: list[float], unit: str | None) -> str:
         return ""
     listed = [math.sqrt(cost) for cost in costs] if unit else costs
     further = " and ".join(f"{cost:.5g}" for cost in listed[1:])
-    what = f" {unit}" if unit else ""
+    suffix = f" {unit}" if unit else ""
     if not listed[0] > 0:
-        return f" ({listed[0]:.5g}{what}; the next ended, or were given up, at {further}{what})"
+        return f" ({listed[0]:.5g}{suffix}; the next ended, or were given up, at {further}{suffix})"
     share = 100 * (listed[1] / listed[0] - 1)
     return (
-        f" ({listed[0]:.5g}{what}; the next ended, or were given up, at {further}{what}, "
+        f" ({listed[0]:.5g}{suffix}; the next ended, or were given up, at {further}{suffix}, "
         f"{share:.2g} % above)"
     )

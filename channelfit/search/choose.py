@@ -1,4 +1,4 @@
-"""Optimizers by name, with what a user wrote under `optimizer:` checked."""
+"""Optimizers by name, made from the settings that a user wrote under `optimizer:`."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def make_optimizer(
 
     Arguments:
         name: a key of OPTIMIZERS.
-        settings: by name; those that are missing take their defaults. `generations` may stand among
-            them, it is a stop rule (`make_stop_rules`) and is checked but not used here.
+        settings: by name; those that are missing take their defaults. `generations` may be among
+            them: it is a stop rule (`make_stop_rules`), which is checked but not used here.
         n_parameters: free parameters.
         seed: 0 .. 2**64-1.
-        xp: numpy, or cupy for an optimizer that lives on the device.
+        xp: numpy, or cupy for an optimizer that lives on the GPU.
         initial: (n_parameters, n_points) starting points in the unit cube.
-        makers: the functions that make them, by name; OPTIMIZERS unless a kind of fit has its own.
+        makers: the functions that make them, by name; None for OPTIMIZERS.
 
-    Raises: InputError for an unknown name or setting (with what is known) or a bad value.
+    Raises: InputError for an unknown name or setting, with the known ones, or a bad value.
     """
     key = "optimizer"
     if name not in OPTIMIZERS:
@@ -198,5 +198,5 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "asynchronous_ring": _refuse_asynchronous_ring,
 }
 
-#: Those that end by themselves.
+#: Optimizers that end by themselves.
 DIRECTED = ("hybrid",)

@@ -1,7 +1,7 @@
 """Damped least-squares steps of many points, each to the lowest point of a parabola in a box.
 
-A text of kernels: machine code that threads run side by side, each for points of its own. What
-comes of a point depends on nothing but the point.
+The text of kernels, which threads run side by side, each for points of its own. The step of a point
+depends on nothing but the point.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ Array = np.ndarray
 #: Rows of the scratch of `to_the_lowest`: which coordinates do not move (1, else 0), the places of
 #: those that do, a column of a factor, and where these would move.
 _FIXED, _PLACES, _COLUMN, _PULL = range(4)
-#: A coordinate leaves its face only if it is pulled by more than this share of the steepest slope:
-#: less is rounding.
+#: A coordinate leaves its face only for a slope above this share of the steepest one: less is
+#: rounding.
 _INWARD = 1e-10
 
 
@@ -52,8 +52,8 @@ def steps_of(
             scale[i] = 0.0 if held[i] > 0.0 else whole[i, i]
             most = max(most, scale[i])
         for i in range(n_free):
-            # a coordinate that the data hardly see must not run away: it is damped as if it
-            # counted a bit
+            # a coordinate on which the cost hardly depends must not run away: it is damped as if
+            # the cost depended on it a little
             scale[i] = max(scale[i], 1e-6 * most) + 1e-300
         for t in range(trials.shape[0]):
             # unit diagonal: the solution then does not suffer from the scales of the parameters
@@ -118,7 +118,8 @@ def to_the_lowest(
                 step[i] = pull[k]
         if leaves:
             continue
-        # on a face for what another was going to do, which it then did not: let go, one at a time
+        # a coordinate went to its face for a step of another one that was then not taken: release
+        # such coordinates one at a time
         worst, strongest = -1, _INWARD * steepest
         for i in range(n_free):
             if fixed[i] > held[i]:

@@ -1,4 +1,4 @@
-"""Differential evolution whose two settings learn from what succeeded.
+"""Differential evolution with two settings that adapt to the trials that succeeded.
 
     trial = x + F (one of the best - x) + F (another - yet another),
 
@@ -92,8 +92,8 @@ class Differential(PopulationSearch):
     def tell(self, candidates: Any, cost: Any) -> None:
         """See `Optimizer.tell`."""
         xp = self.xp
-        asked = (self.n_parameters, self.population_size)
-        candidates, cost = self._checked(candidates, cost, asked)
+        shape = (self.n_parameters, self.population_size)
+        candidates, cost = self._checked(candidates, cost, shape)
         if self.best_cost == np.inf:
             self._population, self._cost = candidates.copy(), cost.astype(np.float64)
         else:

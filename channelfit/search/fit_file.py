@@ -58,7 +58,7 @@ def read_plan(fit_file: FitFile, read: Callable[..., Columns] = read_columns) ->
         read: returns the columns of a recorded table, as `tables.read_columns` does.
 
     Raises:
-        InputError: anything that cannot be used, with file, key and what would be right.
+        InputError: anything that cannot be used, with file, key and the expected form.
     """
     raw, file = fit_file.document.get("fit"), fit_file.file
     model = fit_file.build_model(first_temperature(raw))
@@ -116,7 +116,7 @@ def plan_search(problem: Problem, keys: Section, **known: Any) -> FitPlan:
             and the titles are read here.
         known: other fields of the plan.
 
-    Raises: InputError for what cannot be used.
+    Raises: InputError for a key that cannot be used.
     """
     model = problem.model
     settings, stop = _mapping(keys, "optimizer"), _mapping(keys, "stop")
@@ -156,7 +156,7 @@ def read_experiments(
         load: returns the protocol of a file, as `load_protocol` does.
 
     Raises:
-        InputError: anything that cannot be used, with file, key and what would be right.
+        InputError: anything that cannot be used, with file, key and the expected form.
     """
     section.expect(KEYS["fit"])
     return _clamped(section, model, _experiments(section, model, read, load))

@@ -22,7 +22,7 @@ _scorers: dict[str, Scorer] = {}
 
 @dataclass(frozen=True, eq=False)
 class FitTasks:
-    """The base of all task sets of one fit: a plan with its data, and what scores candidates.
+    """The base of all task sets of one fit: a plan with its data, and the scorer of candidates.
 
     Attributes:
         backend, dtype, path: see `make_scorer`.

@@ -20,7 +20,7 @@ from channelfit.search.settings import share
 
 LARGE_POPULATION = 5000
 
-# What a draw is for: the last word of its counter.
+# The purpose of a draw: the last word of its counter.
 _INITIAL, _TOURNAMENT, _CROSSOVER, _MUTATION, _REPLACEMENT = range(5)
 
 
@@ -190,9 +190,9 @@ class Genetic(PopulationSearch):
         """Replace values of all but the elite in slot 0 by uniform draws, in place.
 
         Whether a value mutates is decided by 40 random bits, but the first eight settle it
-        nearly always: sixteen values share a block of words, and only a value whose byte is at
-        or under the threshold's first byte gets a block of its own, which holds the other
-        32 bits and the replacement.
+        nearly always: sixteen values share a block of words, and only a value with a byte at or
+        under the threshold's first byte gets a block of its own, which holds the other 32 bits
+        and the replacement.
         """
         threshold = round(self.mutation_rate * 2**40)
         n_parameters, n_candidates = children.shape

@@ -2,8 +2,8 @@
 
 Two kernels run in every generation. `next_generation` makes the candidates, in the unit cube and as
 physical parameters in one pass; `learn` reduces their costs and keeps the elite. Whether a
-generation is bred or drawn afresh is decided on the GPU, so the host never waits. What it wants to
-know stands in a record of a few numbers that is read back while the GPU goes on.
+generation is bred or drawn afresh is decided on the GPU, so the host never waits. It
+reads a record of a few numbers for each generation while the GPU goes on.
 
 Bytes that a generation moves, for n candidates of p free and q model parameters: gathering the
 parents' rows n*(8p + 24) (a row of p doubles lies anywhere, so up to a sector of 32 bytes is read
@@ -326,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
         *done = 0;
     }
 
-    // The median of a sample, by a bitonic sort; what is not finite goes to the end.
+    // The median of a sample, by a bitonic sort; costs that are not finite go to the end.
     const u32 n_sample = n_scored < MEDIAN_SAMPLE ? n_scored : MEDIAN_SAMPLE;
     double counted = 0.0;
     __syncthreads();

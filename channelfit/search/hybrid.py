@@ -3,7 +3,7 @@
 One round scores points spread over the whole space, takes the best that differ, and refines them
 side by side. Those that fall behind are dropped on the way, and the last few still under way go on
 together with the starts of the next round. From the second round on, half of the starts come from
-what is known already: the best solution with some coordinates from another one, or drawn anew.
+known solutions: the best one with some coordinates from another one, or drawn anew.
 
 The search ends when enough starts that knew nothing of each other have arrived at the same lowest
 cost and a round of such relatives brought nothing better; or when several rounds in a row, and a
@@ -32,7 +32,7 @@ from channelfit.search.population import starting_points
 _CHUNK = 4096
 #: Iterations over which the pace of a start is measured, and the most that a round makes.
 _MEMORY, _MOST_ITERATIONS = 10, 200
-#: Points around the best that are refined, and by what share a lower cost makes the search go on.
+#: Points around the best that are refined, and the relative gain that makes the search go on.
 _LOOKED_AT, _CLOSER = 8, 1e-4
 #: Points of a scan for each parameter, where scores are slow and where they are fast.
 _FEW_POINTS, _MANY_POINTS = 64, 512
@@ -109,12 +109,12 @@ class Hybrid(Search):
     Arguments:
         n_parameters: free parameters.
         seed: of all random numbers.
-        scan: points scored in a round; 0 for a number that suits what a score costs.
+        scan: points scored in a round; 0 for a number that suits the time of a score.
         starts: how many of them are refined.
-        agree: independent starts that must arrive at the lowest cost.
+        agree: the number of independent starts that must arrive at the lowest cost.
         patience: rounds without a gain after which the search ends anyway.
-        initial: (n_parameters, n_points) points of the unit cube that are refined first. What
-            comes of them does not count as an independent start.
+        initial: (n_parameters, n_points) points of the unit cube that are refined first. They
+            do not count as independent starts.
     """
 
     n_parameters: int
@@ -182,7 +182,7 @@ class Hybrid(Search):
             self._compare(found, objective.floor)
             if explored or (self.agreement is not None and self.agreement.agree):
                 break
-            # nobody else arrives here: is it a minimum at all, or a ripple on the way to one?
+            # no other start arrives here: is it a minimum, or a ripple on the way to one?
             before, under_way = _least(found), under_way.take(_NONE)
             found = yield from _looked_around(objective, found)
             self._compare(found, objective.floor)
@@ -190,7 +190,7 @@ class Hybrid(Search):
         self.ended = self._conclusion(idle)
 
     def _compare(self, found: _Found, floor: float) -> None:
-        """Compare what independent starts have come to so far."""
+        """Compare the costs at which independent starts have ended so far."""
         self.agreement = agreement(_least(found), found.cost[found.fresh], self.agree, floor)
 
     def _conclusion(self, idle: int) -> str:
@@ -217,7 +217,7 @@ class Hybrid(Search):
         if found is not None and n:  # a single start is always a fresh one
             unit = _children(objective, found, self.scan * n // self.starts, random)
             cost = yield from _scored(objective, unit, "crossing")
-            # The lowest, but not all from where the best lies already; and the lowest of a few.
+            # the lowest, but not all of them near the best; and the lowest of every few
             lowest = _distinct(unit, cost, n - n // 2, found.best())
             parts.append(_Found(unit[:, lowest], cost[lowest], np.zeros(len(lowest), bool)))
             for first in range(0, 8 * (n // 2), 8):
@@ -245,7 +245,7 @@ class Hybrid(Search):
             yield _generation(objective, starts, objective.evaluations - before, "refining")
             before = objective.evaluations
             if starts.cost.min(initial=np.inf) <= perfect:
-                # it alone, as far down as rounding lets it
+                # only the best goes on, as far down as rounding allows
                 starts.done[np.arange(len(starts)) != starts.cost.argmin()] = True
             left = starts.cost[~starts.done]
             known = min(best, starts.cost[starts.done].min(initial=np.inf))
@@ -295,10 +295,9 @@ def _least(found: _Found | None) -> float:
 def _finished(
     objective: Objective, found: _Found, under_way: _UnderWay
 ) -> Generator[Generation, None, _Found]:
-    """Refine those still under way that are lower than what was found, each to its end.
+    """Refine to their end those still under way that are lower than the solutions found so far.
 
-    A search may end while the best of all has not, where what it gains is less than counts as a
-    gain.
+    The best of all may be among them if the rounds ended because it gained too little.
     """
     under_way = under_way.take(under_way.starts.cost < _least(found))
     starts = under_way.starts
@@ -312,7 +311,7 @@ def _finished(
 
 
 def _looked_around(objective: Objective, found: _Found) -> Generator[Generation, None, _Found]:
-    """Refine the best points around the best solution, and add what they lead to."""
+    """Refine the best points around the best solution, and add the results."""
     if not math.isfinite(_least(found)):
         return found
     best = begin(objective, found.best()[:, None])

@@ -49,7 +49,7 @@ class Islands(Optimizer):
         population: candidates of an island.
 
     Attributes:
-        epoch: computes an epoch elsewhere; None where this process does.
+        epoch: computes an epoch elsewhere; None if this process computes it.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Islands(Optimizer):
             for k in range(n_islands)
         ]
         self.epoch: Epoch | None = None
-        self._asked: list[int] = []
+        self._sizes: list[int] = []
 
     @property
     def name(self) -> str:
@@ -92,19 +92,19 @@ class Islands(Optimizer):
 
     def ask(self) -> Any:
         """Return the candidates of all islands, one after the other."""
-        asked = [island.ask() for island in self.islands]
-        self._asked = [some.shape[1] for some in asked]
-        return self.islands[0].xp.concatenate(asked, axis=1)
+        parts = [island.ask() for island in self.islands]
+        self._sizes = [part.shape[1] for part in parts]
+        return self.islands[0].xp.concatenate(parts, axis=1)
 
     def tell(self, candidates: Any, cost: Any) -> None:
         """Pass its costs to each island; after an epoch the best migrate."""
-        sizes = self._asked or [island.ask().shape[1] for island in self.islands]
+        sizes = self._sizes or [island.ask().shape[1] for island in self.islands]
         begin = 0
         for island, size in zip(self.islands, sizes, strict=True):
             some = slice(begin, begin + size)
             island.tell(candidates[:, some], cost[some])
             begin += size
-        self._asked = []
+        self._sizes = []
         if self.islands[0].generation % self.migrate_every == 0:
             self._migrate()
 

@@ -34,10 +34,10 @@ class FitFile:
 
     Attributes:
         document: the model by the keys of a model file, with the fit section, if there is one,
-            under `fit`; what a fit file changes of the model is changed.
+            under `fit`; the changes of a fit file are made.
         file: where the fit section stands, from which its relative paths start.
         model_file: where the model stands; the same file where it has both.
-        own, models: what these two files themselves say; empty where it is one file.
+        own, models: the documents of the two files before they were joined; empty for one file.
     """
 
     document: dict[str, Any]
@@ -73,7 +73,7 @@ class FitFile:
         return self.document.get("temperature") != self.models.get("temperature")
 
     def build_model(self, celsius_of_one: float | None = None) -> ChannelModel:
-        """Build the model; what the fit file changed is blamed on it, all else on the model's.
+        """Build the model; an error in what the fit file has changed names the fit file.
 
         Arguments:
             celsius_of_one: as `model_file.build_model` takes it.
@@ -100,7 +100,7 @@ def read_fit_file(file: Path, changes: Changes | Sequence[str] = ()) -> FitFile:
     """Read a model file or a fit file, and the model file that a fit file names.
 
     Arguments:
-        changes: of what it says; overrides, ``dotted.key=value`` each, may stand alone.
+        changes: of the document; a sequence of overrides, ``dotted.key=value`` each, will do.
 
     Raises: InputError for files and changes that cannot be used.
     """
@@ -162,7 +162,7 @@ def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
     twice = next((key for key in titles if key in (own or {})), None)
     if twice:
         raise root.error(f"{twice} is given here and under fit; keep one", twice)
-    if own is None:  # what to fit to is said, not borrowed
+    if own is None:  # the data to fit to are not borrowed
         return titles or None
     kept = _moved_data(
         {k: v for k, v in (models or {}).items() if k not in _TITLES},

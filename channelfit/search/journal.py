@@ -1,7 +1,7 @@
 """A journal of the scores of a search, by which a search that was cut off goes on.
 
-All that a search learns comes from its scorer, and all else follows from the seed. So the scores,
-in their order, are the state of any search, whichever optimizer it is. A search that is resumed
+A search depends on the answers of its scorer and on its seed alone. So the scores, in their order,
+are the state of any search, whichever optimizer it is. A search that is resumed
 begins anew and asks for the same scores; as long as the journal has them they are read from it,
 which takes nearly no time, and then the scorer goes on. The result is the same to the bit as if
 nothing had happened.
@@ -28,11 +28,11 @@ from channelfit.scoring.machine.gpu import Readback
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, Scorer
 from channelfit.tasks.records import DAMAGED, Records, packed, unpacked
 
-#: How the file begins: what it is, and in which form.
+#: The first bytes of the file: its kind and its version.
 _BEGINS = b"channelfit journal 1\n"
 #: An answer: seconds since the search began, the question, its checksum, and the number of arrays.
 _ANSWER = struct.Struct("<dBIB")
-#: The numbers of the questions whose answers are kept; they stand in the file.
+#: The numbers of the kinds of questions, as they stand in the file.
 _SCORE, _PREVIEW, _LINEARIZE, _SCORE_CELL = range(4)
 #: Seconds between two writings to the disk.
 _WRITE_EVERY = 1.0
@@ -45,13 +45,13 @@ class Journal:
     """The answers of a scorer in a file: those of an earlier run first, then new ones.
 
     Arguments:
-        path: the file; it is made where there is none, and what is not whole at its end is cut off.
+        path: the file. It is made if there is none; an incomplete record at its end is cut off.
 
     Attributes:
         replayed: answers that were read.
-        complete: whether every answer was written; a very fast scorer's, or what finds no room on
-            the disk, are not, and a resumed search asks for those again.
-        fault: why the journal could not be written; None while it can.
+        complete: whether every answer was written. Those of a very fast scorer, and those for
+            which the disk has no room, are not; a resumed search computes them again.
+        fault: the error for which the journal could not be written; None if there was none.
 
     Raises:
         InputError: the file cannot be read or written, is no journal of this form, or is in use.
@@ -77,11 +77,11 @@ class Journal:
         return self._elapsed + time.perf_counter() - self._begun
 
     def next(self, question: int, check: int) -> list[np.ndarray] | None:
-        """Return the next answer of an earlier run; None where there are no more.
+        """Return the next answer of an earlier run; None if there are no more.
 
         Arguments:
             question: its number.
-            check: the checksum of the parameters; 0 where it is not known.
+            check: the checksum of the parameters; 0 if it is not known.
 
         Raises:
             InputError: the earlier run had another question at this place.
@@ -107,7 +107,7 @@ class Journal:
             raise error.at(self.path) from None
 
     def add(self, question: int, check: int, arrays: list[np.ndarray]) -> None:
-        """Keep an answer, and write those that wait about once a second."""
+        """Add an answer, and write those that wait about once a second."""
         if not self.complete:
             return
         head = _ANSWER.pack(self.clock(), question, check, len(arrays))
@@ -116,7 +116,7 @@ class Journal:
             self.write()
 
     def write(self) -> None:
-        """Write the answers that wait to the disk; where that fails the journal ends."""
+        """Write the answers that wait to the disk; if that fails the journal ends."""
         if self._records is None or not self._waiting or self._earlier is not None:
             return
         payloads, self._waiting = self._waiting, []
@@ -153,14 +153,14 @@ class Journal:
 
 
 class Journaled(Scorer):
-    """A scorer whose answers are read from a journal, or written into it.
+    """A scorer that reads its answers from a journal, or writes them into it.
 
     Only populations are journaled. A few candidates are quickly scored again by `rescore`, which is
     also called after an interrupt, when it is no part of the search.
 
     Arguments:
         scorer: computes the answers that the journal does not have.
-        journal: where the answers are.
+        journal: holds the answers.
     """
 
     def __init__(self, scorer: Scorer, journal: Journal) -> None:
@@ -196,7 +196,7 @@ class Journaled(Scorer):
     ) -> Iterable[Any]:
         """Return the arrays of an answer, in the order of the fields of `Linearization`."""
         xp = array_module(parameters)
-        check = 0  # what lies on a GPU is not waited for
+        check = 0  # arrays on a GPU are not waited for
         if xp is np:
             check = zlib.crc32(np.ascontiguousarray(parameters).tobytes(), question)
             check = zlib.crc32(repr(more).encode(), check)

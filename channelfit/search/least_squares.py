@@ -2,10 +2,10 @@
 
 Every start keeps its own damping. A derivative costs as many candidates as it has columns, a trial
 only one; so each iteration tries several dampings at once and takes the best, which spares
-derivatives where a single damping would first have to be found (after Marquardt 1963; Madsen,
+derivatives that a search for the right damping would take (after Marquardt 1963; Madsen,
 Nielsen and Tingleff 2004 for the gain ratio). Bounds are an active set: a coordinate on a face of
-the cube that the gradient pushes outward stays there for the iteration, and one whose step leads
-out of the cube goes to the face, while the others take the step that is best then.
+the cube that the gradient pushes outward stays there for the iteration, and one that a step would
+move out of the cube goes to the face, while the others take the step that is best then.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from channelfit.search.objective import Local, Objective
 TRIALS = np.array([1 / 30, 1 / 3, 3.0, 100.0])
 #: The range of dampings, and the damping with which a start begins.
 LEAST, MOST, FIRST = 1e-12, 1e12, 1e-2
-#: Dampings where derivatives come with every trial: a start's own, and next to none, whose promise
-#: tells whether anything is left to gain; and a damping at which a start is stuck.
+#: Dampings of `step`, which computes derivatives with every trial: a start's own, and next to none,
+#: to see whether anything is left to gain; and a damping at which a start is stuck.
 _OWN_AND_NONE, _STUCK = np.array([1.0, 1e-6]), 1e8
 #: Halvings of a step that leaves the bounds on rates.
 _HALVINGS = 40
@@ -126,7 +126,7 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
         local = _host(objective.linearize(fresh.unit))
         # derivatives may fail, or the two ways to the cost may differ in the last digits
         failed = ~np.isfinite(local.cost)
-        # where all is rounding, a gain by one way alone is none, and would be found for ever
+        # below the floor a gain by one way alone is rounding, and would be found for ever
         stalled = (local.cost <= objective.floor) & (local.cost >= old.cost[moved])
         part = part.put(moved, replace(fresh, local=local, done=fresh.done | failed | stalled))
         if failed.any():
@@ -182,7 +182,7 @@ def _taken(
     """Move the starts that gain, and set their next damping.
 
     Arguments:
-        unit: (n_free, n_points), where the steps lead. gained: (n_points,), what they gain.
+        unit: (n_free, n_points), the ends of the steps. gained: (n_points,), their gains.
         factor: (n_points,), of the dampings. promises: (n_trials, n_points), of all steps.
 
     Returns: the starts with their old derivatives, done where no parabola promises anything; and
@@ -205,9 +205,9 @@ def _brought_back(
     as it must: so a start can slide along a bound.
 
     Arguments:
-        trial: (n_free, n), where the steps lead.
+        trial: (n_free, n), the ends of the steps.
 
-    Returns: the points (n_free, n), and what the parabola promises of each (n,).
+    Returns: the points (n_free, n), and the gain that the parabola promises of each (n,).
     """
     n_free, n = trial.shape
     rows, ends, aims = objective.bounded, [old.unit], [trial]
@@ -273,7 +273,7 @@ def damped_steps(starts: Starts, trials: np.ndarray = TRIALS) -> tuple[np.ndarra
     """Compute steps (n_free, n_trials, n_points), and the gain that the parabola promises of each.
 
     Steps and promises are not finite where a damped system is singular. All cores share the
-    points; what comes of a point depends on nothing but itself.
+    points; the step of a point depends on nothing but the point.
 
     Arguments:
         trials: (n_trials,) dampings, as multiples of a start's own.
@@ -283,10 +283,10 @@ def damped_steps(starts: Starts, trials: np.ndarray = TRIALS) -> tuple[np.ndarra
     (n_free, n), local = starts.unit.shape, starts.local
     steps, promise = np.empty((n_free, len(trials), n)), np.empty((len(trials), n))
     arrays = starts.unit, local.gradient, local.hessian, starts.damping, trials
-    given = [np.ascontiguousarray(array, dtype=float) for array in arrays]
+    contiguous = [np.ascontiguousarray(array, dtype=float) for array in arrays]
 
     def some(first: int, last: int) -> None:
-        steps_of(*given, first * _BESIDE, min(last * _BESIDE, n), steps, promise)
+        steps_of(*contiguous, first * _BESIDE, min(last * _BESIDE, n), steps, promise)
 
     side_by_side(some, n, _BESIDE, usable_cores())
     return steps, promise

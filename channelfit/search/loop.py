@@ -95,7 +95,7 @@ class Progress:
         seconds_left: the least time that the rules on generations, evaluations and seconds leave at
             this pace; None when none of them is on.
         parameters: (n_parameters,) the best so far in base units, None while no cost was finite.
-        stage: what the search is doing, empty where it does the same from first to last.
+        stage: of a search that has several, such as scanning; else empty.
         median_cost: as in a row of the history, and failed: the share of this generation's
             candidates without a cost.
     """
@@ -172,7 +172,7 @@ class FitResult:
             ("cost", f"{self.cost:.6g}"),
             ("generations", f"{self.generations}"),
             ("evaluations", f"{self.evaluations} candidates"),
-            ("failed", ", ".join(f"{n} {what}" for what, n in self.failures.items())),
+            ("failed", ", ".join(f"{n} {reason}" for reason, n in self.failures.items())),
             ("time", f"{self.seconds:.3g} s"),
             ("optimizer", f"{self.optimizer} ({settings}), seed {self.seed}"),
             ("backend", place),
@@ -196,9 +196,9 @@ class _Tally:
 
     Attributes:
         clock: returns the time in seconds. started: its time when the search began.
-        exact: a best cost, and what the scorer's `rescore` made of it.
-        milestone, milestone_generation: the last best cost that was a gain worth counting, and
-        when.
+        exact: a best cost, and the cost of the same candidate by the scorer's `rescore`.
+        milestone, milestone_generation: the last best cost that counted as a gain, and its
+            generation.
     """
 
     clock: Callable[[], float]
@@ -232,8 +232,8 @@ def optimize(
         objective: scores them.
         stop: when to stop.
         on_generation: called after every generation.
-        clock: tells the time in seconds; of a search that goes on it has counted the time before.
-            By default it is the time of the process.
+        clock: returns the time in seconds; in a resumed search it includes the time of the earlier
+            run. None for the time of the process.
 
     Raises: InputError when no stop rule is on and the optimizer has no end of its own, and when no
     candidate had a finite cost.
@@ -347,9 +347,9 @@ def _progress(tally: _Tally, generation: Generation, stop: StopRules) -> Progres
 
 def _result(tally: _Tally, optimizer: Search, objective: Objective, reason: str) -> FitResult:
     space, scorer = objective.space, objective.scorer
-    failures = {what: int(tally.failures[code]) for code, what in FAILURES.items()}
+    failures = {reason: int(tally.failures[code]) for code, reason in FAILURES.items()}
     if tally.values is None:
-        counts = ", ".join(f"{n} {what}" for what, n in failures.items() if n)
+        counts = ", ".join(f"{n} {reason}" for reason, n in failures.items() if n)
         raise InputError(
             f"no candidate could be scored; of {_plural(tally.evaluations, 'candidate')}, {counts}"
         )
@@ -367,7 +367,7 @@ def _result(tally: _Tally, optimizer: Search, objective: Objective, reason: str)
         seed=optimizer.seed,
         optimizer=optimizer.name,
         settings=dict(optimizer.settings),
-        failures={what: n for what, n in failures.items() if n},
+        failures={reason: n for reason, n in failures.items() if n},
         backend=scorer.backend,
         dtype=scorer.dtype,
         source_hash=scorer.source_hash,
@@ -387,8 +387,8 @@ def _notes(space: SearchSpace, values: np.ndarray) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _plural(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+def _plural(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def make_stop_rules(
@@ -396,7 +396,7 @@ def make_stop_rules(
     optimizer_settings: Mapping[str, Any] | None = None,
     by_itself: bool = False,
 ) -> StopRules:
-    """Build stop rules from what a user wrote under `stop:` and `optimizer: generations:`.
+    """Build stop rules from the settings under `stop:` and `optimizer: generations:`.
 
     Generations default to 300, whatever other rules there are, so that every search ends.
 

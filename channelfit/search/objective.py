@@ -65,7 +65,7 @@ class Generation:
     def failed(self) -> float:
         """The share of the candidates that failed; 0 of none.
 
-        A stage may score nothing, where all that it tried lay outside of what is allowed.
+        A stage scores nothing if the constraints allow none of its points.
         """
         return int(self.failures.sum()) / max(1, self.n_candidates)
 
@@ -196,11 +196,11 @@ class Objective:
         return sample_allowed(self.space, self.constraints, n, random)
 
     def penalty(self, physical: Any) -> Any:
-        """Return what the priors add to the cost of parameters (n_parameters, n): (n,) pA^2."""
+        """Return the penalties (n,) pA^2 of the priors at parameters (n_parameters, n)."""
         return self._penalties(physical, self._priors)
 
     def _penalties(self, physical: Any, priors: Sequence[tuple[int, Prior]]) -> Any:
-        """Return what some priors add, each with the row of its parameter."""
+        """Return the penalties of some priors, each with the row of its parameter."""
         total = 0.0
         for place, prior in priors:
             total = total + self.prior_weight * prior.deviation(physical[place]) ** 2
@@ -225,7 +225,7 @@ class Objective:
         return score
 
     def _by_scorer(self, physical: Any, cell: str = "") -> Score:
-        """Score physical parameters without priors; of a cell, what its experiments add."""
+        """Score physical parameters without priors; for a cell, by its experiments alone."""
         if cell:
             return self.scorer.score_cell(physical, cell, self.previews)
         return self.scorer.preview(physical) if self.previews else self.scorer.score(physical)

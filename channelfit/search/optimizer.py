@@ -1,7 +1,7 @@
 """Searches as the loop sees them, and the optimizer with `ask` and `tell`.
 
-A search proposes points of the unit cube and learns what they cost. It never sees a model,
-parameters or recordings: what a point stands for is the objective's to know.
+A search proposes points of the unit cube and learns their costs. It never sees a model, parameters
+or recordings: the objective alone knows the meaning of a point.
 
 There are three kinds. An `Optimizer` proposes a population (`ask`) and waits for its costs
 (`tell`). A `ResidentOptimizer` can do the same without waiting, for as long as everything stays on
@@ -40,7 +40,7 @@ class Search(ABC):
         seed: decides all random numbers, 0 .. 2**64-1.
         ends_by_itself: whether the search has an end of its own, so that no stop rule is needed.
         ended: why the search ended by itself, in words; empty as long as it has not.
-        agreement: what independent starts of the search came to; None where it has no such starts.
+        agreement: of the independent starts of the search; None if it has no such starts.
         repeats_itself: whether the same seed and the same scores lead to the same search, so that
             one which was cut off can be repeated from its journal.
     """
@@ -65,18 +65,18 @@ class Search(ABC):
     def search(
         self, objective: Objective, target: float | None = None, most: float = math.inf
     ) -> Iterator[Generation]:
-        """Score candidates and yield what each generation brought.
+        """Score candidates, and yield a summary of each generation.
 
         Arguments:
             objective: scores points of the unit cube.
             target: the cost at which the search will be stopped, None where there is none.
-            most: how many generations will be taken at most; a search that computes ahead of what
-                is taken computes no more than these.
+            most: how many generations will be taken at most; a search that computes ahead computes
+                no more than these.
         """
 
 
 class Optimizer(Search):
-    """A search method that proposes candidates (`ask`) and is then told their costs (`tell`).
+    """A search method that proposes candidates (`ask`) and then learns their costs (`tell`).
 
     The methods of channelfit are made of it, and so can a method of your own be: derive a class
     with `ask` and `tell`, and give the class to ``fit(optimizer=..)``. It is called with the number
@@ -147,8 +147,6 @@ class Optimizer(Search):
     ) -> Iterator[Generation]:
         """Ask, score and tell until the search has `ended`.
 
-        Each generation is told before the next is asked for.
-
         Raises: InputError for candidates that are no array of this shape, or not numbers.
         """
         while not self.ended:
@@ -175,10 +173,10 @@ def _check_candidates(optimizer: Optimizer, candidates: Any, n_free: int) -> Non
 
 
 class ResidentOptimizer(Optimizer):
-    """An optimizer whose population lives on a GPU, and which the host need not wait for.
+    """An optimizer with its population on a GPU, for which the host need not wait.
 
-    It breeds the next generation from costs that the host has not seen. What the host wants to know
-    is read back while the GPU is already at later generations.
+    It breeds the next generation from costs that the host has not seen. Summaries of generations
+    are read back while the GPU is already at later ones.
     """
 
     @abstractmethod
@@ -197,7 +195,7 @@ class ResidentOptimizer(Optimizer):
 
     @abstractmethod
     def generation_of(self, record: Readback, n_candidates: int) -> Generation:
-        """Return what a record of `learn` says of its generation; waits until it has arrived."""
+        """Wait until a record of `learn` has arrived, and return it as a summary."""
 
     def search(
         self, objective: Objective, target: float | None = None, most: float = math.inf

@@ -1,7 +1,7 @@
 """Counter-based random numbers: Philox4x32-10, the same words on any array module.
 
-A draw is a pure function of a key (the seed) and a counter (which generation, candidate and
-parameter, and for what), so there is no generator state to save, and neither the number of
+A draw is a pure function of a key (the seed) and a counter (generation, candidate, parameter and
+purpose), so there is no generator state to save, and neither the number of
 threads nor the order of evaluation can change a run.
 
 Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy
@@ -23,9 +23,9 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _WORD = np.dtype("<u4")
 
-# On the host a piece with its temporaries has to stay inside the second-level cache: 10 rounds
+# On the host a part with its temporaries has to stay inside the second-level cache: 10 rounds
 # pass over it. A device wants one launch over everything instead.
-_HOST_PIECE = 8192
+_HOST_PART = 8192
 
 #: The same words, and `uniform` of two of them, in kernels.
 CUDA_TEXT = """\
@@ -76,10 +76,10 @@ def philox(counter: Sequence[Any], key: tuple[int, int], xp: Any = np) -> Any:
     n_counters = counter[0].shape[0]
     out = xp.empty((n_counters, 4), dtype=_WORD)
     encrypt = _encrypt if xp is np else _fused(xp)
-    piece = _HOST_PIECE if xp is np else max(n_counters, 1)
+    step = _HOST_PART if xp is np else max(n_counters, 1)
     keys = [np.uint64(word) for word in key]
-    for start in range(0, n_counters, piece):
-        part = slice(start, start + piece)
+    for start in range(0, n_counters, step):
+        part = slice(start, start + step)
         words = [np.uint64(word) if isinstance(word, int) else word[part] for word in counter]
         for column, word in enumerate(encrypt(*words, *keys)):
             out[part, column] = word

@@ -18,8 +18,8 @@ from channelfit.tasks.result_store import Arrays
 class PopulationSearch(Optimizer):
     """A search that is written once over an array module: NumPy on the host, CuPy on a GPU.
 
-    Every random word is a pure function of the seed and of what it is for (which generation,
-    candidate and parameter), so a run is the same bit for bit on both. Asking again before telling
+    Every random word is a pure function of the seed and of its purpose, generation, candidate and
+    parameter, so a run is the same bit for bit on both. Asking again before telling
     gives the same candidates. A cost that is not finite counts as inf.
 
     Arguments:
@@ -114,7 +114,7 @@ class PopulationSearch(Optimizer):
         return self.xp.arange(n, dtype=np.uint64)
 
     def _checked(
-        self, candidates: Any, cost: Any, asked: tuple[int, ...] | None = None
+        self, candidates: Any, cost: Any, shape: tuple[int, ...] | None = None
     ) -> tuple[Any, Any]:
         """Return candidates and costs as arrays of this module, costs that are not finite as inf.
 
@@ -122,7 +122,7 @@ class PopulationSearch(Optimizer):
         """
         xp = self.xp
         candidates, cost = xp.asarray(candidates, dtype=self.dtype), xp.asarray(cost)
-        check_costs(candidates, cost, self.n_parameters, asked)
+        check_costs(candidates, cost, self.n_parameters, shape)
         return candidates, xp.where(xp.isfinite(cost), cost, np.inf)
 
 
@@ -148,25 +148,25 @@ def check_size(n_parameters: int, population: int, seed: int, least_population: 
 
 
 def check_costs(
-    candidates: Any, cost: Any, n_parameters: int, asked: tuple[int, ...] | None = None
+    candidates: Any, cost: Any, n_parameters: int, shape: tuple[int, ...] | None = None
 ) -> None:
-    """Raise ValueError unless every candidate has a cost and was asked for.
+    """Raise ValueError unless every candidate has a cost and was proposed by `ask`.
 
     Arguments:
         candidates: (n_parameters, n_candidates) array.
         cost: (n_candidates,) array.
-        asked: the shape of the candidates that were asked for; None where any number is taken.
+        shape: of the candidates that `ask` proposed; None if any number of them may come back.
     """
     n = candidates.shape[-1]
-    if asked is None:
+    if shape is None:
         if candidates.shape != (n_parameters, n) or cost.shape != (n,) or not n:
             raise ValueError(
                 f"candidates {candidates.shape} and cost {cost.shape} do not fit together for "
                 f"{n_parameters} parameters"
             )
-    elif candidates.shape != asked or cost.shape != asked[1:]:
+    elif candidates.shape != shape or cost.shape != shape[1:]:
         raise ValueError(
-            f"candidates {candidates.shape} and cost {cost.shape} are not those asked for, {asked}"
+            f"candidates {candidates.shape} and cost {cost.shape} are not those asked for, {shape}"
         )
 
 

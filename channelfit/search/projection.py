@@ -4,8 +4,8 @@ Where the current is a straight line in a parameter, as it is in a conductance, 
 parabola in it. Three points of a parabola tell its lowest one: two scores besides the mean square
 of the data, which is the cost of no current at all. Golub and Pereyra 1973, SIAM J Numer Anal
 10:413.
-A conductance that every cell has of its own is solved for each cell by itself, from what the
-experiments of the cell add to the cost.
+A conductance that every cell has of its own is solved for each cell by itself, from the part
+of the cost that is due to the experiments of the cell.
 
 The parabola's value at its lowest point is a difference of larger numbers. Where that difference is
 below `_LOST` of them, too many digits would be lost, and the lowest point is scored itself; so a
@@ -37,7 +37,7 @@ class Linear:
         at_zero: the cost where the parameter is 0, pA^2, if the current is proportional to it; else
             None.
         cell: the name of the only cell that has it; empty where the current of all depends on it.
-            Then a cost means what the experiments of this cell add to it.
+            Then a cost is the part that is due to the experiments of this cell.
     """
 
     place: int

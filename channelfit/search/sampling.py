@@ -3,7 +3,7 @@
 Parameters that share no constraint are independent of each other, so every group that does is drawn
 by itself: with eight bounds that each allow a fifth, a point takes 40 draws, not 5**8. A group in
 which hardly anything is allowed is sampled by random walks from points that are allowed, in
-hit-and-run steps, whose stationary distribution is the even one (Smith 1984, Oper Res 32:1296).
+hit-and-run steps, which keep an even distribution even (Smith 1984, Oper Res 32:1296).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def allowed(constraints: Sequence[Constraint], physical: Any, xp: Any = np) -> A
 def sample_allowed(
     space: SearchSpace, constraints: Sequence[Constraint], n: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Draw points (n_free, n) of the unit cube, evenly over what all constraints allow.
+    """Draw points (n_free, n) of the unit cube, evenly over the part that all constraints allow.
 
     Raises: InputError when no point is found that is allowed, naming the constraints.
     """
@@ -120,7 +120,7 @@ class _Group:
         return np.concatenate(found, axis=1)[:, :n]
 
     def _walked(self, points: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Return where walks from allowed points (n_rows, n) have come to."""
+        """Return the ends of walks from allowed points (n_rows, n)."""
         for _ in range(_STEPS_PER_DIMENSION * len(self.rows)):
             points = self._step(points, random)
         return points
@@ -128,7 +128,7 @@ class _Group:
     def _step(self, points: np.ndarray, random: np.random.Generator) -> np.ndarray:
         """Take one step along a random line through every point.
 
-        A place on the line that is not allowed becomes the end of what is drawn from next (Neal
+        A place on the line that is not allowed becomes an end of the line for the next draw (Neal
         2003, Ann Stat 31:705). So every point moves, and an even distribution stays even.
         """
         way = random.standard_normal(points.shape)

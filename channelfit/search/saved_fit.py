@@ -1,6 +1,6 @@
 """A fit written as YAML: the model with its fitted values, and the fit section that made them.
 
-What is written can be read, simulated and fitted again.
+The file can be read, simulated and fitted again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def save_data(plan: FitPlan, folder: Path) -> None:
 
 
 def saved_text(document: Mapping[str, Any]) -> str:
-    """Return the YAML of a saved fit, below a comment that says what it is."""
+    """Return the YAML of a saved fit, below a comment that explains it."""
     return _SAVED + dump_yaml(document)
 
 
@@ -171,7 +171,7 @@ def _with_data(plan: FitPlan, section: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written(plan: FitPlan, k: int) -> dict[str, Any]:
-    """Return the entry of an experiment whose protocol and recording `save_data` writes."""
+    """Return the entry of an experiment of which `save_data` writes protocol and recording."""
     experiment = plan.problem.experiments[k]
     recording = experiment.recording
     assert recording is not None
@@ -188,12 +188,12 @@ def _written(plan: FitPlan, k: int) -> dict[str, Any]:
     if experiment.temperature_C is not None:
         row["temperature"] = f"{experiment.temperature_C!r} degC"
     windows = _windows(experiment)
-    clamps = plan.section.get("experiments")  # what else was given with the arrays
+    clamps = plan.section.get("experiments")  # other keys that were given with the arrays
     return row | ({"mask": windows} if windows else {}) | (clamps[k] if clamps else {})
 
 
 def _windows(experiment: Experiment) -> list[dict[str, Any]]:
-    """Return the weights of samples as masks: each stretch of a sweep whose weight is not 1."""
+    """Return the weights of samples as masks, one for each stretch with a weight other than 1."""
     protocol, recording = experiment.protocol, experiment.recording
     assert recording is not None
     rows = []

@@ -251,8 +251,8 @@ class _Together:
         which = f"the best of {len(done)} searches has seed {best.seed}: {best.stop_reason}"
         failures: dict[str, int] = {}
         for one in done:
-            for what, n in one.failures.items():
-                failures[what] = failures.get(what, 0) + n
+            for reason, n in one.failures.items():
+                failures[reason] = failures.get(reason, 0) + n
         return replace(
             best,
             generations=self.generations,

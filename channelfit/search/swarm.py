@@ -1,4 +1,4 @@
-"""Particle swarms: candidates that fly through the unit cube, drawn to what they and others found.
+"""Particle swarms: candidates that fly through the unit cube, drawn to the best places so far.
 
     v <- inertia v + cognitive r1 (own best - x) + social r2 (leader's best - x),   x <- x + v
 
@@ -179,8 +179,8 @@ class Swarm(PopulationSearch):
         topology: decides which particle leads which; None for `WholeTopology`.
         coefficients: None for those of Standard PSO 2006.
         batch: particles that move at a time, None for all. With fewer, every n-th particle moves
-            in a turn and knows what those before it have found: with half of the population the
-            even and the odd in turn, with 1 one after the other.
+            in a turn and knows the bests of the turns before: with half of the population the even
+            and the odd move in turn, with 1 one after the other.
 
     Raises: InputError for a setting out of its range.
     """
@@ -213,7 +213,7 @@ class Swarm(PopulationSearch):
         self._velocity = xp.zeros_like(self._position)
         self._own = xp.zeros_like(self._position)
         self._own_cost = xp.full(population, np.inf)
-        self._asked: Any = None
+        self._proposed: Any = None
 
     @property
     def name(self) -> str:
@@ -241,43 +241,41 @@ class Swarm(PopulationSearch):
 
     def ask(self) -> Any:
         """See `Optimizer.ask`."""
-        if self._asked is None:
-            self._asked = self._fly()
-        return self._asked[0].copy()
+        if self._proposed is None:
+            self._proposed = self._fly()
+        return self._proposed[0].copy()
 
     def tell(self, candidates: Any, cost: Any) -> None:
         """See `Optimizer.tell`; of equal costs the older best stays."""
         xp = self.xp
-        self._asked = self._asked or self._fly()
-        candidates, cost = self._checked(candidates, cost, self._asked[0].shape)
+        self._proposed = self._proposed or self._fly()
+        candidates, cost = self._checked(candidates, cost, self._proposed[0].shape)
         moved = self._moving()
-        self._position[:, moved], self._velocity[:, moved] = candidates, self._asked[1]
+        self._position[:, moved], self._velocity[:, moved] = candidates, self._proposed[1]
         better = cost < self._own_cost[moved]
         self._own[:, moved] = xp.where(better, candidates, self._own[:, moved])
         self._own_cost[moved] = xp.where(better, cost, self._own_cost[moved])
         self.generation += 1
-        self._asked = None
+        self._proposed = None
 
     def receive(self, points: np.ndarray, cost: np.ndarray) -> None:
         """See `PopulationSearch.receive`; the worst are particles that have found least."""
         places = self._best_places(self._own_cost, len(cost), worst=True)
         self._position[:, places] = self.xp.asarray(points)
         super().receive(points, cost)
-        self._asked = None
+        self._proposed = None
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """See `PopulationSearch.restore`."""
         super().restore(state)
-        self._asked = None
+        self._proposed = None
 
     def _moving(self) -> slice:
         """Return the particles that move in this turn."""
         return slice(self.generation % self._n_turns, None, self._n_turns)
 
     def _fly(self) -> tuple[Any, Any]:
-        """Return where the particles of this turn come to, and how fast: (n_parameters, n_moving)
-        both.
-        """
+        """Return places and velocities, (n_parameters, n_moving) each, after this turn's moves."""
         xp, moving, by = self.xp, self._moving(), self.coefficients
         leader = self.topology.leaders(self._own_cost, self.iteration, xp)[moving]
         proven = xp.isfinite(self._own_cost[moving])

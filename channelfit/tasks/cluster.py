@@ -157,7 +157,7 @@ class Cluster:
         for name in ("distributed", "distributed.client"):  # each has a level of its own
             logger = logging.getLogger(name)
             self._ends.callback(logger.setLevel, logger.level)
-            logger.setLevel(logging.CRITICAL)  # this class reports what matters to the user
+            logger.setLevel(logging.CRITICAL)  # this class itself reports to the user
         self._ends.enter_context(dask.config.set(_CONFIGURATION))
         if sys.platform != "win32":  # else its start would undo the mask against Ctrl-C
             resource_tracker.ensure_running()
@@ -387,8 +387,8 @@ class _Distribution:
         first asked for a file of this package.
         """
         if address not in self._cluster.accepted:
-            asked = self._submit([address], pkgutil.get_data, "channelfit.tasks", "worker.py")
-            found = await _answer(asked)
+            file = self._submit([address], pkgutil.get_data, "channelfit.tasks", "worker.py")
+            found = await _answer(file)
             if isinstance(found, ImportError | FileNotFoundError):
                 why = f"it has no channelfit that computes tasks ({_words(found)})"
                 return Refused(address, address.rpartition(":")[0], why)
@@ -406,8 +406,8 @@ class _Distribution:
             why = "; ".join(sorted(set(self._refused.values())))
             raise InputError(f"no worker can be used: {why}")
         if waited > _REPORT_NOBODY:
-            who = "no worker has answered" if there else "no worker is there"
-            self._report_once(f"{who} yet; the tasks wait for one")
+            fact = "no worker has answered" if there else "no worker is there"
+            self._report_once(f"{fact} yet; the tasks wait for one")
 
     def _scale(self, at_end: bool = False) -> None:
         """Ask a batch system for as many jobs as there are tasks, within the user's bounds.

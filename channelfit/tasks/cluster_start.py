@@ -48,7 +48,7 @@ def shown_plan(plan: ClusterPlan) -> str:
 def security_of(plan: ClusterPlan) -> Any:
     """Return the certificates of a cluster: the user's files, or keys that are made for this run.
 
-    Everybody who can connect to a process of Dask can run any program there, so no process is
+    Anybody who can connect to a process of Dask can run any program there, so no process is
     started here without keys. Keys that are made for a run stay in memory, except for copies that
     only the user can read: while they are loaded, and for jobs in the folder of the command until
     the cluster ends.
@@ -58,9 +58,9 @@ def security_of(plan: ClusterPlan) -> Any:
     distributed = distributed_package()
     if plan.ca is not None:
         ends = {
-            f"tls_{who}_{what}": str(file)
-            for who in ("client", "scheduler", "worker")
-            for what, file in (("cert", plan.certificate), ("key", plan.key))
+            f"tls_{role}_{part}": str(file)
+            for role in ("client", "scheduler", "worker")
+            for part, file in (("cert", plan.certificate), ("key", plan.key))
         }
         return distributed.Security(tls_ca_file=str(plan.ca), require_encryption=True, **ends)
     security = distributed.Security()  # from the configuration of Dask

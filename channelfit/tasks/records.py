@@ -28,7 +28,7 @@ _HEAD = struct.Struct("<II")
 #: Before each array: its type and number of dimensions in one byte, and up to four lengths.
 _ARRAY = struct.Struct("<B4I")
 _TYPES = tuple(np.dtype(name) for name in ("<f8", "<f4", "|i1", "<i4", "<i8", "|b1", "|u1"))
-#: The message about a record with a good checksum whose content cannot have been written here.
+#: The message about a record that has a good checksum but cannot have been written here.
 DAMAGED = "is damaged, or was changed: a record in it is not what was written; begin anew"
 #: The byte that is locked on Windows, which locks bytes, not files; it is beyond every file.
 _LOCKED_AT = 1 << 40
@@ -40,20 +40,20 @@ class Records:
     Arguments:
         path: the file; it is made if there is none.
         begins: the first bytes of the file: its kind and its version.
-        what: the kind of the file in words, for messages.
+        kind: of the file, in words for messages.
 
     Raises:
         InputError: the file cannot be read or written, is something else, or is in use.
     """
 
-    def __init__(self, path: Path, begins: bytes, what: str) -> None:
+    def __init__(self, path: Path, begins: bytes, kind: str) -> None:
         self.path = path
         try:
             # nothing is cut off before the lock: another process may have made the file just now
             self._file: IO[bytes] = os.fdopen(opened(path), "r+b")
             try:
                 lock(self._file, path)
-                self.is_new = self._begin(begins, what)
+                self.is_new = self._begin(begins, kind)
             except (OSError, InputError):
                 with contextlib.suppress(OSError):  # it writes the buffer, which fails again
                     self._file.close()
@@ -61,13 +61,13 @@ class Records:
         except OSError as error:
             raise InputError(f"cannot be used: {error.strerror or error}", path) from None
 
-    def _begin(self, begins: bytes, what: str) -> bool:
+    def _begin(self, begins: bytes, kind: str) -> bool:
         """Write the first bytes of a new file, or check them; return whether the file is new."""
         found = self._file.read(len(begins))
         if found == begins:
             return False
         if not begins.startswith(found):
-            raise InputError(f"this is no {what} of this version", self.path)
+            raise InputError(f"this is no {kind} of this version", self.path)
         self._file.seek(0)
         self._file.truncate()
         self._file.write(begins)
@@ -75,7 +75,7 @@ class Records:
         return True
 
     def read(self) -> Iterator[tuple[int, bytes]]:
-        """Yield each complete record with its place, from here on; what follows them is cut off."""
+        """Yield each complete record with its place, from here on; the rest is cut off."""
         end = os.fstat(self._file.fileno()).st_size
         while True:
             place = self._file.tell()
@@ -124,7 +124,7 @@ class Records:
             raise NotWritten(f"cannot be written: {error.strerror or error}", self.path) from None
 
     def _forget_after(self, place: int) -> None:
-        """Go back to a place after a failure, and drop what the buffer still holds."""
+        """Go back to a place after a failure, and drop the rest of the buffer."""
         descriptor = os.dup(self._file.fileno())
         with contextlib.suppress(OSError):  # it writes the buffer, which fails again
             self._file.close()

@@ -124,9 +124,9 @@ def accept(name: str, tasks: bytes, expected: Mapping[str, str], on_gpu: bool) -
     except InputError as error:
         return Refused(address, host, str(error))
     differences = [
-        f"{what} is {own.get(what, 'not there')}, and {version} is expected"
-        for what, version in expected.items()
-        if own.get(what) != version
+        f"{part} is {own.get(part, 'not there')}, and {version} is expected"
+        for part, version in expected.items()
+        if own.get(part) != version
     ]
     if differences:
         return Refused(address, host, "; ".join(differences))

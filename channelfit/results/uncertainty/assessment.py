@@ -155,7 +155,7 @@ def correlated(found: Estimate) -> str:
 
 
 def _unfinished(found: Estimate, refined: bool) -> str:
-    """Explain why a fit is not where the gradient of its cost vanishes, and what helps."""
+    """Explain why a fit is not where the gradient of its cost vanishes, and how to get there."""
     if held := bounds_in_the_way(found):
         return (
             f"the bounds on the rates of {held} keep the fit about {found.distance:.2g} standard "

@@ -334,7 +334,7 @@ def _scikit_learn() -> Any:
 def _by_scikit_learn(
     points: np.ndarray, weights: np.ndarray | None, starts: np.ndarray, iterations: int
 ) -> tuple[np.ndarray, float, int, np.ndarray]:
-    """Return what `followed` returns, and the labels (n,)."""
+    """Return centers, inertia and iterations as `followed` does, and the labels (n,)."""
     make, k = _scikit_learn(), starts.shape[1]
     fits = [
         make(k, init=start, n_init=1, max_iter=iterations, tol=0.0, algorithm="lloyd").fit(

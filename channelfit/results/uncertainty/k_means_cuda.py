@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) addPoints(
     }
 }
 
-// Adds what the blocks have found, a warp for each sum: sums (n_sets, N_CENTERS*N_SUMS).
+// Adds the sums of the blocks, a warp for each sum: sums (n_sets, N_CENTERS*N_SUMS).
 extern "C" __global__ void __launch_bounds__(32) addBlocks(
     const double *__restrict__ partial, const int n_blocks, double *__restrict__ sums) {
     const long long entry = (long long)blockIdx.y*gridDim.x + blockIdx.x;

@@ -39,7 +39,7 @@ _FLOOR = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class MixtureChoice:
-    """The chosen number of groups, and what it was compared with.
+    """The chosen number of groups, and the alternatives with which it was compared.
 
     Attributes:
         k: the number of groups.
@@ -67,22 +67,22 @@ class MixtureChoice:
         return self.k == 1 and self.gain > MAYBE
 
     def sentence(self) -> str:
-        """Return a sentence on what was compared, and with which result."""
+        """Return a sentence on the comparison and its result."""
         if math.isinf(self.gain):
             return "there are too few different wells to look for groups"
         tried = f"mixtures of up to {len(self.bic)} normal populations"
-        what = (
+        text = (
             f"{tried} were compared with one population by BIC, normal, skewed or with heavy tails"
         )
         if self.k > 1:
-            return f"{what}: {self.k} groups are better by {self.gain:.0f}"
+            return f"{text}: {self.k} groups are better by {self.gain:.0f}"
         if self.is_ambiguous:
             near = f", whose centers are {self.apart:.1f} standard deviations apart"
             return (
-                f"{what}: ambiguous, several groups are better by {self.gain:.0f}{near}, which is "
+                f"{text}: ambiguous, several groups are better by {self.gain:.0f}{near}, which is "
                 "too little to rely on; ask for a number of groups to see them"
             )
-        return f"{what}: one group describes the wells as well"
+        return f"{text}: one group describes the wells as well"
 
 
 def how_many(points: np.ndarray, seed: int = 0) -> MixtureChoice:

@@ -353,7 +353,7 @@ class _Likelihood:
 
     @property
     def left(self) -> np.ndarray:
-        """The expected power of residuals whose spectrum is 1."""
+        """The expected power of residuals with a spectrum of 1."""
         found: np.ndarray = self.own + self.mixed.sum(axis=1)
         return found
 
@@ -460,7 +460,7 @@ def spectrum_of(
     if likelihood is None:
         return None
     logarithm, spread, _ = likelihood.fitted(likelihood.level)
-    # the mean of a quantity whose logarithm is normal
+    # the mean of a quantity with a normal logarithm
     smooth = np.exp(logarithm + np.diag(spread) / 2)
     both = np.concatenate([smooth, bands.lines])
     n, n_lines = len(smooth), len(bands.lines)

@@ -1,4 +1,4 @@
-"""The refinement of a fit to the minimum of its cost, and what may keep it from there.
+"""The refinement of a fit to the minimum of its cost, and the bounds that may prevent it.
 
 Least squares ends when no step to the minimum of a local parabola lowers the cost. If the cost is
 no parabola (because of ripples, curved valleys, or bounds on rates) there may be a lower point
@@ -55,7 +55,7 @@ def brought_to_minimum(objective: Objective, unit: np.ndarray, n_samples: int) -
 
 
 def bounds_in_the_way(found: Estimate) -> str | None:
-    """Return the rates whose bounds lie between a fit and the minimum of its parabola, or None."""
+    """Return the rates that have a bound between a fit and the minimum of its parabola, or None."""
     objective = found.objective
     local = objective.linearize(found.unit[:, None])
     step = -found.covariance @ to_host(local.gradient)[:, 0]  # its length does not matter

@@ -88,7 +88,7 @@ def profiler(
         executor: computes them; None for this process.
         store: where the results are stored.
         begin: called with the number of profiles at the beginning of each round; returns a function
-            that is called with the name of each parameter whose profile is done.
+            that is called with the name of each parameter when its profile is done.
     """
     rounds = 0
 
