@@ -247,14 +247,15 @@ def _experiment(
     weight = row.number("weight")
     if weight < 0:
         raise row.error(f"a weight of 0 or more was expected, not {weight:g}", "weight")
-    left = recording.weight * _masks(row, protocol)
+    windows = _mask_sections(row)
+    left = recording.weight * masks(windows, protocol)
     clamp = _filtering(row, clamp, recording)
     every = _every(row, protocol, recording)
     place = f"{row.file}: {row.path('recording')}"
     seen = CheckedRecording(place, protocol, recording.current_pA, left)
     raw = None if recording.raw_pA is None else replace(seen, current_pA=recording.raw_pA)
     cautions = recording.cautions + recording_cautions(seen, weight > 0, raw)
-    cautions += tuple(empty_masks(_mask_sections(row), protocol))
+    cautions += tuple(empty_masks(windows, protocol))
     recording = replace(recording, weight=left, cautions=cautions)
     whole = Experiment(protocol, recording, weight, cell, celsius, clamp)
     experiment = _thinned(whole, every)
@@ -279,11 +280,6 @@ def _late(
     if not 0 <= delay < shortest:
         raise row.error(f"a time from 0 to {shortest:g} ms was expected, not {delay:g}", "delay")
     return _delayed(protocol, delay), clamp
-
-
-def _masks(row: Section, protocol: Protocol) -> np.ndarray:
-    """Return the weights (n_sweeps, n_times) that the masks of an experiment leave its samples."""
-    return masks(_mask_sections(row), protocol)
 
 
 def _mask_sections(row: Section) -> list[Section]:

@@ -300,14 +300,21 @@ def _finished(
     The best of all may be among them if the rounds ended because it gained too little.
     """
     under_way = under_way.take(under_way.starts.cost < _least(found))
-    starts = under_way.starts
+    starts = yield from _to_the_end(objective, under_way.starts, "refining")
+    return _joined(found, _Found(starts.unit, starts.cost, under_way.fresh))
+
+
+def _to_the_end(
+    objective: Objective, starts: Starts, stage: str
+) -> Generator[Generation, None, Starts]:
+    """Refine starts until all are done."""
     for _ in range(_MOST_ITERATIONS):
         if starts.done.all():
             break
         before = objective.evaluations
         starts = improve(objective, starts)
-        yield _generation(objective, starts, objective.evaluations - before, "refining")
-    return _joined(found, _Found(starts.unit, starts.cost, under_way.fresh))
+        yield _generation(objective, starts, objective.evaluations - before, stage)
+    return starts
 
 
 def _looked_around(objective: Objective, found: _Found) -> Generator[Generation, None, _Found]:
@@ -324,12 +331,8 @@ def _looked_around(objective: Objective, found: _Found) -> Generator[Generation,
         return found
     before = objective.evaluations
     starts = begin(objective, some.unit)
-    for _ in range(_MOST_ITERATIONS):
-        yield _generation(objective, starts, objective.evaluations - before, "looking around")
-        if starts.done.all():
-            break
-        before = objective.evaluations
-        starts = improve(objective, starts)
+    yield _generation(objective, starts, objective.evaluations - before, "looking around")
+    starts = yield from _to_the_end(objective, starts, "looking around")
     return _joined(found, _Found(starts.unit, starts.cost, some.fresh))
 
 

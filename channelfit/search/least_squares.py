@@ -10,6 +10,7 @@ move out of the cube goes to the face, while the others take the step that is be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,28 +59,28 @@ class Starts:
 
     def take(self, which: np.ndarray | slice) -> Starts:
         """Return some of the points, by index, mask or slice."""
-        local = Local(*(a[..., which] for a in vars(self.local).values()))
-        return Starts(self.unit[:, which], local, self.damping[which], self.done[which])
+        return _starts([array[..., which] for array in self._arrays()])
 
     def joined(self, others: Starts) -> Starts:
         """Return these points followed by others."""
-        pairs = zip(vars(self.local).values(), vars(others.local).values(), strict=True)
-        return Starts(
-            np.concatenate([self.unit, others.unit], axis=1),
-            Local(*(np.concatenate(pair, axis=-1) for pair in pairs)),
-            np.concatenate([self.damping, others.damping]),
-            np.concatenate([self.done, others.done]),
-        )
+        pairs = zip(self._arrays(), others._arrays(), strict=True)
+        return _starts([np.concatenate(pair, axis=-1) for pair in pairs])
 
     def put(self, which: np.ndarray, part: Starts) -> Starts:
         """Return these points with some of them replaced."""
-        unit, damping, done = self.unit.copy(), self.damping.copy(), self.done.copy()
-        unit[:, which], damping[which], done[which] = part.unit, part.damping, part.done
-        arrays = []
-        for whole, some in zip(vars(self.local).values(), vars(part.local).values(), strict=True):
-            arrays.append(whole.copy())
-            arrays[-1][..., which] = some
-        return Starts(unit, Local(*arrays), damping, done)
+        arrays = [array.copy() for array in self._arrays()]
+        for whole, some in zip(arrays, part._arrays(), strict=True):
+            whole[..., which] = some
+        return _starts(arrays)
+
+    def _arrays(self) -> list[np.ndarray]:
+        return [self.unit, *vars(self.local).values(), self.damping, self.done]
+
+
+def _starts(arrays: Sequence[np.ndarray]) -> Starts:
+    """Return starts of arrays in the order of `Starts._arrays`."""
+    unit, *local, damping, done = arrays
+    return Starts(unit, Local(*local), damping, done)
 
 
 def begin(objective: Objective, unit: np.ndarray, well: np.ndarray | None = None) -> Starts:

@@ -127,16 +127,12 @@ class Objective:
         Returns: cost (n_points,) pA^2, inf for a failed point, and status (n_points,).
         """
         physical = self.space.to_physical(unit)
-        if not self.constraints:
+        xp, n = array_module(physical), physical.shape[1]
+        inside = self._inside(physical)
+        if inside is None:
             return self._best(physical)
-        xp = array_module(physical)
-        inside = xp.flatnonzero(allowed(self.constraints, physical, xp))
-        n_inside, n = int(inside.size), physical.shape[1]
-        if n_inside == n:
-            return self._best(physical)
-        cost = xp.full(n, np.inf)
-        status = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8)
-        if n_inside:
+        cost, status = xp.full(n, np.inf), xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8)
+        if inside.size:
             score = self._best(xp.ascontiguousarray(physical[:, inside]))
             cost[inside], status[inside] = score.cost, score.status
         return Score(cost, status)
@@ -152,22 +148,27 @@ class Objective:
         """
         physical = self.space.to_physical(unit)
         slope = self.space.slope(physical)
-        if not self.constraints:
+        xp, n = array_module(physical), physical.shape[1]
+        inside = self._inside(physical)
+        if inside is None:
             return self._linearized(physical, slope, well)
-        xp = array_module(physical)
-        inside = xp.flatnonzero(allowed(self.constraints, physical, xp))
-        n_inside, n, n_free = int(inside.size), physical.shape[1], self.n_free
-        if n_inside == n:
-            return self._linearized(physical, slope, well)
-        cost, gradient = xp.full(n, np.inf), xp.zeros((n_free, n))
-        status, hessian = xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8), xp.zeros((n_free, n_free, n))
-        if n_inside:
+        cost, status = xp.full(n, np.inf), xp.full(n, OUTSIDE_BOUNDS, dtype=np.int8)
+        gradient, hessian = xp.zeros((self.n_free, n)), xp.zeros((self.n_free, self.n_free, n))
+        if inside.size:
             own = None if well is None else well[inside]
             some = xp.ascontiguousarray(physical[:, inside])
             local = self._linearized(some, slope[:, inside], own)
             cost[inside], status[inside] = local.cost, local.status
             gradient[:, inside], hessian[:, :, inside] = local.gradient, local.hessian
         return Local(cost, status, gradient, hessian)
+
+    def _inside(self, physical: Any) -> Any:
+        """Return which candidates (n_parameters, n) the constraints allow; None for all."""
+        if not self.constraints:
+            return None
+        xp = array_module(physical)
+        inside = xp.flatnonzero(allowed(self.constraints, physical, xp))
+        return None if inside.size == physical.shape[1] else inside
 
     def allowed(self, unit: np.ndarray) -> np.ndarray:
         """Return whether the constraints allow points (n_free, n_points): (n_points,) bool."""

@@ -420,7 +420,7 @@ def _product_or_ratio(
     """Return which of the two is constant along a direction of two parameters; None for neither."""
     if signed[places].any():
         return None
-    change = _relative(found, places, direction)
+    change = _changes(found, places, direction)[1]
     if not (np.isfinite(change).all() and change.all()):
         return None
     ratio = change[0] / change[1]
@@ -429,15 +429,15 @@ def _product_or_ratio(
     return "their ratio" if abs(ratio - 1) < 0.1 else None
 
 
-def _relative(found: Estimate, places: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return d log parameter along a direction of unit coordinates."""
-    space = found.objective.space
-    rows = [space.free[i] for i in places]
+def _changes(
+    found: Estimate, places: np.ndarray, direction: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the changes of parameters along a direction, the same as shares, and their values."""
+    rows = [found.objective.space.free[i] for i in places]
     values = found.objective.physical(found.unit[:, None])[rows, 0]
-    slopes = found._slopes()[rows, places]
+    change = found._slopes()[rows, places] * direction
     with np.errstate(divide="ignore", invalid="ignore"):
-        change: np.ndarray = slopes * direction / values
-    return change
+        return change, change / values, values
 
 
 def _steps(found: Estimate, places: np.ndarray, direction: np.ndarray) -> str:
@@ -445,17 +445,13 @@ def _steps(found: Estimate, places: np.ndarray, direction: np.ndarray) -> str:
 
     The move changes the parameter that changes most by a tenth.
     """
-    space = found.objective.space
-    rows = [space.free[i] for i in places]
-    values = found.objective.physical(found.unit[:, None])[rows, 0]
-    change = found._slopes()[rows, places] * direction
-    relative = _relative(found, places, direction)
+    change, relative, values = _changes(found, places, direction)
     finite = np.where(np.isfinite(relative), np.abs(relative), 0.0)
     lead = int(np.argmax(finite))
     factor = 0.1 / relative[lead] if finite[lead] > 0 else 0.1
     words = []
-    for k, row in enumerate(rows):
-        parameter = space.parameters[row]
+    for k, place in enumerate(places):
+        parameter = found.objective.space.parameters[found.objective.space.free[place]]
         step = factor * change[k]
         way = "up" if step > 0 else "down"
         through_zero = parameter.lower < 0 < parameter.upper or values[k] == 0
