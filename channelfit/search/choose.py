@@ -102,7 +102,7 @@ def make_optimizer(
 
 
 def _make(
-    kind: Callable[..., Any],
+    kind: type[Any],
     name: str,
     settings: Mapping[str, Any],
     n_parameters: int,
