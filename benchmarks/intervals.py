@@ -45,7 +45,7 @@ from report import Row, as_script, finish
 from scipy import signal
 from scipy.linalg import expm, null_space
 
-from channelfit.batch.fits import Settings, WellFits, fit_wells
+from channelfit.batch.fits import SearchSettings, WellFits, fit_wells
 from channelfit.front.curves import CurveFits, fit_curves
 from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Problem
@@ -202,7 +202,7 @@ def of_cells(n_cells: int, kinds: Sequence[str]) -> list[Row]:
         true = np.array([TRUTH[name] for name in names])
         ours = make_scorer(plan.problem, "cpu").simulate(true[:, None])[0][0, :, 0]
         assert np.abs(ours - current(1)).max() < 1e-9 * np.abs(ours).max()
-        settings = Settings(backend="cpu")
+        settings = SearchSettings(backend="cpu")
         for place, kind in enumerate(KINDS):
             if kind not in kinds:
                 continue

@@ -42,7 +42,7 @@ from scipy.optimize import least_squares
 
 from channelfit.batch import search
 from channelfit.batch.costs import WellCosts
-from channelfit.batch.fits import Settings, WellFits, fit_wells
+from channelfit.batch.fits import SearchSettings, WellFits, fit_wells
 from channelfit.batch.make_scorers import well_scorers
 from channelfit.front.kinds import load_plan
 from channelfit.problem.experiment import Experiment, Problem
@@ -209,7 +209,7 @@ def by_scipy(plan: FitPlan, problems: Sequence[Problem]) -> tuple[Taken, np.ndar
     """SciPy's least squares from the starts of our scan, until two agree."""
     ((_, scorer),) = well_scorers(problems, "cpu")
     wells = WellCosts(plan, scorer)
-    pool = search._scanned(wells, Settings(), search.nothing)
+    pool = search._scanned(wells, SearchSettings(), search.nothing)
     space = wells.space
     starts = [pool.points(np.array([w]), 0)[0] for w in range(len(problems))]
     more = [[pool.points(np.array([w]), k)[0] for k in range(1, 10)] for w in range(len(problems))]
@@ -305,7 +305,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     wanted = parser.parse_args()
     plan = planned(wanted.sampling)
-    settings = Settings(seed=SEED, backend=wanted.backend)
+    settings = SearchSettings(seed=SEED, backend=wanted.backend)
     plate = Plate(plan, max(wanted.wells, *wanted.sizes, 1))
     problems = plate.wells[: wanted.wells]
     plan = replace(plan, problem=problems[0])

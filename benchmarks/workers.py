@@ -32,8 +32,8 @@ from plate import Plate, planned
 from report import RESULTS, Row, as_script, compared, finish
 
 from channelfit.batch.run import BatchListener, BatchRequest, ready
-from channelfit.batch.search import Settings as BatchSettings
-from channelfit.curves.batch import Settings
+from channelfit.batch.search import SearchSettings
+from channelfit.curves.batch import CurveSettings
 from channelfit.curves.curve import load_curve
 from channelfit.curves.curve_tasks import CurveTasks
 from channelfit.curves.data_files import read_data
@@ -99,7 +99,7 @@ def batch(folder: Path, backend: str, wells: int) -> Any:
     asked = BatchRequest(
         file,
         (str(folder / "plate.npy"),),
-        settings=BatchSettings(backend=backend),
+        settings=SearchSettings(backend=backend),
         seed=SEED,
         size=size,
     )
@@ -117,7 +117,7 @@ def curves(folder: Path, backend: str, sets: int) -> CurveTasks:
     curve = replace(load_curve("gaussian_2d"), likelihood="poisson")
     groups = read_data(folder / "images.npy", curve, {})
     dtype = "float64" if backend == "cpu" else "float32"
-    return CurveTasks(curve, groups, Settings(backend, dtype))
+    return CurveTasks(curve, groups, CurveSettings(backend, dtype))
 
 
 def islands(executor: Executor, backend: str, workers: int) -> Timed:

@@ -57,7 +57,7 @@ class FaultSize:
 
 
 @dataclass(frozen=True)
-class Checked:
+class ResidualFaults:
     """The faults that the residuals of a well show.
 
     Attributes:
@@ -133,7 +133,7 @@ class Stretches:
     slopes: np.ndarray
 
 
-def checked(of: Stretches, has_series_resistance: bool = False) -> Checked:
+def checked(of: Stretches, has_series_resistance: bool = False) -> ResidualFaults:
     """Judge the residuals of a well.
 
     Arguments:
@@ -142,7 +142,7 @@ def checked(of: Stretches, has_series_resistance: bool = False) -> Checked:
     n, n_free = of.slopes.shape
     finite = [np.isfinite(each).all() for each in (of.left, of.fit, of.slopes)]
     if n < max(_STRETCHES, 4 * n_free) or not all(finite):
-        return Checked()
+        return ResidualFaults()
     basis = _span(of.root[:, None] * of.slopes)
     left = of.root * of.left
     left = left - basis @ (basis.T @ left)
@@ -154,7 +154,7 @@ def checked(of: Stretches, has_series_resistance: bool = False) -> Checked:
     resistance = FaultSize()
     if not has_series_resistance and np.isfinite(of.slope).all():
         resistance = follows(-1e-3 * of.fit * of.slope)
-    return Checked(
+    return ResidualFaults(
         *_slow(of, left),
         _share(follows(-of.time * channel), of),
         resistance,

@@ -57,7 +57,7 @@ class WellCosts(Objective):
 
     @property
     def n_wells(self) -> int:
-        """How many wells there are."""
+        """The number of wells."""
         return self.scorer.n_wells
 
     def _derivatives(self, physical: np.ndarray, well: np.ndarray | None) -> Linearization:

@@ -39,7 +39,7 @@ class Family:
 
     @property
     def is_simulated_once(self) -> bool:
-        """Whether one simulation of a candidate serves every well.
+        """True if one simulation of a candidate serves every well.
 
         It does where one group of experiments is scored, under an ideal clamp.
         """
@@ -65,7 +65,7 @@ class Family:
         return _Places(self.problem)
 
 
-class CountedSamples:
+class ScoredSamples:
     """The samples of a problem's recordings that count, all experiments in a row of n.
 
     Attributes:
@@ -91,7 +91,7 @@ class _Places:
     """The places of the samples of recordings among the data of a tree of runs."""
 
     def __init__(self, problem: Problem) -> None:
-        tree, counted = problem.scored, CountedSamples(problem)
+        tree, counted = problem.scored, ScoredSamples(problem)
         counts, self.weights = counted.counts, counted.weights
         self.places = counted.row(tree.outputs).astype(np.int64)
         # the samples that count, among all of a well

@@ -22,7 +22,7 @@ from channelfit.batch.make_scorers import own_masks_scorer, well_scorers
 from channelfit.batch.search import (
     OnProgress,
     SearchProgress,
-    Settings,
+    SearchSettings,
     Solutions,
     nothing,
     search,
@@ -65,7 +65,7 @@ _WIDE = 1.45
 #: Wells with masks of their own share a scan if the common samples are this share of each.
 _IN_COMMON = 0.3
 #: The settings where none are given.
-USUAL = Settings()
+USUAL = SearchSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,14 +173,14 @@ def joined(parts: list[WellFits]) -> WellFits:
 def fit_wells(
     plan: FitPlan,
     problems: Sequence[Problem],
-    settings: Settings = USUAL,
+    settings: SearchSettings = USUAL,
     on_progress: OnProgress = nothing,
 ) -> WellFits:
     """Fit every recording on its own with the same model, all together.
 
     A fit depends on the plan, the settings and the data of its well; on other wells only through
-    the solutions that wells exchange (`search`), which `Settings.exchange` turns off. A recording
-    that cannot be fitted fails alone and takes no part in the search.
+    the solutions that wells exchange (`search`), which `SearchSettings.exchange` turns off. A
+    recording that cannot be fitted fails alone and takes no part in the search.
 
     Arguments:
         plan: the parameters with their ranges, scales, priors, bounds on rates, and starting
@@ -218,7 +218,7 @@ def fit_wells(
 
 
 def _groups(
-    plan: FitPlan, problems: Sequence[Problem], settings: Settings
+    plan: FitPlan, problems: Sequence[Problem], settings: SearchSettings
 ) -> Iterator[tuple[np.ndarray, WellCosts, list[tuple[np.ndarray, WellCosts]]]]:
     """Divide shared-protocol wells into groups that are searched together.
 
@@ -312,7 +312,7 @@ def _fill(
     wells: WellCosts,
     found: Solutions,
     problems: Sequence[Problem],
-    settings: Settings,
+    settings: SearchSettings,
     on_progress: OnProgress,
 ) -> None:
     """Judge the solutions of a family, and write them into the rows of its wells."""
@@ -360,7 +360,7 @@ class _Judged:
         noise: pA, of a sample of average weight: the scatter of residuals about a straight line
             over short stretches, in the median stretch, since a misfit is large in some stretches
             and not in others.
-        estimate: errors and intervals; None where `Settings.intervals` is off.
+        estimate: errors and intervals; None where `SearchSettings.intervals` is off.
         least: pA, the least noise that a recording can have; one with less was simulated.
         limit: the multiple of the noise beyond which a misfit is large; 0 for none.
         without: pA^2, the cost without channels.
@@ -418,7 +418,7 @@ class _Judged:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the well shows no channel."""
+        """True if the well shows no channel."""
         sure = self.estimate
         return sure is not None and is_silent(sure, self.cost, self.noise, self.without)
 
@@ -450,7 +450,9 @@ class _Judge:
         at_once: the number of wells that are best simulated in the same call.
     """
 
-    def __init__(self, wells: WellCosts, problems: Sequence[Problem], settings: Settings) -> None:
+    def __init__(
+        self, wells: WellCosts, problems: Sequence[Problem], settings: SearchSettings
+    ) -> None:
         self.wells, self.problems = wells, problems
         self.intervals, self.limit = settings.intervals, settings.misfit
         self.scorer = make_scorer(wells.scorer.problem, wells.scorer.backend)

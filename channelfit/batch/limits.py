@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from channelfit.batch.checks import Checked, FaultSize
+from channelfit.batch.checks import FaultSize, ResidualFaults
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ LIMITS: Mapping[str, Limit] = {
 SURE = 4.0
 
 
-def doubts(checked: Checked, measured: Mapping[str, float], replaced: Collection[str]) -> list[str]:
+def doubts(
+    checked: ResidualFaults, measured: Mapping[str, float], replaced: Collection[str]
+) -> list[str]:
     """Return why a well should be checked, beyond its parameters and the size of its misfit.
 
     Arguments:
@@ -76,7 +78,7 @@ def _of_the_cell(measured: Mapping[str, float]) -> dict[str, str]:
     return found
 
 
-def _of_the_residuals(checked: Checked) -> Iterator[tuple[str, str]]:
+def _of_the_residuals(checked: ResidualFaults) -> Iterator[tuple[str, str]]:
     """Yield the fault that the residuals follow best, and whether they are slow."""
     if checked.slow > LIMITS["slow_misfit"].value and checked.slow_sure > SURE:
         yield (
@@ -98,7 +100,7 @@ def _counts(found: FaultSize, size: float, name: str) -> bool:
     return found.sure > SURE and size > LIMITS[name].value
 
 
-def _conductance(checked: Checked) -> Iterator[_Fault]:
+def _conductance(checked: ResidualFaults) -> Iterator[_Fault]:
     found, name = checked.rundown, "residual_rundown"
     if _counts(found, abs(found.value), name):
         yield (
@@ -109,7 +111,7 @@ def _conductance(checked: Checked) -> Iterator[_Fault]:
         )
 
 
-def _clamp(checked: Checked) -> Iterator[_Fault]:
+def _clamp(checked: ResidualFaults) -> Iterator[_Fault]:
     found, name = checked.series_MOhm, "residual_series_resistance"
     lost = 1e-3 * found.value * checked.largest_pA
     if _counts(found, lost, name):
@@ -121,7 +123,7 @@ def _clamp(checked: Checked) -> Iterator[_Fault]:
         )
 
 
-def _drifts(checked: Checked) -> Iterator[_Fault]:
+def _drifts(checked: ResidualFaults) -> Iterator[_Fault]:
     rows = (
         ("residual_leak", checked.leak_nS, checked.range_mV, "leak", "nS"),
         ("residual_holding", checked.holding_pA, 1.0, "holding current", "pA"),

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from channelfit.batch.families import CountedSamples
+from channelfit.batch.families import ScoredSamples
 from channelfit.batch.well_scorer import CrossProducts
 from channelfit.batch.well_scorer_cuda import CudaWellScorer
 from channelfit.problem.experiment import Problem
@@ -94,7 +94,7 @@ def _recorded(problems: Sequence[Problem], whole: Problem) -> Iterator[tuple[Arr
 
     The third number is the squares lost by merging samples under the same command, pA^2.
     """
-    counted, n = CountedSamples(whole), len(whole.scored.data_pA)
+    counted, n = ScoredSamples(whole), len(whole.scored.data_pA)
     places = counted.row(whole.scored.outputs)
     for problem in problems:
         recordings = [e.recording for e in problem.fitted if e.recording]

@@ -360,7 +360,7 @@ class Level:
 
     @cached_property
     def _informs(self) -> Array:
-        """Whether a well has evidence about a parameter: (n_wells, n) bool."""
+        """True where a well has evidence about a parameter, (n_wells, n)."""
         found: Array = (self.mixed.evidence.root != 0).any(axis=1)
         return found
 

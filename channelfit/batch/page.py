@@ -20,8 +20,8 @@ from matplotlib.colors import to_hex
 from channelfit.batch import page_words
 from channelfit.batch.page_data import (
     MEASURES,
-    Grid,
-    Plate,
+    PlateGrid,
+    PlateTable,
     WellColumns,
     columns_of,
     grids_of,
@@ -89,16 +89,16 @@ class _PageParts:
         traces: those that the page keeps.
     """
 
-    plate: Plate
+    plate: PlateTable
     apart: Apart
-    grids: list[Grid]
+    grids: list[PlateGrid]
     shared: int
     reasons: list[dict[str, Any]]
     drawn: list[str]
     traces: dict[str, Any]
 
     @classmethod
-    def of(cls, plate: Plate, traces: Mapping[str, np.ndarray]) -> _PageParts:
+    def of(cls, plate: PlateTable, traces: Mapping[str, np.ndarray]) -> _PageParts:
         """Collect the values that the page of a plate shows."""
         apart = stand_apart(plate.values(), _misfit(plate))
         known = [name for name in plate.parameters if np.isfinite(plate.number(name)).any()]
@@ -172,12 +172,12 @@ def _context(parts: _PageParts, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_measured(plate: Plate, name: str) -> bool:
+def _is_measured(plate: PlateTable, name: str) -> bool:
     """Return whether a column holds a measure of wells, and not a parameter of the same name."""
     return name not in plate.parameters and bool(np.isfinite(plate.number(name)).any())
 
 
-def _others(plate: Plate) -> list[str]:
+def _others(plate: PlateTable) -> list[str]:
     """Return further columns of numbers, such as what all wells together say of each."""
     names = list(plate.table.columns)
     after = names[names.index(plate.parameters[-1]) + 1 :] if plate.parameters else []
@@ -187,7 +187,7 @@ def _others(plate: Plate) -> list[str]:
     return [n for n in found if np.isfinite(plate.number(n)).any()]
 
 
-def _misfit(plate: Plate) -> np.ndarray:
+def _misfit(plate: PlateTable) -> np.ndarray:
     """Return residual over noise; without any noise the residual, or else the root of cost."""
     for values in (plate.misfit, plate.number("rms"), np.sqrt(np.abs(plate.number("cost")))):
         if np.isfinite(values).any():
@@ -195,7 +195,7 @@ def _misfit(plate: Plate) -> np.ndarray:
     return plate.misfit
 
 
-def _verdict(plate: Plate) -> list[tuple[str, str]]:
+def _verdict(plate: PlateTable) -> list[tuple[str, str]]:
     """Return the few numbers that a reader looks for first, each with its name."""
     found = [("Wells", f"{plate.n_wells:,}")]
     words = {"ok": "Fitted without remarks", "check": "To be checked", "failed": "Failed"}
@@ -208,7 +208,7 @@ def _verdict(plate: Plate) -> list[tuple[str, str]]:
     return found
 
 
-def _pair(plate: Plate, apart: Apart) -> list[str]:
+def _pair(plate: PlateTable, apart: Apart) -> list[str]:
     """Return the two parameters that go together most, to begin with."""
     n = len(plate.parameters)
     if n < 2:
@@ -218,7 +218,7 @@ def _pair(plate: Plate, apart: Apart) -> list[str]:
     return [plate.parameters[one], plate.parameters[other]]
 
 
-def _groupings(plate: Plate) -> list[str]:
+def _groupings(plate: PlateTable) -> list[str]:
     """Return names of the columns that divide the wells into a few groups."""
     found = []
     for name in ("quality", *plate.metadata, "group"):

@@ -67,7 +67,7 @@ class WellColumns(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Plate:
+class PlateTable:
     """A table of wells, and the roles of its columns.
 
     Attributes:
@@ -114,7 +114,7 @@ class Plate:
         return np.array(rows).T if rows else np.empty((self.n_wells, 0))
 
 
-def plate_of(table: WellColumns, facts: Mapping[str, Any]) -> Plate:
+def plate_of(table: WellColumns, facts: Mapping[str, Any]) -> PlateTable:
     """Find out which column of a table is what."""
     columns = table.columns
     n = len(next(iter(columns.values()))) if columns else 0
@@ -128,7 +128,7 @@ def plate_of(table: WellColumns, facts: Mapping[str, Any]) -> Plate:
     metadata = [name for name in facts.get("metadata") or others if name in columns]
     labels = texts(columns["well"]) if "well" in columns else [str(k + 1) for k in range(n)]
     empty = [""] * n
-    plate = Plate(
+    plate = PlateTable(
         table,
         labels,
         texts(columns["quality"]) if "quality" in columns else empty,
@@ -140,7 +140,7 @@ def plate_of(table: WellColumns, facts: Mapping[str, Any]) -> Plate:
     rms, noise = plate.number("rms"), plate.number("noise")
     known = np.isfinite(rms) & np.isfinite(noise) & (noise > 0)
     misfit = np.divide(rms, noise, out=np.full(n, np.nan), where=known)
-    return Plate(**{**vars(plate), "misfit": misfit})
+    return PlateTable(**{**vars(plate), "misfit": misfit})
 
 
 def is_number(column: np.ndarray) -> bool:
@@ -173,7 +173,9 @@ def _stem(name: str) -> str:
 # --- columns -------------------------------------------------------------------------------------
 
 
-def columns_of(plate: Plate, more: Mapping[str, tuple[np.ndarray, str]]) -> list[dict[str, Any]]:
+def columns_of(
+    plate: PlateTable, more: Mapping[str, tuple[np.ndarray, str]]
+) -> list[dict[str, Any]]:
     """Return every column of the table, and more that were computed: name, unit, meaning and
     values.
 
@@ -220,7 +222,7 @@ def is_logarithmic(values: np.ndarray) -> bool:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PlateGrid:
     """A plate, or the wells without a place in rows like those of one.
 
     Attributes:
@@ -236,7 +238,7 @@ class Grid:
     loose: bool = False
 
 
-def grids_of(plate: Plate) -> tuple[list[Grid], int]:
+def grids_of(plate: PlateTable) -> tuple[list[PlateGrid], int]:
     """Find where on which plate each well lies.
 
     Returns: the plates, then a grid of the wells that have no place; and how many of these have a
@@ -260,17 +262,17 @@ def grids_of(plate: Plate) -> tuple[list[Grid], int]:
     for name, own in taken.items():
         if own:
             wells = [(row, column, k) for (row, column), k in sorted(own.items())]
-            grids.append(Grid(name, *_size(own), wells))
+            grids.append(PlateGrid(name, *_size(own), wells))
     return [*grids, *([_loose_grid(loose, bool(grids))] if loose else [])], shared
 
 
-def _loose_grid(wells: Sequence[int], beside_others: bool) -> Grid:
+def _loose_grid(wells: Sequence[int], beside_others: bool) -> PlateGrid:
     """Return wells without a place in rows of a length that keeps the picture compact."""
     n = len(wells)
     across = 12 if n <= 24 else 24 if n <= 400 else min(100, 10 * math.ceil(math.sqrt(n) / 10))
     placed = [(at // across, at % across, k) for at, k in enumerate(wells)]
     name = "Without a place of their own" if beside_others else "All wells, in their order"
-    return Grid(name, math.ceil(n / across), across, placed, loose=True)
+    return PlateGrid(name, math.ceil(n / across), across, placed, loose=True)
 
 
 def place_of(label: str) -> tuple[int, int] | None:

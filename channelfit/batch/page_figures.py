@@ -22,8 +22,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from channelfit.batch.page_data import (
-    Grid,
-    Plate,
+    PlateGrid,
+    PlateTable,
     WellColumns,
     grids_of,
     is_logarithmic,
@@ -88,7 +88,7 @@ def _named(table: WellColumns, facts: Mapping[str, Any]) -> Iterator[tuple[str, 
 # --- maps ----------------------------------------------------------------------------------------
 
 
-def _by_quality(plate: Plate, grids: Sequence[Grid]) -> Figure:
+def _by_quality(plate: PlateTable, grids: Sequence[PlateGrid]) -> Figure:
     width = WIDE - _ROOM
     heights = [_ROOM + grid.rows * width / grid.columns for grid in grids]
     figure = new_figure(WIDE, sum(heights) + _ROOM)
@@ -103,7 +103,7 @@ def _by_quality(plate: Plate, grids: Sequence[Grid]) -> Figure:
     return figure
 
 
-def _legend(figure: Figure, plate: Plate) -> None:
+def _legend(figure: Figure, plate: PlateTable) -> None:
     def square(color: str, label: str) -> Line2D:
         edge: Any = {"markeredgecolor": MUTED, "markeredgewidth": 0.4}
         return Line2D(
@@ -118,7 +118,9 @@ def _legend(figure: Figure, plate: Plate) -> None:
     figure.legend(handles=handles, loc="outside lower left", ncols=3, handletextpad=0.2)
 
 
-def _draw_map(axis: Axes, plate: Plate, grid: Grid, colors: np.ndarray, inches: float) -> None:
+def _draw_map(
+    axis: Axes, plate: PlateTable, grid: PlateGrid, colors: np.ndarray, inches: float
+) -> None:
     """Draw the wells as squares, with the names of rows and columns.
 
     Wells that failed have a cross, and those to be checked a triangle.
@@ -149,7 +151,7 @@ def _draw_map(axis: Axes, plate: Plate, grid: Grid, colors: np.ndarray, inches: 
     axis.set_yticks(down, [str(r * grid.columns + 1) if grid.loose else row_name(r) for r in down])
 
 
-def _by_parameter(plate: Plate, grids: Sequence[Grid], names: Sequence[str]) -> Figure:
+def _by_parameter(plate: PlateTable, grids: Sequence[PlateGrid], names: Sequence[str]) -> Figure:
     """Return a map of each parameter, beside it what its colors mean."""
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
@@ -189,7 +191,7 @@ def _scale(values: np.ndarray) -> Normalize:
     return kind(float(low), float(high), clip=True)
 
 
-def _title(plate: Plate, name: str) -> str:
+def _title(plate: PlateTable, name: str) -> str:
     unit = plate.unit(name)
     return brief(name, 30) + (f" ({one_line(unit)})" if unit else "")
 
@@ -218,7 +220,7 @@ def _plain_number(value: float) -> str:
 # --- distributions -------------------------------------------------------------------------------
 
 
-def _distributions(plate: Plate, names: Sequence[str]) -> Figure:
+def _distributions(plate: PlateTable, names: Sequence[str]) -> Figure:
     """Return a histogram of each parameter, and below it all wells in order, with intervals."""
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
@@ -231,7 +233,7 @@ def _distributions(plate: Plate, names: Sequence[str]) -> Figure:
     return figure
 
 
-def _draw_distribution(axis: Axes, plate: Plate, name: str) -> None:
+def _draw_distribution(axis: Axes, plate: PlateTable, name: str) -> None:
     values = plate.number(name)
     log = is_logarithmic(values)
     wells = np.flatnonzero(np.isfinite(values))

@@ -1,4 +1,4 @@
-"""How far each well stands apart from its plate, and the order in which a page shows wells.
+"""The distance of each well from its plate, and the order in which a page shows wells.
 
 Two robust measures are taken together. The misfit of a well is the root mean square of its
 residuals over its noise; its measure is the number of robust spreads by which the logarithm lies
@@ -33,7 +33,7 @@ _NORMAL = 1.4826
 
 @dataclass(frozen=True, eq=False)
 class Apart:
-    """How far wells stand apart from their plate.
+    """The distances of wells from their plate.
 
     Attributes:
         distance: (n_wells,), NaN for a well without values.

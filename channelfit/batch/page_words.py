@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from channelfit import __version__
-from channelfit.batch.page_data import Plate
+from channelfit.batch.page_data import PlateTable
 from channelfit.batch.table import kinds_of_reasons
 from channelfit.results.report.fit_words import bare, listed, of_the_program, sentence
 
@@ -24,7 +24,7 @@ _MANY = 0.2
 _MISFIT = 1.2
 
 
-def reasons_of(plate: Plate) -> list[dict[str, Any]]:
+def reasons_of(plate: PlateTable) -> list[dict[str, Any]]:
     """Return why wells are not ok, most frequent first: text, how many of each quality, which
     wells.
 
@@ -46,7 +46,7 @@ def reasons_of(plate: Plate) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["count"])
 
 
-def quality_counts(plate: Plate) -> list[tuple[str, int]]:
+def quality_counts(plate: PlateTable) -> list[tuple[str, int]]:
     """Return how many wells have each quality; the three usual ones first, also where there are
     none.
     """
@@ -55,7 +55,7 @@ def quality_counts(plate: Plate) -> list[tuple[str, int]]:
     return [(name, counts[name]) for name in names]
 
 
-def cautions(plate: Plate, facts: Mapping[str, Any]) -> list[str]:
+def cautions(plate: PlateTable, facts: Mapping[str, Any]) -> list[str]:
     """Return everything that a reader should know before he trusts a plate, a sentence each."""
     found = []
     for row in facts.get("warnings") or ():
@@ -87,7 +87,7 @@ def cautions(plate: Plate, facts: Mapping[str, Any]) -> list[str]:
     return [sentence(bare(text)) for text in found]
 
 
-def methods(plate: Plate, facts: Mapping[str, Any]) -> str:
+def methods(plate: PlateTable, facts: Mapping[str, Any]) -> str:
     """Return a paragraph for the methods of a paper, with the numbers of this plate in it."""
     parts = [
         _what_was_fitted(plate, facts),
@@ -100,7 +100,7 @@ def methods(plate: Plate, facts: Mapping[str, Any]) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _what_was_fitted(plate: Plate, facts: Mapping[str, Any]) -> str:
+def _what_was_fitted(plate: PlateTable, facts: Mapping[str, Any]) -> str:
     n = len(plate.parameters)
     model = f"model {facts['model']}" if facts.get("model") else "model"
     source = f", after {bare(str(facts['model_source']))}," if facts.get("model_source") else ""
@@ -139,7 +139,7 @@ def _search(facts: Mapping[str, Any]) -> str:
     return text[0].upper() + text[1:]
 
 
-def _outcome(plate: Plate) -> str:
+def _outcome(plate: PlateTable) -> str:
     counts = dict(quality_counts(plate))
     text = (
         f"Of these recordings {counts['ok']:,} were fitted without remarks, {counts['check']:,} "
@@ -155,7 +155,7 @@ def _outcome(plate: Plate) -> str:
     return f"{text}."
 
 
-def _intervals(plate: Plate) -> str:
+def _intervals(plate: PlateTable) -> str:
     if not any(np.isfinite(plate.number(f"{name}_lower")).any() for name in plate.parameters):
         return ""
     return (

@@ -67,7 +67,7 @@ class Plate:
 
     @property
     def can_correlate(self) -> bool:
-        """Whether there are enough wells for correlations of the drawn parameters."""
+        """True if there are enough wells for correlations of the drawn parameters."""
         enough = _WELLS_A_PARAMETER * self.n_drawn + _WELLS_BESIDES
         return self.n_drawn > 1 and len(self.unit) >= enough
 

@@ -50,7 +50,7 @@ _METADATA = "told"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class WellRecording:
     """A well and the place of its recording.
 
     Attributes:
@@ -86,7 +86,7 @@ class Recorded:
         return found
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any], file: Path) -> Recorded:
+    def of(cls, plain: Mapping[str, Any], file: Path) -> WellRecording:
         """Return the recording of `plain`. Raises InputError for other data."""
         try:
             weight = plain["weight"]
@@ -107,12 +107,12 @@ class Recorded:
             raise InputError("is not a list of recordings that a batch has written", file) from None
 
 
-def read_list(file: Path) -> list[Recorded]:
+def read_list(file: Path) -> list[WellRecording]:
     """Read the recordings of an earlier run, from the list in its folder."""
     rows = read_json(file).get("recordings")
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         raise InputError("is not a list of recordings that a batch has written", file)
-    return [Recorded.of(row, file) for row in rows]
+    return [WellRecording.of(row, file) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,9 @@ class Expected:
     time: str = ""
 
 
-def find_recordings(named: Sequence[str | os.PathLike[str]], expected: Expected) -> list[Recorded]:
+def find_recordings(
+    named: Sequence[str | os.PathLike[str]], expected: Expected
+) -> list[WellRecording]:
     """Find the recordings that a user names.
 
     Arguments:
@@ -158,8 +160,8 @@ def find_recordings(named: Sequence[str | os.PathLike[str]], expected: Expected)
 
 
 def chosen_by_name(
-    recordings: Sequence[Recorded], names: Iterable[str], what: str = "--only"
-) -> list[Recorded]:
+    recordings: Sequence[WellRecording], names: Iterable[str], what: str = "--only"
+) -> list[WellRecording]:
     """Return the recordings of some wells, in the order of the recordings.
 
     Raises: InputError for a name that no well has.
@@ -191,7 +193,7 @@ def wells_named(known: Sequence[str], names: Iterable[str], what: str = "--only"
     return keep
 
 
-def metadata(recordings: Sequence[Recorded]) -> WellTable:
+def metadata(recordings: Sequence[WellRecording]) -> WellTable:
     """Return the metadata of recordings as a table, by which `--where` may select."""
     columns: dict[str, np.ndarray] = {
         "well": texts(each.well for each in recordings),
@@ -242,11 +244,11 @@ def _naturally(path: Path) -> list[tuple[int, int, str]]:
     return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts]
 
 
-def _from_file(path: Path) -> Recorded:
+def _from_file(path: Path) -> WellRecording:
     place = _place(path.name)
     row, column = place or ("", 0)
     well = f"{row}{column:02}" if place else _stem(path)
-    return Recorded(_name(well, path), _absolute(path), str(path), row, column)
+    return WellRecording(_name(well, path), _absolute(path), str(path), row, column)
 
 
 def _absolute(path: Path) -> str:
@@ -280,8 +282,8 @@ def _name(text: str, path: Path, key: str | None = None) -> str:
     return name
 
 
-def _check_distinct(recordings: Sequence[Recorded]) -> None:
-    seen: dict[str, Recorded] = {}
+def _check_distinct(recordings: Sequence[WellRecording]) -> None:
+    seen: dict[str, WellRecording] = {}
     for each in recordings:
         other = seen.setdefault(each.well, each)
         if other is not each:
@@ -301,7 +303,7 @@ def _is_table_of_recordings(path: Path) -> bool:
     return path.suffix.lower() == ".xlsx" or "file" in map(str.lower, first_cells(path))
 
 
-def _from_table(path: Path) -> Iterator[Recorded]:
+def _from_table(path: Path) -> Iterator[WellRecording]:
     """Yield the recordings of a table; relative paths start where it stands."""
     head, rows = read_sheet(path)
     known = {name.lower(): name for name in head if name.lower() in OWN}
@@ -321,7 +323,7 @@ def _from_table(path: Path) -> Iterator[Recorded]:
 
 def _from_row(
     table: Path, place: str, own: Mapping[str, str], others: Mapping[str, str]
-) -> Recorded:
+) -> WellRecording:
     if not own["file"]:
         raise InputError("no file is named", table, place)
     if "\0" in own["file"]:
@@ -387,7 +389,7 @@ def _weight(text: str, table: Path, place: str) -> float:
 # --- files of many wells -------------------------------------------------------------------------
 
 
-def _wells_in(recorded: Recorded, expected: Expected) -> list[Recorded]:
+def _wells_in(recorded: WellRecording, expected: Expected) -> list[WellRecording]:
     """Return the wells of a file: the one that is named, or all; itself where it holds one."""
     path = Path(recorded.file)
     suffix = formats.suffix_of(path)

@@ -30,7 +30,7 @@ from channelfit.batch.groups import groups
 from channelfit.batch.population import kinetic_names, population, usable
 from channelfit.batch.recordings import (
     OWN,
-    Recorded,
+    WellRecording,
     chosen_by_name,
     find_recordings,
     metadata,
@@ -47,7 +47,7 @@ from channelfit.batch.results import (
     write_page,
     write_summary,
 )
-from channelfit.batch.search import SearchProgress, Settings
+from channelfit.batch.search import SearchProgress, SearchSettings
 from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template
 from channelfit.batch.well_tasks import Problems, WellResults, WellTasks
@@ -106,7 +106,7 @@ class BatchRequest:
     population: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     groups: str = ""
-    settings: Settings = field(default_factory=Settings)
+    settings: SearchSettings = field(default_factory=SearchSettings)
     seed: int | None = None
     size: int | None = None
     min_ok: int | None = None
@@ -114,7 +114,7 @@ class BatchRequest:
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """How far a batch is.
+    """The progress of a batch.
 
     Attributes:
         done, total: how many wells.
@@ -172,7 +172,7 @@ class Ready:
     """
 
     work: WellTasks
-    recordings: tuple[Recorded, ...]
+    recordings: tuple[WellRecording, ...]
     earlier: Results | None
     request: BatchRequest
 
@@ -231,8 +231,8 @@ def ready(request: BatchRequest, listener: BatchListener | None = None) -> Ready
 
 
 def _chosen(
-    request: BatchRequest, recordings: Sequence[Recorded], table: WellTable
-) -> list[Recorded]:
+    request: BatchRequest, recordings: Sequence[WellRecording], table: WellTable
+) -> list[WellRecording]:
     """Return the wells that `where` and `only` choose. Raises InputError where there is none."""
     found = list(recordings)
     if request.where:
@@ -258,7 +258,7 @@ def _chosen(
     return found
 
 
-def _first_readable(template: Template, wells: Sequence[Recorded]) -> int:
+def _first_readable(template: Template, wells: Sequence[WellRecording]) -> int:
     """Return the place of the first well whose plan can be made.
 
     Raises:
@@ -286,7 +286,9 @@ def _first_readable(template: Template, wells: Sequence[Recorded]) -> int:
     raise InputError(f"none of {len(wells)} recordings can be used: {listed}{more}")
 
 
-def _check_names(work: WellTasks, recordings: Sequence[Recorded], request: BatchRequest) -> None:
+def _check_names(
+    work: WellTasks, recordings: Sequence[WellRecording], request: BatchRequest
+) -> None:
     """Raise InputError where a column of the user's table has the name of a column of results."""
     ends = ["", "_error", "_lower", "_upper"]
     if request.population:
@@ -305,7 +307,7 @@ def _check_names(work: WellTasks, recordings: Sequence[Recorded], request: Batch
                 )
 
 
-def _misspelled(recordings: Sequence[Recorded]) -> list[Caution]:
+def _misspelled(recordings: Sequence[WellRecording]) -> list[Caution]:
     """Return cautions of columns whose names are nearly those that a batch acts upon."""
     names = dict.fromkeys(name for each in recordings for name in each.metadata)
     near = {name: difflib.get_close_matches(name.lower(), OWN, 1, 0.8) for name in names}

@@ -54,7 +54,7 @@ _GAIN = 1e-6
 
 
 @dataclass(frozen=True)
-class Settings:
+class SearchSettings:
     """Settings of the search of wells.
 
     Attributes:
@@ -119,7 +119,9 @@ class Solutions:
         return Solutions(*(array[..., wells] for array in vars(self).values()))
 
 
-def search(wells: WellCosts, settings: Settings, on_progress: OnProgress = nothing) -> Solutions:
+def search(
+    wells: WellCosts, settings: SearchSettings, on_progress: OnProgress = nothing
+) -> Solutions:
     """Search the best parameters of all wells; see the module."""
     n_wells, n_free = wells.n_wells, wells.space.n_free
     found = _Best(n_free, n_wells)
@@ -169,7 +171,7 @@ class _Pool:
         return self.wells.placed(self.unit[:, which[k, w]], solved[k, :, w].T), some[w]
 
 
-def _scanned(wells: WellCosts, settings: Settings, on_progress: OnProgress) -> _Pool:
+def _scanned(wells: WellCosts, settings: SearchSettings, on_progress: OnProgress) -> _Pool:
     """Scan the space for all wells."""
     usual = _STARTS_ON_GPU if wells.scorer.backend == "cuda" else _STARTS
     n_free, starts = wells.space.n_free, settings.starts or usual

@@ -1,4 +1,4 @@
-"""Whether a well shows any channel: whether its fit follows more than a leak alone would."""
+"""A test for wells without channels: does a fit follow more than a leak alone would?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from channelfit.batch.families import CountedSamples
+from channelfit.batch.families import ScoredSamples
 from channelfit.problem.experiment import Problem, total_weight
 from channelfit.results.uncertainty.estimate import Estimate
 
@@ -37,7 +37,7 @@ class WithoutChannels:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._counted = CountedSamples(problem)
+        self._counted = ScoredSamples(problem)
         self._weight, self._total = self._counted.weights, total_weight(problem)
         self.has_leak = has_leak(problem)
         volts = self._counted.row([e.protocol.command() for e in problem.fitted if e.recording])

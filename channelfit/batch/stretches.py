@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.batch.checks import Checked, Stretches, checked
+from channelfit.batch.checks import ResidualFaults, Stretches, checked
 from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.clamp import Clamp
@@ -35,7 +35,7 @@ _HELD = 1 << 25
 
 def check_residuals(
     plan: FitPlan, scorer: ChannelScorer, problems: Sequence[Problem], unit: np.ndarray
-) -> list[Checked]:
+) -> list[ResidualFaults]:
     """Judge the residuals of fitted wells.
 
     Arguments:
@@ -48,7 +48,7 @@ def check_residuals(
     parts = [_Part(e.protocol) for e in plan.problem.experiments]
     n_free, n_each = unit.shape[1], unit.shape[1] + 1
     at_once = max(1, _HELD // max(1, n_each * sum(part.n_samples for part in parts)))
-    found = [Checked()] * len(problems)
+    found = [ResidualFaults()] * len(problems)
     fitted = np.flatnonzero(np.isfinite(unit).all(axis=1)).tolist()
     rows = [k for k in fitted if _alike(problems[k], plan.problem)]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.batch.recordings import ARRAY, Expected, Recorded, array_columns
+from channelfit.batch.recordings import ARRAY, Expected, WellRecording, array_columns
 from channelfit.batch.table import ALSO
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.clamp import Clamp
@@ -202,7 +202,7 @@ class Template:
         column = time.get("column", "") if isinstance(time, Mapping) else ""
         return Expected(n_sweeps, columns == "all", str(column))
 
-    def section(self, recorded: Recorded) -> dict[str, Any]:
+    def section(self, recorded: WellRecording) -> dict[str, Any]:
         """Return the fit section of a well: the template's with the recording of the well in it.
 
         Raises: InputError for a placeholder that nothing fills.
@@ -231,7 +231,7 @@ class Template:
             section["clamp"] = self._filled(section["clamp"], recorded, "fit.clamp")
         return section
 
-    def _filled(self, data: Any, recorded: Recorded, place: str) -> Any:
+    def _filled(self, data: Any, recorded: WellRecording, place: str) -> Any:
         """Fill names in braces in the texts of a recording with those of the well."""
         if isinstance(data, Mapping):
             return {k: self._filled(v, recorded, f"{place}.{k}") for k, v in data.items()}
@@ -265,7 +265,7 @@ class Template:
             return os.path.join(recorded.folder, text)  # a path of the table's
         return text
 
-    def plan(self, recorded: Recorded) -> FitPlan:
+    def plan(self, recorded: WellRecording) -> FitPlan:
         """Return the plan of a fit of one well, as `channelfit optimize` would have it.
 
         Raises: InputError for what cannot be used, of the template as of the recording.
@@ -273,7 +273,9 @@ class Template:
         document = self.fit_file.model_document | {"fit": self.section(recorded)}
         return read_plan(replace(self.fit_file, document=document), _read_table)
 
-    def problem(self, plan: FitPlan, recorded: Recorded, load: Load = load_protocol) -> Problem:
+    def problem(
+        self, plan: FitPlan, recorded: WellRecording, load: Load = load_protocol
+    ) -> Problem:
         """Return the problem of a well, with the model of the plan of another one.
 
         Arguments:
@@ -287,7 +289,7 @@ class Template:
         pairs = zip(experiments, plan.problem.experiments, strict=True)
         return Problem(model, tuple(_shared(own, first) for own, first in pairs))
 
-    def files_of(self, recorded: Recorded) -> Iterator[Path]:
+    def files_of(self, recorded: WellRecording) -> Iterator[Path]:
         """Yield the files with the data of a well."""
         section = self.section(recorded)
         place = Section({}, self.file)
@@ -324,7 +326,7 @@ def _comparison(section: Section, name: str, text: object) -> str:
     return text.strip()
 
 
-def _put_recording(recording: dict[str, Any], recorded: Recorded) -> None:
+def _put_recording(recording: dict[str, Any], recorded: WellRecording) -> None:
     """Put the file of a well, and its columns or signal, into a raw recording."""
     recording["file"] = recorded.file
     if not recorded.signal and not recorded.columns:
@@ -353,7 +355,7 @@ def _shared(own: Experiment, first: Experiment) -> Experiment:
     )
 
 
-def _by_instrument(recorded: Recorded) -> dict[str, str]:
+def _by_instrument(recorded: WellRecording) -> dict[str, str]:
     """Return the measurements of the instrument for a well, by their names in braces."""
     if not recorded.row:
         return {}
@@ -361,7 +363,7 @@ def _by_instrument(recorded: Recorded) -> dict[str, str]:
     return {_IN_BRACES[key]: f"{value:.6g}" for key, value in found.items()}
 
 
-def _masks(recorded: Recorded) -> list[dict[str, str]]:
+def _masks(recorded: WellRecording) -> list[dict[str, str]]:
     """Return the entries of a mask that a table gives as ``120 ms to 140 ms; 3 s to 3.2 s``."""
     found = []
     for part in filter(str.strip, recorded.masks.split(";")):
@@ -429,7 +431,7 @@ def _remembered_array(path: Path, changed: int) -> Columns:
 # --- what a recording measures -------------------------------------------------------------------
 
 
-def measures(problem: Problem, recorded: Recorded) -> dict[str, float]:
+def measures(problem: Problem, recorded: WellRecording) -> dict[str, float]:
     """Measure the first recording of a well, by the names of `MEASURES`.
 
     It is measured as it was before conditioning. Unknown values are NaN.

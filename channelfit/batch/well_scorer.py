@@ -70,7 +70,7 @@ class WellScorer(Scorer):
 
     @abstractmethod
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
-        """See `linearize`."""
+        """Return cost and derivatives of every candidate (n_parameters, n) by its own well (n,)."""
 
     @abstractmethod
     def cross_products(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> CrossProducts:

@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from channelfit.batch.families import CountedSamples, Family
+from channelfit.batch.families import Family, ScoredSamples
 from channelfit.batch.well_scorer import CrossProducts, WellScorer
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.cpu_tangents import Linearizer
@@ -139,7 +139,7 @@ class OneByOne(WellScorer):
         self._first = make_scorer(family.problem, backend)
         self.backend = self._first.backend
         self.total_weight = np.full(self.n_wells, family.total_weight)
-        self._counted = counted = CountedSamples(family.problem)
+        self._counted = counted = ScoredSamples(family.problem)
         self._roots = np.sqrt(counted.weights)
         wells = family.wells.tolist()
         self._data = np.array([self._roots * counted.data(family.problems[k]) for k in wells])

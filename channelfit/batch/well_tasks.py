@@ -14,12 +14,12 @@ from typing import Any, overload
 
 import numpy as np
 
-from channelfit.batch.checks import RESIDUAL_MEASURES, Checked
+from channelfit.batch.checks import RESIDUAL_MEASURES, ResidualFaults
 from channelfit.batch.fits import WellFits, fit_wells
 from channelfit.batch.limits import doubts
-from channelfit.batch.recordings import Recorded
+from channelfit.batch.recordings import WellRecording
 from channelfit.batch.saved import checked_fits
-from channelfit.batch.search import OnProgress, Settings, nothing
+from channelfit.batch.search import OnProgress, SearchSettings, nothing
 from channelfit.batch.stretches import check_residuals, is_clamped
 from channelfit.batch.template import MEASURES, Template, carried_nS, measures
 from channelfit.problem.beside_model import fit_cautions
@@ -153,9 +153,9 @@ class WellTasks:
     """
 
     template: Template
-    recordings: tuple[Recorded, ...]
+    recordings: tuple[WellRecording, ...]
     first: int
-    settings: Settings
+    settings: SearchSettings
     requested_size: int | None = None
     on_progress: OnProgress = nothing
 
@@ -215,7 +215,7 @@ class WellTasks:
         return plain
 
     def check_stored(self, key: Key, found: Arrays) -> None:
-        """See `CheckedTaskSet`."""
+        """Raise InputError for a stored result that was damaged."""
         n = int(key[2]) - int(key[1])
         _check_texts(decoded_json(found, "texts"), n)
         expect(found, {"places": ("i", (None,)), "measured": ("f", (n, len(ALL_MEASURES)))})
@@ -231,7 +231,7 @@ class WellTasks:
         elif len(places):
             raise InputError(DAMAGED, None, "places")
 
-    def _hash(self, recorded: Recorded) -> str:
+    def _hash(self, recorded: WellRecording) -> str:
         """Return a hash of the description of a well and of its files."""
         description = {**recorded.plain(), "file": "", "shown": "", "folder": ""}
         found = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
@@ -277,7 +277,7 @@ class WellTasks:
         at = np.array(places, dtype=np.int64)
         return WellResults(fits, at, failures, cautions, measured, *traces).arrays()
 
-    def _read(self, recorded: Recorded, load: Load) -> _Read:
+    def _read(self, recorded: WellRecording, load: Load) -> _Read:
         try:
             problem = self.template.problem(self.plan, recorded, load)
             measured = list(measures(problem, recorded).values())
@@ -322,9 +322,9 @@ class WellTasks:
                 found |= {k: traces[:, :, place] for place, k in enumerate(fitted)}
         return found
 
-    def _residuals(self, problems: Sequence[Problem], fits: WellFits) -> list[Checked]:
+    def _residuals(self, problems: Sequence[Problem], fits: WellFits) -> list[ResidualFaults]:
         """Check the residuals of each well."""
-        found = [Checked()] * len(problems)
+        found = [ResidualFaults()] * len(problems)
         for rows, scorer in self._by_clamp(problems):
             own = [problems[k] for k in rows]
             for k, one in zip(
@@ -379,7 +379,7 @@ class WellTasks:
 class Problems(Sequence[Problem]):
     """The problems of wells, each read when it is used."""
 
-    def __init__(self, tasks: WellTasks, recordings: Sequence[Recorded]) -> None:
+    def __init__(self, tasks: WellTasks, recordings: Sequence[WellRecording]) -> None:
         self.tasks, self.recordings = tasks, recordings
         self._load = cache(load_protocol)
 
@@ -401,7 +401,7 @@ def _caution_text(caution: Caution) -> str:
     return f"{caution.value}: {caution.advice}".replace("; ", ", ")
 
 
-def _reason(error: InputError, recorded: Recorded, template: Template) -> str:
+def _reason(error: InputError, recorded: WellRecording, template: Template) -> str:
     """Return an error as one reason of a well, without the name of the well's own file.
 
     The text is the same wherever the well is read.

@@ -19,8 +19,8 @@ MOST_SETS, MOST_NUMBERS = 262_144, 40_000_000
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How data sets are fitted.
+class CurveSettings:
+    """The settings of fits.
 
     Attributes:
         backend: "auto", "cpu" or "cuda".
@@ -42,7 +42,7 @@ class Settings:
     n_threads: int | None = None
 
     def chosen_backend(self) -> str:
-        """ "cpu" or "cuda". Raises: InputError for what cannot be done."""
+        """Return "cpu" or "cuda". Raises: InputError for settings that cannot be used."""
         if self.backend not in ("auto", "cpu", "cuda"):
             raise InputError(f'backend "{self.backend}" is not one of auto, cpu, cuda')
         if self.method not in METHODS:
@@ -67,7 +67,7 @@ class FittedSets:
     fits: Fits
 
 
-def fitter(settings: Settings) -> Fitter:
+def fitter(settings: CurveSettings) -> Fitter:
     """Return a function that fits the data sets of a problem from one place to before another."""
     backend, more = settings.chosen_backend(), settings.covariances
     flight = Flight(settings.particles, settings.iterations, settings.seed)

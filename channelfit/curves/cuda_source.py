@@ -11,7 +11,7 @@ from functools import cache
 from channelfit.curves.cuda_text import FIT, SHARED, SPREAD_WEIGHTS
 from channelfit.curves.curve import Curve
 from channelfit.curves.lanes import COUNTS, N_ROBUST, ROBUST
-from channelfit.curves.source import Body, kind_of, n_sums
+from channelfit.curves.source import CurveBody, kind_of, n_sums
 from channelfit.curves.stages import Staged, staged
 from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.printer import harmless
@@ -117,7 +117,7 @@ def _functions(curve: Curve, axes: tuple[tuple[str, ...], ...], weighted: bool) 
     return [cuda_function(source, name, _CARD) for name in source.functions]
 
 
-class CudaBody(Body):
+class CudaBody(CurveBody):
     """Writes for a GPU: a point that is no number is passed over, and near a start the text of
     `approach` is chosen while it runs.
     """

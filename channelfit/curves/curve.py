@@ -149,18 +149,18 @@ class Curve:
             if (math.isnan(lower) or math.isnan(upper)) and math.isnan(sum(known.values())):
                 raise InputError(
                     "it uses the smallest input above zero, but none is above zero "
-                    f"({_told(known)})",
+                    f"({_listed(known)})",
                     key=f"parameters.{parameter.name}.range",
                 )
             if not lower < upper:
                 raise InputError(
                     f"its range from {lower:g} to {upper:g} is empty for these inputs "
-                    f"({_told(known)})",
+                    f"({_listed(known)})",
                     key=f"parameters.{parameter.name}.range",
                 )
             if parameter.scale == "log" and lower <= 0:
                 raise InputError(
-                    f"a log scale needs a lower end above 0, not {lower:g} ({_told(known)})",
+                    f"a log scale needs a lower end above 0, not {lower:g} ({_listed(known)})",
                     key=f"parameters.{parameter.name}.range",
                 )
         return ends[:, 0].copy(), ends[:, 1].copy()
@@ -306,7 +306,7 @@ def _end(expression: sympy.Expr, known: Mapping[str, float]) -> float:
     return float(evaluate(expression, known))
 
 
-def _told(known: Mapping[str, float]) -> str:
+def _listed(known: Mapping[str, float]) -> str:
     return ", ".join(f"{name} = {value:g}" for name, value in known.items())
 
 

@@ -20,7 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.curves.batch import MOST_NUMBERS, MOST_SETS, FittedSets, Fitter, Settings, fitter
+from channelfit.curves.batch import (
+    MOST_NUMBERS,
+    MOST_SETS,
+    CurveSettings,
+    FittedSets,
+    Fitter,
+    fitter,
+)
 from channelfit.curves.curve import Curve
 from channelfit.curves.doubts import check_costs
 from channelfit.curves.fitting import CurveProblem, DataSets, Fits, edges
@@ -57,7 +64,7 @@ class CurveTasks:
 
     curve: Curve
     groups: Sequence[DataSets]
-    settings: Settings
+    settings: CurveSettings
 
     def __post_init__(self) -> None:
         self._fit: Fitter | None = None
@@ -109,7 +116,7 @@ class CurveTasks:
         )
 
     def check_stored(self, key: Key, found: Arrays) -> None:
-        """See `CheckedTaskSet`: the costs must be those of the values and the data."""
+        """Refuse a damaged result: the costs must be those of the values and the data."""
         k, first, last = _place(key)
         problem, n = self._problem(k), last - first
         n_free = len(problem.lower)
@@ -175,7 +182,7 @@ class CurveTasks:
 def fit_curve(
     curve: Curve,
     data: DataSets,
-    settings: Settings | None = None,
+    settings: CurveSettings | None = None,
     executor: Executor | None = None,
     on_done: Callable[[int], object] = lambda n: None,
 ) -> Fits:
@@ -187,7 +194,7 @@ def fit_curve(
 
     Raises: InputError if ranges do not suit the inputs, or no GPU can be used.
     """
-    tasks = CurveTasks(curve, [data], settings or Settings())
+    tasks = CurveTasks(curve, [data], settings or CurveSettings())
     pieces = []
     for key, arrays in task_results(tasks, tasks.keys, executor):
         pieces.append(tasks.piece(key, arrays).fits)
@@ -267,7 +274,7 @@ def _with_arrays(group: DataSets, change: Callable[[Any], Any]) -> DataSets:
     return replace(group, values=change(group.values), sigma=change(group.sigma))
 
 
-def _identity(curve: Curve, groups: Sequence[DataSets], settings: Settings) -> dict[str, Any]:
+def _identity(curve: Curve, groups: Sequence[DataSets], settings: CurveSettings) -> dict[str, Any]:
     on_gpu = settings.chosen_backend() == "cuda"
     found: dict[str, Any] = {
         "curve": curve.name,

@@ -91,7 +91,7 @@ def _with_sigma(data: DataSets, sigma: str | None) -> DataSets:
 
 
 def with_sigma(data: DataSets, sigma: np.ndarray, file: Path | None = None) -> DataSets:
-    """Data sets with standard errors of all of their values, or the same for each data set.
+    """Return data sets with standard errors of all of their values, or the same for each set.
 
     Raises: InputError for another shape, and for one that is no finite number above 0.
     """
@@ -216,7 +216,7 @@ def _read_wide(path: Path, curve: Curve, sigma: str | None) -> DataSets:
 
 
 def _has_inputs(columns: Sequence[str], curve: Curve, path: Path) -> bool:
-    """Whether there is a column for each input by its name; without any, the first are taken.
+    """Return whether each input has a column of its name; where none has, the first are taken.
 
     Raises: InputError where some inputs are there and some are not.
     """
@@ -289,7 +289,7 @@ def _read_long(path: Path, curve: Curve, sigma: str | None) -> list[DataSets]:
 
 
 def _long_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
-    """Heading, rows and their lines. Raises: InputError for rows of another length."""
+    """Return heading, rows and their lines. Raises: InputError for rows of another length."""
     if file_size(path) > _MAX_TEXT:
         raise InputError(f"larger than {_MAX_TEXT:,} bytes", path)
     try:
@@ -335,7 +335,7 @@ def _long_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
 
 
 def _is_named_with_hash(row: Sequence[str], head: Sequence[str]) -> bool:
-    """Whether a line that begins with # looks like a row of a table whose first column is `set`."""
+    """Return whether a line that begins with # looks like a row of a table, after its set."""
     if not head or head[0].lower() != _SET or len(row) != len(head):
         return False
     try:

@@ -108,7 +108,7 @@ class Fits:
 
 @dataclass(frozen=True)
 class Flight:
-    """How one swarm is flown for each data set.
+    """The settings of particle swarms, one for each data set.
 
     Attributes:
         particles: of a swarm. iterations: moves of each. seed: of all random numbers.

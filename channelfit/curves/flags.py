@@ -1,4 +1,4 @@
-"""What there is to say of the fit of a data set, each a bit of its flags."""
+"""The bits of the flags of a fit: failures, doubts and properties of the data."""
 
 from __future__ import annotations
 

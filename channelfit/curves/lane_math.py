@@ -19,7 +19,7 @@ _WALL = 1.0 / (LEAST_COUNT * LEAST_COUNT)
 
 @inline
 def log(x: float) -> float:
-    """Natural logarithm: -inf at 0, NaN below; accuracy 2 ulp for normal numbers."""
+    """Return the natural logarithm: -inf at 0, NaN below; accuracy 2 ulp for normal numbers."""
     bits = bits_of(x)
     m = from_bits((bits & _MANTISSA) | _ONE)
     e = from_bits((bits >> 52) | _MAGIC) - _BIG
@@ -45,14 +45,14 @@ def log(x: float) -> float:
 
 @inline
 def power(base: float, exponent: float) -> float:
-    """base**exponent of a base that is not negative; 1 where the exponent is 0."""
+    """Return base**exponent of a base that is not negative; 1 where the exponent is 0."""
     found = exp(exponent * log(base))
     return 1.0 if exponent == 0.0 else found
 
 
 @inline
 def poissonCost(z: float, f: float) -> float:
-    """Deviance of a count z where f are expected.
+    """Return the deviance of a count z where f are expected.
 
     Where fewer than `LEAST_COUNT` are expected and some were seen, and where fewer than none are
     expected, it goes on as a parabola, so that a step that leads there has a finite cost and a way
@@ -70,7 +70,7 @@ def poissonCost(z: float, f: float) -> float:
 
 @inline
 def poissonPull(z: float, f: float) -> float:
-    """Half the negative derivative of `poissonCost` by f."""
+    """Return half the negative derivative of `poissonCost` by f."""
     safe = max(f, LEAST_COUNT)
     share = 1.0 / safe
     ratio = z * share
@@ -79,7 +79,7 @@ def poissonPull(z: float, f: float) -> float:
 
 @inline
 def poissonWeight(z: float, f: float) -> float:
-    """Half the expected second derivative of `poissonCost` by f; the true one below its limits."""
+    """Return half the expected second derivative of `poissonCost`, or the true one below limits."""
     share = 1.0 / max(f, LEAST_COUNT)
     bend = z * share * share if f < LEAST_COUNT else 0.0
     return share + bend + (_WALL if f < 0.0 else 0.0)

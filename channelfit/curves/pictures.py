@@ -8,7 +8,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from channelfit.curves.data_files import labels_of
-from channelfit.curves.table import FitTable, Shown
+from channelfit.curves.table import DrawnSets, FitTable
 from channelfit.curves.weights import sigma_of
 from channelfit.results.report.picture_texts import brief, settle
 from channelfit.results.report.plots import INK, MUTED, SINGLE, new_figure, styled
@@ -37,7 +37,7 @@ def fits_figure(table: FitTable, title: str) -> Figure | None:
     return figure
 
 
-def _draw(axes: Axes, shown: Shown, k: int, name: str) -> None:
+def _draw(axes: Axes, shown: DrawnSets, k: int, name: str) -> None:
     data, curve = shown.problem.data, shown.problem.curve
     z = np.asarray(data.values[shown.first + k], float)
     sigma = None
@@ -71,7 +71,7 @@ def _points(axes: Axes, x: np.ndarray, z: np.ndarray, sigma: np.ndarray | None, 
         axes.add_collection(LineCollection(list(ends), colors=color, linewidths=0.7), autolim=False)
 
 
-def _image(axes: Axes, shown: Shown, z: np.ndarray, free: np.ndarray) -> None:
+def _image(axes: Axes, shown: DrawnSets, z: np.ndarray, free: np.ndarray) -> None:
     """Draw an image, and lines of equal height of its fit at a quarter, a half and three
     quarters.
     """

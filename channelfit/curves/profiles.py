@@ -65,7 +65,7 @@ def profile_intervals(
     found = np.full((len(which), n, 2), np.nan)
     step = max(1, _AT_ONCE // (2 * n * problem.data.values.shape[1]))
     for a in range(0, len(which), step):
-        rows = _Rows.of(problem, fits, np.asarray(which[a : a + step]), first)
+        rows = _IntervalEnds.of(problem, fits, np.asarray(which[a : a + step]), first)
         found[a : a + step] = rows.ends().reshape(-1, n, 2)
     return found
 
@@ -104,7 +104,7 @@ def _scales(problem: CurveProblem, fits: Fits, which: np.ndarray, first: int) ->
 
 
 @dataclass(eq=False)
-class _Rows:
+class _IntervalEnds:
     """Ends that are looked for, n_rows of them.
 
     Attributes:
@@ -124,7 +124,7 @@ class _Rows:
     way: np.ndarray
 
     @classmethod
-    def of(cls, problem: CurveProblem, fits: Fits, which: np.ndarray, first: int) -> _Rows:
+    def of(cls, problem: CurveProblem, fits: Fits, which: np.ndarray, first: int) -> _IntervalEnds:
         """Return both ends of all parameters of these data sets."""
         n = len(problem.lower)
         z = np.stack([np.asarray(problem.data.values[first + k], float) for k in which])

@@ -87,7 +87,7 @@ def cpu_text(curve: Curve, axes: tuple[tuple[str, ...], ...]) -> str:
     return "\n".join(w.lines) + "\n"
 
 
-class Body(ScalarPrinter, ABC):
+class CurveBody(ScalarPrinter, ABC):
     """Writes the body of one function in the kernels' language.
 
     Arguments:
@@ -211,7 +211,7 @@ class Body(ScalarPrinter, ABC):
         return f"(1.0 if {inner} > 0.0 else (-1.0 if {inner} < 0.0 else 0.0))"
 
 
-class CpuBody(Body):
+class CpuBody(CurveBody):
     """Writes for a processor: without branches, so that lanes stay side by side.
 
     Arguments:

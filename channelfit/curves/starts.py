@@ -1,4 +1,4 @@
-"""Where a descent begins: a scan of the nonlinear parameters, the linear ones fitted at each point.
+"""The starts of descents: a scan of the nonlinear parameters, the linear ones fitted at each point.
 
 The basis of the linear fit at a point of the scan is the same for all data sets whose inputs are
 the same. Made orthonormal once, it scores a data set by one product with it, without computing the

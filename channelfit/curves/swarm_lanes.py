@@ -30,7 +30,7 @@ _INFINITE = float("inf")
 
 @inline
 def philox(x0: int, x1: int, x2: int, x3: int, k0: int, k1: int) -> tuple[int, int, int, int]:
-    """Four random words of 32 bits; see `search.philox`."""
+    """Return four random words of 32 bits; see `search.philox`."""
     for _ in range(10):
         high0, low0 = upper_product(3528531795, x0), lower_product(3528531795, x0)
         high2, low2 = upper_product(3449720151, x2), lower_product(3449720151, x2)
@@ -41,7 +41,7 @@ def philox(x0: int, x1: int, x2: int, x3: int, k0: int, k1: int) -> tuple[int, i
 
 @inline
 def uniform(high: int, low: int) -> float:
-    """A number in [0, 1) of 53 random bits."""
+    """Return a number in [0, 1) of 53 random bits."""
     return float(((high >> 5) << 26) | (low >> 6)) * 1.1102230246251565e-16
 
 

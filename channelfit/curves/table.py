@@ -22,8 +22,8 @@ _KEPT = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
-    """What a picture needs of a piece: where it began, and parameters (n_sets, n_free)."""
+class DrawnSets:
+    """Data sets for pictures: the place of the first, and their parameters (n_sets, n_free)."""
 
     problem: CurveProblem
     first: int
@@ -39,7 +39,7 @@ class FitTable:
 
     Attributes:
         counts: data sets by quality. reasons: data sets by reason.
-        shown: what a picture needs of all of them.
+        drawn: all data sets, for pictures.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class FitTable:
         self._file, self.curve, self.grouped = file, curve, grouped
         self.counts: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
-        self.shown: list[Shown] = []
+        self.drawn: list[DrawnSets] = []
         self._costs: list[np.ndarray] = []
         self._values: list[np.ndarray] = []
         self._errors: list[np.ndarray] = []
@@ -64,7 +64,7 @@ class FitTable:
         self._file.write(csv_rows([self.columns]).encode())
 
     def finish(self) -> None:
-        """Writes what has waited for the end."""
+        """Write what has waited for the end."""
         self._file.writelines(text for _, text in sorted(self._waiting))
 
     def add(self, piece: FittedSets) -> list[tuple[str, str]]:
@@ -108,7 +108,9 @@ class FitTable:
                 self.reasons.update(reason.split("; "))
         cost = np.where(quality == "failed", np.nan, piece.problem.misfit(piece.fits))
         self._costs.append(cost)
-        self.shown.append(Shown(piece.problem, piece.first, piece.fits.values.astype(np.float32)))
+        self.drawn.append(
+            DrawnSets(piece.problem, piece.first, piece.fits.values.astype(np.float32))
+        )
         good = np.flatnonzero(quality == "ok")
         good = good[:: max(1, -(-len(good) // _KEPT))]
         self._values.append(piece.fits.values[good])
@@ -126,7 +128,7 @@ class FitTable:
         """Return (n, n_free) standard errors of the same."""
         return np.concatenate(self._errors)
 
-    def ranked(self, count: int) -> dict[str, list[tuple[Shown, int]]]:
+    def ranked(self, count: int) -> dict[str, list[tuple[DrawnSets, int]]]:
         """Return the worst, the middle and the best fits by their misfit: a piece, and the place
         in it.
         """
@@ -140,7 +142,7 @@ class FitTable:
             pairs = []
             for at in places[:count].tolist():
                 k = int(np.searchsorted(starts, at, "right")) - 1
-                pairs.append((self.shown[k], at - int(starts[k])))
+                pairs.append((self.drawn[k], at - int(starts[k])))
             found[name] = pairs
         return found
 
@@ -158,7 +160,7 @@ class CovarianceFile:
         self._waiting: list[np.ndarray] = []
 
     def finish(self) -> None:
-        """Writes what has waited for the end."""
+        """Write what has waited for the end."""
         if len(self.groups) > 1:
             places = [group.places for group in self.groups]
             order = np.concatenate([place for place in places if place is not None])

@@ -21,7 +21,7 @@ _MEANS = 60
 
 
 def is_weighted(curve: Curve, data: DataSets) -> bool:
-    """Whether kernels take weights."""
+    """Return whether kernels take weights."""
     return data.sigma is not None or curve.loss != "linear"
 
 
@@ -116,7 +116,7 @@ def rescaled(problem: CurveProblem, first: int, fits: Fits) -> Fits:
 
 
 def _cost_of_a_constant(curve: Curve, data: DataSets, first: int, last: int) -> np.ndarray:
-    """(n,) the robust cost of the best constant, by reweighted means from the median on."""
+    """Return the robust cost (n,) of the best constant, by reweighted means from the median on."""
     z, sigma = np.asarray(data.values[first:last], float), sigma_of(data, first, last)
     seen = np.isfinite(z)
     scale = (curve.f_scale or 1.0) ** 2

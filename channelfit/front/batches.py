@@ -16,7 +16,7 @@ import numpy as np
 from channelfit.batch import run as batches
 from channelfit.batch.results import SUMMARY
 from channelfit.batch.run import BatchListener, BatchProgress, BatchRequest
-from channelfit.batch.search import SearchProgress, Settings
+from channelfit.batch.search import SearchProgress, SearchSettings
 from channelfit.batch.table import WellTable
 from channelfit.batch.where import chosen
 from channelfit.front.interrupts import all_is_done, held
@@ -195,7 +195,7 @@ def fit_batch(
         population=names_of(population),
         shared=names_of(shared),
         groups="" if groups is None else str(groups),
-        settings=Settings(starts=starts or 0, backend=backend),
+        settings=SearchSettings(starts=starts or 0, backend=backend),
         seed=seed,
         size=chunk,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.curves.batch import Settings
+from channelfit.curves.batch import CurveSettings
 from channelfit.curves.curve import Curve, build_curve, load_curve
 from channelfit.curves.curve_tasks import fit_curve
 from channelfit.curves.data_files import with_sigma
@@ -135,7 +135,7 @@ def fit_curves(
         raise InputError(f"a seed is a whole number from 0 to 2**63 - 1, not {shown(seed)}")
     if intervals not in INTERVALS:
         raise InputError(f"intervals: {shown(intervals)} is not one of {', '.join(INTERVALS)}")
-    settings = Settings(backend, dtype, method, covariances, int(seed))
+    settings = CurveSettings(backend, dtype, method, covariances, int(seed))
     with screen_for(formula.name, progress) as screen, compilations_shown(screen):
         screen.warn(cautions(formula, [whole], "data"))
         with workers(cluster, screen) as executor:

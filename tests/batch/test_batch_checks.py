@@ -11,7 +11,7 @@ import yaml
 from scipy.integrate import solve_ivp
 
 import channelfit as cf
-from channelfit.batch.checks import Checked, FaultSize, Stretches, checked
+from channelfit.batch.checks import FaultSize, ResidualFaults, Stretches, checked
 from channelfit.batch.limits import LIMITS, SURE, doubts
 from channelfit.batch.run import BatchRequest, ready
 from channelfit.batch.table import WellTable
@@ -127,11 +127,11 @@ def test_noise_is_no_fault_however_many_wells_there_are() -> None:
 def test_every_limit_has_its_sentence_and_can_be_replaced() -> None:
     sure = dict.fromkeys(("rundown", "series_MOhm", "leak_nS", "holding_pA"), FaultSize())
     sizes = {"peak_pA": 500.0, "largest_pA": 500.0, "range_mV": 100.0}
-    cases: dict[str, tuple[Checked, dict[str, float]]] = {
-        "seal": (Checked(), {"seal": 40.0}),
-        "run_down": (Checked(), {"run_down": -0.3}),
-        "clamp_lost": (Checked(), {"clamp_lost": 9.0, "clamp_resistance": 8.0}),
-        "slow_misfit": (Checked(slow=3.0, slow_sure=9.0), {}),
+    cases: dict[str, tuple[ResidualFaults, dict[str, float]]] = {
+        "seal": (ResidualFaults(), {"seal": 40.0}),
+        "run_down": (ResidualFaults(), {"run_down": -0.3}),
+        "clamp_lost": (ResidualFaults(), {"clamp_lost": 9.0, "clamp_resistance": 8.0}),
+        "slow_misfit": (ResidualFaults(slow=3.0, slow_sure=9.0), {}),
     }
     faults = {
         "residual_rundown": ("rundown", 0.1),
@@ -141,7 +141,7 @@ def test_every_limit_has_its_sentence_and_can_be_replaced() -> None:
     }
     for name, (field, value) in faults.items():
         beyond = FaultSize(value, abs(value) / (SURE + 1))
-        cases[name] = (Checked(**{**sure, field: beyond}, **sizes), {})
+        cases[name] = (ResidualFaults(**{**sure, field: beyond}, **sizes), {})
     assert set(cases) | {"rms/noise"} == set(LIMITS)
     for name, (one, measured) in cases.items():
         (text,) = doubts(one, measured, ())

@@ -17,7 +17,7 @@ import pytest
 from channelfit.batch.families import families
 from channelfit.batch.fits import fit_wells
 from channelfit.batch.masks_cuda import CudaOwnMasks
-from channelfit.batch.search import Settings
+from channelfit.batch.search import SearchSettings
 from channelfit.batch.well_scorer_cpu import CpuWellScorer
 from channelfit.batch.well_scorer_cuda import CudaWellScorer
 from channelfit.model.model_file import build_model
@@ -410,9 +410,9 @@ def test_a_plate_is_fitted_as_on_the_cpu(masked, device, monkeypatch):
         return linearize(self, given, well)
 
     monkeypatch.setattr(kind, "linearize", seen)
-    found = fit_wells(plan, problems, Settings(backend="cuda", scan=64, starts=4))
+    found = fit_wells(plan, problems, SearchSettings(backend="cuda", scan=64, starts=4))
     assert max(launches) == 4
-    truths = fit_wells(plan, problems, Settings(backend="cpu", scan=64, starts=4))
+    truths = fit_wells(plan, problems, SearchSettings(backend="cpu", scan=64, starts=4))
     assert found.cost == pytest.approx(truths.cost, rel=1e-9)
     assert np.abs((found.values - truths.values) / truths.errors).max() < 1e-3
     assert found.errors == pytest.approx(truths.errors, rel=1e-4)

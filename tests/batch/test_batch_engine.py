@@ -14,7 +14,7 @@ from channelfit.batch import fits as fits_module
 from channelfit.batch import well_scorer_cpu as well_scorer_module
 from channelfit.batch.costs import WellCosts
 from channelfit.batch.families import families
-from channelfit.batch.fits import Settings, WellFits, fit_wells, joined
+from channelfit.batch.fits import SearchSettings, WellFits, fit_wells, joined
 from channelfit.batch.lowest import keep_lowest
 from channelfit.batch.make_scorers import well_scorers
 from channelfit.batch.population import left_out, usable
@@ -33,7 +33,7 @@ from channelfit.search.plan import FitPlan
 from support.little import LITTLE, THREE_STEPS
 from support.three_states import THREE_STATES, planned
 
-SETTINGS = Settings(backend="cpu", scan=300)
+SETTINGS = SearchSettings(backend="cpu", scan=300)
 RAMP = """
 name: ramp
 holding: -80 mV

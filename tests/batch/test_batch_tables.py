@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from channelfit.batch.page_figures import _usual
 from channelfit.batch.recordings import (
     Expected,
-    Recorded,
+    WellRecording,
     chosen_by_name,
     find_recordings,
     metadata,
@@ -169,7 +169,7 @@ def touch(folder: Path, *names: str) -> None:
         (folder / name).write_text("1\n2\n")
 
 
-def wells(found: list[Recorded]) -> list[str]:
+def wells(found: list[WellRecording]) -> list[str]:
     return [each.well for each in found]
 
 
@@ -282,7 +282,7 @@ def test_a_table_names_recordings_and_what_is_known_of_them(name: str, tmp_path:
     assert list(table["compound"]) == ["dofetilide", "control", "=cmd()"]
     np.testing.assert_array_equal(table["dose (µM)"], [0.5, np.nan, 3])
     assert list(chosen("compound == 'control' or `dose (µM)` > 1", table)) == [False, True, True]
-    assert [Recorded.of(r.plain(), tmp_path) for r in found] == found
+    assert [WellRecording.of(r.plain(), tmp_path) for r in found] == found
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from channelfit.batch.mixed import Evidence, Level, Mixed, eliminated, threshold
 from channelfit.batch.population import Population, kinetic_names, left_out, population, usable
 from channelfit.batch.relinearized import linearizer
 from channelfit.batch.run import BatchRequest, ready
-from channelfit.batch.search import Settings
+from channelfit.batch.search import SearchSettings
 from channelfit.batch.well_tasks import Problems
 from channelfit.model.channel import Parameter, Prior
 from channelfit.model.model_file import build_model
@@ -483,7 +483,7 @@ def recorded_wells(
 def test_shared_kinetics_are_those_of_a_fit_with_a_conductance_per_cell(tmp_path: Path) -> None:
     """The other way to the same numbers: one problem with a parameter for each cell."""
     plan, wells = recorded_wells(tmp_path, np.full(4, 0.1), 40.0)
-    fits = fit_wells(plan, wells, Settings(backend="cpu"))
+    fits = fit_wells(plan, wells, SearchSettings(backend="cpu"))
     again = linearizer(plan, wells, fits, usable(fits), "cpu")
     cost, gradient, information = again(fits.unit)
     assert information == pytest.approx(fits.information, rel=1e-9)
@@ -535,7 +535,7 @@ def test_the_wells_of_a_batch_are_read_again_to_linearize_them(tmp_path: Path) -
     work = made.work
     problems = Problems(work, made.recordings)
     assert len(problems) == 6
-    fits = fit_wells(work.plan, problems, Settings(backend="cpu"))
+    fits = fit_wells(work.plan, problems, SearchSettings(backend="cpu"))
     again = linearizer(work.plan, problems, fits, usable(fits), "cpu")
     parameters = work.plan.problem.parameters
     got = population(fits, ["a"], ["z", "b"], again, parameters=parameters)

@@ -13,7 +13,7 @@ from scipy.optimize import least_squares, minimize
 
 from channelfit.curves import flags as bits
 from channelfit.curves import swarm_lanes
-from channelfit.curves.batch import Settings
+from channelfit.curves.batch import CurveSettings
 from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda_source import cuda_text
@@ -87,7 +87,7 @@ def test_weights_and_a_robust_loss_meet_scipy(name: str, loss: str) -> None:
     data = replace(data, values=values, sigma=sigma)
     found = on_cpu(curve, data)
     assert not found.flags.any()
-    work = CurveTasks(curve, [data], Settings(backend="cpu"))
+    work = CurveTasks(curve, [data], CurveSettings(backend="cpu"))
     (key,) = work.keys
     work.check_stored(key, work.compute(key))  # the costs are those of values and data
     lower, upper = curve.bounds(data.coordinates)

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import channelfit as cf
-from channelfit.curves.batch import Settings
+from channelfit.curves.batch import CurveSettings
 from channelfit.curves.curve import build_curve, load_curve
 from channelfit.curves.curve_tasks import fit_curve
 from channelfit.curves.data_files import read_data
@@ -332,13 +332,15 @@ def test_the_curves_of_the_page_are_accepted_and_fitted() -> None:
     curve = build_curve(parse_yaml(page.split("```yaml")[1].split("```")[0]), None)
     t = np.linspace(0, 100, 30)
     z = curve.values({"t": t}, np.array([0.2, 15.0]))
-    found = fit_curve(curve, DataSets((("t",),), {"t": t}, z[None], (30,)), Settings(backend="cpu"))
+    found = fit_curve(
+        curve, DataSets((("t",),), {"t": t}, z[None], (30,)), CurveSettings(backend="cpu")
+    )
     np.testing.assert_allclose(found.values[0], [0.2, 15.0], rtol=1e-6)
     defined = build_curve(parse_yaml(page.split("```yaml")[2].split("```")[0]), None)
     v = np.linspace(-80, 40, 25)
     z = defined.values({"v": v}, np.array([3.0, -20.0, 8.0, 0.3]))
     data = DataSets((("v",),), {"v": v}, z[None], (25,))
-    found = fit_curve(defined, data, Settings(backend="cpu"))
+    found = fit_curve(defined, data, CurveSettings(backend="cpu"))
     np.testing.assert_allclose(found.values[0], [3.0, -20.0, 8.0, 0.3], rtol=1e-6)
 
 

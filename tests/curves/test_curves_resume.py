@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from channelfit.curves import cpu, curve_tasks
-from channelfit.curves.batch import Settings
+from channelfit.curves.batch import CurveSettings
 from channelfit.curves.curve import load_curve
 from channelfit.curves.curve_tasks import CurveFitStore, CurveTasks
 from channelfit.curves.fitting import DataSets
@@ -110,7 +110,7 @@ def test_a_record_that_was_forged_with_its_checksums_is_refused(tmp_path: Path) 
     x = np.arange(20.0)
     for likelihood, data in (("gaussian", z), ("poisson", np.round(np.abs(z)) + 20)):
         curve = replace(load_curve("gaussian"), likelihood=likelihood)
-        work = CurveTasks(curve, [DataSets((("x",),), {"x": x}, data, (20,))], Settings("cpu"))
+        work = CurveTasks(curve, [DataSets((("x",),), {"x": x}, data, (20,))], CurveSettings("cpu"))
         (key,) = work.keys
         good = work.compute(key)
         work.check_stored(key, good)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.curves.batch import Settings
+from channelfit.curves.batch import CurveSettings
 from channelfit.curves.builtin import BUILT_IN
 from channelfit.curves.curve import Curve, build_curve, load_curve
 from channelfit.curves.curve_tasks import fit_curve
@@ -50,7 +50,7 @@ def images(n: int, seed: int = 0) -> tuple[np.ndarray, DataSets]:
 
 
 def on_cpu(curve: Curve, data: DataSets, **settings: Any) -> Fits:
-    return fit_curve(curve, data, Settings(backend="cpu", **settings))
+    return fit_curve(curve, data, CurveSettings(backend="cpu", **settings))
 
 
 #: By the name of a built-in curve: definitions, and the curve in terms of them.

@@ -14,7 +14,7 @@ import numpy as np
 from channelfit.batch import run as batches
 from channelfit.batch.recordings import wells_named
 from channelfit.batch.run import BatchRequest
-from channelfit.batch.search import Settings
+from channelfit.batch.search import SearchSettings
 from channelfit.batch.table import WellTable, kinds_of_reasons
 from channelfit.batch.where import chosen
 from channelfit.front.batches import BatchScreen, names_of, parameters_of
@@ -106,7 +106,7 @@ def request_of(arguments: dict[str, Any], directory: Path | None = None) -> Batc
         population=names_of(str(arguments.get("population") or "")),
         shared=names_of(str(arguments.get("shared") or "")),
         groups=str(arguments.get("groups") or ""),
-        settings=Settings(starts=starts, backend=backend),
+        settings=SearchSettings(starts=starts, backend=backend),
         seed=arguments.get("seed"),
         size=arguments.get("chunk"),
         min_ok=arguments.get("min_ok"),

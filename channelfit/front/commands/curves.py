@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from channelfit.curves.batch import FittedSets, Settings
+from channelfit.curves.batch import CurveSettings, FittedSets
 from channelfit.curves.curve import Curve, load_curve
 from channelfit.curves.curve_tasks import CurveFitStore, CurveTasks
 from channelfit.curves.data_files import read_data
@@ -67,7 +67,7 @@ def _fit(lines: JsonLines, options: CurvesOptions) -> str:
     files = {name: Path(file) for name, file in _pairs(options.inputs, "--input")}
     if sigma is not None and data.suffix.lower() == ".npy":
         sigma = str(Path(sigma).absolute())
-    settings = Settings(
+    settings = CurveSettings(
         options.backend,
         options.dtype,
         options.method,
