@@ -47,7 +47,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def check_shape(value: Any, shape: Any, file: Path, key: str = "") -> None:
+def check_shape(value: Any, shape: Any, file: Path | None, key: str = "") -> None:
     """Refuse data from JSON that are of another shape than was written.
 
     Null may stand for any value that is not required; keys that no shape names are left alone.
@@ -86,7 +86,7 @@ def _is_of(value: Any, shape: str) -> bool:
 
 
 def _check_mapping(
-    value: Mapping[str, Any], shapes: Mapping[str, Any], file: Path, at: str
+    value: Mapping[str, Any], shapes: Mapping[str, Any], file: Path | None, at: str
 ) -> None:
     for name, inner in shapes.items():
         own = name if name in value else name.rstrip("!?")
@@ -95,7 +95,7 @@ def _check_mapping(
         check_shape(value.get(own), inner, file, f"{at}.{own}" if at else own)
 
 
-def _other(value: Any, expected: str, file: Path, key: str) -> InputError:
+def _other(value: Any, expected: str, file: Path | None, key: str) -> InputError:
     return InputError(f"is damaged: {expected} was expected, not {shown(value)}", file, key)
 
 

@@ -366,10 +366,10 @@ def _scored(
     """Score points in chunks, and return their costs (n_points,)."""
     costs = []
     for first in range(0, unit.shape[1], _CHUNK):
-        piece = unit[:, first : first + _CHUNK]
-        score = objective.score(piece)
+        part = unit[:, first : first + _CHUNK]
+        score = objective.score(part)
         costs.append(to_host(score.cost))
-        yield summarized(objective, piece, Score(costs[-1], to_host(score.status)), stage)
+        yield summarized(objective, part, Score(costs[-1], to_host(score.status)), stage)
     return np.concatenate(costs)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.errors import InputError
+from channelfit.reading.saved import NUMBER, PLAIN, TEXT, WHOLE, Each, Listed, check_shape
 from channelfit.search.agreement import agreement
 from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.loop import HISTORY_COLUMNS, FitResult, Progress, optimize
@@ -131,29 +132,25 @@ class SeedTasks(FitTasks):
         }
         expect(found, shapes)
         fields = decoded_json(found, _FIELDS)
-        kinds: dict[str, Any] = {
-            "notes": list,
-            "settings": dict,
-            "failures": dict,
-            "agreement": dict | None,
-        }
-        kinds |= dict.fromkeys(("backend", "dtype", "source_hash", "stop_reason", "optimizer"), str)
-        kinds |= dict.fromkeys(("cost", "seconds"), float | int)
-        kinds |= dict.fromkeys(("generations", "evaluations", "seed"), int)
-        good = isinstance(fields, dict) and set(fields) == set(_PLAIN)
-        good = good and all(isinstance(fields[name], kind) for name, kind in kinds.items())
-        if not good or len(fields["notes"]) != len(names) or fields["seed"] != key[1]:
+        check_shape({_FIELDS: fields}, {f"{_FIELDS}!": _STORED}, None)
+        if set(fields) != set(_PLAIN) or len(fields["notes"]) != len(names):
             raise InputError(DAMAGED, None, _FIELDS)
-        counts = [fields["agreement"].get("arrived", 0)] if fields["agreement"] else []
-        if not all(isinstance(n, int) for n in (*fields["failures"].values(), *counts)):
-            raise InputError(DAMAGED, None, _FIELDS)
+        if fields["seed"] != key[1]:
+            raise InputError(DAMAGED, None, f"{_FIELDS}.seed")
 
 
-#: The attributes of a result that are stored as JSON. Its names and units are those of the plan.
-_PLAIN = (
-    *("notes", "cost", "generations", "evaluations", "seconds", "stop_reason", "seed"),
-    *("optimizer", "settings", "failures", "backend", "dtype", "source_hash", "agreement"),
-)
+#: The attributes of a result that are stored as JSON, and their shapes. Its names and units are
+#: those of the plan.
+_STORED = {
+    "notes!": Listed(TEXT),
+    **dict.fromkeys(("cost!", "seconds!"), NUMBER),
+    **dict.fromkeys(("generations!", "evaluations!", "seed!"), WHOLE),
+    **dict.fromkeys(("stop_reason!", "optimizer!", "backend!", "dtype!", "source_hash!"), TEXT),
+    "settings!": Each(PLAIN),
+    "failures!": Each(WHOLE),
+    "agreement?": {"arrived": WHOLE},
+}
+_PLAIN = tuple(name.rstrip("!?") for name in _STORED)
 
 
 def _result(arrays: Arrays, plan: FitPlan) -> FitResult:

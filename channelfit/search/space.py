@@ -84,8 +84,8 @@ class SearchSpace:
             # many points on the host stay in the cache a row at a time; else fewer calls count
             step = 1 if xp is np and unit.shape[1] > _POINTS_IN_CACHE else max(len(rows), 1)
             for start in range(0, len(rows), step):
-                piece = rows[start : start + step]
-                physical[self._places[piece]] = self._of_rows(unit[piece], piece, in_logarithms, xp)
+                some = rows[start : start + step]
+                physical[self._places[some]] = self._of_rows(unit[some], some, in_logarithms, xp)
         return physical
 
     def to_unit(self, physical: Any) -> Any:

@@ -196,20 +196,20 @@ def bands_of(
         residuals, counts, derivatives: see `weighted`, `counting` and `slopes`; None for no
             derivatives.
     """
-    pieces = []
+    stretches = []
     for k, (one, mask) in enumerate(zip(residuals, counts, strict=True)):
         one, mask = one.ravel(), mask.ravel()
         moved = None if derivatives is None else derivatives[k].reshape(len(one), -1)
-        for a, b in _pieces(len(one)):
-            pieces.append((one[a:b], mask[a:b], None if moved is None else moved[a:b]))
-    longest = max(len(one) for one, _, _ in pieces)
+        for a, b in _stretches(len(one)):
+            stretches.append((one[a:b], mask[a:b], None if moved is None else moved[a:b]))
+    longest = max(len(one) for one, _, _ in stretches)
     n = 0 if derivatives is None else derivatives[0].shape[2]
     n_bands = int(_band(np.array(0.5), longest)) + 1
     place, count, power = (np.zeros(n_bands) for _ in range(3))
     gram = np.zeros((n_bands, n, n))
     lines: list[float] = []
     line_gram: list[np.ndarray] = [np.zeros((0, n, n))]
-    for one, mask, slope in pieces:
+    for one, mask, slope in stretches:
         share = float(mask.mean())
         if share == 0:
             continue
@@ -266,7 +266,7 @@ def _lines(power: np.ndarray) -> np.ndarray:
     return found
 
 
-def _pieces(n: int) -> list[tuple[int, int]]:
+def _stretches(n: int) -> list[tuple[int, int]]:
     """Return where stretches of a series begin and end, none of them longer than `_LONGEST`."""
     edges = np.linspace(0, n, -(-n // _LONGEST) + 1).astype(int).tolist()
     return list(pairwise(edges))
