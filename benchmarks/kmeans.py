@@ -38,9 +38,9 @@ import numpy as np
 from report import Row, as_script, compared, finish
 
 from channelfit.batch.mixed import Evidence, Level, Mixed
-from channelfit.results.uncertainty.k_means import Clusters, beginnings, k_means
-from channelfit.results.uncertainty.k_means_cuda import OnGpu
-from channelfit.results.uncertainty.mixtures import how_many
+from channelfit.results.uncertainty.k_means import Clusters, initial_centers, k_means
+from channelfit.results.uncertainty.k_means_cuda import PointsOnGpu
+from channelfit.results.uncertainty.mixtures import choose_groups
 from channelfit.scoring.machine import gpu
 from channelfit.tasks.cluster import open_cluster
 
@@ -114,7 +114,7 @@ def on_gpu(points: np.ndarray) -> list[Row]:
     """Sums on a GPU beside scikit-learn; and those of an iteration, the points there already."""
     theirs, _, want = timed(of(points, "scikit-learn"))
     ours, _, got = timed(of(points, "cuda"))
-    there, starts = OnGpu(points, None, K), beginnings(points, None, K, SEED, 1)
+    there, starts = PointsOnGpu(points, None, K), initial_centers(points, None, K, SEED, 1)
 
     centers = gpu.cupy().asarray(starts)
 
@@ -180,7 +180,7 @@ def chosen(share: float) -> list[Row]:
     for kind in (*one, "59 and 37", "8 and 88"):
         for d in DIMENSIONS:
             random = np.random.default_rng([SEED, d])
-            found = [how_many(one_population(kind, d, random)) for _ in range(repeats)]
+            found = [choose_groups(one_population(kind, d, random)) for _ in range(repeats)]
             right = np.mean([choice.k == (1 if kind in one else 2) for choice in found])
             unsure = sum(choice.is_ambiguous for choice in found)
             note = f"{repeats} populations, {unsure} ambiguous"

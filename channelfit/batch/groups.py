@@ -23,7 +23,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.texts import in_columns, printable
 from channelfit.results.run_state import plain
 from channelfit.results.uncertainty.k_means import RESTARTS, Clusters, k_means
-from channelfit.results.uncertainty.mixtures import MixtureChoice, how_many
+from channelfit.results.uncertainty.mixtures import MixtureChoice, choose_groups
 from channelfit.tasks.executor import Executor
 
 #: Errors cannot explain more of the scatter over the plate than all but this share.
@@ -180,7 +180,7 @@ def groups(
     places = [fits.names.index(name) for name in names]
     unit = fits.unit[used][:, places]
     points, trust = _points(unit, fits.information[used], places)
-    choice = how_many(points, seed)
+    choice = choose_groups(points, seed)
     weights = trust.mean(axis=1)
     number = choice.k if k is None else k
     found = k_means(

@@ -302,7 +302,7 @@ def _filtering(row: Section, clamp: Clamp | None, recording: Recording) -> Clamp
 
 
 def _every(row: Section, protocol: Protocol, recording: Recording) -> int:
-    """Read `every`: of so many samples one is fitted to."""
+    """Read `every`: one of so many samples is fitted."""
     if "every" in row and recording.every > 1:
         raise row.error("the low-pass filter of the recording says this too; give it once", "every")
     every: int = row.integer("every", recording.every)

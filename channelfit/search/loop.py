@@ -37,7 +37,7 @@ HISTORY_COLUMNS = np.dtype(
 
 @dataclass(frozen=True)
 class StopRules:
-    """When to stop; the first rule that holds at the end of a generation ends the search.
+    """Rules for the end of a search; the first that holds at the end of a generation ends it.
 
     None switches a rule off.
 

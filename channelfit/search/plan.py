@@ -191,7 +191,7 @@ class FitPlan:
 
     @property
     def stop_rules(self) -> StopRules:
-        """When the search ends."""
+        """The rules that end the search."""
         return make_stop_rules(self.stop, self.settings, self.optimizer in DIRECTED)
 
     def make_optimizer(self, xp: Any = np, initial: Any = None) -> Any:

@@ -67,8 +67,8 @@ def search_seeds(
     Raises: InputError if no search could score anything.
     """
     plan = fit.plan
-    together = _Together(plan.seeds, on_generation)
-    tasks = SeedTasks.of(fit, on_generation=together.pass_on, clock=clock)
+    merged = _MergedSearches(plan.seeds, on_generation)
+    tasks = SeedTasks.of(fit, on_generation=merged.pass_on, clock=clock)
     keys: list[Key] = [("seed", seed) for seed in seeds_of(plan)]
     done: dict[Key, FitResult] = {}
 
@@ -89,7 +89,7 @@ def search_seeds(
                 yield stop.found
             yield InputError(_CUT_OFF)
 
-    return together.merged(searches(), plan, fit.objective.floor)
+    return merged.result_of(searches(), plan, fit.objective.floor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ def _text(array: np.ndarray) -> str:
 
 
 @dataclass
-class _Together:
+class _MergedSearches:
     """The results of searches with several seeds, which come one by one.
 
     Attributes:
@@ -212,7 +212,7 @@ class _Together:
             )
         )
 
-    def merged(
+    def result_of(
         self, searches: Iterator[FitResult | InputError], plan: FitPlan, floor: float
     ) -> FitResult:
         """Return one result of all searches up to the first that reached the target."""

@@ -166,7 +166,7 @@ async def queue_cluster(plan: ClusterPlan, security: Any) -> Any:
     folder = os.getcwd()
     if plan.ca is None and shlex.quote(folder) != folder:
         raise InputError(
-            "jobs find their keys in the folder of the command, whose name stands in their script "
+            "jobs find their keys in the folder of the command; its name stands in their script "
             "and may hold letters, digits and _ - . / alone; call the command in another folder, "
             f"or give the file of the cluster tls: {shown(folder)}"
         )

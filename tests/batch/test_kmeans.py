@@ -25,14 +25,14 @@ from channelfit.results.uncertainty import k_means_cpu, k_means_cuda
 from channelfit.results.uncertainty.k_means import (
     Clusters,
     PartialSums,
-    beginnings,
-    followed,
+    initial_centers,
     k_means,
+    lloyd,
     next_centers,
 )
 from channelfit.results.uncertainty.k_means_cpu import BLOCK, nearest, partial_sums
-from channelfit.results.uncertainty.k_means_cuda import TILE, OnGpu, cuda_text
-from channelfit.results.uncertainty.mixtures import how_many
+from channelfit.results.uncertainty.k_means_cuda import TILE, PointsOnGpu, cuda_text
+from channelfit.results.uncertainty.mixtures import choose_groups
 from channelfit.scoring.machine import gpu
 from channelfit.tasks.executor import TaskSet, TaskSetWithArguments
 from channelfit.tasks.result_store import Arrays, Key
@@ -139,7 +139,7 @@ def on_processor(
     points: np.ndarray, weights: np.ndarray | None, start: np.ndarray, iterations: int
 ) -> tuple[np.ndarray, float, int]:
     sums_of = partial(partial_sums, points, weights)
-    return followed(points, weights, start[None], iterations, sums_of)
+    return lloyd(points, weights, start[None], iterations, sums_of)
 
 
 def test_points_with_nan_are_left_out(device: None) -> None:
@@ -191,7 +191,7 @@ def test_compiled_sums_are_those_of_the_definition(k: int, d: int) -> None:
     """Three blocks of points, the last one not full; more and fewer centers than lanes."""
     points = clouds(n=2 * BLOCK + 1003, k=k, d=d, apart=1.0) + 50.0
     weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
-    starts = beginnings(points, weights, k, 0, 3)
+    starts = initial_centers(points, weights, k, 0, 3)
     for counts in (weights, None):
         found = partial_sums(points, counts, starts)
         for own, centers in zip(found, starts, strict=True):
@@ -206,7 +206,7 @@ def test_compiled_sums_are_those_of_the_definition(k: int, d: int) -> None:
 def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     points = clouds(n=7 * BLOCK + 5, d=3, apart=1.0)
     weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
-    starts = beginnings(points, weights, 4, 0, 2)
+    starts = initial_centers(points, weights, 4, 0, 2)
 
     def by(cores: int) -> bytes:
         monkeypatch.setattr(k_means_cpu, "usable_cores", lambda: cores)
@@ -221,12 +221,12 @@ def test_the_gpu_follows_as_the_processor_does(k, d, weighted, device, monkeypat
     monkeypatch.setattr(k_means_cuda, "_MOST_BLOCKS", 2)
     points = clouds(n=2 * TILE + 301, k=k, d=d, apart=1.0) + 50.0
     weights = np.random.default_rng(1).uniform(0.1, 3, len(points)) if weighted else None
-    starts = beginnings(points, weights, k, 0, 2)
-    there = OnGpu(points, weights, k)
+    starts = initial_centers(points, weights, k, 0, 2)
+    there = PointsOnGpu(points, weights, k)
     assert there.sums(starts) == pytest.approx(partial_sums(points, weights, starts), rel=1e-12)
     for iterations in (1, 3):
         for start in starts:
-            found = followed(points, weights, start[None], iterations, there.sums)
+            found = lloyd(points, weights, start[None], iterations, there.sums)
             own = on_processor(points, weights, start, iterations)
             assert found[0] == pytest.approx(own[0], rel=1e-12)
             assert found[1] == pytest.approx(own[1], rel=1e-12)
@@ -240,7 +240,7 @@ def test_an_empty_group_is_filled_on_a_gpu_too(weighted: bool, device: None) -> 
     far = np.array([points[0], points[0] + 1e3, points[0] - 1e3, points[1]])
     doubled = np.repeat(points[:3], 4, axis=0)  # three different points for four centers
     for some, counts, start in ((points, weights, far), (doubled, None, doubled[[0, 0, 4, 8]])):
-        found = followed(some, counts, start[None], 300, OnGpu(some, counts, 4).sums)
+        found = lloyd(some, counts, start[None], 300, PointsOnGpu(some, counts, 4).sums)
         own = on_processor(some, counts, start, 300)
         assert found[0] == pytest.approx(own[0], rel=1e-12)
         assert found[1] == pytest.approx(own[1], rel=1e-12, abs=1e-12)
@@ -314,7 +314,7 @@ def two_kinds(n: int, other: int, d: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize(("n", "other", "d"), [(59, 37, 9), (8, 88, 2)])
 def test_wild_type_and_mutant_are_two_groups(n: int, other: int, d: int) -> None:
-    choice = how_many(two_kinds(n, other, d))
+    choice = choose_groups(two_kinds(n, other, d))
     assert choice.k == 2
     assert sorted(np.bincount(choice.labels)) == sorted([n, other])
     assert "normal populations were compared with one population" in choice.sentence()
@@ -335,7 +335,7 @@ def test_one_population_is_one_group(kind: str) -> None:
             points = points @ random.normal(size=(4, 4))
         if kind == "skew":  # up in two parameters, and down in the others
             points = np.exp(0.5 * points) * [1, 1, -1, -1]
-        wrong += how_many(points).k > 1
+        wrong += choose_groups(points).k > 1
     assert wrong == 0
 
 
@@ -345,7 +345,9 @@ def test_the_likelihood_of_a_skewed_population_is_that_of_scipy() -> None:
     scaled = ((values - values.mean()) / values.std())[:, None]
     _, power = stats.yeojohnson(scaled[:, 0])
     best = stats.yeojohnson_llf(power, scaled[:, 0]) - 150 * (1 + np.log(2 * np.pi))
-    assert how_many(values[:, None]).skewed == pytest.approx(-2 * best + 3 * np.log(300), abs=1)
+    assert choose_groups(values[:, None]).skewed == pytest.approx(
+        -2 * best + 3 * np.log(300), abs=1
+    )
 
 
 RATE = Parameter("a", "1/ms", 0.01, 10.0, "log")

@@ -28,7 +28,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.k_means_cpu import nearest, partial_sums
-from channelfit.results.uncertainty.k_means_cuda import OnGpu
+from channelfit.results.uncertainty.k_means_cuda import PointsOnGpu
 from channelfit.scoring.machine import gpu
 from channelfit.tasks.executor import Executor, task_results
 from channelfit.tasks.result_store import Arrays, Key
@@ -115,17 +115,17 @@ def k_means(
         raise InputError(f"{k} groups need as many points, and there are {len(mine)} without NaN")
     if way == "auto":
         way = _best_way(len(mine), executor)
-    starts = beginnings(mine, counts, k, seed, restarts)
+    starts = initial_centers(mine, counts, k, seed, restarts)
     if way == "scikit-learn":
         return _ordered(*_by_scikit_learn(mine, counts, starts, iterations), good, way)
     sums: Summing
     if way == "cuda":
-        sums = OnGpu(mine, counts, k).sums
+        sums = PointsOnGpu(mine, counts, k).sums
     elif isinstance(points, Path):
         sums = partial(_sums_by_tasks, str(points), weights, len(whole), executor)
     else:
         sums = partial(_sums_by_tasks, mine, counts, len(mine), executor)
-    found = followed(mine, counts, starts, iterations, sums)
+    found = lloyd(mine, counts, starts, iterations, sums)
     return _ordered(*found, nearest(mine, found[0])[0], good, way)
 
 
@@ -161,7 +161,7 @@ def _best_way(n: int, executor: Executor | None) -> str:
     return "sums" if executor is not None else "scikit-learn"
 
 
-def beginnings(
+def initial_centers(
     points: np.ndarray, weights: np.ndarray | None, k: int, seed: int, restarts: int
 ) -> np.ndarray:
     """Draw initial centers (restarts, k, d): points, far from each other rather than near.
@@ -200,7 +200,7 @@ def _differ(points: np.ndarray, k: int) -> bool:
 # --- iterations by sums ---------------------------------------------------------------------------
 
 
-def followed(
+def lloyd(
     points: np.ndarray,
     weights: np.ndarray | None,
     starts: np.ndarray,
@@ -334,7 +334,7 @@ def _scikit_learn() -> Any:
 def _by_scikit_learn(
     points: np.ndarray, weights: np.ndarray | None, starts: np.ndarray, iterations: int
 ) -> tuple[np.ndarray, float, int, np.ndarray]:
-    """Return centers, inertia and iterations as `followed` does, and the labels (n,)."""
+    """Return centers, inertia and iterations as `lloyd` does, and the labels (n,)."""
     make, k = _scikit_learn(), starts.shape[1]
     fits = [
         make(k, init=start, n_init=1, max_iter=iterations, tol=0.0, algorithm="lloyd").fit(

@@ -114,7 +114,7 @@ def cuda_text(k: int, d: int) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in numbers.items()) + _TEXT
 
 
-class OnGpu:
+class PointsOnGpu:
     """Points on the current GPU, and their sums for sets of k centers.
 
     Arguments:

@@ -27,7 +27,7 @@ _MOST_GROUPS, _LOOKED_AT, _POINTS_A_GROUP, _POINTS_A_DIMENSION = 8, 2000, 5, 5
 #: one size then have a single peak.
 _APART = 2.0
 _ITERATIONS, _STILL = 300, 1e-6
-#: Iterations after which the best of all beginnings go on, and how many of them do.
+#: Iterations after which the best of all initial shares go on, and how many of them do.
 _TRIED, _GO_ON = 6, 4
 #: Degrees of freedom that are tried for heavy tails.
 _TAILS = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0)
@@ -77,7 +77,7 @@ class MixtureChoice:
         if self.k > 1:
             return f"{text}: {self.k} groups are better by {self.gain:.0f}"
         if self.is_ambiguous:
-            near = f", whose centers are {self.apart:.1f} standard deviations apart"
+            near = f", with centers {self.apart:.1f} standard deviations apart"
             return (
                 f"{text}: ambiguous, several groups are better by {self.gain:.0f}{near}, which is "
                 "too little to rely on; ask for a number of groups to see them"
@@ -85,7 +85,7 @@ class MixtureChoice:
         return f"{text}: one group describes the wells as well"
 
 
-def how_many(points: np.ndarray, seed: int = 0) -> MixtureChoice:
+def choose_groups(points: np.ndarray, seed: int = 0) -> MixtureChoice:
     """Choose the number of groups.
 
     Arguments:
