@@ -95,7 +95,7 @@ class Checkpoint:
             )
 
     def open_journal(self) -> Journal:
-        """Open the journal, which holds what an earlier run has left in it.
+        """Open the journal, which holds the answers to an earlier run.
 
         Raises:
             InputError: it cannot be read or written.

@@ -20,7 +20,8 @@ _CANNOT_TELL = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EROFS)
 def fault_of(write: Callable[..., object], *arguments: Any) -> InputError | None:
     """Call a function that writes a file; return why it could not, None where it could.
 
-    It serves what is written again later, so that a disk that is full for a while ends no run.
+    It serves files that are written again later, so that a disk that is full for a while ends no
+    run.
     """
     try:
         write(*arguments)
@@ -57,7 +58,7 @@ def settle(folder: Path) -> None:
     file system that cannot tell when it has written, nor for a file without write permission.
 
     Raises:
-        InputError: the disk has failed, or has no room for what was written before.
+        InputError: the disk has failed, or has no room for the files.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_file() and not path.is_symlink():

@@ -119,6 +119,6 @@ def _data(plan: FitPlan) -> Iterator[tuple[str, Any]]:
 
 
 def _hash_of_command(protocol: Protocol) -> str:
-    """Return a hash of the command at every sample and between samples, and of what precedes it."""
+    """Return a hash of the command at and between all samples, and before the first."""
     before = (protocol.resting_mV, protocol.carry_over, protocol.rest_ms, protocol.holding_mV)
     return hash_of(protocol.times_ms, protocol.command(), repr(protocol.sweeps), repr(before))

@@ -39,7 +39,7 @@ def still_runs(process: Mapping[str, Any]) -> bool | None:
     """Return whether a process still runs.
 
     Arguments:
-        process: as `this_process` has returned it; anybody may have changed it since.
+        process: as `this_process` returned it; it comes from a file, and may have been changed.
 
     Returns: None where that cannot be seen from here, because the process is on another computer or
         the data describe none.
@@ -88,7 +88,7 @@ def _started_on_linux(pid: int) -> str:
 
 
 def _started_on_windows(pid: int) -> str:
-    import ctypes  # what it needs of it exists on Windows only
+    import ctypes  # its `windll` exists on Windows only
 
     kernel: Any = getattr(ctypes, "windll").kernel32  # noqa: B009  (mypy checks for Linux)
     limited_information, still_active = 0x1000, 259

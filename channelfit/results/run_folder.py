@@ -99,13 +99,13 @@ class RunFolder:
     """The folder of one run, from its claim to the end of the run.
 
     A run claims a new folder (`claim`, `claim_default`) or takes over that of an interrupted run
-    (`resume`). It reports how far it is (`report`, `report_now_and_then`), keeps in `checkpoint`
-    what it would go on from, and says how it ended (`end`, `stop`, or `discard` where there is
-    nothing to report). At the end of a `with` block a run that has failed is stopped, and the claim
-    is released.
+    (`resume`). It reports its progress (`report`, `report_now_and_then`), keeps in `checkpoint` the
+    files from which it could go on, and records how it ended (`end`, `stop`, or `discard` where
+    there is nothing to report). At the end of a `with` block a run that has failed is stopped, and
+    the claim is released.
 
     Arguments:
-        undisturbed: a context in which no signal interrupts what must not be done by half.
+        undisturbed: a context in which signals wait until the work in it is complete.
 
     Attributes:
         undisturbed: see above.
@@ -200,7 +200,7 @@ class RunFolder:
     # --- the work ---------------------------------------------------------------------------------
 
     def report(self, **news: Any) -> InputError | None:
-        """Put what is new into `state.json`; return why that could not be written."""
+        """Put new values into `state.json`; return why that could not be written."""
         self.state.content |= news
         with self.undisturbed():
             return fault_of(write_text, self.path / STATE, self.state.text())

@@ -7,14 +7,9 @@ from typing import Any
 
 from channelfit.reading.documents import read_json
 from channelfit.reading.saved import FLAG, NUMBER, PLAIN, TEXT, WHOLE, Each, Listed, check_shape
+from channelfit.results.report.quality import FIGURES
 
-_QUALITY = dict.fromkeys(
-    (
-        *("rms_pA", "rms_relative_to_peak", "peak_pA", "variance_explained", "peak_error_pA"),
-        *("peak_error_relative",),
-    ),
-    NUMBER,
-)
+_QUALITY = dict.fromkeys(FIGURES, NUMBER)
 _PARAMETER = {
     **dict.fromkeys(("value!", "lower?", "upper?", "true_value", "standard_error"), NUMBER),
     "relative_error": NUMBER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from channelfit.results.report.events import eventful
+from channelfit.results.report.trace_view import eventful
 
 T = np.arange(0, 40, 0.04)
 STEP = [np.array([10.0, 30.0])]

@@ -27,6 +27,7 @@ from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.fit_folder import picture_of
 from channelfit.results.report import step_families
+from channelfit.results.report.curve_figures import family_figures
 from channelfit.results.report.page_content import reported_fit
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.page_figures import packed_samples
@@ -37,7 +38,6 @@ from channelfit.results.report.step_families import (
     StepFamily,
     boltzmann,
     measured,
-    step_figures,
     time_constant,
 )
 from channelfit.results.report.trace_view import TraceView
@@ -138,7 +138,8 @@ def test_what_is_no_family_says_why():
     found = measured(steady, "the membrane is not at the command")
     assert found.left_out[0] == "conductance: the membrane is not at the command"
     assert not [c for c in found.curves if c.name.startswith("conductance")]
-    files = [part.file for part in step_figures(measured(steady, -90.0))]
+    family = measured(steady, -90.0)
+    files = [figure.file for figure in family_figures(family, (0,))]
     assert files[0] == "iv"
     assert len(set(files)) == len(files)
 

@@ -6,14 +6,17 @@ A page draws them with Bokeh (`page_figures.draw_curves`), print with Matplotlib
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from channelfit.results.report.page_content import ReportedFit, SharedRecording
 from channelfit.results.report.residuals import Autocorrelation, autocorrelation
-from channelfit.results.report.step_families import StepFamily, StepFigure, step_figures
+from channelfit.results.report.step_families import StepCurve, StepFamily
+
+#: The label of the vertical axis of a family's figure, by the unit of its curves.
+_LABELS = {"pA": "current (pA)", "": "share of the greatest", "ms": "time (ms)"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +42,22 @@ class CurveFigure:
     """A figure of a few curves.
 
     Attributes:
+        file: the name of its file in print, without the kind.
         x_label, y_label: of the axes; no texts of a user.
         log: whether the axes of x and of y are logarithmic.
         zero: whether a line marks zero.
+        title: of the figure, in words; empty where its place in a page says it.
+        notes: on the curves, in words.
     """
 
+    file: str
     x_label: str
     y_label: str
     series: tuple[Series, ...]
     log: tuple[bool, bool] = (False, False)
     zero: bool = False
+    title: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def autocorrelation_figure(
@@ -72,32 +81,58 @@ def autocorrelation_figure(
     for side in (-1, 1):
         level = np.full(2, side * max(one.band for one in found))
         series.append(Series(ends, level, "muted", line="dashed"))
-    return CurveFigure("lag (ms)", "autocorrelation", tuple(series), zero=True), found
+    rows = tuple(series)
+    return CurveFigure("residuals", "lag (ms)", "autocorrelation", rows, zero=True), found
 
 
-def family_figures(
-    family: StepFamily, runs: Sequence[int]
-) -> Iterator[tuple[StepFigure, CurveFigure]]:
+def family_figures(family: StepFamily, runs: Sequence[int]) -> list[CurveFigure]:
     """Describe the figures of a family of steps: the fits as lines, the data as points.
+
+    Largest current and current at the end stand in one figure.
 
     Arguments:
         runs: the numbers of the fits, from which their colors follow.
     """
-    for part in step_figures(family):
-        series = []
-        for place, curve in enumerate(part.curves):
-            for run, result in zip(runs, curve.results, strict=True):
-                line = "dashed" if place else "solid"
-                series.append(Series(curve.x, result, f"run{run}", line=line))
-            if curve.data is not None:
-                marker = "square" if place else "circle"
-                series.append(Series(curve.x, curve.data, "data", marker, line=""))
-        label = f"{family.x_name} ({family.x_unit})"
-        yield part, CurveFigure(label, part.label, tuple(series), zero=part.unit == "pA")
+    currents = [curve for curve in family.curves if curve.unit == "pA"]
+    figures = []
+    if currents:
+        marks = ("", " (squares, dashed)")
+        names = [curve.name + mark for curve, mark in zip(currents, marks, strict=False)]
+        figures.append(_family_figure(family, runs, f"I–V: {' and '.join(names)}", currents))
+    for curve in family.curves:
+        if curve not in currents:
+            title = curve.name[:1].upper() + curve.name[1:]
+            figures.append(_family_figure(family, runs, title, [curve]))
+    return figures
+
+
+def _family_figure(
+    family: StepFamily, runs: Sequence[int], title: str, curves: Sequence[StepCurve]
+) -> CurveFigure:
+    """Describe one figure of a family: a curve, or two of the same quantity."""
+    series = []
+    for place, curve in enumerate(curves):
+        for run, result in zip(runs, curve.results, strict=True):
+            line = "dashed" if place else "solid"
+            series.append(Series(curve.x, result, f"run{run}", line=line))
+        if curve.data is not None:
+            marker = "square" if place else "circle"
+            series.append(Series(curve.x, curve.data, "data", marker, line=""))
+    notes = [f"data: {curve.data_fit}" for curve in curves if curve.data_fit]
+    notes += [f"fit: {text}" for curve in curves for text in curve.result_fits if text]
+    return CurveFigure(
+        curves[0].file,
+        f"{family.x_name} ({family.x_unit})",
+        _LABELS[curves[0].unit],
+        tuple(series),
+        zero=curves[0].unit == "pA",
+        title=title,
+        notes=tuple(notes),
+    )
 
 
 def costs_of(runs: Sequence[ReportedFit]) -> tuple[list[np.ndarray], str]:
-    """Return the lowest cost of each run after each generation, and what it is called.
+    """Return the lowest cost of each run after each generation, and the name of this quantity.
 
     Of currents it is the root of the cost, which is an RMS in pA.
     """
@@ -119,4 +154,5 @@ def convergence_figure(runs: Sequence[ReportedFit]) -> CurveFigure | None:
     if not series:
         return None
     positive = all((one.y[np.isfinite(one.y)] > 0).all() for one in series)
-    return CurveFigure("candidates scored", label, tuple(series), (True, positive))
+    log = (True, positive)
+    return CurveFigure("convergence", "candidates scored", label, tuple(series), log)

@@ -46,9 +46,9 @@ def cautions(summary: Mapping[str, Any]) -> list[str]:
     found += [remark for remark in remarks if not remark.startswith("the residuals look indep")]
     failed = summary.get("failed_candidates") or {}
     if failed:
-        what = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
         examples = "; ".join(summary.get("failing_examples", ()))
-        found.append(f"Candidates failed: {what}{f' (such as {examples})' if examples else ''}")
+        found.append(f"Candidates failed: {reasons}{f' (such as {examples})' if examples else ''}")
     for one in summary.get("experiments", ()):
         share = one.get("variance_explained")
         if share is not None and share < 0:
@@ -68,7 +68,7 @@ def agreement_words(summary: Mapping[str, Any]) -> str:
 
 
 def undetermined(summary: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each thing that the data do not determine."""
+    """Return a sentence for each combination of parameters that the data do not determine."""
     rows = (summary.get("uncertainty") or {}).get("undetermined", ())
     return [sentence(row["text"]) for row in rows]
 
@@ -99,9 +99,9 @@ def _subject(run: ReportedFit) -> str:
     summary = run.summary
     free = [row for row in summary["parameters"].values() if row.get("note") not in _NOT_FREE]
     n = len(free)
-    what = f"The {n} free parameter{'s' * (n != 1)} of the "
+    subject = f"The {n} free parameter{'s' * (n != 1)} of the "
     if run.scheme is None:
-        return f"{what}function {summary['model']} were fitted."
+        return f"{subject}function {summary['model']} were fitted."
     states = sum(len(chain.states) for chain in run.scheme.chains if not chain.is_gate)
     gates = [chain.name for chain in run.scheme.chains if chain.is_gate]
     parts = [f"{states} states"] if states else []
@@ -110,7 +110,7 @@ def _subject(run: ReportedFit) -> str:
     source = f", after {bare(run.scheme.source)}," if run.scheme.source else ""
     simulated = summary.get("surrogate") is not None
     to = "currents simulated from known values" if simulated else "voltage-clamp recordings"
-    return f"{what}{model}{source} were fitted to {to}."
+    return f"{subject}{model}{source} were fitted to {to}."
 
 
 #: Notes of parameters that no search has found.
@@ -155,13 +155,14 @@ def _cost(run: ReportedFit) -> str:
 
 
 def _search(summary: Mapping[str, Any]) -> str:
-    what = _SEARCHES.get(summary["optimizer"], f"the method {summary['optimizer']}")
+    search = _SEARCHES.get(summary["optimizer"], f"the method {summary['optimizer']}")
     settings = ", ".join(f"{key} {value}" for key, value in summary["settings"].items())
     in_brackets = f" ({settings})" if settings else ""
     text = (
-        f"The space was searched with {what}{in_brackets}, beginning with seed {summary['seed']}; "
-        f"{summary['evaluations']:,} candidates were scored in {summary['seconds']:.3g} s, and the "
-        f"search ended since {_ended(summary['stop_reason'])}."
+        f"The space was searched with {search}{in_brackets}, beginning with seed "
+        f"{summary['seed']}; {summary['evaluations']:,} candidates were scored in "
+        f"{summary['seconds']:.3g} s, and the search ended because "
+        f"{_ended(summary['stop_reason'])}."
     )
     words = agreement_words(summary)
     return f"{text} {sentence(words)}" if words else text

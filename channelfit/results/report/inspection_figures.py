@@ -38,7 +38,8 @@ def inspection_figure(found: Inspection) -> Figure:
     """Draw command and current of a recording and, where there are several sweeps, their course.
 
     The ground is grey where capacitive transients were seen. Beside the traces stand the peaks of
-    the sweeps against what differs between them, and the current at the holding potential.
+    the sweeps, and the current at the holding potential, against the number that differs between
+    the sweeps.
     """
     several = found.peak is not None and len(found.peak.by_sweep_pA) >= _FEWEST_SWEEPS
     with styled():
@@ -114,7 +115,7 @@ def _seen(found: Inspection) -> np.ndarray:
 
 
 def _draw_sweeps(axes: Sequence[Axes], found: Inspection) -> None:
-    """Draw peak and holding current of the sweeps against what tells them apart."""
+    """Draw peak and holding current of the sweeps against the number that differs between them."""
     assert found.peak is not None
     assert found.protocol is not None
     key = sweeps.key_of(found.protocol)
@@ -148,7 +149,7 @@ class Prepared:
         protocol: the command, as the fit takes it.
         before: (n_sweeps, n_times) pA, as it was recorded; None where it was not recorded at the
             times of the protocol.
-        after: what is scored, with its weights.
+        after: the recording that is scored, with its weights.
     """
 
     title: str

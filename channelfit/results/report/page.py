@@ -51,30 +51,16 @@ def report_page(runs: Sequence[ReportedFit], files: Sequence[Sequence[str]] = ()
     figures = Figures()
     recordings = side_by_side(runs)
     budget = MOST_SAMPLES // max(1, len(recordings))
+    files = files or [()] * len(runs)
     context = {
-        "runs": runs,
         "several": len(runs) > 1,
         "title": runs[0].title if len(runs) == 1 else f"{len(runs)} fits side by side",
-        "verdicts": [_verdict(run) for run in runs],
-        "wrong": [fit_words.cautions(run.summary) for run in runs],
-        "schemes": [
-            None if run.scheme is None else scheme_svg(run.scheme, f"scheme{k}")
-            for k, run in enumerate(runs)
-        ],
-        "rates": [None if run.scheme is None else _rates(run.scheme) for run in runs],
+        "fits": [_fit(k, run, own) for k, (run, own) in enumerate(zip(runs, files, strict=True))],
         "experiments": [
             _experiment(figures, runs, k, one, budget) for k, one in enumerate(recordings)
         ],
-        "parameters": [_parameters(run.summary) for run in runs],
         "together": _together(runs),
-        "undetermined": [fit_words.undetermined(run.summary) for run in runs],
-        "correlations": [_correlations(run.summary) for run in runs],
-        "large_correlations": [fit_words.large_correlations(run.summary) for run in runs],
         "convergence": _convergence(figures, runs),
-        "agreement": [fit_words.agreement_words(run.summary) for run in runs],
-        "provenance": [_provenance(run.summary) for run in runs],
-        "files": [list(one) for one in files] or [[] for _ in runs],
-        "methods": [fit_words.methods(run) for run in runs],
         "citation": list(dict.fromkeys(row for run in runs for row in fit_words.citation(run))),
         "version": runs[0].summary["versions"]["channelfit"],
     }
@@ -87,6 +73,31 @@ def report_page(runs: Sequence[ReportedFit], files: Sequence[Sequence[str]] = ()
 
 
 # --- sections ------------------------------------------------------------------------------------
+
+
+def _fit(number: int, run: ReportedFit, files: Sequence[str]) -> dict[str, Any]:
+    """Return the texts and tables of one fit.
+
+    Arguments:
+        files: names of the files beside the page that hold its traces.
+    """
+    summary, scheme = run.summary, run.scheme
+    return {
+        "label": run.label,
+        "summary": summary,
+        "verdict": _verdict(run),
+        "cautions": fit_words.cautions(summary),
+        "scheme": None if scheme is None else scheme_svg(scheme, f"scheme{number}"),
+        "rates": None if scheme is None else _rates(scheme),
+        "parameters": _parameters(summary),
+        "undetermined": fit_words.undetermined(summary),
+        "correlations": _correlations(summary),
+        "large_correlations": fit_words.large_correlations(summary),
+        "agreement": fit_words.agreement_words(summary),
+        "provenance": _provenance(summary),
+        "files": files,
+        "methods": fit_words.methods(run),
+    }
 
 
 def _verdict(run: ReportedFit) -> list[tuple[str, str]]:
@@ -145,7 +156,7 @@ def scheme_svg(scheme: ModelScheme, salt: str) -> str:
     return f'{head} {style} aria-hidden="true" focusable="false">{rest}'
 
 
-#: Colors of a drawn scheme, and what they are called in the page's style.
+#: Colors of a drawn scheme, with their names in the page's style.
 _SCHEME_COLORS = {
     "#222222": "ink",
     "#666666": "muted",
@@ -177,8 +188,7 @@ def _experiment(
         "light": [to_hex(c) for c in shades],
         "dark": [to_hex(_lighter(c)) for c in shades],
     }
-    reversal = runs[shared.runs[0]].reversals_mV[shared.places[0]]
-    family = measured(traces, reversal)
+    family = measured(traces, shared.reversal_mV)
     first = runs[shared.runs[0]]
     owner = "" if len(shared.runs) == len(runs) else f" ({first.label})"
     row = first.summary["experiments"][shared.places[0]]
@@ -219,7 +229,8 @@ def _sweeps(
     """Return the table of the numbers of each sweep under each fit: its head and its rows.
 
     Arguments:
-        values: what tells each sweep apart, as text; key: what these values are.
+        values: the number that differs between the sweeps, as texts.
+        key: the name of this number, with its unit.
         labels: of the fits; empty for a single one, which needs no name.
     """
     has_data = traces.data is not None
@@ -278,12 +289,10 @@ def _family(
     if isinstance(family, str):
         return {"left_out": [family], "figures": [], "table": []}
     drawn = []
-    for k, (part, figure) in enumerate(family_figures(family, shared.runs)):
+    for k, figure in enumerate(family_figures(family, shared.runs)):
         place = draw_curves(figures, f"e{number}-family{k}", figure)
-        notes = [f"data: {curve.data_fit}" for curve in part.curves if curve.data_fit]
-        notes += [f"fit: {text}" for curve in part.curves for text in curve.result_fits if text]
-        notes = [note.replace("-", "−") for note in notes]
-        drawn.append({"place": place, "caption": part.title, "notes": notes})
+        notes = [note.replace("-", "−") for note in figure.notes]
+        drawn.append({"place": place, "caption": figure.title, "notes": notes})
     head = [f"{family.x_name} ({family.x_unit})"]
     columns: list[np.ndarray] = []
     for curve in family.curves:
@@ -369,7 +378,7 @@ def _convergence(figures: Figures, runs: Sequence[ReportedFit]) -> dict[str, Any
 
 
 def _provenance(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return how a fit can be repeated: names and what stands for each."""
+    """Return the facts with which a fit can be repeated, each with its name."""
     version = ", ".join(f"{name} {text}" for name, text in summary["versions"].items())
     place = summary["machine"]
     settings = ", ".join(f"{key} {value}" for key, value in summary["settings"].items())

@@ -128,11 +128,13 @@ class SharedRecording:
         traces: the recording with the fit of the first of these runs; its rivals are the others.
         runs: which runs these are, counted from 0.
         places: which experiment it is in each of these runs, counted from 0.
+        reversal_mV: the reversal potential in the first of these runs; see `Facts`.
     """
 
     traces: Traces
     runs: tuple[int, ...]
     places: tuple[int, ...]
+    reversal_mV: float | str
 
 
 def side_by_side(runs: Sequence[ReportedFit]) -> list[SharedRecording]:
@@ -145,7 +147,8 @@ def side_by_side(runs: Sequence[ReportedFit]) -> list[SharedRecording]:
                     found[k] = _joined(shared, panel, number, place)
                     break
             else:
-                found.append(SharedRecording(panel, (number,), (place,)))
+                reversal = run.reversals_mV[place]
+                found.append(SharedRecording(panel, (number,), (place,), reversal))
     return found
 
 
@@ -160,8 +163,12 @@ def _same_data(a: Traces, b: Traces) -> bool:
 
 def _joined(shared: SharedRecording, panel: Traces, number: int, place: int) -> SharedRecording:
     rivals = (*shared.traces.rivals, panel.result)
-    together = replace(shared.traces, rivals=rivals, membrane=None)
-    return SharedRecording(together, (*shared.runs, number), (*shared.places, place))
+    return replace(
+        shared,
+        traces=replace(shared.traces, rivals=rivals, membrane=None),
+        runs=(*shared.runs, number),
+        places=(*shared.places, place),
+    )
 
 
 # --- where values lie in their ranges -------------------------------------------------------------

@@ -91,7 +91,7 @@ class Figures:
         }
 
 
-# --- traces --------------------------------------------------------------------------------------
+# --- traces ---------------------------------------------------------------------------------------
 
 
 def draw_traces(
@@ -241,7 +241,7 @@ def packed(values: np.ndarray, kind: str) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode("ascii")
 
 
-# --- curves --------------------------------------------------------------------------------------
+# --- curves ---------------------------------------------------------------------------------------
 
 
 def draw_curves(figures: Figures, place: str, figure: CurveFigure, height: int = _CURVE) -> str:
@@ -270,7 +270,7 @@ def draw_curves(figures: Figures, place: str, figure: CurveFigure, height: int =
     return figures.add(place, plot)
 
 
-# --- pieces --------------------------------------------------------------------------------------
+# --- parts of figures -----------------------------------------------------------------------------
 
 
 def empty_plot(

@@ -1,7 +1,7 @@
 """The frame, styles, scripts and policy that all pages share.
 
 A page that is one file needs nothing else: styles, scripts, figures and samples are in it, and its
-policy (`Content-Security-Policy`) forbids it to ask anybody for anything, and scripts other than
+policy (`Content-Security-Policy`) forbids it to load anything else, and to run scripts other than
 its own two. Texts of a user's files are escaped by the templates.
 """
 
@@ -39,7 +39,7 @@ def page_text(
 
     Arguments:
         template: extends `page_frame.html`.
-        context: what the template needs; `version` (of this program) and `title` among it.
+        context: the values in the template, among them `version` (of this program) and `title`.
         styles, scripts: files that come into the page in this order, after the style that all pages
             share; a page without scripts may run none.
         content: plain data that the scripts find in the element `page-data`.
@@ -82,10 +82,10 @@ def _environment(folder: Path) -> Environment:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_steerless,
+        finalize=_printable_value,
     )
     made.filters["short"] = short
-    made.policies["json.dumps_kwargs"] = {}  # Bokeh's documents refer to what stood before
+    made.policies["json.dumps_kwargs"] = {}  # unsorted: Bokeh's documents refer to earlier entries
     return made
 
 
@@ -117,10 +117,10 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def _steerless(value: Any) -> Any:
-    """Return a value for a template, with characters that would steer a screen as codes.
+def _printable_value(value: Any) -> Any:
+    """Return a value for a template, its control characters written as codes.
 
-    Such are marks that turn the text behind them around.
+    Among these are marks that reverse the direction of the text behind them.
     """
     return printable(value) if type(value) is str else value  # Markup is the page's own
 

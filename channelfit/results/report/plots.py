@@ -136,9 +136,9 @@ def new_figure(width: float, height: float, title: str = "", layout: Any = "cons
 
 @contextmanager
 def styled(more: dict[Any, Any] | None = None) -> Iterator[None]:
-    """Apply the program's style while a figure is made, whatever the user's own settings are.
+    """Apply the program's style while a figure is made, in place of the user's own settings.
 
-    A letter that the font lacks is drawn as a box without a warning, since nobody could do more.
+    A letter that the font lacks is drawn as a box, without a warning for each.
     """
     with mpl.rc_context({**STYLE, **(more or {})}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -157,7 +157,7 @@ def write(figure: Figure, file: Path | IO[bytes]) -> None:
         figure.savefig(file, format="png", dpi=DPI, facecolor="white")
 
 
-# --- pieces ------------------------------------------------------------------------------------
+# --- parts of figures -----------------------------------------------------------------------------
 
 
 def _head(
@@ -253,7 +253,7 @@ def _potentials(panels: Sequence[Traces]) -> list[Any]:
 
 
 def rival_style(k: int) -> dict[str, Any]:
-    """Return color and line style of a whole result; what lies beneath shows through the gaps."""
+    """Return color and line style of a whole result; lines beneath show through the gaps."""
     style = ("-", "--", "-.", ":")[k % 4]
     return {"color": COLORS[k % len(COLORS)], "linestyle": style}
 
@@ -285,7 +285,7 @@ class TracePanel:
         self.styles = styles
         self.residuals, self.residual_factor = view.residuals, view.residual_factor
         self.residual_unit, self.smoothed = view.residual_unit, False
-        if traces.rivals and view.is_noisy:  # noise of one would hide what the others leave
+        if traces.rivals and view.is_noisy:  # the noise of one would hide the misfits of the others
             self.smoothed = True
             self.residuals = _running_mean(self.residuals, max(5, len(self.t) // _MEANS))
             self.residual_factor, self.residual_unit = current_unit(largest(self.residuals))
@@ -297,9 +297,7 @@ class TracePanel:
             part: the samples that are drawn.
         """
         traces, t, view = self.traces, self.t[part], self.view
-        draw_potentials(
-            axes[0], traces, self.t, self.colors, self.thickness, part, self.styles is not None
-        )
+        self._draw_potentials(axes[0], part)
         # The wider line lies beneath: a broad fit under the data, or a thin one over their noise.
         n, zorder = len(traces.results), 2.5 if view.is_noisy else 2.2
         thin = view.is_noisy or traces.data is None
@@ -314,7 +312,7 @@ class TracePanel:
         shade_masked(axes, traces, self.t)
 
     def fit_axes(self, axes: Sequence[Axes]) -> None:
-        """Let the vertical axes hold what is drawn, with a few ticks."""
+        """Set the vertical axes to hold the currents and residuals, with a few ticks."""
         fit_axis(axes[1], self.view.in_view * self.view.current_factor)
         if self.traces.data is not None:
             fit_axis(axes[2], self.residuals * self.residual_factor)
@@ -326,6 +324,16 @@ class TracePanel:
         if self.styles is not None:
             return [self.styles[k]] * len(self.colors)
         return [{"color": color} for color in self.colors]
+
+    def _draw_potentials(self, axis: Axes, part: slice) -> None:
+        """Draw the commands of all sweeps and, where the membrane is elsewhere, its potentials."""
+        t, membrane = self.t[part], self.traces.membrane
+        grey = self.styles is not None or membrane is not None
+        for row, color in zip(self.traces.protocol.command(), self.colors, strict=True):
+            draw_trace(axis, t, row[part], MUTED if grey else color, self.thickness)
+        if membrane is not None:
+            for row, color in zip(membrane, self.colors, strict=True):
+                draw_trace(axis, t, row[part], color, self.thickness, zorder=2.1)
 
     def _draw_data(self, axis: Axes, data: np.ndarray, part: slice) -> None:
         view, t = self.view, self.t[part]
@@ -432,31 +440,6 @@ def _running_mean(values: np.ndarray, n: int) -> np.ndarray:
     return np.where(known, mean, np.nan)
 
 
-def draw_potentials(
-    axis: Axes,
-    traces: Traces,
-    t: np.ndarray,
-    colors: Sequence[Any],
-    linewidth: float,
-    part: slice = slice(None),
-    muted: bool = False,
-) -> None:
-    """Draw the commands of all sweeps and, where the membrane is elsewhere, its potentials.
-
-    Arguments:
-        t: (n_times,), in the unit of the axis.
-        colors: of the sweeps.
-        part: the samples that are drawn.
-        muted: whether no color stands for a sweep.
-    """
-    grey = muted or traces.membrane is not None
-    for row, color in zip(traces.protocol.command(), colors, strict=True):
-        draw_trace(axis, t[part], row[part], MUTED if grey else color, linewidth)
-    if traces.membrane is not None:
-        for row, color in zip(traces.membrane, colors, strict=True):
-            draw_trace(axis, t[part], row[part], color, linewidth, zorder=2.1)
-
-
 def draw_trace(
     axis: Axes,
     t: np.ndarray,
@@ -493,7 +476,7 @@ def decimated(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     size = len(y) // _BINS
     if size <= 4:
         return t, y
-    # A stretch with a gap in it shows one, so that no line leads across what is masked.
+    # A stretch with a gap in it shows one, so that no line crosses masked samples.
     missing = np.flatnonzero(~np.isfinite(y))
     _, first = np.unique(missing // size, return_index=True)
     picks = np.unique(np.concatenate([extreme_samples([y], size), missing[first]]))

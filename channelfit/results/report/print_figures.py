@@ -127,17 +127,16 @@ def figures_of(runs: Sequence[ReportedFit]) -> Iterator[tuple[str, Figure]]:
         yield f"traces{number}", _traces(one, labels)
         described = autocorrelation_figure(one)
         if not isinstance(described, str):
-            yield f"residuals{number}", print_curves(described[0], labels)
-        reversal = runs[one.runs[0]].reversals_mV[one.places[0]]
-        family = measured(one.traces, reversal)
+            yield f"{described[0].file}{number}", print_curves(described[0], labels)
+        family = measured(one.traces, one.reversal_mV)
         if isinstance(family, StepFamily):
-            for part, figure in family_figures(family, one.runs):
-                yield f"{part.file}{number}", print_curves(figure, labels, 2.4)
+            for figure in family_figures(family, one.runs):
+                yield f"{figure.file}{number}", print_curves(figure, labels, 2.4)
     for k, run in enumerate(runs, 1):
         yield f"parameters_{k}" if several else "parameters", _parameters(run)
     convergence = convergence_figure(runs)
     if convergence is not None:
-        yield "convergence", print_curves(convergence, [run.label for run in runs] * several)
+        yield convergence.file, print_curves(convergence, [run.label for run in runs] * several)
 
 
 def _scheme(run: ReportedFit) -> Figure:

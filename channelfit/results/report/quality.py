@@ -21,6 +21,11 @@ from typing import Any
 
 import numpy as np
 
+#: The figures of a fit in ``summary.json``, attributes of `Quality`.
+FIGURES = (
+    *("rms_pA", "rms_relative_to_peak", "peak_pA", "variance_explained", "peak_error_pA"),
+    "peak_error_relative",
+)
 #: Data that vary by less than this share of their peak, which is rounding, are constant.
 _CONSTANT = 1e-12
 
@@ -87,14 +92,7 @@ class Quality:
 
     def as_plain(self) -> dict[str, Any]:
         """Return the figures by the names that they have in ``summary.json``."""
-        return {
-            "rms_pA": self.rms_pA,
-            "rms_relative_to_peak": self.rms_relative_to_peak,
-            "peak_pA": self.peak_pA,
-            "variance_explained": self.variance_explained,
-            "peak_error_pA": self.peak_error_pA,
-            "peak_error_relative": self.peak_error_relative,
-        }
+        return {name: getattr(self, name) for name in FIGURES}
 
 
 def quality(result: np.ndarray, data: np.ndarray, weight: np.ndarray | None = None) -> Quality:

@@ -50,12 +50,12 @@ def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def result_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Describe in a few lines how good the fit is, how sure it is, and what the search did."""
+    """Describe in a few lines the quality of a fit, its uncertainty, and the search."""
     return [*_costs(summary), *sure_lines(summary.get("uncertainty")), *_search(summary)]
 
 
 def sure_lines(uncertainty: Mapping[str, Any] | None) -> list[str]:
-    """Describe what the data do not determine, and what the standard errors rest on."""
+    """Describe which parameters the data do not determine, and remarks on the standard errors."""
     if not uncertainty:
         return []
     lines = [f"open       {row['text']}" for row in uncertainty["undetermined"]]

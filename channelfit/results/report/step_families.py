@@ -6,7 +6,7 @@ I-V             the largest current of the step, as the mean of 1, 3 or 5 sample
                 the mean of its last tenth
 conductance     the largest current over the driving force, as a share of the greatest
 step after it   the largest current of a following segment at one voltage, as a share of the
-                greatest: a tail, a test pulse, or what has recovered during the step
+                greatest: a tail, a test pulse, or the share that has recovered during the step
 half rise       the time from the step's start to half of its largest current
 rise, decay     time constants of single exponentials, fitted to the current from half of the
                 largest on, where it stays there, or from the largest on, where it declines
@@ -104,41 +104,6 @@ class StepFamily:
     left_out: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class StepFigure:
-    """The content of one figure: one curve, or two of the same quantity.
-
-    Attributes:
-        title: the quantity, in words.
-        unit: of the curves.
-        label: of the vertical axis.
-        file: the figure's name, without its kind.
-    """
-
-    title: str
-    unit: str
-    label: str
-    file: str
-    curves: tuple[StepCurve, ...]
-
-
-def step_figures(family: StepFamily) -> list[StepFigure]:
-    """Return the figures of a family: largest current and that at the end stand together."""
-    labels = {"pA": "current (pA)", "": "share of the greatest", "ms": "time (ms)"}
-    currents = tuple(curve for curve in family.curves if curve.unit == "pA")
-    parts = []
-    if currents:
-        marks = ("", " (squares, dashed)")
-        names = [curve.name + mark for curve, mark in zip(currents, marks, strict=False)]
-        title = f"I–V: {' and '.join(names)}"
-        parts.append(StepFigure(title, "pA", labels["pA"], "iv", currents))
-    for curve in family.curves:
-        if curve not in currents:
-            title = curve.name[:1].upper() + curve.name[1:]
-            parts.append(StepFigure(title, curve.unit, labels[curve.unit], curve.file, (curve,)))
-    return parts
-
-
 def measured(traces: Traces, reversal_mV: float | str = _UNKNOWN) -> StepFamily | str:
     """Measure a family of steps.
 
@@ -152,12 +117,11 @@ def measured(traces: Traces, reversal_mV: float | str = _UNKNOWN) -> StepFamily 
     found = _varied(traces.protocol)
     if isinstance(found, str):
         return found
-    place, varied = found
-    order = np.argsort(varied.values, kind="stable")
-    steps = _Steps(traces, place, order)
-    if varied.unit == "ms":
-        return _recovery(steps, varied.values[order], place)
-    return _voltage_family(steps, varied.values[order], place, reversal_mV)
+    order = np.argsort(found.values, kind="stable")
+    steps = _Steps(traces, order)
+    if found.unit == "ms":
+        return _recovery(steps, found.values[order], found.place)
+    return _voltage_family(steps, found.values[order], found.place, reversal_mV)
 
 
 # --- which protocols are families ----------------------------------------------------------------
@@ -165,13 +129,19 @@ def measured(traces: Traces, reversal_mV: float | str = _UNKNOWN) -> StepFamily 
 
 @dataclass(frozen=True, eq=False)
 class _Varied:
-    """The number that differs between the sweeps, (n_sweeps,): mV or ms."""
+    """The number that differs between the sweeps.
 
+    Attributes:
+        place: of the segment in each sweep.
+        values: (n_sweeps,) in the unit, mV or ms.
+    """
+
+    place: int
     values: np.ndarray
     unit: str
 
 
-def _varied(protocol: Protocol) -> tuple[int, _Varied] | str:
+def _varied(protocol: Protocol) -> _Varied | str:
     """Find the segment that differs between the sweeps, and how; or say why there is none."""
     if protocol.n_sweeps < 3:
         n = protocol.n_sweeps
@@ -189,7 +159,7 @@ def _varied(protocol: Protocol) -> tuple[int, _Varied] | str:
     if len(voltages) == 1 and not lasting:
         waves = [sweep[voltages[0]].wave for sweep in protocol.sweeps]
         values = np.array([wave.v_mV for wave in waves if isinstance(wave, Constant)])
-        return _distinct(voltages[0], _Varied(values, "mV"))
+        return _distinct(_Varied(voltages[0], values, "mV"))
     end = len(protocol.sweeps[0]) - 1
     if len(lasting) == 2 and lasting[1] == end and _waits(protocol, end):
         lasting = lasting[:1]  # a rest that makes all sweeps equally long
@@ -197,7 +167,7 @@ def _varied(protocol: Protocol) -> tuple[int, _Varied] | str:
         segments = [sweep[lasting[0]] for sweep in protocol.sweeps]
         if all(isinstance(one.wave, Constant) for one in segments):
             values = np.array([one.end_ms - one.start_ms for one in segments])
-            return _distinct(lasting[0], _Varied(values, "ms"))
+            return _distinct(_Varied(lasting[0], values, "ms"))
     if not voltages and not lasting:
         return "it is no family of steps: all its sweeps are alike"
     return "it is no family of steps: more than one segment differs between its sweeps"
@@ -209,10 +179,10 @@ def _waits(protocol: Protocol, place: int) -> bool:
     return waves == {Constant(protocol.holding_mV)}
 
 
-def _distinct(place: int, varied: _Varied) -> tuple[int, _Varied] | str:
+def _distinct(varied: _Varied) -> _Varied | str:
     if len(np.unique(varied.values.round(6))) < len(varied.values):
         return "it is no family of steps: some of its sweeps are alike"
-    return place, varied
+    return varied
 
 
 # --- measures ------------------------------------------------------------------------------------
@@ -222,13 +192,12 @@ class _Steps:
     """The samples of a family that count, of the recording and of each result.
 
     Arguments:
-        place: of the segment that differs.
         order: of the sweeps, in which the number that differs increases.
     """
 
-    def __init__(self, traces: Traces, place: int, order: np.ndarray) -> None:
+    def __init__(self, traces: Traces, order: np.ndarray) -> None:
         protocol = traces.protocol
-        self.traces, self.place, self.order = traces, place, order
+        self.traces, self.order = traces, order
         self.t = protocol.times_ms
         self.ranges = [protocol.sample_ranges(k) for k in range(protocol.n_sweeps)]
         self.starts = [[s.start_ms for s in sweep] for sweep in protocol.sweeps]

@@ -23,7 +23,7 @@ class SweepKey:
 
     Attributes:
         values: (n_sweeps,), a number for each sweep.
-        label: what the numbers are, with their unit.
+        label: the name of the numbers, with their unit.
     """
 
     values: np.ndarray

@@ -51,9 +51,9 @@ def short_number(value: float) -> str:
 
 
 class PlainConsole(Console):
-    """A console on which no text, such as a description from a file, can steer the terminal.
+    """A console on which no text, such as a description from a file, can control the terminal.
 
-    What rich itself adds, colors and the moves of a changing picture, is no part of such text.
+    Control sequences of Rich itself, for colors and a changing picture, are written as they are.
     """
 
     def on_broken_pipe(self) -> None:
@@ -310,7 +310,7 @@ def table(
     """
     out = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for k, header in enumerate(headers):
-        # the first column is what a reader looks for, so it is the last to be folded
+        # the first column names the rows, so it is the last to be folded
         out.add_column(Text(header), justify="left" if k in left else "right", no_wrap=k == 0)
     for row in rows:
         out.add_row(*(Text(cell) for cell in row))

@@ -211,7 +211,7 @@ def _coordinates(
     return np.array(samples), truths, labels
 
 
-# --- pieces ------------------------------------------------------------------------------------
+# --- parts of figures -----------------------------------------------------------------------------
 
 
 def _draw_intervals(axis: Axes, found: Estimate) -> None:
