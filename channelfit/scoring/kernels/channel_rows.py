@@ -25,7 +25,7 @@ class ChannelRows:
         self.n_x = sum(len(c.states) - 1 for c in model.chains)
 
     def entries(self, k: int) -> list[tuple[int, int, int]]:
-        """(source, target, row of q) of every transition of chain k."""
+        """Return (source, target, row of q) of every transition of chain k."""
         chain = self.model.chains[k]
         index = {s: i for i, s in enumerate(chain.states)}
         return [
@@ -35,7 +35,7 @@ class ChannelRows:
 
 
 def offsets(sizes: Iterable[int]) -> list[int]:
-    """Where each of some blocks of these sizes begins."""
+    """Return the beginning of each of some blocks of these sizes."""
     out, total = [], 0
     for size in sizes:
         out.append(total)

@@ -114,7 +114,7 @@ class ClampCpuSource:
         return self.step.dots.size * LANES
 
     def _for_each(self, *names: str) -> None:
-        """Calls functions of one parameter, for each."""
+        """Write calls of functions that have one parameter, for each."""
         if not self.step.free:
             return
         w = self.w
@@ -149,7 +149,7 @@ class ClampCpuSource:
             w("start(a, d, s, m)")
 
     def _samples(self) -> None:
-        """Writes readSamples: every sample that a step holds, lane by lane."""
+        """Write readSamples: every sample that a step holds, lane by lane."""
         w, step, free = self.w, self.step, self.step.free
         n, place = len(free), step.rows.first
         delay = step.a("c", "delay")
@@ -196,7 +196,9 @@ class ClampCpuSource:
                 w(f"curvature[(p*{n} + q)*{LANES} + l] += by*slope[q*{LANES} + l]")
 
     def _rest(self) -> None:
-        """Writes findRest: where the circuit comes to rest at a voltage, by ever longer steps."""
+        """Write findRest: the state of rest of circuit and channel at a voltage,
+        by ever longer steps.
+        """
         w, step, n = self.w, self.step, self.step.n_x
         w("", "", "def findRest(a, d, rests, m, v, keep, before):")
         w('    """The state of rest at a command of v mV."""')

@@ -13,7 +13,7 @@ Terms = Sequence[tuple[sympy.Expr, tuple[int, ...]]]
 
 
 def terms_of(model: ChannelModel) -> Terms:
-    """The terms of a model's current."""
+    """Return the terms of a model's current."""
     return [(term.drive, term.chains) for term in model.terms]
 
 
@@ -33,20 +33,22 @@ class Current:
         self.opens, self.drive = opens, drive
 
     def text(self) -> str:
-        """The current, pA."""
+        """Return the current, pA."""
         return self.by_drive(self.drive)
 
     def by_drive(self, of: Callable[[int], str]) -> str:
-        """The current with each drive in place of which stands another text."""
+        """Return the current with each drive replaced by another text."""
         parts = [f"{of(j)}*{self._product(chains)}" for j, (_, chains) in enumerate(self.terms)]
         return f"({' + '.join(parts)})"
 
     def by_open(self, k: int) -> str:
-        """The derivative by the open probability of chain k."""
+        """Return the derivative by the open probability of chain k."""
         return self._by_open(k, self.drive)
 
     def by_open_dot(self, k: int, dots: Sequence[str], moved: Sequence[str]) -> str:
-        """The change of `by_open` where open probabilities change by dots and drives by moved."""
+        """Return the change of `by_open` as open probabilities
+        change by dots and drives by moved.
+        """
         parts = [self._by_open(k, moved.__getitem__)]
         for j, (_, chains) in enumerate(self.terms):
             if k in chains:
@@ -56,7 +58,7 @@ class Current:
         return f"({' + '.join(parts)})"
 
     def by_drive_dot(self, slopes: Sequence[str], bent: Sequence[str], dots: Sequence[str]) -> str:
-        """The change of `by_drive(slopes)` where slopes change by bent and open ones by dots."""
+        """Return the change of `by_drive(slopes)` as slopes change by bent and opens by dots."""
         parts = [self.by_drive(bent.__getitem__)]
         for k in range(len(self.model.chains)):
             parts.append(f"{self._by_open(k, slopes.__getitem__)}*{dots[k]}")
@@ -71,7 +73,7 @@ class Current:
         return f"({' + '.join(parts) or '0.0'})"
 
     def _product(self, chains: Sequence[int], *by: int) -> str:
-        """The product of open probabilities to their powers, differentiated by some of them."""
+        """Return the product of powers of open probabilities, differentiated by some of them."""
         factors = []
         for k in chains:
             power, times = self.model.chains[k].power, 1

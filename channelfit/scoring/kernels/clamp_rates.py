@@ -30,7 +30,7 @@ class ClampRates(ClampRows):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Derivatives of rates and drives: by the voltage, twice, and by parameters."""
+        """Derive rates and drives: by the voltage, twice, and by parameters."""
         model = self.model
         drives = [drive for drive, _ in self.terms]
         values = [t.rate for t in self.transitions] + drives
@@ -47,7 +47,7 @@ class ClampRates(ClampRows):
         self._slopes_by = [{k - 1: e for k, e in row.items() if k} for row in second]
 
     def _circuit(self) -> None:
-        """Writes circuit: its constants and their derivatives, from the parameters."""
+        """Write circuit: its constants and their derivatives, from the parameters."""
         t, expressions = self.t, circuit_of(self.clamp)
         names = [self.model.parameters[k].name for k in self.free]
         _, slopes = derivatives((), expressions, names)
@@ -70,7 +70,7 @@ class ClampRates(ClampRows):
         return self.t.choose(text.replace("abs(", self._absolute()), yes, no)
 
     def _voltage(self, name: str, block: str, slope: str, starts: bool) -> None:
-        """Writes the rates and drives at the membrane potential, with the derivatives wanted."""
+        """Write the rates and drives at the membrane potential, with the derivatives needed."""
         t, derived = self.t, bool(self.free)
         wanted = [*self._values]
         with_slopes = starts or derived
@@ -118,7 +118,7 @@ class ClampRates(ClampRows):
                         t.put(self._full("slope_by", row, place), text)
 
     def _bounded(self, row: int, text: str, flag: str) -> str:
-        """Stores a rate within its bounds, or a drive; returns the name of the status after it."""
+        """Store a rate within its bounds, or a drive; return the name of the status after it."""
         t = self.t
         t.let(f"r{row}", text)
         if row >= self.n_rates:
@@ -145,7 +145,7 @@ class ClampRates(ClampRows):
         return f"flag{row}"
 
     def _inside(self, row: int, text: str) -> str:
-        """A derivative of a rate, 0 where the rate is at a bound or the slope is no number."""
+        """Return a derivative of a rate: 0 where the rate is at a bound or the slope is NaN."""
         if row >= self.n_rates:
             return text
         self._n_slopes += 1

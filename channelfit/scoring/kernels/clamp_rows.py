@@ -54,23 +54,23 @@ class Target(Protocol):
     dialect: Dialect
 
     def let(self, name: str, expression: str) -> None:
-        """Names a value."""
+        """Name a value."""
         ...
 
     def put(self, place: str, expression: str) -> None:
-        """Stores a value in a row."""
+        """Store a value in a row."""
         ...
 
     def row(self, array: str, row: int) -> str:
-        """An element of a candidate's rows."""
+        """Return an element of a candidate's rows."""
         ...
 
     def choose(self, condition: str, yes: str, no: str) -> str:
-        """A value that depends on a condition."""
+        """Return a value that depends on a condition."""
         ...
 
     def function(self, name: str, doc: str) -> _Block:
-        """Opens a function of a, d and s."""
+        """Open a function of a, d and s."""
         ...
 
 
@@ -81,7 +81,7 @@ class _Block(Protocol):
 
 
 def circuit_of(clamp: Clamp) -> list[sympy.Expr]:
-    """The constants of the circuit, CIRCUIT, as expressions of the parameters."""
+    """Return the constants of the circuit, CIRCUIT, as expressions of the parameters."""
     resistance = _MOHM * clamp.series_resistance
     charging = resistance * clamp.membrane_capacitance
     return [
@@ -196,11 +196,11 @@ class ClampRows(ChannelRows):
             self.dots.add(name, size)
 
     def a(self, block: str, row: int | str = 0) -> str:
-        """An element of `a`; a row of the circuit, of factors and so on may be named."""
+        """Return an element of `a`; a row of the circuit, of factors and so on may be named."""
         return self.t.row("a", self.rows.first[block] + self._number(block, row))
 
     def d(self, block: str, row: int | str = 0) -> str:
-        """An element of the part of `d` that belongs to the parameter at hand."""
+        """Return an element of the part of `d` that belongs to the parameter at hand."""
         return self.t.row("d", self.dots.first[block] + self._number(block, row))
 
     @staticmethod
@@ -211,7 +211,7 @@ class ClampRows(ChannelRows):
 
     @staticmethod
     def s(column: int) -> str:
-        """A number of the step, the same for all candidates."""
+        """Return a number of the step, the same for all candidates."""
         return f"s[{column}]"
 
     def _c(self, name: str) -> str:
@@ -224,25 +224,25 @@ class ClampRows(ChannelRows):
         return ScalarPrinter(self.t.dialect, names | {V.name: v})
 
     def _full(self, block: str, row: int, place: int) -> str:
-        """An element of `d` as a whole, of the place-th parameter."""
+        """Return an element of `d` as a whole, of the place-th parameter."""
         return self.t.row("d", place * self.dots.size + self.dots.first[block] + row)
 
     def _absolute(self) -> str:
         return self.t.dialect.functions["Abs"] + "("
 
     def _levels(self, k: int) -> list[float]:
-        """What each state but the first adds to the open probability of chain k."""
+        """Return the conductances of the states but the first, relative to that of the first."""
         c = self.model.chains[k].conductances
         return [level - c[0] for level in c[1:]]
 
     def _projected(self, k: int, of: Callable[[int], str]) -> str:
-        """The change of the open probability of chain k with its occupancies."""
+        """Return the change of the open probability of chain k with its occupancies."""
         first = self.first_x[k]
         parts = [f"{c!r}*{of(first + i)}" for i, c in enumerate(self._levels(k)) if c]
         return f"({' + '.join(parts)})" if parts else "0.0"
 
     def _source(self, k: int, state: int, of: Callable[[int], str], whole: str) -> str:
-        """The occupancy of a state, that of the first being what is left of the whole."""
+        """Return the occupancy of a state, that of the first as the rest of the whole."""
         first = self.first_x[k]
         if state:
             return of(first + state - 1)
@@ -250,7 +250,7 @@ class ClampRows(ChannelRows):
         return f"({whole} - {rest})"
 
     def _flow(self, prefix: str, flux: Callable[[int, int, int], str]) -> dict[int, str]:
-        """Text of the sum of the fluxes into each occupancy; flux(chain, source, rate)."""
+        """Return text of the sum of the fluxes into each occupancy; flux(chain, source, rate)."""
         into: dict[int, list[str]] = {i: [] for i in range(self.n_x)}
         for k in range(len(self.model.chains)):
             first = self.first_x[k]
@@ -263,12 +263,13 @@ class ClampRows(ChannelRows):
         return {i: f"(0.0 {' '.join(parts)})" for i, parts in into.items()}
 
     def _opens(self, prefix: str, of: Callable[[int], str]) -> None:
-        """Names the open probability of each chain."""
+        """Name the open probability of each chain."""
         for k, chain in enumerate(self.model.chains):
             self.t.let(f"{prefix}{k}", f"{chain.conductances[0]!r} + {self._projected(k, of)}")
 
     def _elimination(self, k: int) -> tuple[list[int], list[tuple[int, int]]]:
-        """The order in which the states but the first are eliminated, and what is then not 0.
+        """Return the order in which the states but the first are eliminated,
+        and the nonzeros then.
 
         Each time one with the fewest neighbors, so that little fills up.
         """
@@ -293,6 +294,6 @@ class ClampRows(ChannelRows):
         return self.a("lu", self.first_lu[k] + self._fill[k].index((i, j)))
 
     def _sum(self, factors: Sequence[float], at: Callable[[str, int], str], n: int) -> str:
-        """A sum of the increments so far, of row n of the state, with factors."""
+        """Return a sum of the increments so far, of row n of the state, with factors."""
         parts = [f"{c!r}*{at('k', j * self.n_y + n)}" for j, c in enumerate(factors) if c]
         return f"({' + '.join(parts)})" if parts else "0.0"

@@ -16,7 +16,7 @@ class ClampSeen(ClampStages):
     """The functions observe, polynomial, hold, settle and lowPass."""
 
     def _charge(self, at: Callable[[str, int], str], block: str) -> str:
-        """The charge on membrane and pipette, less what is cancelled, or its derivative."""
+        """Return the charge on membrane and pipette, less what is cancelled, or its derivative."""
         c = self._c
         return (
             f"{c('membrane')}*{at(block, self.at_v)} + {c('pipette')}*{at(block, self.at_p)} - "
@@ -24,7 +24,7 @@ class ClampSeen(ClampStages):
         )
 
     def _observe(self) -> None:
-        """Writes observe: the current and the charge at the end of a step, and their slopes."""
+        """Write observe: the current and the charge at the end of a step, and their slopes."""
         t, c = self.t, self._c
         with t.function("observe", "What is seen of the state at the end of a step."):
             for row in range(len(OBSERVED)):
@@ -43,7 +43,7 @@ class ClampSeen(ClampStages):
             t.put(self.a("seen", "charge_rate"), self._charge(self.a, "rate"))
 
     def _polynomial(self, array: str) -> None:
-        """Writes the current in the step as a cubic of the part of it that has passed.
+        """Write the current in the step as a cubic of the part of it that has passed.
 
         Where the command has just jumped, and the current may have, it is a constant that carries
         the charge.
@@ -69,7 +69,7 @@ class ClampSeen(ClampStages):
                 t.put(at("poly", row), "0.0")
 
     def _hold(self) -> None:
-        """Writes hold: what was seen last is seen until the next sweep has begun."""
+        """Write hold: the last current lasts until the next sweep has begun."""
         kinds = (("hold", self.a), ("holdBy", self.d))
         for name, at in kinds if self.free else kinds[:1]:
             with self.t.function(name, "The last current, as a constant."):
@@ -79,7 +79,7 @@ class ClampSeen(ClampStages):
                     self.t.put(at("poly", row), "0.0")
 
     def _at_rest(self) -> None:
-        """Writes settle: what is seen where nothing moves, values and derivatives alike."""
+        """Write settle: the recorded values where nothing moves, with their derivatives."""
         kinds = (("settle", self.a), ("settleBy", self.d))
         for name, at in kinds if self.free else kinds[:1]:
             with self.t.function(name, "The end of a long rest, at which nothing moves."):
@@ -97,7 +97,7 @@ class ClampSeen(ClampStages):
                     self.t.put(at("z", 2 * m + 1), f"{at('seen', 0)}*{imaginary}/{size}")
 
     def _filter(self, array: str) -> None:
-        """Writes lowPass: the modes of the filter through a step, and the cubic of its output.
+        """Write lowPass: the modes of the filter through a step, and the cubic of its output.
 
         `m` has the poles of all modes and then their residues, `s` beyond its columns the tables of
         `low_pass.step_tables`.

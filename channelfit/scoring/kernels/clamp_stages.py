@@ -13,7 +13,7 @@ class ClampStages(ClampRates):
     """The functions factor, reach, stage, finish and measure."""
 
     def _factor(self) -> None:
-        """Writes factor: the matrix of the step, eliminated, from the rates at its beginning."""
+        """Write factor: the matrix of the step, eliminated, from the rates at its beginning."""
         t = self.t
 
         def x(i: int) -> str:
@@ -86,7 +86,7 @@ class ClampStages(ClampRates):
         t.put(self.a("weight", last), f"1.0/({total})")
 
     def _substituted(self, k: int, prefix: str, right: dict[int, str]) -> dict[int, str]:
-        """Names the solution of the eliminated equations of chain k, by state."""
+        """Name the solution of the eliminated equations of chain k, by state."""
         t = self.t
         order, pattern = self._elimination(k)
         names = {i: f"{prefix}{i}" for i in order}
@@ -102,7 +102,7 @@ class ClampStages(ClampRates):
         return names
 
     def _solved_chains(self, prefix: str, right: dict[int, str]) -> Callable[[int], str]:
-        """Names the increments of all occupancies at a fixed potential; returns their names."""
+        """Name the increments of all occupancies at a fixed potential; return their names."""
         t, names = self.t, {}
         for k, chain in enumerate(self.model.chains):
             n, first = len(chain.states), self.first_x[k]
@@ -120,7 +120,7 @@ class ClampStages(ClampRates):
         return names.__getitem__
 
     def _solve(self, into: Callable[[int], str], right: dict[int, str]) -> None:
-        """Stores the increments of a stage, from its right sides by row of y."""
+        """Store the increments of a stage, from its right sides by row of y."""
         t = self.t
 
         def f(name: str) -> str:
@@ -144,14 +144,14 @@ class ClampStages(ClampRates):
             t.put(into(i), f"{solved(i)} + {self.a('follow', i)}*kv")
 
     def _reach(self, i: int) -> None:
-        """Writes reach: where stage i looks."""
+        """Write reach: the state at which stage i evaluates the equations."""
         with self.t.function(f"reach{i}", f"The state at which stage {i} looks."):
             for n in range(self.n_y):
                 so_far = self._sum(A[i], self.a, n)
                 self.t.put(self.a("ys", n), f"{self.a('y', n)} + {so_far}")
 
     def _stage(self, i: int) -> None:
-        """Writes stage: its increments, from the state at which it looks and the rates there."""
+        """Write stage: its increments, from the state that `reach` stored and the rates there."""
         t, c = self.t, self._c
         block = "ys" if i else "y"
 
@@ -191,7 +191,7 @@ class ClampStages(ClampRates):
             self._solve(lambda n: self.a("k", i * self.n_y + n), right)
 
     def _advance(self, at: Callable[[str, int], str]) -> None:
-        """Stores the state at the end of the step, and its derivative by time."""
+        """Store the state at the end of the step, and its derivative by time."""
         t = self.t
         t.let("per", f"1.0/{self.s(LENGTH)}")
         for n in range(self.n_y):
@@ -201,7 +201,8 @@ class ClampStages(ClampRates):
             t.put(at("rate", n), f"({1 / GAMMA!r}*{last} - {before})*per")
 
     def _leap(self) -> None:
-        """Writes leap: what follows a jump of the command at once does so, and nothing else.
+        """Write leap: the potentials that follow a jump of the command at once,
+        and nothing else.
 
         The first stage alone, a linearly implicit Euler step of no length to speak of: potentials
         whose mass is 0 go where the circuit has them, those that must be charged stay, and so do
@@ -214,7 +215,7 @@ class ClampStages(ClampRates):
                     self.t.put(at("y", n), f"{at('y', n)} + {at('k', n)}")
 
     def _finish(self) -> None:
-        """Writes finish, the end of the step, and measure, the largest error of a step so far."""
+        """Write finish, the end of the step, and measure, the largest error of a step so far."""
         t = self.t
         with t.function("finish", "The state at the end of a step."):
             self._advance(self.a)

@@ -45,7 +45,7 @@ class ClampStep(ClampSeen):
                 self._filter("d")
 
     def _tangent_start(self) -> None:
-        """Writes begins: the derivatives of the step's matrix, for one parameter."""
+        """Write begins: the derivatives of the step's matrix, for one parameter."""
         t = self.t
         with t.function("begins", "Derivatives of the matrix of a step."):
             v = self.d("y", self.at_v)
@@ -67,7 +67,7 @@ class ClampStep(ClampSeen):
             t.put(self.d("steepness"), current.by_drive_dot(slopes, bends, dots))
 
     def _tangent_stage(self, i: int) -> None:
-        """Writes stageBy: the derivatives of the increments of stage i."""
+        """Write stageBy: the derivatives of the increments of stage i."""
         t, c = self.t, self._c
         block = "ys" if i else "y"
         slope = "stage_slope" if i else "slope"
@@ -155,7 +155,7 @@ class ClampStep(ClampSeen):
             self._solve(lambda n: self.d("k", i * self.n_y + n), right)
 
     def _tangent_finish(self) -> None:
-        """Writes finishBy, the end of the step, and observeBy, what is seen of it."""
+        """Write finishBy, the end of the step, and observeBy, its recorded values."""
         t, c = self.t, self._c
         with t.function("finishBy", "Derivatives of the state at the end of a step."):
             self._advance(self.d)
@@ -207,7 +207,7 @@ class MembraneStep(ClampStep):
     """
 
     def _observe(self) -> None:
-        """Writes observe: the membrane's potential at the end of a step, and its slope."""
+        """Write observe: the membrane's potential at the end of a step, and its slope."""
         t = self.t
         with t.function("observe", "The membrane's potential at the end of a step."):
             for row in range(len(OBSERVED)):

@@ -55,7 +55,7 @@ class LaneChannel(ChannelRows, LaneWriter):
         LaneWriter.__init__(self, lanes, dtype, self.widest**2)
 
     def header(self, what: str, functions: str, shared: str = "bounded") -> None:
-        """The beginning of a module: what it is, and which functions of others it calls."""
+        """Write the beginning of a module, with the functions of others that it calls."""
         name = harmless(self.model.name)
         text = _HEADER.format(
             name=name, lanes=self.lanes, what=what, functions=functions, shared=shared
@@ -63,19 +63,19 @@ class LaneChannel(ChannelRows, LaneWriter):
         self.w(*text.splitlines())
 
     def names(self) -> dict[str, str]:
-        """What parameters, definitions and the voltage are called in the text."""
+        """Return the names in the text of parameters, definitions and the voltage."""
         names = {p.name: f"p_{p.name}" for p in self.model.parameters}
         return names | {name: f"d_{name}" for name, _ in self.model.definitions} | {"v": "v"}
 
     def load_parameters(self, expressions: Iterable[sympy.Expr]) -> None:
-        """Names this lane's values of the parameters that occur in some expressions."""
+        """Name this lane's values of the parameters that occur in some expressions."""
         used = {s.name for e in expressions for s in e.free_symbols}
         for row, p in enumerate(self.model.parameters):
             if p.name in used:
                 self.w(f"p_{p.name} = {self.at('theta', row)}")
 
     def write_rates(self) -> None:
-        """createQmat: the rate of every transition at one voltage, within bounds, with a status."""
+        """Write createQmat: all rates at one voltage, within bounds, with a status."""
         with self.function(
             "createQmat(v, theta, q, status)",
             "Rates of all transitions at v mV: the off-diagonal elements of the generator.",
@@ -107,7 +107,7 @@ class LaneChannel(ChannelRows, LaneWriter):
         w("status[l] = flag")
 
     def write_gains(self) -> None:
-        """createGains: conductance and reversal potential, with a status; or createDrives."""
+        """Write createGains: conductance and reversal potential, with a status; or createDrives."""
         if not self.ohmic:
             self._write_drives()
             return
@@ -142,19 +142,19 @@ class LaneChannel(ChannelRows, LaneWriter):
                     w(f"{self.at('gain', row)} = drive if good else 0.0")
 
     def create_drives(self) -> None:
-        """Calls createDrives for the voltage v, where the current has drives that depend on it."""
+        """Write a call of createDrives for the voltage v, where drives depend on it."""
         if not self.ohmic:
             self.w("createDrives(v, theta, gain, status)")
 
     def load_drives(self, real: str) -> None:
-        """Names the drive of every term at v, in numbers of the type `real`: s, or s0, s1 .."""
+        """Name the drive of every term at v, in numbers of the type `real`: s, or s0, s1 .."""
         if self.ohmic:
             self.w(f"s = {real}({self.at('gain', 0)}*(v - {self.at('gain', 1)}))")
             return
         self.w(*(f"s{row} = {real}({self.at('gain', row)})" for row in range(self.n_gains)))
 
     def current(self, factors: list[tuple[str, int]]) -> str:
-        """The text of the current, from what is open of every chain and its power."""
+        """Return the text of the current, from each chain's open probability and its power."""
         if self.ohmic:
             return f"s*({self.powers(factors)})"
         self.powers(factors)
@@ -165,7 +165,7 @@ class LaneChannel(ChannelRows, LaneWriter):
         return " + ".join(products)
 
     def write_steady_state(self, k: int) -> None:
-        """initStateProbs: A p = 0 by an elimination without a subtraction anywhere."""
+        """Write initStateProbs: A p = 0 by an elimination without a subtraction anywhere."""
         w, n = self.w, len(self.model.chains[k].states)
         if n >= LOOPED_STATES:
             edges = tuple((source, target) for source, target, _ in self.entries(k))
@@ -213,7 +213,8 @@ class LaneChannel(ChannelRows, LaneWriter):
 
     @contextmanager
     def over_edges(self, k: int) -> Iterator[str]:
-        """A loop over all transitions of a chain of many states, source -> target, and over lanes.
+        """Open a loop over all transitions, source -> target,
+        of a chain of many states, and lanes.
 
         Yields: the rate in this lane.
         """
@@ -242,7 +243,7 @@ class LaneChannel(ChannelRows, LaneWriter):
                     w(f"{self.element(0, 'i', 'j', n)} += {inflow}*{outflow}")
 
     def _gather_in_loops(self, n: int) -> None:
-        """Occupancies, in z behind its first row, from what `_eliminate_in_loops` left."""
+        """Store occupancies in z behind its first row, from those of `_eliminate_in_loops`."""
         w, last = self.w, self.at("z", "last + 1")
         with self.over_lanes():
             w(f"{self.at('z', 1)} = 1.0")
@@ -259,12 +260,12 @@ class LaneChannel(ChannelRows, LaneWriter):
             w(f"x[k] = z[{2 * self.lanes} + k]")
 
     def up_and_down(self, k: int) -> tuple[str, str]:
-        """Rates of opening and closing of a chain of two states, in this lane."""
+        """Return the rates of opening and closing of a chain of two states, in this lane."""
         rows = {source: row for source, _, row in self.entries(k)}
         return self.at("q", rows[0]), self.at("q", rows[1])
 
     def powers(self, factors: list[tuple[str, int]]) -> str:
-        """The product of some values, each named o0, o1 .. and raised to its power."""
+        """Return the product of some values, each named o0, o1 .. and raised to its power."""
         parts = []
         for k, (text, power) in enumerate(factors):
             self.w(f"o{k} = {text}")
@@ -273,11 +274,11 @@ class LaneChannel(ChannelRows, LaneWriter):
 
     @staticmethod
     def part(name: str, index: str, size: int) -> str:
-        """The index-th part, of `size` elements, of an array, as a view."""
+        """Return the index-th part, of `size` elements, of an array, as a view."""
         return f"{name}[{index}*{size}:({index} + 1)*{size}]"
 
     def load_candidates(self, *first: str) -> None:
-        """Loads the parameters of a block, the last candidate again where it is not full.
+        """Load the parameters of a block, the last candidate again where it is not full.
 
         Arguments:
             first: what else each lane begins with.

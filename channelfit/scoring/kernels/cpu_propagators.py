@@ -19,7 +19,7 @@ class Propagators:
         self.text = text
 
     def write_products(self) -> None:
-        """Functions of matrices too large to be written out wherever they are multiplied."""
+        """Write functions of matrices too large to be written out wherever they are multiplied."""
         for n in sorted({len(c.states) for c in self.text.model.chains}):
             if n > UNROLLED_STATES:
                 self.text.product_function(n)
@@ -28,7 +28,7 @@ class Propagators:
                 self._vector_functions(n)
 
     def _vector_functions(self, n: int) -> None:
-        """Products with one row and with one column, of too many states to be written out."""
+        """Write products with one row and one column, of too many states to be written out."""
         t, w, size = self.text, self.text.w, n * self.text.lanes
         with t.function(f"observe{n}(c, p)", "c <- c P."):
             w(f"out = np.empty({size}, np.{t.real})")
@@ -46,7 +46,7 @@ class Propagators:
                 w("y[k] += out[k]")
 
     def write(self, k: int) -> None:
-        """The propagator of chain k, and what it needs."""
+        """Write the propagator of chain k, and all that it calls."""
         if len(self.text.model.chains[k].states) == 2:
             self._two_state_propagator(k)
         else:
@@ -55,7 +55,7 @@ class Propagators:
             self._propagator(k)
 
     def _two_state_propagator(self, k: int) -> None:
-        """P of a relaxation, exact whatever the rates; (1 - inf)/tau may be negative."""
+        """Write P of a relaxation, exact whatever the rates; (1 - inf)/tau may be negative."""
         t, w = self.text, self.text.w
         with t.function(
             f"createPropagator{k}(q, h, m, norm)",
@@ -71,7 +71,7 @@ class Propagators:
                 w(f"{t.element(0, 1, 1, 2)} = {one} - closed")
 
     def _propagator(self, k: int) -> None:
-        """P = expm(A h) by scaling, Taylor and squaring; off-diagonals never lose a digit."""
+        """Write P = expm(A h) by scaling, Taylor and squaring; off-diagonals never lose a digit."""
         t = self.text
         w, n = t.w, len(t.model.chains[k].states)
         with t.function(
@@ -96,7 +96,7 @@ class Propagators:
                 t.square_where_wanted(n)
 
     def _generator_written_out(self, k: int, n: int) -> None:
-        """The scaled generator, into square 1 of zeros."""
+        """Write the scaled generator, into square 1 of zeros."""
         t, w = self.text, self.text.w
         with t.over_lanes():
             w("scale = h*norm[l]")
@@ -110,7 +110,7 @@ class Propagators:
                 w(f"{t.element(1, j, j, n)} = -({' + '.join(leaving[j]) or '0.0'})")
 
     def _generator_in_loops(self, k: int, n: int) -> None:
-        """The same, of many states."""
+        """Write the scaled generator of many states, into square 1 of zeros."""
         t, w = self.text, self.text.w
         w(f"leaving = np.zeros({n * t.lanes})")
         with t.over_edges(k) as rate:
@@ -120,7 +120,7 @@ class Propagators:
             w(f"{t.element(1, 'j', 'j', n)} = -{t.at('leaving', 'j')}")
 
     def _stiffness(self, k: int) -> None:
-        """The largest rate of leaving any state times h: a bound of the norm of A h, halved.
+        """Write the largest exit rate times h: a bound of the norm of A h, halved.
 
         It ends at GREATEST_NORM, where `slowDown` sees to it that nothing is faster.
         """
@@ -142,7 +142,7 @@ class Propagators:
             w("return largest")
 
     def _slow_down(self, k: int) -> None:
-        """Yosida's approximation, for lanes in which only the ratios of rates can be seen."""
+        """Write Yosida's approximation, for lanes in which only the ratios of rates matter."""
         t = self.text
         w, n, greatest = t.w, len(t.model.chains[k].states), GREATEST_NORM[t.real]
         with t.function(
@@ -167,7 +167,7 @@ class Propagators:
                 w(f"{t.element(1, 'j', 'j', n)} = -leaving")
 
     def _scale(self, k: int) -> None:
-        """Per lane: the power of two that scales A h down, and how many squarings undo it."""
+        """Write, per lane, the power of two that scales A h down, and the number of squarings."""
         t, w = self.text, self.text.w
         w(f"largest = stiffness{k}(q, h, norm)", "n_levels = 0", "n_common = 64.0")
         w(f"beyond = largest >= {GREATEST_NORM[t.real]!r}")

@@ -95,7 +95,7 @@ class CpuSource(LaneChannel):
         return "\n".join(self.w.lines) + "\n"
 
     def _table(self, k: int, chain: Chain) -> None:
-        """Writes createTable: steps of 1 to 16 samples and the rows c P^j, from the propagator."""
+        """Write createTable: steps of 1 to 16 samples and the rows c P^j, from the propagator."""
         w, n = self.w, len(chain.states)
         step = (n - 1) * n
         with self.function(
@@ -126,7 +126,7 @@ class CpuSource(LaneChannel):
                     self.square(n)
 
     def _row_written_out(self, k: int, n: int) -> None:
-        """One row of createTable, c without its first element, and then c <- c P."""
+        """Write one row of createTable, c without its first element, and then c <- c P."""
         w = self.w
         with self.over_lanes():
             w(*(f"c{i} = {self.element(2, 0, i, n)}" for i in range(n)))
@@ -137,7 +137,7 @@ class CpuSource(LaneChannel):
                 w(f"{self.element(2, 0, i, n)} = {terms}")
 
     def _row_in_loops(self, k: int, n: int) -> None:
-        """The same, of many states."""
+        """Write one row of createTable for many states."""
         w, first = self.w, self.first_row[k]
         base = self.element(2, 0, 0, n)
         with self.over_lanes():
@@ -147,7 +147,7 @@ class CpuSource(LaneChannel):
         w(f"observe{n}({self._view(2)}, {self._view(0)})")
 
     def _step(self, n: int) -> None:
-        """F and b of x <- x + F x + b: b_i = P_i0 and F_ij = P_ij - P_i0 - (i == j)."""
+        """Write F and b of x <- x + F x + b: b_i = P_i0 and F_ij = P_ij - P_i0 - (i == j)."""
         w = self.w
         if n > UNROLLED_STATES:
             with w.block(f"for i in range(1, {n}):"):
@@ -179,7 +179,7 @@ class CpuSource(LaneChannel):
     # --- stepping
 
     def _advance_function(self) -> None:
-        """Writes advance: y <- y + F y + b for every chain, by 2**p samples."""
+        """Write advance: y <- y + F y + b for every chain, by 2**p samples."""
         w = self.w
         with self.function("advance(y, t, p)", "The state 2**p samples later."):
             for k, chain in enumerate(self.model.chains):
@@ -209,7 +209,7 @@ class CpuSource(LaneChannel):
         self.w(*(f"x{i} = {self.at('y', i)}" for i in range(self.n_x)))
 
     def _open_of_rows(self, name: str, j: int) -> list[tuple[str, int]]:
-        """What is open of every chain at sample j of a stride, from rows in `name`; its power."""
+        """Return each chain's open probability at sample j, from rows in `name`, and its power."""
         start = self._rows_start // self.lanes if name == "t" else 0
         start += j * self._row_length // self.lanes
         factors = []
@@ -221,7 +221,7 @@ class CpuSource(LaneChannel):
         return factors
 
     def _open_of_state(self) -> list[tuple[str, int]]:
-        """What is open of every chain in the state x, and its power."""
+        """Return each chain's open probability in the state x, and its power."""
         factors = []
         for k, chain in enumerate(self.model.chains):
             c = chain.conductances
@@ -234,7 +234,7 @@ class CpuSource(LaneChannel):
         return factors
 
     def _check(self) -> None:
-        """Marks lanes whose occupancies are not in [0, 1], be it NaN."""
+        """Mark lanes in which an occupancy is not in [0, 1], be it NaN."""
         tolerance = 1e-6 if self.real == "float64" else 1e-3
         with self.over_lanes():
             self._load_x()
@@ -262,7 +262,7 @@ class CpuSource(LaneChannel):
         return "gain" if self.ohmic else "theta, gain"
 
     def _held(self) -> None:
-        """Writes runHeld: a score goes in strides, what is left of it and all traces by samples."""
+        """Write runHeld: scores go in strides, the remaining samples and all traces one by one."""
         w = self.w
         with self.function(
             f"runHeld(source, target, y, t, v, {self._gains}, n, sampled, data, weight, cost,"
@@ -298,7 +298,7 @@ class CpuSource(LaneChannel):
             self._copy_state(inward=False)
 
     def _stride(self) -> None:
-        """Scores STRIDE samples, several at a time: sums stay in registers."""
+        """Score STRIDE samples, several at a time: sums stay in registers."""
         w = self.w
         together = STRIDE if self.n_x <= 4 else 4
         rows, part = "t", "part"
@@ -342,7 +342,7 @@ class CpuSource(LaneChannel):
                 w(f"r = {current()} - datum", "cost[l] += weight*(r*r)")
 
     def _varying(self) -> None:
-        """Writes runVarying: one run at varying voltage, in float64 and of order four."""
+        """Write runVarying: one run at varying voltage, in float64 and of order four."""
         w = self.w
         steps = steps_for(self)
         steps.write()
@@ -367,7 +367,7 @@ class CpuSource(LaneChannel):
     # --- everything for a range of blocks
 
     def _sweeps(self) -> None:
-        """runSweeps: every run of every sweep for blocks first .. last - 1."""
+        """Write runSweeps: every run of every sweep for blocks first .. last - 1."""
         w = self.w
         arrays = ", ".join(RUN_ARGUMENTS)
         with self.function(

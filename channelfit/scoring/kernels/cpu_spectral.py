@@ -49,7 +49,7 @@ class CallingSpectrum(Spectrum):
         c.let(", ".join(f"{new}_{i}" for i in range(n)), f"{function}({', '.join(arguments)})")
 
     def factors(self, c: LaneScalars, k: int) -> None:
-        """Writes the functions that the factors call."""
+        """Write the functions that the factors call."""
         names = [f"old_{i}" for i in range(len(self.model.chains[k].states))]
         for function, write in (
             ("applied", super().apply_factor),
@@ -170,11 +170,11 @@ class CpuSpectralSource(LaneChannel):
                             self.spectrum.products(c, k)
 
     def _doubting(self) -> _Doubting:
-        """The innermost loop, where `doubt` is known and may change."""
+        """Return the innermost loop, where `doubt` is known and may change."""
         return _Doubting(self.over_lanes(), self.c)
 
     def _decompose(self, k: int) -> None:
-        """Speeds of chain k, n >= 4, by elimination and one-sided Jacobi rotations."""
+        """Write the speeds of chain k, n >= 4, by elimination and one-sided Jacobi rotations."""
         w, c, n = self.w, self.c, len(self.model.chains[k].states)
         column = (n + 1) * self.lanes
 
@@ -212,7 +212,7 @@ class CpuSpectralSource(LaneChannel):
                 self.spectrum.keep_modes(c, k, element)
 
     def _column(self, n: int, e: int, i: int) -> str:
-        """Element i of column e; element n is its norm."""
+        """Return element i of column e; element n is its norm."""
         return self.at("m", e * (n + 1) + i)
 
     def _square_sum(self, n: int, e: int) -> str:
@@ -220,7 +220,7 @@ class CpuSpectralSource(LaneChannel):
         return " + ".join(f"{element}*{element}" for element in elements)
 
     def _rotation(self, n: int) -> None:
-        """Writes rotate{n}: turns two columns p and o, whose last element is the square norm."""
+        """Write rotate{n}: it turns two columns p and o, each with its square norm at the end."""
         w = self.w
         with self.function(f"rotate{n}(p, o, turned)", "Turns two columns until orthogonal."):
             with self.over_lanes():
@@ -301,7 +301,7 @@ class CpuSpectralSource(LaneChannel):
                 self.runs.add_cancelled(c)
 
     def _gain(self) -> str:
-        """The drive at v of the one current that opens, see `choose_path`."""
+        """Return the drive at v of the one current that opens, see `choose_path`."""
         if not self.ohmic:
             row = next(row for row, term in enumerate(self.model.terms) if term.chains)
             return self.c.at("gain", row)
@@ -322,7 +322,7 @@ class CpuSpectralSource(LaneChannel):
     # --- one run sample by sample
 
     def _create_powers(self) -> None:
-        """Writes createPowers: what is left of every mode after 0 to `stride` samples."""
+        """Write createPowers: every mode's decay over 0 to `stride` samples."""
         w, n = self.w, self.spectrum.n_modes
         with self.function("createPowers(a, dt, kept)", "What is left of modes after samples."):
             with self.over_lanes():
@@ -332,7 +332,7 @@ class CpuSpectralSource(LaneChannel):
                         w(f"{self.at('kept', j * n + mode)} = {self.real}(power)", "power *= one")
 
     def _sample_run(self) -> None:
-        """The state of a run, z: its modes, then each chain's base, then the current when open.
+        """Write sampleRun, of z: its modes, then each chain's base, then the current when open.
 
         A leak comes last.
         """
@@ -379,7 +379,7 @@ class CpuSpectralSource(LaneChannel):
         self.w(*(f"z{row} = {self.at('z', row)}" for row in rows))
 
     def _residual(self, kept: str, j: int, datum: str) -> None:
-        """One sample: the chains' open occupancies, their product, and what the datum leaves."""
+        """Write one sample: the product of open probabilities, less the datum."""
         n = self.spectrum.n_modes
         factors = self.runs.open_now(
             lambda k: f"z{n + k}", lambda m: f"z{m}*{self.at(kept, j * n + m)}"

@@ -15,7 +15,7 @@ from channelfit.scoring.kernels.lanes import LOOPED_STATES
 
 
 def steps_for(text: LaneChannel) -> Steps:
-    """The steps of a model: chains of two states relax, and wider ones take Magnus steps."""
+    """Return the steps of a model: chains of two states relax, and wider ones take Magnus steps."""
     if text.model.relaxes:
         return RelaxationSteps(text)
     wider = MagnusSteps(text)
@@ -25,7 +25,7 @@ def steps_for(text: LaneChannel) -> Steps:
 
 
 class Steps(Protocol):
-    """What a run at a varying voltage is made of.
+    """The text of a run at a varying voltage.
 
     Attributes:
         n_rates: rows of rates that a step keeps.
@@ -34,13 +34,13 @@ class Steps(Protocol):
     n_rates: int
 
     def write(self) -> None:
-        """Writes the functions that a step calls."""
+        """Write the functions that a step calls."""
 
     def begin(self) -> None:
-        """Writes how a run begins."""
+        """Write the beginning of a run."""
 
     def step(self) -> None:
-        """Writes one step, from the nodes in `at`."""
+        """Write one step, from the nodes in `at`."""
 
 
 class MixedSteps:
@@ -56,18 +56,18 @@ class MixedSteps:
         self.n_rates = relaxing.n_rates + wider.n_rates
 
     def write(self) -> None:
-        """Writes the functions that a step calls."""
+        """Write the functions that a step calls."""
         self.relaxing.write()
         self.wider.write()
 
     def begin(self) -> None:
-        """Writes how a run begins, with rates of their own for both kinds."""
+        """Write the beginning of a run, with rates of their own for both kinds."""
         self.relaxing.begin()
         self.text.w(f"wider = q[{self.relaxing.n_rates * self.text.lanes}:]")
         self.wider.begin()
 
     def step(self) -> None:
-        """Writes one step of both kinds."""
+        """Write one step of both kinds."""
         self.relaxing.step()
         self.wider.step()
 
@@ -90,7 +90,7 @@ class RelaxationSteps:
         self.gates = [k for k, chain in enumerate(text.model.chains) if len(chain.states) == 2]
 
     def begin(self) -> None:
-        """Writes how a run begins: with the rates at its start, where instant gates are at once."""
+        """Write the beginning of a run, at which instant gates are at their limits."""
         t, w, size = self.text, self.text.w, self.text.n_rates * self.text.lanes
         names = ("start", "middle", "end")
         w(*(f"{name} = q[{k * size}:{(k + 1) * size}]" for k, name in enumerate(names)))
@@ -102,7 +102,7 @@ class RelaxationSteps:
                         w(f"{t.at('y', t.first_x[k])} = {t.at('end', limit)}")
 
     def write(self) -> None:
-        """Writes the functions that a step calls."""
+        """Write the functions that a step calls."""
         t, w = self.text, self.text.w
         with t.function("createLimits(q)", "Rates (up, down) of each chain into (speed, limit)."):
             with t.over_lanes():
@@ -123,7 +123,7 @@ class RelaxationSteps:
                     self._relax(x, speed, limit, t.model.chains[k].linear)
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """Rows of q of (opening, closing) for every chain of two states."""
+        """Return rows of q of (opening, closing) for every chain of two states."""
         pairs = []
         for k in self.gates:
             rows = {source: row for source, _, row in self.text.entries(k)}
@@ -143,7 +143,7 @@ class RelaxationSteps:
         w(f"{x} = new" if linear else f"{x} = min(max(new, 0.0), 1.0)")
 
     def step(self) -> None:
-        """Writes one step, from the nodes in `at`."""
+        """Write one step, from the nodes in `at`."""
         w = self.text.w
         w("start, end = end, start", f"createQmat(at[{MIDDLE}], theta, middle, status)")
         w("createLimits(middle)", f"createQmat(at[{END}], theta, end, status)", "createLimits(end)")
@@ -169,11 +169,11 @@ class MagnusSteps:
         return "q" if self.alone else "wider"
 
     def begin(self) -> None:
-        """Writes how a run begins: with room for the state in quarters of a step."""
+        """Write the beginning of a run: room for the state in quarters of a step."""
         self.text.w(f"y2 = z[{3 * self.text.widest * self.text.lanes}:]")
 
     def step(self) -> None:
-        """Writes one step, from the nodes in `at`; where a state empties within it, in quarters.
+        """Write one step, from the nodes in `at`; where a state empties within it, in quarters.
 
         Order four is lost where a rate is fast against the step; quarters bring the error back
         under 1e-4 of the largest current, at four times the price.
@@ -196,7 +196,7 @@ class MagnusSteps:
                     w(f"{t.at('y', i)} = {t.at('y2', i)} if stiff else {t.at('y', i)}")
 
     def write(self) -> None:
-        """The functions of a step."""
+        """Write the functions of a step."""
         t = self.text
         for k in self.schemes:
             self._exponential(k)
@@ -230,7 +230,7 @@ class MagnusSteps:
         return "" if self.alone else str(k)
 
     def _exponential(self, k: int) -> None:
-        """exp(A) p: Taylor on the vector where the norm allows, the full propagator elsewhere.
+        """Write exp(A) p: Taylor on the vector where the norm allows, else the full propagator.
 
         Each lane takes the one that its own norm asks for, whatever its neighbors need.
         """

@@ -42,7 +42,7 @@ _REPLACEMENTS = (
 
 
 def with_drives(text: str) -> str:
-    """A text for a current of one ohmic term, as it is for any other."""
+    """Return a text for a current of one ohmic term, as it is for any other."""
     for ohmic, general in _REPLACEMENTS:
         text = re.sub(ohmic, general, text)
     code = re.sub("//.*", "", text)

@@ -19,7 +19,7 @@ _DEGREE = 9
 
 
 def expm1_coefficients() -> list[float]:
-    """(exp(r) - 1)/r for |r| <= ln 2 / 2 as a polynomial, from the constant up."""
+    """Return (exp(r) - 1)/r for |r| <= ln 2 / 2 as a polynomial, from the constant up."""
     half = np.longdouble(0.5 * math.log(2.0) * (1 + 1e-9))
     nodes = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
     x = [half * np.longdouble(node) for node in nodes]
@@ -36,7 +36,7 @@ def expm1_coefficients() -> list[float]:
 
 
 def cuda_math() -> str:
-    """CUDA C++ of the float64 functions that every generated kernel may call."""
+    """Return CUDA C++ of the float64 functions that every generated kernel may call."""
     coefficients = expm1_coefficients()
     chains = [
         "\n".join(f"    {name} = fma({name}, s, EXPM1[{i}]);" for i in range(top - 2, -1, -2))

@@ -17,12 +17,12 @@ N_NODES = 13
 
 
 def is_mixed(model: ChannelModel) -> bool:
-    """Whether there are several chains, and any of them has more than two states."""
+    """Return whether there are several chains, and any of them has more than two states."""
     return len(model.chains) > 1 and not model.relaxes
 
 
 def steppable(model: ChannelModel) -> ChannelModel:
-    """The model as threads step it.
+    """Return the model as threads step it.
 
     A scheme times gates becomes the one scheme of all pairs of states. Of several currents the
     chains of two states come first.
@@ -38,7 +38,7 @@ def steppable(model: ChannelModel) -> ChannelModel:
 
 
 def write_mixed(w: CudaWriter, channel: CudaChannel, more: str = "", inlined: bool = True) -> None:
-    """The steps of all chains.
+    """Write the steps of all chains.
 
     Arguments:
         more: text that every namespace of a scheme has too, as if its chain were the only one.
@@ -52,7 +52,7 @@ def write_mixed(w: CudaWriter, channel: CudaChannel, more: str = "", inlined: bo
 
 
 def stepping(channel: CudaChannel) -> str:
-    """What a step of values begins with, and the step."""
+    """Return the beginning of a run of values, and its step."""
     steps = "\n".join(
         f"    scheme{k}::step(nodes + 3, h, p, m.x + {channel.first_x[k]}, flag);"
         for k in _schemes(channel)
@@ -61,7 +61,7 @@ def stepping(channel: CudaChannel) -> str:
 
 
 def tangents(channel: CudaChannel) -> str:
-    """Steps of derivatives, of a state and of what several steps make of any state."""
+    """Return the steps of derivatives, of a state and of the composite of several steps."""
     schemes = _schemes(channel)
     parts = "".join(f" scheme{k}::Composite part{k};" for k in schemes)
     starts = "".join(f"    start(c.part{k});\n" for k in schemes)
@@ -77,7 +77,7 @@ def tangents(channel: CudaChannel) -> str:
 
 
 def composite_numbers(channel: CudaChannel) -> int:
-    """Numbers in what several steps make of any state: two a gate, a matrix a scheme."""
+    """Return numbers in what several steps make of any state: two a gate, a matrix a scheme."""
     sizes = [len(channel.model.chains[k].states) for k in _schemes(channel)]
     n_gates = len(channel.chains) - len(sizes)
     return 2 * max(1, n_gates) + sum(n * n for n in sizes)

@@ -17,7 +17,7 @@ from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
 
 
 def write_gates(w: CudaWriter, channel: CudaChannel, floored: bool = False) -> None:
-    """Steps of the chains of two states, which come first.
+    """Write steps of the chains of two states, which come first.
 
     Arguments:
         floored: the rates are not bounded from below by themselves, and a speed of 0 would make the
@@ -43,7 +43,7 @@ def write_gates(w: CudaWriter, channel: CudaChannel, floored: bool = False) -> N
 def write_scheme(
     w: CudaWriter, channel: CudaChannel, inlined: bool = True, k: int | None = None
 ) -> None:
-    """Steps of one chain of any number of states.
+    """Write steps of one chain of any number of states.
 
     Arguments:
         inlined: whether rates and their weights are written out wherever steps are.
@@ -70,7 +70,7 @@ def write_scheme(
 
 
 def own_names(text: str, k: int) -> str:
-    """A text of the only chain, with the functions of chain k."""
+    """Return a text of the only chain, with the functions of chain k."""
     for name in ("exitRate", "createPropagator"):
         text = text.replace(f"{name}0(", f"{name}{k}(")
     return text

@@ -35,7 +35,7 @@ UNRESOLVED = 100
 
 
 def takes_pieces(model: ChannelModel, tangents: int) -> bool:
-    """Whether ramps of a model, as threads step it, can be taken in pieces.
+    """Return whether ramps of a model, as threads step it, can be taken in pieces.
 
     Arguments:
         tangents: derivatives that a thread carries.
@@ -47,12 +47,12 @@ def takes_pieces(model: ChannelModel, tangents: int) -> bool:
 
 
 def shown_numbers(n_states: int) -> int:
-    """How many numbers tell what is open at the points of a piece in any state."""
+    """Return the number of open probabilities at the points of a piece, for all states."""
     return n_states * collocation.DEGREE
 
 
 def shared_bytes(n_states: int, n_rates: int) -> int:
-    """The dynamic shared memory of a block that solves a piece, bytes."""
+    """Return the dynamic shared memory of a block that solves a piece, bytes."""
     points = collocation.DEGREE
     size, shown = n_states * points, points + n_states
     numbers = size * size + size * n_states + shown * size
@@ -60,13 +60,13 @@ def shared_bytes(n_states: int, n_rates: int) -> int:
 
 
 def needed_bytes(n_states: int, n_rates: int) -> int:
-    """All shared memory of such a block, bytes."""
+    """Return all shared memory of such a block, bytes."""
     rows = 16 * -(-n_states * collocation.DEGREE // 16)
     return shared_bytes(n_states, n_rates) + 8 * (4 * rows + 4)
 
 
 def write_pieces(w: CudaWriter, channel: CudaChannel) -> None:
-    """The kernels that solve pieces, for a model of one scheme."""
+    """Write the kernels that solve pieces, for a model of one scheme."""
     ((index, chain),) = channel.chains
     n = len(chain.states)
     w("", f"constexpr int N = {n}, POINTS = {collocation.DEGREE};  // states; Radau's points")

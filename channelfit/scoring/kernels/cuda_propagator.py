@@ -27,7 +27,7 @@ def write_propagators(
     fast_rates: bool = False,
     inlined: bool = True,
 ) -> None:
-    """The templates, and of every chain k of more than two states exitRate, createPropagator.
+    """Write the templates, and exitRate and createPropagator of chains of three states and more.
 
     Arguments:
         sparse: numbers of states of which the generator is multiplied transition by transition:

@@ -48,7 +48,7 @@ class _SinglePrinter(ScalarPrinter):
 
 
 def write_single_rates(w: CudaWriter, channel: CudaChannel) -> None:
-    """createQmat in float32, for where rates are wanted at every sample.
+    """Write createQmat in float32, for kernels that need rates at every sample.
 
     A NaN stays one. The sign of a negative rate ends up in `signs`; it is not bounded, nor is one
     below the floor. Float32 ends where `SINGLE_CEILING` has room for sums and products.

@@ -91,7 +91,7 @@ class CudaSource:
     def specialized(
         self, n_slots: int, varying: bool, traced: bool | None = False, listed: bool = False
     ) -> str:
-        """The text for one schedule.
+        """Return the text for one schedule.
 
         Arguments:
             n_slots: how many states are kept that runs start from, at least as many as the schedule
@@ -117,7 +117,7 @@ class CudaSource:
         return "\n".join([*lines, text])
 
     def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
-        """The voltages of one run at a varying voltage, in the order in which the text reads them.
+        """Return the voltages of one run at a varying voltage, in the order that the text reads.
 
         Arguments:
             nodes_mV: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step.
@@ -184,7 +184,7 @@ class CudaSource:
         return w.text
 
     def _moving(self, w: CudaWriter) -> None:
-        """The text of steps through a varying voltage."""
+        """Write the steps through a varying voltage."""
         floor, deep = (_SINGLE_FLOOR, _SINGLE_DEEP) if self.single else (RATE_FLOOR, DEEP)
         w(f"constexpr real FLOOR = {floor!r};  // of a rate, 1/ms")
         w(f"constexpr real DEEP = {deep!r};  // relaxations in a step: more make no difference")
@@ -206,7 +206,7 @@ class CudaSource:
             w(*_SCHEME.splitlines())
 
     def _table(self, w: CudaWriter) -> None:
-        """The text of the table of all chains at one voltage, and of how it is made."""
+        """Write the table of all chains at one voltage, and the function that fills it."""
         sizes = [(k, len(c.states)) for k, c in self.chains]
         w("", "// A chain at one voltage: row[j][0] + sum row[j][i]*x[i - 1] is open j samples on;")
         w("// STRIDE samples on, it is in x + step[.][0] + sum step[.][i]*x[i - 1].")
@@ -235,7 +235,7 @@ class CudaSource:
                     self._chain_table(w, k, chain, "scale" if k == folded else "1")
 
     def _folded(self) -> int | None:
-        """A chain whose rows can hold the scale, as it enters the current to the first power."""
+        """Return a chain that can hold the scale, as it enters the current to the first power."""
         if not self.channel.ohmic:
             return None
         return next((k for k, chain in self.chains if chain.power == 1), None)
@@ -256,7 +256,7 @@ class CudaSource:
         w(f"fillTable(p, c, n, t.row{k}, t.step{k}, parts.step{k});")
 
     def _state(self, w: CudaWriter) -> None:
-        """The text of what a table gives: currents, and states some samples on."""
+        """Write the functions of a table: currents, and states some samples on."""
         with w.device(
             "real residual(const Table &t, const int j, const real *x, const real datum)",
             "Current j samples on, pA, less the datum.",

@@ -56,7 +56,7 @@ class CudaSpectralSource:
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def specialized(self, n_slots: int) -> str:
-        """The text for a schedule of at most n_slots state slots."""
+        """Return the text for a schedule of at most n_slots state slots."""
         return f"#define N_SLOTS {n_slots}\n#define MAX_THREADS {self.threads}\n{self.text}"
 
     # --- pieces of text
@@ -87,7 +87,7 @@ class CudaSpectralSource:
         return w.text
 
     def _transform(self) -> None:
-        """See `exponential_tables.transform_table`: the cell is the leading bits of y."""
+        """Write the reader of `exponential_tables.transform_table`: a cell is y's leading bits."""
         w, drop = self.w, 20 - CELL_BITS
         with w.device(
             "double findCell(double y, int last, int &cell)",
@@ -108,7 +108,7 @@ class CudaSpectralSource:
             w("return there;")
 
     def _decompose(self, k: int) -> None:
-        """Speeds and modes of chain k, n >= 4."""
+        """Write speeds and modes of chain k, n >= 4."""
         w, n = self.w, len(self.model.chains[k].states)
 
         def element(e: int, i: int) -> str:
@@ -135,7 +135,7 @@ class CudaSpectralSource:
                 w("m[i][a] = cosine*left - sine*right;", "m[i][b] = sine*left + cosine*right;")
 
     def _rotate(self, n: int) -> None:
-        """Rotates pairs of columns of m until all are orthogonal.
+        """Write rotations of pairs of columns of m until all are orthogonal.
 
         A round's pairs share no column and stand side by side: each alone is a long way from a
         sum to a sine, and threads are too few to hide it.
@@ -176,7 +176,7 @@ class CudaSpectralSource:
                             self.spectrum.products(self.c, k)
 
     def operations(self, walk: SpectralWalk) -> float:
-        """Floating-point operations of one candidate's walk, as the text has them.
+        """Count the floating-point operations of one candidate's walk in the text.
 
         A multiply-add is two. The iterations of the eigenvalue problem of four states and more are
         not in it.
@@ -288,7 +288,7 @@ class CudaSpectralSource:
         self._parts["end"] = self.w.lines[begun:]
 
     def _one_sample_on(self) -> None:
-        """What is left of every mode after 0 .. BLOCK - 1 samples, and after BLOCK."""
+        """Write every mode's decay over 0 .. BLOCK - 1 samples, and over BLOCK."""
         w = self.w
         w("constexpr int BLOCK = 8;", "real kept[N_X][BLOCK + 1];", "#pragma unroll")
         for mode in range(self.spectrum.n_modes):
@@ -331,7 +331,7 @@ class CudaSpectralSource:
                 self.runs.end(self.c, k, units)
 
     def _residual(self, j: str) -> None:
-        """One sample: the chains' open occupancies, their product, and what the datum leaves."""
+        """Write one sample: the product of open probabilities, less the datum."""
         w, factors = self.w, []
         chains = self.runs.open_now(lambda k: f"base{k}", lambda m: f"z[{m}]*kept[{m}][{j}]")
         for k, (text, power) in enumerate(chains):
@@ -416,7 +416,7 @@ for (int start = 0; start < n_starts; ++start) {{
 
 
 def _load_of_drives() -> str:
-    """What a thread loads where the current has a drive of its own at every voltage."""
+    """Return the loads of a thread where the current has a drive of its own at every voltage."""
     text = _LOAD.replace("createGains(p, conductance, reversal, status);\n", "")
     return text.replace(", cancelled = 0.0, conductance, reversal;", ", cancelled = 0.0;")
 
@@ -461,7 +461,7 @@ extern "C" __global__ void addJobs(
 
 
 def _rounds(n: int) -> list[list[tuple[int, int]]]:
-    """All pairs of n columns, in rounds in which no column occurs twice: a tournament's circle.
+    """Return all pairs of n columns in rounds that use each column once: a tournament's circle.
 
     An odd one's partner is a bye. It takes fewer sweeps than going row by row, 6 for 7.
     """

@@ -97,7 +97,7 @@ class CudaTangentSource:
     def specialized(
         self, n_slots: int, varying: bool, cut: bool = False, pieces: bool = False
     ) -> str:
-        """The text for one walk.
+        """Return the text for one walk.
 
         Arguments:
             n_slots: how many states are kept between runs.
@@ -109,7 +109,7 @@ class CudaTangentSource:
         return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{text}"
 
     def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
-        """The voltages of one run at a varying voltage, in the order in which the text reads them.
+        """Return the voltages of one run at a varying voltage, in the order that the text reads.
 
         Arguments:
             nodes_mV: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step.
@@ -169,11 +169,11 @@ class CudaTangentSource:
         return w.text
 
     def _suited(self, text: str) -> str:
-        """A text for the current of the model: one ohmic term, or the drives of several."""
+        """Return a text for the current of the model: one ohmic term, or several drives."""
         return text if self.channel.ohmic else with_drives(text)
 
     def _chains(self, w: CudaWriter) -> None:
-        """The propagators of all chains, and what they do to a state."""
+        """Write the propagators of all chains, and their products with a state."""
         w("", "struct Propagators {")
         for k, chain in self.chains:
             n = len(chain.states)

@@ -15,7 +15,8 @@ Definitions = tuple[tuple[str, sympy.Expr], ...]
 
 
 def derivative(expression: sympy.Expr, by: sympy.Symbol) -> sympy.Expr:
-    """d expression / d by, of anything that `expressions` gives; 0 where `by` does not occur.
+    """Return d expression / d by, of anything that `expressions` gives;
+    0 where `by` is not in it.
 
     Raises:
         TypeError: a function without a known derivative.
@@ -72,7 +73,7 @@ def _anew(node: sympy.Expr, by: sympy.Symbol, done: dict[sympy.Expr, sympy.Expr]
 def _of_extreme(
     node: sympy.Expr, by: sympy.Symbol, done: dict[sympy.Expr, sympy.Expr]
 ) -> sympy.Expr:
-    """The derivative of the argument that is taken; of the first of equals, as the value has it."""
+    """Return the derivative of the argument that is chosen; of the first of equals."""
     best, slope = node.args[0], _derivative(node.args[0], by, done)
     for other in node.args[1:]:
         wins = other < best if isinstance(node, sympy.Min) else other > best
@@ -84,7 +85,7 @@ def _of_extreme(
 def derivatives(
     definitions: Definitions, expressions: Sequence[sympy.Expr], by: Sequence[str]
 ) -> tuple[Definitions, list[dict[int, sympy.Expr]]]:
-    """Derivatives of expressions in which named definitions occur, which stay named.
+    """Differentiate expressions in which named definitions occur, which stay named.
 
     Arguments:
         definitions: in dependency order.

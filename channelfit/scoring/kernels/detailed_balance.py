@@ -15,7 +15,7 @@ _TRIALS = 20  # random values and voltages at which an identity of rates is trie
 
 
 def reason_without_modes(model: ChannelModel) -> str | None:
-    """Why the open probability of a model is no sum of decaying modes; None if it is one."""
+    """Explain why an open probability is no sum of decaying modes; return None if it is one."""
     for chain in model.chains:
         if len(chain.states) > 3 and not keeps_detailed_balance(model, chain):
             return (
@@ -26,7 +26,7 @@ def reason_without_modes(model: ChannelModel) -> str | None:
 
 
 def keeps_detailed_balance(model: ChannelModel, chain: Chain) -> bool:
-    """Whether the rates around every cycle multiply to the same both ways, whatever the values.
+    """Return whether the rates around every cycle multiply to the same both ways.
 
     Kolmogorov's criterion, tried at random values and voltages: an identity of expressions holds
     at all of them, and anything else fails at nearly every one.
@@ -52,7 +52,7 @@ def keeps_detailed_balance(model: ChannelModel, chain: Chain) -> bool:
 
 
 def _log_rates(model: ChannelModel, chain: Chain) -> dict[tuple[int, int], np.ndarray]:
-    """(source, target) -> (_TRIALS,) logarithm of the rate, where every one is positive."""
+    """Return (source, target) -> (_TRIALS,) logarithm of the rate, where every one is positive."""
     random = np.random.default_rng(0)
     index = {s: i for i, s in enumerate(chain.states)}
     scope: dict[str, np.ndarray] = {"v": random.uniform(-60.0, 20.0, _TRIALS)}

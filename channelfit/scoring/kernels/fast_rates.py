@@ -25,7 +25,7 @@ DEEP = 1e90
 
 
 def resolvent(b, r, n, lanes):  # type: ignore[no-untyped-def]
-    """(I - s A)^-1 of every lane into r (n * n * lanes).
+    """Store (I - s A)^-1 of every lane in r (n * n * lanes).
 
     b (n * n * lanes): element (i, j) s times the rate from j to i, no diagonal; destroyed.
     """

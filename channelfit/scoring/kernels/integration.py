@@ -36,7 +36,7 @@ _MOMENT = tuple(1.0 / (factorial(k) * (k + 3)) for k in range(14))
 
 @inline
 def relaxations(s0: float, s1: float, s2: float, h: float) -> tuple[float, float]:
-    """How often a gate relaxes in h ms, and in their later half.
+    """Return the relaxations of a gate in h ms, and in their later half.
 
     The integrals of the parabola through its speeds at start, middle and end (Simpson's rule).
     """
@@ -45,7 +45,7 @@ def relaxations(s0: float, s1: float, s2: float, h: float) -> tuple[float, float
 
 @inline
 def slopes_by_speeds(by_whole: float, by_half: float, h: float) -> tuple[float, float, float]:
-    """Derivatives by the three speeds, from those by the two results of `relaxations`."""
+    """Return derivatives by the three speeds, from those by the two results of `relaxations`."""
     return (
         h / 24.0 * (4.0 * by_whole - by_half),
         h / 24.0 * (16.0 * by_whole + 8.0 * by_half),
@@ -55,13 +55,13 @@ def slopes_by_speeds(by_whole: float, by_half: float, h: float) -> tuple[float, 
 
 @inline
 def within(whole: float, half: float) -> float:
-    """Relaxations in the later half that leave some for the earlier, and are some themselves."""
+    """Bound the relaxations in the later half by 5 and 95 % of the whole."""
     return min(max(half, 0.05 * whole), 0.95 * whole)
 
 
 @inline
 def moments(whole: float, left: float) -> tuple[float, float, float]:
-    """The integrals of exp(-u), u exp(-u) and u^2 exp(-u) from 0 to `whole`; left = exp(-whole).
+    """Integrate exp(-u), u exp(-u) and u^2 exp(-u) from 0 to `whole`; left = exp(-whole).
 
     From the first up where that loses no digits, from the last (a series) down where it would.
     """
@@ -99,6 +99,6 @@ def moments(whole: float, left: float) -> tuple[float, float, float]:
 
 @inline
 def bounded(rate: float, least: float) -> float:
-    """A rate within its bounds, 1/ms; NaN becomes the least, its status being told elsewhere."""
+    """Return a rate within its bounds, 1/ms; NaN, which has a status, becomes the least."""
     r = rate if rate > least else least
     return r if r < RATE_CEILING else RATE_CEILING

@@ -20,7 +20,7 @@ _MOST_ROWS = 128
 
 
 def loops_of(sizes: Sequence[int]) -> list[slice]:
-    """Which of some items, each of so many rows, share a loop over lanes, in order."""
+    """Return slices of some items, each of so many rows, that share a loop over lanes."""
     first, begun, rows = 0, [], 0
     for k, size in enumerate(sizes):
         if rows and rows + size > _MOST_ROWS:
@@ -39,11 +39,11 @@ class Writer:
         self.begun: list[int] = []
 
     def __call__(self, *lines: str) -> None:
-        """Adds lines at the present depth."""
+        """Add lines at the present depth."""
         self.lines += ["    " * self.depth + line if line else "" for line in lines]
 
     def block(self, head: str) -> Writer:
-        """Adds a line that opens a block, to be used in a `with` statement."""
+        """Add a line that opens a block, to be used in a `with` statement."""
         self(head)
         return self
 
@@ -71,40 +71,40 @@ class LaneWriter:
         self.w = Writer()
 
     def at(self, name: str, row: int | str) -> str:
-        """This lane's element in a row of a flat array; a row given as text is computed."""
+        """Return this lane's element in a row of a flat array; a row given as text is computed."""
         if isinstance(row, int):
             return f"{name}[{row * self.lanes} + l]" if row else f"{name}[l]"
         return f"{name}[({row})*{self.lanes} + l]"
 
     def number(self, value: float) -> str:
-        """A literal of the stepping precision, so that it does not widen what it meets."""
+        """Return a literal of the stepping precision, so that it does not widen what it meets."""
         return repr(value) if self.real == "float64" else f"float32({value!r})"
 
     def over_lanes(self) -> Writer:
-        """Opens the loop over lanes, the innermost."""
+        """Open the loop over lanes, the innermost."""
         return self.w.block(f"for l in range({self.lanes}):")
 
     def function(self, head: str, doc: str, public: bool = False) -> Writer:
-        """Opens a function; only public ones are called from Python."""
+        """Open a function; only public ones are called from Python."""
         self.w("", "")
         self.w(f"def {head}:")
         self.w(f'    """{doc}"""')
         return self.w
 
     def zero_square(self, name: str, square: int, n: int) -> None:
-        """Sets an n x n square of zeros."""
+        """Set an n x n square of zeros."""
         start = square * self.n_square * self.lanes
         with self.w.block(f"for k in range({n * n * self.lanes}):"):
             self.w(f"{name}[{start} + k] = 0.0")
 
     def element(self, square: int, i: int | str, j: int | str, n: int) -> str:
-        """Element (i, j) of an n x n matrix in a square of `m`."""
+        """Return element (i, j) of an n x n matrix in a square of `m`."""
         if isinstance(i, int) and isinstance(j, int):
             return self.at("m", square * self.n_square + i * n + j)
         return self.at("m", f"{square * self.n_square} + {i}*{n} + {j}")
 
     def product(self, left: int, right: int, out: int, n: int) -> None:
-        """out = left @ right: squares of the scratch array m."""
+        """Write out = left @ right: squares of the scratch array m."""
         w = self.w
         if n <= UNROLLED_STATES:
             with self.over_lanes():
@@ -126,7 +126,7 @@ class LaneWriter:
         return f"m[{start}:{start + self.n_square * self.lanes}]"
 
     def product_function(self, n: int) -> None:
-        """Writes a function, of loops, that multiplies two n x n matrices in every lane."""
+        """Write a function, of loops, that multiplies two n x n matrices in every lane."""
         w = self.w
         with self.function(f"product{n}(a, b, out)", "out = a b."):
             if n >= LOOPED_STATES:
@@ -144,7 +144,8 @@ class LaneWriter:
     def multiply(
         self, left: str, right: str, out: str, sizes: tuple[int, int, int], real: str
     ) -> None:
-        """out = left right of flat arrays, in loops alone; `out` may be one of the others' rows.
+        """Write out = left right of flat arrays, in loops alone;
+        `out` may be a row of the others.
 
         Some rows and some terms are taken at once, so that what is loaded is used more than once.
 
@@ -170,7 +171,7 @@ class LaneWriter:
                 w(f"{out}[i*{length} + k] = sums[k]")
 
     def _in_parts(self, name: str, n: int, size: int) -> Iterator[int]:
-        """Opens a loop over 0 .. n - 1, `size` at a time; what is left over follows."""
+        """Open a loop over 0 .. n - 1, `size` at a time; what is left over follows."""
         rest = n % size
         if n > rest:
             with self.w.block(f"for {name} in range(0, {n - rest}, {size}):"):
@@ -182,7 +183,7 @@ class LaneWriter:
     def combine(
         self, out: int, terms: Sequence[tuple[float, int]], identity: float, n: int
     ) -> None:
-        """out = identity * I + sum factor * square."""
+        """Write out = identity * I + sum factor * square."""
         size = self.n_square * self.lanes
         with self.w.block(f"for k in range({n * n * self.lanes}):"):
             parts = [f"{self.number(factor)}*m[{sq * size} + k]" for factor, sq in terms]
@@ -191,14 +192,14 @@ class LaneWriter:
             self.w(*(f"{self.element(out, i, i, n)} += {self.number(identity)}" for i in range(n)))
 
     def close_columns(self, square: int, n: int) -> None:
-        """Makes the diagonal what is left of one: columns sum to one and nothing is negative."""
+        """Write the diagonal as one less the rest of its column, so that nothing is negative."""
         if n > UNROLLED_STATES:
             self.w(f"closeColumns{n}({self._view(square)})")
         else:
             self._close("m", square * self.n_square, n)
 
     def close_columns_function(self, n: int) -> None:
-        """Writes a function that closes the columns of one square."""
+        """Write a function that closes the columns of one square."""
         with self.function(f"closeColumns{n}(a)", "Diagonal: one minus the rest of the column."):
             if n >= LOOPED_STATES:
                 self._close_in_loops(n)
@@ -206,7 +207,7 @@ class LaneWriter:
                 self._close("a", 0, n)
 
     def _close_in_loops(self, n: int) -> None:
-        """Row by row, as they lie in memory; each sum has its terms in the order of `_close`."""
+        """Close columns row by row, as they lie in memory; sums keep the order of `_close`."""
         w, zero, one = self.w, self.number(0.0), self.number(1.0)
         w(f"sums = np.zeros({n * self.lanes}, np.{self.real})")
         with w.block(f"for i in range({n}):"):
@@ -227,7 +228,7 @@ class LaneWriter:
             self.w(*(f"{self.at(name, first + j * n + j)} = d{j}" for j in range(n)))
 
     def square(self, n: int) -> None:
-        """P <- P P, with closed columns."""
+        """Write P <- P P, with closed columns."""
         self.product(0, 0, 1, n)
         self.close_columns(1, n)
         self._copy(1, 0, n)
@@ -238,7 +239,7 @@ class LaneWriter:
             self.w(f"m[{end} + k] = m[{start} + k]")
 
     def square_where_wanted(self, n: int) -> None:
-        """P <- P P in the lanes that still have squarings to do, with closed columns."""
+        """Write P <- P P for the lanes that still have squarings to do, with closed columns."""
         w, level = self.w, self.at("norm", 1)
         one, zero = self.number(1.0), self.number(0.0)
         # Blended by a factor of 0 or 1: a choice per element would keep LLVM from vectorizing.
@@ -267,7 +268,9 @@ class LaneWriter:
                     w(f"{self.element(0, i, j, n)} = more[l]*b{i}_{j} + keep*a{i}_{j}")
 
     def taylor(self, n: int) -> None:
-        """exp of square 1 into square 0, of degree 12 in five products (Paterson, Stockmeyer)."""
+        """Write exp of square 1 into square 0,
+        of degree 12 in five products (Paterson, Stockmeyer).
+        """
         c = TAYLOR
         self.product(1, 1, 2, n)
         self.product(2, 1, 3, n)

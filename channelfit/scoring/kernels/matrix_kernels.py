@@ -16,7 +16,7 @@ _FACTORS = ((0, 0, 1), (1, 0, 2), (1, 1, 3), (4, 3, 5), (5, 3, 6))
 
 
 def product(a, da, b, db, c, dc):
-    """c = a b: (n, n), derivatives (n, n, n_rates)."""
+    """Store a b in c: (n, n), derivatives (n, n, n_rates)."""
     n, n_rates = a.shape[0], da.shape[2]
     for i in range(n):
         for j in range(n):
@@ -33,7 +33,7 @@ def product(a, da, b, db, c, dc):
 
 
 def closeColumns(p, dp):
-    """Makes each element of the diagonal what the rest of its column leaves of one."""
+    """Set each element of the diagonal to one less the rest of its column."""
     n, n_rates = p.shape[0], dp.shape[2]
     for j in range(n):
         rest = 1.0
@@ -51,7 +51,7 @@ def closeColumns(p, dp):
 
 
 def propagator(depth, transitions, p, dp, m, dm):
-    """p = exp(A), and its derivatives dp by the logarithm of each rate.
+    """Store exp(A) in p, and its derivatives dp by the logarithm of each rate.
 
     depth (n_rates,): rates times duration. transitions (n_transitions, 4): source, target, rate,
     multiplicity. m, dm: scratch of seven matrices. A = B - a with B >= 0 and a the fastest exit, so
@@ -139,7 +139,7 @@ def propagator(depth, transitions, p, dp, m, dm):
 
 
 def steadyState(rate, transitions, x, dx, m, dm):
-    """x (n,) with A x = 0, and its derivatives dx (n, n_rates) by the logarithm of each rate.
+    """Store x (n,) with A x = 0, and its derivatives dx (n, n_rates) by log rate.
 
     States are eliminated one by one without a subtraction (Grassmann, Taksar and Heyman 1985).
     m (2, ..) is scratch; of each the first n rows are used.

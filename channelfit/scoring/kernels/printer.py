@@ -54,11 +54,11 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
         self.dialect, self.names = dialect, names
 
     def text(self, expression: sympy.Basic) -> str:
-        """The expression in the target language."""
+        """Return the expression in the target language."""
         return str(self._print(expression))
 
     def assignment(self, name: str, expression: sympy.Basic) -> str:
-        """What gives a definition or a shared part its value, without a type."""
+        """Return the assignment of a definition or a shared part, without a type."""
         return f"{self.names.get(name, name)} = {self.text(expression)}"
 
     def _print_Symbol(self, node: sympy.Symbol) -> str:
@@ -141,7 +141,7 @@ class ScalarPrinter(CodePrinter):  # type: ignore[misc]
 
 
 def _with_own_exponent(node: sympy.Mul, decades: int) -> sympy.Mul:
-    """A product c*exp(u) as exp(u + log(c)) where no floating-point number is like c.
+    """Return a product c*exp(u) as exp(u + log(c)) where no floating-point number is like c.
 
     SymPy writes exp(-(v + 40)/0.024) as 1e-724*exp(-v/0.024) where it builds an expression anew.
     """
@@ -156,14 +156,14 @@ def _with_own_exponent(node: sympy.Mul, decades: int) -> sympy.Mul:
 
 
 def harmless(text: str) -> str:
-    """A user's text that may stand in a comment or docstring of generated source."""
+    """Return a user's text without anything that could end a line, comment or docstring."""
     return re.sub(r"[^\w .+-]", "_", text)
 
 
 def assignments(
     definitions: tuple[tuple[str, sympy.Expr], ...], rates: list[sympy.Expr]
 ) -> tuple[list[tuple[str, sympy.Expr]], list[sympy.Expr]]:
-    """Definitions and rates with common subexpressions shared, in the order to compute them.
+    """Return definitions and rates with shared subexpressions, in the order to compute them.
 
     Returns:
         [(name, expression)] for definitions and shared parts (names ``s0``, ``s1`` ..), and the

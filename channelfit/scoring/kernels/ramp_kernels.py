@@ -10,7 +10,7 @@ from channelfit.scoring.machine.machine_code import plain_kernel
 
 
 def _factored(a, block, reach):
-    """Factors a = L U in place, without pivots; blocks beyond `reach` are empty."""
+    """Return factors a = L U in place, without pivots; blocks beyond `reach` are empty."""
     n = a.shape[0]
     for p in range(n):
         last = min(n, (p // block + reach + 1) * block)
@@ -25,7 +25,7 @@ def _factored(a, block, reach):
 
 
 def _solved(a, b, block, reach):
-    """Solves L U y = b for every column of b, which y replaces."""
+    """Solve L U y = b for every column of b, which y replaces."""
     n, width = b.shape
     for p in range(n):
         top = b[p]
@@ -65,7 +65,7 @@ def schemeRamp(
     out,
     places,
 ):
-    """A ramp in pieces of these lengths, ms; x and dx go along; see `ramp_collocation`.
+    """Return a ramp in pieces of these lengths, ms; x and dx go along; see `ramp_collocation`.
 
     rate (n_pieces * degree, n_rates), slope: at Radau's points; voltage (n_pieces, degree + 1): at
     all points. reach: how far apart in number two states with a transition are. places

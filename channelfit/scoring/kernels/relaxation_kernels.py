@@ -42,7 +42,7 @@ UP, DOWN, TIMES_UP, TIMES_DOWN, POWER, N_DIRECTIONS, LINEAR, INSTANT = range(8)
 
 
 def _limits(chain, rows, rate, slope, n, speed, limit, dspeed, dlimit):
-    """Speed and limit of one chain at n voltages, and their derivatives by its own directions.
+    """Store speed and limit of a chain at n voltages, and derivatives by its own directions.
 
     rows (n_own, 2): rows of `slope` for opening and closing, -1 where there is none.
     """
@@ -64,7 +64,9 @@ def _limits(chain, rows, rate, slope, n, speed, limit, dspeed, dlimit):
 def _currents(
     chains, directions, is_open, dopen, gain, n, first_voltage, voltage, out, place, stride
 ):
-    """n currents from the open shares (n_chains, n) of every chain, dopen (n_chains, n_own, n)."""
+    """Store n currents from the open shares (n_chains, n) of every chain,
+    dopen (n_chains, n_own, n).
+    """
     n_directions = gain.shape[1] - 1
     for k in range(n):
         drive = voltage[first_voltage + k] - gain[1, 0]
@@ -90,7 +92,9 @@ def _currents(
 
 
 def _rest(chains, rows, rate, slope, start_voltage, states, dstates):
-    """States at rest for the first slots of states (n_slots, n_chains), dstates (.., n_own)."""
+    """Store states at rest in the first slots of states (n_slots, n_chains),
+    dstates (.., n_own).
+    """
     n_v, widest = rate.shape[1], dstates.shape[2]
     speed, limit = np.empty(n_v), np.empty(n_v)
     dspeed, dlimit = np.empty((widest, n_v)), np.empty((widest, n_v))
@@ -122,7 +126,7 @@ def _held(
     dstates,
     out,
 ):
-    """Walks the held runs first .. last - 1: currents and derivatives at their points."""
+    """Take the held runs first .. last - 1: currents and derivatives at their points."""
     n_v, n_chains, widest = rate.shape[1], chains.shape[0], dstates.shape[2]
     speed, limit = np.empty((n_chains, n_v)), np.empty((n_chains, n_v))
     dspeed = np.empty((n_chains, widest, n_v))
@@ -203,7 +207,7 @@ def _relaxations(
     dkept,
     dgained,
 ):
-    """n steps x -> kept x + gained of one chain; see `cpu_varying.RelaxationSteps`.
+    """Store n steps x -> kept x + gained of one chain; see `cpu_varying.RelaxationSteps`.
 
     speed, limit (n + 1,) at the edges of the steps, middle_.. (n,) between them.
     """
@@ -259,7 +263,7 @@ def _varying(
     out,
     place,
 ):
-    """n_steps steps of h ms, a sample before each n_sub-th; x (n_chains,), dx (.., n_own) go along.
+    """Take x (n_chains,), dx (.., n_own) through n_steps of h ms, a sample before each n_sub-th.
 
     rate, slope: at the n_steps + 1 edges of the steps; middle_..: between them.
     """
@@ -383,7 +387,7 @@ def relaxNormals(
     flags,
     products,
 ):
-    """Products (n, width, width) of candidates thetas (n, n_parameters); see `project`.
+    """Store products (n, width, width) of candidates thetas (n, n_parameters); see `project`.
 
     edges, middles: voltages of varying runs, one after the other. From `gain` (2, width) to `out`
     scratch; a varying run is taken in parts as long as `middle_rate` has room for. flags (n, 2),

@@ -19,47 +19,47 @@ class Scalars(Protocol):
     """A target language, one candidate at a time."""
 
     def let(self, name: str, expression: str) -> None:
-        """Names a value that does not change afterwards."""
+        """Name a value that does not change afterwards."""
         ...
 
     def variable(self, name: str, expression: str) -> None:
-        """Names a value that `put` may change afterwards."""
+        """Name a value that `put` may change afterwards."""
         ...
 
     def put(self, place: str, expression: str) -> None:
-        """Stores a value in a variable, or in an element that `at` named."""
+        """Store a value in a variable, or in an element that `at` named."""
         ...
 
     def at(self, array: str, row: int) -> str:
-        """An element of one of this candidate's arrays."""
+        """Return an element of one of this candidate's arrays."""
         ...
 
     def choose(self, condition: str, yes: str, no: str) -> str:
-        """A value that depends on a condition."""
+        """Return a value that depends on a condition."""
         ...
 
     def both(self, one: str, other: str) -> str:
-        """The condition that two conditions hold."""
+        """Return the condition that two conditions hold."""
         ...
 
     def fused(self, one: str, other: str, addend: str) -> str:
-        """one*other + addend, each of them a name, an element or in parentheses; rounded once."""
+        """Return one*other + addend, rounded once; each is a name, an element or in parentheses."""
         ...
 
     def least(self, one: str, other: str) -> str:
-        """The smaller of two values."""
+        """Return the smaller of two values."""
         ...
 
     def most(self, one: str, other: str) -> str:
-        """The larger of two values."""
+        """Return the larger of two values."""
         ...
 
     def size(self, value: str) -> str:
-        """A value without its sign."""
+        """Return a value without its sign."""
         ...
 
     def root(self, value: str, normal: bool) -> str:
-        """The square root of a value, which is `normal` where it can be neither 0 nor denormal."""
+        """Return the square root of a value; `normal` says that it is neither 0 nor denormal."""
         ...
 
 
@@ -114,7 +114,7 @@ class LaneScalars:
         return f"sqrt({value})"
 
     def view(self, name: str) -> str:
-        """A block of rows as an array of its own."""
+        """Return a block of rows as an array of its own."""
         first, size = self.first[name] * self.lanes, self.sizes[name] * self.lanes
         return f"a[{first}:{first + size}]"
 

@@ -51,7 +51,7 @@ def schemeTables(
     m,
     dm,
 ):
-    """Propagators of 2^0 .. 2^(levels - 1) samples, and the states at rest in the first slots.
+    """Store propagators of 2^0 .. 2^(levels - 1) samples, and states at rest in the first slots.
 
     rate (n_voltages, n_rates); powers (n_tables, n_levels, n, n); states (n_slots, n), dstates
     (n_slots, n, n_directions).
@@ -80,7 +80,7 @@ def schemeTables(
 
 
 def _stepped(x, z, x2, z2, p, dp, row, scratch):
-    """x <- p x, z <- p z + dp x, row <- row p; x2, z2 are scratch."""
+    """Advance x <- p x, z <- p z + dp x, row <- row p; x2, z2 are scratch."""
     n, n_rates = p.shape[0], z.shape[1]
     for i in range(n):
         x2[i] = 0.0
@@ -119,7 +119,7 @@ def schemeHeld(
     dstates,
     out,
 ):
-    """Walks the held runs first .. last - 1: currents and derivatives at their points."""
+    """Take the held runs first .. last - 1: currents and derivatives at their points."""
     n, n_directions = states.shape[1], gain.shape[1] - 1
     n_rates = dpowers.shape[4]
     x, x2, row = np.empty(n), np.empty(n), np.empty(n)
@@ -208,7 +208,7 @@ def schemeHeld(
 
 @plain_kernel
 def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
-    """Copies rates (n_rates, n_voltages) and slopes (n_partials, n_voltages) with voltage first.
+    """Copy rates (n_rates, n_voltages) and slopes (n_partials, n_voltages) with voltage first.
 
     Derivatives that are 0 for certain are filled in.
     """
@@ -222,7 +222,7 @@ def byVoltage(rate, slope, partials, n_voltages, rate_v, slope_v):
 
 @plain_kernel
 def stiffness(h, rate, transitions, out):
-    """out (n_steps,): the largest exit rate times step of the two halves of each, added.
+    """Store, in out (n_steps,), the largest exit rate times step of both halves, added.
 
     rate (2 n_steps, n_rates): at the Gauss points.
     """
@@ -252,7 +252,8 @@ _MOST_IN_SERIES = 24.0
 
 
 def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
-    """x <- exp(A) x, dx with it; depth (n_rates,): rates times time, bend: their logarithms.
+    """Advance x <- exp(A) x, dx with it; depth (n_rates,): rates times time,
+    bend: their logarithms.
 
     The series acts on the columns of y (n, n + 1 + n_rates, padded): those of the identity, then x,
     then its derivatives by the logarithm of each rate, which start at zero and are fed by x in
@@ -331,7 +332,7 @@ def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
 
 
 def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transitions, m, dm):
-    """A step of h ms from the rates at `node` and the one after it (Blanes and Moan 2006)."""
+    """Take a step of h ms from the rates at `node` and the next one (Blanes and Moan 2006)."""
     more, less = MORE * h, LESS * h
     for half in range(2):
         one, two = (more, less) if half == 0 else (less, more)
@@ -366,7 +367,7 @@ def schemeVarying(
     m,
     dm,
 ):
-    """n_steps steps of h ms, a sample before each n_sub-th; x and dx go along.
+    """Take x, dx through n_steps steps of h ms, a sample before each n_sub-th.
 
     rate, slope: first at the two Gauss points of each step. quarters (n_steps,): -1, or the first
     of eight rows further on: those of the quarters of a step.

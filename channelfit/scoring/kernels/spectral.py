@@ -70,7 +70,7 @@ class Spectrum(SpectralLayout):
     """The formulas that lead from the rates at one voltage, q, to modes, s."""
 
     def two_states(self, c: Scalars, k: int) -> None:
-        """Stores speed and limit of a gate."""
+        """Store speed and limit of a gate."""
         rows, rates = self.layout[k], self.rate_rows(k)
         up, down = c.at("q", rates[0, 1]), c.at("q", rates[1, 0])
         c.let(f"speed{k}", f"{up} + {down}")
@@ -78,7 +78,8 @@ class Spectrum(SpectralLayout):
         c.put(c.at("s", rows["limit"]), f"{up}*reciprocal(speed{k})")
 
     def three_states(self, c: Scalars, k: int) -> None:
-        """Both speeds, the limit, and what projects on the slow mode; doubt where they are close.
+        """Store both speeds, the limit, and the slow mode's projection;
+        doubt where speeds are close.
 
         With S the sum of all rates and P the sum over rooted spanning trees (whose terms are also
         the steady state) the speeds are the roots of l^2 - S l + P. (A + fast) / (fast - slow)
@@ -126,7 +127,7 @@ class Spectrum(SpectralLayout):
     # --- four states and more: elimination, and one-sided Jacobi rotations of columns
 
     def eliminate(self, c: Scalars, k: int, column: Column) -> None:
-        """Columns of M, -S = M M^T, and the steady state of chain k by eliminating its states.
+        """Store columns of M, -S = M M^T, and name the steady state, by eliminating states.
 
         The last state goes first. What the topology leaves zero is not computed.
         """
@@ -163,7 +164,7 @@ class Spectrum(SpectralLayout):
                 c.let(f"y{i}_{last}", f"y{i}_{last - 1}*share{last}")
 
     def keep_limit(self, c: Scalars, k: int) -> None:
-        """Stores the steady state that `eliminate` has named."""
+        """Store the steady state that `eliminate` has named."""
         n, rows = len(self.model.chains[k].states), self.layout[k]
         limit = [f"y{i}_{n - 1}" for i in range(n)]
         if n <= MOST_PRODUCTS:
@@ -178,8 +179,8 @@ class Spectrum(SpectralLayout):
             c.put(c.at("s", rows["root"] + i), f"{limit[i]}*per_root_y{i}")
 
     def rotation(self, c: Scalars, first: str, second: str, shared: str) -> None:
-        """`cosine` and `sine` that turn two columns until orthogonal; `moved` is what the norm of
-        the first loses to that of the second.
+        """Name `cosine` and `sine` that make two columns orthogonal;
+        `moved` goes between their norms.
 
         Arguments:
             first, second: squares of the columns' lengths.
@@ -197,7 +198,7 @@ class Spectrum(SpectralLayout):
         c.let("moved", f"{shared}*sine*inverse")
 
     def keep_modes(self, c: Scalars, k: int, column: Column) -> None:
-        """Stores the speeds of chain k, and of many states the modes, of orthogonal columns.
+        """Store the speeds of chain k, and of many states the modes, of orthogonal columns.
 
         Doubts rates that were cut at their bounds: these no longer balance a cycle.
         """
@@ -221,7 +222,7 @@ class Spectrum(SpectralLayout):
                 c.put("doubt", c.choose(inside, "doubt", "1.0"))
 
     def _keep_columns(self, c: Scalars, k: int, column: Column) -> None:
-        """The columns themselves, and the open occupancy that each carries."""
+        """Store the columns themselves, and the open probability that each carries."""
         chain, rows = self.model.chains[k], self.layout[k]
         n = len(chain.states)
         for e in range(n - 1):
@@ -236,7 +237,7 @@ class Spectrum(SpectralLayout):
                 c.put(c.at("s", rows["mode"] + (n - 1) * i + e), column(e, i))
 
     def products(self, c: Scalars, k: int) -> None:
-        """Rows and gaps of a chain of four to six states whose speeds and limit stand in s.
+        """Store rows and gaps of a chain of four to six states, from the speeds and limit in s.
 
         Row e holds what mode e contributes to the open occupancy for each state's distance from
         its limit.
@@ -263,7 +264,7 @@ class Spectrum(SpectralLayout):
         self._complete(c, k, speeds[0], base)
 
     def _gaps(self, c: Scalars, k: int, speeds: list[str]) -> None:
-        """1/(l_e - l_f) for e before f, and doubt where live modes lose too many digits.
+        """Store 1/(l_e - l_f) for e before f; doubt where live modes lose too many digits.
 
         Speeds descend.
         """
@@ -290,14 +291,16 @@ class Spectrum(SpectralLayout):
         c.put("doubt", c.choose(wide, "1.0", "doubt"))
 
     def _per_difference(self, c: Scalars, k: int, e: int, f: int) -> str:
-        """The place of 1/(l_f - l_e), with its sign."""
+        """Return the place of 1/(l_f - l_e), with its sign."""
         n = len(self.model.chains[k].states)
         pairs = list(itertools.combinations(range(n - 1), 2))
         kept = c.at("s", self.layout[k]["per_gap"] + pairs.index((min(e, f), max(e, f))))
         return kept if f < e else f"-{kept}"
 
     def apply_factor(self, c: Scalars, k: int, name: str, new: str, e: int, f: int) -> None:
-        """new = name (A + l_f)/(l_f - l_e), a row g: (g A)_i sums rate i -> j times g_j - g_i."""
+        """Name new = name (A + l_f)/(l_f - l_e),
+        a row g: (g A)_i sums rate i -> j times g_j - g_i.
+        """
         n = len(self.model.chains[k].states)
         speed = c.at("s", self.layout[k]["speed"] + f)
         for i in range(n):
@@ -310,7 +313,7 @@ class Spectrum(SpectralLayout):
             c.let(f"{new}_{i}", f"({total})*({self._per_difference(c, k, e, f)})")
 
     def advance_factor(self, c: Scalars, k: int, name: str, new: str, e: int, f: int) -> None:
-        """new = (A + l_f)/(l_f - l_e) name, a column of changes that sum to nothing."""
+        """Name new = (A + l_f)/(l_f - l_e) name, a column of changes that sum to 0."""
         n = len(self.model.chains[k].states)
         speed = c.at("s", self.layout[k]["speed"] + f)
         for i in range(n):
@@ -326,7 +329,7 @@ class Spectrum(SpectralLayout):
             )
 
     def _complete(self, c: Scalars, k: int, fastest: str, base: list[float]) -> None:
-        """Stores the rows; a mode that is gone at once takes what the others miss at the start."""
+        """Store the rows; a mode that is gone at once takes what the others miss at the start."""
         n, rows = len(base), self.layout[k]
         c.let(f"spare{k}", c.choose(f"{fastest}*dt > {GONE!r}", "1.0", "0.0"))
         for i in range(n - 1):
@@ -338,7 +341,7 @@ class Spectrum(SpectralLayout):
 
 
 def _descending(c: Scalars, names: list[str]) -> list[str]:
-    """Names the values in descending order, by exchanging neighbors."""
+    """Name the values in descending order, by exchanging neighbors."""
     names = list(names)
     for end in range(len(names) - 1, 0, -1):
         for e in range(end):
@@ -350,7 +353,8 @@ def _descending(c: Scalars, names: list[str]) -> list[str]:
 
 
 def order_of_factors(e: int, n_modes: int) -> list[int]:
-    """The modes f whose factors (A + l_f)/(l_f - l_e) leave mode e alone, in order; speeds descend.
+    """Return, in order, the modes f of which the factors (A +
+    l_f)/(l_f - l_e) leave mode e alone.
 
     A slow factor magnifies what rounding left of fast modes by the ratio of speeds. So each is
     followed by the factors of all faster modes again: they take the rest away and do nothing to e.
@@ -364,7 +368,7 @@ def order_of_factors(e: int, n_modes: int) -> list[int]:
 
 
 def weighted(weights: Sequence[float], names: Sequence[str], base: float = 0.0) -> str:
-    """Text of base + sum weight * name, without factors of one and terms of zero."""
+    """Return text of base + sum weight * name, without factors of one and terms of zero."""
     parts = [repr(base)] if base else []
     for weight, name in zip(weights, names, strict=True):
         if weight == 1.0:

@@ -38,7 +38,7 @@ class SpectralLayout(ChannelRows):
         self.strainable = [k for k, chain in enumerate(model.chains) if len(chain.states) == 3]
 
     def _kept(self, n: int) -> dict[str, int]:
-        """Reserves rows of s for a chain of n states: names of blocks, and where they begin."""
+        """Reserve rows of s for a chain of n states: names of blocks, and their first rows."""
         if n == 1:
             sizes = {}
         elif n == 2:
@@ -68,7 +68,7 @@ class SpectralLayout(ChannelRows):
         return rows
 
     def _indices(self, times: int) -> list[Index]:
-        """All I of the open probability to a power, the constant one first."""
+        """Return all I of the open probability to a power, the constant one first."""
         found = {(0,) * self.n_modes}
         for k, chain in enumerate(self.model.chains):
             own = {(0,) * self.n_modes} | {self.unit(m) for m in self.modes(k)}
@@ -77,25 +77,25 @@ class SpectralLayout(ChannelRows):
         return sorted(found, key=lambda index: (sum(index), index))
 
     def modes(self, k: int) -> range:
-        """The modes of chain k."""
+        """Return the modes of chain k."""
         return range(self.first_x[k], self.first_x[k] + len(self.model.chains[k].states) - 1)
 
     def speed(self, c: Scalars, mode: int) -> str:
-        """The place of a mode's speed, 1/ms."""
+        """Return the place of a mode's speed, 1/ms."""
         for k, chain in enumerate(self.model.chains):
             if mode in self.modes(k) and len(chain.states) > 1:
                 return c.at("s", self.layout[k]["speed"] + mode - self.first_x[k])
         raise IndexError(mode)
 
     def unit(self, mode: int) -> Index:
-        """The index that counts one mode once."""
+        """Return the index that counts one mode once."""
         return tuple(int(m == mode) for m in range(self.n_modes))
 
     def rate_rows(self, k: int) -> dict[tuple[int, int], int]:
-        """The row of q of every transition (source, target) of chain k."""
+        """Return the row of q of every transition (source, target) of chain k."""
         return {(source, target): row for source, target, row in self.entries(k)}
 
 
 def plus(a: Index, b: Index) -> Index:
-    """The index of the product of two terms."""
+    """Return the index of the product of two terms."""
     return tuple(i + j for i, j in zip(a, b, strict=True))

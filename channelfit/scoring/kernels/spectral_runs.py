@@ -35,7 +35,7 @@ class SpectralRuns:
         self.leaks = any(not term.chains for term in self.model.terms)
 
     def amplitudes(self, c: Scalars, k: int) -> None:
-        """Names w{k}_0 and w{k}_j, j = 1..n-1: the open occupancy of chain k as a sum of its modes.
+        """Name w{k}_0 and w{k}_j, j = 1..n-1: the modes of the open probability of chain k.
 
         Also names what `end` needs. Element i of x is the occupancy of state i + 1 of the chain.
         """
@@ -99,7 +99,7 @@ class SpectralRuns:
         c.put("doubt", c.choose(good, "doubt", "1.0"))
 
     def end(self, c: Scalars, k: int, gone: Mapping[int, str]) -> None:
-        """Stores the state at the end of a run in y; gone[mode] is 1 - exp(-speed duration)."""
+        """Store the state at the end of a run in y; gone[mode] is 1 - exp(-speed duration)."""
         n, rows, first = (
             len(self.model.chains[k].states),
             self.spectrum.layout[k],
@@ -132,7 +132,7 @@ class SpectralRuns:
             c.put(c.at("y", first + i), f"new{k}_{i}")
 
     def _project(self, c: Scalars, k: int, modes: list[str]) -> list[str]:
-        """The state at the end: every mode's part of the distance from the limit, decayed."""
+        """Return the state at the end: each mode's part of the distance to the limit, decayed."""
         n, rows = len(modes) + 1, self.spectrum.layout[k]
         for i in range(1, n):
             c.let(f"part{k}_{i}", f"away{k}_{i - 1}")
@@ -163,7 +163,7 @@ class SpectralRuns:
     # --- the open probability and its square
 
     def open_probability(self, c: Scalars) -> dict[Index, str]:
-        """The coefficient, by name, of every term of the open probability."""
+        """Return the coefficient, by name, of every term of the open probability."""
         product: dict[Index, str] = {}
         for k, chain in enumerate(self.model.chains):
             own = {(0,) * self.spectrum.n_modes: f"w{k}_0"}
@@ -191,7 +191,7 @@ class SpectralRuns:
         return names
 
     def square(self, open_terms: Mapping[Index, str]) -> dict[Index, tuple[str, bool]]:
-        """Coefficient of every term of the square, and whether it is to be taken twice."""
+        """Return the coefficient of every term of the square, and whether it is taken twice."""
         once: dict[Index, list[str]] = {}
         twice: dict[Index, list[str]] = {}
         items = list(open_terms.items())
@@ -210,7 +210,7 @@ class SpectralRuns:
         return found
 
     def forgotten(self, c: Scalars, name: str, modes: Mapping[int, str]) -> dict[Index, str]:
-        """1 - exp(-L t) for every index of the square, from those of the single modes."""
+        """Name 1 - exp(-L t) for every index of the square, from those of the single modes."""
         names = {self.spectrum.unit(m): text for m, text in modes.items()}
         for number, index in enumerate(self.spectrum.sums):
             if index in names:
@@ -222,7 +222,7 @@ class SpectralRuns:
         return {index: names[index] for index in self.spectrum.sums}
 
     def total_speed(self, c: Scalars, index: Index) -> str:
-        """Text of L_I, the speed of the product of modes that an index counts."""
+        """Return text of L_I, the speed of the product of modes that an index counts."""
         parts = [
             self.spectrum.speed(c, m)
             if times == 1
@@ -235,14 +235,14 @@ class SpectralRuns:
     # --- sums over the samples of a run
 
     def decays(self, c: Scalars, prefix: str, time: str) -> dict[int, str]:
-        """Names 1 - exp(-l time) for every mode."""
+        """Name 1 - exp(-l time) for every mode."""
         names = {mode: f"{prefix}_m{mode}" for mode in range(self.spectrum.n_modes)}
         for mode, name in names.items():
             c.let(name, f"decay({self.spectrum.speed(c, mode)}*{time})")
         return names
 
     def denominators(self, c: Scalars, dt: str) -> None:
-        """1/(1 - exp(-L dt)) into `per` for every L of the square; doubled where two terms make it.
+        """Store 1/(1 - exp(-L dt)) in `per` for every L of the square; doubled for two terms.
 
         Two at a time: one reciprocal of their product and two products are cheaper.
         """
@@ -261,17 +261,17 @@ class SpectralRuns:
             c.put(c.at("per", len(wanted) - 1), f"{doubled}reciprocal({name})")
 
     def geometric_sums(self, c: Scalars, prefix: str, gone: Mapping[int, str]) -> None:
-        """G(L) into `g` for every L of the square, from what each mode forgets in the run."""
+        """Store G(L) in `g` for every L of the square, from each mode's decay in the run."""
         names = self.forgotten(c, prefix, gone)
         for i, index in enumerate(self.spectrum.sums):
             c.put(c.at("g", i), f"{names[index]}*{c.at('per', i)}")
 
     def place_in_table(self, c: Scalars, index: Index, span: str) -> str:
-        """1 + L span, by which the table of D(L) is read."""
+        """Return 1 + L span, the argument of the table of D(L)."""
         return c.fused(f"({self.total_speed(c, index)})", span, "1.0")
 
     def add_cost(self, c: Scalars, transforms: Sequence[str]) -> None:
-        """Adds a run of n samples to the cost, less the squares of the data.
+        """Add a run of n samples to the cost, less the squares of the data.
 
         Arguments:
             transforms: D(L) for every L of the open probability but the constant.
@@ -294,7 +294,7 @@ class SpectralRuns:
 
     @staticmethod
     def _current(c: Scalars, open_terms: Mapping[Index, str]) -> dict[Index, str]:
-        """The coefficient of every term of the current: a leak adds to what does not decay."""
+        """Return the coefficient of every term of the current; a leak adds to the constant one."""
         names = {}
         for number, (index, coefficient) in enumerate(open_terms.items()):
             names[index] = f"current_{number}"
@@ -302,7 +302,7 @@ class SpectralRuns:
         return names
 
     def add_cancelled(self, c: Scalars) -> None:
-        """Adds up how much cancels between the modes of chains whose speeds nearly agree."""
+        """Add up what cancels between the modes of chains with nearly equal speeds."""
         for row, k in enumerate(self.spectrum.strainable):
             lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"
             some = c.choose(f"{c.at('strained', row)} > 0.0", lost, "0.0")
@@ -311,7 +311,7 @@ class SpectralRuns:
     def open_now(
         self, base: Callable[[int], str], mode: Callable[[int], str]
     ) -> list[tuple[str, int]]:
-        """The open occupancy of every chain at one sample, and its power.
+        """Return the open occupancy of every chain at one sample, and its power.
 
         Arguments:
             base: by chain, what does not decay; mode: by mode, what is left of it.
@@ -323,7 +323,7 @@ class SpectralRuns:
 
 
 def name_transform(c: Scalars, coefficients: Sequence[str]) -> None:
-    """Names `there`, D(L) where it is the polynomial of d with coefficients from the constant up.
+    """Name `there`, D(L), the polynomial of d with coefficients from the constant up.
 
     Even and odd powers apart: two chains of multiplications of half the length.
     """

@@ -117,7 +117,7 @@ class TangentSource:
     def _one_voltage(
         self, rates: range, steps: list[tuple[str, sympy.Expr]], results: list[sympy.Expr]
     ) -> None:
-        """Stores some rates and their derivatives; `results` has all of these behind all rates."""
+        """Store some rates and their derivatives; `results` has all of these behind all rates."""
         w, printer = self.w, self._printer()
         w("v_l = some[l]")
         w(*(printer.assignment(name, expression) for name, expression in steps))
@@ -146,7 +146,7 @@ class TangentSource:
                 w(f"gain[{k}, {1 + d}] = {printer.text(slope)}")
 
     def transitions(self, chain: Chain) -> list[tuple[int, int, int, int]]:
-        """(source, target, rate, multiplicity) of every transition of a chain."""
+        """Return (source, target, rate, multiplicity) of every transition of a chain."""
         index = {state: i for i, state in enumerate(chain.states)}
         return [
             (index[t.source], index[t.target], self.rates.index(t.rate), t.multiplicity)
@@ -155,5 +155,5 @@ class TangentSource:
 
 
 def _padded(n: int) -> int:
-    """How many numbers the whole vectors have that hold n of them."""
+    """Return the size of the whole vectors that hold n numbers."""
     return 8 * (-(-n // 8))

@@ -24,7 +24,7 @@ RATES = (Type("f64", 1), Type("f64", 1), Type("f64", 2), Type("f64", 2))
 
 @kernel
 def project(flat, matrices, groups, target, scale, shown, residuals, normal):
-    """Residuals (n_residuals, width) of the currents in `flat`, and their products `normal`.
+    """Store residuals (n_residuals, width) of the currents `flat`, and their products `normal`.
 
     groups (n_groups, 6): rank, n_points, where its matrix begins, its points, their end, its first
     residual in `shown`, which is `residuals` as one row; those without a matrix are there already.
@@ -42,7 +42,7 @@ def project(flat, matrices, groups, target, scale, shown, residuals, normal):
 
 
 def multiply(a, b, c, n_rows, n_inner, n):
-    """c = a b of flat arrays: a (n_rows, n_inner), b (n_inner, n), c (n_rows, n).
+    """Store a b in c, of flat arrays: a (n_rows, n_inner), b (n_inner, n), c (n_rows, n).
 
     Two rows of c and four of b at a time, so that what is loaded is used more than once.
     """
@@ -74,7 +74,7 @@ def multiply(a, b, c, n_rows, n_inner, n):
 
 
 def squares(x, out):
-    """out = x^T x of x (n, width), four rows at a time; the last rows one by one."""
+    """Store x^T x of x (n, width) in out, four rows at a time; the last rows one by one."""
     n, width = x.shape
     out[:] = 0.0
     whole = n - n % 4
@@ -95,7 +95,7 @@ def squares(x, out):
 
 @kernel
 def boundRates(rate, slope, partials, least, n, flags):
-    """Rates at n voltages within their bounds; d rate becomes d log rate, 0 outside of these.
+    """Bound rates at n voltages; d rate becomes d log rate, 0 outside of the bounds.
 
     A slope that is no number counts as none: of 1/(1 + exp(u)), say, where exp(u) overflows and
     the rate no longer changes. So it does in CUDA (`cuda_dual`).
@@ -126,7 +126,7 @@ def boundRates(rate, slope, partials, least, n, flags):
 
 @inline
 def driveSlope(gain, drive, d):
-    """The derivative of conductance times driving force by a direction.
+    """Return the derivative of conductance times driving force by a direction.
 
     gain (2, 1 + n_directions): conductance and reversal potential, each with its derivatives.
     """
@@ -134,7 +134,7 @@ def driveSlope(gain, drive, d):
 
 
 def showCurrent(conductances, x, dx, gain, voltage, out, place):
-    """Writes a current and its derivatives, from the state x and its derivatives dx, to a place."""
+    """Write a current and its derivatives, from the state x and its derivatives dx, to a place."""
     drive = voltage - gain[1, 0]
     s, is_open = gain[0, 0] * drive, 0.0
     for i in range(x.shape[0]):

@@ -83,7 +83,7 @@ class _Piece:
     end: float
 
     def voltage(self, t: np.ndarray | float) -> np.ndarray:
-        """mV, also at the end, where the next piece begins."""
+        """Return mV at times, also at the end, where the next piece begins."""
         segment, wave = self.segment, self.segment.wave
         if isinstance(wave, Samples):  # a straight line: this piece lies between two samples
             ends = segment.voltage(np.array([self.begin, self.end]))
@@ -94,7 +94,7 @@ class _Piece:
         return wave.voltage(np.asarray(t, float), segment.start_ms, segment.end_ms)
 
     def slope(self, t: float) -> float:
-        """mV/ms at a time."""
+        """Return mV/ms at a time."""
         wave = self.segment.wave
         if isinstance(wave, Constant):
             return 0.0
@@ -118,7 +118,7 @@ def grid(
     weights: Sequence[np.ndarray | None],
     level: int,
 ) -> Grid:
-    """The steps and samples of some experiments.
+    """Return the steps and samples of some experiments.
 
     Arguments:
         currents, weights: (n_sweeps, n_times_max) each, and then only samples with a weight above 0
@@ -172,7 +172,7 @@ def grid(
 
 
 def _needed(protocol: Protocol, k: int, weight: np.ndarray | None) -> tuple[np.ndarray, float]:
-    """The numbers (n,) of the samples of sweep k that are kept, and when its last step begins, ms.
+    """Return the kept samples (n,) of sweep k, and the time, ms, at which its last step begins.
 
     Arguments:
         weight: (n_sweeps, n_times_max); samples of weight 0 are not kept. None for all samples.
@@ -205,7 +205,7 @@ class _Mesh:
     shortest: float = math.inf
 
     def steps(self, pieces: Sequence[_Piece]) -> Iterator[tuple[np.ndarray, int]]:
-        """The rows of `Grid.steps` of one sweep, and what `Grid.jumped` says of each.
+        """Yield the rows of `Grid.steps` of one sweep, and what `Grid.jumped` says of each.
 
         The next sweep goes on from here where all of them are taken.
         """
@@ -233,12 +233,14 @@ class _Mesh:
             self.slope = piece.slope(piece.end)
 
     def _due(self, per_age: int) -> float:
-        """ms: the step that the time since the last jump or kink asks for."""
+        """Return the step, ms, that the time since the last jump or kink asks for."""
         growing = max(self.first, _GROWTH * self.age * LEVELS[0] / per_age)
         return max(min(self.shortest, growing), self.age / per_age)
 
     def _begin(self, piece: _Piece) -> int:
-        """BEHIND where the command jumps as a piece begins; sees to what a kink needs as well."""
+        """Return BEHIND where the command jumps as a piece begins;
+        refine the mesh for a kink, too.
+        """
         per_age = LEVELS[self.level]
         first, shortest = (h * LEVELS[0] / per_age for h in (_FIRST_STEP, _SHORTEST))
         kink = abs(piece.slope(piece.begin) - self.slope)
@@ -253,7 +255,7 @@ class _Mesh:
 
 
 def _pieces(protocol: Protocol, k: int) -> list[_Piece]:
-    """The smooth parts of a sweep, behind the rest that comes before it."""
+    """Return the smooth parts of a sweep, behind the rest that comes before it."""
     pieces = []
     if protocol.carry_over and k and protocol.rest_ms > 0:
         rest = Segment(-protocol.rest_ms, 0.0, Constant(protocol.resting_mV))

@@ -32,12 +32,12 @@ _FORGOTTEN = 40.0
 
 
 def n_cells(n: int) -> int:
-    """How many cells the table of a run of n samples has, the last for whatever lies beyond."""
+    """Return the number of cells in the table of n samples, the last for anything beyond."""
     return int(2**CELL_BITS * math.ceil(math.log2(1 + _FORGOTTEN * n)) + 1)
 
 
 def transform_table(data: np.ndarray) -> np.ndarray:
-    """The table of D for one run.
+    """Return the table of D for one run.
 
     Arguments:
         data: (n,) in any unit, n >= 1.
@@ -61,7 +61,7 @@ def transform_table(data: np.ndarray) -> np.ndarray:
 
 
 def _transform(data: np.ndarray, decay: np.ndarray) -> np.ndarray:
-    """sum_k data_k exp(-decay k), in blocks so that two roots of n exponentials serve all n."""
+    """Return sum_k data_k exp(-decay k), in blocks: two roots of n exponentials serve all n."""
     block = math.isqrt(len(data) - 1) + 1
     padded = np.zeros(-(-len(data) // block) * block)
     padded[: len(data)] = data
@@ -73,7 +73,7 @@ def _transform(data: np.ndarray, decay: np.ndarray) -> np.ndarray:
 
 @cache
 def _powers() -> np.ndarray:
-    """From values at Chebyshev's nodes, by way of his polynomials, to coefficients of powers."""
+    """Return the matrix from values at Chebyshev's nodes to coefficients of powers."""
     angles = np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1)
     degrees = np.arange(DEGREE + 1)
     series = np.cos(degrees * angles[:, None]) * np.where(degrees, 2.0, 1.0) / (DEGREE + 1)
@@ -112,17 +112,17 @@ class SpectralWalk:
 
     @property
     def n_jobs(self) -> int:
-        """Into how many jobs the walk is cut."""
+        """The number of jobs of the walk."""
         return len(self.jobs) - 1
 
 
 def voltage_varies(tree: RunTree) -> bool:
-    """Whether voltage varies anywhere on the way to a scored sample."""
+    """Return whether voltage varies anywhere on the way to a scored sample."""
     return bool((tree.runs[needed_runs(tree), KIND] != HELD).any())
 
 
 def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> SpectralWalk:
-    """The walk through a tree of runs whose voltage is held wherever it matters.
+    """Return the walk through a tree of runs whose voltage is held wherever it matters.
 
     Arguments:
         n_jobs: see `visit_order.schedule`.
@@ -184,14 +184,14 @@ class _Transforms:
         self.n = 0
 
     def add(self, data: np.ndarray) -> tuple[int, int]:
-        """Adds the table of data (n,); returns where it begins, and its last row, counted in it."""
+        """Add the table of data (n,); returns where it begins, and its last row, counted in it."""
         table = transform_table(data) if len(data) > 1 else np.eye(1, DEGREE + 1) * data[0]
         self.tables.append(table)
         self.n += len(table)
         return self.n - len(table), len(table) - 1
 
     def joined(self) -> np.ndarray:
-        """All tables (n_rows, DEGREE + 1), and an empty row for kernels that read ahead."""
+        """Return all tables (n_rows, DEGREE + 1), and an empty row for kernels that read ahead."""
         return np.vstack([*self.tables, np.zeros((1, DEGREE + 1))])
 
 
@@ -203,11 +203,11 @@ class _Samples:
         self.n = 0
 
     def add(self, data: np.ndarray) -> tuple[int, int]:
-        """Adds data (n,); returns where they begin, and 0 where tables have a last row."""
+        """Add data (n,); returns where they begin, and 0 where tables have a last row."""
         self.data.append(np.concatenate([data, np.zeros(-len(data) % 4)]))
         self.n += len(self.data[-1])
         return self.n - len(self.data[-1]), 0
 
     def joined(self) -> np.ndarray:
-        """All data (n,), and a few zeros for kernels that read ahead."""
+        """Return all data (n,), and a few zeros for kernels that read ahead."""
         return np.concatenate([*self.data, np.zeros(4)])

@@ -38,7 +38,7 @@ _DEGREES = 24
 
 @dataclass(frozen=True, eq=False)
 class Compression:
-    """How n samples at a held voltage follow from a few of them.
+    """The relation of n samples at a held voltage to a few of them.
 
     points: (n_points,) int64, ascending, from 0; gaps are powers of two.
     matrix: (rank, n_points), M; the identity where all samples are kept.
@@ -51,11 +51,11 @@ class Compression:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every sample is kept."""
+        """True where every sample is kept."""
         return len(self.points) == self.n
 
     def project(self, data: np.ndarray) -> tuple[np.ndarray, float]:
-        """What a recording (n,) looks like in the space, (rank,), and the squares left outside."""
+        """Return a recording (n,) projected on the space, (rank,), and the squares left outside."""
         z, rest = self.project_all(data)
         return z, float(rest)
 
@@ -65,7 +65,7 @@ class Compression:
         return np.concatenate([rows for _, _, rows in self._blocks])
 
     def project_all(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same of recordings (..., n): (..., rank), and squares (...)."""
+        """Return the same of recordings (..., n): (..., rank), and squares (...)."""
         if self.is_whole:
             return np.array(data, dtype=float), np.zeros(data.shape[:-1])
         z, rest = np.zeros((*data.shape[:-1], len(self.matrix))), np.zeros(data.shape[:-1])
@@ -78,7 +78,7 @@ class Compression:
 
 @lru_cache(maxsize=256)
 def compression(n: int, oscillating: bool = False) -> Compression:
-    """How n samples at a held voltage are compressed.
+    """Return the compression of n samples at a held voltage.
 
     Arguments:
         oscillating: for schemes whose modes need not be real (not reversible ones).
@@ -112,12 +112,12 @@ def compression(n: int, oscillating: bool = False) -> Compression:
 
 
 def _octaves(n: int) -> list[int]:
-    """Where the blocks of n samples begin: 0, 2, 4, 8 .. below n."""
+    """Return the beginnings of the blocks of n samples: 0, 2, 4, 8 .. below n."""
     return [0, *(2**j for j in range(1, 64) if 2**j < n)]
 
 
 def _graded(n: int, per_octave: int) -> np.ndarray:
-    """Indices from 0 to n - 1, gaps growing with the index."""
+    """Return indices from 0 to n - 1, gaps growing with the index."""
     points = [0]
     while points[-1] < n - 1:
         gap = 1
@@ -130,7 +130,7 @@ def _graded(n: int, per_octave: int) -> np.ndarray:
 
 
 def _orthonormal(n: int) -> np.ndarray:
-    """(n, n_degrees): polynomials orthonormal over n equally spaced points."""
+    """Return (n, n_degrees): polynomials orthonormal over n equally spaced points."""
     degrees = min(n, _DEGREES)
     if n <= _DEGREES:
         return np.eye(n)
@@ -140,7 +140,7 @@ def _orthonormal(n: int) -> np.ndarray:
 
 
 def _spread(n: int) -> np.ndarray:
-    """Indices of a block that hold its polynomials apart, denser toward both ends."""
+    """Return indices of a block that hold its polynomials apart, denser toward both ends."""
     if n <= 4 * _DEGREES:
         return np.arange(n)
     angles = np.linspace(0, np.pi, 3 * _DEGREES)
@@ -148,7 +148,7 @@ def _spread(n: int) -> np.ndarray:
 
 
 def _exponentials(t: np.ndarray, rates: np.ndarray, cone: tuple[float, ...]) -> np.ndarray:
-    """(n_times, n_functions): exp(-rate t), damped oscillations by both parts."""
+    """Return (n_times, n_functions): exp(-rate t), damped oscillations by both parts."""
     out = []
     for slope in cone:
         z = np.exp(-np.outer(t, rates * (1 + 1j * slope)))

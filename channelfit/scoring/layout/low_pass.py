@@ -22,7 +22,7 @@ _FAST = 12.0
 
 
 def modes(low_pass: LowPass) -> tuple[np.ndarray, np.ndarray]:
-    """Poles and residues of a filter, those with a negative imaginary part left out.
+    """Return poles and residues of a filter, those with a negative imaginary part left out.
 
     Returns:
         poles (n,), 1/ms, and residues (n,) complex, those of a pair doubled, so that the output is
@@ -38,7 +38,7 @@ def modes(low_pass: LowPass) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bessel_poles(n: int) -> np.ndarray:
-    """Poles (n,) of a Bessel filter whose gain at the angular frequency 1 is -3 dB."""
+    """Return the poles (n,) of a Bessel filter with -3 dB at the angular frequency 1."""
     factorial = math.factorial
     coefficients = [
         factorial(2 * n - k) / (2.0 ** (n - k) * factorial(k) * factorial(n - k))
@@ -53,7 +53,7 @@ def bessel_poles(n: int) -> np.ndarray:
 
 
 def step_tables(poles: np.ndarray, steps_ms: np.ndarray) -> np.ndarray:
-    """(n_steps, n_poles, PER_MODE) float64: what takes each mode over each step."""
+    """Return (n_steps, n_poles, PER_MODE) float64: each mode's factors for each step."""
     ph = poles[None, :] * steps_ms[:, None]
     decay = np.exp(ph)
     moments = np.empty((4, *ph.shape), complex)

@@ -12,7 +12,7 @@ from channelfit.scoring.machine.arrays import product
 
 
 def orthonormal(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Q (n, m) with orthonormal columns and R (m, m), upper triangular: columns = Q R.
+    """Return Q (n, m) with orthonormal columns and R (m, m), upper triangular: columns = Q R.
 
     Gram and Schmidt, twice, so that Q is orthonormal to the last digits.
     """
@@ -30,7 +30,7 @@ def orthonormal(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def spanned(columns: np.ndarray, tolerance: float) -> np.ndarray:
-    """(n, rank): an orthonormal basis of columns, but for what is a small part of the largest.
+    """Return (n, rank): an orthonormal basis of columns, but for parts below the tolerance.
 
     The column that is left most of comes next.
     """
@@ -50,7 +50,7 @@ def spanned(columns: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def solved(columns: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(m, k): with which columns (n, m) come closest to the right side (n, k)."""
+    """Return the least-squares solution (m, k) of columns (n, m) for the right side (n, k)."""
     q, r = orthonormal(columns)
     shown = product(q.T, right)
     for k in reversed(range(len(r))):

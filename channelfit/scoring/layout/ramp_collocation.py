@@ -39,7 +39,7 @@ STRAIGHT_MV = 1e-9
 def pieces(
     h: float, v: np.ndarray, parts: np.ndarray, grade: int = 0
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Cuts a run of varying voltage into pieces.
+    """Cut a run of varying voltage into pieces.
 
     Arguments:
         h: ms between steps; v: (n_steps, n_parts) mV, at these parts of every step.
@@ -76,7 +76,7 @@ def pieces(
 def _on_points(
     h: float, v: np.ndarray, parts: np.ndarray, begin: float, end: float
 ) -> np.ndarray | None:
-    """The voltage at the points of a piece by the polynomial through the steps that it touches."""
+    """Return the voltage at the points of a piece, by a polynomial through the steps it touches."""
     tiny = 1e-9
     first, last = math.floor(begin / h + tiny), min(math.ceil(end / h - tiny), len(v))
     every = max(1, (last - first) // 16)
@@ -93,7 +93,7 @@ def _on_points(
 
 @lru_cache(maxsize=1)
 def points() -> np.ndarray:
-    """(DEGREE + 1,) parts of a piece: its start, and Radau's points, the last of them its end."""
+    """Return (DEGREE + 1,) parts of a piece: its start, and Radau's points, the last its end."""
     series = np.zeros(DEGREE + 1)
     series[DEGREE - 1 :] = -1.0, 1.0
     # a digit that depends on the computer is cut off; points may lie anywhere near
@@ -103,7 +103,7 @@ def points() -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def slopes() -> np.ndarray:
-    """(DEGREE, DEGREE + 1): the slope at Radau's points by the values at all points."""
+    """Return (DEGREE, DEGREE + 1): the slope at Radau's points by the values at all points."""
     x, w = points(), _weights()
     d = w / w[:, None] / (x[:, None] - x + np.eye(len(x)))
     np.fill_diagonal(d, 0.0)
@@ -113,13 +113,13 @@ def slopes() -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def tails() -> np.ndarray:
-    """(2, DEGREE + 1): the last two Chebyshev coefficients by the values at all points."""
+    """Return (2, DEGREE + 1): the last two Chebyshev coefficients by the values at all points."""
     matrix = np.polynomial.chebyshev.chebvander(2.0 * points() - 1.0, DEGREE)
     return np.ascontiguousarray(solved(matrix, np.eye(len(matrix)))[-2:])
 
 
 def between(parts: np.ndarray) -> np.ndarray:
-    """(n, DEGREE + 1): values at n parts of a piece by those at its points (barycentric)."""
+    """Return (n, DEGREE + 1): values at n parts of a piece by those at its points (barycentric)."""
     away = np.asarray(parts)[:, None] - points()
     met = np.abs(away) < 1e-14
     share = _weights() / np.where(met, 1.0, away)

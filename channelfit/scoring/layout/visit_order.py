@@ -51,7 +51,7 @@ class Schedule:
 
     @property
     def n_jobs(self) -> int:
-        """Into how many jobs the tree is cut."""
+        """The number of jobs into which the tree is cut."""
         return len(self.jobs) - 1
 
 
@@ -67,7 +67,7 @@ class _Node:
 def schedule(
     tree: RunTree, n_jobs: int = 1, single_samples_anywhere: bool = False, traced: bool = False
 ) -> Schedule:
-    """The walk through all runs that a score (or, traced, a simulation) needs.
+    """Return the walk through all runs that a score (or, traced, a simulation) needs.
 
     Arguments:
         n_jobs: into how many parts the tree is cut, at most the number of its leaves.
@@ -88,12 +88,12 @@ def schedule(
 
 
 def needed_runs(tree: RunTree) -> list[int]:
-    """The numbers of the runs that a score needs, ascending."""
+    """Return the numbers of the runs that a score needs, ascending."""
     return sorted(_needed(_tree(tree), tree.run_weight > 0))
 
 
 def _tree(tree: RunTree) -> list[_Node]:
-    """The nodes of all runs: which run starts from whose end, read off their state slots.
+    """Return the nodes of all runs: which run starts from whose end, read off their state slots.
 
     A run held where the channel already rests ends as it began, so those after it need not wait
     for it: they start from the steady state as well.
@@ -110,13 +110,13 @@ def _tree(tree: RunTree) -> list[_Node]:
 
 
 def _rests(tree: RunTree, run: np.ndarray, parent: int) -> bool:
-    """Whether a run holds the voltage at whose steady state it starts."""
+    """Return whether a run holds the voltage of the steady state at which it starts."""
     held = parent < 0 and run[KIND] == HELD
     return held and tree.table_voltage[run[TABLE]] == tree.start_voltage[-1 - parent]
 
 
 def _needed(nodes: list[_Node], wanted: np.ndarray) -> set[int]:
-    """Wanted runs, and all runs that lead to them."""
+    """Return the requested runs, and all runs that lead to them."""
     needed: set[int] = set()
     for node in reversed(nodes):
         if wanted[node.index] or any(child in needed for child in node.children):
@@ -125,7 +125,7 @@ def _needed(nodes: list[_Node], wanted: np.ndarray) -> set[int]:
 
 
 def _cut(tree: RunTree, nodes: list[_Node], needed: set[int], n_jobs: int) -> list[set[int]]:
-    """Parts of about equal work: some leaves each, with all runs that lead to them."""
+    """Return parts of about equal work: some leaves each, with all runs that lead to them."""
     leaves = [k for k in sorted(needed) if not needed.intersection(nodes[k].children)]
     if n_jobs == 1 or len(leaves) < 2:
         return [needed]
@@ -150,7 +150,7 @@ class _Slots:
     used: int
 
     def give(self, k: int) -> int:
-        """The number of a free slot, which now holds the state at the end of run k."""
+        """Return the number of a free slot, which now holds the state at the end of run k."""
         if self.free:
             self.of[k] = self.free.pop()
         else:
@@ -184,7 +184,7 @@ class _Walk:
         self.single = (single & single_samples_anywhere).tolist()
 
     def add(self, part: set[int], scored: set[int]) -> None:
-        """One job: the runs in `part`, scored unless an earlier job did."""
+        """Add one job: the runs in `part`, scored unless an earlier job did."""
         slots = _Slots({-1 - k: k for k in range(self.n_starts)}, [], self.n_starts)
         left = {k: len(part.intersection(self.nodes[k].children)) for k in part}
         ready = sorted(k for k in part if self.nodes[k].parent not in part)
@@ -214,7 +214,9 @@ class _Walk:
         self.n_slots = max(self.n_slots, slots.used)
 
     def _claim(self, k: int) -> tuple[int, float]:
-        """What a visit must be at for a run to join it: a voltage, and mostly an interval too."""
+        """Return the voltage, and mostly the interval,
+        that a visit must have for a run to join it.
+        """
         voltage, dt = self.keys[k]
         return (voltage, _ANY) if voltage >= 0 and self.single[k] else (voltage, dt)
 
@@ -222,12 +224,12 @@ class _Walk:
         return self._claim(k) in (key, (key[0], _ANY))
 
     def _choose(self, ready: list[int], unready: Counter[tuple[int, float]]) -> tuple[int, float]:
-        """The voltage and interval for which the fewest runs would still have to wait."""
+        """Return the voltage and interval for which the fewest runs would still have to wait."""
         keys = [self.keys[k] for k in ready if not self.single[k]] or [self.keys[k] for k in ready]
         return min(keys, key=lambda key: unready[key] + unready[key[0], _ANY])
 
     def finished(self) -> Schedule:
-        """The schedule of all jobs that were added."""
+        """Return the schedule of all jobs that were added."""
         voltage = [v if v >= 0 else -1 for v in self.voltage]
         run, source, target, weight = zip(*self.rows, strict=True) if self.rows else ((),) * 4
         return Schedule(

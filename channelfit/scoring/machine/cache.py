@@ -78,7 +78,7 @@ def _sealed(key: str, body: bytes) -> bytes:
 
 
 def _own(status: os.stat_result) -> bool:
-    """Whether a file or folder is this user's, and nobody else's to write."""
+    """Return whether a file or folder is this user's, and nobody else's to write."""
     if sys.platform == "win32":  # a user's folders are private there from the start
         return True
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -61,7 +61,7 @@ _ARGUMENT = re.compile(r"(restrict )?([\w ]+?)(&|(?:\[[^]]*\])+)?(?:\*(\w+))?")
 
 @dataclass(frozen=True)
 class Card:
-    """How a function is written in CUDA.
+    """The spelling of a function in CUDA.
 
     Attributes:
         number: the type that it computes with.
@@ -547,7 +547,7 @@ def _counter(node: ast.For) -> str:
 
 
 def _continues(statements: Sequence[ast.stmt]) -> bool:
-    """Whether statements continue the loop around them."""
+    """Return whether statements continue the loop around them."""
     for statement in statements:
         if isinstance(statement, ast.Continue):
             return True
@@ -566,7 +566,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr |
 
 
 def _assigns(node: ast.AST, name: str) -> bool:
-    """Whether this statement itself gives a name its value."""
+    """Return whether this statement itself gives a name its value."""
     if isinstance(node, ast.AugAssign):
         return isinstance(node.target, ast.Name) and node.target.id == name
     targets = node.targets if isinstance(node, ast.Assign) else []
@@ -579,8 +579,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _declarations(body: Sequence[ast.stmt]) -> dict[int, dict[str, bool]]:
-    """Return, by the id of a statement, names that are declared with it, and whether they keep
-    their first value.
+    """Return, by the id of a statement, names that it declares, and whether they never change.
 
     A name is declared in the innermost blocks of which each gives it a value before it is used.
     """
@@ -603,7 +602,7 @@ def _declare(name: str, block: Sequence[ast.stmt], found: dict[int, dict[str, bo
 
 
 def _begins(name: str, statement: ast.stmt) -> bool:
-    """Whether each block of a statement gives a name its value before it uses it."""
+    """Return whether each block of a statement gives a name its value before it uses it."""
     blocks = list(_blocks(statement))
     if not blocks or any(name in _names(head) for head in _heads(statement)):
         return False

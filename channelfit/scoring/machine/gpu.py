@@ -82,7 +82,7 @@ class CudaCompileError(InputError):
 
 @dataclass(frozen=True)
 class Device:
-    """What the current GPU is.
+    """The properties of the current GPU.
 
     Memory is in bytes; shared memory and registers (of 32 bits) are given per block and per
     multiprocessor. Versions are CUDA's, such as (12, 4).
@@ -105,7 +105,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How full a multiprocessor is.
+    """The part of a multiprocessor that blocks of a kernel take.
 
     Attributes:
         blocks: how many blocks it runs at once.
@@ -209,7 +209,7 @@ class Compilation:
 
     @property
     def done(self) -> bool:
-        """Whether `module` would return without waiting."""
+        """True once `module` returns without waiting."""
         return self.code.done()
 
     def module(self) -> CudaModule:
@@ -259,7 +259,7 @@ def cupy() -> Any:
 
 
 def is_available() -> bool:
-    """Whether CuPy and a GPU can be used here."""
+    """Return whether CuPy and a GPU can be used here."""
     try:
         cupy()
     except InputError:
@@ -490,7 +490,7 @@ class Readback:
 
     @property
     def arrived(self) -> bool:
-        """Whether `read` would return without waiting."""
+        """True once `read` returns without waiting."""
         with gpu_errors():
             return self._event is None or bool(self._event.done)
 
@@ -507,7 +507,7 @@ def _meaning(message: str) -> str | None:
 
 
 def _from_cuda(error: BaseException) -> bool:
-    """Whether an error is one of CuPy's own, or of its search for the driver's library."""
+    """Return whether an error is one of CuPy's own, or of its search for the driver's library."""
     own = (type(error).__module__ or "").partition(".")[0]
     return own in ("cupy", "cupy_backends") or "CuPy failed to load" in str(error)
 

@@ -77,7 +77,7 @@ def apart(function: _Function) -> _Function:
 
 @inline
 def exp(x: float) -> float:
-    """e**x: 0 below -708, inf above 709.78, NaN stays NaN (Cody and Waite's reduction)."""
+    """Return e**x: 0 below -708, inf above 709.78, NaN stays NaN (Cody and Waite's reduction)."""
     y = min(max(x, -708.0), _MOST)
     n = floor(y * _LOG2E + 0.5)
     r = (y - n * _LN2_HIGH) - n * _LN2_LOW
@@ -103,7 +103,7 @@ def exp(x: float) -> float:
 
 @inline
 def exprel(x: float) -> float:
-    """(e**x - 1) / x, 1 at 0: Taylor series below 0.5, where the difference would cancel."""
+    """Return (e**x - 1) / x, 1 at 0: Taylor series below 0.5, where the difference cancels."""
     p = _EXPREL[13]
     p = p * x + _EXPREL[12]
     p = p * x + _EXPREL[11]
@@ -123,7 +123,7 @@ def exprel(x: float) -> float:
 
 @inline
 def exprel_slope(x: float) -> float:
-    """d exprel/dx, 1/2 at 0: by its series where the closed form would cancel."""
+    """Return d exprel/dx, 1/2 at 0: by its series where the closed form would cancel."""
     p = _EXPREL_SLOPE[19]
     for k in range(18, -1, -1):
         p = p * x + _EXPREL_SLOPE[k]
@@ -133,7 +133,7 @@ def exprel_slope(x: float) -> float:
 
 @inline
 def tanh(x: float) -> float:
-    """Hyperbolic tangent, from e**2x - 1 = 2x exprel(2x)."""
+    """Return the hyperbolic tangent, from e**2x - 1 = 2x exprel(2x)."""
     y = min(max(x, -20.0), 20.0)
     rise = 2.0 * y * exprel(2.0 * y)
     t = rise / (rise + 2.0)
@@ -142,7 +142,7 @@ def tanh(x: float) -> float:
 
 @inline
 def decay(x: float) -> float:
-    """1 - e**-x for x >= 0, small x without cancellation; from 64 on it is 1. Accuracy: 2 ulp."""
+    """Return 1 - e**-x for x >= 0 to 2 ulp, small x without cancellation; from 64 on it is 1."""
     y = min(x, 64.0)
     # Adding 1.5 * 2**52 rounds to a whole number that stands in the last bits: converting it any
     # other way would need instructions that not every processor has for vectors.
@@ -168,13 +168,13 @@ def decay(x: float) -> float:
 
 @inline
 def reciprocal(x: float) -> float:
-    """1/x."""
+    """Return 1/x."""
     return 1.0 / x
 
 
 @inline
 def rootReciprocal(x: float) -> float:
-    """1/sqrt(x)."""
+    """Return 1/sqrt(x)."""
     return 1.0 / sqrt(x)
 
 

@@ -24,7 +24,7 @@ _KIND = "launches"
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel is launched.
+    """The way in which a kernel is launched.
 
     Attributes:
         threads: threads per block.

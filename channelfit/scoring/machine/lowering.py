@@ -283,7 +283,7 @@ class _Function(Calls):
             method(statement)
 
     def _do_Pass(self, node: ast.Pass) -> None:
-        """A statement that does nothing needs no instruction."""
+        """Write no instruction."""
 
     def _do_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring

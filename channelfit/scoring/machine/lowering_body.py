@@ -88,7 +88,7 @@ class Instance:
 
 
 class Unit(Protocol):
-    """What a function is part of: see `lowering.Program`."""
+    """The program that a function is part of; see `lowering.Program`."""
 
     contract: bool
     checked: bool

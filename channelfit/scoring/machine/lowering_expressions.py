@@ -307,7 +307,7 @@ class Expressions(Body):
         return self.let(f"load i1, ptr {kept}")
 
     def _guarded(self, part: ast.expr, conditions: Sequence[ast.expr]) -> bool:
-        """Whether a part may be computed only where the conditions allow it."""
+        """Return whether a part may be computed only where the conditions allow it."""
         asked: set[str] = set()
         sized: set[str] = set()
         for condition in conditions:
@@ -325,7 +325,7 @@ class Expressions(Body):
         return False
 
     def _harmless(self, node: ast.Call) -> bool:
-        """Whether a call computes a number from numbers, so that it does no harm unneeded."""
+        """Return whether a call computes a number from numbers, which does no harm unneeded."""
         if not isinstance(node.func, ast.Name):
             return ast.unparse(node.func).split(".")[0] == "np"
         if node.func.id in ("abs", "min", "max", "int", "float", "len", *DTYPES):
@@ -444,7 +444,7 @@ class Expressions(Body):
 
 
 def marked(node: ast.FunctionDef, decorator: str) -> bool:
-    """Whether a function has this decorator; see `kernel_math`."""
+    """Return whether a function has this decorator; see `kernel_math`."""
     return any(ast.unparse(d) == decorator for d in node.decorator_list)
 
 

@@ -235,12 +235,12 @@ def _generated(text: str) -> Source:
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:
-    """Decorator: the function runs as machine code, its module being a text of kernels."""
+    """Decorate a function that runs as machine code; its module is a text of kernels."""
     return _Own(function.__module__, function.__name__, function)
 
 
 def plain_kernel(function: Callable[..., Any]) -> Kernel:
-    """Decorator like `kernel`, for kernels that have a lot of text.
+    """Decorate a kernel that has a lot of text, as `kernel` does.
 
     They are compiled as they stand: no loop is unrolled, no function written out where it is
     called. That compiles two to three times as fast.

@@ -181,7 +181,7 @@ def side_by_side(
 
 @cache
 def _team(n_helpers: int) -> Team:
-    """Threads that are kept, because a search asks for a few candidates many times a second."""
+    """Return threads that are kept, as a search asks for a few candidates many times a second."""
     return Team(n_helpers)
 
 
