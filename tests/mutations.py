@@ -96,7 +96,7 @@ FAULTS = [
     ),
     Fault(
         "clamp: a filter whose output has another phase",
-        "scoring/kernels/clamp_seen.py",
+        "scoring/kernels/clamp_output.py",
         'value.append(f"{r}*{x} - {ri}*{y}")',
         'value.append(f"{r}*{x} + {ri}*{y}")',
         "clamp",
@@ -175,8 +175,8 @@ FAULTS = [
     Fault(
         "tangents: sign of a conductance's derivative",
         "scoring/kernels/scheme_kernels.py",
-        "out[place + 1 + d] = s * seen[d] + ds * is_open",
-        "out[place + 1 + d] = s * seen[d] - ds * is_open",
+        "out[place + 1 + d] = s * open_by[d] + ds * is_open",
+        "out[place + 1 + d] = s * open_by[d] - ds * is_open",
         "linearize",
     ),
     Fault(

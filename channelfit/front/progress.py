@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.report.terminal import Counted, SearchScreen
-from channelfit.scoring.machine.announcements import told_to
+from channelfit.scoring.machine.announcements import listening
 
 if TYPE_CHECKING:
     from channelfit.search.loop import Progress
@@ -222,7 +222,7 @@ def compilations_shown(screen: SearchScreen) -> Iterator[None]:
     An interrupt inside the compiler can come out of it as any error; here it is an interrupt again.
     """
     notice = _Notice(screen)
-    with told_to(notice), _noting_interrupts() as interrupted:
+    with listening(notice), _noting_interrupts() as interrupted:
         try:
             yield
         except InputError:

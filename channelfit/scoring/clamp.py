@@ -16,7 +16,7 @@ from channelfit.problem.statuses import NOT_FINITE, OK, OUT_OF_CLAMP
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cpu import shared_kernel
 from channelfit.scoring.kernels.clamp_cpu import UNLOADED, ClampCpuSource
-from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, LEVELS, RISE, Grid, grid
+from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, LEVELS, RISE, ClampGrid, grid
 from channelfit.scoring.layout.low_pass import PER_MODE, modes, step_tables
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.machine.threads import usable_cores
@@ -46,7 +46,7 @@ def common_clamp(problem: Problem) -> Clamp:
 class Laid:
     """A grid with the tables of the filter beside its steps, and the steps of a rest."""
 
-    grid: Grid
+    grid: ClampGrid
     steps: np.ndarray
     rests: np.ndarray
     modes: np.ndarray

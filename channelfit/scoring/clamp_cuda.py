@@ -30,7 +30,7 @@ class ClampCudaScorer(ClampScorer):
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
         super().__init__(problem, dtype, path)
         self.xp = gpu.cupy()
-        self._modules: dict[str, gpu.Kernel] = {}
+        self._modules: dict[str, gpu.CudaKernel] = {}
         self._arrays: dict[tuple[int, bool], list[Any]] = {}
 
     def score(self, parameters: Any) -> Score:
@@ -96,7 +96,7 @@ class ClampCudaScorer(ClampScorer):
                 to_host(hessian) if n_free else np.empty((0, 0, n)),
             )
 
-    def _kernel(self, source: ClampCudaSource) -> gpu.Kernel:
+    def _kernel(self, source: ClampCudaSource) -> gpu.CudaKernel:
         kernel = self._modules.get(source.text)
         if kernel is None:
             kernel = gpu.compile_cuda(source.text).kernel(CLAMP_SWEEPS)

@@ -383,7 +383,7 @@ class CudaStepping:
         self.source = CudaSource(problem.model, dtype)
         self.n_jobs: int | None = None  # of every score; None for as many as fill the GPU
         self._programs: dict[tuple[int, bool, bool], Program] = {}
-        self._kernels: dict[str, dict[str, gpu.Kernel]] = {}
+        self._kernels: dict[str, dict[str, gpu.CudaKernel]] = {}
 
     def score(
         self,
@@ -530,7 +530,7 @@ class CudaStepping:
         text = self.source.specialized(rounded(order.n_slots), varying, listed=True)
         return gpu.compile_ahead(text, self.source.options, f"{self.problem.model.name}.cu")
 
-    def _compiled(self, n_slots: int, varying: bool, traced: bool) -> dict[str, gpu.Kernel]:
+    def _compiled(self, n_slots: int, varying: bool, traced: bool) -> dict[str, gpu.CudaKernel]:
         """The kernels of a text, by name; scores get one text for all numbers of jobs."""
         if not traced:
             n_slots = max(n_slots, self._n_slots)
@@ -546,7 +546,7 @@ class CudaStepping:
         return rounded(schedule(self.problem.scored).n_slots)
 
     @cached_property
-    def _sweep(self) -> gpu.Kernel:
+    def _sweep(self) -> gpu.CudaKernel:
         """The kernel that scores."""
         varying = bool((schedule(self.problem.scored).voltage < 0).any())
         return self._compiled(self._n_slots, varying, traced=False)[SWEEP]

@@ -53,7 +53,7 @@ class CudaModes:
         self.n_jobs: int | None = None  # of every score; None for as many as fill the GPU
         self._exact = exact
         self._programs: dict[int, Program] = {}
-        self._kernels: dict[int, dict[str, gpu.Kernel]] = {}
+        self._kernels: dict[int, dict[str, gpu.CudaKernel]] = {}
 
     def score(
         self,
@@ -134,7 +134,7 @@ class CudaModes:
             )
         return self._programs[n_jobs]
 
-    def _compiled(self, n_slots: int) -> dict[str, gpu.Kernel]:
+    def _compiled(self, n_slots: int) -> dict[str, gpu.CudaKernel]:
         """Kernels by name, for at least so many slots.
 
         A single job takes the most slots, so that as a rule one text serves all numbers of jobs.

@@ -139,7 +139,7 @@ class Tangents:
         numbers = (1 + len(self.free)) * (self.rows.n_rows + 3 * largest)
         if self.ramps:
             source, n_pieces = self.source, sum(len(ramp.lengths) for ramp in self.ramps.values())
-            of_thread = source.composite_size + source.state_size + source.shown_size
+            of_thread = source.composite_size + source.state_size + source.open_size
             numbers += n_pieces * (self._n_groups * of_thread + 2 * source.largest**2)
         return 8 * numbers
 
@@ -232,7 +232,7 @@ class Tangents:
         left: tuple[Any, ...] = ()  # by the first kernel for the last
         if self.ramps:
             largest = self.source.largest
-            shown = xp.empty(n_segments * n * n_groups * self.source.shown_size)
+            shown = xp.empty(n_segments * n * n_groups * self.source.open_size)
             tails = xp.empty(n_segments * n * 2 * largest**2)
             left = shown, tails, self._on_device.pieces
             room = shared_bytes(largest, self.source.channel.n_rates)

@@ -4,14 +4,14 @@ import pytest
 
 from channelfit.front.progress import compilations_shown
 from channelfit.results.report.terminal import SearchScreen
-from channelfit.scoring.machine.announcements import announced, told_to
+from channelfit.scoring.machine.announcements import announced, listening
 
 
 def test_who_listens_is_told_of_the_beginning_and_of_every_end():
     """And who no longer listens nothing but the end of what began."""
     heard, other = Heard(), Heard()
-    with told_to(other):
-        with told_to(heard), announced("outer"):
+    with listening(other):
+        with listening(heard), announced("outer"):
             with pytest.raises(ZeroDivisionError), announced("failing"):
                 raise ZeroDivisionError
             work = announced("work")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from channelfit.scoring.machine import cache, machine_code
-from channelfit.scoring.machine.announcements import told_to
+from channelfit.scoring.machine.announcements import listening
 from channelfit.scoring.machine.kernel_text import Source
 from channelfit.scoring.machine.machine_code import Kernel
 
@@ -48,7 +48,7 @@ class Told:
 def compilations(text: str = TEXT) -> int:
     """How often a process that has just begun compiles to run a text; and that it runs right."""
     told, a = Told(), np.arange(3.0)
-    with told_to(told):
+    with listening(told):
         Kernel(Source(text, "a text"), "f")(a)
     assert a.tolist() == [1.5, 2.5, 3.5]
     return len(told.compiled)

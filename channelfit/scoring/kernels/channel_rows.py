@@ -1,4 +1,4 @@
-"""Where a model's rates and occupancies stand in the arrays of generated kernels."""
+"""The rows of a model's rates and occupancies in the arrays of generated kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ChannelRows:
 
     Attributes:
         transitions: of all chains, one after the other: the rows of q.
-        first_rate, first_x: per chain, where its rates begin in q and its occupancies in x. Of n
+        first_rate, first_x: per chain, its first row of q and of x. Of n
             occupancies the last n - 1 are kept; the first is one minus the rest.
     """
 

@@ -170,7 +170,7 @@ __device__ void takeStep(double *a, double *d, const double *s, const double *m)
     %(observeBy)s
 }
 
-// What follows a jump of the command at once.
+// The potentials that follow a jump of the command at once.
 __device__ void takeLeap(double *a, double *d, const double *s, const double *m) {
     factor(a, d, s, m);
     %(begins)s

@@ -8,7 +8,7 @@ import sympy
 
 from channelfit.model.channel import ChannelModel
 
-#: Each term of the current: its drive, pA, and the chains whose open probabilities multiply it.
+#: Each term of the current: its drive, pA, and the chains that multiply it by open probabilities.
 Terms = Sequence[tuple[sympy.Expr, tuple[int, ...]]]
 
 

@@ -72,18 +72,18 @@ class ClampRates(ClampRows):
     def _voltage(self, name: str, block: str, slope: str, starts: bool) -> None:
         """Write the rates and drives at the membrane potential, with the derivatives needed."""
         t, derived = self.t, bool(self.free)
-        wanted = [*self._values]
+        expressions = [*self._values]
         with_slopes = starts or derived
-        wanted += self._slopes if with_slopes else []
+        expressions += self._slopes if with_slopes else []
         definitions: Definitions = self._grown1
         if derived:
-            wanted += [e for row in self._by for e in row.values()]
+            expressions += [e for row in self._by for e in row.values()]
             definitions = self._grown_by
         if derived and starts:
-            wanted += [*self._bends, *(e for row in self._slopes_by for e in row.values())]
+            expressions += [*self._bends, *(e for row in self._slopes_by for e in row.values())]
             known = {key for key, _ in definitions}
             definitions = (*definitions, *(d for d in self._grown2 if d[0] not in known))
-        steps, results = assignments(definitions, wanted)
+        steps, results = assignments(definitions, expressions)
         left = iter(results)
         with t.function(name, f"Rates and drives at the membrane potential of {block}."):
             t.let("v", self.a(block, self.at_v))

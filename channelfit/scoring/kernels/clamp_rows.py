@@ -1,8 +1,8 @@
 """The rows of numbers of a candidate with a clamp, and the texts of channel and circuit in them.
 
 A candidate has rows in an array `a`, and for each free parameter the derivatives of some of them in
-an array `d`; `s` is the row of `clamp_grid.Grid.steps`. What is written here and in `clamp_rates`,
-`clamp_stages`, `clamp_seen` and `clamp_step` is straight-line text in the language of a `Target`:
+an array `d`; `s` is the row of `clamp_grid.ClampGrid.steps`. The text of this file, `clamp_rates`,
+`clamp_stages`, `clamp_output` and `clamp_step` is straight-line text in the language of a `Target`:
 on the CPU a loop over vector lanes surrounds it, in CUDA a thread has the rows to itself.
 """
 
@@ -40,11 +40,11 @@ CIRCUIT = (
     "pipette",
     "delay",
 )
-#: Values of the scratch row `told`, and rows of the factors of a step.
-TOLD = ("current", "charging", "lag", "tracking")
+#: Values that a stage keeps for its derivatives, and rows of the factors of a step.
+STAGE = ("current", "charging", "lag", "tracking")
 FACTORS = ("per_step", "potential", "pipette", "per_determinant", "per_tracking", "steepness")
-#: Rows of what is observed at the end of a step: the current without charging, the charge, and
-#: their derivatives by time.
+#: Rows of the end of a step: the current without charging, the charge, and their derivatives by
+#: time.
 OBSERVED = ("current", "current_rate", "charge", "charge_rate")
 
 
@@ -102,7 +102,7 @@ def circuit_of(clamp: Clamp) -> list[sympy.Expr]:
 
 
 @dataclass
-class _Rows:
+class _Blocks:
     """Blocks of rows of an array, one after the other."""
 
     first: dict[str, int] = field(default_factory=dict)
@@ -117,8 +117,8 @@ class ClampRows(ChannelRows):
     """The rows of one model and one clamp.
 
     Arguments:
-        target: what the text is written in.
-        free: rows of the parameters by which derivatives are wanted; empty for values alone.
+        target: the language of the text.
+        free: rows of the parameters by which derivatives are computed; empty for values alone.
         n_modes: of the low-pass filter; 0 where there is none.
 
     Attributes:
@@ -144,11 +144,11 @@ class ClampRows(ChannelRows):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        self.rows, self.dots = _Rows(), _Rows()
+        self.rows, self.dots = _Blocks(), _Blocks()
         state = (
             ("y", self.n_y),
             ("rate", self.n_y),
-            ("seen", len(OBSERVED)),
+            ("observed", len(OBSERVED)),
             ("z", 2 * self.n_modes),
             ("poly", 4),
             ("u", self.n_u),
@@ -182,7 +182,7 @@ class ClampRows(ChannelRows):
             ("follow", self.n_x),
             ("by_open", n_chains),
             ("factors", len(FACTORS)),
-            ("told", len(TOLD)),
+            ("stage", len(STAGE)),
             ("error", 1),
             ("status", 1),
         ):
@@ -205,7 +205,7 @@ class ClampRows(ChannelRows):
 
     @staticmethod
     def _number(block: str, row: int | str) -> int:
-        names = {"c": CIRCUIT, "told": TOLD, "factors": FACTORS, "seen": OBSERVED}
+        names = {"c": CIRCUIT, "stage": STAGE, "factors": FACTORS, "observed": OBSERVED}
         names["before"] = OBSERVED
         return row if isinstance(row, int) else names[block].index(row)
 

@@ -145,7 +145,7 @@ class ClampStages(ClampRates):
 
     def _reach(self, i: int) -> None:
         """Write reach: the state at which stage i evaluates the equations."""
-        with self.t.function(f"reach{i}", f"The state at which stage {i} looks."):
+        with self.t.function(f"reach{i}", f"The state at which stage {i} evaluates the equations."):
             for n in range(self.n_y):
                 so_far = self._sum(A[i], self.a, n)
                 self.t.put(self.a("ys", n), f"{self.a('y', n)} + {so_far}")
@@ -174,11 +174,11 @@ class ClampStages(ClampRates):
             t.let("across", f"{p} + {c('offset')} - {v}")
             t.let("lead", f"{self.s(COMMAND + NODE_OF_STAGE[i])} - {e}")
             for name, n in (("charging", self.at_v), ("lag", self.at_p), ("tracking", self.at_e)):
-                t.put(self.a("told", name), f"{so_far(n)}*per")
-            t.put(self.a("told", "current"), "flows")
+                t.put(self.a("stage", name), f"{so_far(n)}*per")
+            t.put(self.a("stage", "current"), "flows")
 
             def pushed(name: str) -> str:
-                return f"{c(name)}*{self.a('told', name)}"
+                return f"{c(name)}*{self.a('stage', name)}"
 
             rise = f" + {D[i]!r}*{self.s(RISE)}" if D[i] else ""
             rises = f" + {D[i]!r}*{self.s(RISE)}*(1.0 + {c('boost')})" if D[i] else ""
@@ -205,9 +205,9 @@ class ClampStages(ClampRates):
         and nothing else.
 
         The first stage alone, a linearly implicit Euler step of no length to speak of: potentials
-        whose mass is 0 go where the circuit has them, those that must be charged stay, and so do
-        the occupancies. Rates are then those behind the jump. The six stages would look at them up
-        to twice as far away as the jump goes, and at slopes from before it.
+        with a mass of 0 go to their values in the circuit, those that must be charged stay, and so
+        do the occupancies. Rates are then those behind the jump. The six stages would look at them
+        up to twice as far away as the jump goes, and at slopes from before it.
         """
         for name, at in (("leap", self.a), ("leapBy", self.d))[: 1 + bool(self.free)]:
             with self.t.function(name, "The potentials that follow a jump at once."):
@@ -227,13 +227,13 @@ class ClampStages(ClampRates):
                 last = self.a("k", 5 * self.n_y + n)
                 share = "share*" if n == self.at_v else ""
                 t.let(f"size{n}", f"{share}{self._absolute()}{last})")
-                # what is no number is the larger one
+                # NaN is the larger one
                 larger = t.choose(f"size{n} <= error{n}", f"error{n}", f"size{n}")
                 t.let(f"error{n + 1}", larger)
             t.put(self.a("error"), f"error{self.n_x + 1}")
 
 
-#: What an error of 1 mV of the membrane potential counts beside one of an occupancy, and that of a
-#: step of 1 ms where that is less: behind a jump of the command the potential may move within less
-#: than a step, and then what counts is how long it is wrong.
+#: The weight of an error of 1 mV of the membrane potential beside one of an occupancy, and that in
+#: a step of 1 ms where it is less: behind a jump of the command the potential may move within less
+#: than a step, and then the duration of the error counts.
 _PER_MV, _PER_MV_AND_MS = 0.01, 100.0

@@ -6,15 +6,13 @@ derivatives of the matrix and of the masses, and solved with the factors of the 
 
 from __future__ import annotations
 
-from channelfit.scoring.kernels.clamp_rows import (
-    OBSERVED,
-)
-from channelfit.scoring.kernels.clamp_seen import ClampSeen
+from channelfit.scoring.kernels.clamp_output import ClampOutput
+from channelfit.scoring.kernels.clamp_rows import OBSERVED
 from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, RISE
 from channelfit.scoring.layout.clamp_scheme import NODE_OF_STAGE, A, C, D
 
 
-class ClampStep(ClampSeen):
+class ClampStep(ClampOutput):
     """All functions of one model and one clamp; see `clamp_rows.ClampRows` for the arguments."""
 
     def write(self) -> None:
@@ -138,11 +136,11 @@ class ClampStep(ClampSeen):
             t.let("leadBy", f"0.0 - {dy(self.at_e)}")
 
             def pushed(name: str, n: int) -> str:
-                told = f"{self.a('told', name)} - g*{k(n)}"
-                return f"{c(name)}*{so_far(n)}*per + {dc(name)}*({told})"
+                changed = f"{self.a('stage', name)} - g*{k(n)}"
+                return f"{c(name)}*{so_far(n)}*per + {dc(name)}*({changed})"
 
             right[self.at_v] = (
-                f"acrossBy - {dc('resistance')}*({self.a('told', 'current')} + pull) - "
+                f"acrossBy - {dc('resistance')}*({self.a('stage', 'current')} + pull) - "
                 f"{c('resistance')}*(flows + change) + {pushed('charging', self.at_v)}"
             )
             rises = f" + {D[i]!r}*{self.s(RISE)}*{dc('boost')}" if D[i] else ""
@@ -159,9 +157,9 @@ class ClampStep(ClampSeen):
         t, c = self.t, self._c
         with t.function("finishBy", "Derivatives of the state at the end of a step."):
             self._advance(self.d)
-        with t.function("observeBy", "Derivatives of what is seen at the end of a step."):
+        with t.function("observeBy", "Derivatives of current and charge at the end of a step."):
             for row in range(len(OBSERVED)):
-                t.put(self.d("before", row), self.d("seen", row))
+                t.put(self.d("before", row), self.d("observed", row))
             chains, terms = range(len(self.model.chains)), range(len(self.terms))
             v = self.d("y", self.at_v)
             self._opens("o", lambda n: self.a("y", n))
@@ -178,7 +176,7 @@ class ClampStep(ClampSeen):
             parts = [f"{current.by_open(k)}*{dots[k]}" for k in chains]
             parts.append(current.by_drive(moved.__getitem__))
             parts += [f"{self.d('c', 'leak')}*{self.a('y', self.at_v)}", f"{c('leak')}*{v}"]
-            t.put(self.d("seen", 0), " + ".join(parts) + f" - {self.d('c', 'leak_current')}")
+            t.put(self.d("observed", 0), " + ".join(parts) + f" - {self.d('c', 'leak_current')}")
             rate, drate = self.a("rate", self.at_v), self.d("rate", self.at_v)
             steep = current.by_drive(slopes.__getitem__)
             parts = [
@@ -190,20 +188,20 @@ class ClampStep(ClampSeen):
                 dchange = self._projected(k, lambda n: self.d("rate", n))
                 parts.append(f"({current.by_open_dot(k, dots, moved)})*{change}")
                 parts.append(f"{current.by_open(k)}*{dchange}")
-            t.put(self.d("seen", 1), " + ".join(parts))
+            t.put(self.d("observed", 1), " + ".join(parts))
             for row, block in ((2, "y"), (3, "rate")):
                 changed = (
                     f"{self.d('c', 'membrane')}*{self.a(block, self.at_v)} + "
                     f"{self.d('c', 'pipette')}*{self.a(block, self.at_p)} - "
                     f"{self.d('c', 'cancelled')}*{self.a(block, self.at_e)}"
                 )
-                t.put(self.d("seen", row), f"{self._charge(self.d, block)} + {changed}")
+                t.put(self.d("observed", row), f"{self._charge(self.d, block)} + {changed}")
 
 
 class MembraneStep(ClampStep):
-    """The same steps, of which the potential of the membrane is seen instead of the current.
+    """The same steps, with the membrane potential as output instead of the current.
 
-    It carries no charge into what is seen, and has no derivatives by parameters.
+    It has no charge, and no derivatives by parameters.
     """
 
     def _observe(self) -> None:
@@ -211,8 +209,8 @@ class MembraneStep(ClampStep):
         t = self.t
         with t.function("observe", "The membrane's potential at the end of a step."):
             for row in range(len(OBSERVED)):
-                t.put(self.a("before", row), self.a("seen", row))
-            t.put(self.a("seen", "current"), self.a("y", self.at_v))
-            t.put(self.a("seen", "current_rate"), self.a("rate", self.at_v))
-            t.put(self.a("seen", "charge"), "0.0")
-            t.put(self.a("seen", "charge_rate"), "0.0")
+                t.put(self.a("before", row), self.a("observed", row))
+            t.put(self.a("observed", "current"), self.a("y", self.at_v))
+            t.put(self.a("observed", "current_rate"), self.a("rate", self.at_v))
+            t.put(self.a("observed", "charge"), "0.0")
+            t.put(self.a("observed", "charge_rate"), "0.0")

@@ -31,7 +31,7 @@ from channelfit.scoring.machine.kernel_math import {functions}
 class LaneChannel(ChannelRows, LaneWriter):
     """Functions of a model that all its kernels on the CPU call: rates, gains, steady states.
 
-    What a current is proportional to stands in the rows of `gain`. Of one ohmic term these are the
+    The rows of `gain` hold the factors of the current. Of one ohmic term these are the
     conductance and the reversal potential, which hold at every voltage. Of any other current they
     are the drives of its terms, pA, and createDrives makes them anew for every voltage.
 

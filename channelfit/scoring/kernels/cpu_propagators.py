@@ -12,7 +12,7 @@ class Propagators:
     """Writes `createPropagator0` and so on: one function for each chain.
 
     Arguments:
-        text: where it is written.
+        text: receives the functions.
     """
 
     def __init__(self, text: LaneChannel) -> None:
@@ -146,7 +146,8 @@ class Propagators:
         t = self.text
         w, n, greatest = t.w, len(t.model.chains[k].states), GREATEST_NORM[t.real]
         with t.function(
-            f"slowDown{k}(q, h, m, norm)", "Scaled generators of lanes at GREATEST_NORM: see there."
+            f"slowDown{k}(q, h, m, norm)",
+            "Scaled generators of lanes at GREATEST_NORM (`fast_rates`).",
         ):
             w(f"b, r = np.zeros({n * n * t.lanes}), np.empty({n * n * t.lanes})")
             if n < LOOPED_STATES:

@@ -55,7 +55,7 @@ class CpuSource(LaneChannel):
     """The generated kernel that steps one model from sample to sample, in one precision.
 
     Arguments:
-        varying: whether it is for voltages that vary, too, which takes longer to compile.
+        varying: whether it also takes voltages that vary, which takes longer to compile.
 
     Attributes:
         text: the source.
@@ -258,7 +258,7 @@ class CpuSource(LaneChannel):
 
     @property
     def _gains(self) -> str:
-        """The arguments of which a run at a held voltage makes its current."""
+        """The arguments from which a run at a held voltage computes its current."""
         return "gain" if self.ohmic else "theta, gain"
 
     def _held(self) -> None:
@@ -272,7 +272,7 @@ class CpuSource(LaneChannel):
             self.create_drives()
             self._copy_state(inward=True)
             for k, chain in enumerate(self.model.chains):
-                if chain.instant:  # all that is left of where it was is nothing: b is the limit
+                if chain.instant:  # nothing is left of its start: b is the limit
                     with self.over_lanes():
                         limit = self.at("t", self.first_step[k])
                         w(f"{self.at('y', self.first_x[k])} = {limit}")
@@ -333,9 +333,9 @@ class CpuSource(LaneChannel):
             return self.current(self._open_of_rows(rows, 0) if rows else self._open_of_state())
 
         with w.block("if tracing:"):
-            w(f"shown = trace[({place})*{self.lanes}:({place} + 1)*{self.lanes}]")
+            w(f"values = trace[({place})*{self.lanes}:({place} + 1)*{self.lanes}]")
             with self.over_lanes():
-                w(f"shown[l] = {current()}")
+                w(f"values[l] = {current()}")
         with w.block("else:"):
             w(f"datum = data[{place}]")
             with self.over_lanes():

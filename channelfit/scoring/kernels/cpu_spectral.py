@@ -1,8 +1,8 @@
 """Kernel text that scores a block of candidates from the modes of its runs.
 
 The formulas are those of `spectral`, candidates lie side by side in lanes as in `cpu_source`.
-All that a block's lanes write stands in one array, `a`, at literal rows: LLVM then knows what
-overlaps, and turns even hundreds of statements into vector instructions. Only the tables of the
+A block's lanes write to one array, `a`, at literal rows: LLVM then knows which statements
+overlap, and turns even hundreds of statements into vector instructions. Only the tables of the
 recording are read lane by lane; gathers are slower than that.
 
 A candidate that cannot be trusted is marked (`doubt`), and the caller scores it by stepping.
@@ -14,7 +14,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.scoring.kernels.cpu_channel import LaneChannel
 from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.scalars import LaneScalars, Scalars
-from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, Spectrum
+from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, ModalSpectrum
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
 from channelfit.scoring.kernels.spectral_runs import SpectralRuns, name_transform
 from channelfit.scoring.layout.exponential_tables import DEGREE
@@ -25,8 +25,8 @@ WALK_ARGUMENTS = ("visits", "visit_v", "visit_dt", "places", "values", "start_v"
 _CACHE_FRIENDLY = 4  # modes up to which sixteen samples are taken at once, eight beyond
 
 
-class CallingSpectrum(Spectrum):
-    """The formulas of `Spectrum`, with Lagrange's factors as calls of functions.
+class CallingSpectrum(ModalSpectrum):
+    """The formulas of `ModalSpectrum`, with Lagrange's factors as calls of functions.
 
     Lowering takes its time statement by statement; LLVM sees the factors where they are called.
     """
@@ -230,7 +230,7 @@ class CpuSpectralSource(LaneChannel):
                 w(f"big = shared*shared > 1e-29*p{n}*o{n}")
                 w("turned[l] = 1.0 if big else turned[l]")
                 self.spectrum.rotation(self.c, f"p{n}", f"o{n}", "shared")
-                # What is orthogonal already does not turn, so no lane depends on its neighbors.
+                # Orthogonal columns do not turn, so no lane depends on its neighbors.
                 w("cosine = cosine if big else 1.0", "sine = sine if big else 0.0")
                 w("moved = moved if big else 0.0")
                 for i in range(n):
@@ -249,7 +249,7 @@ class CpuSpectralSource(LaneChannel):
 
     def _create_units(self) -> None:
         c = self.c
-        with self.function("createUnits(a, span)", "What each mode forgets in span ms."):
+        with self.function("createUnits(a, span)", "The decay of each mode in span ms."):
             with self.over_lanes():
                 for mode in range(self.spectrum.n_modes):
                     c.put(c.at("u", mode), f"decay({self.spectrum.speed(c, mode)}*span)")
@@ -263,7 +263,7 @@ class CpuSpectralSource(LaneChannel):
         w, c = self.w, self.c
         with self.function(
             "createSums(a, cells, span, last)",
-            "Geometric sums of the square, and where the transform's table is to be read.",
+            "Geometric sums of the square, and the cells of the transform's table.",
         ):
             with self.over_lanes():
                 self.runs.geometric_sums(c, "f", self._units())
@@ -324,7 +324,7 @@ class CpuSpectralSource(LaneChannel):
     def _create_powers(self) -> None:
         """Write createPowers: every mode's decay over 0 to `stride` samples."""
         w, n = self.w, self.spectrum.n_modes
-        with self.function("createPowers(a, dt, kept)", "What is left of modes after samples."):
+        with self.function("createPowers(a, dt, kept)", "The decay of each mode over samples."):
             with self.over_lanes():
                 for mode in range(n):
                     w(f"one = 1.0 - decay({self.spectrum.speed(self.c, mode)}*dt)", "power = 1.0")
@@ -395,7 +395,7 @@ class CpuSpectralSource(LaneChannel):
         with self.function(
             f"runSweep(parameters, first, last, {', '.join(WALK_ARGUMENTS)}, n_slots, tables,"
             " squares, cost_out, status_out, doubt_out)",
-            "Sum of weighted squares less `squares`, pA^2; status; whether it is to be stepped.",
+            "Sum of weighted squares less `squares`, pA^2; status; whether stepping must score it.",
             public=True,
         ):
             self._allocate_rows()

@@ -1,6 +1,6 @@
 """Steps at voltages that vary, in float64 and of order four, with candidates in lanes.
 
-What a step needs of the command voltage stands in `at`, at the NODES of `problem.run_tree`.
+The command voltage of a step is in `at`, at the NODES of `problem.run_tree`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MixedSteps:
     """Chains of two states beside wider ones; they do not depend on each other.
 
     Arguments:
-        text: where the steps are written.
+        text: receives the steps.
         relaxing, wider: the steps of both kinds of chain.
     """
 
@@ -81,7 +81,7 @@ class RelaxationSteps:
     is fast, since X at the end enters exactly.
 
     Arguments:
-        text: where the steps are written.
+        text: receives the steps.
     """
 
     def __init__(self, text: LaneChannel) -> None:
@@ -154,7 +154,7 @@ class MagnusSteps:
     """Schemes of three states or more: commutator-free Magnus, two exponentials a step.
 
     Arguments:
-        text: where the steps are written; its propagators must be there.
+        text: receives the steps; it must have the propagators.
     """
 
     def __init__(self, text: LaneChannel) -> None:

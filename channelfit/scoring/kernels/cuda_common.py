@@ -1,4 +1,4 @@
-"""What every generated CUDA program has of a channel: its rates, gains, steady states and currents.
+"""The channel in every generated CUDA program: its rates, gains, steady states and currents.
 
 One thread has one candidate (and one job of the schedule). Each formula stands here once, as a
 template over a number type, `Number`: float64, float32, or a float64 with derivatives, which is the
@@ -64,9 +64,9 @@ class CudaWriter:
 
         Arguments:
             head: result, name and parameters.
-            doc: what the comment above it says.
+            doc: the comment above it.
             inlined: whether the compiler writes it out wherever it is called.
-            template: what it is a template over, such as ``class Number``.
+            template: its parameters as a template, such as ``class Number``.
         """
         self("", f"// {doc}", *([f"template <{template}>"] if template else []))
         return self.block(f"__device__ {'__forceinline__' if inlined else '__noinline__'} {head}")
@@ -92,7 +92,7 @@ class CudaChannel:
         first_rate, first_x: per chain, where its rates begin in q and its occupancies in x. Of n
             occupancies the last n - 1 are kept; the first is one minus the rest.
         chains: those of more than one state, each behind its index in the model.
-        always_open: what chains of one state contribute to the open probability, a factor.
+        always_open: the open probability of chains of one state, a factor.
         ohmic: whether the current is one ohmic term.
     """
 
@@ -217,7 +217,7 @@ class CudaChannel:
         array and open probabilities o0 ..
 
         Arguments:
-            lone: whether what chains of one state let through is not in the drives.
+            lone: whether the drives are without the open probability of chains of one state.
         """
         products = []
         for row, term in enumerate(self.model.terms):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 
 _REPLACEMENTS = (
-    # what a thread keeps
+    # values of a thread
     (r" *real gain, reversal;\n", ""),
     (r" *createGains\(p, g, e, (tally\.)?status\);\n", ""),
     (r" *gain = real\(g\);\n *reversal = real\(e\);\n", ""),
     (r"\], g, e;", "];"),
-    # what it hands on
+    # arguments
     (r"const (real |Dual &)g,\s*const (real |Dual &)e, ", ""),
     (r"const Dual &, const Dual &,\s*", ""),
     (r"\bp, g, e, ", "p, "),

@@ -184,7 +184,7 @@ INLINE Dual between(const Dual &x, const double lower, const double upper) {
 INLINE Dual least(const Dual &a, const Dual &b) { return b.v < a.v ? b : a; }
 INLINE Dual most(const Dual &a, const Dual &b) { return b.v > a.v ? b : a; }
 
-// What is left of rounding below 0 is no value; derivatives stay.
+// A value below 0 comes from rounding, and becomes 0; derivatives stay.
 INLINE Dual notNegative(Dual x) {
     x.v = notNegative(x.v);
     return x;

@@ -95,7 +95,7 @@ __device__ __forceinline__ double exprel(double x) {
     return fabs(x) < 1e-5 ? 1.0 + x*(0.5 + x*(1.0/6.0)) : expm1(x)/x;
 }
 
-// 1/x for normal x whose reciprocal is normal: an estimate of 20 bits, and a cubic step
+// 1/x for normal x and normal 1/x: an estimate of 20 bits, and a cubic step
 __device__ __forceinline__ double reciprocal(double x) {
 #ifdef __CUDACC__
     double y;
@@ -119,7 +119,7 @@ __device__ __forceinline__ double rootReciprocal(double x) {
 #endif
 }
 
-// What a comparison looks at: of a value with derivatives the value.
+// The number that comparisons use: of a value with derivatives the value.
 __device__ __forceinline__ double valueOf(double x) { return x; }
 
 // The smaller and the larger of two, a where one is NaN. fmin and fmax of float64 would move NaNs

@@ -121,7 +121,7 @@ INLINE void begin(Moving &m, const double v, const Dual *p, int &status) {{
 
 INLINE void arrive(const Moving &m, Dual *x) {{ arrive(m.gates, x); }}
 
-// What several steps make of any state.
+// The effect of several steps on any state.
 struct Composite {{ Relaxation<Dual> gate[N_GATES ? N_GATES : 1];%s }};
 
 INLINE void start(Composite &c) {{

@@ -1,7 +1,8 @@
 """Steps through a voltage that varies, in CUDA C++: gates that relax, and schemes by Magnus.
 
 The text is a template over the number type, for the programs that compute currents and for the one
-that computes derivatives. Beside what `cuda_propagator` wants, the text before it must define
+that computes derivatives. The text before it must define, beside the names that `cuda_propagator`
+lists,
 
 * DEEP: relaxations in a step beyond which more of them make no difference,
 * SMALL_STEPS: whether a step may hold less than half a relaxation, where the integrals of a decay
@@ -79,11 +80,11 @@ def own_names(text: str, k: int) -> str:
 _GATES = """
 // --- voltage that varies: chains of two states ---------------------------------------------------
 
-// What is known of the gates at the beginning of a step.
+// The gates at the beginning of a step.
 template <class Number> struct Gates { Number limit[N_X], speed[N_X]; };
 
-// How often a gate relaxes in a step, from its speed at start, middle and end (Simpson); and how
-// often from the middle on: the integral of the same parabola.
+// The relaxations of a gate in a step, from its speed at start, middle and end (Simpson); and those
+// from the middle on: the integral of the same parabola.
 template <class Number>
 __device__ __forceinline__ Number relaxations(const Number &s0, const Number &sm, const Number &s1,
                                               const real h) {
@@ -128,7 +129,7 @@ __device__ __forceinline__ Relaxation<Number> relaxation(const Number &whole, co
     return {x1*j0 + slope*j1 + bend*(j2 - half*j1), left};
 }
 
-// Gate k behind what becomes of it: a probability, where it is one.
+// Gate k after a relaxation, bounded to 0 .. 1 if it is a probability.
 template <class Number>
 __device__ __forceinline__ Number followed(const Relaxation<Number> &r, const int k,
                                            const Number &x) {
@@ -160,8 +161,8 @@ __device__ __forceinline__ void arrive(const Gates<Number> &g, Number *x) {
 
 #: The step of float64 and of derivatives; float32 has its own.
 GATE_STEP = """
-// A step of h ms, of which `nodes` has the voltages of middle and end: of a state, or of whatever
-// else `follow` knows to relax.
+// A step of h ms, of which `nodes` has the voltages of middle and end: of a state, or of anything
+// else that `follow` relaxes.
 template <class Number, class State>
 __device__ __forceinline__ void step(Gates<Number> &g, const real *nodes, const real h,
                                      const Number *p, State *x, int &flag) {
@@ -184,7 +185,7 @@ __device__ __forceinline__ void step(Gates<Number> &g, const real *nodes, const 
 _SCHEME = """
 // --- voltage that varies: schemes ----------------------------------------------------------------
 
-// How many terms of Taylor's series are exact to rounding.
+// The number of terms of Taylor's series that are exact to rounding.
 __device__ __forceinline__ int terms(const double norm) {
     return min(norm < 1e-6 ? 3 : norm < 1e-3 ? 5 : norm < 0.02 ? 8 : DEGREE, DEGREE);
 }
@@ -248,8 +249,9 @@ __device__ %s real combine(const real *nodes, const real h, const Number *p, int
 }
 
 // A step of h ms, of which `nodes` has the voltages at the Gauss points and then those of its
-// quarters: of a state, or of whatever else `exponentialOf` takes. Order four is lost where a rate
-// is fast against the step: a candidate of which a state empties within it takes quarters instead.
+// quarters: of a state, or of anything else that `exponentialOf` takes. Order four is lost where a
+// rate is fast against the step: a candidate of which a state empties within it takes quarters
+// instead.
 template <class Number, class State>
 __device__ __forceinline__ void step(const real *nodes, const real h, const Number *p, State *x,
                                      int &flag) {

@@ -8,9 +8,9 @@ finds the currents and their derivatives follow by products (`replayPieces`).
 
 A block of threads inverts the matrix K of a piece in registers (Gauss and Jordan, in place and
 without pivots, as the diagonal outweighs the rest of each column): each thread has elements that
-lie 16 rows and columns apart. Derivatives are dX = K^-1 (h dA X), of which only what is open at the
-points and the end of the piece is computed: first the few rows W of the inverse that these are made
-of, then W (h dA X), for some directions at a time.
+lie 16 rows and columns apart. Derivatives are dX = K^-1 (h dA X), of which only the open
+probabilities at the points and the end of the piece are computed: first the few rows W of the
+inverse that these need, then W (h dA X), for some directions at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMPOSE_PIECES, REPLAY_PIECES = "composePieces", "replayPieces"
 PIECE_THREADS = 256
 #: States of a scheme, at most: more would not fit the memory of any GPU's blocks.
 MOST_STATES = 11
-#: Directions whose derivatives a block computes at a time.
+#: Directions of which a block computes the derivatives at a time.
 _DIRECTIONS = 8
 #: The status of a candidate that pieces of this length do not follow; other pieces, or steps,
 #: decide. No other status is greater.
@@ -46,7 +46,7 @@ def takes_pieces(model: ChannelModel, tangents: int) -> bool:
     return 2 < len(several[0].states) <= MOST_STATES and several[0].power == 1
 
 
-def shown_numbers(n_states: int) -> int:
+def open_numbers(n_states: int) -> int:
     """Return the number of open probabilities at the points of a piece, for all states."""
     return n_states * collocation.DEGREE
 
@@ -54,8 +54,8 @@ def shown_numbers(n_states: int) -> int:
 def shared_bytes(n_states: int, n_rates: int) -> int:
     """Return the dynamic shared memory of a block that solves a piece, bytes."""
     points = collocation.DEGREE
-    size, shown = n_states * points, points + n_states
-    numbers = size * size + size * n_states + shown * size
+    size, results = n_states * points, points + n_states
+    numbers = size * size + size * n_states + results * size
     return 8 * (numbers + points * n_rates + (points * n_rates + 1) * _DIRECTIONS)
 
 
@@ -71,14 +71,14 @@ def write_pieces(w: CudaWriter, channel: CudaChannel) -> None:
     n = len(chain.states)
     w("", f"constexpr int N = {n}, POINTS = {collocation.DEGREE};  // states; Radau's points")
     w(f"constexpr int N_FLOWS = {len(chain.transitions)}, DIRECTIONS = {_DIRECTIONS};")
-    w("constexpr int SIZE = N*POINTS, SHOWN = POINTS + N;  // unknowns; what is wanted of them")
+    w("constexpr int SIZE = N*POINTS, RESULTS = POINTS + N;  // unknowns; results from them")
     w("constexpr int RESIDENT = N <= 5 ? 3 : N <= 7 ? 2 : 1;  // blocks of a multiprocessor")
     w(f"constexpr double TAIL = {collocation.TAIL!r};  // of polynomials that follow occupancies")
     w(f"enum {{ UNRESOLVED = {UNRESOLVED} }};")
     ends = ", ".join(f"{{{i}, {j}}}" for i, j, _ in channel.entries(index))
     w(f"__constant__ int FLOWS[N_FLOWS][2] = {{{ends}}};  // source and target")
     shares = ", ".join(repr(float(c)) for c in chain.conductances)
-    w(f"__constant__ double SHARE[N] = {{{shares}}};  // of a state in what is open")
+    w(f"__constant__ double SHARE[N] = {{{shares}}};  // of a state in the open probability")
     w(_table("SLOPES", collocation.slopes()), _table("TAILS", collocation.tails()))
     with w.device(
         "void flow(const double *rates, const double (&x)[N], double (&change)[N])",
@@ -89,7 +89,7 @@ def write_pieces(w: CudaWriter, channel: CudaChannel) -> None:
             w(f"flux = rates[{k}*POINTS]*x[{i}];", f"change[{i}] -= flux;", f"change[{j}] += flux;")
     with w.device(
         f"Dual currentAt(const double v, const Dual *p, const Dual &o{index}, int &status)",
-        "The current at v mV, pA, from what is open of the scheme.",
+        "The current at v mV, pA, from the open probability of the scheme.",
     ):
         if channel.ohmic:
             w("Dual g, e;", "createGains(p, g, e, status);")
@@ -109,15 +109,15 @@ def _table(name: str, rows: np.ndarray) -> str:
 _TEXT = f"""
 // --- runs at smooth varying voltage, in pieces ---------------------------------------------------
 
-// What a piece makes of any state, and what is open at its points in any state; a column for each
+// The effect of a piece on any state, and the open probability at its points; a column for each
 // state in which it may begin.
 struct Composite {{ Dual whole[N][N]; }};
-struct Shown {{ Dual open[POINTS][N]; }};
+struct OpenAt {{ Dual open[POINTS][N]; }};
 
 INLINE void through(const Composite &c, Dual *x) {{ advance(c.whole, x); }}
 
-// Its inverse takes the place of a matrix whose rows and columns are dealt out to 16 by 16 threads.
-// Every thread calls this. Of row, column and inverse one is written while the other is read.
+// Replaces a matrix by its inverse; its rows and columns are dealt out to 16 by 16 threads, of
+// which every one calls this. Of row, column and inverse one is written while the other is read.
 template <int TILE>
 INLINE void invert(double (&tile)[TILE][TILE], const int tx, const int ty,
                    double (*row)[16*TILE], double (*column)[16*TILE], double *inverse) {{
@@ -155,15 +155,15 @@ INLINE void invert(double (&tile)[TILE][TILE], const int tx, const int ty,
     }}
 }}
 
-// Where a number of a record of type T stands behind `placeOf`: element k, its value (t < 0) or its
-// derivative t.
+// The place of a number of a record of type T, behind `placeOf`: element k, its value (t < 0) or
+// its derivative t.
 INLINE long long numberOf(const int k, const int t, const long long n_threads) {{
     return (k*(1 + TANGENTS) + (t < 0 ? TANGENTS : t))*n_threads;
 }}
 
-// What is wanted of column j of rows that stand for the unknowns: what is open at point i, or
-// behind these the end of a state.
-template <int WIDTH> INLINE double shownOf(const double *rows, const int i, const int j) {{
+// A result of column j of rows of the unknowns: the open probability at point i, or behind these
+// the end of a state.
+template <int WIDTH> INLINE double resultOf(const double *rows, const int i, const int j) {{
     if (i >= POINTS) return rows[((i - POINTS + 1)*POINTS - 1)*WIDTH + j];
     double sum = 0.0;
 #pragma unroll
@@ -171,17 +171,17 @@ template <int WIDTH> INLINE double shownOf(const double *rows, const int i, cons
     return sum;
 }}
 
-// What piece blockIdx.y makes of any state, of candidate blockIdx.x; and of every state in which it
-// may begin the tail of each occupancy, to tails (n_pieces, 2*N*N, n).
+// The effect of piece blockIdx.y on any state, of candidate blockIdx.x; and of every state in which
+// it may begin the tail of each occupancy, to tails (n_pieces, 2*N*N, n).
 extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE_PIECES}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const Segment *__restrict__ segments,
-    const double *__restrict__ nodes, double *__restrict__ composites, double *__restrict__ shown,
+    const double *__restrict__ nodes, double *__restrict__ composites, double *__restrict__ open_at,
     double *__restrict__ tails, signed char *__restrict__ statuses) {{
     constexpr int TILE = (SIZE + 15)/16;
     extern __shared__ double room[];
-    double *matrix = room, *states = matrix + SIZE*SIZE, *wanted = states + SIZE*N;
-    double *rates = wanted + SHOWN*SIZE, *slopes = rates + POINTS*N_FLOWS;
+    double *matrix = room, *states = matrix + SIZE*SIZE, *results = states + SIZE*N;
+    double *rates = results + RESULTS*SIZE, *slopes = rates + POINTS*N_FLOWS;
     double *bent = matrix;  // which is done with by then; columns are fewer than SIZE
     __shared__ double row[2][16*TILE], column[2][16*TILE], inverse[2];
     __shared__ int worst;
@@ -256,15 +256,15 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
                 for (int i = 0; i < POINTS; ++i) sum -= line[i]*SLOPES[i][0];
                 states[k] = sum;
             }}
-            for (int k = thread; k < SHOWN*SIZE; k += {PIECE_THREADS}) {{
+            for (int k = thread; k < RESULTS*SIZE; k += {PIECE_THREADS}) {{
                 const int i = k/SIZE, j = k % SIZE;
-                wanted[k] = shownOf<SIZE>(matrix, i, j);
+                results[k] = resultOf<SIZE>(matrix, i, j);
             }}
             __syncthreads();
-            for (int k = thread; k < SHOWN*N; k += {PIECE_THREADS}) {{
+            for (int k = thread; k < RESULTS*N; k += {PIECE_THREADS}) {{
                 const int i = k/N, j = k % N;
-                const double sum = shownOf<N>(states, i, j);
-                double *place = i < POINTS ? shown + placeOf<Shown>(blockIdx.y, n_threads, own)
+                const double sum = resultOf<N>(states, i, j);
+                double *place = i < POINTS ? open_at + placeOf<OpenAt>(blockIdx.y, n_threads, own)
                     : composites + placeOf<Composite>(blockIdx.y, n_threads, own);
                 place += numberOf(i < POINTS ? k : k - POINTS*N, -1, n_threads);
                 for (int group = 0; group < n_groups; ++group) place[group] = sum;
@@ -293,7 +293,7 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
         }}
         __syncthreads();
         constexpr int ROWS = 4;  // so that a number is read once for all of them
-        for (int k = thread; k < (SHOWN + ROWS - 1)/ROWS*n_columns; k += {PIECE_THREADS}) {{
+        for (int k = thread; k < (RESULTS + ROWS - 1)/ROWS*n_columns; k += {PIECE_THREADS}) {{
             const int begin = k/n_columns*ROWS, place = k % n_columns;
             double sums[ROWS] = {{}};
 #pragma unroll 4
@@ -301,7 +301,7 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
                 const double number = bent[u*n_columns + place];
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r)
-                    sums[r] += wanted[min(begin + r, SHOWN - 1)*SIZE + u]*number;
+                    sums[r] += results[min(begin + r, RESULTS - 1)*SIZE + u]*number;
             }}
             const int j = place/n_directions, direction = place % n_directions;
             const int t = direction % max(1, TANGENTS);
@@ -310,9 +310,9 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
             for (int r = 0; r < ROWS; ++r) {{
                 const int i = begin + r;
                 if (i < POINTS) {{
-                    shown[placeOf<Shown>(blockIdx.y, n_threads, thread_of)
+                    open_at[placeOf<OpenAt>(blockIdx.y, n_threads, thread_of)
                           + numberOf(i*N + j, t, n_threads)] = sums[r];
-                }} else if (i < SHOWN) {{
+                }} else if (i < RESULTS) {{
                     composites[placeOf<Composite>(blockIdx.y, n_threads, thread_of)
                                + numberOf((i - POINTS)*N + j, t, n_threads)] = sums[r];
                 }}
@@ -332,7 +332,7 @@ extern "C" __global__ void {REPLAY_PIECES}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const Segment *__restrict__ segments,
     const double *__restrict__ nodes, const double *__restrict__ states,
-    const double *__restrict__ shown, const double *__restrict__ tails,
+    const double *__restrict__ open_at, const double *__restrict__ tails,
     const double *__restrict__ matrices, const Run *__restrict__ runs,
     const double *__restrict__ data, double *__restrict__ residuals,
     signed char *__restrict__ statuses) {{
@@ -368,7 +368,7 @@ extern "C" __global__ void {REPLAY_PIECES}(
     seed(parameters, n, candidate, free, n_free, trace.first, p);
     int status = OK;
     const double *voltage = nodes + piece.nodes, *matrix = matrices + piece.matrix;
-    const double *open = shown + placeOf<Shown>(blockIdx.y, n_threads, i);
+    const double *open = open_at + placeOf<OpenAt>(blockIdx.y, n_threads, i);
     Dual rows[1 + POINTS] = {{}};
 #pragma unroll 1
     for (int point = 0; point <= POINTS; ++point) {{

@@ -1,4 +1,4 @@
-"""Propagators in CUDA C++: what a generator does to occupancies within a time at one voltage.
+"""Propagators in CUDA C++: the effect of a generator on occupancies within a time at one voltage.
 
 The text is a template over the number type, for the programs that compute currents and for the one
 that computes derivatives. The text before it must define
@@ -155,7 +155,7 @@ def _propagator(
 _PROPAGATORS = """
 // --- propagators ---------------------------------------------------------------------------------
 
-// How often a norm must be halved until it is at most TAYLOR_NORM, read off its exponent.
+// The halvings of a norm until it is at most TAYLOR_NORM, read off its exponent.
 __device__ __forceinline__ int halvings(const double norm) {
     const int exponent = (__double2hiint(norm*(1.0/TAYLOR_NORM)) >> 20) - 1022;
     return exponent > 0 ? exponent : 0;
@@ -255,15 +255,15 @@ __device__ __forceinline__ void createSeries(Number (&a)[N][N], Number (&p)[N][N
     closeColumns(p);
 }
 
-// Of a chain of two states, which relax: how much of the way to the limit is gone after h ms, over
-// the sum of both rates. Times a rate it is the propagator's element.
+// Of a chain of two states, which relax: the part of the way to the limit after h ms, over the
+// sum of both rates. Times a rate it is the propagator's element.
 template <class Number>
 __device__ __forceinline__ Number goneOverRates(const Number &up, const Number &down,
                                                 const double h) {
     return decay((up + down)*h)*reciprocal(up + down);
 }
 
-// What becomes of such a chain: x <- gained + kept*x.
+// The change of such a chain: x <- gained + kept*x.
 template <class Number> struct Relaxation {
     Number gained, kept;
 

@@ -1,9 +1,9 @@
-"""What stepping in float32 has of its own where the voltage varies.
+"""The parts of stepping through a varying voltage that float32 has for itself.
 
 There the rates are computed at every sample, in float32 and on the special-function units of the
-GPU: their exponentials are powers of two, whose base is folded into the constants. What is left of
-rounding matters: a slow gate moves by less than the last bit of its occupancy in a step, so that
-its step is another rule, which keeps what is cut off.
+GPU: their exponentials are powers of two, with the base folded into the constants. Rounding
+matters: a slow gate moves by less than the last bit of its occupancy in a step, so that
+its step is another rule, which keeps the cut-off part.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ __device__ __forceinline__ void relaxSlow(float &x, float &low, const float whol
     const float gone = -whole*(1.0f - whole*(0.5f - whole*((1.0f/6.0f) - whole*((1.0f/24.0f)
         - whole*(1.0f/120.0f)))));
     const float gain = sixth*(up0 + up1 + 4.0f*upm*approximatePower2(-1.44269504f*late));
-    // A slow gate moves by less than the last bit of x: what is cut off is kept for the next step.
+    // A slow gate moves by less than the last bit of x: the cut-off part is kept for the next step.
     const float change = gone*(x + sixth*up0) + (gain + low), sum = x + change;
     low = change - (sum - x);
     x = sum;

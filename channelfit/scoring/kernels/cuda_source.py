@@ -1,7 +1,7 @@
 """A channel as CUDA that scores one candidate a thread by stepping through its occupancies.
 
-A thread walks the visits of one job of `visit_order.Schedule`. A visit builds what one voltage and
-sampling interval need, in registers where it fits, and serves all its runs:
+A thread walks the visits of one job of `visit_order.Schedule`. A visit builds the tables of one
+voltage and sampling interval, in registers where it fits, and serves all its runs:
 
 * the rows c P^j that give the open probability j samples on, so that a sample costs n - 1
   multiply-adds, one subtraction of the datum and one multiply-add for its square; conductance and
@@ -10,15 +10,15 @@ sampling interval need, in registers where it fits, and serves all its runs:
 
 The formulas themselves are templates that derivatives use as well: rates and steady states stand in
 `cuda_common`, propagators in `cuda_propagator`, steps at a varying voltage in `cuda_moving`. What
-stands here makes tables of them, which only values want; how a thread walks is in `cuda_walk`.
+stands here makes tables of them, which only values need; the loops of a thread are in `cuda_walk`.
 
 Up to ten states every loop over a matrix is written out. In a loop that is not, the matrix lies in
 local memory and each multiply-add waits for two loads, eight times what the arithmetic takes.
 
-What a sample of the two-gate hERG model costs where the voltage moves, in float32, counted in the
-machine code for sm_90: about 115 instructions, 12 of them on the special-function units (8 rates,
-an exponential and a reciprocal a gate); where any candidate of a warp is stiff, 78 more, 6 of them
-such. They take a warp 8 cycles each, 96 to 144 in all, beside the 115 to 193 of the others.
+The cost of a sample of the two-gate hERG model where the voltage moves, in float32, counted in
+the machine code for sm_90: about 115 instructions, 12 of them on the special-function units (8
+rates, an exponential and a reciprocal a gate); where any candidate of a warp is stiff, 78 more, 6
+of them such. They take a warp 8 cycles each, 96 to 144 in all, beside the 115 to 193 of the others.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class CudaSource:
         hash: 16 hexadecimal digits of the SHA-256 of `text`.
         stride: samples that a step takes. The data of a run must begin at a multiple of it, and be
             filled up to one.
-        options: what the compiler is to be given beside the text.
+        options: of the compiler.
     """
 
     def __init__(self, model: ChannelModel, dtype: str = "float64") -> None:
@@ -123,9 +123,9 @@ class CudaSource:
             nodes_mV: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step.
 
         Returns:
-            A flat array, mV. Chains of two states want the start of the first step twice, then
-            middle and end of each step. Schemes want the start of each step, its Gauss points and
-            those of its quarters, and a place that is left empty. Both together want all.
+            A flat array, mV. Chains of two states need the start of the first step twice, then
+            middle and end of each step. Schemes need the start of each step, its Gauss points and
+            those of its quarters, and a place that is left empty. Both together need all.
         """
         if is_mixed(self.model):
             return nodes_mV.ravel()
@@ -374,13 +374,13 @@ __device__ __forceinline__ void advanceChain(const real (&step)[N - 1][N], real 
 }
 """
 
-#: What a step of gates begins with. It reads each voltage once, as start and end are the same.
+#: The text before the step of gates. It reads each voltage once, as start and end are the same.
 _GATES = """
 constexpr int N_NODES = 2, BEFORE = 2;  // voltages of a step: middle and end; before the first step
 constexpr int TOGETHER = sizeof(real) == 4 ? 2 : 1;  // steps: spares moving the end to the start
 
-// What is known at the beginning of a step; float32 wants rates of opening, and in `low` what x is
-// too coarse to hold.
+// The beginning of a step; float32 needs rates of opening, and in `low` the digits that x is too
+// coarse to hold.
 struct Moving {
     Gates<real> gates;
     real x[N_X], up[N_X], low[N_X], v;
@@ -408,7 +408,7 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
 }
 """
 
-#: What a step of a scheme begins with. Of its twelve places for voltages the last stays empty.
+#: The text before the step of a scheme. Of its twelve places for voltages the last stays empty.
 _SCHEME = """
 // States move by little in a step: kept in float64, or single precision would lose it.
 struct Moving {

@@ -18,7 +18,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
 from channelfit.scoring.kernels.scalars import ThreadScalars
-from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, LEAST_COST, Spectrum
+from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, LEAST_COST, ModalSpectrum
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
 from channelfit.scoring.kernels.spectral_runs import SpectralRuns, name_transform
 from channelfit.scoring.layout.exponential_tables import DEGREE, SpectralWalk
@@ -36,14 +36,14 @@ class CudaSpectralSource:
         sampled: visit every sample (the modal path) instead of summing without samples.
 
     Attributes:
-        text: CUDA C++ with the kernels `runSweep` and `addJobs`. It means something only behind the
-            lines of `specialized`.
+        text: CUDA C++ with the kernels `runSweep` and `addJobs`. It compiles only behind the lines
+            of `specialized`.
         hash: 16 hexadecimal digits of its SHA-256.
     """
 
     def __init__(self, model: ChannelModel, dtype: str = "float64", sampled: bool = False) -> None:
         self.model, self.dtype, self.sampled = model, dtype, sampled
-        self.channel, self.spectrum = CudaChannel(model), Spectrum(model)
+        self.channel, self.spectrum = CudaChannel(model), ModalSpectrum(model)
         self.runs = SpectralRuns(self.spectrum)
         self.decaying, self.strainable = self.spectrum.decaying, self.spectrum.strainable
         # Up to four states the registers of 16 warps on a multiprocessor suffice; beyond, values

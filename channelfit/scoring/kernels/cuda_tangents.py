@@ -1,20 +1,20 @@
 """A channel as CUDA that writes residuals and their derivatives: stepping in dual numbers.
 
 Every formula is the template that the stepping kernels use, with the number type `Dual`. What
-stands here is what differs: which samples are visited and in what order, and where results go.
+stands here differs: the samples that are visited, their order, and the places of results.
 
 A thread takes a candidate through one job with TANGENTS of its directions; neighboring threads have
-the other directions of the same candidate. Currents are wanted at some samples only, and the
+the other directions of the same candidate. Currents are needed at some samples only, and the
 distances between these are powers of two. A visit to a voltage therefore squares its propagator
 again and again and serves all its runs at each power, so that one propagator is kept at a time, and
 no table of rows as in `cuda_source`, which would not fit the registers with derivatives.
 
 Samples at a varying voltage come one after the other, and a few candidates would leave the GPU
-empty. Their runs are therefore cut into segments. Threads of their own compute what each segment
-makes of any state (`composeTangents`); the walk goes from the end of one segment to the end of the
-next; and threads of their own again step through each segment from the state that it starts with
-(`replayTangents`). Without derivatives the same program is the fastest way to the costs of a few
-candidates at a varying voltage. Where the voltage is smooth the segments may be pieces on which
+empty. Their runs are therefore cut into segments. Threads of their own compute the effect of each
+segment on any state (`composeTangents`); the walk goes from the end of one segment to the end of
+the next; and threads of their own again step through each segment from the state that it starts
+with (`replayTangents`). Without derivatives the same program is the fastest way to the costs of a
+few candidates at a varying voltage. Where the voltage is smooth the segments may be pieces on which
 occupancies are polynomials (`cuda_pieces`); then nothing is stepped.
 """
 
@@ -43,11 +43,11 @@ from channelfit.scoring.kernels.cuda_mixed import (
     tangents as mixed_tangents,
 )
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
-from channelfit.scoring.kernels.cuda_pieces import shown_numbers, takes_pieces, write_pieces
+from channelfit.scoring.kernels.cuda_pieces import open_numbers, takes_pieces, write_pieces
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
 from channelfit.scoring.kernels.fast_rates import DEEP
 
-#: Names of the kernels: the walk, and what is before and behind it where runs are cut.
+#: Names of the kernels: the walk, and those before and behind it where runs are cut.
 TRACE_TANGENTS = "traceTangents"
 COMPOSE_TANGENTS, REPLAY_TANGENTS = "composeTangents", "replayTangents"
 
@@ -67,8 +67,9 @@ class CudaTangentSource:
         text: the source, for reading; `specialized` gives the text that is compiled.
         hash: 16 hexadecimal digits of the SHA-256 of `text`.
         state_size: float64 numbers in a state with its derivatives.
-        composite_size: float64 numbers in what a segment makes of any state, with derivatives.
-        shown_size: float64 numbers in what is open at the points of a piece, with derivatives.
+        composite_size: float64 numbers in the effect of a segment on any state, with derivatives.
+        open_size: float64 numbers in the open probabilities at the points of a piece, with
+            derivatives.
     """
 
     def __init__(self, model: ChannelModel, tangents: int | None = None) -> None:
@@ -85,13 +86,13 @@ class CudaTangentSource:
         if is_mixed(model):
             composite = composite_numbers(self.channel)
         self.composite_size = composite * numbers
-        self.shown_size = shown_numbers(self.largest) * numbers
+        self.open_size = open_numbers(self.largest) * numbers
         self.text = self._text(cut=True)
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     @property
     def takes_pieces(self) -> bool:
-        """Whether runs at smooth varying voltage can be taken in pieces."""
+        """True if runs at smooth varying voltage can be taken in pieces."""
         return takes_pieces(self.model, self.tangents)
 
     def specialized(
@@ -115,8 +116,8 @@ class CudaTangentSource:
             nodes_mV: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step.
 
         Returns:
-            A flat array, mV. Chains of two states want start, middle and end of each step; schemes
-            want its start, its Gauss points and those of its quarters; both together want all.
+            A flat array, mV. Chains of two states need start, middle and end of each step; schemes
+            need its start, its Gauss points and those of its quarters; both together need all.
         """
         if is_mixed(self.model):
             return nodes_mV.ravel()
@@ -210,7 +211,7 @@ class CudaTangentSource:
             )
 
 
-#: What a held voltage makes of a chain of two states.
+#: The propagator of a chain of two states at a held voltage.
 _RELAXED = """
 INLINE void createPropagator(const Dual &up, const Dual &down, const double h,
                              Relaxation<Dual> &p) {
@@ -241,8 +242,8 @@ struct Visit {{
 }};
 
 // At a held voltage: from the state in `source`, `steps` times 2^level samples on, to `target`. The
-// current is wanted at the start (lead) and after each step: points `point` and on of a run, unless
-// run < 0.
+// current is written at the start (lead) and after each step: points `point` and on of a run,
+// unless run < 0.
 struct Step {{ int source, target, level, steps, run, point, lead, unused; }};
 
 // A run at varying voltage: n samples of n_sub steps of dt ms.
@@ -252,7 +253,7 @@ struct Move {{
     int first, n_segments;  // its segments, where it is cut
 }};
 
-// What a run is compared with, and where the difference times `root` goes: point k to row first +
+// The recording of a run, and the place of the difference times `root`: point k to row first +
 // k*stride of an array (candidates, rows, 1 + n_free), before which there are `before` rows of all
 // candidates.
 struct Run {{
@@ -260,7 +261,7 @@ struct Run {{
     int data, before, rows, first, stride, unused;
 }};
 
-// Where a thread's results go.
+// The places of a thread's results.
 struct Trace {{
     const Run *runs;
     const double *data;
@@ -269,7 +270,7 @@ struct Trace {{
     int candidate, n_free, first;  // its first direction
 }};
 
-// What threads of segments found, and what they will need, where runs are cut.
+// Results of the threads of segments, and states for them, where runs are cut.
 struct Scratch {{
     const double *composites;
     double *states;
@@ -290,7 +291,7 @@ INLINE void check(const Dual *x, int &status) {{
     if (lost(x) && status == OK) status = OCCUPANCY_LOST;
 }}"""
 
-#: Gates at a varying voltage: where their voltages lie, and what steps make of any state.
+#: Gates at a varying voltage: the places of their voltages, and the effect of steps on any state.
 _GATES = """
 constexpr int N_NODES = 3;  // voltages of a step: start, middle and end
 
@@ -301,7 +302,7 @@ INLINE void begin(Moving &m, const double v, const Dual *p, int &status) {
     begin(m, up, v, p, status);
 }
 
-// What several steps make of any state.
+// The effect of several steps on any state.
 struct Composite { Relaxation<Dual> gate[N_X]; };
 
 INLINE void start(Composite &c) {
@@ -321,7 +322,7 @@ INLINE void through(const Composite &c, Dual *x) {
 }
 """
 
-#: A scheme at a varying voltage: where its voltages lie.
+#: A scheme at a varying voltage: the places of its voltages.
 _SCHEME = """
 constexpr int N_NODES = 11;  // voltages of a step: start, two Gauss points, those of its quarters
 
@@ -331,15 +332,15 @@ INLINE void begin(Moving &, const double, const Dual *, int &) {}
 INLINE void arrive(const Moving &, Dual *) {}
 """
 
-#: What steps of a scheme make of any state.
+#: The effect of steps of a scheme on any state.
 _COMPOSITE = """
-// What several steps make of any state.
+// The effect of several steps on any state.
 struct Composite { Dual whole[N][N]; };
 
 INLINE void start(Composite &c) { unit(c.whole); }
 INLINE void through(const Composite &c, Dual *x) { advance(c.whole, x); }
 
-// Takes every column of what earlier steps make of any state through exp(A); q as in the template.
+// Takes every column of the effect of earlier steps through exp(A); q as in the template.
 __device__ __noinline__ void exponentialOf(const Dual *q, Composite *c) {
     const double norm = exitRate0(q);
     if (norm > TAYLOR_NORM) {
@@ -416,8 +417,8 @@ INLINE void seed(const double *parameters, const long long n, const int candidat
 _SEGMENTS = """
 // --- runs at varying voltage, cut into segments --------------------------------------------------
 
-// n samples of n_sub steps of dt ms; the first is point of a run (-1: not wanted). Or a piece of
-// dt ms, of which n rows are wanted, which a matrix makes of the currents at its points.
+// n samples of n_sub steps of dt ms; the first is point of a run (-1: none). Or a piece of
+// dt ms with n rows of results, which a matrix makes of the currents at its points.
 struct Segment {
     double dt;
     int n, n_sub, nodes, run, point, matrix;
@@ -436,7 +437,7 @@ template <class T> INLINE void load(const double *place, const long long n_threa
     for (int k = 0; k < int(sizeof(T)/sizeof(double)); ++k) to[k] = place[k*n_threads];
 }
 
-// Where thread i of n_threads keeps what a segment has of type T.
+// The place in which thread i of n_threads keeps a segment's value of type T.
 template <class T> INLINE long long placeOf(const int segment, const long long n_threads,
                                             const long long i) {
     return segment*(long long)(sizeof(T)/sizeof(double))*n_threads + i;
@@ -464,7 +465,7 @@ INLINE void walkMove(const Move &move, const double *, const Dual *, const Dual 
 """
 
 _CUT = f"""
-// What segment blockIdx.y makes of any state, for thread i as in the walk.
+// The effect of segment blockIdx.y on any state, for thread i as in the walk.
 extern "C" __global__ void {COMPOSE_TANGENTS}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const Segment *__restrict__ segments,

@@ -1,6 +1,6 @@
 """Exact derivatives of rate expressions, as expressions.
 
-SymPy's own `diff` answers with derivatives of real parts and Heaviside functions where an
+SymPy's own `diff` gives derivatives of real parts and Heaviside functions where an
 expression has abs, min or max; here every kink has the slope of the branch that is taken.
 """
 

@@ -1,7 +1,7 @@
-"""Which models can be scored by modes: those whose chains decay without oscillating.
+"""The models that can be scored by modes: all chains decay without oscillating.
 
-Chains of up to three states are served by formulas that mark the candidates whose modes they cannot
-tell apart. More states need detailed balance around every cycle, which is checked here.
+Chains of up to three states are served by formulas that mark the candidates of which they cannot
+tell the modes apart. More states need detailed balance around every cycle, which is checked here.
 """
 
 from __future__ import annotations

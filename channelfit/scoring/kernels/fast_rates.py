@@ -1,4 +1,4 @@
-"""Rates so fast that only their ratios matter: a generator without the speed that nobody sees.
+"""Rates so fast that only their ratios matter: a generator without speed that has no effect.
 
 A propagator is a series of A h / 2^k squared k times, and k grows with the logarithm of the fastest
 rate. Where the norm of A h exceeds GREATEST_NORM the generator is therefore replaced by
@@ -10,10 +10,11 @@ is that of A, and it leaves no state faster than 1/s. An eigenvalue -l of A beco
 that a trace errs by at most 0.54 s/h of its size: 1.3e-10 in float64, 1.3e-7 in float32. Where a
 rate is slower than GREATEST_NORM/h (4e10 /ms at 0.1 ms) nothing is changed at all.
 
-Column j of (I - s A)^-1 says where a channel that starts in j is when an exponential clock of mean
-s rings. It is found by eliminating one state after the other: who would go there goes on to where
-the state leads, at once. Nothing is subtracted, so each element keeps its relative accuracy however
-far apart the rates lie, as in the elimination of Grassmann, Taksar and Heyman (1985).
+Column j of (I - s A)^-1 holds the occupancies of a channel that starts in j after a random time,
+exponential with mean s. It is found by eliminating one state after the other: transitions into the
+state go on to its targets at once. Nothing is subtracted, so each element keeps its relative
+accuracy however far apart the rates lie, as in the elimination of Grassmann, Taksar and Heyman
+(1985).
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class LaneWriter:
             for j in range(n):
                 others = [self.at(name, first + i * n + j) for i in range(n) if i != j]
                 rest = f"{one} - ({' + '.join(others) or zero})"
-                # two states relax, and one whose limit lies above 1 passes it
+                # two states relax, past 1 where the limit is above 1
                 self.w(f"d{j} = {rest}" if n == 2 else f"d{j} = max({zero}, {rest})")
             self.w(*(f"{self.at(name, first + j * n + j)} = d{j}" for j in range(n)))
 

@@ -69,7 +69,7 @@ def schemeRamp(
 
     rate (n_pieces * degree, n_rates), slope: at Radau's points; voltage (n_pieces, degree + 1): at
     all points. reach: how far apart in number two states with a transition are. places
-    (n_pieces,): where the first point of a piece goes, -1 where none is wanted.
+    (n_pieces,): the place of the first point of a piece, -1 for none.
 
     Returns: the largest part of an occupancy in the tail of a piece, NaN where anything is NaN.
     """

@@ -33,7 +33,7 @@ from channelfit.scoring.machine.kernel_math import decay, exp
 from channelfit.scoring.machine.machine_code import plain_kernel
 
 #: Columns of the table of stretches: held runs FIRST to LAST - 1 where STEPS is -1, else a varying
-#: run and where its voltages begin, and what becomes of its samples (OUT_FIRST -1: nothing).
+#: run and where its voltages begin, and the places of its samples (OUT_FIRST -1: none).
 FIRST, LAST, STEPS, SUBSTEPS, EDGES, MIDDLES, SAMPLES, OUT_FIRST = range(8)
 
 #: Columns of the table of chains; UP and DOWN are rates, or -1 in a chain of one state. LINEAR and
@@ -214,8 +214,8 @@ def _relaxations(
     for i in range(n):
         s0, s1, s2 = speed[i], middle_speed[i], speed[i + 1]
         x0, x1, x2 = limit[i], middle_limit[i], limit[i + 1]
-        whole, wanted = relaxations(s0, s1, s2, h)
-        half = within(whole, wanted)
+        whole, later = relaxations(s0, s1, s2, h)
+        half = within(whole, later)
         left, square = exp(-whole), whole * whole
         j0, j1, j2 = moments(whole, left)
         rest = whole - half
@@ -232,7 +232,7 @@ def _relaxations(
         by_whole = left * (x2 + slope * whole + bend * (square - half * whole))
         by_whole -= ((x0 - x2) / square + bend) / rest * curved
         cut = half / whole
-        free = 1.0 if half == wanted else 0.0
+        free = 1.0 if half == later else 0.0
         by_whole += (1.0 - free) * cut * by_half
         by_half *= free
         for_s0, for_s1, for_s2 = slopes_by_speeds(by_whole, by_half, h)
@@ -382,7 +382,7 @@ def relaxNormals(
     groups,
     target,
     scale,
-    shown,
+    flat_residuals,
     residuals,
     flags,
     products,
@@ -465,4 +465,4 @@ def relaxNormals(
                     stretch[OUT_FIRST] + sample * gain.shape[1],
                 )
         if flag[0] == 0 and flag[1] == 0:
-            project(out, matrices, groups, target, scale, shown, residuals, products[c])
+            project(out, matrices, groups, target, scale, flat_residuals, residuals, products[c])

@@ -67,12 +67,12 @@ class LaneScalars:
     """The values of one lane: Python names, or rows of the array `a`.
 
     Arguments:
-        w: where the text goes.
+        w: receives the text.
         lanes: candidates in a block.
-        sizes: names of blocks of rows and how many rows each has.
+        sizes: names of blocks of rows, and the rows of each.
 
     Attributes:
-        first: where each block begins.
+        first: the first row of each block.
         n_rows: rows in all.
     """
 
@@ -123,9 +123,9 @@ class ThreadScalars:
     """The values of one CUDA thread: constants of the type double, or elements of local arrays.
 
     Arguments:
-        w: where the text goes.
+        w: receives the text.
         sums: running sums, each a variable of its own.
-        strainable: chains whose rows of `strained` are variables: strained2 of chain 2.
+        strainable: chains of which the rows of `strained` are variables: strained2 of chain 2.
     """
 
     def __init__(self, w: CudaWriter, sums: tuple[str, ...], strainable: Sequence[int]) -> None:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""States and currents of one scheme with their derivatives: what its linearization runs.
+"""States and currents of one scheme with their derivatives: the kernels of its linearization.
 
 Written by hand, loops over states and directions, compiled once and cached. Chains of two states
 have `relaxation_kernels`, smooth varying voltage has `ramp_kernels`.
@@ -124,9 +124,9 @@ def schemeHeld(
     n_rates = dpowers.shape[4]
     x, x2, row = np.empty(n), np.empty(n), np.empty(n)
     z, z2, scratch = np.empty((n, n_rates)), np.empty((n, n_rates)), np.empty((1, n))
-    shown = np.empty(n_rates)
+    open_by_rate = np.empty(n_rates)
     width = dstates.shape[2]
-    moved, moved2, seen = np.empty((n, width)), np.empty((n, width)), np.empty(width)
+    moved, moved2, open_by = np.empty((n, width)), np.empty((n, width)), np.empty(width)
     for r in range(first, last):
         source, target, table, v = (
             runs[r, SOURCE],
@@ -156,23 +156,23 @@ def schemeHeld(
             done = here
             is_open = 0.0
             for u in range(n_rates):
-                shown[u] = 0.0
+                open_by_rate[u] = 0.0
             for d in range(width):
-                seen[d] = 0.0
+                open_by[d] = 0.0
             for i in range(n):
                 is_open += conductances[i] * x[i]
                 if conductances[i] != 0.0:
                     for u in range(n_rates):
-                        shown[u] += conductances[i] * z[i, u]
+                        open_by_rate[u] += conductances[i] * z[i, u]
                 for d in range(width):
-                    seen[d] += row[i] * dstates[source, i, d]
+                    open_by[d] += row[i] * dstates[source, i, d]
             for u in range(n_rates):
                 for d in range(width):
-                    seen[d] += shown[u] * slope[v, u, d]
+                    open_by[d] += open_by_rate[u] * slope[v, u, d]
             out[place] = s * is_open
             for d in range(n_directions):
                 ds = driveSlope(gain, drive, d)
-                out[place + 1 + d] = s * seen[d] + ds * is_open
+                out[place + 1 + d] = s * open_by[d] + ds * is_open
             place += runs[r, STRIDE]
         gap, level = n_samples - done, 0
         while gap > 0:

@@ -11,7 +11,7 @@ rates at a voltage to modes, `spectral_runs` from modes to costs. Both serve the
 differ in how they spell a value (`scalars`), and in what stands around these formulas: loops over
 lanes or threads, and memory.
 
-Where the modes come from, for a chain of
+The modes of a chain of
 
 * two states: a formula, exact whatever the rates;
 * three states, any topology: speeds from the trace and the sum over spanning trees (nothing but
@@ -39,8 +39,8 @@ from channelfit.model.channel import RATE_CEILING, RATE_FLOOR
 from channelfit.scoring.kernels.scalars import Scalars
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS, SpectralLayout
 
-#: Live modes whose amplitudes cancel to less than one part in this are doubted: their squares
-#: cancel twice as far.
+#: Live modes are doubted if their amplitudes cancel to less than one part in this: squares cancel
+#: twice as far.
 GREATEST_LOSS = 1e3
 #: Rates at the bounds of `model`, but for rounding.
 LEAST_RATE, GREATEST_RATE = RATE_FLOOR * (1 + 1e-6), RATE_CEILING * (1 - 1e-6)
@@ -52,7 +52,7 @@ GREATEST_SPREAD = 1e22
 GONE = 40.0
 #: Gaps between modes that are gone are widened to this part of the larger speed.
 LEAST_GAP = 0.1
-#: How far the modes of many states may miss the occupancies that they start from.
+#: The greatest distance of the modes of many states from the occupancies at their start.
 GREATEST_MISS = 3e-10
 #: Live gaps of three states are widened to this part of the sum of speeds, which changes a trace by
 #: the square of it.
@@ -66,7 +66,7 @@ LEAST_COST = 1e-6
 Column = Callable[[int, int], str]
 
 
-class Spectrum(SpectralLayout):
+class ModalSpectrum(SpectralLayout):
     """The formulas that lead from the rates at one voltage, q, to modes, s."""
 
     def two_states(self, c: Scalars, k: int) -> None:
@@ -81,7 +81,7 @@ class Spectrum(SpectralLayout):
         """Store both speeds, the limit, and the slow mode's projection;
         doubt where speeds are close.
 
-        With S the sum of all rates and P the sum over rooted spanning trees (whose terms are also
+        With S the sum of all rates and P the sum over rooted spanning trees (which is also
         the steady state) the speeds are the roots of l^2 - S l + P. (A + fast) / (fast - slow)
         takes a state apart from its limit to its slow part.
         """

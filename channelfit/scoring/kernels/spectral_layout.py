@@ -1,4 +1,4 @@
-"""Which modes the open probability of a model is made of, and where kernels keep their values."""
+"""The modes of a model's open probability, and the rows of their values in kernels."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from channelfit.scoring.kernels.scalars import Scalars
 #: Up to so many states what a mode contributes is one of Lagrange's products; see `spectral`.
 MOST_PRODUCTS = 6
 
-#: How often each mode of a model enters a product of exponentials.
+#: The power of each mode of a model in a product of exponentials.
 Index = tuple[int, ...]
 
 
 class SpectralLayout(ChannelRows):
-    """Which modes a model has, and in which rows of a kernel's arrays their values are kept.
+    """The modes of a model, and the rows of their values in a kernel's arrays.
 
     Attributes:
         n_modes: modes of all chains. A chain of n states has n - 1, which begin where its
             occupancies begin in x.
-        layout: per chain, names of blocks of rows of the array s, and where they begin.
+        layout: per chain, names of blocks of rows of the array s, and their first rows.
         terms: indices I of the open probability; the constant one first.
         decaying: the same without the constant one.
         sums: indices of its square without the constant one, each after those it is made of.
         n_kept: rows of the array s, which holds what one visit computes.
-        strainable: chains whose speeds may come so close that their amplitudes cancel.
+        strainable: chains with speeds that may come so close that their amplitudes cancel.
     """
 
     def __init__(self, model: ChannelModel) -> None:

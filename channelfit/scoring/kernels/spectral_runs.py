@@ -15,7 +15,7 @@ from channelfit.model.channel import Chain, ChannelModel
 from channelfit.scoring.kernels.scalars import Scalars
 from channelfit.scoring.kernels.spectral import (
     GREATEST_MISS,
-    Spectrum,
+    ModalSpectrum,
     order_of_factors,
     weighted,
 )
@@ -29,7 +29,7 @@ class SpectralRuns:
         spectrum: the formulas of the modes there.
     """
 
-    def __init__(self, spectrum: Spectrum) -> None:
+    def __init__(self, spectrum: ModalSpectrum) -> None:
         self.spectrum = spectrum
         self.model: ChannelModel = spectrum.model
         self.leaks = any(not term.chains for term in self.model.terms)
@@ -248,17 +248,17 @@ class SpectralRuns:
         """
         names = self.forgotten(c, "e", self.decays(c, "e", dt))
         square = self.square(dict.fromkeys(self.spectrum.terms, ""))
-        wanted = [
+        factors = [
             (names[index], "2.0*" if square[index][1] else "") for index in self.spectrum.sums
         ]
-        for i in range(0, len(wanted) - 1, 2):
-            (one, doubled_one), (two, doubled_two) = wanted[i : i + 2]
+        for i in range(0, len(factors) - 1, 2):
+            (one, doubled_one), (two, doubled_two) = factors[i : i + 2]
             c.let(f"inverse{i}", f"reciprocal({one}*{two})")
             c.put(c.at("per", i), f"{doubled_one}{two}*inverse{i}")
             c.put(c.at("per", i + 1), f"{doubled_two}{one}*inverse{i}")
-        if len(wanted) % 2:
-            (name, doubled) = wanted[-1]
-            c.put(c.at("per", len(wanted) - 1), f"{doubled}reciprocal({name})")
+        if len(factors) % 2:
+            (name, doubled) = factors[-1]
+            c.put(c.at("per", len(factors) - 1), f"{doubled}reciprocal({name})")
 
     def geometric_sums(self, c: Scalars, prefix: str, gone: Mapping[int, str]) -> None:
         """Store G(L) in `g` for every L of the square, from each mode's decay in the run."""

@@ -38,21 +38,22 @@ class TangentSource:
 
     Arguments:
         model: with a current of one ohmic term.
-        wanted: expressions that `createRates` gives in place of the model's rates.
+        expressions: the results of `createRates`, if not the model's rates.
 
     Attributes:
         text: the source; `createRates` and `createGains`.
-        rates: distinct rate expressions, which several transitions may share; or those wanted.
+        rates: distinct rate expressions, which several transitions may share; or the given
+            expressions.
         least: (n_rates,) the lower bound of each, 1/ms: below 0 where it may be negative.
         free: (n_free,) rows of the parameters that are not fixed: the *directions*.
         partials: (rate, direction) of every derivative, in the order of the rows of `slope`.
         width: directions, padded to whole vectors.
     """
 
-    def __init__(self, model: ChannelModel, wanted: Sequence[sympy.Expr] = ()) -> None:
+    def __init__(self, model: ChannelModel, expressions: Sequence[sympy.Expr] = ()) -> None:
         self.model = model
-        self.rates = list(dict.fromkeys(wanted))
-        for chain in () if wanted else model.chains:
+        self.rates = list(dict.fromkeys(expressions))
+        for chain in () if expressions else model.chains:
             self.rates += [t.rate for t in chain.transitions if t.rate not in self.rates]
         plain = {t.rate for c in model.chains for t in c.transitions if not t.signed}
         self.least = [RATE_FLOOR if rate in plain else -RATE_CEILING for rate in self.rates]
@@ -89,8 +90,8 @@ class TangentSource:
         n_rates, n_rows = len(self.rates), len(self.rates) + len(self.partials)
         loops = []
         for some in loops_of([1 + len(row) for row in self._slopes]):
-            wanted = self.rates[some] + [s for row in self._slopes[some] for s in row.values()]
-            loops.append((some, *assignments(self._definitions, wanted)))
+            results = self.rates[some] + [s for row in self._slopes[some] for s in row.values()]
+            loops.append((some, *assignments(self._definitions, results)))
         w("", "", "def createRates(v, theta, rate, slope):")
         with w:
             w('"""Rates (n_rates, n_v), not clipped, d rate / d direction (n_partials, n_v)."""')

@@ -9,8 +9,8 @@ from channelfit.scoring.machine.kernel_math import inline
 from channelfit.scoring.machine.kernel_text import Type
 from channelfit.scoring.machine.machine_code import kernel
 
-#: Columns of the table of runs. OUT and STRIDE say where the row of a run's first point stands in
-#: the flat output, and how far the next one is; POINTS and N_POINTS a part of the array of points.
+#: Columns of the table of runs. OUT and STRIDE are the place of a run's first point in the flat
+#: output and the distance to the next; POINTS and N_POINTS a part of the array of points.
 VOLTAGE, TABLE, N, SOURCE, TARGET, OUT, STRIDE, POINTS, N_POINTS = range(9)
 N_COLUMNS = 9
 
@@ -23,17 +23,18 @@ RATES = (Type("f64", 1), Type("f64", 1), Type("f64", 2), Type("f64", 2))
 
 
 @kernel
-def project(flat, matrices, groups, target, scale, shown, residuals, normal):
+def project(flat, matrices, groups, target, scale, flat_residuals, residuals, normal):
     """Store residuals (n_residuals, width) of the currents `flat`, and their products `normal`.
 
     groups (n_groups, 6): rank, n_points, where its matrix begins, its points, their end, its first
-    residual in `shown`, which is `residuals` as one row; those without a matrix are there already.
+    residual in `flat_residuals`, which is `residuals` as one row; those without a matrix are there
+    already.
     """
     for g in range(groups.shape[0]):
         rank, n_points, first = groups[g, 0], groups[g, 1], groups[g, 2]
         begin, end, place = groups[g, 3], groups[g, 4], groups[g, 5]
         n = (end - begin) // n_points
-        multiply(matrices[first:], flat[begin:end], shown[place:], rank, n_points, n)
+        multiply(matrices[first:], flat[begin:end], flat_residuals[place:], rank, n_points, n)
     for i in range(residuals.shape[0]):
         residuals[i, 0] -= target[i]
         for d in range(residuals.shape[1]):

@@ -10,7 +10,7 @@ on which others stand beside it. Kinks of the command restart the mesh as finely
 a moving command bounds the steps besides.
 Steps do not end at samples: these are read off the cubic between the ends of a step.
 
-What a mesh cannot foresee is a current that escapes from the clamp long after the jump. Every
+A mesh cannot foresee a current that escapes from the clamp long after the jump. Every
 candidate therefore carries an estimate of its error, and is taken again on a finer mesh where that
 is too large: `LEVELS` has the q of each.
 """
@@ -29,28 +29,28 @@ from channelfit.scoring.layout.clamp_scheme import NODES
 
 #: Steps per time since the jump, coarse to fine.
 LEVELS = (12, 24, 48, 96)
-#: ms: the length of a leap, within which potentials follow a jump whose time constants are shorter.
+#: ms: the length of a leap, in which potentials of shorter time constants follow a jump.
 _AT_ONCE = 1e-10
 #: ms: the first step after a jump, and that up to which steps grow by _GROWTH times the time since
-#: the jump, at the coarsest level. What happens faster than the second leaves an error through its
-#: effect on occupancies alone, which is smaller the shorter it lasts.
+#: the jump, at the coarsest level. An event that is faster than the second leaves an error through
+#: its effect on occupancies alone, which is smaller the shorter it lasts.
 _FIRST_STEP, _SHORTEST, _GROWTH = 1e-9, 3e-6, 9.0
 #: mV that the command may move in one step, and radians of its fastest sine, at the coarsest level.
 _MOST_MV, _MOST_RADIANS = 2.0, 0.25
-#: mV and mV/ms of a jump and of a kink that are none.
+#: Steps of the voltage, mV, and of its slope, mV/ms, up to this count as none.
 _NO_JUMP, _NO_KINK = 1e-9, 1e-9
-#: Columns of `Grid.steps`: ms from the start of the sweep, ms, the command at the NODES of the
+#: Columns of `ClampGrid.steps`: ms from the start of the sweep, ms, the command at the NODES of the
 #: step, and how far it would rise in the step at the slope of its beginning, mV.
 BEGIN, LENGTH, COMMAND, RISE = 0, 1, 2, 2 + len(NODES)
-#: Columns of `Grid.sweeps`: the holding voltage from whose rest it begins, -1 to go on from the
-#: sweep before; its first step and how many; its first sample and how many.
+#: Columns of `ClampGrid.sweeps`: its holding voltage, -1 to go on from the sweep before; its first
+#: step and how many; its first sample and how many.
 REST, FIRST_STEP, N_STEPS, FIRST_SAMPLE, N_SAMPLES = range(5)
-#: Values of `Grid.jumped`: a leap over a jump of the command, and the step behind it.
+#: Values of `ClampGrid.jumped`: a leap over a jump of the command, and the step behind it.
 LEAP, BEHIND = 2, 1
 
 
 @dataclass(frozen=True)
-class Grid:
+class ClampGrid:
     """All sweeps as flat arrays that kernels read.
 
     Attributes:
@@ -60,7 +60,7 @@ class Grid:
         jumped: (n_steps,) int64, LEAP for the step of no length over a jump of the command, BEHIND
             for the one after it, and 0.
         times, data, weight: (n_samples,) ms from the start of the sweep, pA, and weights.
-        outputs: for each experiment (n_sweeps, n_times_max), where each sample stands in `times`,
+        outputs: for each experiment (n_sweeps, n_times_max), the place of each sample in `times`,
             -1 where it is not among them.
     """
 
@@ -117,7 +117,7 @@ def grid(
     currents: Sequence[np.ndarray | None],
     weights: Sequence[np.ndarray | None],
     level: int,
-) -> Grid:
+) -> ClampGrid:
     """Return the steps and samples of some experiments.
 
     Arguments:
@@ -159,7 +159,7 @@ def grid(
             samples.append(np.array(columns))
         outputs.append(place)
     table = np.concatenate(samples, axis=1) if samples else np.empty((3, 0))
-    return Grid(
+    return ClampGrid(
         np.array(holding),
         np.array(sweeps, np.int64).reshape(-1, 5),
         np.array(steps).reshape(-1, RISE + 1),
@@ -205,7 +205,7 @@ class _Mesh:
     shortest: float = math.inf
 
     def steps(self, pieces: Sequence[_Piece]) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield the rows of `Grid.steps` of one sweep, and what `Grid.jumped` says of each.
+        """Yield the rows of `ClampGrid.steps` of one sweep, and the values of `ClampGrid.jumped`.
 
         The next sweep goes on from here where all of them are taken.
         """

@@ -3,8 +3,8 @@
 The circuit is stiff beside the channel and the channel is stiff beside the circuit, both can be so
 at once, and they do not commute: splitting them loses its order exactly where series resistance
 matters. A linearly implicit method takes them together. RODAS is L-stable and stiffly accurate, and
-keeps its order for equations whose derivative has the factor 0, M y' = f with a singular M. That is
-what makes the ideal clamp (no resistance), a membrane without capacitance and an amplifier without
+keeps its order for M y' = f with a singular M, in which a derivative has the factor 0. That
+makes the ideal clamp (no resistance), a membrane without capacitance and an amplifier without
 lag limits like all others: R C, lag and (1 - prediction) R C stand in M, and nothing is divided by
 them. A step is six solutions with one matrix; it has no iteration, so that all candidates of a
 block take the same instructions, and its derivatives are those of the six stages.
@@ -43,6 +43,6 @@ C: tuple[tuple[float, ...], ...] = (
     ),
 )
 D: tuple[float, ...] = (0.25, -0.1043, 0.1035, -0.0362, 0.0, 0.0)
-#: Where in a step the stages look at the command, as parts of it, and the place of each stage.
+#: The times in a step, as parts of it, at which stages read the command; and the one of each stage.
 NODES: tuple[float, ...] = (0.0, 0.386, 0.21, 0.63, 1.0)
 NODE_OF_STAGE: tuple[int, ...] = (0, 1, 2, 3, 4, 4)

@@ -1,4 +1,4 @@
-"""What a recording says about an exponential: tables for scores that need no samples.
+"""The products of a recording with exponentials: tables for scores that need no samples.
 
 On a run of n samples d_k at the interval h the sum of squares of a model that is a sum of
 exponentials, y_k = sum_j w_j exp(-l_j k h), needs the data in one form only:
@@ -86,9 +86,9 @@ def _powers() -> np.ndarray:
 
 @dataclass(frozen=True)
 class SpectralWalk:
-    """A schedule for kernels that sum modes, with what each run needs of its recording.
+    """A schedule for kernels that sum modes, with each run's part of its recording.
 
-    jobs (n_jobs + 1,), visits (n_visits + 1,): int32, where visits and runs begin.
+    jobs (n_jobs + 1,), visits (n_visits + 1,): int32, the first visit and run of each.
     visit_v: (n_visits,) mV; visit_dt: (n_visits, 2) ms between samples, and of the shortest run.
     places: (n_runs + 1, 4) int32: source and target slot (-1: none), first row of the table (or
         first datum), its last row counted from there.
@@ -122,7 +122,7 @@ def voltage_varies(tree: RunTree) -> bool:
 
 
 def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> SpectralWalk:
-    """Return the walk through a tree of runs whose voltage is held wherever it matters.
+    """Return the walk through a tree of runs, if all that a score needs are at held voltages.
 
     Arguments:
         n_jobs: see `visit_order.schedule`.
@@ -133,7 +133,7 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> Spec
     order = schedule(tree, n_jobs, single_samples_anywhere=not sampled)
     if (tree.runs[order.run, KIND] != HELD).any():
         raise ValueError("voltage varies; only stepping can score that")
-    recording = _Samples() if sampled else _Transforms()
+    recording = _RunData() if sampled else _Transforms()
     visits, shortest = [0], []
     places: list[tuple[int, int, int, int]] = []
     values: list[tuple[float, float, float, float]] = []
@@ -184,7 +184,7 @@ class _Transforms:
         self.n = 0
 
     def add(self, data: np.ndarray) -> tuple[int, int]:
-        """Add the table of data (n,); returns where it begins, and its last row, counted in it."""
+        """Add the table of data (n,); return its first row, and its last one, counted in it."""
         table = transform_table(data) if len(data) > 1 else np.eye(1, DEGREE + 1) * data[0]
         self.tables.append(table)
         self.n += len(table)
@@ -195,7 +195,7 @@ class _Transforms:
         return np.vstack([*self.tables, np.zeros((1, DEGREE + 1))])
 
 
-class _Samples:
+class _RunData:
     """Collects the data of runs, one after the other, each beginning at a multiple of 16 bytes."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Recordings of held voltages reduced to what a channel could ever have shown.
+"""Recordings of held voltages, projected on the traces that a channel can have there.
 
 The current of any scheme at a held voltage is a sum of exponentials exp(-lambda t), and so are its
 derivatives but for factors of t. Over N equally spaced samples all such traces lie, within 1e-11 of
@@ -27,7 +27,7 @@ from channelfit.scoring.machine.arrays import product
 WHOLE = 60
 #: Samples to an octave: in spaces of real exponentials, and of oscillating ones.
 _PER_OCTAVE = {False: 8, True: 12}
-#: How far the rates go into the complex plane, as imaginary over real part. Some is also of use
+#: The extent of the rates in the complex plane, as imaginary over real part. Some is also of use
 #: where all rates are real: derivatives, t exp(-lambda t), are better met.
 _CONE = {False: (0.0, 0.3), True: (0.0, 0.35, 0.7, 1.0)}
 _RATES_AN_OCTAVE = 6
@@ -81,7 +81,7 @@ def compression(n: int, oscillating: bool = False) -> Compression:
     """Return the compression of n samples at a held voltage.
 
     Arguments:
-        oscillating: for schemes whose modes need not be real (not reversible ones).
+        oscillating: for schemes with complex modes (not reversible ones).
     """
     if n <= WHOLE:
         return Compression(n, np.arange(n), np.eye(n), ())
@@ -94,8 +94,8 @@ def compression(n: int, oscillating: bool = False) -> Compression:
     coefficients = []
     for (begin, end), basis in zip(blocks, polynomials, strict=True):
         some = _spread(end - begin)
-        shown = _exponentials(begin + some, rates, _CONE[oscillating])
-        coefficients.append(solved(basis[some], shown))
+        values = _exponentials(begin + some, rates, _CONE[oscillating])
+        coefficients.append(solved(basis[some], values))
     u = spanned(np.concatenate(coefficients), _LEAST)[:, : len(points)]
     edges = np.cumsum([0, *(basis.shape[1] for basis in polynomials)])
     parts = [

@@ -1,7 +1,7 @@
-"""Orthonormal bases, whose bits are the same on every computer.
+"""Orthonormal bases with the same bits on every computer.
 
-What LAPACK finds depends on the kind of processor, on its number of cores and on the environment,
-in its last digits. Where the cost of a candidate is made of it, so would the way of a search.
+The last digits of LAPACK's results depend on the kind of processor, on its number of cores and on
+the environment. If costs were made of them, the course of a search would depend on these, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def spanned(columns: np.ndarray, tolerance: float) -> np.ndarray:
 def solved(columns: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the least-squares solution (m, k) of columns (n, m) for the right side (n, k)."""
     q, r = orthonormal(columns)
-    shown = product(q.T, right)
+    found = product(q.T, right)
     for k in reversed(range(len(r))):
-        shown[k] = (shown[k] - product(r[None, k, k + 1 :], shown[k + 1 :])[0]) / r[k, k]
-    return shown
+        found[k] = (found[k] - product(r[None, k, k + 1 :], found[k + 1 :])[0]) / r[k, k]
+    return found

@@ -25,7 +25,7 @@ from channelfit.scoring.machine.arrays import product
 #: Points a piece, its start not counted.
 DEGREE = 12
 #: Of coarse and of fine pieces: the first, ms; by what factor they grow; mV that one may span.
-#: What they cannot follow (fast relaxation, steep rates) shows in the tail of the polynomial.
+#: Fast relaxations and steep rates, which they cannot follow, appear in the polynomial's tail.
 GRADES = ((0.01, 1.8, 6.0), (1e-4, 1.5, 2.0))
 #: The largest part of an occupancy in the last two Chebyshev polynomials of a piece. Errors stay
 #: an order of magnitude below; a candidate with more takes finer pieces, or every sample.
@@ -53,7 +53,7 @@ def pieces(
     first, growth, most = GRADES[grade]
     n, order = len(v), np.argsort(parts)
     travel = np.append(0.0, np.cumsum(np.abs(np.diff(v[:, order], axis=1)).sum(axis=1)))
-    edges, shown = [0.0], []
+    edges, voltages = [0.0], []
     while edges[-1] < n * h * (1 - 1e-12):
         begin = edges[-1]
         gone = np.interp(begin / h, np.arange(n + 1), travel)
@@ -67,10 +67,10 @@ def pieces(
                     return None
                 end = begin + (end - begin) / 2
         edges.append(end)
-        shown.append(on_points)
-        if STEPS_A_PIECE * len(shown) > n:
+        voltages.append(on_points)
+        if STEPS_A_PIECE * len(voltages) > n:
             return None
-    return np.array(edges), np.array(shown)
+    return np.array(edges), np.array(voltages)
 
 
 def _on_points(

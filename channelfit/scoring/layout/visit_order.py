@@ -1,7 +1,7 @@
 """The order in which a kernel walks the runs: everything that one voltage needs, at once.
 
-What a voltage costs (rates, propagator, eigenvalues) is paid once a *visit*; a visit serves every
-run at that voltage whose starting state is known. The greedy order below computes nearly every
+The work for a voltage (rates, propagator, eigenvalues) is done once a *visit*, which serves every
+run at that voltage with a known starting state. The greedy order below computes nearly every
 voltage once, although a kernel keeps only one at a time: it goes where nothing will be left to
 come back for, and to shared tail and holding voltages last.
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from channelfit.problem.run_tree import HELD, KIND, N_SAMPLES, SOURCE, TABLE, TARGET, RunTree
 
-#: What a visit costs, in samples: balances jobs.
+#: The work of a visit, in samples: balances jobs.
 _VISIT_WORK = 60
 #: In place of an interval between samples: any will do.
 _ANY = -1.0
@@ -29,12 +29,12 @@ _ANY = -1.0
 class Schedule:
     """Jobs of visits of runs. State slots 0 .. n_starts - 1 hold the steady states at the start.
 
-    jobs: (n_jobs + 1,) where each job's visits begin.
-    visits: (n_visits + 1,) where each visit's runs begin.
+    jobs: (n_jobs + 1,) the first visit of each job.
+    visits: (n_visits + 1,) the first run of each visit.
     voltage: (n_visits,) index into `RunTree.voltages`, -1 for a visit of one varying run.
     dt: (n_visits,) ms between samples of the visit's runs (0 where varying).
     run: (n_walks,) index into `RunTree.runs`.
-    source, target: (n_walks,) state slots; target is -1 where nobody needs the end.
+    source, target: (n_walks,) state slots; target is -1 where no run needs the end.
     weight: (n_walks,) of each sample, 0 where the run is only walked through.
     n_slots: state slots in use.
     """
@@ -70,16 +70,16 @@ def schedule(
     """Return the walk through all runs that a score (or, traced, a simulation) needs.
 
     Arguments:
-        n_jobs: into how many parts the tree is cut, at most the number of its leaves.
+        n_jobs: the number of parts into which the tree is cut, at most that of its leaves.
         single_samples_anywhere: a run of one sample joins a visit of its voltage whatever the
             visit's interval (for kernels that need no propagator a sample).
         traced: every sampled run counts, not only those of weight above 0.
     """
     nodes = _tree(tree)
-    wanted = tree.runs[:, -1] != 0 if traced else tree.run_weight > 0
-    needed = _needed(nodes, wanted)
+    requested = tree.runs[:, -1] != 0 if traced else tree.run_weight > 0
+    needed = _needed(nodes, requested)
     parts = _cut(tree, nodes, needed, max(1, n_jobs))
-    walk = _Walk(tree, nodes, single_samples_anywhere)
+    walk = _Scheduler(tree, nodes, single_samples_anywhere)
     scored: set[int] = set()
     for part in parts:
         walk.add(part, scored)
@@ -93,7 +93,7 @@ def needed_runs(tree: RunTree) -> list[int]:
 
 
 def _tree(tree: RunTree) -> list[_Node]:
-    """Return the nodes of all runs: which run starts from whose end, read off their state slots.
+    """Return the nodes of all runs: which run starts from the end of which, by their state slots.
 
     A run held where the channel already rests ends as it began, so those after it need not wait
     for it: they start from the steady state as well.
@@ -115,11 +115,11 @@ def _rests(tree: RunTree, run: np.ndarray, parent: int) -> bool:
     return held and tree.table_voltage[run[TABLE]] == tree.start_voltage[-1 - parent]
 
 
-def _needed(nodes: list[_Node], wanted: np.ndarray) -> set[int]:
+def _needed(nodes: list[_Node], requested: np.ndarray) -> set[int]:
     """Return the requested runs, and all runs that lead to them."""
     needed: set[int] = set()
     for node in reversed(nodes):
-        if wanted[node.index] or any(child in needed for child in node.children):
+        if requested[node.index] or any(child in needed for child in node.children):
             needed.add(node.index)
     return needed
 
@@ -159,7 +159,7 @@ class _Slots:
         return self.of[k]
 
 
-class _Walk:
+class _Scheduler:
     """Collects visits, and gives out state slots as ends of runs are born and used up."""
 
     def __init__(self, tree: RunTree, nodes: list[_Node], single_samples_anywhere: bool) -> None:

@@ -1,6 +1,6 @@
 """Long work, such as compiling, announces that it begins and ends.
 
-Who works and who shows it on a screen know nothing of each other: both know this file.
+Code that works and code that shows progress on a screen both know this file, not each other.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _listeners: list[Listener] = []
 @contextmanager
 def announced(what: str) -> Iterator[None]:
     """Announce to every listener that work begins, and when the block is left, that it ended."""
-    told = tuple(_listeners)
-    for listener in told:
+    listeners = tuple(_listeners)
+    for listener in listeners:
         listener.begins(what)
     try:
         yield
     finally:
-        for listener in told:
+        for listener in listeners:
             listener.ends()
 
 
 @contextmanager
-def told_to(listener: Listener) -> Iterator[None]:
+def listening(listener: Listener) -> Iterator[None]:
     """Let a listener hear what is announced within the block, by whatever thread."""
     _listeners.append(listener)
     try:

@@ -11,7 +11,7 @@ from channelfit.scoring.machine.gpu import gpu_errors
 
 
 def array_module(array: Any) -> Any:
-    """Return the module whose functions work on an array: cupy for a CuPy array, else numpy."""
+    """Return the module for an array: cupy for a CuPy array, else numpy."""
     name = type(array).__module__.partition(".")[0]
     return sys.modules["cupy"] if name == "cupy" else np
 
@@ -32,8 +32,8 @@ def to_host(array: Any) -> np.ndarray:
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Multiply (.., m) by (m, k), summed in the same order on every computer.
 
-    `left @ right` is done by a library whose order of summing depends on the kind of processor, on
-    its number of cores and on the environment. What a score is made of must not.
+    `left @ right` is done by a library that sums in an order that depends on the kind of processor,
+    on its number of cores and on the environment. A score must not.
     """
     found: np.ndarray = np.einsum("...m,mk->...k", left, right)
     return found

@@ -1,4 +1,4 @@
-"""The folder in which compiled code and what was learned about this machine are kept."""
+"""The folder for compiled code and for measurements of this machine."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def kept(kind: str, key: str, root: Path | None = None) -> bytes | None:
     """Return the bytes that `keep` stored under a key; None where there are none that can be
     trusted.
 
-    A file counts where it and its folder belong to this user and nobody else may write to them, and
-    where it still has the hash that is written in it.
+    A file counts if it and its folder belong to this user, no other user may write to them, and it
+    still has the hash that is written in it.
 
     Arguments:
         kind, key, root: as in `keep`.
@@ -78,7 +78,7 @@ def _sealed(key: str, body: bytes) -> bytes:
 
 
 def _own(status: os.stat_result) -> bool:
-    """Return whether a file or folder is this user's, and nobody else's to write."""
+    """Return whether a file or folder is this user's, and no other may write to it."""
     if sys.platform == "win32":  # a user's folders are private there from the start
         return True
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

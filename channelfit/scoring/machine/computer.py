@@ -1,4 +1,4 @@
-"""What computes: the versions of the libraries, and the machine."""
+"""The versions of the libraries and the machine that computed a result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from channelfit.scoring.machine.threads import usable_cores
 
 
 def versions(on_gpu: bool = False) -> dict[str, str]:
-    """Return the versions of what computes: Python, channelfit and the libraries under it."""
+    """Return the versions of Python, channelfit and the libraries that compute."""
     found = {"channelfit": __version__, "python": platform.python_version()}
     from importlib import metadata  # loads slowly, and only a finished run needs it
 

@@ -5,7 +5,7 @@ lane, and its innermost loops run over lanes. On a GPU a thread has one candidat
 becomes its body there, `p[j, lane]` becomes `p[j]`, and an array that has no other index becomes a
 number. A `Card` says how arguments and constants are called in C.
 
-What differs from the processor:
+Differences from the processor:
 
 * Numbers have the card's type, such as `real`; an element of another type is converted when it is
   read. Whole numbers have 32 bits; those that are divided must not be negative.
@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from channelfit.scoring.machine.kernel_text import DTYPES, FLOATS, Source
 
-#: What printed functions need in front of them.
+#: The text that must precede printed functions.
 CUDA_HEAD = """
 #define INFINITE __longlong_as_double(0x7ff0000000000000ll)
 #define NOT_A_NUMBER __longlong_as_double(0x7ff8000000000000ll)
@@ -69,7 +69,7 @@ class Card:
             "real[N]"; "real&" has the lane alone, and "real[N]*stride" has `stride` elements from
             one to the next. "restrict real[N]" promises that nothing else points there. An argument
             that is left out has the type of its annotation.
-        spelled: expressions of the text -> C. An argument that is spelled is no argument in C.
+        spelled: {expression of the text: C}. An argument that is spelled is no argument in C.
         records: arguments that are structures: `facts[COUNT, lane]` is `facts.count`.
         rolled: the counters of loops that are not unrolled; "*" stands for all.
         template: parameters of a template.
@@ -98,7 +98,7 @@ class _Array:
 
 def cuda_function(source: Source, name: str, card: Card) -> str:
     """Return a function of a text as CUDA C++. Raises: LoweringError."""
-    return _Printer(source, source.functions[name], card).function()
+    return _CudaPrinter(source, source.functions[name], card).function()
 
 
 def cuda_tables(source: Source, number: str) -> str:
@@ -110,7 +110,7 @@ def cuda_tables(source: Source, number: str) -> str:
     return "\n".join(lines)
 
 
-class _Printer:
+class _CudaPrinter:
     """Prints one function."""
 
     def __init__(self, source: Source, node: ast.FunctionDef, card: Card) -> None:
@@ -193,7 +193,7 @@ class _Printer:
         known = ("double", "float", "real", "T", "Number", self.card.number)
         return "real" if element in known else "int"
 
-    # --- what names hold
+    # --- kinds of names
 
     def _without_lanes(self, statements: Sequence[ast.stmt], last: bool = False) -> list[ast.stmt]:
         """Return statements with the bodies of loops over lanes in their places.
@@ -217,7 +217,7 @@ class _Printer:
         return out
 
     def _infer(self) -> None:
-        """Find what every name holds: the widest of what is assigned to it."""
+        """Find the kind of every name: the widest of its values."""
         before: dict[str, str] | None = None
         while before != self.kinds:
             before = dict(self.kinds)

@@ -77,11 +77,11 @@ _MEANINGS = (
 
 
 class CudaCompileError(InputError):
-    """The installed compiler refused generated CUDA; tells its message and the lines it names."""
+    """An error of the installed compiler in generated CUDA, with the lines that it names."""
 
 
 @dataclass(frozen=True)
-class Device:
+class GpuProperties:
     """The properties of the current GPU.
 
     Memory is in bytes; shared memory and registers (of 32 bits) are given per block and per
@@ -116,7 +116,7 @@ class Occupancy:
     fraction: float
 
 
-class Kernel:
+class CudaKernel:
     """A kernel on the current GPU, called as `kernel(blocks, threads, arguments, shared_mem=0)`.
 
     blocks and threads are tuples of one to three numbers; arguments are CuPy arrays and NumPy
@@ -178,10 +178,10 @@ class CudaModule:
     text: str
     raw: Any
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> CudaKernel:
         """Return a kernel by its name. Raises: KeyError when the text has none of that name."""
         with self._named(f'kernel "{name}"'):
-            return Kernel(self.raw.get_function(name))
+            return CudaKernel(self.raw.get_function(name))
 
     def variable(self, name: str) -> Any:
         """Return CuPy's pointer to a global variable. Raises: KeyError when there is none."""
@@ -218,9 +218,9 @@ class Compilation:
             return _loaded(self.name, self.text, self.code.result())
 
 
-#: What other threads compile now, by the key in the cache folder.
+#: The compilations of other threads, by the key in the cache folder.
 _under_way: dict[str, Future[bytes]] = {}
-#: CuPy, once it was seen to work.
+#: CuPy, once it has worked.
 _working: Any = None
 
 
@@ -231,7 +231,7 @@ def cupy() -> Any:
     """
     global _working
     if _working is not None and sys.modules.get("cupy") is _working:
-        return _working  # asked for at every launch
+        return _working  # called at every launch
     try:
         # before the first import: CuPy reads it then
         if "CUPY_CACHE_DIR" not in os.environ:
@@ -267,7 +267,7 @@ def is_available() -> bool:
     return True
 
 
-def device() -> Device:
+def device() -> GpuProperties:
     """Describe the current GPU. Raises: InputError without one."""
     cp = cupy()
     with gpu_errors():
@@ -277,7 +277,7 @@ def device() -> Device:
         free, total = runtime.memGetInfo()
         timeout = runtime.deviceGetAttribute(runtime.cudaDevAttrKernelExecTimeout, place)
         name = found["name"]
-        return Device(
+        return GpuProperties(
             name=name.decode() if isinstance(name, bytes) else str(name),
             compute_capability=(int(found["major"]), int(found["minor"])),
             n_multiprocessors=int(found["multiProcessorCount"]),
@@ -320,7 +320,7 @@ def compile_ahead(text: str, options: Sequence[str] = (), name: str = "kernel.cu
     is not compiled twice.
     """
     with gpu_errors():
-        given, key = _options_and_key(text, options)
+        every_option, key = _options_and_key(text, options)
         found, mine = kept(_MACHINE_CODE, key), Future[bytes]()
         code = mine if found is not None else _under_way.setdefault(key, mine)
         if code is not mine:
@@ -328,8 +328,8 @@ def compile_ahead(text: str, options: Sequence[str] = (), name: str = "kernel.cu
 
     def compiled() -> None:
         try:
-            code.set_result(_machine_code(text, given, key, name))
-        except Exception as error:  # raised where the code is wanted
+            code.set_result(_machine_code(text, every_option, key, name))
+        except Exception as error:  # raised by `module`
             code.set_exception(error)
         finally:
             _under_way.pop(key, None)
@@ -349,16 +349,17 @@ def _loaded(name: str, text: str, code: bytes) -> CudaModule:
 
 def _options_and_key(text: str, options: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """Return all options of a text, and the hash under which its machine code is kept."""
-    given = ("-std=c++17", "-ftz=true", *options, f"-arch={_architecture()}")
+    every = ("-std=c++17", "-ftz=true", *options, f"-arch={_architecture()}")
     version = ".".join(map(str, cupy().cuda.nvrtc.getVersion()))
-    words = "\0".join((f"NVRTC {version}", *given, text))
-    return given, hashlib.sha256(words.encode()).hexdigest()
+    words = "\0".join((f"NVRTC {version}", *every, text))
+    return every, hashlib.sha256(words.encode()).hexdigest()
 
 
 def _architecture() -> str:
     """Return the GPU's architecture.
 
-    Where NVRTC is too old to know it, that is the newest one whose code the driver can translate.
+    Where NVRTC is too old to know it, that is the newest one that NVRTC knows, as the driver can
+    translate its code.
     """
     cp = cupy()
     found = cp.cuda.runtime.getDeviceProperties(cp.cuda.runtime.getDevice())
@@ -397,11 +398,11 @@ def _compiled(text: str, options: tuple[str, ...], name: str) -> bytes:
         code = nvrtc.getPTX(program) if translated else nvrtc.getCUBIN(program)
         return bytes(code) if isinstance(code, (bytes, bytearray)) else code.encode()
     except nvrtc.NVRTCError:
-        told = nvrtc.getProgramLog(program).strip().strip("\0")
-        message = re.sub(r"\S*?\w+\.cu(?=[(:]\d)", lambda _: name, told)
+        log = nvrtc.getProgramLog(program).strip().strip("\0")
+        message = re.sub(r"\S*?\w+\.cu(?=[(:]\d)", lambda _: name, log)
         raise CudaCompileError(
             "the generated CUDA does not compile here; please report it with the model "
-            f"file; meanwhile {_CPU}\n{message}\n{numbered_lines(text, told)}"
+            f"file; meanwhile {_CPU}\n{message}\n{numbered_lines(text, log)}"
         ) from None
     finally:
         nvrtc.destroyProgram(program)
@@ -495,7 +496,7 @@ class Readback:
             return self._event is None or bool(self._event.done)
 
     def read(self) -> np.ndarray:
-        """Wait for the GPU and return the array as it was when the copy was asked for."""
+        """Wait for the GPU and return the array as it was when the copy began."""
         if self._event is not None:
             with gpu_errors():
                 self._event.synchronize()
@@ -513,16 +514,16 @@ def _from_cuda(error: BaseException) -> bool:
 
 
 def _memory(error: BaseException) -> str:
-    """Say what was asked for and what is free, as far as it is known."""
+    """Say how much memory was requested and how much is free, as far as it is known."""
     parts = []
-    asked = re.search(r"allocating ([\d,]+) bytes", str(error))
-    if asked:
-        parts.append(f"{_megabytes(int(asked[1].replace(',', '')))} asked for")
+    requested = re.search(r"allocating ([\d,]+) bytes", str(error))
+    if requested:
+        parts.append(f"{_megabytes(int(requested[1].replace(',', '')))} asked for")
     try:
         free, total = importlib.import_module("cupy").cuda.runtime.memGetInfo()
         parts.append(f"{_megabytes(free)} of {_megabytes(total)} free")
     except Exception:  # after some errors the device answers nothing any more
-        parts.append("how much is free cannot be told")
+        parts.append("the free memory is not known")
     return ", ".join(parts)
 
 

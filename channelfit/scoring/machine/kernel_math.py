@@ -31,7 +31,7 @@ _HALF_A_CELL = 1 << (_CELL_SHIFT - 1)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-# --- what is one instruction of machine code: see `lowering.PRIMITIVES` ---------------------------
+# --- single instructions of machine code: see `lowering.PRIMITIVES` ---------------------------
 
 
 def bits_of(x: float) -> int:

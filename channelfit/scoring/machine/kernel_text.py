@@ -1,4 +1,4 @@
-"""Texts of kernels: their functions, what the names in them stand for, and types of numbers.
+"""Texts of kernels: their functions, the meanings of names in them, and types of numbers.
 
 The language itself is described in `lowering`.
 """
@@ -36,7 +36,7 @@ _one_at_a_time = Lock()
 
 
 class LoweringError(Exception):
-    """A text that is not of the kernels' language: what is wrong, where, and the line itself."""
+    """A text that is not of the kernels' language: the mistake, its place, and the line itself."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Type:
     """A number (ndim 0), an array in rows, or a kernel (element "kernel").
 
     Attributes:
-        element: f64, f32, i64, i32, i8 or b1; of an array, what it holds.
+        element: f64, f32, i64, i32, i8 or b1: the number, or that of the array's elements.
         ndim: dimensions.
         prototype: of a kernel, the types of its arguments.
     """
@@ -63,11 +63,11 @@ F64, F32, I64, B1 = Type("f64"), Type("f32"), Type("i64"), Type("b1")
 
 
 class Source:
-    """One text of kernels: its functions, and what the names in it stand for.
+    """One text of kernels: its functions, and the meanings of the names in it.
 
     Arguments:
         text: of a module.
-        name: how messages call it.
+        name: for messages.
         module: the module itself, where the text is one that Python has imported.
     """
 
@@ -107,7 +107,7 @@ class Source:
         return LoweringError(f"{self.name}, {function.name}, line {number}: {what}: {line}")
 
     def find(self, name: str) -> tuple[str, Any]:
-        """Find what a name stands for.
+        """Find the meaning of a name.
 
         Returns: ("function", (source, node)), ("constant", value), ("math", name) or ("", None).
         """

@@ -1,4 +1,4 @@
-"""How many threads per block make a kernel fastest on this GPU: measured once, then remembered.
+"""The fastest number of threads per block of a kernel on this GPU: measured once, remembered.
 
 Occupancy does not decide it: Ben-Shalom et al. 2012 (figure 4) found the fastest blocks at less
 than the highest occupancy. So `channelfit tune` measures.
@@ -28,7 +28,7 @@ class Launch:
 
     Attributes:
         threads: threads per block.
-        jobs: into how many jobs a candidate's work is split; None for the scorer's own choice.
+        jobs: the number of jobs that share a candidate's work; None for the scorer's own choice.
     """
 
     threads: int
@@ -41,7 +41,7 @@ class Measured:
 
     Attributes:
         kernel: its name.
-        launch: how it was launched.
+        launch: its threads and jobs.
         seconds: duration of a whole score, inf where the GPU refuses the launch.
         occupancy: 0 .. 1, NaN where the GPU refuses the launch.
     """
@@ -53,7 +53,7 @@ class Measured:
 
 
 class Tunable(ABC):
-    """A scorer whose launches can be tuned."""
+    """A scorer with launches that can be tuned."""
 
     source_hash: str
 

@@ -1,10 +1,10 @@
 """Kernels, written in a small typed part of Python, as text of LLVM's intermediate representation.
 
 A kernel is a function of arrays and numbers made of loops and arithmetic; the same text runs as
-plain Python. Types are not written down: those of the function that is asked for are given, those
-of what it calls follow from the calls, and every name keeps the type of what is assigned to it.
+plain Python. Types are not written down: those of a kernel follow from its arguments, those
+of the functions that it calls from the calls, and every name keeps the type of its first value.
 
-What the language has:
+The language has:
 
 * numbers: float64, float32, int64 and bool. A whole number assigned to a name that elsewhere holds
   a float makes it one; float32 with float64 gives float64, as in NumPy.
@@ -20,10 +20,10 @@ What the language has:
 * of `kernel_math` the functions that are one instruction each, and the marks `@inline` (written out
   wherever it is called) and `@apart` (compiled once, however often it is called).
 
-What differs from Python, for speed: an index is never negative and is not checked (`checked=True`
+It differs from Python, for speed: an index is never negative and is not checked (`checked=True`
 makes a kernel that does check). Both sides of `and`, `or` and `x if c else y` may be computed,
 except where one contains a call, an index made of a name that the condition asks about, or an
-element of an array whose size it asks about.
+element of an array of which it asks the size.
 
 Anything else raises a LoweringError that names the line.
 """
@@ -50,7 +50,7 @@ from channelfit.scoring.machine.lowering_expressions import marked
 
 
 @dataclass
-class Program:
+class KernelProgram:
     """A kernel and all that it calls, for given types of its arguments.
 
     Arguments:
@@ -96,7 +96,7 @@ class Program:
         types: tuple[Type, ...],
         outermost: bool = False,
     ) -> Instance:
-        """Return a function for these types, lowered when it is first asked for."""
+        """Return a function for these types, lowered at the first call."""
         key = (source.name, node.name, types)
         if key not in self.instances:
             symbol = node.name if outermost else f"{node.name}.{len(self.instances)}"
@@ -112,7 +112,7 @@ class Program:
         return self.instances[key]
 
     def table(self, numbers: Sequence[Any], element: str) -> str:
-        """Return the symbol of a constant array, defined when it is first asked for."""
+        """Return the symbol of a constant array, defined at the first call."""
         key = (element, *numbers)
         if key not in self.tables:
             items = ", ".join(f"{LLVM[element]} {literal(x, element)}" for x in numbers)
@@ -197,7 +197,7 @@ class Lowered:
 
 
 class _Function(Calls):
-    """Lowers one function; see `Program.instance`."""
+    """Lowers one function; see `KernelProgram.instance`."""
 
     def lowered(self) -> str:
         """Return the whole text of the function."""
@@ -261,8 +261,8 @@ class _Function(Calls):
             self.put(f"ret {kind} {whole}")
 
     def _give_up(self) -> None:
-        """Write what happens where memory ran out: what was taken is freed, and @exhausted tells
-        the caller.
+        """Write the end where memory ran out: all that was taken is freed, and @exhausted
+        is set for the caller.
         """
         self.start("exhausted")
         for slot in self.heap:
@@ -294,15 +294,15 @@ class _Function(Calls):
         types = tuple(v.type for v in values)
         if any(t.ndim for t in types):
             self.refuse("an array cannot be returned")
-        wanted = tuple(self.promoted.get(f"return {k}", t) for k, t in enumerate(types))
-        if self.results and len(self.results) == len(wanted):
-            for k, (a, b) in enumerate(zip(self.results, wanted, strict=True)):
+        results = tuple(self.promoted.get(f"return {k}", t) for k, t in enumerate(types))
+        if self.results and len(self.results) == len(results):
+            for k, (a, b) in enumerate(zip(self.results, results, strict=True)):
                 if a != b:
                     raise Widened(f"return {k}", wider(a, b))
         elif self.results:
             self.refuse("returns not as many numbers as before")
-        self.results = wanted
-        self._leave([self.to(v, t) for v, t in zip(values, wanted, strict=True)])
+        self.results = results
+        self._leave([self.to(v, t) for v, t in zip(values, results, strict=True)])
         self.start(self.label())
 
     def _do_Assign(self, node: ast.Assign) -> None:

@@ -88,7 +88,7 @@ class Instance:
 
 
 class Unit(Protocol):
-    """The program that a function is part of; see `lowering.Program`."""
+    """The program that a function is part of; see `lowering.KernelProgram`."""
 
     contract: bool
     checked: bool
@@ -108,8 +108,8 @@ class Unit(Protocol):
         """Return the symbol of a constant array."""
 
 
-class Body:
-    """The instructions of a function, and what its names hold."""
+class FunctionBody:
+    """The instructions of a function, and the values of its names."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Body:
         return Value(type_, self.slot("ptr"), shape, strides)
 
     def known(self, name: str) -> Value:
-        """Load what a name holds now."""
+        """Load the present value of a name."""
         kept = self.slots[name]
         pointer = kept.type.ndim or kept.type.element == "kernel"
         kind = "ptr" if pointer else LLVM[kept.type.element]
@@ -223,7 +223,7 @@ class Body:
         """Convert a number to another type."""
         have, want = value.type.element, type_.element
         if value.type.ndim or type_.ndim or "kernel" in (have, want):
-            self.refuse(f"{value.type} where {type_} is wanted")
+            self.refuse(f"{value.type} where {type_} is expected")
         if have == want:
             return value
         kind, ref = f"{LLVM[have]} {value.ref}", value.ref
@@ -238,13 +238,13 @@ class Body:
         elif want == "b1":
             return Value(type_, self.let(f"icmp ne {kind}, 0"))
         else:
-            self.refuse(f"{value.type} where {type_} is wanted")
+            self.refuse(f"{value.type} where {type_} is expected")
         return Value(type_, self.let(f"{how} {kind} to {LLVM[want]}"))
 
     def whole(self, value: Value) -> Ref:
         """Return a whole number: an index, a bound of a loop, a size. Refuses any other value."""
         if value.type not in (I64, B1):
-            self.refuse(f"a whole number is wanted here, not {value.type}")
+            self.refuse(f"a whole number is expected here, not {value.type}")
         return self.to(value, I64).ref
 
     def times(self, a: Ref, b: Ref) -> Ref:
@@ -270,7 +270,7 @@ class Body:
         self.refuse(f"a constant {type(value).__name__} is not part of the language")
 
     def packed(self, shape: Sequence[Ref]) -> list[Ref]:
-        """Return the strides of an array whose rows follow each other."""
+        """Return the strides of an array without gaps between its rows."""
         strides: list[Ref] = []
         for size in reversed(shape[1:]):
             strides.insert(0, self.times(size, strides[0]) if strides else size)

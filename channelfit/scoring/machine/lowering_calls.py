@@ -87,9 +87,9 @@ class Calls(Expressions):
         if len(values) != len(node.args.args):
             self.refuse(f"{node.name} takes {len(node.args.args)} arguments, not {len(values)}")
         for k, argument in enumerate(node.args.args):
-            wanted = ast.unparse(argument.annotation) if argument.annotation else ""
-            if wanted in ("float", "int", "bool") and not values[k].type.ndim:
-                values[k] = self.to(values[k], Type(DTYPES[wanted]))
+            annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+            if annotation in ("float", "int", "bool") and not values[k].type.ndim:
+                values[k] = self.to(values[k], Type(DTYPES[annotation]))
         made = self.program.instance(source, node, tuple(v.type for v in values))
         given = []
         for v in values:
@@ -152,8 +152,8 @@ class Calls(Expressions):
             kind = f"[{max(1, count * size)} x i8]"
             self.allocas.append(f"  %s{self.count} = alloca {kind}, align {ALIGNMENT}")
             return f"%s{self.count}"
-        wanted = self.plus(self.times(count, size), ALIGNMENT)
-        taken = self.let(f"call noalias ptr @malloc(i64 {wanted})")
+        n_bytes = self.plus(self.times(count, size), ALIGNMENT)
+        taken = self.let(f"call noalias ptr @malloc(i64 {n_bytes})")
         self.heap.append(self.slot("ptr"))
         self.put(f"store ptr {taken}, ptr {self.heap[-1]}")
         missing, fine = self.label(), self.label()

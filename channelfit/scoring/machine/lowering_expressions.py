@@ -19,7 +19,7 @@ from channelfit.scoring.machine.kernel_text import (
     LLVM,
     Type,
 )
-from channelfit.scoring.machine.lowering_body import Body, Ref, Value, wider
+from channelfit.scoring.machine.lowering_body import FunctionBody, Ref, Value, wider
 
 _FLOAT_OPS: dict[type, str] = {
     ast.Add: "fadd",
@@ -52,7 +52,7 @@ _RELATIONS: dict[type, tuple[str, str]] = {
 }
 
 
-class Expressions(Body):
+class Expressions(FunctionBody):
     """Lowers expressions to values."""
 
     def condition(self, node: ast.expr) -> Ref:
@@ -63,7 +63,7 @@ class Expressions(Body):
         """Return an expression as one number or array."""
         values = self.values(node)
         if len(values) != 1:
-            self.refuse(f"{len(values)} values where one is wanted")
+            self.refuse(f"{len(values)} values where one is expected")
         return values[0]
 
     def values(self, node: ast.expr) -> list[Value]:
@@ -308,17 +308,17 @@ class Expressions(Body):
 
     def _guarded(self, part: ast.expr, conditions: Sequence[ast.expr]) -> bool:
         """Return whether a part may be computed only where the conditions allow it."""
-        asked: set[str] = set()
+        named: set[str] = set()
         sized: set[str] = set()
         for condition in conditions:
-            asked |= _names(condition, inside_indices=False)
+            named |= _names(condition, inside_indices=False)
             sized |= _sized(condition)
         for node in ast.walk(part):
             if isinstance(node, ast.Subscript) and ast.unparse(node.value) in sized:
                 return True
             if isinstance(node, ast.Call) and not self._harmless(node):
                 return True
-            if isinstance(node, ast.Subscript) and asked & _names(node.slice, inside_indices=True):
+            if isinstance(node, ast.Subscript) and named & _names(node.slice, inside_indices=True):
                 return True
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
                 return True
@@ -449,7 +449,7 @@ def marked(node: ast.FunctionDef, decorator: str) -> bool:
 
 
 def _sized(condition: ast.expr) -> set[str]:
-    """Return the arrays whose size a condition asks about."""
+    """Return the arrays of which a condition asks the size."""
     found = set()
     for node in ast.walk(condition):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "len":

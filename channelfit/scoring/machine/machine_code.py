@@ -39,7 +39,7 @@ from channelfit.scoring.machine import (
 from channelfit.scoring.machine.announcements import announced
 from channelfit.scoring.machine.cache import keep, kept
 from channelfit.scoring.machine.kernel_text import B1, F64, I64, Source, Type, source_of
-from channelfit.scoring.machine.lowering import Lowered, Program
+from channelfit.scoring.machine.lowering import KernelProgram, Lowered
 
 _ELEMENTS = {
     np.dtype(np.float64): "f64",
@@ -79,7 +79,7 @@ class Kernel:
 
     Arguments:
         source, name: its text; see `lowering` for what may stand in it.
-        contract: see `lowering.Program`.
+        contract: see `lowering.KernelProgram`.
         checked: whether indices are checked; an IndexError then names the line of a stray one.
 
     Arrays have to be in rows (C order) and of one of six types of numbers; they are not copied.
@@ -146,8 +146,12 @@ class Kernel:
         types = [self._type(kind) for kind in kinds]
         node = self.source.functions.get(self.name)
         for k, argument in enumerate(node.args.args[: len(types)] if node else ()):
-            wanted = argument.annotation
-            if types[k] in (I64, B1) and isinstance(wanted, ast.Name) and wanted.id == "float":
+            annotation = argument.annotation
+            if (
+                types[k] in (I64, B1)
+                and isinstance(annotation, ast.Name)
+                and annotation.id == "float"
+            ):
                 types[k] = F64
         return tuple(types)
 
@@ -165,8 +169,8 @@ class Kernel:
         raise TypeError(f"{self!r} takes arrays in rows and numbers, not {kind}")
 
 
-def _told_address(array: np.ndarray) -> int:
-    """Return the address of an array's first element, as NumPy tells it."""
+def _slow_address(array: np.ndarray) -> int:
+    """Return the address of an array's first element, by NumPy's array interface."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -177,9 +181,9 @@ def _read_address(array: np.ndarray) -> int:
 
 _word_at, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
 _trial = np.zeros(3)[1:]
-#: A kernel of a few microseconds has dozens of arrays; asked for, each would take one more.
-_address = _told_address
-if platform.python_implementation() == "CPython" and _read_address(_trial) == _told_address(_trial):
+#: A kernel of a few microseconds has dozens of arrays, and NumPy's interface takes one for each.
+_address = _slow_address
+if platform.python_implementation() == "CPython" and _read_address(_trial) == _slow_address(_trial):
     _address = _read_address
 
 
@@ -203,18 +207,18 @@ class _Compiled:
         entry, self.own, results = _loaded(kernel, types)
         self._entry = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(entry)
         letters = [("q" if t.ndim or t != F64 else "d") + "q" * t.ndim for t in types]
-        self._given = struct.Struct("<" + "".join(letters))
+        self._arguments = struct.Struct("<" + "".join(letters))
         self._results = struct.Struct("<" + "".join("d" if r == "f64" else "q" for r in results))
-        self._size = self._given.size + self._results.size
+        self._size = self._arguments.size + self._results.size
 
     def run(self, words: Sequence[Any]) -> Any:
         """Run with arguments as words: numbers as they are, arrays as address and shape."""
         room = bytearray(self._size)
-        self._given.pack_into(room, 0, *words)
+        self._arguments.pack_into(room, 0, *words)
         failed = self._entry(ctypes.addressof(ctypes.c_char.from_buffer(room)))
         if failed:
             self._fail(failed)
-        found = self._results.unpack_from(room, self._given.size)
+        found = self._results.unpack_from(room, self._arguments.size)
         return None if not found else found[0] if len(found) == 1 else found
 
     def _fail(self, code: int) -> None:
@@ -312,7 +316,7 @@ def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
 
 def _optimized(kernel: Kernel, types: tuple[Type, ...], machine: Any) -> tuple[Any, Lowered]:
     """Return LLVM's module for a processor, and the lowered text it was made of."""
-    lowered = Program(
+    lowered = KernelProgram(
         kernel.source, kernel.name, types, kernel.contract, kernel.checked, kernel.plainly
     ).lowered()
     head = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
@@ -344,7 +348,7 @@ def _key(kernel: Kernel, types: tuple[Type, ...]) -> str:
 
 
 def _digest(source: Source) -> str:
-    """Return a hash of a text, its module's constants, and the texts whose functions it uses."""
+    """Return a hash of a text, its module's constants, and the texts of functions that it uses."""
     parts = [source.text]
     if source.module is not None:
         numbers = sorted(

@@ -1,4 +1,4 @@
-"""How many cores may be used, threads that share work, and BLAS kept to one of them.
+"""The cores that may be used, threads that share work, and BLAS kept to one of them.
 
 On small matrices the threads of BLAS, the linear algebra library, mostly wait for each other,
 longest where other programs keep the cores busy; and the rounding of its results depends on how
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 
-#: Into how many chunks each thread's share of a work is cut, at most.
+#: The number of chunks into which each thread's share is cut, at most.
 _CHUNKS_PER_THREAD = 8
 
 
@@ -39,7 +39,7 @@ def single_threaded_blas() -> Iterator[None]:
 @cache
 def _pools() -> ThreadpoolController:
     """Return the pools of threads of all libraries that are loaded when this is first called."""
-    from threadpoolctl import ThreadpoolController  # looks through all libraries, only when asked
+    from threadpoolctl import ThreadpoolController  # searches all libraries; only this needs it
 
     return ThreadpoolController()
 
@@ -50,7 +50,7 @@ def usable_cores() -> int:
     return min(found, _share) if _share else found
 
 
-#: How many cores fall to this process of those that it shares with others; 0 for all.
+#: The cores of this process, among those that it shares with others; 0 for all.
 _share = 0
 
 
@@ -64,8 +64,8 @@ class Team:
     """Threads that are kept, and help the thread that has work to share.
 
     An interrupt may come at any moment, and in little memory a thread may not start, or end before
-    it does anything. So whoever shares work does all that nobody else has begun, and waits only for
-    threads that have begun with it.
+    it does anything. So the thread that shares work does all parts that no other has begun, and
+    waits only for threads that have begun one.
 
     Arguments:
         n_helpers: the threads, at most; each is started when there is work for it.
@@ -74,11 +74,11 @@ class Team:
     def __init__(self, n_helpers: int) -> None:
         self._most, self._n_started = n_helpers, 0
         self._there: list[bool] = []  # an entry for each thread that has come to life
-        self._shared: SimpleQueue[_Work] = SimpleQueue()
+        self._shared: SimpleQueue[_SharedParts] = SimpleQueue()
 
     def share(self, do: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
         """Call do(*part) for all parts, here and in the threads. Raises what one of them raised."""
-        work = _Work(do, parts)
+        work = _SharedParts(do, parts)
         try:
             self._call(min(self._most, len(parts) - 1), work)
             work.finish()
@@ -86,7 +86,7 @@ class Team:
             work.stop()
             raise
 
-    def _call(self, n_helpers: int, work: _Work) -> None:
+    def _call(self, n_helpers: int, work: _SharedParts) -> None:
         n_there = len(self._there)
         for helper in range(n_helpers):
             if helper < n_there:
@@ -94,7 +94,7 @@ class Team:
             elif self._n_started < self._most:
                 self._start(work)
 
-    def _start(self, work: _Work) -> None:
+    def _start(self, work: _SharedParts) -> None:
         if not memory.room_for_a_thread():
             self._most = self._n_started
             return
@@ -105,7 +105,7 @@ class Team:
         except RuntimeError:  # there is no room for another thread
             self._most = self._n_started
 
-    def _serve(self, work: _Work | None) -> None:
+    def _serve(self, work: _SharedParts | None) -> None:
         self._there.append(True)
         while work is not None:
             work.help()
@@ -113,8 +113,8 @@ class Team:
             work = self._shared.get()
 
 
-class _Work:
-    """Parts of a work, which several threads take one after the other until none is left."""
+class _SharedParts:
+    """Parts of a computation that several threads take one after the other until none is left."""
 
     def __init__(self, do: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
         self._do, self._left = do, list(parts)

@@ -1,18 +1,16 @@
-"""What is recorded of a step of a clamped channel: a cubic, filtered where there is a filter."""
+"""The output of the amplifier in a step of a clamped channel: a cubic, filtered by its filter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from channelfit.scoring.kernels.clamp_rows import (
-    OBSERVED,
-)
+from channelfit.scoring.kernels.clamp_rows import OBSERVED
 from channelfit.scoring.kernels.clamp_stages import ClampStages
 from channelfit.scoring.layout.clamp_grid import LENGTH, RISE
 from channelfit.scoring.layout.low_pass import PER_MODE
 
 
-class ClampSeen(ClampStages):
+class ClampOutput(ClampStages):
     """The functions observe, polynomial, hold, settle and lowPass."""
 
     def _charge(self, at: Callable[[str, int], str], block: str) -> str:
@@ -26,21 +24,21 @@ class ClampSeen(ClampStages):
     def _observe(self) -> None:
         """Write observe: the current and the charge at the end of a step, and their slopes."""
         t, c = self.t, self._c
-        with t.function("observe", "What is seen of the state at the end of a step."):
+        with t.function("observe", "Current and charge at the end of a step."):
             for row in range(len(OBSERVED)):
-                t.put(self.a("before", row), self.a("seen", row))
+                t.put(self.a("before", row), self.a("observed", row))
             self._opens("o", lambda n: self.a("y", n))
             current = self._current("o", lambda j: self.a("u", self.n_rates + j))
             leak = f"{c('leak')}*{self.a('y', self.at_v)} - {c('leak_current')}"
-            t.put(self.a("seen", "current"), f"{current.text()} + {leak}")
+            t.put(self.a("observed", "current"), f"{current.text()} + {leak}")
             steep = current.by_drive(lambda j: self.a("slope", self.n_rates + j))
             parts = [f"({steep} + {c('leak')})*{self.a('rate', self.at_v)}"]
             for k in range(len(self.model.chains)):
                 change = self._projected(k, lambda n: self.a("rate", n))
                 parts.append(f"{current.by_open(k)}*{change}")
-            t.put(self.a("seen", "current_rate"), " + ".join(parts))
-            t.put(self.a("seen", "charge"), self._charge(self.a, "y"))
-            t.put(self.a("seen", "charge_rate"), self._charge(self.a, "rate"))
+            t.put(self.a("observed", "current_rate"), " + ".join(parts))
+            t.put(self.a("observed", "charge"), self._charge(self.a, "y"))
+            t.put(self.a("observed", "charge_rate"), self._charge(self.a, "rate"))
 
     def _polynomial(self, array: str) -> None:
         """Write the current in the step as a cubic of the part of it that has passed.
@@ -51,7 +49,7 @@ class ClampSeen(ClampStages):
         t, at = self.t, self.a if array == "a" else self.d
         name, h = ("polynomial", "polynomials")[array == "d"], self.s(LENGTH)
         i0, j0, q0, w0 = (at("before", row) for row in range(4))
-        i1, j1, q1, w1 = (at("seen", row) for row in range(4))
+        i1, j1, q1, w1 = (at("observed", row) for row in range(4))
         with t.function(name, "The current in a step, a cubic."):
             t.let("h", h)
             t.let("grown", f"{i1} - {i0}")
@@ -85,16 +83,16 @@ class ClampSeen(ClampStages):
             with self.t.function(name, "The end of a long rest, at which nothing moves."):
                 for n in range(self.n_y):
                     self.t.put(at("rate", n), "0.0")
-                self.t.put(at("seen", 1), "0.0")
-                self.t.put(at("seen", 3), "0.0")
-                self.t.put(at("poly", 0), at("seen", 0))
+                self.t.put(at("observed", 1), "0.0")
+                self.t.put(at("observed", 3), "0.0")
+                self.t.put(at("poly", 0), at("observed", 0))
                 for row in (1, 2, 3):
                     self.t.put(at("poly", row), "0.0")
                 for m in range(self.n_modes):
                     real, imaginary = (f"m[{2 * m}]", f"m[{2 * m + 1}]")
                     size = f"({real}*{real} + {imaginary}*{imaginary})"
-                    self.t.put(at("z", 2 * m), f"-{at('seen', 0)}*{real}/{size}")
-                    self.t.put(at("z", 2 * m + 1), f"{at('seen', 0)}*{imaginary}/{size}")
+                    self.t.put(at("z", 2 * m), f"-{at('observed', 0)}*{real}/{size}")
+                    self.t.put(at("z", 2 * m + 1), f"{at('observed', 0)}*{imaginary}/{size}")
 
     def _filter(self, array: str) -> None:
         """Write lowPass: the modes of the filter through a step, and the cubic of its output.
