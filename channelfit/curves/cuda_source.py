@@ -13,8 +13,8 @@ from channelfit.curves.curve import Curve
 from channelfit.curves.lanes import COUNTS, N_ROBUST, ROBUST
 from channelfit.curves.source import CurveBody, kind_of, n_sums
 from channelfit.curves.stages import Staged, staged
-from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.printer import harmless
+from channelfit.scoring.kernels.writers import Writer
 from channelfit.scoring.machine.cuda_printer import Card, cuda_function
 from channelfit.scoring.machine.kernel_text import Source
 

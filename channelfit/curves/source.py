@@ -29,8 +29,8 @@ import sympy
 from channelfit.curves.curve import Curve
 from channelfit.curves.lanes import COUNTS, N_ROBUST, ROBUST, SQUARES
 from channelfit.curves.stages import Staged, staged
-from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.printer import PYTHON, Dialect, ScalarPrinter, harmless
+from channelfit.scoring.kernels.writers import Writer
 
 #: Data sets side by side on a processor.
 LANES = 8
@@ -84,7 +84,7 @@ def cpu_text(curve: Curve, axes: tuple[tuple[str, ...], ...]) -> str:
         w("", f"def {name}(z, w, inputs, lengths, p, sums):")
         with w:
             CpuBody(of, staged(of, axes, slopes), w, name == "approach").write(slopes)
-    return "\n".join(w.lines) + "\n"
+    return w.text
 
 
 class CurveBody(ScalarPrinter, ABC):

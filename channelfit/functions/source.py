@@ -18,8 +18,8 @@ import sympy
 from channelfit.functions.function import Data, Definition, FunctionModel, FunctionProblem
 from channelfit.functions.indexed_expressions import whole_text
 from channelfit.problem.statuses import cuda_names
-from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.printer import PYTHON, Dialect, ScalarPrinter
+from channelfit.scoring.kernels.writers import Writer
 from channelfit.scoring.machine.cuda_printer import Card, cuda_function, cuda_tables
 from channelfit.scoring.machine.kernel_text import Source
 

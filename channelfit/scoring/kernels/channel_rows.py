@@ -24,14 +24,22 @@ class ChannelRows:
         self.first_x = offsets(len(c.states) - 1 for c in model.chains)
         self.n_x = sum(len(c.states) - 1 for c in model.chains)
 
-    def entries(self, k: int) -> list[tuple[int, int, int]]:
-        """Return (source, target, row of q) of every transition of chain k."""
-        chain = self.model.chains[k]
+    def entries(self, k: int, first: int | None = None) -> list[tuple[int, int, int]]:
+        """Return (source, target, row of q) of every transition of chain k.
+
+        Arguments:
+            first: the row of the chain's first transition, if not its own.
+        """
+        chain, begin = self.model.chains[k], self.first_rate[k] if first is None else first
         index = {s: i for i, s in enumerate(chain.states)}
         return [
-            (index[t.source], index[t.target], self.first_rate[k] + r)
-            for r, t in enumerate(chain.transitions)
+            (index[t.source], index[t.target], begin + r) for r, t in enumerate(chain.transitions)
         ]
+
+    def opening_and_closing(self, k: int) -> tuple[int, int]:
+        """Return, for a chain of two states, the rows of q that leave the first and the second."""
+        rows = {source: row for source, _, row in self.entries(k)}
+        return rows[0], rows[1]
 
 
 def offsets(sizes: Iterable[int]) -> list[int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.statuses import OK, OUT_OF_CLAMP
 from channelfit.scoring.kernels.clamp_step import ClampStep
-from channelfit.scoring.kernels.lanes import Writer
-from channelfit.scoring.kernels.printer import PYTHON, harmless
+from channelfit.scoring.kernels.printer import harmless
+from channelfit.scoring.kernels.scalars import LaneAssignments
+from channelfit.scoring.kernels.writers import Writer
 from channelfit.scoring.layout.clamp_grid import (
     BEGIN,
     BEHIND,
@@ -41,25 +41,11 @@ from channelfit.scoring.machine.kernel_math import exp, exprel, exprel_slope, ta
 '''
 
 
-class _Lanes:
-    """The text of one candidate's arithmetic within a loop over lanes; see `clamp_step.Target`."""
-
-    dialect = replace(PYTHON, functions={**PYTHON.functions, "exprel_slope": "exprel_slope"})
-
-    def __init__(self, w: Writer) -> None:
-        self.w = w
-
-    def let(self, name: str, expression: str) -> None:
-        self.w(f"{name} = {expression}")
-
-    def put(self, place: str, expression: str) -> None:
-        self.w(f"{place} = {expression}")
+class _Lanes(LaneAssignments):
+    """The text of one candidate's arithmetic within a loop over lanes; see `clamp_rows.Target`."""
 
     def row(self, array: str, row: int) -> str:
         return f"{array}[{row * LANES} + l]"
-
-    def choose(self, condition: str, yes: str, no: str) -> str:
-        return f"({yes} if {condition} else {no})"
 
     def function(self, name: str, doc: str) -> _LaneFunction:
         return _LaneFunction(self.w, name, doc)
@@ -109,7 +95,7 @@ class ClampCpuSource:
         self._samples()
         self._rest()
         self._sweeps()
-        self.text = "\n".join(self.w.lines) + "\n"
+        self.text = self.w.text
 
     @property
     def _dots(self) -> int:

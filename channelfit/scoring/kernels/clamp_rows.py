@@ -20,7 +20,8 @@ from channelfit.problem.clamp import Clamp
 from channelfit.scoring.kernels.channel_rows import ChannelRows
 from channelfit.scoring.kernels.clamp_current import terms_of
 from channelfit.scoring.kernels.derivatives import Definitions
-from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter
+from channelfit.scoring.kernels.printer import ScalarPrinter
+from channelfit.scoring.kernels.scalars import Assignments
 
 #: GOhm in a MOhm: mV/pA.
 _MOHM = 1e-3
@@ -48,25 +49,11 @@ FACTORS = ("per_step", "potential", "pipette", "per_determinant", "per_tracking"
 OBSERVED = ("current", "current_rate", "charge", "charge_rate")
 
 
-class Target(Protocol):
+class Target(Assignments, Protocol):
     """The language that a text is written in, one candidate at a time."""
-
-    dialect: Dialect
-
-    def let(self, name: str, expression: str) -> None:
-        """Name a value."""
-        ...
-
-    def put(self, place: str, expression: str) -> None:
-        """Store a value in a row."""
-        ...
 
     def row(self, array: str, row: int) -> str:
         """Return an element of a candidate's rows."""
-        ...
-
-    def choose(self, condition: str, yes: str, no: str) -> str:
-        """Return a value that depends on a condition."""
         ...
 
     def function(self, name: str, doc: str) -> _Block:

@@ -261,8 +261,8 @@ class LaneChannel(ChannelRows, LaneWriter):
 
     def up_and_down(self, k: int) -> tuple[str, str]:
         """Return the rates of opening and closing of a chain of two states, in this lane."""
-        rows = {source: row for source, _, row in self.entries(k)}
-        return self.at("q", rows[0]), self.at("q", rows[1])
+        opening, closing = self.opening_and_closing(k)
+        return self.at("q", opening), self.at("q", closing)
 
     def powers(self, factors: list[tuple[str, int]]) -> str:
         """Return the product of some values, each named o0, o1 .. and raised to its power."""

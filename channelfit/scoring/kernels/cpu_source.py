@@ -92,7 +92,7 @@ class CpuSource(LaneChannel):
         if self.varying:
             self._varying()
         self._sweeps()
-        return "\n".join(self.w.lines) + "\n"
+        return self.w.text
 
     def _table(self, k: int, chain: Chain) -> None:
         """Write createTable: steps of 1 to 16 samples and the rows c P^j, from the propagator."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from channelfit.model.channel import ChannelModel
 from channelfit.scoring.kernels.cpu_channel import LaneChannel
-from channelfit.scoring.kernels.lanes import Writer
 from channelfit.scoring.kernels.scalars import LaneScalars, Scalars
 from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, ModalSpectrum
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
 from channelfit.scoring.kernels.spectral_runs import SpectralRuns, name_transform
+from channelfit.scoring.kernels.writers import Writer
 from channelfit.scoring.layout.exponential_tables import DEGREE
 
 #: Arrays of `exponential_tables.SpectralWalk` in the order in which `runSweep` takes them.
@@ -146,7 +146,7 @@ class CpuSpectralSource(LaneChannel):
             self._score_run()
         self._end_run()
         self._sweep()
-        return "\n".join(self.w.lines) + "\n"
+        return self.w.text
 
     # --- one visit: rates -> modes
 

@@ -124,11 +124,7 @@ class RelaxationSteps:
 
     def _pairs(self) -> list[tuple[int, int]]:
         """Return rows of q of (opening, closing) for every chain of two states."""
-        pairs = []
-        for k in self.gates:
-            rows = {source: row for source, _, row in self.text.entries(k)}
-            pairs.append((rows[0], rows[1]))
-        return pairs
+        return [self.text.opening_and_closing(k) for k in self.gates]
 
     def _relax(self, x: str, speed: int, limit: int, linear: bool) -> None:
         t, w = self.text, self.text.w

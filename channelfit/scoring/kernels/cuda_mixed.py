@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from channelfit.model.channel import ChannelModel
-from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
+from channelfit.scoring.kernels.cuda_common import CudaChannel
 from channelfit.scoring.kernels.cuda_moving import own_names, write_gates, write_scheme
+from channelfit.scoring.kernels.writers import CudaWriter
 
 #: Voltages of a step, all of `run_tree.NODES`: start, middle, end, then those of schemes.
 N_NODES = 13

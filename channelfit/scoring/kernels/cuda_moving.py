@@ -14,7 +14,8 @@ lists,
 
 from __future__ import annotations
 
-from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
+from channelfit.scoring.kernels.cuda_common import CudaChannel
+from channelfit.scoring.kernels.writers import CudaWriter
 
 
 def write_gates(w: CudaWriter, channel: CudaChannel, floored: bool = False) -> None:

@@ -18,7 +18,8 @@ from __future__ import annotations
 import numpy as np
 
 from channelfit.model.channel import ChannelModel
-from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
+from channelfit.scoring.kernels.cuda_common import CudaChannel
+from channelfit.scoring.kernels.writers import CudaWriter
 from channelfit.scoring.layout import ramp_collocation as collocation
 
 #: Names of the kernels.

@@ -12,8 +12,9 @@ that computes derivatives. The text before it must define
 
 from __future__ import annotations
 
-from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
+from channelfit.scoring.kernels.cuda_common import CudaChannel
 from channelfit.scoring.kernels.fast_rates import CUDA as FAST_RATES
+from channelfit.scoring.kernels.writers import CudaWriter
 
 #: States up to which the series of rates that are too fast is written out. Of more, loops spare the
 #: compiler a third of its time.

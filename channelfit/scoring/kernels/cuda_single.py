@@ -13,8 +13,9 @@ import math
 import sympy
 
 from channelfit.model.channel import SINGLE_CEILING
-from channelfit.scoring.kernels.cuda_common import CUDA, CudaChannel, CudaWriter, plain
-from channelfit.scoring.kernels.printer import Dialect, ScalarPrinter, assignments
+from channelfit.scoring.kernels.cuda_common import CudaChannel
+from channelfit.scoring.kernels.printer import CUDA, Dialect, ScalarPrinter, assignments, harmless
+from channelfit.scoring.kernels.writers import CudaWriter
 
 #: Rates in the functions of `SINGLE`.
 _DIALECT = Dialect(
@@ -65,7 +66,7 @@ def write_single_rates(w: CudaWriter, channel: CudaChannel) -> None:
         if transitions:
             w("float r;")
         for row, (t, rate) in enumerate(zip(transitions, rates, strict=True)):
-            w(f"r = {printer.text(rate)};  // {plain(t.source)} -> {plain(t.target)}")
+            w(f"r = {printer.text(rate)};  // {harmless(t.source)} -> {harmless(t.target)}")
             if not t.signed:
                 w("signs |= __float_as_int(r);")
             times = f"{float(t.multiplicity)!r}f*" if t.multiplicity != 1 else ""

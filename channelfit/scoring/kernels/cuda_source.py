@@ -30,10 +30,7 @@ import numpy as np
 from channelfit.model.channel import RATE_FLOOR, Chain, ChannelModel
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels import cuda_walk
-from channelfit.scoring.kernels.cuda_common import (
-    CudaChannel,
-    CudaWriter,
-)
+from channelfit.scoring.kernels.cuda_common import CudaChannel
 from channelfit.scoring.kernels.cuda_drives import with_drives
 from channelfit.scoring.kernels.cuda_mixed import is_mixed, steppable, stepping, write_mixed
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
@@ -45,6 +42,7 @@ from channelfit.scoring.kernels.cuda_single import (
     write_single_rates,
 )
 from channelfit.scoring.kernels.fast_rates import DEEP, GREATEST_NORM
+from channelfit.scoring.kernels.writers import CudaWriter
 
 _SINGLE_FLOOR = 1e-30  # 1/ms, of a speed in float32
 _SINGLE_DEEP = 1e6  # relaxations in a step, `fast_rates.DEEP` of float32

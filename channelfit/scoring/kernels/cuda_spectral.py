@@ -16,11 +16,12 @@ import numpy as np
 
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.statuses import NOT_FINITE, OK
-from channelfit.scoring.kernels.cuda_common import CudaChannel, CudaWriter
+from channelfit.scoring.kernels.cuda_common import CudaChannel
 from channelfit.scoring.kernels.scalars import ThreadScalars
 from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, LEAST_COST, ModalSpectrum
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
 from channelfit.scoring.kernels.spectral_runs import SpectralRuns, name_transform
+from channelfit.scoring.kernels.writers import CudaWriter
 from channelfit.scoring.layout.exponential_tables import DEGREE, SpectralWalk
 from channelfit.scoring.machine.kernel_math import CELL_BITS
 

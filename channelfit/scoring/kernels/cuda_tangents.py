@@ -27,10 +27,7 @@ import numpy as np
 from channelfit.model.channel import RATE_FLOOR, ChannelModel
 from channelfit.problem.statuses import cuda_names
 from channelfit.scoring.kernels.cuda_algebra import ALGEBRA
-from channelfit.scoring.kernels.cuda_common import (
-    CudaChannel,
-    CudaWriter,
-)
+from channelfit.scoring.kernels.cuda_common import CudaChannel
 from channelfit.scoring.kernels.cuda_drives import with_drives
 from channelfit.scoring.kernels.cuda_dual import DUAL
 from channelfit.scoring.kernels.cuda_mixed import (
@@ -46,6 +43,7 @@ from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write
 from channelfit.scoring.kernels.cuda_pieces import open_numbers, takes_pieces, write_pieces
 from channelfit.scoring.kernels.cuda_propagator import write_propagators
 from channelfit.scoring.kernels.fast_rates import DEEP
+from channelfit.scoring.kernels.writers import CudaWriter
 
 #: Names of the kernels: the walk, and those before and behind it where runs are cut.
 TRACE_TANGENTS = "traceTangents"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from channelfit.scoring.kernels.integration import TAYLOR
+from channelfit.scoring.kernels.writers import Writer
 
 UNROLLED_STATES = 4  # matrices up to this size are written out, larger ones are loops over rows
 #: From so many states on a row is a loop, too: written out, it would compile for most of a minute.
@@ -28,33 +29,6 @@ def loops_of(sizes: Sequence[int]) -> list[slice]:
             first, rows = k, 0
         rows += size
     return [*begun, slice(first, len(sizes))]
-
-
-class Writer:
-    """Lines of Python with indentation."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.depth = 0
-        self.begun: list[int] = []
-
-    def __call__(self, *lines: str) -> None:
-        """Add lines at the present depth."""
-        self.lines += ["    " * self.depth + line if line else "" for line in lines]
-
-    def block(self, head: str) -> Writer:
-        """Add a line that opens a block, to be used in a `with` statement."""
-        self(head)
-        return self
-
-    def __enter__(self) -> None:
-        self.depth += 1
-        self.begun.append(len(self.lines))
-
-    def __exit__(self, *_: object) -> None:
-        if len(self.lines) == self.begun.pop():
-            self("pass")  # a chain of one state has nothing to do in many places
-        self.depth -= 1
 
 
 class LaneWriter:

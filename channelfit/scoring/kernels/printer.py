@@ -31,9 +31,31 @@ class Dialect:
 
 
 PYTHON = Dialect(
-    {"exp": "exp", "log": "log", "sqrt": "sqrt", "Abs": "abs", "tanh": "tanh", "exprel": "exprel"},
+    {
+        "exp": "exp",
+        "log": "log",
+        "sqrt": "sqrt",
+        "Abs": "abs",
+        "tanh": "tanh",
+        "exprel": "exprel",
+        "exprel_slope": "exprel_slope",
+    },
     lambda condition, yes, no: f"({yes} if {condition} else {no})",
     lambda base, exponent: f"({base})**({exponent})",
+)
+CUDA = Dialect(
+    {
+        "exp": "exponential",
+        "log": "log",
+        "sqrt": "sqrt",
+        "Abs": "fabs",
+        "tanh": "tanh",
+        "exprel": "exprel",
+        "exprel_slope": "exprelSlope",
+    },
+    lambda condition, yes, no: f"({condition} ? {yes} : {no})",
+    lambda base, exponent: f"pow({base}, {exponent})",
+    ("&&", "||", "!", "true", "false"),
 )
 
 

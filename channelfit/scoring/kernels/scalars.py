@@ -11,31 +11,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from channelfit.scoring.kernels.cuda_common import CudaWriter
-from channelfit.scoring.kernels.lanes import Writer
+from channelfit.scoring.kernels.printer import CUDA, PYTHON, Dialect
+from channelfit.scoring.kernels.writers import CudaWriter, Writer
 
 
-class Scalars(Protocol):
-    """A target language, one candidate at a time."""
+class Assignments(Protocol):
+    """Names, values and choices of one candidate in a target language."""
+
+    dialect: Dialect
 
     def let(self, name: str, expression: str) -> None:
         """Name a value that does not change afterwards."""
         ...
 
-    def variable(self, name: str, expression: str) -> None:
-        """Name a value that `put` may change afterwards."""
-        ...
-
     def put(self, place: str, expression: str) -> None:
-        """Store a value in a variable, or in an element that `at` named."""
-        ...
-
-    def at(self, array: str, row: int) -> str:
-        """Return an element of one of this candidate's arrays."""
+        """Store a value in a variable, or in an element of an array."""
         ...
 
     def choose(self, condition: str, yes: str, no: str) -> str:
         """Return a value that depends on a condition."""
+        ...
+
+
+class Scalars(Assignments, Protocol):
+    """A target language, one candidate at a time."""
+
+    def variable(self, name: str, expression: str) -> None:
+        """Name a value that `put` may change afterwards."""
+        ...
+
+    def at(self, array: str, row: int) -> str:
+        """Return an element of one of this candidate's arrays."""
         ...
 
     def both(self, one: str, other: str) -> str:
@@ -63,7 +69,53 @@ class Scalars(Protocol):
         ...
 
 
-class LaneScalars:
+class LaneAssignments:
+    """Assignments in Python, within a loop over lanes.
+
+    Arguments:
+        w: receives the text.
+    """
+
+    dialect = PYTHON
+
+    def __init__(self, w: Writer) -> None:
+        self.w = w
+
+    def let(self, name: str, expression: str) -> None:
+        self.w(f"{name} = {expression}")
+
+    variable = put = let
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        return self.dialect.choose(condition, yes, no)
+
+
+class ThreadAssignments:
+    """Assignments in CUDA C++, of one thread.
+
+    Arguments:
+        w: receives the text.
+    """
+
+    dialect = CUDA
+
+    def __init__(self, w: CudaWriter) -> None:
+        self.w = w
+
+    def let(self, name: str, expression: str) -> None:
+        self.w(f"const double {name} = {expression};")
+
+    def variable(self, name: str, expression: str) -> None:
+        self.w(f"double {name} = {expression};")
+
+    def put(self, place: str, expression: str) -> None:
+        self.w(f"{place} = {expression};")
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        return self.dialect.choose(condition, yes, no)
+
+
+class LaneScalars(LaneAssignments):
     """The values of one lane: Python names, or rows of the array `a`.
 
     Arguments:
@@ -77,23 +129,16 @@ class LaneScalars:
     """
 
     def __init__(self, w: Writer, lanes: int, sizes: dict[str, int]) -> None:
-        self.w, self.lanes, self.sizes = w, lanes, sizes
+        super().__init__(w)
+        self.lanes, self.sizes = lanes, sizes
         self.first: dict[str, int] = {}
         self.n_rows = 0
         for name, size in sizes.items():
             self.first[name] = self.n_rows
             self.n_rows += size
 
-    def let(self, name: str, expression: str) -> None:
-        self.w(f"{name} = {expression}")
-
-    variable = put = let
-
     def at(self, array: str, row: int) -> str:
         return f"a[{(self.first[array] + row) * self.lanes} + l]"
-
-    def choose(self, condition: str, yes: str, no: str) -> str:
-        return f"({yes} if {condition} else {no})"
 
     def both(self, one: str, other: str) -> str:
         return f"(({one}) & ({other}))"  # `and` would be a branch
@@ -119,7 +164,7 @@ class LaneScalars:
         return f"a[{first}:{first + size}]"
 
 
-class ThreadScalars:
+class ThreadScalars(ThreadAssignments):
     """The values of one CUDA thread: constants of the type double, or elements of local arrays.
 
     Arguments:
@@ -129,24 +174,13 @@ class ThreadScalars:
     """
 
     def __init__(self, w: CudaWriter, sums: tuple[str, ...], strainable: Sequence[int]) -> None:
-        self.w, self.sums, self.strainable = w, sums, strainable
-
-    def let(self, name: str, expression: str) -> None:
-        self.w(f"const double {name} = {expression};")
-
-    def variable(self, name: str, expression: str) -> None:
-        self.w(f"double {name} = {expression};")
-
-    def put(self, place: str, expression: str) -> None:
-        self.w(f"{place} = {expression};")
+        super().__init__(w)
+        self.sums, self.strainable = sums, strainable
 
     def at(self, array: str, row: int) -> str:
         if array == "strained":
             return f"strained{self.strainable[row]}"
         return array if array in self.sums else f"{array}[{row}]"
-
-    def choose(self, condition: str, yes: str, no: str) -> str:
-        return f"({condition} ? {yes} : {no})"
 
     def both(self, one: str, other: str) -> str:
         return f"({one} && {other})"
