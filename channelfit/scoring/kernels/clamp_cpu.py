@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.statuses import OK, OUT_OF_CLAMP
-from channelfit.scoring.kernels.clamp_step import ClampStep
+from channelfit.scoring.kernels.clamp_step import LEAP_CALLS, ClampStep
 from channelfit.scoring.kernels.printer import harmless
 from channelfit.scoring.kernels.scalars import LaneAssignments
 from channelfit.scoring.kernels.writers import Writer
@@ -101,53 +101,35 @@ class ClampCpuSource:
     def _dots(self) -> int:
         return self.step.dots.size * LANES
 
-    def _for_each(self, *names: str) -> None:
-        """Write calls of functions that have one parameter, for each."""
-        if not self.step.free:
-            return
+    def _call(self, *calls: tuple[str, str]) -> None:
+        """Write calls of functions, each followed by that of its derivatives for each parameter."""
         w = self.w
-        with w.block(f"for p in range({len(self.step.free)}):"):
-            w(f"by = d[p*{self._dots}:(p + 1)*{self._dots}]")
-            w(*(f"{name}(a, by, s, m)" for name in names))
+        for name, derivatives in calls:
+            w(f"{name}(a, d, s, m)")
+            if derivatives and self.step.free:
+                with w.block(f"for p in range({len(self.step.free)}):"):
+                    w(f"by = d[p*{self._dots}:(p + 1)*{self._dots}]", f"{derivatives}(a, by, s, m)")
 
     def _whole_step(self) -> None:
         w = self.w
-        w("", "", "def takeStep(a, d, s, m):", '    """A step, up to the rates at its end."""')
-        with w:
-            w("factor(a, d, s, m)")
-            self._for_each("begins")
-            for i in range(6):
-                if i:
-                    w(f"reach{i}(a, d, s, m)", "within(a, d, s, m)")
-                w(f"stage{i}(a, d, s, m)")
-                self._for_each(f"stageBy{i}")
-            w("finish(a, d, s, m)")
-            self._for_each("finishBy")
-            w("start(a, d, s, m)", "observe(a, d, s, m)")
-            self._for_each("observeBy")
-        w("", "", "def takeLeap(a, d, s, m):")
-        w('    """The potentials that follow a jump of the command at once."""')
-        with w:
-            w("factor(a, d, s, m)")
-            self._for_each("begins")
-            w("stage0(a, d, s, m)")
-            self._for_each("stageBy0")
-            w("leap(a, d, s, m)")
-            self._for_each("leapBy")
-            w("start(a, d, s, m)")
+        for name, doc, calls in (
+            ("takeStep", "A step, up to the rates at its end.", self.step.calls()),
+            ("takeLeap", "The potentials that follow a jump of the command at once.", LEAP_CALLS),
+        ):
+            w("", "", f"def {name}(a, d, s, m):", f'    """{doc}"""')
+            with w:
+                self._call(*calls)
 
     def _samples(self) -> None:
         """Write readSamples: every sample that a step holds, lane by lane."""
         w, step, free = self.w, self.step, self.step.free
-        n, place = len(free), step.rows.first
-        delay = step.a("c", "delay")
+        n, delay = len(free), step.a("c", "delay")
         w("", "")
         w(
             "def readSamples(a, d, begin, h, end, stop, times, data, weight, at, cost, trace,"
             " tracing, slope, gradient, curvature):"
         )
         w('    """Reads the samples up to a time off the cubic of a step."""')
-        del place
         with w, w.block(f"for l in range({LANES}):"):
             w("i = at[l]", f"late = {delay}")
             w(*(f"c{row} = {step.a('poly', row)}" for row in range(4)))
@@ -214,8 +196,8 @@ class ClampCpuSource:
                 with w.block(f"for l in range({LANES}):"):
                     w(f"before[l] = {step.a('y', n)}")
                 w("takeStep(a, d, rests[n], m)")
-            w("s = rests[0]", "settle(a, d, s, m)")
-            self._for_each("settleBy")
+            w("s = rests[0]")
+            self._call(("settle", "settleBy"))
             with w.block(f"for l in range({LANES}):"):
                 moved, status = f"abs({step.a('y', n)} - before[l])", step.a("status")
                 w(f"lost = 0.0 if {moved} < {UNSTEADY!r} else {float(OUT_OF_CLAMP)!r}")
@@ -280,8 +262,8 @@ class ClampCpuSource:
                     w(f"by = d[p*{self._dots}:(p + 1)*{self._dots}]")
                     self._copied("saved_by", f"r*{n} + p", "by", dots, back=True)
         with w.block("else:"):
-            w("s = steps[0]", "hold(a, d, s, m)")
-            self._for_each("holdBy")
+            w("s = steps[0]")
+            self._call(("hold", "holdBy"))
         w(f"first_step = sweeps[k, {FIRST_STEP}]", f"n_steps = sweeps[k, {N_STEPS}]")
         w(f"i0 = sweeps[k, {FIRST_SAMPLE}]", f"stop = i0 + sweeps[k, {N_SAMPLES}]")
         with w.block(f"for l in range({LANES}):"):
@@ -296,16 +278,13 @@ class ClampCpuSource:
                 w(read.format(begin=f"s[{BEGIN}]", h="1.0", end=f"s[{BEGIN}]"))
             with w.block(f"if jumped[n] == {LEAP}:"):
                 w("takeLeap(a, d, s, m)", "continue")
-            w("takeStep(a, d, s, m)", "measure(a, d, s, m)")
+            self._call(("takeStep", ""), ("measure", ""))
             with w.block(f"if jumped[n] == {BEHIND}:"):
-                w("polynomialFlat(a, d, s, m)")
-                self._for_each("polynomialsFlat")
+                self._call(("polynomialFlat", "polynomialsFlat"))
             with w.block("else:"):
-                w("polynomial(a, d, s, m)")
-                self._for_each("polynomials")
+                self._call(("polynomial", "polynomials"))
             if self.step.n_modes:
-                w("lowPass(a, d, s, m)")
-                self._for_each("lowPasses")
+                self._call(("lowPass", "lowPasses"))
             end = f"s[{BEGIN}] + s[{LENGTH}]"
             w(read.format(begin=f"s[{BEGIN}]", h=f"s[{LENGTH}]", end=end))
         w(read.format(begin="0.0", h="1e300", end="1e300"))

@@ -9,7 +9,7 @@ from channelfit.problem.clamp import Clamp
 from channelfit.problem.statuses import OK, OUT_OF_CLAMP
 from channelfit.scoring.kernels.clamp_cpu import AT_ONCE, UNLOADED, UNSTEADY
 from channelfit.scoring.kernels.clamp_rows import CIRCUIT
-from channelfit.scoring.kernels.clamp_step import ClampStep
+from channelfit.scoring.kernels.clamp_step import LEAP_CALLS, ClampStep
 from channelfit.scoring.kernels.cuda_math import cuda_math
 from channelfit.scoring.kernels.printer import harmless
 from channelfit.scoring.kernels.scalars import ThreadAssignments
@@ -76,15 +76,15 @@ class ClampCudaSource:
         n, rows, dots = len(step.free), step.rows.size, max(1, step.dots.size)
         v = step.a("y", step.at_v)
 
-        def each(*names: str) -> str:
-            calls = " ".join(f"{name}(a, d + p*{dots}, s, m);" for name in names)
-            return f"for (int p = 0; p < {n}; ++p) {{ {calls} }}" if n else ""
+        def calls(*pairs: tuple[str, str], indent: int = 4) -> str:
+            lines = []
+            for name, derivatives in pairs:
+                lines.append(f"{name}(a, d, s, m);")
+                if n and derivatives:
+                    call = f"{derivatives}(a, d + p*{dots}, s, m);"
+                    lines.append(f"for (int p = 0; p < {n}; ++p) {call}")
+            return ("\n" + " " * indent).join(lines)
 
-        stages = []
-        for i in range(6):
-            if i:
-                stages += [f"reach{i}(a, d, s, m);", "within(a, d, s, m);"]
-            stages += [f"stage{i}(a, d, s, m);", each(f"stageBy{i}")]
         start = "\n        ".join(
             [
                 f"{step.a('y', step.first_x[k] + i - 1)} = {1.0 / len(chain.states)!r};"
@@ -109,17 +109,13 @@ class ClampCudaSource:
             "poly_by": step.dots.first["poly"],
             "late": step.a("c", "delay"),
             "late_by": late,
-            "stages": "\n    ".join(line for line in stages if line),
-            "begins": each("begins"),
-            "stageBy0": each("stageBy0"),
-            "leapBy": each("leapBy"),
-            "finishBy": each("finishBy"),
-            "observeBy": each("observeBy"),
-            "settleBy": each("settleBy"),
-            "holdBy": each("holdBy"),
-            "flatBy": each("polynomialsFlat"),
-            "polynomials": each("polynomials"),
-            "filter": "lowPass(a, d, s, m); " + each("lowPasses") if n_modes else "",
+            "step": calls(*step.calls()),
+            "leap": calls(*LEAP_CALLS),
+            "settle": calls(("settle", "settleBy"), indent=8),
+            "hold": calls(("hold", "holdBy"), indent=12),
+            "flat": calls(("polynomialFlat", "polynomialsFlat"), indent=16),
+            "cubic": calls(("polynomial", "polynomials"), indent=16),
+            "filter": calls(("lowPass", "lowPasses"), indent=12) if n_modes else "",
             "start": start,
             "v": v,
             "resistance": step.a("c", "resistance"),
@@ -147,25 +143,12 @@ class ClampCudaSource:
 _DRIVER = """
 // A step, up to the rates at its end.
 __device__ void takeStep(double *a, double *d, const double *s, const double *m) {
-    factor(a, d, s, m);
-    %(begins)s
-    %(stages)s
-    finish(a, d, s, m);
-    %(finishBy)s
-    start(a, d, s, m);
-    observe(a, d, s, m);
-    %(observeBy)s
+    %(step)s
 }
 
 // The potentials that follow a jump of the command at once.
 __device__ void takeLeap(double *a, double *d, const double *s, const double *m) {
-    factor(a, d, s, m);
-    %(begins)s
-    stage0(a, d, s, m);
-    %(stageBy0)s
-    leap(a, d, s, m);
-    %(leapBy)s
-    start(a, d, s, m);
+    %(leap)s
 }
 
 struct Sums {
@@ -249,8 +232,7 @@ extern "C" __global__ void %(name)s(
             before = %(v)s;
             takeStep(a, d, s + step*width, m);
         }
-        settle(a, d, s, m);
-        %(settleBy)s
+        %(settle)s
         const bool steady = fabs(%(v)s - before) < %(unsteady)s;
         if (!steady && %(status)s == %(ok)s) %(status)s = %(lost)s;
         exchange(a, d, kept + (long long)r*%(kept)d*n + c, n, false);
@@ -262,8 +244,7 @@ extern "C" __global__ void %(name)s(
         if (sweep[%(REST)d] >= 0) {
             exchange(a, d, kept + sweep[%(REST)d]*%(kept)d*n + c, n, true);
         } else {
-            hold(a, d, s, m);
-            %(holdBy)s
+            %(hold)s
         }
         long long i = sweep[%(FIRST_SAMPLE)d];
         const long long stop = i + sweep[%(N_SAMPLES)d];
@@ -280,11 +261,9 @@ extern "C" __global__ void %(name)s(
             takeStep(a, d, s, m);
             measure(a, d, s, m);
             if (jumped[place] == %(BEHIND)d) {
-                polynomialFlat(a, d, s, m);
-                %(flatBy)s
+                %(flat)s
             } else {
-                polynomial(a, d, s, m);
-                %(polynomials)s
+                %(cubic)s
             }
             %(filter)s
             readSamples(a, d, begin, h, begin + h, i, stop, times, data, weight, sums, trace, n, c);

@@ -62,19 +62,19 @@ class ClampOutput(ClampStages):
             )
             t.put(at("poly", 3), f"h*({j0} + {j1}) - 2.0*grown")
         with t.function(f"{name}Flat", "The current in the step after a jump, a constant."):
-            t.put(at("poly", 0), f"{i1} + ({q1} - {q0})/{h}")
-            for row in (1, 2, 3):
-                t.put(at("poly", row), "0.0")
+            self._constant(at, f"{i1} + ({q1} - {q0})/{h}")
+
+    def _constant(self, at: Callable[[str, int], str], value: str) -> None:
+        """Store a constant in place of the cubic."""
+        for row, text in enumerate((value, "0.0", "0.0", "0.0")):
+            self.t.put(at("poly", row), text)
 
     def _hold(self) -> None:
         """Write hold: the last current lasts until the next sweep has begun."""
         kinds = (("hold", self.a), ("holdBy", self.d))
         for name, at in kinds if self.free else kinds[:1]:
             with self.t.function(name, "The last current, as a constant."):
-                parts = " + ".join(at("poly", row) for row in range(4))
-                self.t.put(at("poly", 0), parts)
-                for row in (1, 2, 3):
-                    self.t.put(at("poly", row), "0.0")
+                self._constant(at, " + ".join(at("poly", row) for row in range(4)))
 
     def _at_rest(self) -> None:
         """Write settle: the recorded values where nothing moves, with their derivatives."""
@@ -85,9 +85,7 @@ class ClampOutput(ClampStages):
                     self.t.put(at("rate", n), "0.0")
                 self.t.put(at("observed", 1), "0.0")
                 self.t.put(at("observed", 3), "0.0")
-                self.t.put(at("poly", 0), at("observed", 0))
-                for row in (1, 2, 3):
-                    self.t.put(at("poly", row), "0.0")
+                self._constant(at, at("observed", 0))
                 for m in range(self.n_modes):
                     real, imaginary = (f"m[{2 * m}]", f"m[{2 * m + 1}]")
                     size = f"({real}*{real} + {imaginary}*{imaginary})"

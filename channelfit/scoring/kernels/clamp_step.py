@@ -11,6 +11,9 @@ from channelfit.scoring.kernels.clamp_rows import OBSERVED
 from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, RISE
 from channelfit.scoring.layout.clamp_scheme import NODE_OF_STAGE, A, C, D
 
+#: The functions of a leap in order, each with the one of its derivatives.
+LEAP_CALLS = [("factor", "begins"), ("stage0", "stageBy0"), ("leap", "leapBy"), ("start", "")]
+
 
 class ClampStep(ClampOutput):
     """All functions of one model and one clamp; see `clamp_rows.ClampRows` for the arguments."""
@@ -41,6 +44,14 @@ class ClampStep(ClampOutput):
             self._polynomial("d")
             if self.n_modes:
                 self._filter("d")
+
+    def calls(self) -> list[tuple[str, str]]:
+        """Return the functions of a step in order, each with the one of its derivatives."""
+        stages = [("stage0", "stageBy0")]
+        for i in range(1, 6):
+            stages += [(f"reach{i}", ""), ("within", ""), (f"stage{i}", f"stageBy{i}")]
+        end = [("finish", "finishBy"), ("start", ""), ("observe", "observeBy")]
+        return [("factor", "begins"), *stages, *end]
 
     def _tangent_start(self) -> None:
         """Write begins: the derivatives of the step's matrix, for one parameter."""
