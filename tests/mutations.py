@@ -196,8 +196,8 @@ FAULTS = [
     Fault(
         "relaxation: derivative of a power of one gate more",
         "scoring/kernels/relaxation_kernels.py",
-        "power = chains[other, POWER] - (1 if other == c else 0)",
-        "power = chains[other, POWER] - (1 if other <= c else 0)",
+        "power = gates[other, POWER] - (1 if other == c else 0)",
+        "power = gates[other, POWER] - (1 if other <= c else 0)",
         "linearize instant_gates",
     ),
     Fault(

@@ -98,37 +98,23 @@ class GateWalk(Walk):
         self.functions = Callback(self.create_gains, GAINS), Callback(self.create_rates, RATES)
         row_of = {pair: k for k, pair in enumerate(source.partials)}
         own: list[list[int]] = []
-        chains, rows = [], []
+        gates: list[list[int]] = []
         for chain in self.model.chains:
             pair = _opening_and_closing(chain, source)
             up, down = (u for u, _ in pair)
             own.append(sorted({d for u, d in source.partials if u in (up, down)}))
-            rows.append([[row_of.get((u, d), -1) for u in (up, down)] for d in own[-1]])
-            chains.append(
-                [
-                    up,
-                    down,
-                    pair[0][1],
-                    pair[1][1],
-                    chain.power,
-                    len(own[-1]),
-                    chain.linear,
-                    chain.instant,
-                ]
-            )
-        widest = max(1, *map(len, own))
-        self.chains = np.array(chains, np.int64)
-        self.rows = np.full((len(own), widest, 2), -1, np.int64)
-        self.directions = np.zeros((len(own), widest), np.int64)
-        for c, some in enumerate(own):
-            self.directions[c, : len(some)] = some
-            self.rows[c, : len(some)] = np.reshape(rows[c], (-1, 2))
+            times_up, times_down = (times for _, times in pair)
+            gates.append([up, down, times_up, times_down, chain.power, len(own[-1])])
+            gates[-1] += [chain.linear, chain.instant]
+            for d in own[-1]:
+                gates[-1] += [*(row_of.get((u, d), -1) for u in (up, down)), d]
+        widest = max(map(len, gates))
+        self.gates = np.array([row + [0] * (widest - len(row)) for row in gates], np.int64)
         self.conductances = np.array([(*c.conductances, 0.0)[:2] for c in self.model.chains])
-        self.states = np.zeros((self.tree.n_slots, len(own)))
-        self.dstates = np.zeros((self.tree.n_slots, len(own), widest))
+        self.states = np.zeros((self.tree.n_slots, len(own), 1 + max(1, *map(len, own))))
         self.at_held = self._room(len(self.tree.voltages))
-        self.at_edges = self._room(_STEPS["relax"] + 1)
-        self.at_middles = self._room(_STEPS["relax"])
+        both = [[room, room] for room in self._room(_STEPS["relax"] + 1)]
+        self.at_nodes = tuple(np.array(rooms) for rooms in both)  # at edges of steps, and between
         moving = [stretch for stretch in plan.stretches if stretch.varies]
         self.edges = joined([stretch.nodes[0] for stretch in moving])
         self.middles = joined([stretch.nodes[1] for stretch in moving])
@@ -201,16 +187,12 @@ class GateWalk(Walk):
             plan.points,
             self.partials,
             self.least,
-            self.chains,
-            self.rows,
-            self.directions,
+            self.gates,
             self.conductances,
             self.gain,
             *self.at_held,
-            *self.at_edges,
-            *self.at_middles,
+            *self.at_nodes,
             self.states,
-            self.dstates,
             self.flat,
             plan.matrices,
             groups,

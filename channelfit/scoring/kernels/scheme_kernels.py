@@ -251,15 +251,16 @@ _PART = 8.0
 _MOST_IN_SERIES = 24.0
 
 
-def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
-    """Advance x <- exp(A) x, dx with it; depth (n_rates,): rates times time,
-    bend: their logarithms.
+def _exponential(depth, bend, x, dx, columns, transitions, m, dm):
+    """Advance x and dx by exp(A); depth (n_rates,): rates times time; bend: slopes of their logs.
 
     The series acts on the columns of y (n, n + 1 + n_rates, padded): those of the identity, then x,
     then its derivatives by the logarithm of each rate, which start at zero and are fed by x in
     every term. What comes of the identity then carries the derivatives that x has brought.
     A = B - a with B >= 0 and a the fastest exit, so that the series adds without cancellation.
+    columns (3, ..) is scratch: y, a term of the series, and the next one.
     """
+    y, term, fresh = columns[0], columns[1], columns[2]
     n, lanes, n_rates, width = x.shape[0], y.shape[1], dm.shape[3], bend.shape[1]
     leaving, flow = np.zeros(n), np.empty(transitions.shape[0])
     for t in range(transitions.shape[0]):
@@ -331,20 +332,20 @@ def _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm):
             dx[i, d] = term[i, d]
 
 
-def _magnus(node, h, rate, slope, x, dx, depth, bend, y, term, fresh, transitions, m, dm):
-    """Take a step of h ms from the rates at `node` and the next one (Blanes and Moan 2006)."""
-    more, less = MORE * h, LESS * h
-    for half in range(2):
-        one, two = (more, less) if half == 0 else (less, more)
-        for u in range(rate.shape[1]):
-            first, second = one * rate[node, u], two * rate[node + 1, u]
-            both = first + second
-            depth[u] = max(both, RATE_FLOOR)
-            scale = 1.0 / both if both > RATE_FLOOR else 0.0
-            first, second = first * scale, second * scale
-            for d in range(slope.shape[2]):
-                bend[u, d] = first * slope[node, u, d] + second * slope[node + 1, u, d]
-        _exponential(depth, bend, x, dx, y, term, fresh, transitions, m, dm)
+def _combined(half, h, rate, slope, depth, bend):
+    """Store rates times ms and slopes of a half of a step of h ms (Blanes and Moan 2006).
+
+    rate, slope: first at the two Gauss points of the step.
+    """
+    one, two = (MORE * h, LESS * h) if half == 0 else (LESS * h, MORE * h)
+    for u in range(rate.shape[1]):
+        first, second = one * rate[0, u], two * rate[1, u]
+        both = first + second
+        depth[u] = max(both, RATE_FLOOR)
+        scale = 1.0 / both if both > RATE_FLOOR else 0.0
+        first, second = first * scale, second * scale
+        for d in range(slope.shape[2]):
+            bend[u, d] = first * slope[0, u, d] + second * slope[1, u, d]
 
 
 @plain_kernel
@@ -375,26 +376,13 @@ def schemeVarying(
     n, n_rates, width = x.shape[0], rate.shape[1], dx.shape[1]
     lanes = 8 * ((max(n + 1 + n_rates, width) + 7) // 8)
     depth, bend = np.empty(n_rates), np.empty((n_rates, width))
-    y, term, fresh = np.zeros((n, lanes)), np.zeros((n, lanes)), np.zeros((n, lanes))
+    columns = np.zeros((3, n, lanes))
     for step in range(n_steps):
         if sampled and step % n_sub == 0:
             showCurrent(conductances, x, dx, gain, sample_voltage[step // n_sub], out, place)
             place += gain.shape[1]
         parts, node = (1, 2 * step) if quarters[step] < 0 else (4, quarters[step])
-        for part in range(parts):
-            _magnus(
-                node + 2 * part,
-                h / parts,
-                rate,
-                slope,
-                x,
-                dx,
-                depth,
-                bend,
-                y,
-                term,
-                fresh,
-                transitions,
-                m,
-                dm,
-            )
+        for part in range(2 * parts):
+            here = node + 2 * (part // 2)
+            _combined(part % 2, h / parts, rate[here:], slope[here:], depth, bend)
+            _exponential(depth, bend, x, dx, columns, transitions, m, dm)
