@@ -26,6 +26,7 @@ from channelfit.search.swarm import (
     RingTopology,
     Swarm,
     SwarmCoefficients,
+    Topology,
     WholeTopology,
 )
 
@@ -140,9 +141,7 @@ def _make_hybrid(
     return made
 
 
-def _refuse_asynchronous_ring(
-    settings: Mapping[str, Any], n_parameters: int, seed: int, xp: Any, initial: Any
-) -> Any:
+def _refuse_asynchronous_ring(*arguments: Any) -> Any:
     raise InputError(
         "asynchronous_ring flies functions on a GPU; for a channel, ring has the same topology",
         key="optimizer.name",
@@ -150,36 +149,28 @@ def _refuse_asynchronous_ring(
 
 
 def _make_swarm(
-    topology: str,
+    topology: type[Topology],
     settings: Mapping[str, Any],
     n_parameters: int,
     seed: int,
     xp: Any,
     initial: Any,
 ) -> Swarm:
-    kind, own = _TOPOLOGIES[topology]
-    population = _population(settings, topology, least=1)
-    counts = {name: settings[name] for name in own if name in settings}
-    batch = counts.pop("batch", None)
-    names = [field.name for field in fields(SwarmCoefficients) if field.name in settings]
+    def of(kind: Any) -> Any:
+        """Make an object of those settings that are its attributes."""
+        names = [field.name for field in fields(kind) if field.name in settings]
+        return kind(**{name: settings[name] for name in names})
+
     return Swarm(
         n_parameters,
-        population,
+        _population(settings, topology.name, least=1),
         seed,
-        kind(**counts),
-        SwarmCoefficients(**{name: settings[name] for name in names}),
-        batch,
+        of(topology),
+        of(SwarmCoefficients),
+        settings.get("batch"),
         xp,
         initial=initial,
     )
-
-
-#: The topology of each swarm, and the settings that it alone has.
-_TOPOLOGIES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "swarm": (WholeTopology, ()),
-    "ring": (RingTopology, ("neighbors", "batch")),
-    "groups": (GroupTopology, ("group", "exchange")),
-}
 
 
 def _population(settings: Mapping[str, Any], optimizer: str, least: int) -> int:
@@ -190,9 +181,10 @@ def _population(settings: Mapping[str, Any], optimizer: str, least: int) -> int:
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "genetic": _make_genetic,
     "hybrid": _make_hybrid,
-    "swarm": partial(_make_swarm, "swarm"),
-    "ring": partial(_make_swarm, "ring"),
-    "groups": partial(_make_swarm, "groups"),
+    **{
+        topology.name: partial(_make_swarm, topology)
+        for topology in (WholeTopology, RingTopology, GroupTopology)
+    },
     "differential": partial(_make, Differential, "differential"),
     "cma": partial(_make, CmaEs, "cma"),
     "asynchronous_ring": _refuse_asynchronous_ring,

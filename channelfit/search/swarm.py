@@ -17,9 +17,10 @@ Written once over the array module of the swarm: NumPy on the host, CuPy on a de
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,15 +37,12 @@ MOST_ATTRACTION = 10.0  # a swarm flies apart from about 4 on
 FLIGHT = 5
 
 
-class Topology(Protocol):
-    """Decides which particle leads which."""
+class Topology(ABC):
+    """A rule that decides which particle leads which; its attributes are settings of the user's."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
 
-    @property
-    def settings(self) -> Mapping[str, float]: ...
-
+    @abstractmethod
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
         """Return the particle (n_particles,) to which each is drawn.
 
@@ -54,19 +52,13 @@ class Topology(Protocol):
             iteration: how often the swarm has moved.
             xp: the array module of cost.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class WholeTopology:
+class WholeTopology(Topology):
     """The best particle of all leads all."""
 
     name = "swarm"
-
-    @property
-    def settings(self) -> dict[str, float]:
-        """This topology has no settings of its own."""
-        return {}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
         """See `Topology.leaders`."""
@@ -74,7 +66,7 @@ class WholeTopology:
 
 
 @dataclass(frozen=True)
-class RingTopology:
+class RingTopology(Topology):
     """A particle is led by the best among itself and its nearest on either side.
 
     Arguments:
@@ -86,11 +78,6 @@ class RingTopology:
 
     def __post_init__(self) -> None:
         whole(self.neighbors, "optimizer.neighbors", least=1)
-
-    @property
-    def settings(self) -> dict[str, float]:
-        """The settings of this topology, by the names that a user writes."""
-        return {"neighbors": self.neighbors}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
         """See `Topology.leaders`."""
@@ -107,7 +94,7 @@ class RingTopology:
 
 
 @dataclass(frozen=True)
-class GroupTopology:
+class GroupTopology(Topology):
     """A particle is led by the best of its group, and now and then by the best of all.
 
     Arguments:
@@ -122,11 +109,6 @@ class GroupTopology:
     def __post_init__(self) -> None:
         whole(self.group, "optimizer.group", least=1)
         whole(self.exchange, "optimizer.exchange", least=1)
-
-    @property
-    def settings(self) -> dict[str, float]:
-        """The settings of this topology, by the names that a user writes."""
-        return {"group": self.group, "exchange": self.exchange}
 
     def leaders(self, cost: Any, iteration: int, xp: Any) -> Any:
         """See `Topology.leaders`."""
@@ -225,7 +207,7 @@ class Swarm(PopulationSearch):
         """The settings in force, by the names that a user writes."""
         return {
             "population": self.population_size,
-            **self.topology.settings,
+            **vars(self.topology),
             **({} if self._n_turns == 1 else {"batch": self.batch}),
             **vars(self.coefficients),
         }
