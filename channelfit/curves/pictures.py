@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from channelfit.curves.data_files import labels_of
 from channelfit.curves.table import DrawnSets, FitTable
 from channelfit.curves.weights import sigma_of
-from channelfit.results.report.picture_texts import brief, settle
+from channelfit.results.report.picture_texts import brief, finish_layout
 from channelfit.results.report.plots import INK, MUTED, SINGLE, new_figure, styled
 
 _COLUMNS = 4
@@ -33,7 +33,7 @@ def fits_figure(table: FitTable, title: str) -> Figure | None:
                 axes.set_axis_off()
             for axes, (shown, k) in zip(row, pairs, strict=False):
                 _draw(axes, shown, k, name)
-        settle(figure)
+        finish_layout(figure)
     return figure
 
 

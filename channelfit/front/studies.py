@@ -403,12 +403,12 @@ class Comparison:
         [9, 9]
     """
 
-    def __init__(self, contenders: Sequence[comparison.Contender]) -> None:
-        self._contenders = tuple(contenders)
+    def __init__(self, compared: Sequence[comparison.ComparedFit]) -> None:
+        self._compared = tuple(compared)
         content = {
-            "fits": comparison.as_plain(contenders),
-            "remarks": comparison.remarks(contenders),
-            "warnings": list(dict.fromkeys(str(w) for c in contenders for w in c.fit.cautions)),
+            "fits": comparison.as_plain(compared),
+            "remarks": comparison.remarks(compared),
+            "warnings": list(dict.fromkeys(str(w) for c in compared for w in c.fit.cautions)),
         }
         self.summary: dict[str, Any] = json.loads(json_text(content))
 
@@ -439,9 +439,9 @@ class Comparison:
         """Return data and all fits of every experiment; a figure of Matplotlib."""
         from channelfit.front.pictures import shown_in_notebooks  # loads Matplotlib
 
-        title = ", ".join(c.label for c in self._contenders)
-        title = title if len(title) < 70 else f"{len(self._contenders)} fits"
-        return shown_in_notebooks(comparison.comparison_figure(self._contenders, title))
+        title = ", ".join(c.label for c in self._compared)
+        title = title if len(title) < 70 else f"{len(self._compared)} fits"
+        return shown_in_notebooks(comparison.comparison_figure(self._compared, title))
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write ``comparison.json`` and ``comparison.png``, and return both.
@@ -458,8 +458,8 @@ class Comparison:
         return written
 
     def __repr__(self) -> str:
-        best = min(self._contenders, key=lambda c: c.aic)
-        return f"<Comparison of {len(self._contenders)} fits; the best by AIC is {best.label}>"
+        best = min(self._compared, key=lambda c: c.aic)
+        return f"<Comparison of {len(self._compared)} fits; the best by AIC is {best.label}>"
 
     def _repr_html_(self) -> str:
         return f"{self.table._repr_html_()}<pre>{html.escape(chr(10).join(self.remarks))}</pre>"
@@ -508,10 +508,10 @@ def compare(
             names += comparison.file_names([file])
     labels = comparison.distinct_labels(names)
     with screen_for("comparison", progress) as screen, compilations_shown(screen):
-        return contended(plans, labels, backend, as_is, screen.begin)
+        return compare_plans(plans, labels, backend, as_is, screen.begin)
 
 
-def contended(
+def compare_plans(
     fits: Iterable[FitPlan],
     labels: Sequence[str],
     backend: str,
@@ -520,5 +520,7 @@ def contended(
 ) -> Comparison:
     """Return a comparison of plans with values; see `compare`."""
     checked = (kinds.with_currents(fit, "nothing to compare") for fit in fits)
-    found = comparison.contend(checked, labels, backend, as_is, lambda label: begin(f"fit {label}"))
+    found = comparison.score_fits(
+        checked, labels, backend, as_is, lambda label: begin(f"fit {label}")
+    )
     return Comparison(found)

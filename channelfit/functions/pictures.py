@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from channelfit.functions.function import FunctionProblem
 from channelfit.functions.indexed_expressions import in_words
-from channelfit.results.report.picture_texts import settle
+from channelfit.results.report.picture_texts import finish_layout
 from channelfit.results.report.plots import COLORS, MUTED, SINGLE, new_figure, styled
 from channelfit.search.loop import FitResult
 
@@ -24,7 +24,7 @@ def convergence_figure(problem: FunctionProblem, result: FitResult) -> Figure:
         _convergence(axes[0], result)
         if problem.data is not None:
             _outputs(axes[1], problem, result.values)
-        settle(figure)
+        finish_layout(figure)
     return figure
 
 

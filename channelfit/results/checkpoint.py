@@ -20,7 +20,7 @@ from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import discard_partial, write_text
 from channelfit.reading.units import shown
-from channelfit.results.files import make_folder, settle
+from channelfit.results.files import make_folder, sync_folder
 from channelfit.results.identity import differences
 from channelfit.results.run_state import plain
 from channelfit.search.journal import Journal
@@ -193,7 +193,7 @@ class StudyCheckpoint(Checkpoint):
             InputError: the results are not on the disk, so that the files stay.
         """
         if not keep:
-            settle(self._folder)
+            sync_folder(self._folder)
         super().close(keep)
         if not keep and self._made and not any(self._folder.iterdir()):
             self._folder.rmdir()

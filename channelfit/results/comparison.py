@@ -34,7 +34,7 @@ _WORSE = 1.1
 
 
 @dataclass(frozen=True, eq=False)
-class Contender:
+class ComparedFit:
     """One scheme with its fitted values and the quality of its fit.
 
     Attributes:
@@ -78,13 +78,13 @@ class Contender:
         return self.n_samples * math.log(self.cost) if self.cost > 0 else -math.inf
 
 
-def contend(
+def score_fits(
     fits: Iterable[FitPlan],
     labels: Sequence[str],
     backend: str = "auto",
     as_is: bool = False,
     on_fit: Callable[[str], object] | None = None,
-) -> list[Contender]:
+) -> list[ComparedFit]:
     """Score fits of several schemes to the same data.
 
     Arguments:
@@ -100,14 +100,14 @@ def contend(
     """
     if len(labels) < 2:
         raise InputError("two or more fits are needed for a comparison")
-    contenders: list[Contender] = []
+    compared: list[ComparedFit] = []
     for fit, label in zip(fits, labels, strict=True):
         if on_fit is not None:
             on_fit(label)
-        if contenders:
-            check_same_data(contenders[0].fit, fit)
-        contenders.append(_contender(fit, label, backend, as_is))
-    return contenders
+        if compared:
+            check_same_data(compared[0].fit, fit)
+        compared.append(_scored_fit(fit, label, backend, as_is))
+    return compared
 
 
 def weights(values: Sequence[float]) -> list[float]:
@@ -120,9 +120,9 @@ def weights(values: Sequence[float]) -> list[float]:
     return [share / sum(shares) for share in shares]
 
 
-def as_plain(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
+def as_plain(compared: Sequence[ComparedFit]) -> list[dict[str, Any]]:
     """Return a comparison as plain data."""
-    aic, bic = [c.aic for c in contenders], [c.bic for c in contenders]
+    aic, bic = [c.aic for c in compared], [c.bic for c in compared]
     return [
         {
             "label": c.label,
@@ -148,15 +148,15 @@ def as_plain(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
                 for p, v in zip(c.fit.problem.parameters, c.values, strict=True)
             },
         }
-        for k, c in enumerate(contenders)
+        for k, c in enumerate(compared)
     ]
 
 
-def remarks(contenders: Sequence[Contender]) -> list[str]:
+def remarks(compared: Sequence[ComparedFit]) -> list[str]:
     """Return sentences on the assumptions of the criteria, and on predictions that refute them."""
-    best = min(contenders, key=lambda c: c.cost)
+    best = min(compared, key=lambda c: c.cost)
     time = best.correlation_time
-    found = _refuted(contenders)
+    found = _refuted(compared)
     if time <= 1:
         words = "AIC and BIC take residuals for independent, and those of the best fit look so"
         return [words, *found]
@@ -168,20 +168,20 @@ def remarks(contenders: Sequence[Contender]) -> list[str]:
     ]
 
 
-def _samples(count: float, contender: Contender) -> str:
+def _samples(count: float, best: ComparedFit) -> str:
     """Return a number of samples in words, with their duration where all are sampled alike."""
     words = f"{count:,.0f} samples" if count >= 10 else f"{count:.2g} samples"
-    spacings = {e.protocol.sampling_ms for e in contender.fit.problem.fitted}
+    spacings = {e.protocol.sampling_ms for e in best.fit.problem.fitted}
     return f"{words} ({count * spacings.pop():.3g} ms)" if len(spacings) == 1 else words
 
 
-def _refuted(contenders: Sequence[Contender]) -> list[str]:
+def _refuted(compared: Sequence[ComparedFit]) -> list[str]:
     """Return sentences on held-out recordings that another scheme predicts better."""
-    preferred = min(contenders, key=lambda c: c.bic)
-    weight = weights([c.bic for c in contenders])[contenders.index(preferred)]
+    preferred = min(compared, key=lambda c: c.bic)
+    weight = weights([c.bic for c in compared])[compared.index(preferred)]
     found = []
     for name, off in preferred.predicted_pA.items():
-        rivals = [c for c in contenders if name in c.predicted_pA]
+        rivals = [c for c in compared if name in c.predicted_pA]
         better = min(rivals, key=lambda c: c.predicted_pA[name])
         least = better.predicted_pA[name]
         if off > _WORSE * least:
@@ -208,7 +208,7 @@ def distinct_labels(names: Sequence[str]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} ({k})" for k, name in enumerate(names, 1)]
 
 
-def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender:
+def _scored_fit(fit: FitPlan, label: str, backend: str, as_is: bool) -> ComparedFit:
     """Return a scheme with its values, refined unless they are to be taken as they are."""
     try:
         values = fit.problem.values()
@@ -230,7 +230,7 @@ def _contender(fit: FitPlan, label: str, backend: str, as_is: bool) -> Contender
         name = e.title
         name = f"{name} ({k})" if name in fitted_pA or name in predicted_pA else name
         (fitted_pA if e.weight > 0 else predicted_pA)[name] = (part or Quality()).rms_pA
-    return Contender(
+    return ComparedFit(
         label,
         fit,
         values,
@@ -290,18 +290,18 @@ def _different_part(a: Experiment, b: Experiment) -> str:
     return "" if same else "recording"
 
 
-def comparison_figure(contenders: Sequence[Contender], title: str) -> Figure:
+def comparison_figure(compared: Sequence[ComparedFit], title: str) -> Figure:
     """Draw one panel for each experiment: the recording, all fits over it, and their residuals.
 
     Arguments:
-        contenders: the schemes, all fitted to the same experiments, in the order of the legend.
+        compared: the schemes, all fitted to the same experiments, in the order of the legend.
         title: stands above the panels.
     """
     from channelfit.results.report.plots import traces_figure  # loads Matplotlib
 
     panels = []
-    for k, experiment in enumerate(contenders[0].fit.problem.experiments):
-        recording, first = experiment.recording, contenders[0].winner.traces[k]
+    for k, experiment in enumerate(compared[0].fit.problem.experiments):
+        recording, first = experiment.recording, compared[0].winner.traces[k]
         panels.append(
             Traces(
                 experiment.protocol,
@@ -309,8 +309,8 @@ def comparison_figure(contenders: Sequence[Contender], title: str) -> Figure:
                 None if recording is None else recording.current_pA,
                 None if recording is None else recording.weight,
                 experiment.title + ("" if experiment.weight > 0 else ", held out"),
-                rivals=tuple(c.winner.traces[k] for c in contenders[1:]),
+                rivals=tuple(c.winner.traces[k] for c in compared[1:]),
             )
         )
-    labels = [c.label for c in contenders]
+    labels = [c.label for c in compared]
     return traces_figure(panels, title, names=("data", *labels, "fit − data"))

@@ -51,7 +51,7 @@ def make_folder(folder: Path, follows: bool = True) -> bool:
     return not before
 
 
-def settle(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Wait until the files of a folder are on the disk, so that a power failure leaves them whole.
 
     Until then nothing may be removed from which they could be made again. There is no wait for a

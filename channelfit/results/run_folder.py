@@ -29,7 +29,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import discard_partial, write_text, writing
 from channelfit.results import resuming
 from channelfit.results.checkpoint import RESUME, Checkpoint
-from channelfit.results.files import fault_of, make_folder, settle
+from channelfit.results.files import fault_of, make_folder, sync_folder
 from channelfit.results.resuming import CLAIM
 from channelfit.results.run_state import FAILED, INTERRUPTED, STATE, RunState
 
@@ -255,7 +255,7 @@ class RunFolder:
         """
         with self.undisturbed():
             self.ended = True
-            fault = None if keep else fault_of(settle, self.path)
+            fault = None if keep else fault_of(sync_folder, self.path)
             if fault is not None:
                 self.end(FAILED, str(fault), keep=True)
                 raise fault

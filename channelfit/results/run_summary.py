@@ -84,7 +84,7 @@ def summarize(
         exact = scorer
     else:
         exact = make_scorer(fit.problem, scorer.backend, "float64")
-    sure, errors = _uncertainty(fit, exact, winner)
+    uncertainty, errors = _uncertainty(fit, exact, winner)
     cautions = (*fit.cautions, *mistimed(fit, exact, winner.values, winner.traces))
     rows = parameter_rows(fit, result) | _ties(fit, result.values)
     return {
@@ -94,7 +94,7 @@ def summarize(
         "cost": winner.cost,
         **winner.quality.as_plain(),
         "parameters": {name: row | errors.get(name, {}) for name, row in rows.items()},
-        "uncertainty": sure,
+        "uncertainty": uncertainty,
         "experiments": [
             {
                 "protocol": e.protocol.name,

@@ -19,7 +19,7 @@ from channelfit.front.main import main
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
-from channelfit.results.comparison import Contender, file_names, weights
+from channelfit.results.comparison import ComparedFit, file_names, weights
 from support import json_told
 from support.little import save_fit
 from support.uncertain import MODEL, STEPS, loaded
@@ -36,9 +36,11 @@ SHUT = {
 }
 
 
-def contend(files: Sequence[Path], backend: str = "auto", as_is: bool = False) -> list[Contender]:
+def score_fits(
+    files: Sequence[Path], backend: str = "auto", as_is: bool = False
+) -> list[ComparedFit]:
     plans = (load_plan(file, backend=backend) for file in files)
-    return comparison.contend(plans, file_names(files), backend, as_is)
+    return comparison.score_fits(plans, file_names(files), backend, as_is)
 
 
 def run(*arguments: object) -> Result:
@@ -71,12 +73,12 @@ def two(tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def contenders(two):
-    return contend(two, "cpu")
+def compared(two):
+    return score_fits(two, "cpu")
 
 
-def test_the_criteria_are_those_of_a_gaussian_likelihood(contenders):
-    for one in contenders:
+def test_the_criteria_are_those_of_a_gaussian_likelihood(compared):
+    for one in compared:
         experiment = one.fit.problem.experiments[0]
         n = experiment.recording.current_pA.size
         squares = np.sum((one.winner.traces[0] - experiment.recording.current_pA) ** 2)
@@ -88,8 +90,8 @@ def test_the_criteria_are_those_of_a_gaussian_likelihood(contenders):
         assert one.bic + constant == pytest.approx(k * math.log(n) - 2 * log_likelihood, rel=1e-9)
         assert list(one.fitted_pA) == ["steps"]  # what was held out is the same data, predicted
         assert one.predicted_pA == pytest.approx({"late": one.fitted_pA["steps"]})
-    true, more = contenders  # a state too many fits as well and loses
-    assert [c.label for c in contenders] == ["true", "more"]
+    true, more = compared  # a state too many fits as well and loses
+    assert [c.label for c in compared] == ["true", "more"]
     assert (true.n_parameters, more.n_parameters) == (4, 6)
     assert more.cost <= true.cost * (1 + 1e-6)
     assert true.bic < more.bic
@@ -122,11 +124,11 @@ def test_other_data_are_refused(two, tmp_path, change, words):
     other = tmp_path / "other.yaml"
     other.write_text(text)
     with pytest.raises(InputError) as caught:
-        contend([two[0], other], "reference")
+        score_fits([two[0], other], "reference")
     assert words in str(caught.value)
     assert "other.yaml" in str(caught.value)
     with pytest.raises(InputError, match="two or more"):
-        contend(two[:1])
+        score_fits(two[:1])
 
 
 def test_compare_prints_and_draws(two, tmp_path):
@@ -147,9 +149,9 @@ def test_compare_prints_and_draws(two, tmp_path):
         assert held_out["peak_error_pA"] == pytest.approx(fitted["peak_error_pA"])
     assert imread(tmp_path / "out" / "comparison.png").std() > 0.01
     result = run("compare", *two, "--out", tmp_path, "--json", "--as-is", "--backend", "cpu")
-    told = json.loads(result.stdout)
-    assert told == json.loads((tmp_path / "comparison.json").read_text())
-    for one in contend(two, "cpu", as_is=True):
+    printed = json.loads(result.stdout)
+    assert printed == json.loads((tmp_path / "comparison.json").read_text())
+    for one in score_fits(two, "cpu", as_is=True):
         np.testing.assert_array_equal(one.values, one.fit.problem.model.values())
 
 
@@ -177,17 +179,17 @@ def test_uncertainty_writes_everything(two, tmp_path):
     assert json_told.summary(refined.stdout)["cost"] == pytest.approx(found["cost"], rel=1e-6)
 
 
-def test_a_preferred_scheme_that_predicts_worse_is_named(contenders):
+def test_a_preferred_scheme_that_predicts_worse_is_named(compared):
     """The data that were held out speak against the scheme that has all weight."""
-    true, more = contenders
-    assert not any("speaks against" in text for text in comparison.remarks(contenders))
+    true, more = compared
+    assert not any("speaks against" in text for text in comparison.remarks(compared))
     off = replace(true, predicted_pA={"late": 64.0}), replace(more, predicted_pA={"late": 41.0})
-    (told,) = [text for text in comparison.remarks(off) if "speaks against" in text]
+    (sentence,) = [text for text in comparison.remarks(off) if "speaks against" in text]
     assert re.fullmatch(
         r"late, which was held out, speaks against true, which has \d+ % of the weight by BIC: it "
         r"predicts it with 64 pA, more with 41 pA \(root mean square\)",
-        told,
+        sentence,
     )
-    slow = [replace(c, correlation_time=1690.0) for c in contenders]
+    slow = [replace(c, correlation_time=1690.0) for c in compared]
     ms = 1690 * true.fit.problem.experiments[0].protocol.sampling_ms
     assert f"up to 1,690 samples ({ms:.3g} ms)" in comparison.remarks(slow)[0]

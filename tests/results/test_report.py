@@ -87,8 +87,8 @@ def test_a_family_of_steps_gives_back_what_it_was_made_from():
     assert np.isfinite(tau[-5:]).all()
     half = values(found, "time to half")
     assert np.allclose(half[np.isfinite(half)], 4 * np.log(2), atol=0.15)
-    (told,) = [c.result_fits[0] for c in found.curves if c.name.startswith("conductance")]
-    assert re.search(r"half at -(19|20)\.\d mV, slope (6\.9|7\.\d) mV", told)
+    (fitted,) = [c.result_fits[0] for c in found.curves if c.name.startswith("conductance")]
+    assert re.search(r"half at -(19|20)\.\d mV, slope (6\.9|7\.\d) mV", fitted)
     tails = values(found, "largest current of the step after it")
     assert np.allclose(tails, steady / steady[-1], atol=0.01)
 

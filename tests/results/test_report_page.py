@@ -103,9 +103,9 @@ def test_it_may_ask_nobody_for_anything(page, report):
     refused = tab.evaluate("fetch('http://127.0.0.1:9/').then(() => 'asked', () => 'refused')")
     assert refused == "refused"
     assert tab.title() != "harmed"
-    told = " ".join(page.errors)
+    errors = " ".join(page.errors)
     for part in ("img-src", "script-src", "connect-src"):
-        assert part in told.replace("default-src", "connect-src")
+        assert part in errors.replace("default-src", "connect-src")
     head = html.unescape(report.read_text(encoding="utf-8").partition("<script")[0])
     assert "default-src 'none'" in head
     assert "unsafe-eval" not in head
@@ -154,9 +154,9 @@ def test_the_command_is_drawn_as_it_was_given(page, fit, tmp_path, start, end):
     """Of a protocol with steps and with many thousand samples of sines, near or far."""
     command = load_protocol(ROOT / "protocols" / "herg_sine_wave.yaml")
     current = np.sin(command.times_ms / 300)[None, :]
-    told = replace(run(fit), panels=(Traces(command, current, current + 0.1),))
+    altered = replace(run(fit), panels=(Traces(command, current, current + 0.1),))
     file = tmp_path / "report.html"
-    file.write_text(report_page([told]), encoding="utf-8")
+    file.write_text(report_page([altered]), encoding="utf-8")
     tab = page.drawn(file)
     tab.evaluate("([a, b]) => experiments[0].show(a, b)", [start, end])
     tab.wait_for_timeout(400)

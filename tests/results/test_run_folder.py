@@ -19,7 +19,7 @@ import channelfit as cf
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
 from channelfit.results import fit_folder, run_folder
-from channelfit.results.files import settle
+from channelfit.results.files import sync_folder
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import STATE
 from support.places import MODELS
@@ -246,10 +246,10 @@ def test_a_disk_that_fails_at_last_is_told(number, told, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", failing)
     if not told:  # the file system cannot tell
-        settle(tmp_path)
+        sync_folder(tmp_path)
         return
     with pytest.raises(InputError, match=os.strerror(number)) as caught:
-        settle(tmp_path)
+        sync_folder(tmp_path)
     assert str(caught.value.file) == str(tmp_path / "wells.csv")
 
 

@@ -13,7 +13,7 @@ from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.kinds import load_plan, with_currents
 from channelfit.front.progress import compilations_shown
-from channelfit.front.studies import Computation, StudyRequest, contended, study
+from channelfit.front.studies import Computation, StudyRequest, compare_plans, study
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.checkpoint import StudyCheckpoint
@@ -129,7 +129,7 @@ def _print_uncertainty(summary: dict[str, Any]) -> None:
     if "profiles" in summary or "posterior" in summary:
         console.print(result_tables.profile_table(summary))
         console.print()
-    lines = result_tables.sure_lines(summary["uncertainty"])
+    lines = result_tables.uncertainty_lines(summary["uncertainty"])
     lines += result_tables.family_lines(summary["families"]) if "families" in summary else []
     lines += [
         f"posterior  {warning}" for warning in summary.get("posterior", {}).get("warnings", ())
@@ -144,7 +144,7 @@ def compare(options: CompareOptions) -> None:
     with terminal.SearchScreen("comparison") as screen, compilations_shown(screen):
         plans = (load_plan(file, (), backend) for file in fits)
         labels = distinct_labels(file_names(fits))
-        found = contended(plans, labels, backend, options.as_is, screen.begin)
+        found = compare_plans(plans, labels, backend, options.as_is, screen.begin)
         screen.begin("drawing")
         files, summary = found.save(options.out), found.summary
         all_is_done()

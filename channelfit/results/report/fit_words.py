@@ -41,8 +41,8 @@ def cautions(summary: Mapping[str, Any]) -> list[str]:
         found.append(f"Independent starts: {agreement_words(summary)}")
     if summary.get("stop_reason") == "interrupted":
         found.append("The search was interrupted: these are the best values until then.")
-    sure = summary.get("uncertainty") or {}
-    remarks = sure.get("remarks", ())
+    uncertainty = summary.get("uncertainty") or {}
+    remarks = uncertainty.get("remarks", ())
     found += [remark for remark in remarks if not remark.startswith("the residuals look indep")]
     failed = summary.get("failed_candidates") or {}
     if failed:
@@ -186,20 +186,20 @@ def _quality(summary: Mapping[str, Any]) -> str:
 
 
 def _errors(summary: Mapping[str, Any]) -> str:
-    sure = summary.get("uncertainty") or {}
-    if "noise_pA" not in sure:
+    uncertainty = summary.get("uncertainty") or {}
+    if "noise_pA" not in uncertainty:
         return ""
-    level = f"{100 * sure['level']:g} %"
-    noise, time = sure["noise_pA"], sure["correlation_time_samples"]
-    if sure["noise_assumed"]:
+    level = f"{100 * uncertainty['level']:g} %"
+    noise, time = uncertainty["noise_pA"], uncertainty["correlation_time_samples"]
+    if uncertainty["noise_assumed"]:
         from_what = (
             f"for an assumed noise of {noise:.3g} pA in every sample, since the data have none"
         )
     else:
         from_what = f"for noise of {noise:.3g} pA in every sample, as found in the residuals"
-        if "times_as_wide" not in sure and time > 1:  # a run of an earlier version
+        if "times_as_wide" not in uncertainty and time > 1:  # a run of an earlier version
             from_what += f", and widened for residuals that are correlated over {time:,.0f} samples"
-        elif sure.get("correlation_of_neighbors"):
+        elif uncertainty.get("correlation_of_neighbors"):
             from_what += ", and from the spectrum of the residuals, which are correlated"
     return (
         f" Standard errors and {level} intervals follow from the curvature of the cost at the fit "

@@ -15,7 +15,7 @@ from channelfit.problem.inspection import Inspection
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.results.report import sweeps
-from channelfit.results.report.picture_texts import one_line, settle
+from channelfit.results.report.picture_texts import finish_layout, one_line
 from channelfit.results.report.plots import (
     INK,
     MASK,
@@ -57,7 +57,7 @@ def inspection_figure(found: Inspection) -> Figure:
         if several:
             _draw_sweeps(list(grid[:, 1]), found)
         figure.align_ylabels(grid[:, 0])
-        settle(figure)
+        finish_layout(figure)
     return figure
 
 
@@ -172,7 +172,7 @@ def prepared_figure(panels: Sequence[Prepared], title: str) -> Figure:
             axes = cell.subplots(3, 1, sharex=True, height_ratios=[1.0, 1.6, 1.6])
             _draw_prepared(axes, panel)
             cell.align_ylabels(axes)
-        settle(figure)
+        finish_layout(figure)
     return figure
 
 

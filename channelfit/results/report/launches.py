@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
 from channelfit.results.report import sweeps
-from channelfit.results.report.picture_texts import settle
+from channelfit.results.report.picture_texts import finish_layout
 from channelfit.results.report.plots import INK, new_figure, styled
 from channelfit.results.report.terminal import PlainConsole, table
 from channelfit.scoring.machine.launch_tuning import Measured, fastest
@@ -63,7 +63,7 @@ def launches_figure(rows: Sequence[Measured], n_candidates: int, title: str) -> 
             _draw_launches(list(grid[:, column]), own, n_candidates, column == 0)
             grid[0, column].set_title(kernel, loc="left", fontsize=9.5, color=INK, parse_math=False)
         figure.align_ylabels()
-        settle(figure)
+        finish_layout(figure)
     return figure
 
 

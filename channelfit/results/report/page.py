@@ -115,9 +115,9 @@ def _verdict(run: ReportedFit) -> list[tuple[str, str]]:
         found.append(("Cost", short(summary["cost"], 5)))
     free = [r for r in summary["parameters"].values() if r.get("note") not in ("fixed", "tied")]
     found.append(("Free parameters", str(len(free))))
-    sure = summary.get("uncertainty")
-    if sure:
-        n = len(sure["undetermined"])
+    uncertainty = summary.get("uncertainty")
+    if uncertainty:
+        n = len(uncertainty["undetermined"])
         found.append(("Not determined", "nothing" if n == 0 else f"{n}, see below"))
     agreement = summary.get("agreement")
     if agreement:

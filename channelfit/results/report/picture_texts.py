@@ -58,7 +58,7 @@ def shorten(text: Text, room: float) -> None:
     text.set_text(f"{whole[:low].rstrip()}…" if low else "")
 
 
-def settle(figure: Figure) -> None:
+def finish_layout(figure: Figure) -> None:
     """Lay a finished figure out, shorten titles that have no room, and keep the labels of ticks
     apart.
 

@@ -26,7 +26,14 @@ from matplotlib.ticker import MaxNLocator
 from channelfit.reading.files import whole
 from channelfit.results.report import sweeps
 from channelfit.results.report.page_content import InRange
-from channelfit.results.report.picture_texts import brief, briefs, one_line, settle, shorten, width
+from channelfit.results.report.picture_texts import (
+    brief,
+    briefs,
+    finish_layout,
+    one_line,
+    shorten,
+    width,
+)
 from channelfit.results.report.trace_view import (
     TraceView,
     current_unit,
@@ -114,7 +121,7 @@ def traces_figure(
             legend, labels = [*legend, *_potentials(panels)], [*labels, "command", "membrane"]
         used = _head(figure, title, subtitle, legend, labels)
         engine.set(rect=(0, 0, 1, 1 - used / float(figure.get_figheight())))
-        settle(figure)
+        finish_layout(figure)
     return figure
 
 

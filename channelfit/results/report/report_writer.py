@@ -2,8 +2,8 @@
 
 Loading Matplotlib and Bokeh and drawing take as long as a whole search. So a second process is
 started together with the command. It loads both while the first one loads everything else and
-searches. It is sent the traces as soon as they are known, of which it draws the picture and writes
-the tables while the first one works out how sure the fit is; then it is sent the numbers, and
+searches. It is sent the traces as soon as they are known, and draws the picture and writes the
+tables while the first one computes the uncertainty of the fit. Then it is sent the numbers, and
 writes the report. If the second process fails, the first one does all of it itself.
 
 Sent are messages, each with its length before it, of a few kinds of dataclasses (`_KINDS`) as JSON,

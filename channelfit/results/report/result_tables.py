@@ -20,41 +20,41 @@ from channelfit.results.report.terminal import short_number, table
 def result_table(parameters: Mapping[str, Mapping[str, Any]]) -> Table:
     """Build the table of fitted parameters.
 
-    It has standard errors where they are known, and the true values where the data were simulated.
+    It has standard errors where they are known, and true values where the data were simulated.
 
     Arguments:
         parameters: by name, as in ``summary.json``.
     """
-    known = any("true_value" in row for row in parameters.values())
-    sure = any("standard_error" in row for row in parameters.values())
+    with_true = any("true_value" in row for row in parameters.values())
+    with_errors = any("standard_error" in row for row in parameters.values())
     headers = [
         "parameter",
         "value",
-        *(["±"] if sure else []),
-        *(["true value"] if known else []),
+        *(["±"] if with_errors else []),
+        *(["true value"] if with_true else []),
         "unit",
         "range",
         "",
     ]
     rows = []
     for name, row in parameters.items():
-        error = [error_text(row)] if sure else []
-        true = [f"{row['true_value']:.6g}"] if known else []
+        error = [error_text(row)] if with_errors else []
+        true = [f"{row['true_value']:.6g}"] if with_true else []
         lower = row["lower"]
         span = "" if lower is None else f"{lower:.4g} .. {row['upper']:.4g}"
         rows.append(
             [name, f"{row['value']:.6g}", *error, *true, row["unit"], span, row.get("note", "")]
         )
-    unit = 2 + known + sure
+    unit = 2 + with_true + with_errors
     return table(headers, rows, left=(0, unit, unit + 1, unit + 2))
 
 
 def result_lines(summary: Mapping[str, Any]) -> list[str]:
     """Describe in a few lines the quality of a fit, its uncertainty, and the search."""
-    return [*_costs(summary), *sure_lines(summary.get("uncertainty")), *_search(summary)]
+    return [*_costs(summary), *uncertainty_lines(summary.get("uncertainty")), *_search(summary)]
 
 
-def sure_lines(uncertainty: Mapping[str, Any] | None) -> list[str]:
+def uncertainty_lines(uncertainty: Mapping[str, Any] | None) -> list[str]:
     """Describe which parameters the data do not determine, and remarks on the standard errors."""
     if not uncertainty:
         return []

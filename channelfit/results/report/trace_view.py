@@ -153,13 +153,13 @@ class TraceView:
         currents = [np.where(lasting, result, np.nan) for result in self.traces.results]
         if self.traces.data is not None:
             currents = [self.counted(c) for c in (*currents, self.traces.data)]
-        return eventful(protocol.times_ms, currents, steps)
+        return eventful_stretches(protocol.times_ms, currents, steps)
 
 
 # --- the parts of a sweep in which nearly everything happens --------------------------------------
 
 
-def eventful(
+def eventful_stretches(
     times: np.ndarray, currents: Sequence[np.ndarray], jumps: Sequence[np.ndarray]
 ) -> list[tuple[float, float]]:
     """Find the one or two short stretches that hold nearly all movement of the currents.

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodF
 from channelfit.reading.errors import InputError
 from channelfit.results.report.fit_words import interval_text
 from channelfit.results.report.page_content import InRange
-from channelfit.results.report.picture_texts import brief, briefs, one_line, settle
+from channelfit.results.report.picture_texts import brief, briefs, finish_layout, one_line
 from channelfit.results.report.plots import (
     COLORS,
     DATA,
@@ -52,7 +52,7 @@ def intervals_figure(found: Estimate, title: str) -> Figure:
         left, right = figure.subplots(1, 2, width_ratios=[6.4, side + 1.2])
         _draw_intervals(left, found)
         _draw_correlations(right, found)
-        settle(figure)
+        finish_layout(figure)
     return figure
 
 
@@ -80,7 +80,7 @@ def profiles_figure(found: Estimate, profiles: Sequence[Profile], title: str) ->
             Line2D([], [], color=MUTED, linestyle=":", linewidth=0.8, label="limit"),
         ]
         figure.legend(handles=handles, loc="outside upper right", ncols=3, fontsize=8)
-        settle(figure)
+        finish_layout(figure)
     return figure
 
 
@@ -130,7 +130,7 @@ def families_figure(found: Estimate, families: Sequence[FitFamily], title: str) 
             bbox_to_anchor=(1, 1),
             fontsize=8,
         )
-        settle(figure)
+        finish_layout(figure)
     return figure
 
 
