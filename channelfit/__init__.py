@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from channelfit.front.cable import fhn as fhn
     from channelfit.front.curves import CurveFits as CurveFits
     from channelfit.front.curves import fit_curves as fit_curves
-    from channelfit.front.exchange import export as export
-    from channelfit.front.exchange import import_model as import_model
     from channelfit.front.experiments import Experiment as Experiment
     from channelfit.front.fitting import fit as fit
+    from channelfit.front.importing import import_model as import_model
     from channelfit.front.progress import InputWarning as InputWarning
     from channelfit.front.result import Fit as Fit
+    from channelfit.front.result import export as export
     from channelfit.front.result import load as load
     from channelfit.front.simulation import Simulation as Simulation
     from channelfit.front.simulation import simulate as simulate
@@ -54,12 +54,12 @@ _PUBLIC = {
     "Simulation": "front.simulation",
     "Uncertainty": "front.studies",
     "compare": "front.studies",
-    "export": "front.exchange",
+    "export": "front.result",
     "fhn": "front.cable",
     "fit": "front.fitting",
     "fit_batch": "front.batches",
     "fit_curves": "front.curves",
-    "import_model": "front.exchange",
+    "import_model": "front.importing",
     "load": "front.result",
     "simulate": "front.simulation",
     "uncertainty": "front.studies",

@@ -19,6 +19,7 @@ from channelfit.front.table import table_of
 from channelfit.model.model import Model
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import save_text
 from channelfit.results.fit_folder import picture_of
 from channelfit.results.report.result_tables import result_lines, result_table
 from channelfit.results.run_folder import RunFolder
@@ -244,8 +245,6 @@ class Fit:
 
         Raises: InputError for what cannot be exported, or a file that exists already.
         """
-        from channelfit.front.exchange import export  # which imports this module
-
         return export(
             self,
             path,
@@ -324,6 +323,55 @@ def parameter_table(rows: Mapping[str, Mapping[str, Any]]) -> Any:
 def standard_errors(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
     """Return the standard errors in a summary, by parameter."""
     return {name: row.get("standard_error") for name, row in rows.items()}
+
+
+def export(
+    model: Model | Fit | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    ion: str | Sequence[str] = (),
+    suffix: str | None = None,
+    capacitance: float | None = None,
+    point_process: bool = False,
+    cell: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a channel for other programs: .mod, .mmt, .py, .tex or .json.
+
+    Arguments:
+        model: a `Model`, a `Fit` (whose fitted values are written), a model file or a run folder.
+        path: the file; its suffix says for which program.
+        ion: NMODL: the ion of each current, such as "k".
+        suffix: NMODL: the name of the mechanism.
+        capacitance: of the cell, pF, by which a conductance becomes a density.
+        point_process: NMODL: whether to write all channels of the cell (nS), not a density.
+        cell: the cell whose own values are taken.
+        overwrite: whether a file of that name may be replaced.
+
+    Returns: the file.
+
+    Raises: InputError for what cannot be exported, or a file that exists already.
+
+    Example:
+        >>> import channelfit as cf
+        >>> cf.export("models/na_hh.yaml", "na.mod", ion="na", capacitance=20).name
+        'na.mod'
+    """
+    # they load SymPy's LaTeX printer
+    from channelfit.results.export import kinds as languages
+    from channelfit.results.export.nmodl import ExportSettings
+    from channelfit.results.export.subject import read_subject, subject_of
+
+    if isinstance(model, Fit):
+        subject = model._subject(cell)
+    elif isinstance(model, Model):
+        subject = subject_of(model.document, None, None, {}, cell)
+    else:
+        subject = read_subject(Path(model), (), cell)
+    ions = (ion,) if isinstance(ion, str) else tuple(ion)
+    settings = ExportSettings(ions, suffix, capacitance, point_process)
+    text = languages.exported(subject, languages.kind_of(Path(path)), settings)
+    return save_text(path, text, overwrite)
 
 
 def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:

@@ -277,14 +277,12 @@ def simulated(
     dtype: str,
     path: str,
     screen: SearchScreen,
-    name: str = "",
     file: str | os.PathLike[str] | None = None,
     place: str = "protocol",
 ) -> Simulation:
     """Simulate at values (n_parameters,), and show on a screen before it what looks wrong.
 
     Arguments:
-        name: of the simulation, the model's by default.
         file, place: where model and protocol stand, for messages.
 
     Raises: InputError for values at which the model has no finite current.
@@ -300,4 +298,4 @@ def simulated(
     scorer = make_scorer(Problem(channel, (Experiment(protocol),)), backend, dtype, path)
     current = scorer.simulate(values[:, None])[0][:, :, 0]
     remarks = tuple(str(e) for e in strange)
-    return Simulation(name or channel.name, protocol, current, remarks, channel, values)
+    return Simulation(channel.name, protocol, current, remarks, channel, values)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("myokit")
 
-from channelfit.front.exchange import _simulated
+from channelfit.front.importing import _simulated
 from channelfit.model.imports.myokit_model import read_myokit
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.importing_myokit import MyokitModel, prove_myokit, translated

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from channelfit.front.exchange import _simulated
+from channelfit.front.importing import _simulated
 from channelfit.front.main import main
 from channelfit.model.imports.trial import jumps
 from channelfit.model.model_file import load_model

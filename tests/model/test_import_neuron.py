@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from channelfit.front.exchange import _simulated
+from channelfit.front.importing import _simulated
 from channelfit.front.main import main
 from channelfit.model.model_file import build_model, load_model
 from channelfit.reading.documents import parse_yaml
@@ -301,7 +301,7 @@ def test_the_command_proves_and_writes_a_model_that_other_commands_take(tmp_path
 @pytest.mark.integration
 @pytest.mark.usefixtures("compiler")
 def test_a_failed_proof_writes_nothing_unless_asked(tmp_path, monkeypatch):
-    work = "channelfit.front.exchange"
+    work = "channelfit.front.importing"
     monkeypatch.setattr(f"{work}._simulated", lambda m, p: 1.001 * _simulated(m, p))
     out = tmp_path / "kept.yaml"
     command = ["import", str(MOD / "import_kept.mod"), "--out", str(out)]
@@ -331,7 +331,7 @@ def test_c_code_is_refused_before_anything_is_compiled(tmp_path, monkeypatch):
         raise AssertionError("the parser or the compiler was asked")
 
     monkeypatch.setattr("channelfit.scoring.neuron.importing.parse_nmodl", never)
-    monkeypatch.setattr("channelfit.front.exchange.prove", never)
+    monkeypatch.setattr("channelfit.front.importing.prove", never)
     for text in ("VERBATIM\nx();\nENDVERBATIM", 'INCLUDE "x.inc"'):
         path = tmp_path / "bad.mod"
         path.write_text(CHANNEL.format(**{**SAID, "more": text}), encoding="utf-8")

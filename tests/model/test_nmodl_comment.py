@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from channelfit.front.exchange import _simulated
+from channelfit.front.importing import _simulated
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.reading.documents import parse_yaml, read_yaml

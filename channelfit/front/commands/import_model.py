@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from channelfit.front.exchange import translate
+from channelfit.front.importing import translate
 from channelfit.model.imports.document import Imported
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import save_text, writing

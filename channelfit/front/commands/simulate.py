@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,6 @@ def simulate(options: SimulateOptions, writer: ReportWriter) -> None:
             options.dtype,
             options.path,
             screen,
-            name,
             model,
             str(protocol),
         )
@@ -48,7 +48,7 @@ def simulate(options: SimulateOptions, writer: ReportWriter) -> None:
     files = [prefix.with_name(prefix.name + suffix) for suffix in (".csv", ".png")]
     with writing(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
-        writer.begin(found._page, files[1])
+        writer.begin(replace(found, model=name)._page, files[1])
         found.to_csv(files[0])
         writer.finish()
     all_is_done()

@@ -1,4 +1,4 @@
-"""Channels from other programs and for them: `import_model` and `export`."""
+"""`import_model`: channels of NEURON, Myokit and CellML, compared with the originals."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from channelfit.front.progress import screen_for
-from channelfit.front.result import Fit
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model import Model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
-from channelfit.reading.files import save_text
 from channelfit.reading.texts import file_size, printable
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof, prove, read_mechanism
 from channelfit.scoring.neuron.importing_myokit import prove_myokit, read_myokit_model
@@ -27,7 +25,6 @@ from channelfit.scoring.scorer import make_scorer
 
 if TYPE_CHECKING:
     from channelfit.model.imports.document import Imported
-    from channelfit.results.export.subject import Subject
 
 #: Bytes of a file that is read.
 _LARGEST = 20_000_000
@@ -37,7 +34,10 @@ _LARGEST = 20_000_000
 class Translation:
     """A channel of another program as a model file, and how it compares with the original.
 
-    proof: None where there is none. why: the reason for that.
+    Attributes:
+        made: the model file.
+        proof: the comparison; None where there is none.
+        why: the reason for that.
     """
 
     made: Imported
@@ -46,7 +46,7 @@ class Translation:
 
     @property
     def differs(self) -> bool:
-        """Whether the currents are not those of the original."""
+        """True if the currents are not those of the original."""
         return self.proof is not None and not self.proof.error <= TOLERANCE
 
 
@@ -162,54 +162,3 @@ def import_model(
         elif found.differs:
             screen.warn_of(f"{file}: differs from the original by {found.proof.error:.1e}")
     return Model.from_yaml(found.made.text)
-
-
-def export(
-    model: Model | Fit | str | os.PathLike[str],
-    path: str | os.PathLike[str],
-    *,
-    ion: str | Sequence[str] = (),
-    suffix: str | None = None,
-    capacitance: float | None = None,
-    point_process: bool = False,
-    cell: str | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Write a channel for other programs: .mod, .mmt, .py, .tex or .json.
-
-    Arguments:
-        model: a `Model`, a `Fit` (whose fitted values are written), a model file or a run folder.
-        path: the file; its suffix says for which program.
-        ion: NMODL: the ion of each current, such as "k".
-        suffix: NMODL: the name of the mechanism.
-        capacitance: of the cell, pF, by which a conductance becomes a density.
-        point_process: NMODL: whether to write all channels of the cell (nS), not a density.
-        cell: the cell whose own values are taken.
-        overwrite: whether a file of that name may be replaced.
-
-    Returns: the file.
-
-    Raises: InputError for what cannot be exported, or a file that exists already.
-
-    Example:
-        >>> import channelfit as cf
-        >>> cf.export("models/na_hh.yaml", "na.mod", ion="na", capacitance=20).name
-        'na.mod'
-    """
-    from channelfit.results.export import kinds as languages  # loads SymPy's LaTeX printer
-    from channelfit.results.export.nmodl import ExportSettings
-
-    ions = (ion,) if isinstance(ion, str) else tuple(ion)
-    settings = ExportSettings(ions, suffix, capacitance, point_process)
-    text = languages.exported(_subject(model, cell), languages.kind_of(Path(path)), settings)
-    return save_text(path, text, overwrite)
-
-
-def _subject(model: Model | Fit | str | os.PathLike[str], cell: str | None) -> Subject:
-    from channelfit.results.export.subject import read_subject, subject_of
-
-    if isinstance(model, Fit):
-        return model._subject(cell)
-    if isinstance(model, Model):
-        return subject_of(model.document, None, None, {}, cell)
-    return read_subject(Path(model), (), cell)
