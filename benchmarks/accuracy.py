@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from report import Row, as_script, finish
 
-from channelfit.front.commands.validation import FASTEST, drawn_in
+from channelfit.front.commands.validate import FASTEST, drawn_in
 from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import load_model

@@ -26,6 +26,7 @@ from channelfit.front.table import table_of
 from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
+from channelfit.reading.texts import names_in
 from channelfit.results.report import terminal
 from channelfit.results.report.terminal import Counted
 from channelfit.results.run_folder import RunFolder
@@ -222,8 +223,9 @@ def fit_batch(
 
 def names_of(given: str | Sequence[str]) -> tuple[str, ...]:
     """Return names that are given as a list, or as text such as ``A01, B03``."""
-    names = given.split(",") if isinstance(given, str) else given
-    return tuple(name.strip() for name in names if name.strip())
+    if isinstance(given, str):
+        return names_in(given)
+    return tuple(name.strip() for name in given if name.strip())
 
 
 def parameters_of(table: WellTable) -> list[str]:

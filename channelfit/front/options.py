@@ -11,7 +11,7 @@ each of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,6 +23,8 @@ Declared: TypeAlias = Callable[..., Any]
 UNFINISHED = "-unfinished"
 #: The field of a dataclass under which `option` keeps its declaration.
 _KEY = "option"
+#: The type of a path, which need not exist.
+_PATH = click.Path(path_type=Path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +58,38 @@ class Option:
 def option(
     *names: str, key: str = "", python: str | None = "", kept: bool = True, **settings: Any
 ) -> Any:
-    """Return an option as a field of the dataclass of a verb.
+    """Return an option as a field of the dataclass of a verb; its help shows its default.
 
     Arguments:
         names: as click takes them, such as ``--seed``; a name without dashes is that of the field.
         key, python, kept: see `Option`.
         settings: all else that ``click.option`` takes.
     """
+    settings.setdefault("show_default", settings.get("default") not in (None, ""))
     return Option(click.option(*names, **settings), key, python, kept).field()
+
+
+def integer(
+    name: str,
+    what: str,
+    *,
+    least: int = 1,
+    most: int | None = None,
+    metavar: str = "N",
+    **more: Any,
+) -> Any:
+    """Return an option whose value is a whole number; `what` is its help, `more` as of `option`."""
+    return option(name, type=click.IntRange(least, most), metavar=metavar, help=what, **more)
+
+
+def file_path(name: str, metavar: str, what: str, **more: Any) -> Any:
+    """Return an option whose value is a path; `what` is its help, `more` as of `option`."""
+    return option(name, type=_PATH, metavar=metavar, help=what, **more)
+
+
+def choice(name: str, words: Sequence[str], what: str, **more: Any) -> Any:
+    """Return an option whose value is a word; `what` is its help, `more` as of `option`."""
+    return option(name, type=click.Choice(words), help=what, **more)
 
 
 def argument(name: str, *, python: str | None = "", **settings: Any) -> Any:
@@ -138,7 +164,7 @@ set_option = Option(
     ),
     python=None,
 )
-model_argument = Option(click.argument("model", type=click.Path(path_type=Path)))
+model_argument = Option(click.argument("model", type=_PATH))
 backend_option = Option(
     click.option(
         "--backend",
@@ -212,29 +238,12 @@ def dtype_option(what: str) -> Option:
     )
 
 
-def results_option(metavar: str, what: str) -> Option:
-    """Return the option that says where the results are written."""
-    return Option(
-        click.option("--out", type=click.Path(path_type=Path), metavar=metavar, help=what),
-        python="folder",
-        kept=False,
-    )
-
-
-def resume_option(metavar: str, what: str) -> Option:
-    """Return the option by which a run goes on that was interrupted or killed."""
-    return Option(
-        click.option("--resume", type=click.Path(path_type=Path), metavar=metavar, help=what),
-        kept=False,
-    )
-
-
 def recording_options(command: Declared) -> Declared:
     """Declare the options that say of a recording what its file does not."""
     options = (
         click.option(
             "--command",
-            type=click.Path(path_type=Path),
+            type=_PATH,
             metavar="FILE",
             help="What was commanded, where the recording does not say it: a protocol (YAML), "
             ".eph, a list of steps, or a record of the command.",

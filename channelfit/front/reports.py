@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from channelfit.batch.table import CSV, WellTable
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
+from channelfit.reading.texts import names_in
 from channelfit.results.comparison import distinct_labels, file_names
 from channelfit.results.files import make_folder
 from channelfit.results.fit_folder import REPORT, picture_of
@@ -67,6 +68,13 @@ def save_report(
         place = error.filename or file
         raise InputError(f"cannot be written: {error.strerror or error}", place) from None
     return files
+
+
+def figure_kinds(text: str) -> tuple[str, ...]:
+    """Return the kinds of figures that a text such as "pdf, svg" names. Raises InputError."""
+    kinds = tuple(kind.lower() for kind in names_in(text))
+    _check_kinds(kinds)
+    return kinds
 
 
 def is_batch(run: Path) -> bool:

@@ -30,6 +30,11 @@ def printable(text: str) -> str:
     return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names in a text such as ``A01, B03``."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def in_columns(
     rows: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.rjust
 ) -> list[str]:

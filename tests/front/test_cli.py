@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
 import channelfit as cf
-from channelfit.front.commands import doctor, validation
+from channelfit.front.commands import doctor
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.evaluation import evaluate
@@ -299,7 +299,7 @@ def test_validate_compares_with_neuron(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert re.search(r"^activation +\d\.\de-\d\d +1e-05 +ok ", result.stdout, re.MULTILINE)
     assert (tmp_path / "model_a-validation.png").is_file()
-    monkeypatch.setattr(validation, "STEP_TOLERANCE", 1e-30)
+    monkeypatch.setattr(validate, "STEP_TOLERANCE", 1e-30)
     result = run("validate", MODEL_A, "--candidates", 1)
     assert result.exit_code == 1
     assert "BEYOND" in result.stdout

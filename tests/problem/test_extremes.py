@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from channelfit.front.commands.validation import FASTEST, _drawn
+from channelfit.front.commands.validate import FASTEST, _drawn
 from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model

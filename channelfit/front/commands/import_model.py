@@ -11,7 +11,7 @@ from channelfit.front.importing import translate
 from channelfit.model.imports.document import Imported
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import save_text, writing
-from channelfit.reading.texts import printable
+from channelfit.reading.texts import names_in, printable
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof
 
 _UNPROVEN = 1
@@ -28,9 +28,7 @@ def import_model(
 ) -> None:
     """Translate a file, prove the translation and write it."""
     out = _out(file, out)
-    chosen, held = (
-        [name.strip() for name in (names or "").split(",") if name.strip()] for names in (fit, hold)
-    )
+    chosen, held = names_in(fit or ""), names_in(hold or "")
     found = translate(file, chosen, current, unproven, held, start == "steady")
     made, proof, why = found.made, found.proof, found.why
     _tell(made, proof, why)

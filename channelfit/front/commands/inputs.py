@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
 from channelfit.front.commands.doctor import backends
@@ -17,10 +18,15 @@ from channelfit.model.channel import ChannelModel
 from channelfit.problem.clamp import left_out
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import writing
+from channelfit.reading.texts import printable
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def changes_of(options: Any) -> Changes:
@@ -79,6 +85,16 @@ def load_channel(file: Path, overrides: Sequence[str]) -> tuple[ChannelModel, di
 def warn(cautions: Iterable[Caution]) -> None:
     """Print on standard error what looks wrong, before the work."""
     SearchScreen("").warn(cautions)
+
+
+def save_picture(figure: Figure, out: Path, err: bool = False) -> None:
+    """Save a figure, and print its path; `err` prints it on standard error."""
+    from channelfit.results.report.plots import save  # loads Matplotlib
+
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save(figure, out)
+    click.echo(printable(str(out)), err=err)
 
 
 def picture_file(out: Path) -> Path:

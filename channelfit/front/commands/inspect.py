@@ -12,7 +12,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from channelfit.front.commands.inputs import picture_file, warn
+from channelfit.front.commands.inputs import picture_file, save_picture, warn
 from channelfit.front.kinds import load_plan, with_currents
 from channelfit.problem.experiment import Experiment
 from channelfit.problem.inspection import FileOptions, Inspection, inspect_file
@@ -22,7 +22,7 @@ from channelfit.problem.segments import segment_rows
 from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.reading.files import save_text, writing
+from channelfit.reading.files import save_text
 from channelfit.reading.formats import Contents
 from channelfit.reading.texts import stem_of
 from channelfit.reading.units import parse_quantity
@@ -96,15 +96,6 @@ def _pictures(files: tuple[Path, ...], out: Path | None) -> list[Path]:
     return [Path(f"{name}-inspect.png") for name in names]
 
 
-def _picture(place: Path, figure: Any) -> None:
-    from channelfit.results.report.plots import save  # loads Matplotlib
-
-    with writing(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        save(figure, place)
-    click.echo(str(place))
-
-
 def _print(title: str, rows: Iterator[tuple[str, str]]) -> None:
     """Print a title, and below it what is known, in two columns."""
     console = PlainConsole(highlight=False)
@@ -133,7 +124,7 @@ def _inspect_recording(
         click.echo(str(found.protocol.save(protocol)))
     if csv is not None:
         click.echo(str(save_text(csv, csv_text(found))))
-    _picture(out, inspection_figure(found))
+    save_picture(inspection_figure(found), out)
 
 
 def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
@@ -301,7 +292,7 @@ def _inspect_fit(file: Path, out: Path) -> None:
         _print(title, _experiment_rows(experiment))
         panels.append(Prepared(title, experiment.protocol, recording.raw_pA, recording))
     warn(plan.cautions)
-    _picture(out, prepared_figure(panels, plan.name))
+    save_picture(prepared_figure(panels, plan.name), out)
 
 
 def _experiment_rows(experiment: Experiment) -> Iterator[tuple[str, str]]:

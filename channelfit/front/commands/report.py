@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from channelfit.front.progress import compilations_shown
-from channelfit.front.reports import is_batch, save_plate_report, save_report
+from channelfit.front.reports import figure_kinds, is_batch, save_plate_report, save_report
 from channelfit.front.result import read_fit
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
@@ -16,7 +16,7 @@ from channelfit.results.report import terminal
 
 def report(runs: tuple[Path, ...], out: Path | None, figures: str | None, backend: str) -> None:
     """Make the page and the requested figures, and print what was written."""
-    kinds = tuple(kind.strip().lower() for kind in (figures or "").split(",") if kind.strip())
+    kinds = figure_kinds(figures or "")
     plates = [run for run in runs if is_batch(run)]
     if plates and len(runs) > 1:
         raise InputError("this is a batch, which has a page of its own; give it alone", plates[0])

@@ -8,11 +8,8 @@ from pathlib import Path
 import click
 
 from channelfit.front import kinds
-from channelfit.front.commands.inputs import (
-    load_channel,
-    picture_file,
-)
-from channelfit.front.commands.validation import protocols_of
+from channelfit.front.commands.inputs import load_channel, picture_file, save_picture
+from channelfit.front.commands.validate import protocols_of
 from channelfit.functions.function import FunctionProblem
 from channelfit.functions.pictures import describe as describe_function
 from channelfit.functions.source import FunctionSource
@@ -20,11 +17,9 @@ from channelfit.model.channel import ChannelModel
 from channelfit.problem.extreme_rates import extremes, voltages_of
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
-from channelfit.reading.files import writing
 from channelfit.reading.texts import printable
 from channelfit.results.report.description import describe
 from channelfit.results.report.page_facts import scheme_of
-from channelfit.results.report.plots import save
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.scoring.kernels.cpu_source import CpuSource
 from channelfit.scoring.kernels.cuda_source import CudaSource
@@ -63,10 +58,7 @@ def show(
         _describe_junctions(protocols)
         _describe_extremes(channel, protocols)
     if out is not None:
-        with writing(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            save(scheme_figure(scheme_of(channel)), out)
-        click.echo(printable(str(out)), err=source is not None)
+        save_picture(scheme_figure(scheme_of(channel)), out, err=source is not None)
 
 
 def _describe_junctions(protocols: Sequence[Protocol]) -> None:

@@ -15,7 +15,7 @@ from channelfit.front.kinds import load_plan, with_currents
 from channelfit.front.progress import compilations_shown
 from channelfit.front.studies import Computation, StudyRequest, compare_plans, study
 from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.texts import names_in, printable
 from channelfit.results.checkpoint import StudyCheckpoint
 from channelfit.results.comparison import distinct_labels, file_names
 from channelfit.results.identity import identity
@@ -101,9 +101,8 @@ def _studied(
 
 def study_request(options: UncertaintyOptions) -> StudyRequest:
     """Return the parts of a study that options name."""
-    names = tuple(name.strip() for name in options.profiles.split(",") if name.strip())
     return StudyRequest(
-        names,
+        names_in(options.profiles),
         options.families or 0,
         options.posterior or 0,
         options.walkers,

@@ -10,9 +10,7 @@ import click
 from channelfit.front.commands.inputs import changes_of, picture_file, prepare
 from channelfit.front.progress import compilations_shown
 from channelfit.reading.errors import InputError
-from channelfit.reading.files import writing
-from channelfit.reading.texts import printable
-from channelfit.results.report import launches, plots, terminal
+from channelfit.results.report import launches, terminal
 from channelfit.results.run_folder import file_name
 from channelfit.scoring.grouped import of_first_group
 from channelfit.scoring.machine import gpu
@@ -43,8 +41,5 @@ def tune(options: TuneOptions) -> None:
     click.echo(f"The fastest are remembered for {device.name}, and used from now on.")
     name = file_name(fit.name)
     out = out or Path(f"{name}-launches.png")
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        title = f"{fit.name}, {dtype}, {n:,} candidates, {device.name}"
-        plots.save(launches.launches_figure(rows, n, title), out)
-    click.echo(printable(str(out)))
+    title = f"{fit.name}, {dtype}, {n:,} candidates, {device.name}"
+    save_picture(launches.launches_figure(rows, n, title), out)

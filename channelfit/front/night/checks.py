@@ -30,7 +30,7 @@ from channelfit.front.commands.studies import study_request
 from channelfit.front.fitting import conditioning_notes
 from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import Result
-from channelfit.front.reports import KINDS as FIGURE_KINDS
+from channelfit.front.reports import figure_kinds
 from channelfit.front.studies import check_request
 from channelfit.front.verbs.optimize import OptimizeOptions
 from channelfit.front.verbs.uncertainty import UncertaintyOptions
@@ -179,10 +179,7 @@ def _compare(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[st
 
 
 def _report(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
-    for kind in (given.figures or "").split(","):
-        if kind.strip().lower() not in ("", *FIGURE_KINDS):
-            known = ", ".join(FIGURE_KINDS)
-            raise InputError(f'unknown kind of figure "{kind}"; known: {known}', key="figures")
+    figure_kinds(given.figures or "")
     for run in given.runs:
         file = run / FIT if run.is_dir() else run
         yield from _read(kinds.load_plan(file, (), given.backend))

@@ -15,12 +15,12 @@ from channelfit.front.options import (
     beside_resume,
     cluster_option,
     declared,
+    file_path,
+    integer,
     json_option,
     min_ok_option,
     option,
     quiet_option,
-    results_option,
-    resume_option,
     set_option,
 )
 from channelfit.front.resumed import end_if_finished
@@ -38,9 +38,13 @@ class BatchOptions:
 
     fit: Path | None = argument("fit", type=click.Path(path_type=Path), required=False)
     recordings: tuple[str, ...] = argument("recordings", nargs=-1)
-    out: Path | None = results_option(
-        "DIR", "Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]"
-    ).field()
+    out: Path | None = file_path(
+        "--out",
+        "DIR",
+        "Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]",
+        python="folder",
+        kept=False,
+    )
     where: str = option(
         "--where",
         metavar="CONDITION",
@@ -51,51 +55,39 @@ class BatchOptions:
     only: str = option(
         "--only", metavar="WELLS", default="", help="Choose wells by their names, such as A01,B03."
     )
-    rerun: Path | None = option(
+    rerun: Path | None = file_path(
         "--rerun",
-        type=click.Path(path_type=Path),
-        metavar="RUN",
-        help="Fit the chosen wells of an earlier run again. A new folder gets the whole table with "
+        "RUN",
+        "Fit the chosen wells of an earlier run again. A new folder gets the whole table with "
         "their rows replaced; RUN stays as it is. FIT, if given, is used in place of its template.",
     )
-    together: Path | None = option(
+    together: Path | None = file_path(
         "--together",
-        type=click.Path(path_type=Path),
-        metavar="RUN",
-        help="With --population, --shared or --groups: look at the chosen wells of an earlier run "
+        "RUN",
+        "With --population, --shared or --groups: look at the chosen wells of an earlier run "
         "together, and fit none of them.",
     )
-    resume: Path | None = resume_option(
+    resume: Path | None = file_path(
+        "--resume",
         "RUN",
         "Go on with a run that was interrupted or killed, to the table that it would have had.",
-    ).field()
-    show: Path | None = option(
+        kept=False,
+    )
+    show: Path | None = file_path(
         "--show",
-        type=click.Path(path_type=Path),
-        metavar="RUN",
-        help="Print the table of a finished run, or the rows that are chosen, and fit nothing.",
+        "RUN",
+        "Print the table of a finished run, or the rows that are chosen, and fit nothing.",
         python=None,
         kept=False,
     )
-    starts: int | None = option(
-        "--starts",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Descents for each well, from the best points of the scan. [default: as suits]",
+    starts: int | None = integer(
+        "--starts", "Descents for each well, from the best points of the scan. [default: as suits]"
     )
-    seed: int | None = option(
-        "--seed",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Seed of the search. [default: the file's, or 0]",
-    )
+    seed: int | None = integer("--seed", "Seed of the search. [default: the file's, or 0]", least=0)
     backend: str = backend_option.field()
-    chunk: int | None = option(
+    chunk: int | None = integer(
         "--chunk",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Wells that are fitted together, and at most lost by a kill. [default: 32; 384 on a "
-        "GPU]",
+        "Wells that are fitted together, and at most lost by a kill. [default: 32; 384 on a GPU]",
     )
     population: str = option(
         "--population",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import argument, backend_option, declared, option
+from channelfit.front.options import argument, backend_option, declared, file_path, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +18,11 @@ class CompareOptions:
     fits: tuple[Path, ...] = argument(
         "fits", type=click.Path(path_type=Path), nargs=-1, required=True
     )
-    out: Path = option(
+    out: Path = file_path(
         "--out",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
+        "DIR",
+        "Folder for comparison.json and comparison.png.",
         default=Path("comparison"),
-        show_default=True,
-        help="Folder for comparison.json and comparison.png.",
         python=None,
         kept=False,
     )

@@ -12,8 +12,12 @@ import click
 from channelfit.front.options import (
     argument,
     beside_resume,
+    choice,
     cluster_option,
     declared,
+    dtype_option,
+    file_path,
+    integer,
     json_option,
     min_ok_option,
     option,
@@ -30,41 +34,29 @@ class CurvesOptions:
 
     curve: str = argument("curve", required=False)
     data: Path = argument("data", type=click.Path(path_type=Path), required=False)
-    resume: Path | None = option(
+    resume: Path | None = file_path(
         "--resume",
-        type=click.Path(path_type=Path),
-        metavar="PREFIX",
-        help="Go on with a run that was interrupted or killed, to the results that it would have "
+        "PREFIX",
+        "Go on with a run that was interrupted or killed, to the results that it would have "
         "had. PREFIX is that of its results; all else is that of the run.",
         python=None,
         kept=False,
     )
-    out: Path | None = option(
+    out: Path | None = file_path(
         "--out",
-        type=click.Path(path_type=Path),
-        metavar="PREFIX",
-        help="Path of the results, without .csv and .png. [default: DATA-CURVE here]",
+        "PREFIX",
+        "Path of the results, without .csv and .png. [default: DATA-CURVE here]",
         python=None,
         kept=False,
     )
-    backend: str = option(
-        "--backend",
-        type=click.Choice(["auto", "cpu", "cuda"]),
-        default="auto",
-        show_default=True,
-        help="What computes the fits.",
+    backend: str = choice(
+        "--backend", ["auto", "cpu", "cuda"], "What computes the fits.", default="auto"
     )
-    dtype: str = option(
-        "--dtype",
-        type=click.Choice(["float64", "float32"]),
-        default="float64",
-        show_default=True,
-        help="Precision on a GPU.",
-    )
-    likelihood: str | None = option(
+    dtype: str = dtype_option("Precision on a GPU.").field()
+    likelihood: str | None = choice(
         "--likelihood",
-        type=click.Choice(["gaussian", "poisson"]),
-        help="Least squares, or maximum likelihood of counts. [default: the curve's]",
+        ["gaussian", "poisson"],
+        "Least squares, or maximum likelihood of counts. [default: the curve's]",
     )
     sigma: str | None = option(
         "--sigma",
@@ -72,10 +64,10 @@ class CurvesOptions:
         help="Standard errors of the values: a column, in a wide table also one a data set "
         "(cell_sigma for the column cell and --sigma sigma); of an array a file (.npy).",
     )
-    loss: str | None = option(
+    loss: str | None = choice(
         "--loss",
-        type=click.Choice(["linear", "soft_l1"]),
-        help="Least squares, or a loss under which outliers pull little. [default: the curve's]",
+        ["linear", "soft_l1"],
+        "Least squares, or a loss under which outliers pull little. [default: the curve's]",
     )
     f_scale: float | None = option(
         "--f-scale",
@@ -99,52 +91,29 @@ class CurvesOptions:
         multiple=True,
         help="Values of an input along its axis of an array (.npy or .csv). [default: 0, 1, 2 ..]",
     )
-    method: str = option(
+    method: str = choice(
         "--method",
-        type=click.Choice(["least-squares", "swarm"]),
+        ["least-squares", "swarm"],
+        "Levenberg and Marquardt's steps, or one particle swarm for each data set.",
         default="least-squares",
-        show_default=True,
-        help="Levenberg and Marquardt's steps, or one particle swarm for each data set.",
     )
-    particles: int = option(
-        "--particles",
-        type=click.IntRange(2, 1024),
-        default=256,
-        show_default=True,
-        metavar="N",
-        help="Particles of a swarm.",
-        python=None,
+    particles: int = integer(
+        "--particles", "Particles of a swarm.", least=2, most=1024, default=256, python=None
     )
-    iterations: int = option(
-        "--iterations",
-        type=click.IntRange(1),
-        default=30,
-        show_default=True,
-        metavar="N",
-        help="Moves of a swarm.",
-        python=None,
-    )
-    seed: int = option(
-        "--seed",
-        type=click.IntRange(0, 2**63 - 1),
-        default=0,
-        show_default=True,
-        metavar="N",
-        help="Seed of the swarms.",
-    )
+    iterations: int = integer("--iterations", "Moves of a swarm.", default=30, python=None)
+    seed: int = integer("--seed", "Seed of the swarms.", least=0, most=2**63 - 1, default=0)
     covariance: bool = option(
         "--covariance",
         is_flag=True,
         help="Also write PREFIX-covariance.npy (n_sets, n, n), parameters in the table's order.",
         python="covariances",
     )
-    intervals: str = option(
+    intervals: str = choice(
         "--intervals",
-        type=click.Choice(["t", "profile"]),
-        default="t",
-        show_default=True,
-        help="95 % intervals by Student's t, or for data sets to be checked by the profile "
+        ["t", "profile"],
+        "95 % intervals by Student's t, or for data sets to be checked by the profile "
         "likelihood, which takes longer (some tenths of a second each).",
+        default="t",
     )
     min_ok: int | None = min_ok_option.field()
     cluster: str | None = cluster_option.field()

@@ -1,10 +1,12 @@
-"""`channelfit examples`: its arguments and help."""
+"""`channelfit examples`: copies of the shipped files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
+
+from channelfit.reading.shipped import copy_examples
 
 
 @click.command(short_help="Copy the shipped models, protocols and recordings.")
@@ -25,6 +27,10 @@ def examples(folder: Path) -> None:
       channelfit examples .
       channelfit optimize models/model_b.yaml
     """
-    from channelfit.front.commands import examples as work
-
-    work.examples(folder)
+    written, kept = copy_examples(folder)
+    for place in written:
+        click.echo(str(place))
+    counts = f"{len(written)} files written"
+    if kept:
+        counts += f"; {len(kept)} were there already with the same content"
+    click.echo(f"{counts}. Try: channelfit optimize {folder / 'models' / 'model_b.yaml'}", err=True)

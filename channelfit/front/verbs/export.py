@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import argument, declared, option, set_option
+from channelfit.front.options import argument, declared, file_path, option, set_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,10 @@ class ExportOptions:
         help="NMODL: all channels of the cell (nS) in place of a density.",
     )
     cell: str | None = option("--cell", metavar="NAME", help="The cell whose own values are taken.")
-    out: Path | None = option(
+    out: Path | None = file_path(
         "--out",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="The file to write, which must not exist. [default: NAME.mod, .mmt, .py, .tex or "
+        "FILE",
+        "The file to write, which must not exist. [default: NAME.mod, .mmt, .py, .tex or "
         ".json here]",
         python="path",
     )

@@ -9,7 +9,17 @@ from typing import Any
 import click
 
 from channelfit.fitzhugh_nagumo import settings
-from channelfit.front.options import beside_resume, declared, json_option, option, quiet_option
+from channelfit.front.options import (
+    beside_resume,
+    choice,
+    declared,
+    dtype_option,
+    file_path,
+    integer,
+    json_option,
+    option,
+    quiet_option,
+)
 from channelfit.front.resumed import arguments_again
 
 
@@ -17,7 +27,6 @@ def _values(name: str, default: str, help_text: str) -> Any:
     return option(
         f"--{name}",
         default=default,
-        show_default=True,
         metavar="VALUE[,VALUE..]",
         help=help_text + " FROM:TO:COUNT spaces values evenly.",
     )
@@ -27,68 +36,48 @@ def _values(name: str, default: str, help_text: str) -> Any:
 class FhnOptions:
     """The options of `channelfit fhn`; in Python those of `channelfit.fhn`."""
 
-    scheme: str = option(
+    scheme: str = choice(
         "--scheme",
-        type=click.Choice(
-            ["crank-nicolson", "chebyshev", "runge-kutta", "explicit", "adaptive", "auto"]
-        ),
+        ["crank-nicolson", "chebyshev", "runge-kutta", "explicit", "adaptive", "auto"],
+        "The method of solution; auto takes the cheapest of the first three that meets --error.",
         default="crank-nicolson",
-        show_default=True,
-        help="The method of solution; auto takes the cheapest of the first three that meets "
-        "--error.",
     )
-    backend: str = option(
+    backend: str = choice(
         "--backend",
-        type=click.Choice(["auto", "cpu", "cuda"]),
+        ["auto", "cpu", "cuda"],
+        "What computes; auto takes a GPU, if there is one, for 100,000 nodes or more.",
         default="auto",
-        show_default=True,
-        help="What computes; auto takes a GPU, if there is one, for 100,000 nodes or more.",
     )
-    dtype: str = option(
-        "--dtype",
-        type=click.Choice(["float64", "float32"]),
-        default="float64",
-        show_default=True,
-        help="Precision on a GPU; the processor always computes in float64.",
-    )
+    dtype: str = dtype_option(
+        "Precision on a GPU; the processor always computes in float64."
+    ).field()
     a: str = _values("a", "0.01", "Threshold of excitation.")
     gamma: str = _values("gamma", "2", "Decay of recovery.")
     epsilon: str = _values("epsilon", "0.01", "Speed of recovery.")
     diffusion: str = _values("diffusion", "1", "Diffusion of v.")
-    nodes: int = option(
-        "--nodes",
-        type=click.IntRange(3),
-        default=401,
-        show_default=True,
-        metavar="N",
-        help="Number of nodes of the cable.",
-    )
+    nodes: int = integer("--nodes", "Number of nodes of the cable.", least=3, default=401)
     dx: float = option(
         "--dx",
         type=float,
         default=0.5,
-        show_default=True,
         metavar="LENGTH",
         help="Distance between two nodes.",
     )
     left: str = option(
         "--left",
         default="no_flux",
-        show_default=True,
         metavar="END",
         help="What holds at the left end: no_flux, periodic, or the value at which v is held.",
     )
     right: str = option(
         "--right",
         default="no_flux",
-        show_default=True,
         metavar="END",
         help="What holds at the right end, as with --left.",
     )
     initial: str = option(
         "--initial",
         default="gaussian:100",
-        show_default=True,
         metavar="STATE",
         help="State at t = 0: rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; "
         "front:CENTER; or a file with x, v and perhaps w (.npz or summary.json of a run, or .csv).",
@@ -105,18 +94,15 @@ class FhnOptions:
         "--end",
         type=float,
         default=250.0,
-        show_default=True,
         metavar="T",
         help="Time at which the run ends.",
         python="times",
     )
-    frames: int = option(
+    frames: int = integer(
         "--frames",
-        type=click.IntRange(2),
+        "Number of frames that are kept, evenly from t = 0 to the end.",
+        least=2,
         default=251,
-        show_default=True,
-        metavar="N",
-        help="Number of frames that are kept, evenly from t = 0 to the end.",
         python="times",
     )
     dt: float | None = option(
@@ -147,36 +133,27 @@ class FhnOptions:
         help="Strength of space-time white noise that is added to v; with --scheme explicit on the "
         "processor only.",
     )
-    seed: int = option(
-        "--seed",
-        type=click.IntRange(0, 2**32 - 1),
-        default=0,
-        metavar="N",
-        help="Seed of the noise.",
-    )
+    seed: int = integer("--seed", "Seed of the noise.", least=0, most=2**32 - 1, default=0)
     threshold: float = option(
         "--threshold",
         type=float,
         default=0.5,
-        show_default=True,
         metavar="V",
         help="Value of v at which a wave counts as arrived.",
         python=None,
     )
-    resume: Path | None = option(
+    resume: Path | None = file_path(
         "--resume",
-        type=click.Path(path_type=Path),
-        metavar="RUN",
-        help="Go on with a run that was interrupted or killed, to the results that it would have "
+        "RUN",
+        "Go on with a run that was interrupted or killed, to the results that it would have "
         "had; all options are those of that run.",
         python=None,
         kept=False,
     )
-    out: Path | None = option(
+    out: Path | None = file_path(
         "--out",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Folder for the results; must be new or empty. [default: runs/fhn-DATE-TIME]",
+        "DIR",
+        "Folder for the results; must be new or empty. [default: runs/fhn-DATE-TIME]",
         python=None,
         kept=False,
     )
@@ -185,7 +162,6 @@ class FhnOptions:
         "suffix",
         type=click.Choice(["npz", "h5"]),
         default="npz",
-        show_default=True,
         help="Format of the file of results; h5 needs h5py.",
         python=None,
     )

@@ -17,12 +17,12 @@ from channelfit.front.options import (
     cluster_option,
     declared,
     dtype_option,
+    file_path,
+    integer,
     json_option,
     option,
     path_option,
     quiet_option,
-    results_option,
-    resume_option,
     set_option,
 )
 from channelfit.front.resumed import arguments_again
@@ -33,26 +33,29 @@ class OptimizeOptions:
     """The options of `channelfit optimize`; in Python those of `channelfit.fit`."""
 
     model: Path = argument("model", type=click.Path(path_type=Path), required=False)
-    resume: Path | None = resume_option(
+    resume: Path | None = file_path(
+        "--resume",
         "RUN",
         "Go on with a run that was interrupted or killed, to the result that it would have had. "
         "MODEL and options are those of that run.",
-    ).field()
-    out: Path | None = results_option(
-        "DIR", "Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]"
-    ).field()
-    seed: int | None = option(
+        kept=False,
+    )
+    out: Path | None = file_path(
+        "--out",
+        "DIR",
+        "Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]",
+        python="folder",
+        kept=False,
+    )
+    seed: int | None = integer(
         "--seed",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
+        "Seed of the search: the same seed gives the same result. [default: the file's, or 0]",
+        least=0,
         key="fit.seed",
     )
-    seeds: int | None = option(
+    seeds: int | None = integer(
         "--seeds",
-        type=click.IntRange(1),
-        metavar="N",
-        help="So many whole searches, with the seeds from that one on; the best is kept, with "
+        "So many whole searches, with the seeds from that one on; the best is kept, with "
         "the number that came to it. [default: the file's, or 1]",
         key="fit.seeds",
     )
@@ -62,26 +65,20 @@ class OptimizeOptions:
     ).field()
     path: str = path_option.field()
     cluster: str | None = cluster_option.field()
-    chunk: int | None = option(
+    chunk: int | None = integer(
         "--chunk",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Candidates in one launch on a GPU, where it must be fewer than the population.",
+        "Candidates in one launch on a GPU, where it must be fewer than the population.",
         python=None,
     )
-    population: int | None = option(
+    population: int | None = integer(
         "--population",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Candidates a generation. [default: the file's]",
+        "Candidates a generation. [default: the file's]",
         key="fit.optimizer.population",
         python="optimizer",
     )
-    generations: int | None = option(
+    generations: int | None = integer(
         "--generations",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Stop after so many generations. [default: the file's]",
+        "Stop after so many generations. [default: the file's]",
         key="fit.optimizer.generations",
         python="stop",
     )

@@ -13,6 +13,7 @@ from channelfit.front.options import (
     backend_option,
     declared,
     dtype_option,
+    file_path,
     model_argument,
     option,
     path_option,
@@ -26,11 +27,10 @@ class SimulateOptions:
 
     model: Path = model_argument.field()
     protocol: Path = argument("protocol", type=click.Path(path_type=Path))
-    out: Path | None = option(
+    out: Path | None = file_path(
         "--out",
-        type=click.Path(path_type=Path),
-        metavar="PREFIX",
-        help="Path of the two files, without .csv and .png. [default: MODEL-PROTOCOL here]",
+        "PREFIX",
+        "Path of the two files, without .csv and .png. [default: MODEL-PROTOCOL here]",
         python=None,
     )
     backend: str = backend_option.field()

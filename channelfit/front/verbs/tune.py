@@ -11,8 +11,9 @@ import click
 from channelfit.front.options import (
     declared,
     dtype_option,
+    file_path,
+    integer,
     model_argument,
-    option,
     path_option,
     set_option,
 )
@@ -23,20 +24,15 @@ class TuneOptions:
     """The options of `channelfit tune`."""
 
     model: Path = model_argument.field()
-    population: int | None = option(
+    population: int | None = integer(
         "--population",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Candidates to score each time. [default: the file's]",
+        "Candidates to score each time. [default: the file's]",
         key="fit.optimizer.population",
     )
     dtype: str = dtype_option("Precision of the search to be tuned.").field()
     path: str = path_option.field()
-    out: Path | None = option(
-        "--out",
-        type=click.Path(path_type=Path),
-        metavar="FILE.png",
-        help="Where to draw time and occupancy. [default: MODEL-launches.png here]",
+    out: Path | None = file_path(
+        "--out", "FILE.png", "Where to draw time and occupancy. [default: MODEL-launches.png here]"
     )
     overrides: tuple[str, ...] = set_option.field()
 

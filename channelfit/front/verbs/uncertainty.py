@@ -13,6 +13,8 @@ from channelfit.front.options import (
     backend_option,
     cluster_option,
     declared,
+    file_path,
+    integer,
     json_option,
     option,
     set_option,
@@ -30,50 +32,33 @@ class UncertaintyOptions:
         default="",
         help="Profile likelihoods of these parameters, separated by commas, or all.",
     )
-    families: int | None = option(
+    families: int | None = integer(
         "--families",
-        type=click.IntRange(1),
-        metavar="N",
+        "Look for other fits as good as this one, from N starts. [64 without a number]",
         is_flag=False,
         flag_value=64,
-        help="Look for other fits as good as this one, from N starts. [64 without a number]",
     )
-    posterior: int | None = option(
+    posterior: int | None = integer(
         "--posterior",
-        type=click.IntRange(4),
+        "Sample the posterior, so many steps of every walker. [2000 without a number]",
+        least=4,
         metavar="STEPS",
         is_flag=False,
         flag_value=2000,
-        help="Sample the posterior, so many steps of every walker. [2000 without a number]",
     )
-    walkers: int | None = option(
-        "--walkers",
-        type=click.IntRange(4),
-        metavar="N",
-        help="Walkers of the posterior. [default: four a parameter, 32 or more]",
+    walkers: int | None = integer(
+        "--walkers", "Walkers of the posterior. [default: four a parameter, 32 or more]", least=4
     )
-    ensembles: int = option(
+    ensembles: int = integer(
         "--ensembles",
-        type=click.IntRange(1),
+        "So many ensembles of walkers, which know nothing of each other, for the posterior.",
         default=1,
-        show_default=True,
-        metavar="N",
-        help="So many ensembles of walkers, which know nothing of each other, for the posterior.",
     )
-    seed: int = option(
-        "--seed",
-        type=click.IntRange(0),
-        default=0,
-        show_default=True,
-        metavar="N",
-        help="Seed of starts and walkers.",
-    )
-    out: Path | None = option(
+    seed: int = integer("--seed", "Seed of starts and walkers.", least=0, default=0)
+    out: Path | None = file_path(
         "--out",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Folder for the results. [default: the run folder FIT stands in, else uncertainty/ "
-        "here]",
+        "DIR",
+        "Folder for the results. [default: the run folder FIT stands in, else uncertainty/ here]",
         python=None,
         kept=False,
     )
