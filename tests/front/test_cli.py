@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
 import channelfit as cf
-from channelfit.front.commands import doctor
+from channelfit.front.commands import doctor, validate
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
 from channelfit.model.evaluation import evaluate

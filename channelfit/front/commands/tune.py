@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from channelfit.front.commands.inputs import changes_of, picture_file, prepare
+from channelfit.front.commands.inputs import changes_of, picture_file, prepare, save_picture
 from channelfit.front.progress import compilations_shown
 from channelfit.reading.errors import InputError
 from channelfit.results.report import launches, terminal
