@@ -2,9 +2,9 @@
 
 Python raises a KeyboardInterrupt wherever a program happens to be: while it starts, while it takes
 away what it has written, while it ends. Here a signal is only noted, and raises a KeyboardInterrupt
-while a command works and nothing is `held`. After the work it changes nothing any more.
+while a command works and nothing is `held`. After the work it has no effect.
 
-Whoever calls the functions of channelfit from Python keeps Python's own behavior.
+Programs that call the functions of channelfit keep Python's own behavior.
 """
 
 from __future__ import annotations
@@ -134,14 +134,9 @@ def have_come() -> bool:
     return bool(_interrupts.seen)
 
 
-def count() -> int:
-    """Return how many signals there have been."""
-    return len(_interrupts.seen)
-
-
-def first() -> int | None:
-    """Return the signal that came first; None before there was one."""
-    return _interrupts.seen[0] if _interrupts.seen else None
+def seen() -> list[int]:
+    """Return the signals that have come, in their order."""
+    return _interrupts.seen
 
 
 def exit_code() -> int:

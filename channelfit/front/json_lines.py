@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from channelfit import __version__
@@ -44,7 +43,7 @@ EVENTS: Mapping[str, Mapping[str, str]] = {
     "progress": {
         "stage": "what is being done, in words",
         "done": "how much of it is done; null where that cannot be counted",
-        "total": "how much there is to do; null where nobody knows",
+        "total": "how much there is to do; null where it is not known",
         "unit": "what is counted: generations, data sets, wells, units of time ..; null with them",
         "seconds_left": "estimate from the pace so far; null where there is none",
         "failed": "how many of those that are done have no result; of a search the share of the "
@@ -152,12 +151,7 @@ class JsonLines:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         with interrupts.held():
             if error is not None:
                 state, code = _how_it_ended(error)

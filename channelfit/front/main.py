@@ -1,8 +1,8 @@
 """The command line: its verbs and its exit codes.
 
 The options and the help of a verb stand in `verbs`, and what it does in `commands`, a file each,
-which is imported when the verb is called: so ``--help`` answers at once, and nobody waits for a
-library that the command does not use.
+which is imported when the verb is called: so ``--help`` answers at once, and a command loads no
+library that it does not use.
 """
 
 from __future__ import annotations

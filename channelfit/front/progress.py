@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from channelfit.reading.cautions import Caution
@@ -80,12 +79,7 @@ class NotebookScreen(PythonScreen):
         self._shown = notebook.display(self._html(""), display_id=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self._show("")
 
     def begin(self, stage: str) -> None:

@@ -30,8 +30,8 @@ _AROUND = 30.0
 
 
 @dataclass(frozen=True)
-class Character:
-    """What kind of current a recording shows.
+class CurrentKind:
+    """The kind of current in a recording, from which a starter model follows.
 
     Attributes:
         inactivating: whether it decays although the voltage stays, or recovers when it leaves.
@@ -55,7 +55,7 @@ class Character:
     reason: str
 
 
-def character(found: Inspection) -> Character:
+def current_kind(found: Inspection) -> CurrentKind:
     """Return what kind of current an inspected recording shows.
 
     Raises:
@@ -91,7 +91,7 @@ def character(found: Inspection) -> Character:
     if opens_down:
         words.append("hyperpolarization opens the channel")
     conductance = abs(peak.current_pA) / _drive(v, reversal)
-    return Character(
+    return CurrentKind(
         inactivating,
         opens_down,
         inward,
@@ -196,7 +196,7 @@ def _step_levels(protocol: Protocol) -> np.ndarray | None:
 # --- the model -----------------------------------------------------------------------------------
 
 
-def model_document(kind: Character, name: str) -> dict[str, Any]:
+def model_document(kind: CurrentKind, name: str) -> dict[str, Any]:
     """Return a model of one or two gates for such a current, by the keys of a model file."""
     sign = "-" if kind.opens_down else ""
     back = "" if kind.opens_down else "-"
@@ -233,7 +233,7 @@ def model_document(kind: Character, name: str) -> dict[str, Any]:
     return {"name": name, "gates": gates, **current, "parameters": parameters}
 
 
-def conductance_range(kind: Character) -> list[float]:
+def conductance_range(kind: CurrentKind) -> list[float]:
     """Return a range from less than carries the largest current, all channels open, to 50 times."""
     return [float(f"{factor * kind.conductance_nS:.2g}") for factor in (0.5, 50.0)]
 

@@ -11,7 +11,7 @@ from channelfit.reading.texts import in_columns
 
 
 class Table:
-    """Rows by name and columns by name, for whoever has no pandas.
+    """Rows by name and columns by name, where pandas is not installed.
 
     ``table["value"]`` is a column as a dictionary, ``table.loc["gmax"]`` a row, and
     ``table.loc["gmax", "value"]`` one entry, as in a DataFrame of pandas.
@@ -20,7 +20,7 @@ class Table:
     def __init__(self, rows: Mapping[str, Mapping[str, Any]], columns: Sequence[str]) -> None:
         self._rows = {name: {c: row.get(c) for c in columns} for name, row in rows.items()}
         self.columns = list(columns)
-        self.loc = _Rows(self._rows)
+        self.loc = _RowsByName(self._rows)
 
     @property
     def index(self) -> list[str]:
@@ -59,7 +59,7 @@ class Table:
         return f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
-class _Rows:
+class _RowsByName:
     """The rows of a table, by name, and their entries, by name of row and column."""
 
     def __init__(self, rows: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,6 +1,6 @@
-"""Files written whole or not at all, under names that nobody can foresee, and through no link.
+"""Files written whole or not at all, under unpredictable names, and through no link.
 
-The folder of a file may have been prepared by somebody else. So a file that is not whole yet has a
+The folder of a file may have been prepared by another user. So a file that is not whole yet has a
 random name that was free, and a symbolic link that has the file's own name is replaced.
 Files that are added to (journals, logs, locks) are opened by `opened`, which refuses links.
 """
@@ -139,7 +139,7 @@ def opened(path: Path, more: int = 0) -> int:
 
 
 def discard_partial(folder: Path) -> None:
-    """Remove files that a kill left half-written, in a folder that nobody uses."""
+    """Remove files that a kill left half-written, in a folder that no process uses."""
     for path in folder.iterdir():
         if PARTIAL.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
             path.unlink(missing_ok=True)
@@ -159,7 +159,7 @@ def read_plain(
 ) -> bytes | None:
     """Return the content of a plain file; None where it is missing, too large, or anything else.
 
-    No link is followed, and nobody waits for a pipe.
+    No link is followed, and a pipe is not waited for.
 
     Arguments:
         most: bytes of the largest file that is read.

@@ -106,7 +106,7 @@ def end() -> None:
         child[1].wait()
         for pipe in (child[1].stdin, child[1].stdout):
             if pipe is not None:
-                with suppress(OSError):  # a request that nobody has read
+                with suppress(OSError):  # a request that was not read
                     pipe.close()
 
 

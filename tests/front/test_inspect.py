@@ -15,7 +15,7 @@ import yaml
 
 import channelfit as cf
 from channelfit.front.kinds import load_plan
-from channelfit.front.starter import character
+from channelfit.front.starter import current_kind
 from channelfit.front.starter_clamp import starter_clamp
 from channelfit.problem.inspection import FileOptions, inspect_file
 from channelfit.problem.measures import leak, transient_ms
@@ -238,7 +238,7 @@ def test_what_kind_of_current_it_is(
     holding = -40 if opens_down else -80
     protocol = cf.Protocol.from_segments(rows, holding=holding, sampling=0.1)
     file = recorded(tmp_path, gates, reversal, 0.05, protocol)
-    kind = character(inspect_file(file, FileOptions(command=tmp_path / "steps.yaml")))
+    kind = current_kind(inspect_file(file, FileOptions(command=tmp_path / "steps.yaml")))
     assert (kind.inactivating, kind.opens_down, kind.inward) == (inactivating, opens_down, inward)
     low, high = kind.reversal_mV
     assert low <= reversal <= high
@@ -385,7 +385,7 @@ def test_a_real_staircase_with_its_protocol(here: Path) -> None:
     assert found.protocol.sweeps == cf.Protocol.load(file.parent / "staircase-ramp.eph").sweeps
     assert found.leak is not None
     assert 0.9 < found.leak.conductance_nS < 1.4
-    kind = character(found)
+    kind = current_kind(found)
     assert (kind.inactivating, kind.opens_down) == (True, False)
 
 

@@ -60,11 +60,7 @@ def curves(options: CurvesOptions) -> int:
 def _fit(lines: JsonLines, options: CurvesOptions) -> str:
     """Do the work; return why too few fits are ok, where they are."""
     curve, data, sigma = options.curve, options.data, options.sigma
-    formula = load_curve(curve)
-    formula = formula.fitted_by(options.likelihood, options.loss, options.f_scale)
-    held = {name: _number(name, value) for name, value in _pairs(options.fixed, "--fix")}
-    formula = formula.with_fixed(held)
-    files = {name: Path(file) for name, file in _pairs(options.inputs, "--input")}
+    formula, files = formula_and_inputs(options)
     if sigma is not None and data.suffix.lower() == ".npy":
         sigma = str(Path(sigma).absolute())
     settings = CurveSettings(
@@ -133,6 +129,15 @@ def _fit(lines: JsonLines, options: CurvesOptions) -> str:
     for file in written[:1] if options.quiet else written:
         click.echo(printable(str(file)))
     return lacking
+
+
+def formula_and_inputs(options: CurvesOptions) -> tuple[Curve, dict[str, Path]]:
+    """Return the curve as options change it, and the files of its inputs by name."""
+    formula = load_curve(options.curve)
+    formula = formula.fitted_by(options.likelihood, options.loss, options.f_scale)
+    held = {name: _number(name, value) for name, value in _pairs(options.fixed, "--fix")}
+    files = {name: Path(file) for name, file in _pairs(options.inputs, "--input")}
+    return formula.with_fixed(held), files
 
 
 def _prefix(out: Path | None, data: Path, formula: Curve) -> Path:

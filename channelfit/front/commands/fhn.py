@@ -69,7 +69,7 @@ def fhn(options: FhnOptions) -> None:
 
 def _solve(lines: JsonLines, options: FhnOptions) -> None:
     """Do the work of the command."""
-    problem = _task(options)
+    problem = problem_of(options)
     solvers = _solvers(options, problem)
     solved = kept_options(options) | {"backend": "cuda" if solvers[0].on_device else "cpu"}
     own = settings.of(click.get_current_context().command, solved)
@@ -113,7 +113,7 @@ def _solve(lines: JsonLines, options: FhnOptions) -> None:
         outputs.print_summary(summary, folder)
 
 
-def _task(options: FhnOptions) -> _Problem:
+def problem_of(options: FhnOptions) -> _Problem:
     """Return the problem. Raises InputError, before anything takes long, if it is wrong."""
     if options.resume is None and options.out is not None:
         check_folder(options.out)

@@ -20,9 +20,9 @@ from channelfit.front.commands.inputs import warn
 from channelfit.front.commands.inspect import clamp_words, file_options
 from channelfit.front.kinds import load_plan
 from channelfit.front.starter import (
-    Character,
-    character,
+    CurrentKind,
     conductance_range,
+    current_kind,
     model_document,
     rest_ms,
     shipped_models,
@@ -58,7 +58,7 @@ def init(
     for each in found:
         _check_unit(each)
     found = found if subtract is None else [less(one, inspect_file(subtract, how)) for one in found]
-    kinds = [character(each) for each in found]
+    kinds = [current_kind(each) for each in found]
     clamps = [starter_clamp(each, clamp) for each in found]
     main = max(range(len(found)), key=lambda k: kinds[k].conductance_nS)
     name = _named(recordings[main])
@@ -199,7 +199,7 @@ def _model_file(name: str) -> Path:
     return shipped[name]
 
 
-def _model_text(kind: Character, name: str) -> str:
+def _model_text(kind: CurrentKind, name: str) -> str:
     document = model_document(kind, f"{name} channel")
     parameters = document.pop("parameters")
     leak = list[str]()
@@ -232,7 +232,7 @@ def _parameter(row: dict[str, Any]) -> str:
 
 
 def _head(
-    file: Path, found: Sequence[Inspection], kind: Character, name: str, model_file: Path | None
+    file: Path, found: Sequence[Inspection], kind: CurrentKind, name: str, model_file: Path | None
 ) -> Iterator[str]:
     """Yield the lines before the fit section: what to do with the file, its model and ranges."""
     listed = ", ".join(_comment(each.file.name) for each in found)
@@ -264,7 +264,7 @@ def _head(
     yield "  experiments:"
 
 
-def _ranges(model: ChannelModel, kind: Character) -> Iterator[str]:
+def _ranges(model: ChannelModel, kind: CurrentKind) -> Iterator[str]:
     """Yield ranges of conductance and reversal potential that suit the recording."""
     if model.ohmic is None:
         return

@@ -99,8 +99,8 @@ def _done(
 def refuse_clusters(jobs: Night, known: Sequence[str]) -> None:
     """Raise InputError for a job of a resumed night whose cluster was not named again.
 
-    A folder says where the file of its night is, and whoever has a scheduler, or wrote the file of
-    a cluster, can run any program here. So nobody connects there for having got a folder.
+    A folder says where the file of its night is, and the owner of a scheduler, or of a file of a
+    cluster, can run any program here. So a folder alone lets no job connect to a cluster.
     """
     for job in jobs.jobs.values():
         for where in job.arguments.get("cluster", ()):

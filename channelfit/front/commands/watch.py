@@ -24,7 +24,7 @@ def watch(place: Path, port: int, no_browser: bool) -> None:
         with interrupts.held():
             asyncio.run(_served(watched, port, no_browser))
     except KeyboardInterrupt:
-        if interrupts.exit_code() != interrupts.INTERRUPTED:  # somebody else ended it, by SIGTERM
+        if interrupts.exit_code() != interrupts.INTERRUPTED:  # another program ended it, by SIGTERM
             raise
     click.echo("Ended.", err=True)
 

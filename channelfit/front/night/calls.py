@@ -154,7 +154,7 @@ class Call:
 
     @property
     def wants_its_folder(self) -> bool:
-        """Whether the folder of the results must be there before the job begins."""
+        """True if the folder of the results must be there before the job begins."""
         return self.job.command in (*_PREFIXED, "export", "report")
 
     @property

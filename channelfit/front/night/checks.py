@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 
 from channelfit.batch.run import BatchListener, ready
-from channelfit.curves.curve import load_curve
 from channelfit.curves.data_files import read_data
 from channelfit.curves.weights import check_weighted
-from channelfit.fitzhugh_nagumo import inputs as cables
 from channelfit.front import kinds
 from channelfit.front.commands import doctor
 from channelfit.front.commands.batch import request_of
@@ -32,6 +30,8 @@ from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import Result
 from channelfit.front.reports import figure_kinds
 from channelfit.front.studies import check_request
+from channelfit.front.verbs.curves import CurvesOptions
+from channelfit.front.verbs.fhn import FhnOptions
 from channelfit.front.verbs.optimize import OptimizeOptions
 from channelfit.front.verbs.uncertainty import UncertaintyOptions
 from channelfit.problem.protocol import load_protocol
@@ -200,24 +200,18 @@ def _simulate(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[s
 
 
 def _curves(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
-    formula = load_curve(given.curve)
-    files = {
-        name.strip(): Path(file.strip())
-        for name, _, file in (i.partition("=") for i in given.inputs)
-    }
-    formula = formula.fitted_by(given.likelihood, given.loss, given.f_scale)
+    from channelfit.front.commands.curves import formula_and_inputs  # loads Matplotlib
+
+    formula, files = formula_and_inputs(CurvesOptions(**vars(given)))
     for data in read_data(given.data, formula, files, given.sigma):
         check_weighted(formula, data, given.method)
     yield from ()
 
 
 def _fhn(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
-    sweep = {name: getattr(given, name) for name in ("a", "gamma", "epsilon", "diffusion")}
-    equation = cables.sweep(sweep)
-    pulses = tuple(cables.pulse(text) for text in given.stimuli)
-    cable = cables.cable_of(given.nodes, given.dx, given.left, given.right, pulses)
-    cable.check_stimuli(given.end)
-    cables.state(given.initial, equation, cable.x)
+    from channelfit.front.commands.fhn import problem_of  # loads Matplotlib
+
+    problem_of(FhnOptions(**vars(given)))
     yield from ()
 
 

@@ -307,16 +307,16 @@ class Queue:
 
         At a second signal they are killed; they then go on from what they have saved before.
         """
-        number = interrupts.first() or signal.SIGTERM
+        number = next(iter(interrupts.seen()), signal.SIGTERM)
         for one in self._running.values():
             _send(one.process, number)
         if self._running:
             self.screen.say(f"Ending {', '.join(self._running)}; Ctrl-C once more kills them.")
-        n_signals = interrupts.count()
+        n_signals = len(interrupts.seen())
         while self._running:
             for name in [n for n, one in self._running.items() if one.process.poll() is not None]:
                 self._take(name, stopped=True)
-            if interrupts.count() > n_signals:
+            if len(interrupts.seen()) > n_signals:
                 for one in self._running.values():
                     one.process.kill()
             time.sleep(_LOOK_EVERY)

@@ -148,7 +148,7 @@ class Server:
 
 
 class _Handler(RequestHandler):
-    """The common part of all answers: who may ask, by which method, and what a page may do."""
+    """The common part of all answers: accepted names, tokens and methods, and headers."""
 
     SUPPORTED_METHODS = ("GET", "HEAD")
     needs_token = True
@@ -166,7 +166,7 @@ class _Handler(RequestHandler):
         self.set_header("Content-Security-Policy", _POLICY.format(nonce=self.nonce))
 
     def prepare(self) -> None:
-        """Answer nobody who asks by a foreign name or without the token."""
+        """Refuse requests by a foreign name or without the token."""
         if self.request.host not in {f"{name}:{self.server.port}" for name in _NAMES}:
             raise HTTPError(421)
         if self.request.method not in self.SUPPORTED_METHODS:

@@ -2,7 +2,7 @@
 
 A reader says which of these sections it reads (`documents.Section.expect`) and can then ask for no
 other key, so that these keys and no others are accepted; from here it takes dimensions, words and
-defaults. Whoever adds a key shows in `tests/reading/test_keys.py` what it changes.
+defaults. `tests/reading/test_keys.py` has a proof for each key that it changes something.
 """
 
 from __future__ import annotations
