@@ -29,10 +29,10 @@ _PATH = click.Path(path_type=Path)
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """The declaration of one option or argument; called with a function, it declares it there.
+    """The declaration of one option or argument of a verb.
 
     Attributes:
-        declare: adds it to a function, as ``click.option(..)`` does.
+        declare: adds it to a function, as what ``click.option(..)`` returns does.
         key: the key of the fit file that it overrides, such as ``fit.seed``; empty for none.
         python: the argument of the Python function that means the same; empty where it bears the
             same name, None where Python has none.
@@ -46,14 +46,6 @@ class Option:
     python: str | None = ""
     kept: bool = True
 
-    def __call__(self, function: Declared) -> Declared:
-        return self.declare(function)
-
-    def field(self, **changes: Any) -> Any:
-        """Return this option as a field of a dataclass, with some of the attributes changed."""
-        own = dataclasses.replace(self, **changes)
-        return dataclasses.field(metadata={_KEY: own})
-
 
 def option(
     *names: str, key: str = "", python: str | None = "", kept: bool = True, **settings: Any
@@ -66,7 +58,8 @@ def option(
         settings: all else that ``click.option`` takes.
     """
     settings.setdefault("show_default", settings.get("default") not in (None, ""))
-    return Option(click.option(*names, **settings), key, python, kept).field()
+    own = Option(click.option(*names, **settings), key, python, kept)
+    return dataclasses.field(metadata={_KEY: own})
 
 
 def integer(
@@ -94,7 +87,8 @@ def choice(name: str, words: Sequence[str], what: str, **more: Any) -> Any:
 
 def argument(name: str, *, python: str | None = "", **settings: Any) -> Any:
     """Return an argument, which is typed without a name, as a field of the dataclass of a verb."""
-    return Option(click.argument(name, **settings), "", python).field()
+    own = Option(click.argument(name, **settings), "", python)
+    return dataclasses.field(metadata={_KEY: own})
 
 
 # --- what is derived ------------------------------------------------------------------------------
@@ -105,7 +99,7 @@ def declared(options: type) -> Callable[[Declared], Declared]:
 
     def declare(function: Declared) -> Declared:
         for _, one in reversed(_options(options)):
-            function = one(function)
+            function = one.declare(function)
         return function
 
     return declare
@@ -136,7 +130,10 @@ def python_names(options: type) -> dict[str, str | None]:
 
 
 def _options(options: type) -> list[tuple[str, Option]]:
-    return [(f.name, f.metadata[_KEY]) for f in dataclasses.fields(options)]
+    """Return the options of a dataclass by field, its own ones before those of its base."""
+    fields = dataclasses.fields(options)
+    own = sorted(fields, key=lambda field: field.name not in options.__annotations__)
+    return [(field.name, field.metadata[_KEY]) for field in own]
 
 
 def unfinished_folder(prefix: Path) -> Path:
@@ -153,109 +150,84 @@ def prefix_of(folder: Path) -> Path:
 
 # --- options of several verbs ---------------------------------------------------------------------
 
-set_option = Option(
-    click.option(
+
+def set_option() -> Any:
+    """Return the option that changes entries of the file."""
+    return option(
         "--set",
         "overrides",
         metavar="KEY=VALUE",
         multiple=True,
         help="Change one entry of the file for this call, e.g. parameters.gmax.value=3 or "
         "fit.optimizer.mutation_rate=0.02. May be given several times.",
-    ),
-    python=None,
-)
-model_argument = Option(click.argument("model", type=_PATH))
-backend_option = Option(
-    click.option(
-        "--backend",
-        type=click.Choice(["auto", "reference", "cpu", "cuda"]),
-        default="auto",
-        show_default=True,
-        help="What computes the currents.",
+        python=None,
     )
-)
-path_option = Option(
-    click.option(
+
+
+def model_argument() -> Any:
+    """Return the argument that names a model file."""
+    return argument("model", type=_PATH)
+
+
+def backend_option(what: str = "What computes the currents.", **more: Any) -> Any:
+    """Return the option that chooses the backend; `what` is its help, `more` as of `option`."""
+    words = ["auto", "reference", "cpu", "cuda"]
+    return choice("--backend", words, what, default="auto", **more)
+
+
+def path_option() -> Any:
+    """Return the option that chooses how a backend integrates."""
+    return choice(
         "--path",
-        type=click.Choice(["auto", "stepping", "modal", "closed-form"]),
-        default="auto",
-        show_default=True,
-        help="How: sample by sample; in a scheme's modes; or without samples, from sums over the "
+        ["auto", "stepping", "modal", "closed-form"],
+        "How: sample by sample; in a scheme's modes; or without samples, from sums over the "
         "recording. A backend may have one only.",
+        default="auto",
     )
-)
-cluster_option = Option(
-    click.option(
+
+
+def cluster_option(**more: Any) -> Any:
+    """Return the option that chooses a cluster; `more` as of `option`."""
+    return option(
         "--cluster",
         metavar="WHERE",
         help="Spread the work over local, local:N processes, the workers of tcp://HOST:PORT, or "
         "the jobs that FILE.yaml describes.",
-    ),
-    kept=False,
-)
-json_option = Option(
-    click.option(
+        kept=False,
+        **more,
+    )
+
+
+def json_option() -> Any:
+    """Return the option by which a command writes lines of JSON."""
+    return option(
         "--json",
         "as_json",
         is_flag=True,
         help="For scripts: standard output is one JSON object a line, for progress, warnings, "
         "failures and, as the last one, the results and their files.",
-    ),
-    python=None,
-    kept=False,
-)
-min_ok_option = Option(
-    click.option(
-        "--min-ok",
-        type=click.IntRange(0),
-        metavar="N",
-        help="End with exit code 3 where fewer than N fits are ok, so that nothing begins that "
-        "waits for them. [default: where all failed]",
-    ),
-    python=None,
-)
-
-
-def quiet_option(what: str) -> Option:
-    """Return the option that keeps a command from printing all but one thing, which is named."""
-    return Option(
-        click.option("--quiet", is_flag=True, help=f"Print {what} and nothing else."),
-        python="progress",
+        python=None,
         kept=False,
     )
 
 
-def dtype_option(what: str) -> Option:
-    """Return the option of a precision, with what it is the precision of."""
-    return Option(
-        click.option(
-            "--dtype",
-            type=click.Choice(["float64", "float32"]),
-            default="float64",
-            show_default=True,
-            help=what,
-        )
+def min_ok_option() -> Any:
+    """Return the option that says how many fits must be good."""
+    return integer(
+        "--min-ok",
+        "End with exit code 3 where fewer than N fits are ok, so that nothing begins that "
+        "waits for them. [default: where all failed]",
+        least=0,
+        python=None,
     )
 
 
-def recording_options(command: Declared) -> Declared:
-    """Declare the options that say of a recording what its file does not."""
-    options = (
-        click.option(
-            "--command",
-            type=_PATH,
-            metavar="FILE",
-            help="What was commanded, where the recording does not say it: a protocol (YAML), "
-            ".eph, a list of steps, or a record of the command.",
-        ),
-        click.option("--signal", metavar="NAME", help="The current, by its name or number."),
-        click.option("--unit", metavar="UNIT", help="Unit of the current, such as nA."),
-        click.option("--sampling", metavar="TIME", help="Sampling interval, such as 0.1ms."),
-        click.option("--layout", metavar="WORDS", help="How a matrix lies: see the guide."),
-        click.option(
-            "--decimal", type=click.Choice(["comma", "point"]), help="Of the numbers in a table."
-        ),
-    )
-    for each in reversed(options):
-        command = each(command)
-    return command
+def quiet_option(what: str, python: str | None = "progress") -> Any:
+    """Return the option that keeps a command from printing all but one thing, which is named."""
+    help_text = f"Print {what} and nothing else."
+    return option("--quiet", is_flag=True, help=help_text, python=python, kept=False)
+
+
+def dtype_option(what: str) -> Any:
+    """Return the option of a precision; `what` is its help."""
+    return choice("--dtype", ["float64", "float32"], what, default="float64")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,25 +15,26 @@ from channelfit.reading.files import save_text, writing
 from channelfit.reading.texts import names_in, printable
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.import_model import ImportOptions
+
 _UNPROVEN = 1
 
 
-def import_model(
-    file: Path,
-    fit: str | None,
-    current: str | None,
-    hold: str | None,
-    start: str,
-    out: Path | None,
-    unproven: bool,
-) -> None:
+def import_model(options: ImportOptions) -> None:
     """Translate a file, prove the translation and write it."""
-    out = _out(file, out)
-    chosen, held = names_in(fit or ""), names_in(hold or "")
-    found = translate(file, chosen, current, unproven, held, start == "steady")
+    out = _out(options.file, options.out)
+    found = translate(
+        options.file,
+        names_in(options.fit),
+        options.current,
+        options.unproven,
+        names_in(options.hold),
+        options.start == "steady",
+    )
     made, proof, why = found.made, found.proof, found.why
     _tell(made, proof, why)
-    if found.differs and not unproven:
+    if found.differs and not options.unproven:
         click.echo(
             f"not written: the error is above {TOLERANCE:g}; --unproven writes it nevertheless",
             err=True,

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -40,34 +40,30 @@ from channelfit.reading.texts import printable, stem_of
 from channelfit.reading.units import shown, unit_factor
 from channelfit.results.report.terminal import short_number
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.init import InitOptions
+
 #: The share of another recording's largest current below which a blocker may have acted.
 _BLOCKED = 0.6
 
 
-def init(
-    recordings: tuple[Path, ...],
-    model: str | None,
-    out: Path | None,
-    clamp: bool | None,
-    subtract: Path | None,
-    **options: Any,
-) -> None:
+def init(options: InitOptions) -> None:
     """Write a starter fit, its protocols and, without a model of the user's own, a model."""
-    how = file_options(**options)
+    how, recordings, subtract = file_options(options), options.recordings, options.subtract
     found = [inspect_file(file, how) for file in recordings]
     for each in found:
         _check_unit(each)
     found = found if subtract is None else [less(one, inspect_file(subtract, how)) for one in found]
     kinds = [current_kind(each) for each in found]
-    clamps = [starter_clamp(each, clamp) for each in found]
+    clamps = [starter_clamp(each, options.clamp) for each in found]
     main = max(range(len(found)), key=lambda k: kinds[k].conductance_nS)
     name = _named(recordings[main])
-    file = Path(f"{name}-fit.yaml") if out is None else out
+    file = options.out or Path(f"{name}-fit.yaml")
     if file.suffix.lower() not in (".yaml", ".yml"):
         raise InputError("a YAML file is written; give for example --out my_cell.yaml", file)
     folder = file.parent
     protocols = _protocol_files(found, folder)
-    model_file = None if model is None else _model_file(model)
+    model_file = None if options.model is None else _model_file(options.model)
     commands = {
         place: each.protocol
         for place, each in zip(protocols, found, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -28,37 +28,30 @@ from channelfit.reading.texts import stem_of
 from channelfit.reading.units import parse_quantity
 from channelfit.results.report.terminal import PlainConsole, short_number
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.inspect import InspectOptions, RecordingOptions
+
 #: Rows of a protocol, and members of a family, that are printed.
 _MOST_ROWS, _MOST_VALUES = 16, 6
 
 
-def file_options(
-    command: Path | None,
-    signal: str | None,
-    unit: str | None,
-    sampling: str | None,
-    layout: str | None,
-    decimal: str | None,
-) -> FileOptions:
+def file_options(options: RecordingOptions) -> FileOptions:
     """Return how a recording is read, by the options of the command line."""
-    step = None if sampling is None else parse_quantity(sampling, "time")
+    step = None if options.sampling is None else parse_quantity(options.sampling, "time")
     if step is not None and step <= 0:
         raise InputError(f"a time above 0 was expected, not {step:g} ms", None, "--sampling")
-    return FileOptions(signal, unit, step, command, layout, decimal)
+    return FileOptions(
+        options.signal, options.unit, step, options.command, options.layout, options.decimal
+    )
 
 
-def inspect(
-    files: tuple[Path, ...],
-    protocol: Path | None,
-    csv: Path | None,
-    out: Path | None,
-    **options: Any,
-) -> None:
+def inspect(options: InspectOptions) -> None:
     """Print and draw what is in files from the rig, or the data of a fit."""
-    if len(files) > 1 and (protocol or csv or out):
+    files, protocol, csv = options.files, options.protocol, options.csv
+    if len(files) > 1 and (protocol or csv or options.out):
         raise InputError("--protocol, --csv and --out write what is in one FILE; give one")
-    how = file_options(**options)
-    for file, place in zip(files, _pictures(files, out), strict=True):
+    how = file_options(options)
+    for file, place in zip(files, _pictures(files, options.out), strict=True):
         if file.suffix.lower() in (".yaml", ".yml") and _is_fit(file):
             if protocol or csv:
                 raise InputError("--protocol and --csv are for recordings, not for a fit", file)

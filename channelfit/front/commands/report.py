@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,10 +13,13 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.report import ReportOptions
 
-def report(runs: tuple[Path, ...], out: Path | None, figures: str | None, backend: str) -> None:
+
+def report(options: ReportOptions) -> None:
     """Make the page and the requested figures, and print what was written."""
-    kinds = figure_kinds(figures or "")
+    runs, kinds = options.runs, figure_kinds(options.figures)
     plates = [run for run in runs if is_batch(run)]
     if plates and len(runs) > 1:
         raise InputError("this is a batch, which has a page of its own; give it alone", plates[0])
@@ -24,11 +27,11 @@ def report(runs: tuple[Path, ...], out: Path | None, figures: str | None, backen
         fits = []
         for run in runs if not plates else ():
             screen.begin(f"reading {run} and its data")
-            fits.append(read_fit(run, backend))
+            fits.append(read_fit(run, options.backend))
         screen.begin("drawing")
         if plates:
-            files = save_plate_report(plates[0], out, kinds)
+            files = save_plate_report(plates[0], options.out, kinds)
         else:
-            files = save_report(fits, runs, out, kinds)
+            files = save_report(fits, runs, options.out, kinds)
     for file in files:
         click.echo(printable(str(file)))

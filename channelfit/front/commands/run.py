@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,14 +27,21 @@ from channelfit.results.run_folder import default_folder
 from channelfit.results.run_state import FINISHED, INTERRUPTED
 from channelfit.tasks.cluster_file import is_local
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.run import RunOptions
+
 #: The exit code of a night of which not all jobs have finished.
 SOME_FAILED = 3
 
 
-def run(as_json: bool, quiet: bool, **given: Any) -> int:
-    """Do the jobs of a file, print what came out, and return the exit code."""
-    with JsonLines("run", as_json) as lines:
-        found = _done(lines, quiet, **given)
+def run(options: RunOptions, commands: Mapping[str, click.Command]) -> int:
+    """Do the jobs of a file, print what came out, and return the exit code.
+
+    Arguments:
+        commands: the declarations of all commands of channelfit, by name.
+    """
+    with JsonLines("run", options.as_json) as lines:
+        found = _done(lines, options, commands)
         if found is None:  # nothing was to be begun
             return 0
         folder, summary = found
@@ -42,42 +49,31 @@ def run(as_json: bool, quiet: bool, **given: Any) -> int:
         bad = len(summary["jobs"]) - summary["counts"].get(FINISHED, 0)
         reason = f"{bad} of {len(summary['jobs'])} jobs failed or were skipped"
         lines.result(folder, files, summary, failed=(SOME_FAILED, reason) if bad else None)
-        if quiet and not as_json:
+        if options.quiet and not options.as_json:
             click.echo(printable(str(folder)))
-        elif not as_json:
+        elif not options.as_json:
             print_summary(summary, folder)
     return SOME_FAILED if bad else 0
 
 
 def _done(
-    lines: JsonLines,
-    quiet: bool,
-    night: Path | None,
-    resume: Path | None,
-    out: Path | None,
-    check: bool,
-    cluster: tuple[str, ...],
-    commands: Mapping[str, click.Command],
+    lines: JsonLines, options: RunOptions, commands: Mapping[str, click.Command]
 ) -> tuple[Path, dict[str, Any]] | None:
-    """Return the folder of a night and its summary; None where it was only looked at.
-
-    Arguments:
-        cluster: those that jobs of a resumed night may use.
-        commands: the declarations of all commands of channelfit, by name.
-    """
-    file = night if resume is None else file_of(resume)
+    """Return the folder of a night and its summary; None where it was only looked at."""
+    resume, quiet = options.resume, options.quiet
+    file = options.night if resume is None else file_of(resume)
     assert file is not None  # the verb asks for one of both
     jobs = read_night(file)
     calls = {name: Call(jobs, job, commands[job.command]) for name, job in jobs.jobs.items()}
-    if check:
+    if options.check:
         _checked(jobs, calls, lines.screen(jobs.name, quiet))
         lines.result()
         if not lines.enabled:
             click.echo(f"All {len(calls)} jobs can be done.")
         return None
     if resume is not None:
-        refuse_clusters(jobs, cluster)
-    place = resume or out
+        refuse_clusters(jobs, options.cluster)
+    place = resume or options.out
     with held():
         folder = place or default_folder(jobs.name)
     with record_of(folder, made=place is None) as record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +26,9 @@ from channelfit.scoring.kernels.cpu_source import CpuSource
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.neuron.nmodl import nmodl_text
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.show import ShowOptions
+
 
 def _show_function(problem: FunctionProblem, source: str | None, dtype: str, file: Path) -> None:
     if source == "nmodl":
@@ -36,16 +40,15 @@ def _show_function(problem: FunctionProblem, source: str | None, dtype: str, fil
         click.echo(FunctionSource(problem, dtype, target).text, nl=False)
 
 
-def show(
-    model: Path, source: str | None, dtype: str, out: Path | None, overrides: tuple[str, ...]
-) -> None:
+def show(options: ShowOptions) -> None:
     """Print a description of a model, or the code that is generated for it."""
-    out = None if out is None else picture_file(out)
-    function = kinds.function_of(model, overrides)
+    model, source, dtype = options.model, options.source, options.dtype
+    out = None if options.out is None else picture_file(options.out)
+    function = kinds.function_of(model, options.overrides)
     if function is not None:
         _show_function(function, source, dtype, model)
         return
-    channel, document = load_channel(model, overrides)
+    channel, document = load_channel(model, options.overrides)
     if source == "cpu":
         click.echo(CpuSource(channel, dtype).text, nl=False)
     elif source == "cuda":

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from channelfit.scoring.neuron.oracle import NeuronOracle
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.space import middle
 
+if TYPE_CHECKING:
+    from channelfit.front.verbs.validate import ValidateOptions
+
 STEP_TOLERANCE, VARYING_TOLERANCE = 1e-5, 1e-4
 #: 1/ms, of the rates of random parameter sets; those of the file's own values are what they are.
 FASTEST = 1e10
@@ -39,49 +42,22 @@ def tolerance(protocol: Protocol) -> float:
     return STEP_TOLERANCE if held else VARYING_TOLERANCE
 
 
-def validate(
-    model: Path,
-    candidates: int,
-    protocols: tuple[Path, ...],
-    backend: str,
-    seed: int,
-    out: Path | None,
-    overrides: tuple[str, ...],
-) -> None:
-    """Compare a model with NEURON; exit with code 1 beyond the tolerance."""
-    channel, document = load_channel(model, overrides)
-    if not compare_with_neuron(channel, document, model, candidates, protocols, backend, seed, out):
-        sys.exit(1)
-
-
-def compare_with_neuron(
-    model: ChannelModel,
-    document: Mapping[str, Any],
-    file: Path,
-    n_candidates: int,
-    protocol_files: Sequence[Path],
-    backend: str,
-    seed: int,
-    out: Path | None,
-) -> bool:
-    """Print the largest error of every protocol; return whether all are within tolerance.
-
-    Arguments:
-        document: the model's file as plain data, whose fit section names the protocols when
-            `protocol_files` is empty; where it names none either, steps are taken.
-        out: folder for a figure of every protocol's worst case.
+def validate(options: ValidateOptions) -> None:
+    """Compare a model with NEURON, and print the errors; exit with code 1 beyond the tolerance.
 
     Raises:
         InputError: a protocol that cannot be used, or no NEURON.
     """
-    protocols = _protocols(document, file, protocol_files)
+    model, document = load_channel(options.model, options.overrides)
+    n = options.candidates
+    protocols = _protocols(document, options.model, options.protocols)
     with SearchScreen(f"{model.name} against NEURON") as screen:
         screen.begin("compiling the mechanism for NEURON")
         oracle = NeuronOracle(model)
         screen.begin("simulating with channelfit")
         voltages = voltages_of(protocols)
-        drawn, some_drawn_in = _drawn(model, 4 * n_candidates + 4, seed, voltages)
-        candidates, traces, left_out = _simulated(model, protocols, backend, n_candidates, drawn)
+        drawn, some_drawn_in = _drawn(model, 4 * n + 4, options.seed, voltages)
+        candidates, traces, left_out = _simulated(model, protocols, options.backend, n, drawn)
         worst: list[OracleComparison] = []
         for k, protocol in enumerate(protocols):
             screen.begin(f"simulating {protocol.name} with NEURON ({k + 1} of {len(protocols)})")
@@ -94,11 +70,11 @@ def compare_with_neuron(
         console.print(f"NEURON's integrator gave up on set {_counted(gave_up)}: not compared")
     for note, sets in _extremes(model, candidates, voltages).items():
         console.print(f"note: set {_counted(sets)}: {note}", style="dim", markup=False)
-    if out is not None:
-        file = _draw(model, protocols, worst, out)
+    if options.out is not None:
+        file = _draw(model, protocols, worst, options.out)
         console.print(f"figure in {file}", soft_wrap=True, markup=False)
-    fine = all(map(_is_within, protocols, worst))
-    return fine and 0 not in gave_up  # the file's own values
+    if 0 in gave_up or not all(map(_is_within, protocols, worst)):  # 0: the file's own values
+        sys.exit(1)
 
 
 def _is_within(protocol: Protocol, case: OracleComparison) -> bool:

@@ -84,7 +84,7 @@ class BatchOptions:
         "--starts", "Descents for each well, from the best points of the scan. [default: as suits]"
     )
     seed: int | None = integer("--seed", "Seed of the search. [default: the file's, or 0]", least=0)
-    backend: str = backend_option.field()
+    backend: str = backend_option()
     chunk: int | None = integer(
         "--chunk",
         "Wells that are fitted together, and at most lost by a kill. [default: 32; 384 on a GPU]",
@@ -108,11 +108,11 @@ class BatchOptions:
         default="",
         help="Sort the wells into K groups by k-means; auto finds how many.",
     )
-    min_ok: int | None = min_ok_option.field()
-    cluster: str | None = cluster_option.field()
-    overrides: tuple[str, ...] = set_option.field()
-    quiet: bool = quiet_option("the results' folder").field()
-    as_json: bool = json_option.field()
+    min_ok: int | None = min_ok_option()
+    cluster: str | None = cluster_option()
+    overrides: tuple[str, ...] = set_option()
+    quiet: bool = quiet_option("the results' folder")
+    as_json: bool = json_option()
 
 
 @click.command(short_help="Fit a model to many recordings, each on its own.")

@@ -31,7 +31,7 @@ class CompareOptions:
         is_flag=True,
         help="Take the values as they are; else least squares refines them.",
     )
-    backend: str = backend_option.field()
+    backend: str = backend_option()
     as_json: bool = option(
         "--json",
         "as_json",

@@ -52,7 +52,7 @@ class CurvesOptions:
     backend: str = choice(
         "--backend", ["auto", "cpu", "cuda"], "What computes the fits.", default="auto"
     )
-    dtype: str = dtype_option("Precision on a GPU.").field()
+    dtype: str = dtype_option("Precision on a GPU.")
     likelihood: str | None = choice(
         "--likelihood",
         ["gaussian", "poisson"],
@@ -115,10 +115,10 @@ class CurvesOptions:
         "likelihood, which takes longer (some tenths of a second each).",
         default="t",
     )
-    min_ok: int | None = min_ok_option.field()
-    cluster: str | None = cluster_option.field()
-    quiet: bool = quiet_option("the table's path").field()
-    as_json: bool = json_option.field()
+    min_ok: int | None = min_ok_option()
+    cluster: str | None = cluster_option()
+    quiet: bool = quiet_option("the table's path")
+    as_json: bool = json_option()
 
 
 @click.command(short_help="Fit a formula to many data sets, each on its own.")

@@ -55,7 +55,7 @@ class ExportOptions:
         ".json here]",
         python="path",
     )
-    overrides: tuple[str, ...] = set_option.field()
+    overrides: tuple[str, ...] = set_option()
 
 
 @click.command(short_help="A fitted channel for NEURON, Myokit, Python, LaTeX.")

@@ -48,9 +48,7 @@ class FhnOptions:
         "What computes; auto takes a GPU, if there is one, for 100,000 nodes or more.",
         default="auto",
     )
-    dtype: str = dtype_option(
-        "Precision on a GPU; the processor always computes in float64."
-    ).field()
+    dtype: str = dtype_option("Precision on a GPU; the processor always computes in float64.")
     a: str = _values("a", "0.01", "Threshold of excitation.")
     gamma: str = _values("gamma", "2", "Decay of recovery.")
     epsilon: str = _values("epsilon", "0.01", "Speed of recovery.")
@@ -168,8 +166,8 @@ class FhnOptions:
     animation: bool = option(
         "--animation", is_flag=True, help="Write animation.gif as well.", python=None
     )
-    quiet: bool = quiet_option("the results' folder").field(python=None)
-    as_json: bool = json_option.field()
+    quiet: bool = quiet_option("the results' folder", python=None)
+    as_json: bool = json_option()
 
 
 @click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")

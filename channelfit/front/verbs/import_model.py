@@ -2,50 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from channelfit.front.options import argument, choice, declared, file_path, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """The options of `channelfit import`."""
+
+    file: Path = argument("file", type=click.Path(path_type=Path), metavar="FILE")
+    fit: str = option(
+        "--fit",
+        metavar="NAME,..",
+        default="",
+        help="Parameters that are to be searched, by their names in FILE, with commas between "
+        "them. The largest conductance is one in any case; all others keep their values.",
+    )
+    current: str | None = option(
+        "--current",
+        metavar="NAME",
+        help="Of a Myokit model: the variable that is the channel's current, such as ikr.IKr.",
+    )
+    hold: str = option(
+        "--hold",
+        metavar="NAME,..",
+        default="",
+        help="Of a Myokit model: states that are held at their initial values, such as ical.nca, "
+        "with commas between them. Concentrations, and what only they change, are held in any "
+        "case.",
+    )
+    start: str = choice(
+        "--start",
+        ["file", "steady"],
+        "Where sweeps begin that the INITIAL of a .mod starts elsewhere: refused, or at the "
+        "steady state of the holding potential.",
+        default="file",
+    )
+    out: Path | None = file_path(
+        "--out",
+        "MODEL.yaml",
+        "The model file to write; without it, the name of FILE with .yaml in this folder.",
+    )
+    unproven: bool = option(
+        "--unproven",
+        is_flag=True,
+        help="Write the model file even where the proof fails or cannot be had.",
+    )
+
 
 @click.command("import", short_help="A model of NEURON or Myokit as a model file.")
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
-@click.option(
-    "--fit",
-    metavar="NAME,..",
-    help="Parameters that are to be searched, by their names in FILE, with commas between them. "
-    "The largest conductance is one in any case; all others keep their values.",
-)
-@click.option(
-    "--current",
-    metavar="NAME",
-    help="Of a Myokit model: the variable that is the channel's current, such as ikr.IKr.",
-)
-@click.option(
-    "--hold",
-    metavar="NAME,..",
-    help="Of a Myokit model: states that are held at their initial values, such as ical.nca, with "
-    "commas between them. Concentrations, and what only they change, are held in any case.",
-)
-@click.option(
-    "--start",
-    type=click.Choice(["file", "steady"]),
-    default="file",
-    show_default=True,
-    help="Where sweeps begin that the INITIAL of a .mod starts elsewhere: refused, or at the "
-    "steady state of the holding potential.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="MODEL.yaml",
-    help="The model file to write; without it, the name of FILE with .yaml in this folder.",
-)
-@click.option(
-    "--unproven",
-    is_flag=True,
-    help="Write the model file even where the proof fails or cannot be had.",
-)
+@declared(ImportOptions)
 def import_model(**given: Any) -> None:
     """Translate FILE, a .mod of NEURON, or a .mmt or .cellml of Myokit, into a model file.
 
@@ -67,4 +78,4 @@ def import_model(**given: Any) -> None:
     """
     from channelfit.front.commands import import_model as work
 
-    work.import_model(**given)
+    work.import_model(ImportOptions(**given))

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import recording_options
+from channelfit.front.options import argument, declared, file_path, option
+from channelfit.front.verbs.inspect import RecordingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitOptions(RecordingOptions):
+    """The options of `channelfit init`."""
+
+    recordings: tuple[Path, ...] = argument(
+        "recordings", type=click.Path(path_type=Path), nargs=-1, required=True
+    )
+    model: str | None = option(
+        "--model",
+        metavar="NAME",
+        help="A model file, or the name of a shipped model. [default: one chosen by the data]",
+    )
+    out: Path | None = file_path(
+        "--out", "FIT.yaml", "The file to write. [default: NAME-fit.yaml here]"
+    )
+    clamp: bool | None = option(
+        "--clamp/--no-clamp",
+        default=None,
+        help="Fit with the series resistance that the file says, or take the clamp for ideal. "
+        "[default: with it where it loses more than 5 mV]",
+    )
+    subtract: Path | None = file_path(
+        "--subtract",
+        "FILE",
+        "A recording under the same protocol that is subtracted, such as after a blocker.",
+    )
 
 
 @click.command(short_help="Write a starter fit for recordings.")
-@click.argument("recordings", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--model",
-    metavar="NAME",
-    help="A model file, or the name of a shipped model. [default: one chosen by the data]",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FIT.yaml",
-    help="The file to write. [default: NAME-fit.yaml here]",
-)
-@click.option(
-    "--clamp/--no-clamp",
-    default=None,
-    help="Fit with the series resistance that the file says, or take the clamp for ideal. "
-    "[default: with it where it loses more than 5 mV]",
-)
-@click.option(
-    "--subtract",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A recording under the same protocol that is subtracted, such as after a blocker.",
-)
-@recording_options
+@declared(InitOptions)
 def init(**given: Any) -> None:
     """Write a commented starter fit for RECORDINGS, which can be run at once.
 
@@ -59,4 +65,4 @@ def init(**given: Any) -> None:
     """
     from channelfit.front.commands import init as work
 
-    work.init(**given)
+    work.init(InitOptions(**given))

@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import recording_options
+from channelfit.front.options import argument, choice, declared, file_path, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions:
+    """The options that say of a recording what its file does not."""
+
+    command: Path | None = file_path(
+        "--command",
+        "FILE",
+        "What was commanded, where the recording does not say it: a protocol (YAML), "
+        ".eph, a list of steps, or a record of the command.",
+    )
+    signal: str | None = option(
+        "--signal", metavar="NAME", help="The current, by its name or number."
+    )
+    unit: str | None = option("--unit", metavar="UNIT", help="Unit of the current, such as nA.")
+    sampling: str | None = option(
+        "--sampling", metavar="TIME", help="Sampling interval, such as 0.1ms."
+    )
+    layout: str | None = option(
+        "--layout", metavar="WORDS", help="How a matrix lies: see the guide."
+    )
+    decimal: str | None = choice("--decimal", ["comma", "point"], "Of the numbers in a table.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(RecordingOptions):
+    """The options of `channelfit inspect`."""
+
+    files: tuple[Path, ...] = argument(
+        "files", type=click.Path(path_type=Path), nargs=-1, required=True
+    )
+    protocol: Path | None = file_path(
+        "--protocol", "OUT.yaml", "Write the protocol that was found."
+    )
+    csv: Path | None = file_path(
+        "--csv", "OUT.csv", "Write the current: time in ms, then pA of every sweep."
+    )
+    out: Path | None = file_path(
+        "--out", "FILE.png", "Where to draw it. [default: NAME-inspect.png here]"
+    )
 
 
 @click.command(short_help="What is in a recording, or what a fit sees of it.")
-@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--protocol",
-    type=click.Path(path_type=Path),
-    metavar="OUT.yaml",
-    help="Write the protocol that was found.",
-)
-@click.option(
-    "--csv",
-    type=click.Path(path_type=Path),
-    metavar="OUT.csv",
-    help="Write the current: time in ms, then pA of every sweep.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE.png",
-    help="Where to draw it. [default: NAME-inspect.png here]",
-)
-@recording_options
+@declared(InspectOptions)
 def inspect(**given: Any) -> None:
     """Print what is in FILES from the rig: sweeps, units, protocol, noise, leak, what looks wrong.
 
@@ -47,4 +70,4 @@ def inspect(**given: Any) -> None:
     """
     from channelfit.front.commands import inspect as work
 
-    work.inspect(**given)
+    work.inspect(InspectOptions(**given))

@@ -59,12 +59,12 @@ class OptimizeOptions:
         "the number that came to it. [default: the file's, or 1]",
         key="fit.seeds",
     )
-    backend: str = backend_option.field()
+    backend: str = backend_option()
     dtype: str = dtype_option(
         "Precision of the search; the result is scored in float64 either way."
-    ).field()
-    path: str = path_option.field()
-    cluster: str | None = cluster_option.field()
+    )
+    path: str = path_option()
+    cluster: str | None = cluster_option()
     chunk: int | None = integer(
         "--chunk",
         "Candidates in one launch on a GPU, where it must be fewer than the population.",
@@ -90,9 +90,9 @@ class OptimizeOptions:
         "settings in the file are not used. [default: the file's]",
         key="fit.optimizer.name",
     )
-    overrides: tuple[str, ...] = set_option.field()
-    quiet: bool = quiet_option("the results' folder").field()
-    as_json: bool = json_option.field()
+    overrides: tuple[str, ...] = set_option()
+    quiet: bool = quiet_option("the results' folder")
+    as_json: bool = json_option()
 
 
 @click.command(short_help="Fit the parameters of a model to its data.")

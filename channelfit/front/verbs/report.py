@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import backend_option
+from channelfit.front.options import argument, backend_option, declared, file_path, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """The options of `channelfit report`."""
+
+    runs: tuple[Path, ...] = argument(
+        "runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN..."
+    )
+    out: Path | None = file_path(
+        "--out",
+        "FILE.html",
+        "The page. [default: report.html in the run's folder; reports.html here for several runs]",
+    )
+    figures: str = option(
+        "--figures",
+        metavar="KINDS",
+        default="",
+        help="Write the figures for print as well, into the folder figures/ beside the page: pdf, "
+        "svg or png, or several of them with commas between.",
+    )
+    backend: str = backend_option()
 
 
 @click.command(short_help="A page that tells all of a fit, and its figures for print.")
-@click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN...")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE.html",
-    help="The page. [default: report.html in the run's folder; reports.html here for several runs]",
-)
-@click.option(
-    "--figures",
-    metavar="KINDS",
-    help="Write the figures for print as well, into the folder figures/ beside the page: pdf, svg "
-    "or png, or several of them with commas between.",
-)
-@backend_option
+@declared(ReportOptions)
 def report(**given: Any) -> None:
     """Make the report of RUN again: one page, complete in itself, that tells all of a fit.
 
@@ -48,4 +58,4 @@ def report(**given: Any) -> None:
     """
     from channelfit.front.commands import report as work
 
-    work.report(**given)
+    work.report(ReportOptions(**given))

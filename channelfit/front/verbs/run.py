@@ -3,39 +3,52 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import json_option
+from channelfit.front.options import (
+    argument,
+    declared,
+    file_path,
+    json_option,
+    option,
+    quiet_option,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of `channelfit run`."""
+
+    night: Path | None = argument("night", type=click.Path(path_type=Path), required=False)
+    resume: Path | None = file_path(
+        "--resume",
+        "FOLDER",
+        "Go on with a night that was interrupted or killed, or do again what failed in it.",
+    )
+    out: Path | None = file_path(
+        "--out",
+        "DIR",
+        "Folder for the results: a new one, or that of this night, which then goes on. "
+        "[default: runs/NAME-DATE-TIME]",
+    )
+    check: bool = option("--check", is_flag=True, help="Look at every job, and begin none.")
+    cluster: tuple[str, ...] = option(
+        "--cluster",
+        multiple=True,
+        metavar="WHERE",
+        help="With --resume: a cluster that jobs name and may use again; processes of this "
+        "computer need not be named.",
+    )
+    quiet: bool = quiet_option("the results' folder")
+    as_json: bool = json_option()
 
 
 @click.command(short_help="Many fits and what follows from them, in a night.")
-@click.argument("night", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Go on with a night that was interrupted or killed, or do again what failed in it.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder for the results: a new one, or that of this night, which then goes on. "
-    "[default: runs/NAME-DATE-TIME]",
-)
-@click.option("--check", is_flag=True, help="Look at every job, and begin none.")
-@click.option(
-    "--cluster",
-    multiple=True,
-    metavar="WHERE",
-    help="With --resume: a cluster that jobs name and may use again; processes of this computer "
-    "need not be named.",
-)
-@click.option("--quiet", is_flag=True, help="Print the results' folder and nothing else.")
-@json_option
+@declared(RunOptions)
 @click.pass_context
 def run(context: click.Context, /, **given: Any) -> None:
     """Do the jobs in NIGHT, a YAML file, each after those that it waits for.
@@ -88,6 +101,6 @@ def run(context: click.Context, /, **given: Any) -> None:
 
     root = context.find_root().command
     commands = root.commands if isinstance(root, click.Group) else {}
-    code = work.run(**given, commands=commands)
+    code = work.run(RunOptions(**given), commands)
     if code:
         sys.exit(code)

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import dtype_option, model_argument, set_option
+from channelfit.front.options import (
+    choice,
+    declared,
+    dtype_option,
+    file_path,
+    model_argument,
+    set_option,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """The options of `channelfit show`."""
+
+    model: Path = model_argument()
+    source: str | None = choice(
+        "--source",
+        ["cpu", "cuda", "nmodl"],
+        "Print the generated code instead: of the cpu backend, of the cuda "
+        "backend, or a mechanism for NEURON.",
+    )
+    dtype: str = dtype_option("Precision of the generated code.")
+    out: Path | None = file_path("--out", "FILE.png", "Draw the scheme into this file as well.")
+    overrides: tuple[str, ...] = set_option()
 
 
 @click.command(short_help="Scheme, rates, generator matrix and parameters.")
-@model_argument
-@click.option(
-    "--source",
-    type=click.Choice(["cpu", "cuda", "nmodl"]),
-    help="Print the generated code instead: of the cpu backend, of the cuda "
-    "backend, or a mechanism for NEURON.",
-)
-@dtype_option("Precision of the generated code.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE.png",
-    help="Draw the scheme into this file as well.",
-)
-@set_option
+@declared(ShowOptions)
 def show(**given: Any) -> None:
     """Print what MODEL says: its scheme, rates, generator matrix and parameters.
 
@@ -38,4 +48,4 @@ def show(**given: Any) -> None:
     """
     from channelfit.front.commands import show as work
 
-    work.show(**given)
+    work.show(ShowOptions(**given))

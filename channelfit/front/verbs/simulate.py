@@ -25,7 +25,7 @@ from channelfit.front.options import (
 class SimulateOptions:
     """The options of `channelfit simulate`; in Python those of `channelfit.simulate`."""
 
-    model: Path = model_argument.field()
+    model: Path = model_argument()
     protocol: Path = argument("protocol", type=click.Path(path_type=Path))
     out: Path | None = file_path(
         "--out",
@@ -33,10 +33,10 @@ class SimulateOptions:
         "Path of the two files, without .csv and .png. [default: MODEL-PROTOCOL here]",
         python=None,
     )
-    backend: str = backend_option.field()
-    dtype: str = dtype_option("Precision of the currents.").field()
-    path: str = path_option.field()
-    overrides: tuple[str, ...] = set_option.field()
+    backend: str = backend_option()
+    dtype: str = dtype_option("Precision of the currents.")
+    path: str = path_option()
+    overrides: tuple[str, ...] = set_option()
     cell: str | None = option("--cell", metavar="NAME", help="The cell whose own values are taken.")
 
 

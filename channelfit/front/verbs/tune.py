@@ -23,18 +23,18 @@ from channelfit.front.options import (
 class TuneOptions:
     """The options of `channelfit tune`."""
 
-    model: Path = model_argument.field()
+    model: Path = model_argument()
     population: int | None = integer(
         "--population",
         "Candidates to score each time. [default: the file's]",
         key="fit.optimizer.population",
     )
-    dtype: str = dtype_option("Precision of the search to be tuned.").field()
-    path: str = path_option.field()
+    dtype: str = dtype_option("Precision of the search to be tuned.")
+    path: str = path_option()
     out: Path | None = file_path(
         "--out", "FILE.png", "Where to draw time and occupancy. [default: MODEL-launches.png here]"
     )
-    overrides: tuple[str, ...] = set_option.field()
+    overrides: tuple[str, ...] = set_option()
 
 
 @click.command(short_help="Find the fastest threads a block on this GPU.")

@@ -70,10 +70,10 @@ class UncertaintyOptions:
         python=None,
         kept=False,
     )
-    cluster: str | None = cluster_option.field(python=None)
-    backend: str = backend_option.field(python=None)
-    overrides: tuple[str, ...] = set_option.field()
-    as_json: bool = json_option.field()
+    cluster: str | None = cluster_option(python=None)
+    backend: str = backend_option(python=None)
+    overrides: tuple[str, ...] = set_option()
+    as_json: bool = json_option()
 
 
 @click.command(short_help="Uncertainty of a fit, and parameters that are not identifiable.")

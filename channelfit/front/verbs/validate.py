@@ -2,55 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front.options import model_argument, set_option
+from channelfit.front.options import (
+    backend_option,
+    declared,
+    file_path,
+    integer,
+    model_argument,
+    option,
+    set_option,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions:
+    """The options of `channelfit validate`."""
+
+    model: Path = model_argument()
+    candidates: int = integer(
+        "--candidates",
+        "Parameter sets to compare: the file's values and others drawn from the ranges.",
+        default=10,
+    )
+    protocols: tuple[Path, ...] = option(
+        "--protocol",
+        "protocols",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="Protocol to compare under, several allowed. [default: the fit's, else steps of 100 "
+        "ms from -80 mV to -120 .. 60 mV]",
+    )
+    backend: str = backend_option("What is compared with NEURON.")
+    seed: int = integer("--seed", "Seed of the parameter sets.", least=0, default=0)
+    out: Path | None = file_path(
+        "--out", "DIR", "Folder for a figure of the worst case of each protocol."
+    )
+    overrides: tuple[str, ...] = set_option()
 
 
 @click.command(short_help="Compare a model's currents with NEURON's.")
-@model_argument
-@click.option(
-    "--candidates",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Parameter sets to compare: the file's values and others drawn from the ranges.",
-)
-@click.option(
-    "--protocol",
-    "protocols",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE",
-    help="Protocol to compare under, several allowed. [default: the fit's, else steps of 100 ms "
-    "from -80 mV to -120 .. 60 mV]",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "reference", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="What is compared with NEURON.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Seed of the parameter sets.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder for a figure of the worst case of each protocol.",
-)
-@set_option
+@declared(ValidateOptions)
 def validate(**given: Any) -> None:
     """Compare the currents of MODEL with those that NEURON computes.
 
@@ -68,4 +65,4 @@ def validate(**given: Any) -> None:
     """
     from channelfit.front.commands import validate as work
 
-    work.validate(**given)
+    work.validate(ValidateOptions(**given))
