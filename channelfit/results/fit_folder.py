@@ -33,7 +33,7 @@ from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.report.traces import TracePicture, fitted
 from channelfit.results.run_folder import RunFolder
-from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, json_text
+from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, json_text, parameter_row
 from channelfit.search.loop import HISTORY_COLUMNS
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
@@ -243,13 +243,8 @@ def _progressed(progress: Progress, fit: FitPlan) -> dict[str, Any]:
 def _parameters(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
     """Return a row a parameter: its value, unit and range, and whether it is fixed."""
     return {
-        parameter.name: {
-            "value": float(value),
-            "unit": parameter.unit,
-            "lower": parameter.lower,
-            "upper": parameter.upper,
-            **({"note": "fixed"} if parameter.fixed else {}),
-        }
+        parameter.name: parameter_row(parameter, value)
+        | ({"note": "fixed"} if parameter.fixed else {})
         for parameter, value in zip(fit.problem.parameters, values, strict=True)
     }
 

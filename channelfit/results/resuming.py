@@ -12,10 +12,8 @@ from channelfit.reading.files import PARTIAL
 from channelfit.reading.units import shown
 from channelfit.results.checkpoint import RESUME, read_resume_file
 from channelfit.results.processes import host, still_runs
-from channelfit.results.run_state import FINISHED, STATE
+from channelfit.results.run_state import CLAIM, FINISHED, STATE
 
-#: The file that marks a folder as claimed by a run.
-CLAIM = ".running"
 #: The files that a run writes before it can be resumed, beside those that are half written.
 _EARLY = re.compile(
     rf"\.running(\.\d+)?|state\.json|recordings\.json|source\.(py|cu)|{PARTIAL.pattern}"

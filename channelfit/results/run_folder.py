@@ -30,8 +30,7 @@ from channelfit.reading.files import discard_partial, write_text, writing
 from channelfit.results import resuming
 from channelfit.results.checkpoint import RESUME, Checkpoint
 from channelfit.results.files import fault_of, make_folder, sync_folder
-from channelfit.results.resuming import CLAIM
-from channelfit.results.run_state import FAILED, INTERRUPTED, STATE, RunState
+from channelfit.results.run_state import CLAIM, FAILED, INTERRUPTED, STATE, RunState
 
 #: Seconds between two reports of how far a run is, where one takes less than `_REPORT_TAKES`; if it
 #: takes longer, they are as much rarer, so that no run spends more than a hundredth on them.

@@ -13,15 +13,18 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from channelfit import __version__
 from channelfit.results.processes import this_process
 
-#: The name of the file in a run folder.
-STATE = "state.json"
+if TYPE_CHECKING:
+    from channelfit.model.channel import Parameter, Tie
+
+#: The name of the file in a run folder, and that of the file by which a run claims the folder.
+STATE, CLAIM = "state.json", ".running"
 #: The states of a run.
 RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "failed"
 
@@ -51,11 +54,6 @@ class RunState:
             "version": __version__,
         }
 
-    @property
-    def ended(self) -> bool:
-        """Return whether the state says how the run ended."""
-        return bool(self.content["state"] != RUNNING)
-
     def end(self, state: str, reason: str, **news: Any) -> None:
         """Set how the run ended, and other keys of the content."""
         self.content |= {"state": state, "reason": reason, "stage": "", "seconds_left": None}
@@ -65,6 +63,20 @@ class RunState:
         """Return the text of the file: JSON in ASCII, in which infinities and NaN are null."""
         self.content["updated"] = moment()
         return json.dumps(plain(self.content), indent=1, allow_nan=False) + "\n"
+
+
+def parameter_row(
+    parameter: Parameter | Tie, value: float, true_value: float | None = None
+) -> dict[str, Any]:
+    """Return a parameter as it stands in the files of a run: value, unit and range.
+
+    Arguments:
+        true_value: with which the data were simulated; None where they were not.
+    """
+    row: dict[str, Any] = {"value": float(value), "unit": parameter.unit}
+    if true_value is not None:
+        row["true_value"] = true_value
+    return row | {"lower": parameter.lower, "upper": parameter.upper}
 
 
 def current_folder() -> str:

@@ -13,7 +13,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.mistiming import mistimed
 from channelfit.results.report.quality import Quality, pooled, quality
-from channelfit.results.run_state import moment
+from channelfit.results.run_state import moment, parameter_row
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import machine, versions
@@ -202,26 +202,17 @@ def parameter_rows(fit: FitPlan, result: FitResult) -> dict[str, dict[str, Any]]
     rows = {}
     places = zip(fit.problem.parameters, result.values, result.notes, strict=True)
     for parameter, value, note in places:
-        row: dict[str, Any] = {"value": float(value), "unit": parameter.unit}
-        if fit.surrogate:
-            row["true_value"] = parameter.value
-        row |= {"lower": parameter.lower, "upper": parameter.upper}
-        if note:
-            row["note"] = note
-        rows[parameter.name] = row
+        row = parameter_row(parameter, value, parameter.value if fit.surrogate else None)
+        rows[parameter.name] = row | ({"note": note} if note else {})
     return rows
 
 
 def _ties(fit: FitPlan, values: np.ndarray) -> dict[str, dict[str, Any]]:
     """Return the rows of `summary.json` of ties, by name."""
     problem = fit.problem
-    found, true = problem.tied_values(values), {}
-    if fit.surrogate:
-        true = problem.tied_values(problem.values())
-    rows = {}
-    for tie in problem.ties:
-        row: dict[str, Any] = {"value": found[tie.name], "unit": tie.unit}
-        if true:
-            row["true_value"] = true[tie.name]
-        rows[tie.name] = row | {"lower": tie.lower, "upper": tie.upper, "note": "tied"}
-    return rows
+    found = problem.tied_values(values)
+    true = problem.tied_values(problem.values()) if fit.surrogate else {}
+    return {
+        tie.name: parameter_row(tie, found[tie.name], true.get(tie.name)) | {"note": "tied"}
+        for tie in problem.ties
+    }

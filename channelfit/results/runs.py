@@ -20,11 +20,11 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import read_plain
 from channelfit.reading.texts import printable
 from channelfit.results.processes import still_runs
-from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, STATE
+from channelfit.results.run_state import CLAIM, FAILED, FINISHED, INTERRUPTED, RUNNING, STATE
 
 #: Two states that no run can write itself.
 KILLED, UNKNOWN = "killed", "unknown"
-_CLAIM, _SUMMARY, _HISTORY, _FIT = ".running", "summary.json", "history.csv", "fit.yaml"
+_SUMMARY, _HISTORY, _FIT = "summary.json", "history.csv", "fit.yaml"
 #: The record of a night, in a folder that holds run folders and is none itself.
 NIGHT = "night.json"
 #: The size of the largest file of each kind that is read, bytes.
@@ -74,7 +74,7 @@ def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run, finished or not."""
     if (folder / NIGHT).is_file():
         return False
-    return any((folder / name).is_file() for name in (STATE, _SUMMARY, _CLAIM, _HISTORY))
+    return any((folder / name).is_file() for name in (STATE, _SUMMARY, CLAIM, _HISTORY))
 
 
 def jobs_of_night(folder: Path) -> dict[str, dict[str, Any]]:
@@ -123,7 +123,7 @@ def find_run(folder: Path) -> FoundRun:
         return _ended(folder, again)
     # All but the state was written, for which no room was left. A run that was killed while it
     # wrote its results, or after an interrupt that had written some, has left its claim, too.
-    if (folder / _SUMMARY).is_file() and not (folder / _CLAIM).exists():
+    if (folder / _SUMMARY).is_file() and not (folder / CLAIM).exists():
         return _without_state(folder)
     if "wells" in content:  # its fit.yaml is the file from which it began
         done, wells = again.get("wells_done", 0), content["wells"]
@@ -161,7 +161,7 @@ def _without_state(folder: Path) -> FoundRun:
         return FoundRun(folder, state, reason, content)
     if (folder / STATE).exists():
         return FoundRun(folder, UNKNOWN, f"{STATE} cannot be read.")
-    if (folder / _CLAIM).exists():
+    if (folder / CLAIM).exists():
         return FoundRun(folder, UNKNOWN, "It runs or was killed: no file says which.")
     if (folder / _HISTORY).is_file():
         return FoundRun(folder, INTERRUPTED, "It ended before it was done.")

@@ -62,7 +62,7 @@ _KINDS = {
 
 
 class ReportWriter:
-    """Draws the picture of a fit and writes its report, in another process where that saves time.
+    """A writer of the picture and the report of a fit, in another process where that saves time.
 
     Where it does not, because Matplotlib is loaded already or there is a single core, both are made
     in this process.

@@ -341,7 +341,7 @@ def _width(text: str) -> float:
 
 
 def _extents(text: str) -> tuple[float, float]:
-    """Lowest and highest ink about the baseline, inches."""
+    """Return the lowest and the highest ink about the baseline, inches."""
     return _box(text)[1:]
 
 

@@ -213,7 +213,7 @@ class _Steps:
 
     @property
     def smoothing(self) -> str:
-        """Of how many samples a largest current is the mean, in words; empty where of one."""
+        """The number of samples of which a largest current is the mean, in words; empty for one."""
         return f", mean of {self.smooth} samples" if self.smooth > 1 else ""
 
     def of(self, sweep: int, segment: int, current: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

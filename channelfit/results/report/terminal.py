@@ -1,4 +1,4 @@
-"""The progress that the command line shows, and how it writes tables.
+"""Progress and tables of the command line.
 
 Progress goes to standard error and results go to standard output, so that each can be piped
 without the other.
@@ -109,7 +109,7 @@ def _count(n: float) -> str:
 
 
 class SearchScreen:
-    """Shows the progress of a search: a changing picture on a terminal, else lines now and then.
+    """The progress of a search: a changing picture on a terminal, else lines now and then.
 
     Arguments:
         title: the model, the optimizer and the seed in a few words.

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.model.channel import Parameter, Tie
 from channelfit.problem.experiment import Problem
 from channelfit.reading.csv_tables import csv_table
+from channelfit.results.run_state import parameter_row
 from channelfit.results.uncertainty.assessment import Assessment, as_plain, parameter_rows
 from channelfit.results.uncertainty.estimate import Estimate
 from channelfit.results.uncertainty.families import FitFamily, representatives
@@ -73,23 +73,14 @@ def _parameters(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
     rows = {}
     for parameter, value in zip(found.objective.space.parameters, values, strict=True):
         note = {"note": "fixed"} if parameter.fixed else {}
-        rows[parameter.name] = _row(parameter, float(value)) | note | sure.get(parameter.name, {})
+        rows[parameter.name] = parameter_row(parameter, value) | note | sure.get(parameter.name, {})
     tied = problem.tied_values(values)
     for tie in problem.ties:
-        rows[tie.name] = _row(tie, tied[tie.name]) | {"note": "tied"} | sure[tie.name]
+        rows[tie.name] = parameter_row(tie, tied[tie.name]) | {"note": "tied"} | sure[tie.name]
     for name, side in zip(found.names, found.pushed, strict=True):
         if side:
             rows[name]["note"] = f"at {'upper' if side > 0 else 'lower'} bound"
     return rows
-
-
-def _row(parameter: Parameter | Tie, value: float) -> dict[str, Any]:
-    return {
-        "value": value,
-        "unit": parameter.unit,
-        "lower": parameter.lower,
-        "upper": parameter.upper,
-    }
 
 
 def _profile(one: Profile) -> dict[str, Any]:
