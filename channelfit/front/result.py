@@ -473,7 +473,6 @@ def _result(
     parameters, rows = plan.problem.parameters, saved.get("parameters", {})
     return FitResult(
         names=tuple(p.name for p in parameters),
-        units=tuple(p.unit for p in parameters),
         values=values,
         notes=tuple(rows.get(p.name, {}).get("note", "") for p in parameters),
         cost=saved.get("search_cost", cost),

@@ -419,7 +419,6 @@ class RingSearch(Search):
             objective.evaluations += n_candidates
             yield Generation(
                 n_candidates=n_candidates,
-                mean=float(costs[finite].mean()) if finite.any() else math.nan,
                 median=float(np.median(costs[finite])) if finite.any() else math.nan,
                 best=float(costs.min()),
                 values=ring.bests[0, int(costs.argmin())],

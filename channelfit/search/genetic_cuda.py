@@ -39,9 +39,9 @@ MEDIAN_SAMPLE = 256
 _PAIRS, _THREADS, _MOST_BLOCKS = 128, 256, 264
 #: The most parameters of a row that are in shared memory at a time.
 _MOST_IN_CHUNK = 16
-#: A record has the best cost so far, mean and median of the finite costs of its generation, their
-#: number, from here on counts of failures, and the best physical parameters so far.
-_FAILED = 4
+#: A record has the best cost so far, the median of the finite costs of its generation, from here on
+#: counts of failures, and the best physical parameters so far.
+_FAILED = 2
 _VALUES = _FAILED + N_STATUSES
 
 TEXT = """
@@ -232,7 +232,7 @@ __device__ __forceinline__ double total(double own, double* part, u32 thread)
     return sum;
 }
 
-// partial: (gridDim.x, 2 + 1 + N_STATUS): lowest cost, its index, sum, finite, failed by status;
+// partial: (gridDim.x, 2 + N_STATUS): lowest cost, its index, failed by status;
 // `done` counts blocks and is 0 again at the end. elite as above; record: see genetic_cuda.py.
 extern "C" __global__ void __launch_bounds__(THREADS) learn(
     const double* __restrict__ cost, const signed char* __restrict__ status, u32 n_scored,
@@ -242,17 +242,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
     __shared__ double part[MEDIAN_SAMPLE];
     __shared__ u32 index[THREADS];
     __shared__ bool last;
-    enum { WIDTH = 4 + N_STATUS };
+    enum { WIDTH = 2 + N_STATUS };
 
     const u32 thread = threadIdx.x;
-    double least = INFINITE, sum = 0.0, finite = 0.0, failed[N_STATUS] = {};
+    double least = INFINITE, failed[N_STATUS] = {};
     u32 at = 0xffffffffu;
     for (size_t i = (size_t)blockIdx.x * THREADS + thread; i < n_scored;
          i += (size_t)gridDim.x * THREADS) {
         const double own = finite_or_infinite(cost[i]);
         if (own < INFINITE) {
-            finite += 1.0;
-            sum += own;
             if (own < least) {
                 least = own;
                 at = (u32)i;
@@ -272,13 +270,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
         own_partial[1] = (double)index[0];
     }
     __syncthreads();
-    sum = total(sum, part, thread);
-    finite = total(finite, part, thread);
     for (int k = 1; k < N_STATUS; k++) failed[k] = total(failed[k], part, thread);
     if (thread == 0) {
-        own_partial[2] = sum;
-        own_partial[3] = finite;
-        for (int k = 0; k < N_STATUS; k++) own_partial[4 + k] = failed[k];
+        for (int k = 0; k < N_STATUS; k++) own_partial[2 + k] = failed[k];
         __threadfence();
         last = atomicAdd(done, 1u) == gridDim.x - 1;
     }
@@ -288,7 +282,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
     // The last block to finish puts all together; gridDim.x may exceed THREADS.
     least = INFINITE;
     at = 0xffffffffu;
-    sum = finite = 0.0;
     for (int k = 0; k < N_STATUS; k++) failed[k] = 0.0;
     for (u32 block = thread; block < gridDim.x; block += THREADS) {
         const double* other = partial + (size_t)block * WIDTH;
@@ -298,9 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
             least = lower;
             at = its;
         }
-        sum += __ldcg(other + 2);
-        finite += __ldcg(other + 3);
-        for (int k = 1; k < N_STATUS; k++) failed[k] += __ldcg(other + 4 + k);
+        for (int k = 1; k < N_STATUS; k++) failed[k] += __ldcg(other + 2 + k);
     }
     part[thread] = least;
     index[thread] = at;
@@ -308,8 +299,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
     least = part[0];
     at = index[0];
     __syncthreads();
-    sum = total(sum, part, thread);
-    finite = total(finite, part, thread);
     for (int k = 1; k < N_STATUS; k++) failed[k] = total(failed[k], part, thread);
 
     const bool better = least < elite[0];  // the old elite wins a tie
@@ -350,11 +339,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
     __syncthreads();
     if (thread == 0) {
         record[0] = better ? least : elite[0];
-        record[1] = finite > 0.0 ? sum / finite : __longlong_as_double(0x7ff8000000000000ll);
-        record[2] = n_counted ? (part[(n_counted - 1) / 2] + part[n_counted / 2]) / 2.0
+        record[1] = n_counted ? (part[(n_counted - 1) / 2] + part[n_counted / 2]) / 2.0
                               : __longlong_as_double(0x7ff8000000000000ll);
-        record[3] = finite;
-        for (int k = 0; k < N_STATUS; k++) record[4 + k] = failed[k];
+        for (int k = 0; k < N_STATUS; k++) record[2 + k] = failed[k];
     }
 }
 """
@@ -414,7 +401,7 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
         self._next: Any = None
         self._best: Any = xp.zeros(1 + n_parameters)
         self._best[0] = np.inf
-        self._partial = xp.zeros((_MOST_BLOCKS, 4 + N_STATUSES))
+        self._partial = xp.zeros((_MOST_BLOCKS, 2 + N_STATUSES))
         self._done = xp.zeros(1, dtype=np.uint32)
         initial = self._initial
         self._start = None if initial is None else xp.asarray(np.ascontiguousarray(initial))
@@ -479,9 +466,9 @@ class DeviceGenetic(ResidentOptimizer, Genetic):
         values are those of the search so far.
         """
         numbers = record.read()
-        best, mean, median = numbers[:3].tolist()
+        best, median = numbers[:_FAILED].tolist()
         failures = numbers[_FAILED:_VALUES].astype(np.int64)
-        return Generation(n_candidates, mean, median, best, numbers[_VALUES:], failures)
+        return Generation(n_candidates, median, best, numbers[_VALUES:], failures)
 
     def _use(self, space: SearchSpace | None) -> None:
         """Prepare physical parameters of a space, fixed ones filled in, and put its bounds on the

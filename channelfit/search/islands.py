@@ -166,7 +166,6 @@ def _generation(found: Sequence[Arrays], k: int) -> Generation:
     lowest = [np.where(np.isfinite(c), c, np.inf).min() for c in (f[COST][k] for f in found)]
     return Generation(
         n_candidates=scored.cost.size,
-        mean=float(costs.mean()) if costs.size else math.nan,
         median=float(np.median(costs)) if costs.size else math.nan,
         best=float(min(lowest)),
         values=found[int(np.argmin(lowest))][VALUES][k],

@@ -88,8 +88,6 @@ class Progress:
     Attributes:
         generation: how many generations have been scored.
         best_cost: the lowest cost so far, inf while there is none.
-        mean_cost: over the candidates of this generation with a finite cost, NaN when there is
-            none.
         evaluations: how many candidates have been scored.
         seconds: time since the search began.
         seconds_left: the least time that the rules on generations, evaluations and seconds leave at
@@ -102,7 +100,6 @@ class Progress:
 
     generation: int
     best_cost: float
-    mean_cost: float
     evaluations: int
     seconds: float
     seconds_left: float | None
@@ -122,7 +119,7 @@ class FitResult:
     """The result of a search, and how it was found.
 
     Attributes:
-        names, units, values: of all parameters of the model, fixed ones too; values in base units.
+        names, values: of all parameters of the model, fixed ones too; values in base units.
         notes: for each parameter "", "fixed", "at lower bound" or "at upper bound".
         cost: of the best candidate, by the scorer's `rescore`.
         generations: how many were scored.
@@ -141,7 +138,6 @@ class FitResult:
     """
 
     names: tuple[str, ...]
-    units: tuple[str, ...]
     values: np.ndarray
     notes: tuple[str, ...]
     cost: float
@@ -163,31 +159,6 @@ class FitResult:
     def parameters(self) -> dict[str, float]:
         """The best values by the names of the parameters, base units."""
         return {name: float(value) for name, value in zip(self.names, self.values, strict=True)}
-
-    def __str__(self) -> str:
-        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
-        place = " ".join(part for part in (self.backend, self.dtype) if part)
-        rows = [
-            ("stopped", self.stop_reason),
-            ("cost", f"{self.cost:.6g}"),
-            ("generations", f"{self.generations}"),
-            ("evaluations", f"{self.evaluations} candidates"),
-            ("failed", ", ".join(f"{n} {reason}" for reason, n in self.failures.items())),
-            ("time", f"{self.seconds:.3g} s"),
-            ("optimizer", f"{self.optimizer} ({settings}), seed {self.seed}"),
-            ("backend", place),
-        ]
-        lines = [f"{key + ':':<13}{value}" for key, value in rows if value]
-        return "\n".join([*lines, "parameters:", *self._parameter_lines()])
-
-    def _parameter_lines(self) -> list[str]:
-        width = max(len(name) for name in self.names)
-        unit_width = max(len(unit) for unit in self.units)
-        table = zip(self.names, self.values, self.units, self.notes, strict=True)
-        return [
-            f"  {name:<{width}}  {value:>12.6g} {unit:<{unit_width}}  {note}".rstrip()
-            for name, value, unit, note in table
-        ]
 
 
 @dataclass
@@ -334,7 +305,6 @@ def _progress(tally: _Tally, generation: Generation, stop: StopRules) -> Progres
     return Progress(
         generation=tally.generations,
         best_cost=tally.cost,
-        mean_cost=generation.mean,
         evaluations=tally.evaluations,
         seconds=tally.seconds,
         seconds_left=max(min(left), 0.0) if left else None,
@@ -355,7 +325,6 @@ def _result(tally: _Tally, optimizer: Search, objective: Objective, reason: str)
         )
     return FitResult(
         names=tuple(parameter.name for parameter in space.parameters),
-        units=tuple(parameter.unit for parameter in space.parameters),
         values=tally.values,
         notes=_notes(space, tally.values),
         cost=objective.rescore(tally.values),

@@ -46,7 +46,7 @@ class Generation:
 
     Attributes:
         n_candidates: how many candidates it cost; a derivative costs several.
-        mean, median: of the finite costs, NaN without one.
+        median: of the finite costs, NaN without one.
         best: the lowest cost, or the lowest so far.
         values: (n_parameters,) of the candidate of this cost, base units.
         failures: (n_status,) how many failed, by status.
@@ -54,7 +54,6 @@ class Generation:
     """
 
     n_candidates: int
-    mean: float
     median: float
     best: float
     values: np.ndarray
@@ -313,7 +312,6 @@ def summarized(
     place = int(xp.where(finite, score.cost, np.inf).argmin())
     return Generation(
         n_candidates=int(score.cost.size) if n_candidates is None else n_candidates,
-        mean=float(costs.mean()) if costs.size else math.nan,
         median=float(xp.median(costs)) if costs.size else math.nan,
         best=float(score.cost[place]) if costs.size else math.inf,
         values=objective.physical(unit[:, place : place + 1])[:, 0],

@@ -139,8 +139,8 @@ class SeedTasks(FitTasks):
             raise InputError(DAMAGED, None, f"{_FIELDS}.seed")
 
 
-#: The attributes of a result that are stored as JSON, and their shapes. Its names and units are
-#: those of the plan.
+#: The attributes of a result that are stored as JSON, and their shapes. Its names are those
+#: of the plan.
 _STORED = {
     "notes!": Listed(TEXT),
     **dict.fromkeys(("cost!", "seconds!"), NUMBER),
@@ -159,8 +159,8 @@ def _result(arrays: Arrays, plan: FitPlan) -> FitResult:
     history = np.zeros(arrays["history"].shape[1], HISTORY_COLUMNS)
     for name, column in zip(history.dtype.names or (), arrays["history"], strict=True):
         history[name] = column
-    names, units = zip(*((p.name, p.unit) for p in plan.space.parameters), strict=True)
-    return FitResult(names=names, units=units, values=arrays["values"], history=history, **fields)
+    names = tuple(p.name for p in plan.space.parameters)
+    return FitResult(names=names, values=arrays["values"], history=history, **fields)
 
 
 def _bytes(text: str) -> np.ndarray:

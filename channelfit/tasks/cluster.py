@@ -254,7 +254,6 @@ class _Attempt:
     key: Key
     worker: str
     began: float
-    future: Any
 
 
 class _Distribution:
@@ -477,7 +476,7 @@ class _Distribution:
     def _start(self, key: Key, worker: str) -> None:
         arguments = None if self._arguments_of is None else _pickled(self._arguments_of(key))
         future = self._submit([worker], compute, self._name, list(key), arguments)
-        attempt = _Attempt(key, worker, time.monotonic(), future)
+        attempt = _Attempt(key, worker, time.monotonic())
         self._running[asyncio.create_task(_answer(future))] = attempt
 
     def _least_busy(self, excluded: set[str]) -> str | None:

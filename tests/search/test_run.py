@@ -248,7 +248,6 @@ def test_progress_tells_each_generation():
     assert [progress.evaluations for progress in told] == list(range(50, 601, 50))
     assert [progress.best_cost for progress in told] == result.history["best_cost"].tolist()
     first = SPACE.to_physical(genetic().ask())
-    assert told[0].mean_cost == pytest.approx(Bowl().cost(first).mean())
     assert told[-1].parameters.tobytes() == result.values.tobytes()
     history = result.history
     assert history["generation"].tolist() == list(range(1, 13))

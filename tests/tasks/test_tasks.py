@@ -292,7 +292,7 @@ def test_a_task_starts_once_more_when_patience_and_usual_times_have_passed(
     some, started = _Distribution.__new__(_Distribution), []
     some._cluster, some._seconds = SimpleNamespace(patience=30.0), deque([usual_s] * 5)
     some._unfinished, some._slow, some._workers = {KEYS[0]}, set(), {"a": None, "b": None}
-    some._running = {None: _Attempt(KEYS[0], "a", time.monotonic() - out_s, None)}
+    some._running = {None: _Attempt(KEYS[0], "a", time.monotonic() - out_s)}
     some._report, some._start = lambda text: None, lambda key, worker: started.append(worker)
     some._start_late_ones_again()
     assert started == again
