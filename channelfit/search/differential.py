@@ -54,10 +54,9 @@ class Differential(PopulationSearch):
         seed: int,
         elite: float = 0.1,
         xp: Any = np,
-        dtype: Any = np.float64,
         initial: Any = None,
     ) -> None:
-        super().__init__(n_parameters, population, seed, xp, dtype, initial)
+        super().__init__(n_parameters, population, seed, xp, initial)
         self.elite = share(elite, "optimizer.elite", zero=False)
         self._population: Any = None
         self._cost = xp.full(population, np.inf)
@@ -122,7 +121,7 @@ class Differential(PopulationSearch):
 
     def _draw(self) -> Any:
         """Draw a whole population, uniform in the unit cube; given points take the first places."""
-        population = self.xp.empty((self.n_parameters, self.population_size), dtype=self.dtype)
+        population = self.xp.empty((self.n_parameters, self.population_size))
         for parameter in range(self.n_parameters):
             words = self._words(self._count(self.population_size), parameter, _INITIAL)
             population[parameter] = philox.uniform(words[:, 0], words[:, 1])

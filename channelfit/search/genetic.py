@@ -54,12 +54,11 @@ class Genetic(PopulationSearch):
         crossover_rate: float | None = None,
         mutation_rate: float = 0.01,
         xp: Any = np,
-        dtype: Any = np.float64,
         initial: Any = None,
     ) -> None:
         if crossover_rate is None:
             crossover_rate = default_crossover_rate(population)
-        super().__init__(n_parameters, population, seed, xp, dtype, initial)
+        super().__init__(n_parameters, population, seed, xp, initial)
         self.crossover_rate = share(crossover_rate, "optimizer.crossover_rate")
         self.mutation_rate = share(mutation_rate, "optimizer.mutation_rate")
         self._population: Any = None
@@ -98,7 +97,7 @@ class Genetic(PopulationSearch):
         """
         if self._elite is None:
             return self._draw()
-        children = self.xp.empty((self.n_parameters, self.population_size), dtype=self.dtype)
+        children = self.xp.empty((self.n_parameters, self.population_size))
         children[:, 0] = self._elite
         self._breed(children[:, 1:])
         self._mutate(children)
@@ -127,7 +126,7 @@ class Genetic(PopulationSearch):
 
     def _draw(self) -> Any:
         """Draw a whole population, uniform in the unit cube; given points take the first places."""
-        population = self.xp.empty((self.n_parameters, self.population_size), dtype=self.dtype)
+        population = self.xp.empty((self.n_parameters, self.population_size))
         n_blocks = -(-self.population_size // 2)  # a block of four words serves two candidates
         for parameter in range(self.n_parameters):
             words = self._words(self._count(n_blocks), parameter, _INITIAL).reshape(-1, 2)

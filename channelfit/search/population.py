@@ -28,7 +28,6 @@ class PopulationSearch(Optimizer):
         seed: 0 .. 2**64-1; with the generation, the candidate and the parameter it decides every
             draw.
         xp: numpy or cupy, the array module of the population.
-        dtype: float64 or float32, of the population.
         initial: (n_parameters, n_points) points of the unit cube that take the first places of the
             first generation, the rest is drawn uniformly; None where there are none.
 
@@ -40,14 +39,13 @@ class PopulationSearch(Optimizer):
     _state: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, n_parameters: int, population: int, seed: int, xp: Any, dtype: Any, initial: Any
+        self, n_parameters: int, population: int, seed: int, xp: Any, initial: Any
     ) -> None:
         check_size(n_parameters, population, seed, self.least_population)
         self.n_parameters = n_parameters
         self.population_size = population
         self.seed = seed
         self.xp = xp
-        self.dtype = np.dtype(dtype)
         self.generation = 0
         self._initial = starting_points(initial, n_parameters, population)
         self._key = philox.split_seed(seed)
@@ -121,7 +119,7 @@ class PopulationSearch(Optimizer):
         Raises: ValueError, see `check_costs`.
         """
         xp = self.xp
-        candidates, cost = xp.asarray(candidates, dtype=self.dtype), xp.asarray(cost)
+        candidates, cost = xp.asarray(candidates, dtype=np.float64), xp.asarray(cost)
         check_costs(candidates, cost, self.n_parameters, shape)
         return candidates, xp.where(xp.isfinite(cost), cost, np.inf)
 

@@ -178,11 +178,10 @@ class Swarm(PopulationSearch):
         coefficients: SwarmCoefficients | None = None,
         batch: int | None = None,
         xp: Any = np,
-        dtype: Any = np.float64,
         initial: Any = None,
     ) -> None:
         batch = population if batch is None else batch
-        super().__init__(n_parameters, population, seed, xp, dtype, initial)
+        super().__init__(n_parameters, population, seed, xp, initial)
         if whole(batch, "optimizer.batch", least=1) > population:
             raise InputError(
                 f"must not be above the population of {population}: {batch}", key="optimizer.batch"
@@ -191,7 +190,7 @@ class Swarm(PopulationSearch):
         self.coefficients = coefficients or SwarmCoefficients()
         self.batch = batch
         self._n_turns = -(-population // batch)
-        self._position = xp.zeros((n_parameters, population), dtype=self.dtype)
+        self._position = xp.zeros((n_parameters, population))
         self._velocity = xp.zeros_like(self._position)
         self._own = xp.zeros_like(self._position)
         self._own_cost = xp.full(population, np.inf)
@@ -264,7 +263,7 @@ class Swarm(PopulationSearch):
         led = xp.isfinite(self._own_cost[leader])
         if self.iteration == 0:
             led = xp.zeros_like(led)
-        position = xp.empty((self.n_parameters, leader.shape[0]), dtype=self.dtype)
+        position = xp.empty((self.n_parameters, leader.shape[0]))
         velocity = xp.empty_like(position)
         # on the host a row at a time stays nearer to the cache; a device needs few launches
         step = 1 if xp is np else self.n_parameters
@@ -291,14 +290,14 @@ class Swarm(PopulationSearch):
         words = self._words(xp.tile(particles, n_rows), parameters.astype(np.uint64), FLIGHT)
         first, second = words[:, :2], words[:, 2:]
         draws = (philox.uniform(pair[:, 0], pair[:, 1]) for pair in (first, second))
-        one, two = (draw.astype(self.dtype).reshape(n_rows, -1) for draw in draws)
+        one, two = (draw.reshape(n_rows, -1) for draw in draws)
         return one, two
 
     def _placed(self, rows: slice, drawn: Any) -> Any:
         """Place particles (n_rows, n_moving) that have no leader to follow."""
         if self._initial is None or self.iteration > 0:
             return drawn
-        everywhere = self.xp.zeros((drawn.shape[0], self.population_size), dtype=self.dtype)
+        everywhere = self.xp.zeros((drawn.shape[0], self.population_size))
         everywhere[:, self._moving()] = drawn
         everywhere[:, : self._initial.shape[1]] = self.xp.asarray(self._initial[rows])
         return everywhere[:, self._moving()]

@@ -27,7 +27,7 @@ import channelfit
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.computer import processor, versions
-from channelfit.scoring.machine.threads import keep_to, usable_cores
+from channelfit.scoring.machine.threads import keep_to
 from channelfit.tasks.executor import TaskSet, TaskSetWithArguments
 from channelfit.tasks.result_store import Arrays
 
@@ -43,16 +43,13 @@ class Worker:
     """A worker process that has accepted a task set.
 
     Attributes:
-        address: of the worker in Dask. host, process: the computer, and the process there.
-        cores: how many a task may use.
+        address: of the worker in Dask. host: the computer.
         gpu: the name and the bus of its GPU; empty if the task set does not need one.
         processor: the processor for which its kernels are compiled.
     """
 
     address: str
     host: str
-    process: int
-    cores: int
     gpu: str
     processor: str
 
@@ -137,7 +134,7 @@ def accept(name: str, tasks: bytes, expected: Mapping[str, str], on_gpu: bool) -
             del _task_sets[next(iter(_task_sets))]
         _task_sets[name] = pickle.loads(tasks)
     device = _gpu() if on_gpu else ""
-    return Worker(address, host, os.getpid(), usable_cores(), device, processor())
+    return Worker(address, host, device, processor())
 
 
 def keep_freed_memory() -> None:
