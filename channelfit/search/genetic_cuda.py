@@ -232,6 +232,19 @@ __device__ __forceinline__ double total(double own, double* part, u32 thread)
     return sum;
 }
 
+// The lowest cost of the threads of a block, its index, and their failures, for each thread.
+__device__ __forceinline__ void put_together(double& least, u32& at, double* failed, double* part,
+                                             u32* index, u32 thread)
+{
+    part[thread] = least;
+    index[thread] = at;
+    lowest(part, index, thread);
+    least = part[0];
+    at = index[0];
+    __syncthreads();
+    for (int k = 1; k < N_STATUS; k++) failed[k] = total(failed[k], part, thread);
+}
+
 // partial: (gridDim.x, 2 + N_STATUS): lowest cost, its index, failed by status;
 // `done` counts blocks and is 0 again at the end. elite as above; record: see genetic_cuda.py.
 extern "C" __global__ void __launch_bounds__(THREADS) learn(
@@ -250,28 +263,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
     for (size_t i = (size_t)blockIdx.x * THREADS + thread; i < n_scored;
          i += (size_t)gridDim.x * THREADS) {
         const double own = finite_or_infinite(cost[i]);
-        if (own < INFINITE) {
-            if (own < least) {
-                least = own;
-                at = (u32)i;
-            }
-        } else {
+        if (own < least) {
+            least = own;
+            at = (u32)i;
+        }
+        if (!(own < INFINITE)) {
             const int code = status ? min(max((int)status[i], 1), N_STATUS - 1) : 1;
             #pragma unroll
             for (int k = 1; k < N_STATUS; k++) failed[k] += code == k;
         }
     }
-    double* own_partial = partial + (size_t)blockIdx.x * WIDTH;
-    part[thread] = least;
-    index[thread] = at;
-    lowest(part, index, thread);
+    put_together(least, at, failed, part, index, thread);
     if (thread == 0) {
-        own_partial[0] = part[0];
-        own_partial[1] = (double)index[0];
-    }
-    __syncthreads();
-    for (int k = 1; k < N_STATUS; k++) failed[k] = total(failed[k], part, thread);
-    if (thread == 0) {
+        double* own_partial = partial + (size_t)blockIdx.x * WIDTH;
+        own_partial[0] = least;
+        own_partial[1] = (double)at;
         for (int k = 0; k < N_STATUS; k++) own_partial[2 + k] = failed[k];
         __threadfence();
         last = atomicAdd(done, 1u) == gridDim.x - 1;
@@ -293,13 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) learn(
         }
         for (int k = 1; k < N_STATUS; k++) failed[k] += __ldcg(other + 2 + k);
     }
-    part[thread] = least;
-    index[thread] = at;
-    lowest(part, index, thread);
-    least = part[0];
-    at = index[0];
-    __syncthreads();
-    for (int k = 1; k < N_STATUS; k++) failed[k] = total(failed[k], part, thread);
+    put_together(least, at, failed, part, index, thread);
 
     const bool better = least < elite[0];  // the old elite wins a tie
     __syncthreads();
