@@ -18,7 +18,7 @@ import numpy as np
 
 from channelfit.problem.experiment import Experiment, n_scored
 from channelfit.reading.errors import InputError
-from channelfit.results.report.quality import Quality
+from channelfit.results.quality import Quality
 from channelfit.results.report.traces import Traces
 from channelfit.results.run_summary import Winner, rescore
 from channelfit.results.uncertainty.noise_spectrum import correlation_time

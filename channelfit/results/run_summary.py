@@ -12,7 +12,7 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.mistiming import mistimed
-from channelfit.results.report.quality import Quality, pooled, quality
+from channelfit.results.quality import Quality, pooled, quality
 from channelfit.results.run_state import moment, parameter_row
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu

@@ -7,7 +7,7 @@ from typing import Any
 
 from channelfit.reading.documents import read_json
 from channelfit.reading.saved import FLAG, NUMBER, PLAIN, TEXT, WHOLE, Each, Listed, check_shape
-from channelfit.results.report.quality import FIGURES
+from channelfit.results.quality import FIGURES
 
 _QUALITY = dict.fromkeys(FIGURES, NUMBER)
 _PARAMETER = {

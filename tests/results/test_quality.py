@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
+from channelfit.results.quality import Quality, pooled, quality
 from channelfit.results.report.fit_words import quality_texts
-from channelfit.results.report.quality import Quality, pooled, quality
 from channelfit.results.run_state import json_text
 
 DATA = np.array([[0.0, 10.0, 2.0], [0.0, -4.0, -2.0]])  # mean 1, squares about it 118

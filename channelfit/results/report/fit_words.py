@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from channelfit.results.citation import cited
+from channelfit.results.quality import explained
 from channelfit.results.report.page_content import ReportedFit
-from channelfit.results.report.quality import explained
 from channelfit.results.report.traces import Traces
 from channelfit.search.agreement import in_words
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_hex
 
+from channelfit.results.quality import quality
 from channelfit.results.report import fit_words, sweeps
 from channelfit.results.report.curve_figures import (
     autocorrelation_figure,
@@ -32,7 +33,6 @@ from channelfit.results.report.page_figures import MOST_SAMPLES, Figures, draw_c
 from channelfit.results.report.page_shell import SCRIPT, TEMPLATES, page_text, short
 from channelfit.results.report.picture_texts import one_line
 from channelfit.results.report.plots import styled
-from channelfit.results.report.quality import quality
 from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.step_families import StepFamily, measured
 from channelfit.results.report.traces import Traces
@@ -253,7 +253,7 @@ def _sweep_numbers(traces: Traces, result: np.ndarray, k: int) -> list[str]:
     weight = None if traces.weight is None else traces.weight[part]
     data = traces.data[part]
     found = quality(result[part], data, weight)
-    use = np.isfinite(data) if weight is None else (weight > 0) & np.isfinite(data)
+    use = traces.counts[part]
     return [
         f"{np.count_nonzero(use):,}",
         short(_peak(np.where(use, data, np.nan))),

@@ -186,7 +186,7 @@ def _packed_sweeps(
             "command": packed(command[corners], "<f4"),
             "data": "" if traces.data is None else packed(rows[0][picks] * factor, "<f4"),
             "fits": [packed(c[k, picks] * factor, "<f4") for c in traces.results],
-            "within": stretches(counts[k, picks]),
+            "within": stretches(np.flatnonzero(counts[k, picks])),
         }
         if traces.membrane is not None:
             kept["membrane"] = packed(rows[-1][picks], "<f4")
@@ -210,18 +210,11 @@ def _within(traces: Traces) -> np.ndarray:
     """
     if traces.weight is None or traces.data is None:
         return np.asarray(np.isfinite(traces.result))
-    counted = (traces.weight > 0) & np.isfinite(traces.data)
-    out = np.zeros_like(counted)
-    for row, use in zip(out, counted, strict=True):
-        at = np.flatnonzero(use)
-        if not at.size:
-            continue
-        gaps = np.diff(at)
-        usual = int(np.median(gaps)) if gaps.size else 1
-        cuts = np.flatnonzero(gaps > usual)
-        starts = at[np.concatenate([[0], cuts + 1])]
-        stops = at[np.concatenate([cuts, [len(at) - 1]])] + 1
-        for a, b in zip(starts, stops, strict=True):
+    out = np.zeros_like(traces.counts)
+    for row, counts in zip(out, traces.counts, strict=True):
+        at = np.flatnonzero(counts)
+        usual = int(np.median(np.diff(at))) if at.size > 1 else 1
+        for a, b in stretches(at, usual):
             row[a:b] = True
     return np.asarray(out & np.isfinite(traces.data))
 

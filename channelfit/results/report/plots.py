@@ -527,7 +527,7 @@ def shade_masked(axes: Sequence[Axes], traces: Traces, t: np.ndarray) -> None:
     lasting = np.isfinite(traces.protocol.command())
     masked = ~((traces.weight > 0) & lasting).any(axis=0)
     step = t[1] - t[0] if len(t) > 1 else 1.0
-    for begin, end in stretches(masked):
+    for begin, end in stretches(np.flatnonzero(masked)):
         for axis in axes:
             stop = t[begin] + (end - begin) * step
             axis.axvspan(t[begin], stop, color=MASK, linewidth=0, zorder=0)

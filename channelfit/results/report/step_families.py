@@ -201,11 +201,7 @@ class _Steps:
         self.t = protocol.times_ms
         self.ranges = [protocol.sample_ranges(k) for k in range(protocol.n_sweeps)]
         self.starts = [[s.start_ms for s in sweep] for sweep in protocol.sweeps]
-        self.counted = np.ones_like(traces.result, dtype=bool)
-        if traces.weight is not None:
-            self.counted &= traces.weight > 0
-        if traces.data is not None:
-            self.counted &= np.isfinite(traces.data)
+        self.counted = traces.counts
         rows = [traces.result] if traces.data is None else [traces.data]
         self.noise = noise_pA(rows[0]) if traces.data is not None else 0.0
         largest = float(np.max(np.abs(rows[0]), where=self.counted, initial=0.0))

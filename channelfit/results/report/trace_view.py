@@ -86,10 +86,18 @@ def extreme_samples(rows: Sequence[np.ndarray], size: int) -> np.ndarray:
     return np.unique(np.concatenate(picks))
 
 
-def stretches(mask: np.ndarray) -> list[tuple[int, int]]:
-    """Return the half-open stretches of samples in which a mask (n_samples,) is true."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+def stretches(places: np.ndarray, gap: float = 1) -> list[tuple[int, int]]:
+    """Return the half-open stretches of indices in which neighbors are at most `gap` apart.
+
+    Arguments:
+        places: (n,) increasing, such as the samples at which a mask is true.
+    """
+    if not len(places):
+        return []
+    cuts = np.flatnonzero(np.diff(places) > gap)
+    starts = places[np.concatenate([[0], cuts + 1])]
+    stops = places[np.concatenate([cuts, [len(places) - 1]])] + 1
+    return [(int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
 
 
 class TraceView:
@@ -233,10 +241,7 @@ def _busy(moved: np.ndarray, shortest: float) -> list[tuple[int, int]]:
     order = np.argsort(-moved, kind="stable")
     enough = int(np.searchsorted(np.cumsum(moved[order]), _MOVEMENT * whole)) + 1
     bins = np.sort(order[:enough])
-    ends = np.flatnonzero(np.diff(bins) > _TOGETHER * len(moved))
-    starts = bins[np.concatenate([[0], ends + 1])]
-    stops = bins[np.concatenate([ends, [len(bins) - 1]])] + 1
-    places = [(int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
+    places = stretches(bins, _TOGETHER * len(moved))
     places = [(a, b) for a, b in places if b - a >= shortest and moved[a:b].sum() >= _LEAST * whole]
     held = sum(float(moved[a:b].sum()) for a, b in places)
     return places if held >= _ENOUGH * whole else []

@@ -13,7 +13,7 @@ import numpy as np
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.files import whole
-from channelfit.results.report.quality import Quality, explained, quality
+from channelfit.results.quality import Quality, explained, quality
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Experiment
@@ -47,6 +47,12 @@ class Traces:
     def results(self) -> tuple[np.ndarray, ...]:
         """All results, `result` first, each (n_sweeps, n_times) pA."""
         return (self.result, *self.rivals)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The samples that count, (n_sweeps, n_times) bool: those with a weight, and with data."""
+        counts = np.ones(self.result.shape, bool) if self.weight is None else self.weight > 0
+        return counts if self.data is None else counts & np.isfinite(self.data)
 
 
 @dataclass(frozen=True)
