@@ -301,7 +301,7 @@ class Adaptive(Scheme):
         self._grids = []
         self._nodes_steps = self._steps = 0
 
-    def memory(self) -> dict[str, Array]:
+    def internal_state(self) -> dict[str, Array]:
         """Return the nodes in use, one cable after the other, and the sums for `facts`."""
         places = [np.zeros(0, np.int64), *self._grids]
         return {
@@ -310,15 +310,15 @@ class Adaptive(Scheme):
             "counts": np.array([self._nodes_steps, self._steps]),
         }
 
-    def remember(self, memory: Mapping[str, Array]) -> None:
-        """Take in what `memory` has returned."""
-        lengths, places = memory["lengths"], memory["places"]
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take in what `internal_state` has returned."""
+        lengths, places = state["lengths"], state["places"]
         if lengths.sum() != len(places) or np.any(lengths < 0):
             raise ValueError("places of other nodes")
         self._grids = np.split(places, np.cumsum(lengths)[:-1]) if len(lengths) else []
         for grid in self._grids:
             check_places(grid, self.cable.n_nodes)
-        self._nodes_steps, self._steps = memory["counts"].tolist()
+        self._nodes_steps, self._steps = state["counts"].tolist()
 
     def largest_step(self, v: Array) -> float:
         """Return the longest step for the finest spacing; see `Scheme.largest_step`."""

@@ -402,13 +402,13 @@ class Chebyshev(Scheme):
         """Begin to count steps and stages anew."""
         self._facts = _no_facts(1)
 
-    def memory(self) -> dict[str, Array]:
+    def internal_state(self) -> dict[str, Array]:
         """Return the counts of steps and stages."""
         return {"counts": self._facts.copy()}
 
-    def remember(self, memory: Mapping[str, Array]) -> None:
-        """Take in what `memory` has returned."""
-        self._facts = memory["counts"].copy()
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take in what `internal_state` has returned."""
+        self._facts = state["counts"].copy()
 
     def largest_step(self, v: Array) -> float:
         """Return the step that needs the largest number of stages that is allowed."""

@@ -1,10 +1,10 @@
-"""Checkpoints of a solution: its frames, and the memory of the solver at each.
+"""Checkpoints of a solution: its frames, and the internal state of the solver at each.
 
-A file to which records are only added holds one for each frame, in order: v and w, and the memory
-of the scheme and of the control of its steps. Between two frames that are far apart, controlled
-steps write records of the state as well. A solution that is resumed reads these frames, and goes on
-from the last record with the same numbers, so its bits are those of an uninterrupted one. A run
-that solves several times (`--scheme auto`) has the frames of each solution.
+A file to which records are only added holds one for each frame, in order: v and w, and the internal
+state of the scheme and of the control of its steps. Between two frames that are far apart,
+controlled steps write records of the state as well. A solution that is resumed reads these frames,
+and goes on from the last record with the same numbers, so its bits are those of an uninterrupted
+one. A run that solves several times (`--scheme auto`) has the frames of each solution.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class Moment:
     Attributes:
         t: the time.
         v, w: (n_cables, n_nodes), float64.
-        memory: arrays of the scheme and of the control of its steps, by name.
+        internal_state: arrays of the scheme and of the control of its steps, by name.
     """
 
     t: float
     v: Array
     w: Array
-    memory: Arrays
+    internal_state: Arrays
 
     def arrays(self) -> Arrays:
         """Return the whole moment as arrays by name, for a file."""
-        kept = {f"memory_{name}": array for name, array in self.memory.items()}
+        kept = {f"memory_{name}": array for name, array in self.internal_state.items()}
         return {"t": np.array([self.t]), "v": self.v, "w": self.w, **kept}
 
     @classmethod
     def of(cls, arrays: Arrays) -> Moment:
-        """Return the moment whose `arrays` these are."""
+        """Return the moment of arrays from a file."""
         memory = {
             name.removeprefix("memory_"): array
             for name, array in arrays.items()
@@ -68,12 +68,12 @@ class Checkpoints:
     def __init__(self, kept: ResultStore | None = None) -> None:
         self.kept = kept
         self._solutions = 0
-        self.last: Solution | None = None
+        self.last: SolutionRecords | None = None
 
-    def solution(self) -> Solution:
+    def solution(self) -> SolutionRecords:
         """Return the records of the next solution, in the order in which they are computed."""
         self._solutions += 1
-        self.last = Solution(self.kept, self._solutions)
+        self.last = SolutionRecords(self.kept, self._solutions)
         return self.last
 
     def write(self) -> None:
@@ -82,7 +82,7 @@ class Checkpoints:
             self.last.write()
 
 
-class Solution:
+class SolutionRecords:
     """The records of one solution.
 
     Arguments:
@@ -100,14 +100,14 @@ class Solution:
         if kept is not None:
             while ("run", number, "frame", self._frames) in kept.keys:
                 self._frames += 1
-            while self._frames and not self.frame(self._frames - 1).memory:
+            while self._frames and not self.frame(self._frames - 1).internal_state:
                 self._frames -= 1
             while ("run", number, "between", self._frames, self._steps) in kept.keys:
                 self._steps += 1
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a file for the records."""
+        """Return True where there is a file for the records."""
         return self._kept is not None
 
     @property
@@ -149,7 +149,7 @@ class Solution:
             return
         if self._waiting:  # a run goes on from the last one alone
             key, before = self._waiting[-1]
-            self._waiting[-1] = key, replace(before, memory={})
+            self._waiting[-1] = key, replace(before, internal_state={})
         self._waiting.append((("run", self._number, "frame", k), moment))
         self._frames, self._steps, self._between = k + 1, 0, None
         if self._due(sum(one.v.nbytes + one.w.nbytes for _, one in self._waiting)):

@@ -1,9 +1,10 @@
-"""Chooses how long the steps of a run are, for schemes that control them to a tolerance."""
+"""The control of the steps of a run, for schemes that choose them to a tolerance."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,7 @@ from channelfit.tasks.result_store import Arrays
 
 #: Called with the time and the state between two frames.
 OnStep = Callable[[float, tuple[Any, Any]], object]
-#: The local error that a step may make where no tolerance is given.
+#: The local error that a step may make, unless a tolerance is given.
 DEFAULT_TOLERANCE = 1e-6
 #: The first step, and the longest after an edge of a stimulus.
 _FIRST, _AFTER_EDGE = 1e-3, 1e-2
@@ -42,21 +43,74 @@ _FIRST, _AFTER_EDGE = 1e-3, 1e-2
 _MOST_PULSES = 1_000_000
 
 
-class _Control:
-    """Chooses the steps of Crank-Nicolson as `crank_nicolson_controlled` does, in Python.
+class StepControl(ABC):
+    """A choice of the steps of a run, which end at every edge of a stimulus.
+
+    Arguments:
+        scheme: of which the steps are controlled.
+        tolerance: the local error that a step may make. largest: the longest step.
+    """
+
+    def __init__(self, scheme: Any, tolerance: float, largest: float) -> None:
+        self.scheme, self.tolerance, self.largest = scheme, tolerance, min(largest, 1e3)
+
+    def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
+        """Advance v and w from t to end.
+
+        on_step: called between steps with the time and the state.
+        """
+        cable = self.scheme.cable
+        for edge in [*pulse_edges(cable, t, end), end]:
+            v, w = self._to_edge(v, w, t, edge, on_step)
+            t = edge
+            if pulse_edges(cable, edge - 1e-9, edge + 1e-9):
+                self._after_edge()
+            if t < end:
+                on_step(t, (v, w))
+        return v, w
+
+    @abstractmethod
+    def internal_state(self) -> Arrays:
+        """Return what a later run needs to go on with the same steps, by name."""
+
+    @abstractmethod
+    def restore(self, state: Arrays) -> None:
+        """Take in what `internal_state` has returned."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the tolerance, and of the steps what the scheme does not report itself."""
+        return {"tolerance": self.tolerance}
+
+    @abstractmethod
+    def _to_edge(
+        self, v: Array, w: Array, t: float, edge: float, on_step: OnStep
+    ) -> tuple[Array, Array]:
+        """Advance v and w from t to the next edge of a stimulus."""
+
+    def _after_edge(self) -> None:  # noqa: B027 - schemes without earlier states need none
+        """Forget the earlier states, which say nothing about v and w behind an edge."""
+
+    def _no_step(self, t: float) -> InputError:
+        return InputError(
+            f"at t = {t:g} no step is short enough for a tolerance of {self.tolerance:g}",
+            key="tolerance",
+        )
+
+
+class _ControlInPython(StepControl):
+    """The control of Crank-Nicolson's steps in `crank_nicolson_controlled`, written in Python.
 
     It serves what those kernels do not: GPUs, long cables in tiles, and very short ones.
     """
 
     def __init__(self, scheme: Scheme, tolerance: float, largest: float) -> None:
-        self.scheme, self.tolerance, self.largest = scheme, tolerance, min(largest, 1e3)
+        super().__init__(scheme, tolerance, largest)
         self.h = min(_FIRST, self.largest)
         self.past: list[tuple[float, Array, Array]] = []
         self.steps = self.refused = 0
         self.shortest, self.longest = math.inf, 0.0
 
-    def memory(self) -> Arrays:
-        """Return the next step, the states before the present one, and the counts."""
+    def internal_state(self) -> Arrays:
         take = self.scheme.take
         found = {
             "steps": np.array([self.steps, self.refused]),
@@ -67,35 +121,31 @@ class _Control:
             found |= {f"v{k}": take(v).copy(), f"w{k}": take(w).copy()}
         return found
 
-    def remember(self, memory: Arrays) -> None:
-        """Take in what `memory` has returned."""
+    def restore(self, state: Arrays) -> None:
         put = self.scheme.put
-        self.steps, self.refused = memory["steps"].tolist()
-        self.h, self.shortest, self.longest = memory["lengths"].tolist()
+        self.steps, self.refused = state["steps"].tolist()
+        self.h, self.shortest, self.longest = state["lengths"].tolist()
         self.past = [
-            (t, put(memory[f"v{k}"]), put(memory[f"w{k}"]))
-            for k, t in enumerate(memory["times"].tolist())
+            (t, put(state[f"v{k}"]), put(state[f"w{k}"]))
+            for k, t in enumerate(state["times"].tolist())
         ]
 
-    def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
-        """Advance v and w from t to end, with steps that end at every edge of a stimulus.
-
-        on_step: called after each step but those to an edge, with the time and the state.
-        """
-        cable = self.scheme.cable
-        for edge in [*pulse_edges(cable, t, end), end]:
-            while not reached(t, edge):
-                (v, w), t = self._step(v, w, t, first_try(self.h, edge - t))
-                if not reached(t, edge):
-                    on_step(t, (v, w))
-            t = edge
-            if pulse_edges(cable, edge - 1e-9, edge + 1e-9):
-                self.past, self.h = [], min(self.h, _AFTER_EDGE)
+    def _to_edge(
+        self, v: Array, w: Array, t: float, edge: float, on_step: OnStep
+    ) -> tuple[Array, Array]:
+        while not reached(t, edge):
+            (v, w), t = self._step(v, w, t, first_try(self.h, edge - t))
+            if not reached(t, edge):
+                on_step(t, (v, w))
         return v, w
 
+    def _after_edge(self) -> None:
+        self.past, self.h = [], min(self.h, _AFTER_EDGE)
+
     def _step(self, v: Array, w: Array, t: float, h: float) -> tuple[tuple[Array, Array], float]:
-        """Return a step of length h, or a shorter one where that errs too much;
-        the state and its time.
+        """Make a step of length h, or a shorter one where that errs too much.
+
+        Returns: the state after it, and its time.
         """
         while True:
             drive = next(self.scheme.cable.spans(t, h, 1))[1]
@@ -105,7 +155,7 @@ class _Control:
             self.refused += 1
             h = shortened(h, error, self.tolerance)
             if h < SHORTEST:
-                raise _no_step(t, self.tolerance)
+                raise self._no_step(t)
         self.past = [*self.past[-2:], (t, v, w)]
         self.steps += 1
         self.shortest, self.longest = min(self.shortest, h), max(self.longest, h)
@@ -115,6 +165,7 @@ class _Control:
     def _try(
         self, v: Array, w: Array, t: float, h: float, drive: Array | None
     ) -> tuple[tuple[Array, Array], float]:
+        """Return the state after a step of length h, and its local error, infinite if it failed."""
         failed = self.scheme.failed  # on a device nothing is raised until the state comes back
         try:
             whole = self.scheme.advance(v, w, h, 1, drive)
@@ -138,7 +189,6 @@ class _Control:
         return whole, worst * h**3 / 2
 
     def facts(self) -> dict[str, Any]:
-        """Return the number of steps, their lengths, and how many were refused."""
         return {
             "steps": self.steps,
             "steps_refused": self.refused,
@@ -148,60 +198,58 @@ class _Control:
         }
 
 
-class _CompiledControl:
-    """Lets the kernels of Crank-Nicolson choose the steps: of every cable, or of 16 together."""
+class _ControlInKernels(StepControl):
+    """The control of Crank-Nicolson's steps by its kernels, of every cable or of 16 together."""
 
     def __init__(self, scheme: CrankNicolson, tolerance: float, largest: float) -> None:
-        self.scheme, self.tolerance, self.largest = scheme, tolerance, min(largest, 1e3)
+        super().__init__(scheme, tolerance, largest)
         self._memory: Array = np.zeros((0, COLUMNS))
         self._past: Array = np.zeros((2, 2, 0, 0))
 
-    def memory(self) -> Arrays:
-        """What the kernels remember, and the states before the present one."""
+    def internal_state(self) -> Arrays:
         return {"memory": self._memory.copy(), "past": self._past.copy()}
 
-    def remember(self, memory: Arrays) -> None:
-        """Take in what `memory` has returned."""
+    def restore(self, state: Arrays) -> None:
         n_cables, n_nodes = self.scheme.equation.n_cables, self.scheme.cable.n_nodes
         shapes = (self.scheme.n_controls(n_cables), COLUMNS), (2, 2, n_cables, n_nodes)
-        found = memory["memory"], memory["past"]
+        found = state["memory"], state["past"]
         none = len(found[0]) == 0
         if not none and (found[0].shape != shapes[0] or found[1].shape != shapes[1]):
-            raise ValueError("steps of other cables")  # kernels write there without a look
+            raise ValueError("steps of other cables")  # kernels write there unchecked
         self._memory, self._past = (np.array(one, dtype=float) for one in found)
 
     def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
-        """Advance v and w from t to end, with steps that end at every edge of a stimulus.
+        """Advance v and w from t to end; see `StepControl.run`.
 
-        on_step: called every tenth of a second or so, with the time that all cables have reached.
+        on_step: called about every tenth of a second, with the time that all cables have reached.
         """
-        cable, v, w = self.scheme.cable, v.copy(), w.copy()
         if not len(self._memory):
             self._memory = np.zeros((self.scheme.n_controls(len(v)), COLUMNS))
             self._memory[:, [AHEAD, SHORT]] = min(_FIRST, self.largest), math.inf
             self._past = np.zeros((2, 2, *v.shape))
-        memory = self._memory
+        return super().run(v.copy(), w.copy(), t, end, on_step)
+
+    def _to_edge(
+        self, v: Array, w: Array, t: float, edge: float, on_step: OnStep
+    ) -> tuple[Array, Array]:
+        memory, scheme = self._memory, self.scheme
         np.maximum(memory[:, TIME], t, out=memory[:, TIME])
-        for edge in [*pulse_edges(cable, t, end), end]:
-            drive = next(cable.spans(t, edge - t, 1))[1]
-            while not reached(t, edge):
-                self._advance(v, w, edge, drive)
-                t = float(memory[:, TIME].min())
-                if not reached(t, edge):
-                    on_step(t, (v, w))
-            t = edge
-            if pulse_edges(cable, edge - 1e-9, edge + 1e-9):
-                memory[:, N_PAST] = 0
-                np.minimum(memory[:, AHEAD], _AFTER_EDGE, out=memory[:, AHEAD])
+        drive = next(scheme.cable.spans(t, edge - t, 1))[1]
+        while not reached(t, edge):
+            state = v, w, self._past, memory
+            if not scheme.controlled(*state, edge, self.tolerance, self.largest, drive):
+                raise self._no_step(float(memory[:, TIME].min()))
+            t = float(memory[:, TIME].min())
+            if not reached(t, edge):
+                on_step(t, (v, w))
         return v, w
 
-    def _advance(self, v: Array, w: Array, edge: float, drive: Array | None) -> None:
-        state = v, w, self._past, self._memory
-        if not self.scheme.controlled(*state, edge, self.tolerance, self.largest, drive):
-            raise _no_step(float(self._memory[:, TIME].min()), self.tolerance)
+    def _after_edge(self) -> None:
+        self._memory[:, N_PAST] = 0
+        np.minimum(self._memory[:, AHEAD], _AFTER_EDGE, out=self._memory[:, AHEAD])
 
     def facts(self) -> dict[str, Any]:
-        """Return the steps of the cable that took the most, and the lengths of all."""
+        """Return the most steps that a cable took, and the lengths of all."""
         memory = self._memory
         return {
             "steps": int(memory[:, STEPS].max(initial=0)),
@@ -212,62 +260,39 @@ class _CompiledControl:
         }
 
 
-def _no_step(t: float, tolerance: float) -> InputError:
-    return InputError(
-        f"at t = {t:g} no step is short enough for a tolerance of {tolerance:g}", key="tolerance"
-    )
-
-
-class _OwnControl:
-    """For a scheme such as Chebyshev, which chooses the steps of every cable by itself."""
+class _ControlInScheme(StepControl):
+    """The control of a scheme such as Chebyshev, which chooses the steps of every cable itself."""
 
     def __init__(self, scheme: Any, tolerance: float, largest: float) -> None:
-        self.scheme, self.tolerance = scheme, tolerance
-        self.steps: Array = np.full(1, min(1e-3, largest))
+        super().__init__(scheme, tolerance, largest)
+        self.steps: Array = np.full(1, min(_FIRST, largest))
 
-    def memory(self) -> Arrays:
-        """Return the steps to try next."""
+    def internal_state(self) -> Arrays:
         return {"steps": self.steps.copy()}
 
-    def remember(self, memory: Arrays) -> None:
-        """Take in what `memory` has returned."""
-        self.steps = memory["steps"].copy()
+    def restore(self, state: Arrays) -> None:
+        self.steps = state["steps"].copy()
 
-    def run(self, v: Array, w: Array, t: float, end: float, on_step: OnStep) -> tuple[Array, Array]:
-        """Advance v and w from t to end, in spans from one edge of a stimulus to the next.
-
-        on_step: called at every edge, with the time and the state.
-        """
-        cable: Cable = self.scheme.cable
+    def _to_edge(
+        self, v: Array, w: Array, t: float, edge: float, on_step: OnStep
+    ) -> tuple[Array, Array]:
         self.steps = np.broadcast_to(self.steps, len(v)).copy()
-        for edge in [*pulse_edges(cable, t, end), end]:
-            drive = next(cable.spans(t, edge - t, 1))[1]
-            v, w, self.steps = self.scheme.span(v, w, self.steps, edge - t, self.tolerance, drive)
-            t = edge
-            if t < end:
-                on_step(t, (v, w))
+        drive = next(self.scheme.cable.spans(t, edge - t, 1))[1]
+        v, w, self.steps = self.scheme.span(v, w, self.steps, edge - t, self.tolerance, drive)
         return v, w
-
-    def facts(self) -> dict[str, Any]:
-        """Return the tolerance; the scheme itself reports its steps."""
-        return {"tolerance": self.tolerance}
-
-
-#: Whatever chooses the steps of a scheme.
-Control = _Control | _OwnControl | _CompiledControl
 
 
 def control_of(
     scheme: Scheme, dt: float | None, tolerance: float | None, largest: float, n_cables: int
-) -> Control | None:
-    """What chooses the steps of a scheme; None where all steps are equal.
+) -> StepControl | None:
+    """Return the control of the steps of a scheme; None where all steps are equal.
 
     Raises:
         InputError: both a step and a tolerance, or a tolerance that cannot be.
     """
     if dt is not None and tolerance is not None:
         raise InputError("give a step or a tolerance, not both", key="dt, tolerance")
-    controls = _kind(scheme, n_cables)
+    controls = _control_class(scheme, n_cables)
     if dt is None and tolerance is None and controls is not None:
         tolerance = DEFAULT_TOLERANCE
     if tolerance is None:
@@ -281,12 +306,14 @@ def control_of(
     return controls(scheme, tolerance, largest)
 
 
-def _kind(scheme: Scheme, n_cables: int) -> Callable[[Any, float, float], Control] | None:
+def _control_class(
+    scheme: Scheme, n_cables: int
+) -> Callable[[Any, float, float], StepControl] | None:
     if scheme.name == "Chebyshev":
-        return _OwnControl
+        return _ControlInScheme
     if isinstance(scheme, CrankNicolson) and scheme.n_controls(n_cables):
-        return _CompiledControl
-    return _Control if scheme.name == "Crank-Nicolson" else None
+        return _ControlInKernels
+    return _ControlInPython if scheme.name == "Crank-Nicolson" else None
 
 
 def _apart(one: tuple[Array, Array], other: tuple[Array, Array]) -> float:
@@ -297,8 +324,7 @@ def pulse_edges(cable: Cable, begin: float, end: float) -> list[float]:
     """Return the times strictly between begin and end at which a stimulus begins or ends."""
     edges = set()
     for pulse in cable.stimulus:
-        first = 0
-        last = 0
+        first = last = 0
         if math.isfinite(pulse.period):
             first = max(0, math.floor((begin - pulse.end) / pulse.period))
             last = max(first, math.ceil((end - pulse.start) / pulse.period))

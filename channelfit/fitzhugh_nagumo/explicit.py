@@ -181,13 +181,13 @@ class Explicit(Scheme):
         """Let the noise begin with its first step again."""
         self.steps_done = 0
 
-    def memory(self) -> dict[str, Array]:
+    def internal_state(self) -> dict[str, Array]:
         """Return the number of the next step, by which the noise is drawn."""
         return {"steps_done": np.array([self.steps_done])}
 
-    def remember(self, memory: Mapping[str, Array]) -> None:
-        """See `Scheme.remember`."""
-        self.steps_done = int(memory["steps_done"][0])
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take in what `internal_state` has returned."""
+        self.steps_done = int(state["steps_done"][0])
 
     def largest_step(self, v: Array) -> float:
         """Return the longest stable step; see `Scheme.largest_step`."""

@@ -1,4 +1,4 @@
-"""What every scheme has in common: the methods that a run calls, and threads that share work."""
+"""The base class of all schemes, with the methods that a run calls; threads that share work."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 
 
 class Scheme:
-    """Advances v and w of one or many cables in time.
+    """A way to advance v and w of one or many cables in time.
 
     A scheme implements `largest_step` and `advance`. The other methods do nothing special here and
-    are for schemes that remember something from step to step, or that compute on a GPU. There the
-    state is an array of the device: `put` makes one, and `take` brings it back.
+    are for schemes with an internal state beside v and w, or on a GPU. There v and w are arrays of
+    the device: `put` makes one, and `take` brings it back.
     """
 
     name: str
     equation: Equation
     cable: Cable
     dtype = "float64"
-    #: After so many steps under one stimulus the same bits follow whether all steps are asked for
-    #: at once or the rest by itself; infinite where that is not so.
+    #: The steps under one stimulus may be divided into calls of so many steps each, and the bits
+    #: stay the same; infinite where they would not.
     steps_at_once: float = math.inf
     #: Whether the scheme computes on a GPU.
     on_device = False
@@ -47,21 +47,21 @@ class Scheme:
         raise NotImplementedError
 
     def restart(self) -> None:
-        """Forget what the scheme remembers of an earlier run."""
+        """Set the internal state to that before the first step."""
 
-    def memory(self) -> dict[str, np.ndarray]:
-        """What the scheme remembers from step to step, by name, so that a run can go on."""
+    def internal_state(self) -> dict[str, np.ndarray]:
+        """Return what a later run needs, beside v and w, to go on with the same bits, by name."""
         return {}
 
-    def remember(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Take in what `memory` of the same scheme has returned."""
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take in what `internal_state` of the same scheme has returned."""
 
     def failed(self) -> bool:
-        """Return whether a step has failed on the device since this was last asked."""
+        """Return whether a step has failed on the device since the last call."""
         return False
 
     def facts(self) -> Mapping[str, float]:
-        """What the scheme reports of a finished run, by name."""
+        """Return numbers about a finished run, by name."""
         return {}
 
     def put(self, values: Array) -> Any:
@@ -91,7 +91,7 @@ class Workers:
         self._pool = ThreadPoolExecutor(n_threads)
 
     def share(self, run: Callable[..., Any], n_jobs: int, *arguments: Any) -> list[Any]:
-        """Calls run(first, last, *arguments) for parts of the jobs 0 .. n_jobs - 1.
+        """Call run(first, last, *arguments) for parts of the jobs 0 .. n_jobs - 1.
 
         Returns: what the calls returned, in the order of the jobs.
         """

@@ -1,4 +1,4 @@
-"""Solves the equation from t = 0, keeps frames at chosen times, and measures waves in them."""
+"""The solution of the equation from t = 0, with frames at chosen times, and waves in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from channelfit.fitzhugh_nagumo.checkpoint import Checkpoints, Moment, Solution
+from channelfit.fitzhugh_nagumo.checkpoint import Checkpoints, Moment, SolutionRecords
 from channelfit.fitzhugh_nagumo.control import control_of, pulse_edges
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, check_step
 from channelfit.fitzhugh_nagumo.memory import check_host
@@ -21,7 +21,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import whole, writing
 from channelfit.tasks.result_store import Arrays
 
-#: Called with the time reached and the last time.
+#: A function that is called with the time reached and the last time.
 OnProgress = Callable[[float, float], None]
 #: The share of the largest stable step that the explicit schemes take by default.
 _SAFETY = 0.9
@@ -35,7 +35,7 @@ class Run:
         x: (n_nodes,) places of the nodes.
         times: (n_frames,) of the frames.
         v, w: (n_frames, n_cables, n_nodes).
-        facts: the scheme, the number of steps, their lengths, and whatever else the scheme reports.
+        facts: the scheme, the number of steps, their lengths, and what else the scheme reports.
     """
 
     x: Array
@@ -86,7 +86,7 @@ def simulate(
     on_progress: OnProgress | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Run:
-    """Solve the equation from t = 0, or from where an earlier run has come to.
+    """Solve the equation from t = 0, or from the last record of an earlier run.
 
     Arguments:
         scheme: a `CrankNicolson`, `Chebyshev`, `RungeKutta`, `Explicit` or `Adaptive`.
@@ -97,7 +97,7 @@ def simulate(
             the other schemes take 0.9 of the largest stable step.
         tolerance: the local error of v and w that a step may make, for schemes that control it.
         on_progress: called after each frame with its time and the last time.
-        checkpoints: what the run keeps so that it can go on, and what an earlier one has kept.
+        checkpoints: the records from which the run can go on, with those of an earlier run.
 
     Returns: the frames at these times.
 
@@ -127,14 +127,15 @@ def _frames(
     stepping: _Stepping,
     now: tuple[Array, Array],
     times: Array,
-    kept: Solution,
+    kept: SolutionRecords,
     on_progress: OnProgress | None,
 ) -> Array:
-    """v and w at the times of frames, (2, n_frames, n_cables, n_nodes).
+    """Return v and w at the times of frames, (2, n_frames, n_cables, n_nodes).
 
     Arguments:
         now: v and w at t = 0, each (n_cables, n_nodes).
-        kept: takes in what is computed; what it holds of an earlier run is not computed again.
+        kept: the records of the solution; the part that an earlier run has left in them is not
+            computed again.
     """
     scheme, t, done = stepping.scheme, 0.0, 0
     frames = np.empty((2, len(times), *now[0].shape))
@@ -148,8 +149,8 @@ def _frames(
             raise kept.damaged()
         now, t = (latest.v, latest.w), latest.t
         try:
-            stepping.remember(latest.memory)
-            done = int(latest.memory["done"][0])
+            stepping.restore(latest.internal_state)
+            done = int(latest.internal_state["done"][0])
         except (KeyError, IndexError, TypeError, ValueError):
             raise kept.damaged() from None
     state: tuple[Any, Any] = scheme.put(now[0]), scheme.put(now[1])
@@ -157,7 +158,7 @@ def _frames(
     def on_step(t: float, state: tuple[Any, Any], done: int = 0) -> None:
         def moment() -> Moment:
             v, w = scheme.take(state[0]), scheme.take(state[1])
-            return Moment(t, v.copy(), w.copy(), stepping.memory(done))
+            return Moment(t, v.copy(), w.copy(), stepping.internal_state(done))
 
         kept.between(moment)
 
@@ -173,14 +174,14 @@ def _frames(
                 key="dt",
             )
         if kept.is_kept:
-            kept.add(k, Moment(t, frames[0, k], frames[1, k], stepping.memory()))
+            kept.add(k, Moment(t, frames[0, k], frames[1, k], stepping.internal_state()))
         if on_progress:
             on_progress(t, float(times[-1]))
     return frames
 
 
 class _Stepping:
-    """How a run steps: with equal steps of at most dt, or as a control chooses them.
+    """The steps of a run: of equal length, at most dt, or as a control chooses them.
 
     Arguments:
         v: (n_cables, n_nodes) at t = 0.
@@ -196,26 +197,26 @@ class _Stepping:
         if dt is not None:
             check_step(dt, largest, scheme.name)
         self.dt = _SAFETY * largest if dt is None else dt
-        self._facts: dict[str, Any] = {
-            "scheme": scheme.name,
-            "steps": 0,
-            "largest_step": largest,
-        }
+        self._facts: dict[str, Any] = {"scheme": scheme.name, "steps": 0, "largest_step": largest}
 
     def facts(self) -> dict[str, Any]:
-        """Return the scheme, the number of steps, their lengths,
-        and what scheme and control report.
-        """
+        """Return the scheme, the number and lengths of steps, and facts of scheme and control."""
         control = {} if self.control is None else self.control.facts()
         return {**self._facts, **control, **self.scheme.facts()}
 
-    def memory(self, done: int = 0) -> Arrays:
-        """Return all that a run remembers beside v and w;
-        done: equal steps that follow the last frame.
+    def internal_state(self, done: int = 0) -> Arrays:
+        """Return all that a later run needs, beside v and w, to go on.
+
+        Arguments:
+            done: the number of equal steps made since the last frame.
         """
-        found = {f"scheme_{name}": array for name, array in self.scheme.memory().items()}
-        if self.control is not None:
-            found |= {f"control_{name}": array for name, array in self.control.memory().items()}
+        parts = {"scheme_": self.scheme, "control_": self.control}
+        found = {
+            f"{prefix}{name}": array
+            for prefix, part in parts.items()
+            if part is not None
+            for name, array in part.internal_state().items()
+        }
         return {
             **found,
             "steps": np.array([self._facts["steps"]]),
@@ -223,17 +224,14 @@ class _Stepping:
             "dt": np.array([self._facts[name] for name in ("dt",) if name in self._facts], float),
         }
 
-    def remember(self, memory: Arrays) -> None:
-        """Take in what `memory` has returned."""
-
-        def of(whose: str) -> Arrays:
-            return {k.removeprefix(whose): a for k, a in memory.items() if k.startswith(whose)}
-
-        self.scheme.remember(of("scheme_"))
-        if self.control is not None:
-            self.control.remember(of("control_"))
-        self._facts["steps"] = int(memory["steps"][0])
-        for value in memory["dt"].tolist():
+    def restore(self, state: Arrays) -> None:
+        """Take in what `internal_state` has returned."""
+        for prefix, part in (("scheme_", self.scheme), ("control_", self.control)):
+            if part is not None:
+                names = {name for name in state if name.startswith(prefix)}
+                part.restore({name.removeprefix(prefix): state[name] for name in names})
+        self._facts["steps"] = int(state["steps"][0])
+        for value in state["dt"].tolist():
             self._facts["dt"] = value
 
     def advanced(
@@ -244,28 +242,21 @@ class _Stepping:
         done: int,
         on_step: Callable[..., object],
     ) -> tuple[Any, Any]:
-        """v and w at the time end.
+        """Return v and w at the time end.
+
+        Equal steps are of at most dt and end at the edges of stimuli.
 
         Arguments:
-            t: of the last frame.
-            done: equal steps behind it after which the state is that of an earlier run.
-            on_step: called now and then with the time, the state, and the equal steps behind t.
+            t: the time of the last frame.
+            done: the number of equal steps after it that an earlier run has made; `state` is
+                that after these.
+            on_step: called now and then with the time, the state, and the number of equal steps
+                since t.
         """
         if self.control is not None:
             return self.control.run(*state, t, end, on_step)
-        return self._by_equal_steps(state, t, end, done, on_step)
-
-    def _by_equal_steps(
-        self,
-        state: tuple[Any, Any],
-        t: float,
-        end: float,
-        done: int,
-        on_step: Callable[..., object],
-    ) -> tuple[Any, Any]:
-        """Return the same by equal steps of at most dt between the edges of stimuli."""
         scheme, facts, passed = self.scheme, self._facts, 0
-        for begin, stop in itertools.pairwise(_without_edges(scheme.cable, t, end, self.dt)):
+        for begin, stop in itertools.pairwise(_stops(scheme.cable, t, end, self.dt)):
             n_steps = max(1, math.ceil((stop - begin) / self.dt - 1e-9))
             h = (stop - begin) / n_steps
             if passed + n_steps <= done:  # the earlier run has counted them as well
@@ -286,11 +277,11 @@ class _Stepping:
         return state
 
 
-def _without_edges(cable: Cable, begin: float, end: float, dt: float) -> list[float]:
-    """Return the times begin and end, with every edge of a stimulus between them.
+def _stops(cable: Cable, begin: float, end: float, dt: float) -> list[float]:
+    """Return the times between which steps are equal: begin, end, and the edges of stimuli.
 
-    Steps end at these times, so that no step passes over an edge. Where the edges are denser than
-    the steps they are left out, and each step takes its mean stimulus.
+    So no step passes over an edge. Where the edges are denser than the steps they are left out, and
+    each step takes its mean stimulus.
     """
     edges = pulse_edges(cable, begin + 1e-9 * dt, end - 1e-9 * dt)
     return [begin, *(edges if len(edges) * dt <= end - begin + 4 * dt else []), end]
@@ -299,7 +290,7 @@ def _without_edges(cable: Cable, begin: float, end: float, dt: float) -> list[fl
 def starting_state(
     scheme: Scheme, v: npt.ArrayLike, w: npt.ArrayLike, n_cables: int
 ) -> tuple[Array, Array]:
-    """v and w as (n_cables, n_nodes), with v of the held ends at the held values.
+    """Return v and w as (n_cables, n_nodes), with v of the held ends at the held values.
 
     Raises:
         InputError: a state of another shape, or one that is not finite.
@@ -325,11 +316,11 @@ def starting_state(
     return state[0], state[1]
 
 
-# --- what is read off
+# --- waves
 
 
 def arrival_times(run: Run, threshold: float = 0.5, cable: int = 0) -> Array:
-    """(n_nodes,) when v first reaches the threshold in a cable; NaN where it never does.
+    """Return when v first reaches the threshold at each node, (n_nodes,); NaN where it never does.
 
     Between two frames v is taken for a straight line. Where v begins above the threshold, the wave
     has arrived with the first frame.

@@ -1,4 +1,4 @@
-"""How long the next step is, for schemes whose error of a step is of order three.
+"""The length of the next step, for schemes whose error of a step is of order three.
 
 Plain functions in the language of kernels: `control` calls them from Python, and
 `crank_nicolson_controlled` from its kernels.
@@ -11,14 +11,12 @@ SHORTEST = 1e-10
 
 
 def reached(t: float, edge: float) -> bool:
-    """Return whether the time t is that of an edge, but for rounding."""
+    """Return whether the time t is that of an edge, except for rounding."""
     return edge - t <= 1e-12 * max(1.0, edge)
 
 
 def first_try(ahead: float, left: float) -> float:
-    """Return the step to try, where `ahead` is planned and so much is left;
-    no tiny rest remains.
-    """
+    """Return the step to try: `ahead` is planned, `left` remains, and no tiny rest may be left."""
     return left if ahead > 0.999 * left else min(ahead, left / 2)
 
 
@@ -28,7 +26,7 @@ def factor_of(error: float, tolerance: float) -> float:
 
 
 def shortened(h: float, error: float, tolerance: float) -> float:
-    """Return the step to try after one of h whose error was above the tolerance, or infinite."""
+    """Return the step to try after one of h with an error above the tolerance, or infinite."""
     return h * (min(max(factor_of(error, tolerance), 0.1), 0.9) if error < 1e300 else 0.1)
 
 

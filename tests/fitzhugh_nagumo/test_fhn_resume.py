@@ -156,10 +156,10 @@ import time
 from channelfit.front import interrupts; interrupts.begin()
 from channelfit.fitzhugh_nagumo import checkpoint
 checkpoint._EVERY, checkpoint._PACE = 0.0, 1 << 60
-add = checkpoint.Solution.add
+add = checkpoint.SolutionRecords.add
 def slow(self, k, moment):
     add(self, k, moment); time.sleep(0.05)
-checkpoint.Solution.add = slow
+checkpoint.SolutionRecords.add = slow
 from channelfit.__main__ import program; program()
 """
 

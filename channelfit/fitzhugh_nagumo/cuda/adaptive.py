@@ -268,7 +268,7 @@ class AdaptiveCuda(DeviceScheme):
         self._grids = None
         self._nodes_steps = self._steps = 0
 
-    def memory(self) -> dict[str, np.ndarray]:
+    def internal_state(self) -> dict[str, np.ndarray]:
         """Return the nodes in use of all cables, and what `facts` needs."""
         counts = np.array([self._nodes_steps, self._steps])
         if self._grids is None:
@@ -276,13 +276,13 @@ class AdaptiveCuda(DeviceScheme):
         places, lengths = (self.device.host(array) for array in self._grids)
         return {"counts": counts, "places": places.copy(), "lengths": lengths.copy()}
 
-    def remember(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Take in what `memory` has returned."""
-        self._nodes_steps, self._steps = memory["counts"].tolist()
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take in what `internal_state` has returned."""
+        self._nodes_steps, self._steps = state["counts"].tolist()
         self._grids = None
-        if "places" in memory:
+        if "places" in state:
             names = ("places", "lengths")
-            self._grids = tuple(self.device.array(memory[name], "int32") for name in names)
+            self._grids = tuple(self.device.array(state[name], "int32") for name in names)
 
     def largest_step(self, v: Any) -> float:
         """Return the longest stable step; see `Scheme.largest_step`."""
