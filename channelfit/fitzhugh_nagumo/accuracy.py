@@ -1,9 +1,9 @@
-"""Estimates how far a run is from the solution of the equation, and finds what to warn of.
+"""Estimates of the error of a run, and warnings.
 
 The run is compared with references that share neither its steps nor, in the end, its grid: the
-same cable solved to a tight tolerance on the same grid and on one of half the spacing. What the run
-differs by from the first is the error of its steps in time. What the two differ by tells the error
-of the grid, of order two,
+same cable solved to a tight tolerance on the same grid and on one of half the spacing. The
+difference of the run from the first is the error of its steps in time. The difference of the two
+gives the error of the grid, of order two,
 
     error of the grid = f^2 / (f^2 - 1) |coarse - fine|        f = 2, more where dx is coarse
 
@@ -27,13 +27,13 @@ from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.explicit import Explicit
 from channelfit.fitzhugh_nagumo.simulation import Run, simulate
 
-#: Gives the state at t = 0, v and w, at any places x (n,).
+#: A function that returns the state at t = 0, v and w, at any places x (n,).
 Start: TypeAlias = Callable[[Array], tuple[npt.ArrayLike, npt.ArrayLike]]
 
 #: The smallest error of v that is worth a warning; the wave is 1 high.
 LARGE = 0.05
-#: The error that the advice aims at.
-_WANTED = 0.01
+#: The error at which the advice aims.
+_AIM = 0.01
 #: The orders in time of schemes, where they are not two.
 _ORDERS = {"explicit": 1, "adaptive": 1, "Chebyshev": 3, "Runge-Kutta": 4}
 #: The local error of the references' steps; in the end they err by a few times that.
@@ -46,10 +46,14 @@ _CABLES, _NODES, _NUMBERS, _SECONDS = 8, 20_000, 4_000_000, 2.0
 class ErrorEstimate:
     """The largest error of v over the frames, cables and places that were compared.
 
-    total: the distance from the solution of the equation. steps: the part that comes from the steps
-    in time, a moving grid and rounding. grid: the part that comes from the spacing. x, t: where
-    and when the total is largest. until: the last time that was compared. cables: the indices of
-    the cables that were compared. places: the first and the last place that were compared.
+    Attributes:
+        total: the distance from the solution of the equation.
+        steps: the part that comes from the steps in time, a moving grid and rounding.
+        grid: the part that comes from the spacing.
+        x, t: the place and the time at which the total is largest.
+        until: the last time that was compared.
+        cables: the indices of the cables that were compared.
+        places: the first and the last place that were compared.
     """
 
     total: float
@@ -74,7 +78,7 @@ class ErrorEstimate:
 def estimate_error(
     run: Run, equation: Equation, cable: Cable, start: Start, n_threads: int = 1
 ) -> ErrorEstimate | None:
-    """Compares a run of any scheme with references on two grids, as the module describes.
+    """Compare a run of any scheme with references on two grids, as the module describes.
 
     Arguments:
         run: a run from t = 0.
@@ -129,38 +133,37 @@ def estimate_error(
 
 
 def _spread(n: int, at_most: int) -> npt.NDArray[np.int64]:
-    """At most so many of the numbers 0 .. n - 1, evenly spaced, the last one included."""
+    """Return at most so many of the numbers 0 .. n - 1, evenly spaced, the last one included."""
     return np.unique(np.linspace(n - 1, 0, min(n, at_most)).round().astype(np.int64))
 
 
 def _costs(n_nodes: int, dx: float, root: float) -> tuple[float, float]:
-    """Nominal seconds for a unit of time, by Chebyshev and by Crank-Nicolson.
+    """Return nominal seconds for a unit of time, by Chebyshev and by Crank-Nicolson.
 
-    They were measured once on one core and are constants, so that what is compared does not depend
-    on the machine. root: the square root of the diffusion.
+    They were measured once on one core and are constants, so that the extent of a comparison does
+    not depend on the machine.
+
+    Arguments:
+        root: the square root of the diffusion.
     """
     stages = max(2.4, 1.2 * root / dx)
     return 1.5e-4 + 5e-8 * stages * n_nodes, 7e-3 + 1e-6 * n_nodes
 
 
 def _felt_within(length: float, root: float) -> float:
-    """Return the time after which a cut end may have an
-    influence at that distance; see `_reach`.
-    """
+    """Return the time until which a cut end has no influence at that distance; see `_reach`."""
     return float((math.sqrt(25 + length / max(root, 1e-300)) - 5) ** 2)
 
 
 def _reach(t: float, root: float) -> float:
-    """Return how far an influence spreads in a time t: the way of a wave,
-    and of diffusion to 1e-11.
-    """
+    """Return the distance of any influence in a time t, by waves and by diffusion (to 1e-11)."""
     return root * (t + 10 * math.sqrt(t))
 
 
 def _piece(cable: Cable, run: Run, frame: int, root: float) -> tuple[int, slice, Cable]:
     """Return the stretch of a long cable in which v has changed most, as a cable of its own.
 
-    Returns: its first node; which of its nodes are not influenced by the cuts; the stretch.
+    Returns: its first node; those of its nodes that the cuts do not influence; the stretch.
     """
     if cable.n_nodes <= _NODES:
         return 0, slice(None), cable
@@ -204,7 +207,7 @@ def _solved(
     costs: tuple[float, float],
     n_threads: int,
 ) -> Array:
-    """v (n_frames, n_cables, n_nodes) by the cheaper of two controlled schemes."""
+    """Return v (n_frames, n_cables, n_nodes) by the cheaper of two controlled schemes."""
     v, w = (a[cables] if a.ndim == 2 else a for a in map(np.asarray, start(cable.x)))
     make = Chebyshev if costs[0] <= costs[1] else CrankNicolson
     tolerance = TOLERANCE * max(1.0, float(np.max(np.abs(v))))
@@ -212,11 +215,11 @@ def _solved(
     return simulate(scheme, v, w, times, tolerance=tolerance).v
 
 
-# --- what deserves a warning
+# --- warnings
 
 
 def cut_stimuli(cable: Cable) -> list[str]:
-    """Sentences about stimuli of which a part lies off the cable or before the run."""
+    """Return sentences about stimuli that lie in part off the cable or before the run."""
     found = []
     low, high = cable.x_start, cable.x_start + cable.length
     for pulse in cable.stimulus:
@@ -232,15 +235,15 @@ def cut_stimuli(cable: Cable) -> list[str]:
 
 
 def too_large(estimate: ErrorEstimate, run: Run, cable: Cable) -> list[str]:
-    """Return a sentence if v errs by `LARGE` or more: where the error comes from,
-    and what reduces it.
+    """Return a sentence on the sources of the error, and on better options,
+    if it reaches `LARGE`.
     """
     if estimate.total < LARGE:
         return []
     said = f"v may err by {estimate.total:.2g} (the wave is 1 high); "
     advice = []
     if estimate.steps > 0.3 * estimate.total:
-        ratio = _WANTED / estimate.steps
+        ratio = _AIM / estimate.steps
         if "tolerance" in run.facts:
             tolerance = float(run.facts["tolerance"])
             said += f"steps to a tolerance of {tolerance:g} make {estimate.steps:.2g} of it; "
@@ -253,7 +256,7 @@ def too_large(estimate: ErrorEstimate, run: Run, cable: Cable) -> list[str]:
             better += "controlled steps: leave --dt out" if controlled else "--scheme chebyshev"
         advice.append(better)
     if estimate.grid > 0.3 * estimate.total:
-        halvings = max(1, math.ceil(math.log(estimate.grid / (2 * _WANTED), 4)))
+        halvings = max(1, math.ceil(math.log(estimate.grid / (2 * _AIM), 4)))
         finer = _refined(cable, 2**halvings)
         said += f"the grid of dx = {cable.dx:g} makes {estimate.grid:.2g} of it; "
         advice.append(f"--dx {finer.dx:g} --nodes {finer.n_nodes}")
@@ -261,11 +264,10 @@ def too_large(estimate: ErrorEstimate, run: Run, cable: Cable) -> list[str]:
 
 
 def pinned(equation: Equation, cable: Cable) -> list[str]:
-    """Return a sentence if a front stands still between two nodes
-    of this grid (propagation failure).
+    """Return a sentence if a front stands still between two nodes (propagation failure).
 
-    Up to 12 of the cables are tried whose front should move to the right, those with 0 < a < 1/2.
-    The sentence is about the one with the largest a.
+    Up to 12 of the cables on which a front should move to the right, those with 0 < a < 1/2, are
+    tried. The sentence is about the one with the largest a.
     """
     table = equation.table(equation.n_cables)
     able = (table[:, 0] > 0) & (table[:, 0] < 0.5) & (table[:, 3] > 0)
@@ -290,9 +292,7 @@ def pinned(equation: Equation, cable: Cable) -> list[str]:
 
 
 def _moves(a: float, dx: float) -> bool:
-    """Return whether a front moves along nodes that are dx apart,
-    with diffusion 1 and no recovery.
-    """
+    """Return whether a front moves on a grid of spacing dx, with diffusion 1 and no recovery."""
     scheme = Explicit(Equation(a=a, epsilon=0.0), Cable(41, dx))
     v = np.where(np.arange(41) <= 20, 1.0, 0.0)[None]
     w, dt = np.zeros_like(v), 0.9 * scheme.largest_step(v)

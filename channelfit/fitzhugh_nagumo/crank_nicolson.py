@@ -82,11 +82,11 @@ class StepCoefficients:
         return cls(a.copy(), r, np.full(n_cables, half), kw, kv)
 
     def rows(self) -> Array:
-        """(6, n_cables) the coefficients that `row_by_row` takes: a, r, h, kw, kv and bend."""
+        """Return the coefficients for `row_by_row`: a, r, h, kw, kv and bend, (6, n_cables)."""
         return np.array([self.a, self.r, self.half, self.kw, self.kv, self.bend()])
 
     def scaled(self) -> Array:
-        """(9, n_cables) the coefficients that `crank_nicolson_lanes` takes.
+        """Return the coefficients for `crank_nicolson_lanes`, (9, n_cables).
 
         They are those of `row_coefficients`, with bend before the last.
         """
@@ -94,23 +94,26 @@ class StepCoefficients:
         return np.array([*first, self.bend(), last])
 
     def dominance(self) -> Array:
-        """(n_cables,) by how much each diagonal entry at least exceeds the others of its row."""
+        """Return by how much each diagonal entry at least exceeds
+        the others of its row, (n_cables,).
+        """
         return np.asarray(row_dominance(self.a, self.half, self.kv), float)
 
     def bend(self) -> Array:
-        """(n_cables,) the factor between a squared correction and the error that it leaves."""
+        """Return the factor between a squared correction and the
+        error that it leaves, (n_cables,).
+        """
         return np.asarray(newton_bend(self.half, np.maximum(self.dominance(), 1e-300)), float)
 
     def decay(self) -> float:
-        """Return the largest factor by which the influence of a node falls from node to node."""
+        """Return the largest factor by which the influence of a node decays from node to node."""
         d = self.dominance() + 2 * self.r
         root = np.sqrt(np.maximum(d * d - 4 * self.r**2, 0.0))
         return float(np.max(2 * self.r / (d + root)))
 
 
 def reach(decay: float, n_steps: int = 1, negligible: float = NEGLIGIBLE) -> float:
-    """Return the number of nodes beyond which an end changes less
-    than `negligible` in `n_steps` steps.
+    """Return the distance in nodes beyond which an end changes v by less than `negligible`.
 
     A step spreads a disturbance by the kernel decay^|distance| (scaled to a sum of one) at most,
     and by the explicit half of it to one more node; the sum of the tail of the repeated
@@ -165,9 +168,7 @@ class CrankNicolson(Scheme):
         self._workers = Workers(n_threads)
 
     def largest_step(self, v: Array) -> float:
-        """Return the longest step with which Newton's matrix is dominant;
-        see `largest_implicit_step`.
-        """
+        """Return the longest step with a dominant Newton matrix; see `largest_implicit_step`."""
         return largest_implicit_step(self.equation)
 
     def advance(
@@ -196,16 +197,14 @@ class CrankNicolson(Scheme):
         return np.array([r[0] for r in results]), np.array([r[1] for r in results])
 
     def _layout(self, n_cables: int) -> Literal["rows", "cables", "pieces"]:
-        """What stands in the lanes: whole cables, pieces of one, or nothing."""
+        """Return the content of the lanes: whole cables, pieces of one; or rows, without lanes."""
         many = n_cables >= LANES and not self.cable.periodic
         if self.solver != "lanes" or (self.cable.n_nodes < LANES * _FEWEST_ROWS and not many):
             return "rows"
         return "cables" if many else "pieces"
 
     def n_controls(self, n_cables: int) -> int:
-        """Return how many controls of steps `controlled` has for so many cables;
-        0 where it has none.
-        """
+        """Return the number of step controls of `controlled`; 0 where it does not apply."""
         layout = self._layout(n_cables)
         if layout == "rows" or (layout == "pieces" and self.cable.n_nodes > 2 * _TILE):
             return 0
@@ -300,7 +299,7 @@ class CrankNicolson(Scheme):
         return v, w
 
     def _share(self, kernel: Any, n_jobs: int, *arguments: Any) -> int:
-        """Run a kernel in all threads; returns the most iterations that any of them took."""
+        """Run a kernel in all threads; return the most iterations that any of them took."""
         taken = self._workers.share(kernel, n_jobs, *arguments)
         self._check(min(taken))
         return int(max(taken))
@@ -325,7 +324,7 @@ class CrankNicolson(Scheme):
 
 
 def end_kinds(cable: Cable) -> Any:
-    """(2,) the ends of a cable as the kernels take them: 0 no flux, 1 held, 2 periodic."""
+    """Return the ends of a cable as the kernels take them: 0 no flux, 1 held, 2 periodic."""
     names = {"no_flux": 0, "periodic": 2}
     kinds = [names[e] if isinstance(e, str) else 1 for e in (cable.left, cable.right)]
     return np.array(kinds, dtype=np.int64)

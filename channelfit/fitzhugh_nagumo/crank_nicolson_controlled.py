@@ -52,9 +52,7 @@ _FAILED = 1e308
 
 
 def _set_step(q: Array, rows: Array, dx: float, h: float) -> float:
-    """Write the coefficients of a step of h to q; return how far a node's
-    influence decays to the next, at most.
-    """
+    """Write the coefficients of a step of h to q; return the largest decay from node to node."""
     decay = 0.0
     for l in range(16):  # noqa: E741
         a = rows[l]
@@ -70,9 +68,7 @@ def _set_step(q: Array, rows: Array, dx: float, h: float) -> float:
 
 
 def _spikes(decay: float, m: int) -> int:
-    """Return the number of rows after which the far end of a piece is no longer felt,
-    at most m - 1.
-    """
+    """Return the number of rows that feel the far end of a piece, at most m - 1."""
     if decay >= 0.9999:
         return m - 1
     rows = 10 + ceil(log(1e-20) / log(max(decay, 1e-30)))
@@ -80,7 +76,7 @@ def _spikes(decay: float, m: int) -> int:
 
 
 def _guess(s: Array, m: int, before: Array, ratio: float, lanes: int) -> None:
-    """Extrapolates v along the line from the state before as the first iterate."""
+    """Set the first iterate of v, extrapolated along the line from the state before."""
     for i in range(m):
         row, old = s[i * 128 : (i + 1) * 128], before[16 * i : 16 * i + 16]
         for l in range(lanes):  # noqa: E741

@@ -71,7 +71,7 @@ def newton_bend(half: Any, dominance: Any) -> Any:
 
 
 def _known(s: Array, m: int, q: Array, ends: Array, near: Array, lanes: int) -> None:
-    """Computes, for all rows, the part of the equations that is known before Newton's method.
+    """Compute the known side of the equations of all rows.
 
     near: (32,) takes v beside the first and the last rows.
     """
@@ -115,7 +115,7 @@ def _first_rows(s: Array, q: Array, ends: Array, acc: Array) -> None:
 
 
 def _down(s: Array, first: int, last: int, q: Array, acc: Array, spikes: bool, lanes: int) -> None:
-    """Eliminates the rows first .. last-1, each of which is a vector of lanes."""
+    """Eliminate the rows first .. last-1, each of which is a vector of lanes."""
     for i in range(first, last):
         row = s[(i - 1) * 128 : (i + 1) * 128]
         for l in range(lanes):  # noqa: E741
@@ -188,7 +188,7 @@ def _close(system: Array, separate: bool, z: Array) -> None:
 
 
 def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array, lanes: int) -> None:
-    """Substitutes from the last rows to the first, and adds up the squares of the corrections."""
+    """Substitute from the last rows to the first, and add up the squares of the corrections."""
     end = s[(m - 1) * 128 : m * 128]
     for l in range(lanes):  # noqa: E741
         change = z[l] - end[32 + l]
@@ -208,7 +208,7 @@ def _up(s: Array, m: int, n_spikes: int, z: Array, moved: Array, lanes: int) -> 
 
 
 def finish(s: Array, m: int, q: Array, lanes: int) -> None:
-    """Take over the new v, computes the new w, and extrapolates v as the next first iterate."""
+    """Replace v by the iterate, compute the new w, and extrapolate v as the next first iterate."""
     for i in range(m):
         row = s[i * 128 : (i + 1) * 128]
         for l in range(lanes):  # noqa: E741
@@ -310,7 +310,8 @@ def from_lanes(s: Array, m: int, field: int, n: int, out: Array, skipped: int, k
 def tile_ends(
     ends: Array, pads: int, kinds: Array, at_left: bool, at_right: bool, whole: bool
 ) -> None:
-    """Write what holds at the ends of a tile in 16 lanes, the last `pads` of which lack a row.
+    """Write the conditions at the ends of a tile in 16 lanes,
+    the last `pads` of which lack a row.
 
     Arguments:
         kinds: (2,) the ends of the cable: 0 for no flux, 1 for held, 2 for periodic.
@@ -330,7 +331,7 @@ def tile_ends(
 
 
 def cable_ends(ends: Array, kinds: Array) -> None:
-    """Write the same for a block that has a whole cable in each lane; ends begins with zeros."""
+    """Write the same conditions for a whole cable in each lane; ends begins with zeros."""
     for lane in range(16):
         ends[16 + lane] = ends[32 + lane] = 2.0
         ends[64 + lane] = 1.0 if kinds[0] == 1 else 0.0

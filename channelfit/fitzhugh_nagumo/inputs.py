@@ -1,4 +1,4 @@
-"""The equation, the cable, the state and the scheme that the texts of `channelfit fhn` ask for."""
+"""The equation, the cable, the state and the scheme from the options of `channelfit fhn`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def pulse(text: str) -> Pulse:
 
 
 def state(text: str, equation: Equation, x: np.ndarray) -> tuple[Any, Any]:
-    """v and w at t = 0 and the places x, (n_nodes,), from a named state or a file.
+    """Return v and w at t = 0 and the places x, (n_nodes,), from a named state or a file.
 
     Raises:
         InputError: another text, or a file that holds no state.

@@ -1,4 +1,4 @@
-"""What `channelfit fhn` shows and writes: the summary, warnings, files."""
+"""The output of `channelfit fhn`: the summary, warnings, files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from channelfit.scoring.machine.threads import usable_cores
 def summary_of(
     run: Run, equation: Equation, cable: Cable, threshold: float, seconds: float
 ) -> dict[str, Any]:
-    """What summary.json says of a run, apart from its errors and its settings.
+    """Return the content of summary.json, apart from errors and settings.
 
     Arguments:
         threshold: a wave has arrived when v reaches it. seconds: that the solution took.
@@ -67,24 +67,24 @@ def summary_of(
 def trust(
     run: Run, again: Callable[[], Run] | None, equation: Equation, cable: Cable, start: Start
 ) -> dict[str, Any]:
-    """Estimates how far v may err, and looks for what is doubtful in the run.
+    """Estimate how far v may err, and look for doubtful points of the run.
 
     Arguments:
-        again: solves the same run without its noise, which is then judged in place of the run;
+        again: solves the same without noise, and its run is judged in place of a run with noise;
             None for a run without noise.
 
     Returns: the entries error_estimate and warnings of the summary.
     """
-    warnings, estimate, told = [], None, "a comparison would take too long"
+    warnings, estimate, reason = [], None, "a comparison would take too long"
     try:
         run = run if again is None else again()
         estimate = accuracy.estimate_error(run, equation, cable, start, usable_cores())
         if estimate is not None:
             warnings += accuracy.too_large(estimate, run, cable)
     except InputError as error:  # the run itself is done, and its results are good
-        told = str(error)
+        reason = str(error)
     if estimate is None:
-        warnings.append(f"it is not known how far v errs: {told}")
+        warnings.append(f"it is not known how far v errs: {reason}")
     warnings += accuracy.pinned(equation, cable) + accuracy.cut_stimuli(cable)
     facts = None if estimate is None else {**estimate.facts(), "without_noise": again is not None}
     return {"error_estimate": facts, "warnings": warnings}

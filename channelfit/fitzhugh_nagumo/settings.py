@@ -18,14 +18,13 @@ from channelfit import __version__
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 
-#: Options that say where results go and what is printed, which are not part of a run's settings.
-_ELSEWHERE = ("out", "quiet", "json", "help", "resume")
-_PLAIN = {"text": str, "filename": str, "choice": str, "boolean": bool}
+#: Options on the place of results and on printing, which are not part of a run's settings.
+_NO_SETTINGS = ("out", "quiet", "json", "help", "resume")
+_PLAIN_TYPES = {"text": str, "filename": str, "choice": str, "boolean": bool}
 
 
 def of(command: click.Command, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a run as plain data, by their names;
-    options that are not set are left out.
+    """Return the options of a run as plain data, by their names, without those that are not set.
 
     Arguments:
         given: their values, by the names of the parameters.
@@ -72,15 +71,15 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
     written = str(data.get("channelfit"))[:40]
     if written != __version__:
         click.secho("Warning: ", fg="yellow", bold=True, nl=False, err=True)
-        told = f"{file}: written by channelfit {written}, this is {__version__}: "
-        click.echo(printable(f"{told}what is computed may differ"), err=True)
+        versions = f"{file}: written by channelfit {written}, this is {__version__}"
+        click.echo(printable(f"{versions}: results may differ"), err=True)
     context.default_map = {**(context.default_map or {}), **defaults}
 
 
 def _options(command: click.Command) -> Mapping[str, click.Option]:
     options = (p for p in command.params if isinstance(p, click.Option))
     named = {max(p.opts, key=len).lstrip("-"): p for p in options}
-    return {name: p for name, p in named.items() if name not in _ELSEWHERE}
+    return {name: p for name, p in named.items() if name not in _NO_SETTINGS}
 
 
 def _checked(context: click.Context, option: click.Option, value: Any) -> Any:
@@ -90,15 +89,14 @@ def _checked(context: click.Context, option: click.Option, value: Any) -> Any:
         InputError: a value of another kind, or one outside the bounds of the option.
     """
     values = value if option.multiple else [value]
-    kind = _PLAIN.get(option.type.name)
+    kind = _PLAIN_TYPES.get(option.type.name)
     if not isinstance(values, list):
         raise InputError(f"a list was expected, not {_shown(value)}")
     for one in values:
         wrong = not isinstance(one, kind) if kind else isinstance(one, bool | str)
         if wrong or not isinstance(one, str | int | float):
-            wanted = kind.__name__ if kind else "a number"
-            wanted = {"str": "text", "bool": "true or false"}.get(wanted, wanted)
-            raise InputError(f"{wanted} was expected, not {_shown(one)}")
+            expected = {str: "text", bool: "true or false", None: "a number"}[kind]
+            raise InputError(f"{expected} was expected, not {_shown(one)}")
         if "integer" in option.type.name and not isinstance(one, int):
             raise InputError(f"a whole number was expected, not {_shown(one)}")
     try:

@@ -47,8 +47,8 @@ class FunctionPlan(FitPlan):
     problem: FunctionProblem  # type: ignore[assignment]
 
     def saved(self, values: np.ndarray, folder: str | os.PathLike[str]) -> dict[str, Any]:
-        """Return a complete file with the fitted values (n_parameters,), to be saved in a
-        folder.
+        """Return a complete file with the fitted values (n_parameters,),
+        to be saved in a folder.
         """
         document = fitted_document(self.document, self.problem.model, values)
         if self.problem.data is not None:

@@ -150,7 +150,7 @@ class FunctionProblem:
         return replace(self, model=replace(self.model, parameters=parameters))
 
     def cost(self, parameters: np.ndarray) -> np.ndarray:
-        """Return the definition of the cost: expression trees walked by NumPy in float64.
+        """Return the cost as it is defined: expression trees evaluated by NumPy in float64.
 
         Arguments:
             parameters: (n_parameters, n_candidates).
@@ -172,9 +172,7 @@ class FunctionProblem:
         return total / count
 
     def outputs(self, parameters: np.ndarray) -> dict[str, np.ndarray]:
-        """Return outputs by name (n_columns, n_rows, n_candidates); parameters (n_parameters,
-        n_candidates).
-        """
+        """Return outputs by name, (n_columns, n_rows, n_candidates)."""
         assert self.data is not None
         n_rows, n = self.data.n_rows, parameters.shape[1]
         widest = max((d.size for d in (*self.model.definitions, *self.model.outputs)), default=1)
@@ -204,9 +202,7 @@ class FunctionProblem:
 
     @cached_property
     def columns(self) -> np.ndarray:
-        """Return every input and target column (n_columns, n_rows), inputs first, in their
-        order.
-        """
+        """Return all input and target columns, inputs first, (n_columns, n_rows)."""
         if self.data is None:
             return np.zeros((0, 0))
         tables = (*self.data.inputs.values(), *self.data.targets.values())
@@ -355,9 +351,7 @@ class _Reading:
         return tuple(found)
 
     def head(self, text: str, key: str) -> tuple[str, dict[str, int]]:
-        """Return a name and its indices: ``h[m, 1, hidden]`` is named h, and its index m runs from
-        1 to hidden.
-        """
+        """Return a name and its indices with their sizes."""
         match = re.fullmatch(r"\s*(\w+)\s*(?:\[([^\[\]]*)\])?\s*", text)
         words = [w.strip() for w in match[2].split(",")] if match and match[2] is not None else []
         if match is None or len(words) % 3:
@@ -376,7 +370,7 @@ class _Reading:
     # data
 
     def read_inputs(self) -> Data:
-        """Read the columns of the inputs, whose names are known from here on."""
+        """Read the columns of the inputs; their names are known from here on."""
         self.section = section = self.root.section("data", ...)
         section.expect(KEYS["function data"])
         self.file = section.existing(section.text("file"), "file")
@@ -480,7 +474,7 @@ def _values(section: Section, shape: tuple[int, ...]) -> list[float | None]:
 
 
 def _all_numbers(raw: object) -> bool:
-    """Whether there is nothing but numbers in nested lists; no text and no truth value."""
+    """Return whether nested lists hold nothing but numbers, neither text nor truth values."""
     if isinstance(raw, list):
         return all(map(_all_numbers, raw))
     return isinstance(raw, (int, float)) and not isinstance(raw, bool)

@@ -50,7 +50,7 @@ class element(sympy.Function):  # type: ignore[misc]
         return tuple(self.args[1:])
 
     def evaluated(self, values: Mapping[str, Any]) -> Any:
-        """Return what `values` holds under the array's name, at the indices."""
+        """Return the element of the array in `values` at the indices."""
         places = [int(evaluate(index, values)) - 1 for index in self.indices]
         return np.asarray(values[self.array], dtype=np.float64)[tuple(places)]
 
@@ -160,7 +160,7 @@ class _IndexedReader(Reader):
         return super().number(node)
 
     def name(self, node: ast.Name) -> Any:
-        """Read pi, sizes and indices; an array needs its indices."""
+        """Return the value of a name: pi, a size, an index or a plain number."""
         if node.id == "pi":
             return math.pi
         if node.id in self.scope.sizes:
@@ -235,9 +235,7 @@ class _IndexedReader(Reader):
         return element(symbol(name), *places)
 
     def whole(self, node: ast.expr) -> tuple[sympy.Expr, int, int]:
-        """Return a whole number made of sizes and indices, and the least and largest value it
-        takes.
-        """
+        """Return a whole number made of sizes and indices, with its least and its largest value."""
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return self.fixed(node.value, node)
         if isinstance(node, ast.Name) and node.id in self.scope.sizes:

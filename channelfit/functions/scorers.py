@@ -43,7 +43,7 @@ class FunctionReference(Scorer):
         self.source_hash = hashlib.sha256(Path(functions.__file__).read_bytes()).hexdigest()[:16]
 
     def score(self, parameters: np.ndarray) -> Score:
-        """See `Scorer.score`."""
+        """Return costs and statuses; see `Scorer.score`."""
         cost = self.problem.cost(_checked(parameters, self.problem))
         status = np.where(np.isfinite(cost), OK, NOT_FINITE).astype(np.int8)
         return Score(np.where(status == OK, cost, np.inf), status)
@@ -62,7 +62,7 @@ class FunctionCpu(Scorer):
         self.columns = np.ascontiguousarray(problem.columns, dtype)
 
     def score(self, parameters: np.ndarray) -> Score:
-        """See `Scorer.score`."""
+        """Return costs and statuses; see `Scorer.score`."""
         parameters = _checked(parameters, self.problem)
         cost = np.empty(parameters.shape[1])
         run, lanes = generated(self.source.text, "score"), self.source.lanes
@@ -72,7 +72,7 @@ class FunctionCpu(Scorer):
         return Score(cost, status)
 
     def rescore(self, parameters: np.ndarray) -> Score:
-        """See `Scorer.rescore`; in float64."""
+        """Return costs and statuses in float64; see `Scorer.rescore`."""
         return self._exact.score(parameters)
 
     @cached_property
@@ -95,7 +95,7 @@ class FunctionCuda(Scorer):
         self.source_text, self.source_hash = self.source.text, self.source.hash
 
     def score(self, parameters: Any) -> Score:
-        """See `Scorer.score`.
+        """Return costs and statuses; see `Scorer.score`.
 
         CuPy parameters are scored without waiting for the GPU and give CuPy arrays.
         """
@@ -115,7 +115,7 @@ class FunctionCuda(Scorer):
             return Score(cost.get(), status.get())
 
     def rescore(self, parameters: Any) -> Score:
-        """See `Scorer.rescore`; in float64."""
+        """Return costs and statuses in float64; see `Scorer.rescore`."""
         return self._exact.score(parameters)
 
     @cached_property

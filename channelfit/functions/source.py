@@ -199,7 +199,7 @@ class _Printer(ScalarPrinter):
 
     @contextmanager
     def over(self, definition: Definition) -> Iterator[str]:
-        """Loop over all elements of a definition; gives the place of each."""
+        """Write loops over all elements of a definition, and yield the place of each."""
         with ExitStack() as loops:
             for name, size in zip(definition.indices, definition.shape, strict=True):
                 head = f"for i_{name} in range(1, {size} + 1):"

@@ -292,16 +292,12 @@ class DeviceSwarm:
 
     @property
     def positions(self) -> np.ndarray:
-        """Return physical parameters (n_swarms, n_particles, n_parameters) where every particle
-        is.
-        """
+        """Return where every particle is: parameters (n_swarms, n_particles, n_parameters)."""
         return self._physical(to_host(self._flight)[:, :, 0])
 
     @property
     def bests(self) -> np.ndarray:
-        """Return physical parameters (n_swarms, n_particles, n_parameters) of every particle's
-        best.
-        """
+        """Return every particle's best: parameters (n_swarms, n_particles, n_parameters)."""
         return self._physical(to_host(self._best))
 
     def _physical(self, coordinates: np.ndarray) -> np.ndarray:

@@ -45,9 +45,11 @@ def test_the_error_is_met_by_a_scheme_that_suits_the_spacing(dx, error, stiff):
 def test_every_scheme_meets_the_error_when_it_is_the_only_one(make, monkeypatch):
     """With a stimulus that begins and ends between frames."""
     for name in {"RungeKutta", "Chebyshev", "CrankNicolson"} - {make.__name__}:
-        dear = choice.WORK[name]
+        dear = choice.COSTS[name]
         monkeypatch.setitem(
-            choice.WORK, name, choice.Work(dear.key, dear.order, dear.power, dear.apart, 1e9, 1e9)
+            choice.COSTS,
+            name,
+            choice.StepCost(dear.key, dear.order, dear.power, dear.apart, 1e9, 1e9),
         )
     cable, exact = pulsed()
     for error in (1e-3, 1e-5):

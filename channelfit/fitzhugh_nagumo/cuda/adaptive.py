@@ -269,7 +269,7 @@ class AdaptiveCuda(DeviceScheme):
         self._nodes_steps = self._steps = 0
 
     def internal_state(self) -> dict[str, np.ndarray]:
-        """Return the nodes in use of all cables, and what `facts` needs."""
+        """Return the nodes in use of all cables, and the sums for `facts`."""
         counts = np.array([self._nodes_steps, self._steps])
         if self._grids is None:
             return {"counts": counts}
