@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from channelfit.functions.indexed_expressions import Scope, check_indexed_name, parse_indexed
+from channelfit.functions.indexed_expressions import IndexedScope, check_indexed_name, parse_indexed
 from channelfit.model.channel import Parameter
 from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import ExpressionError
@@ -81,9 +81,10 @@ class Definition:
 class Data:
     """A table that outputs are compared with.
 
-    inputs: by name (n_columns, n_rows), of shape (n_rows,) where an input has no index.
-    targets: by the outputs' names, (n_columns, n_rows). scales: (n_columns,) of each, what
-    residuals are divided by.
+    Attributes:
+        inputs: by name (n_columns, n_rows), of shape (n_rows,) where an input has no index.
+        targets: by the outputs' names, (n_columns, n_rows).
+        scales: by the outputs' names, (n_columns,); residuals are divided by them.
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -98,10 +99,11 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class FunctionModel:
-    """A function to be minimized: an expression of parameters, or outputs that are to meet data.
+    """A function to be minimized: an expression of parameters, or outputs with data to fit.
 
-    definitions: in an order in which each uses only those before it.
-    cost: None where there are outputs.
+    Attributes:
+        definitions: in an order in which each uses only those before it.
+        cost: None where there are outputs.
     """
 
     name: str
@@ -129,7 +131,7 @@ class FunctionModel:
 
 @dataclass(frozen=True, eq=False)
 class FunctionProblem:
-    """A function and the data that it is to meet, None for a plain cost."""
+    """A function and the data that its outputs are compared with, None for a plain cost."""
 
     model: FunctionModel
     data: Data | None = None
@@ -172,7 +174,11 @@ class FunctionProblem:
         return total / count
 
     def outputs(self, parameters: np.ndarray) -> dict[str, np.ndarray]:
-        """Return outputs by name, (n_columns, n_rows, n_candidates)."""
+        """Return outputs by name, each (n_columns, n_rows, n_candidates).
+
+        Arguments:
+            parameters: (n_parameters, n_candidates).
+        """
         assert self.data is not None
         n_rows, n = self.data.n_rows, parameters.shape[1]
         widest = max((d.size for d in (*self.model.definitions, *self.model.outputs)), default=1)
@@ -304,7 +310,7 @@ class _Reading:
 
     def expression(self, text: Any, around: Mapping[str, int], key: str) -> sympy.Expr:
         try:
-            return parse_indexed(text, Scope(self.shapes, self.sizes), around)
+            return parse_indexed(text, IndexedScope(self.shapes, self.sizes), around)
         except InputError as error:
             raise error.at(self.root.file, key) from None
 
@@ -351,7 +357,7 @@ class _Reading:
         return tuple(found)
 
     def head(self, text: str, key: str) -> tuple[str, dict[str, int]]:
-        """Return a name and its indices with their sizes."""
+        """Return a name and the size of each index, as h and {m: 10} for ``h[m, 1, 10]``."""
         match = re.fullmatch(r"\s*(\w+)\s*(?:\[([^\[\]]*)\])?\s*", text)
         words = [w.strip() for w in match[2].split(",")] if match and match[2] is not None else []
         if match is None or len(words) % 3:
@@ -384,7 +390,7 @@ class _Reading:
         return Data(inputs, {}, {})
 
     def read_targets(self, outputs: tuple[Definition, ...], data: Data) -> Data:
-        """Read the data with the columns (n_columns, n_rows) that the outputs are to meet."""
+        """Read the columns (n_columns, n_rows) that the outputs are compared with."""
         section = self.section
         by_range = section.choice("scale") == "range"
         listed = dict(section.rows("targets"))
@@ -392,7 +398,7 @@ class _Reading:
         for output in outputs:
             key = section.path(f"targets.{output.name}")
             if output.name not in listed:
-                raise section.error(f"output {output.name} has no columns to meet", "targets")
+                raise section.error(f"output {output.name} has no columns of targets", "targets")
             values = self.columns(listed.pop(output.name), key)
             if len(values) != output.size:
                 raise self.root.error(

@@ -109,7 +109,7 @@ def _sin(x: sympy.Expr) -> sympy.Expr:
 
 
 @dataclass(frozen=True)
-class Scope:
+class IndexedScope:
     """The names of an expression: arrays by shape (() for a plain number), and whole numbers."""
 
     arrays: Mapping[str, tuple[int, ...]]
@@ -117,18 +117,18 @@ class Scope:
 
 
 def check_indexed_name(name: str) -> None:
-    """Refuse a name that no expression could use. Raises ExpressionError."""
+    """Refuse a name that cannot be used in an expression. Raises ExpressionError."""
     if name in _IndexedReader.functions or name in FOLDS or name == "pi":
         raise ExpressionError(f'name "{name}" already has a meaning in expressions; choose another')
     if name != "v":
         check_name(name)
 
 
-def parse_indexed(text: str | float, scope: Scope, around: Mapping[str, int]) -> sympy.Expr:
+def parse_indexed(text: str | float, scope: IndexedScope, around: Mapping[str, int]) -> sympy.Expr:
     """Return a SymPy expression from the text in a user's file.
 
     Arguments:
-        around: indices that the text stands under, and how far each runs from 1.
+        around: the last value of each index that surrounds the text; all begin at 1.
 
     Raises: ExpressionError, with the column and what would be accepted.
     """
@@ -145,7 +145,7 @@ class _IndexedReader(Reader):
     }
     characters = re.compile(Reader.characters.pattern[:-1] + r"\[\]]")
 
-    def __init__(self, text: str, scope: Scope, around: Mapping[str, int]) -> None:
+    def __init__(self, text: str, scope: IndexedScope, around: Mapping[str, int]) -> None:
         super().__init__(text, scope.arrays)
         self.names = frozenset(scope.arrays)
         self.scope = scope

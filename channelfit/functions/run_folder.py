@@ -21,7 +21,7 @@ from channelfit.search.saved_fit import saved_text
 
 @dataclass(frozen=True, eq=False)
 class FunctionWinner:
-    """The best candidate (n_parameters,) and its cost by the reference, in float64."""
+    """The best candidate (n_parameters,), and its cost by the reference in float64."""
 
     values: np.ndarray
     cost: float
@@ -47,7 +47,7 @@ class FunctionFolder(FitFolder):
 
 
 def rescore(fit: FunctionPlan, scorer: Any, values: np.ndarray) -> FunctionWinner:
-    """Return the best candidate once more, by the reference."""
+    """Return the best candidate with its cost by the reference."""
     column = np.asarray(values, dtype=float)[:, None]
     return FunctionWinner(column[:, 0], float(fit.problem.cost(column)[0]))
 

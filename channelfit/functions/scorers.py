@@ -49,15 +49,30 @@ class FunctionReference(Scorer):
         return Score(np.where(status == OK, cost, np.inf), status)
 
 
-class FunctionCpu(Scorer):
+class _GeneratedScorer(Scorer):
+    """Code that is generated for one function and one precision."""
+
+    def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
+        self.problem, self.dtype = problem, dtype
+        self.source = FunctionSource(problem, dtype, self.backend)
+        self.source_text, self.source_hash = self.source.text, self.source.hash
+
+    def rescore(self, parameters: Any) -> Score:
+        """Return costs and statuses in float64; see `Scorer.rescore`."""
+        return self._exact.score(parameters)
+
+    @cached_property
+    def _exact(self) -> Scorer:
+        return self if self.dtype == "float64" else type(self)(self.problem)
+
+
+class FunctionCpu(_GeneratedScorer):
     """Generated code, candidates side by side, all cores."""
 
     backend = "cpu"
 
     def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
-        self.problem, self.dtype = problem, dtype
-        self.source = FunctionSource(problem, dtype, "cpu")
-        self.source_text, self.source_hash = self.source.text, self.source.hash
+        super().__init__(problem, dtype)
         self.n_threads = usable_cores()
         self.columns = np.ascontiguousarray(problem.columns, dtype)
 
@@ -71,17 +86,9 @@ class FunctionCpu(Scorer):
         cost[status != OK] = np.inf
         return Score(cost, status)
 
-    def rescore(self, parameters: np.ndarray) -> Score:
-        """Return costs and statuses in float64; see `Scorer.rescore`."""
-        return self._exact.score(parameters)
 
-    @cached_property
-    def _exact(self) -> FunctionCpu:
-        return self if self.dtype == "float64" else FunctionCpu(self.problem)
-
-
-class FunctionCuda(Scorer):
-    """Generated CUDA: a thread a candidate, or a warp where there are few.
+class FunctionCuda(_GeneratedScorer):
+    """Generated CUDA: a thread for each candidate, or a warp where there are few.
 
     Raises: InputError when there is no GPU that can be used, and what to do.
     """
@@ -90,9 +97,7 @@ class FunctionCuda(Scorer):
 
     def __init__(self, problem: FunctionProblem, dtype: str = "float64") -> None:
         self.xp = gpu.cupy()
-        self.problem, self.dtype = problem, dtype
-        self.source = FunctionSource(problem, dtype, "cuda")
-        self.source_text, self.source_hash = self.source.text, self.source.hash
+        super().__init__(problem, dtype)
 
     def score(self, parameters: Any) -> Score:
         """Return costs and statuses; see `Scorer.score`.
@@ -114,24 +119,16 @@ class FunctionCuda(Scorer):
                 return Score(cost, status)
             return Score(cost.get(), status.get())
 
-    def rescore(self, parameters: Any) -> Score:
-        """Return costs and statuses in float64; see `Scorer.rescore`."""
-        return self._exact.score(parameters)
-
     @cached_property
     def columns(self) -> Any:
-        """Return inputs and targets on the device; room for one number where there are none."""
+        """Return inputs and targets on the device; one zero where there are none."""
         columns = self.problem.columns
         columns = columns if columns.size else np.zeros((1, 1))
         return self.xp.asarray(np.ascontiguousarray(columns, self.dtype))
 
     @cached_property
-    def _exact(self) -> FunctionCuda:
-        return self if self.dtype == "float64" else FunctionCuda(self.problem)
-
-    @cached_property
     def _kernels(self) -> tuple[Any, Any]:
-        """Return the kernel of a thread a candidate, and that of a warp."""
+        """Return the kernel with a thread for each candidate, and that with a warp."""
         module = gpu.compile_cuda(self.source.text, (), f"{self.problem.model.name}.cu")
         return module.kernel("scoreByThreads"), module.kernel("scoreByWarps")
 

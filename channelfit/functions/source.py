@@ -45,7 +45,7 @@ class FunctionSource:
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
-class _Printer(ScalarPrinter):
+class _CostPrinter(ScalarPrinter):
     """Writes a function's cost in the kernels' language, candidates side by side.
 
     Arguments:
@@ -59,18 +59,18 @@ class _Printer(ScalarPrinter):
         self.lanes, self.real, self.on_cpu = source.lanes, source.dtype, target == "cpu"
         self.shares = not self.on_cpu and problem.data is None
         self.w = Writer()
-        self.rooms: list[str] = []  # statements that make arrays, for the head of the function
-        self.indices: dict[str, str] = {}  # index -> what it is called
-        self.known: dict[sympy.Basic, str] = {}  # what was computed in this block
+        self.arrays_made: list[str] = []  # statements for the head of the function
+        self.indices: dict[str, str] = {}  # index -> its name in the text
+        self.known: dict[sympy.Basic, str] = {}  # expression -> its value in this block
         self.n_folds = self.n_constants = 0
         self.arrays = {a.name: a for a in problem.model.arrays}
         self.local = {d.name: d for d in problem.model.definitions}
 
     # statements
 
-    def room(self, name: str, *size: int) -> None:
+    def allocate(self, name: str, *size: int) -> None:
         """Make an array of the whole function."""
-        self.rooms.append(f"{name} = np.empty({(*size, self.lanes)}, np.{self.real})")
+        self.arrays_made.append(f"{name} = np.empty({(*size, self.lanes)}, np.{self.real})")
 
     def set_lanes(self, target: str, join: str, text: str) -> None:
         """Write an assignment to all lanes."""
@@ -78,16 +78,16 @@ class _Printer(ScalarPrinter):
             self.w(f"{target} {join} {text}")
 
     def constant(self, node: sympy.Expr) -> str:
-        """Compute a value that all candidates share, and return its name."""
+        """Write a value that all candidates share, and return its name."""
         name, self.n_constants = f"c{self.n_constants}", self.n_constants + 1
         self.w(f"{name} = {self.plain_power(node)}")
         return name
 
     def fold(self, node: sympy.Basic, start: str, join: str) -> str:
-        """Write the loop of a sum or product, and return where its value lies."""
+        """Write the loop of a sum or product, and return the name of its value."""
         term, index, first, last = node.args
         own, called = f"s{self.n_folds}[l]", f"i_{index.name}"
-        self.room(f"s{self.n_folds}")
+        self.allocate(f"s{self.n_folds}")
         self.n_folds += 1
         self.set_lanes(own, "=", start)
         begin, end = (whole_text(x, self.indices) for x in (first, last))
@@ -102,7 +102,7 @@ class _Printer(ScalarPrinter):
 
     def define(self, definition: Definition) -> None:
         """Write the loops that compute all elements of a definition."""
-        self.room(f"d_{definition.name}", definition.size)
+        self.allocate(f"d_{definition.name}", definition.size)
         with self.over(definition) as place:
             text = self.text(definition.value)
             self.set_lanes(f"d_{definition.name}[{place}, l]", "=", text)
@@ -160,7 +160,7 @@ class _Printer(ScalarPrinter):
         return self.plain_power(node)
 
     def is_shared(self, node: sympy.Expr) -> bool:
-        """Return a power of indices and numbers alone: the same for all candidates."""
+        """Return whether a power consists of indices and numbers: the same for all candidates."""
         names = {s.name for s in node.free_symbols}
         return bool(names) and names <= set(self.indices)
 
@@ -188,7 +188,7 @@ class _Printer(ScalarPrinter):
 
     @contextmanager
     def loop(self, head: str, name: str, called: str) -> Iterator[None]:
-        """Write a loop over an index; what is computed inside is not known after it."""
+        """Write a loop over an index; values computed inside it are not known after it."""
         known = self.known
         self.known = dict(known)
         self.indices[name] = called
@@ -216,7 +216,7 @@ class _Printer(ScalarPrinter):
         if self.data is None:
             cost = self.text(model.cost)
         else:
-            self.room("total")
+            self.allocate("total")
             self.set_lanes("total[l]", "=", self.number(0.0))
             rows = str(self.data.n_rows)
             known = self.known
@@ -303,7 +303,7 @@ def score(parameters, first, last, data, cost):
 
 
 def _cpu_text(source: FunctionSource) -> str:
-    model, printer = source.problem.model, _Printer(source, "cpu")
+    model, printer = source.problem.model, _CostPrinter(source, "cpu")
     tables = printer.write()
     head = _CPU_HEAD.format(
         name=_safe(model.name), lanes=source.lanes, dtype=source.dtype, tables="\n".join(tables)
@@ -314,8 +314,8 @@ def _cpu_text(source: FunctionSource) -> str:
     return head + _function("costOfLanes(p, data, out)", printer) + tail
 
 
-def _function(head: str, printer: _Printer) -> str:
-    lines = [*printer.rooms, *printer.w.lines]
+def _function(head: str, printer: _CostPrinter) -> str:
+    lines = [*printer.arrays_made, *printer.w.lines]
     return "\n".join([f"def {head}:", *(f"    {line}" for line in lines)]) + "\n"
 
 
@@ -404,7 +404,7 @@ _CARD = Card(
 
 
 def _cuda_text(source: FunctionSource) -> str:
-    problem, printer = source.problem, _Printer(source, "cuda")
+    problem, printer = source.problem, _CostPrinter(source, "cuda")
     tables = printer.write()
     function = _function("costOf(p, stride, data, lane, mask)", printer)
     text = Source("\n".join([*tables, function]), problem.model.name)

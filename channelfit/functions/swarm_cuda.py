@@ -1,16 +1,16 @@
 """A particle swarm of functions on a GPU: the moves and the cost in one kernel.
 
-The rules are those of `swarm.Swarm`, draw for draw; what differs is who waits for whom.
+The rules are those of `swarm.Swarm`, draw for draw, but particles do not wait for each other.
 
 `AsynchronousRing` runs any number of iterations in one kernel, without barriers between particles.
-A warp is a particle, its dimensions lie across the lanes. Before each move it looks at what its two
-neighbors have published and goes on; so particles drift apart, and a run is not repeatable to the
-bit (the draws are).
+A warp is a particle, its dimensions lie across the lanes. Before each move it reads the bests that
+its two neighbors have published, and goes on; so particles drift apart, and a run is not repeatable
+to the bit (the draws are).
 
 A best is a cost and a position, and the two must fit together. Each particle writes only its own
 record, and brackets the writing with a version, odd while it writes, with fences between. A reader
 takes a copy, and keeps it only if it found the same even version before and after. Otherwise it
-does not wait: it goes on with the best that it knew, and looks again at its next move.
+goes on, without waiting, with the best that it knew, and reads again at its next move.
 
 Positions are kept in the parameters' own units (their logarithms, where the scale is log), not in
 the unit cube: a float32 near 0 is worth more than one near 0.5.
@@ -236,7 +236,7 @@ def swarm_text(
 
 
 class DeviceSwarm:
-    """Particles of a function's parameters on the current GPU; who leads whom is for a subclass.
+    """Particles of a function's parameters on the current GPU; a subclass defines their leaders.
 
     Arguments:
         scorer: its function and precision are used.
@@ -246,7 +246,7 @@ class DeviceSwarm:
         inertia, cognitive, social: as in `swarm.Swarm`.
 
     Attributes:
-        iteration: how often every particle has moved.
+        iteration: the number of moves that every particle has made.
     """
 
     kind = ""
@@ -282,7 +282,7 @@ class DeviceSwarm:
             self._cost = xp.full(shape, np.inf, dtype=self.dtype)
 
     def fly(self, n_iterations: int) -> None:
-        """Ask for so many moves of every particle, and do not wait for them."""
+        """Queue so many moves of every particle, without waiting for them."""
         raise NotImplementedError
 
     @property
@@ -343,7 +343,7 @@ class AsynchronousRing(DeviceSwarm):
         self._kernel = self._module.kernel("asynchronousRing")
 
     def fly(self, n_iterations: int) -> None:
-        """Ask for so many moves of every particle in one launch, and do not wait for it."""
+        """Queue so many moves of every particle in one launch, without waiting for it."""
         first, self.iteration = self.iteration, self.iteration + n_iterations
         with gpu.gpu_errors():
             self._kernel(
@@ -375,7 +375,7 @@ class RingSearch(Search):
     """
 
     name = "asynchronous_ring"
-    repeats_itself = False  # its particles wait for nobody
+    repeats_itself = False  # its particles do not wait for each other
 
     def __init__(
         self, population: int = 64, seed: int = 0, iterations: int = 100, initial: Any = None

@@ -17,7 +17,7 @@ from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.front.main import main
 from channelfit.functions import scorers as function_backends
 from channelfit.functions.function import build_function
-from channelfit.functions.indexed_expressions import Scope, parse_indexed
+from channelfit.functions.indexed_expressions import IndexedScope, parse_indexed
 from channelfit.functions.scorers import FunctionCpu, FunctionCuda, FunctionReference
 from channelfit.functions.source import FunctionSource
 from channelfit.model.evaluation import evaluate
@@ -172,7 +172,7 @@ def test_the_text_compiles_for_a_device(name, dtype):
     cuda_host.compile_with_nvrtc(FunctionSource(shipped(name), dtype, "cuda").text)
 
 
-SCOPE = Scope({"x": (5,), "a": ()}, {"n": 5})
+SCOPE = IndexedScope({"x": (5,), "a": ()}, {"n": 5})
 
 
 @pytest.mark.parametrize(
