@@ -24,8 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, longest_stable_step
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.scheme import Scheme
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.machine_code import kernel
@@ -292,7 +291,7 @@ class Adaptive(Scheme):
         self.coarsest, self.tolerance = coarsest, tolerance
         self.every = every or (1 if monitor == "indicators" else 80)
         self.steps_at_once = self.every * math.ceil(8192 / self.every)
-        self._kinds = end_kinds(cable)
+        self._kinds = cable.end_kinds
         self._grids: list[Any] = []
         self._nodes_steps = self._steps = 0
 
@@ -319,10 +318,6 @@ class Adaptive(Scheme):
         for grid in self._grids:
             check_places(grid, self.cable.n_nodes)
         self._nodes_steps, self._steps = state["counts"].tolist()
-
-    def largest_step(self, v: Array) -> float:
-        """Return the longest step for the finest spacing; see `Scheme.largest_step`."""
-        return longest_stable_step(self.equation, self.cable, v)
 
     def nodes(self, cable: int = 0) -> Any:
         """Return the indices, on the uniform grid, of the nodes in use for a cable, (n,)."""

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
 from channelfit.fitzhugh_nagumo.explicit import copy_in, row_length
 from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
@@ -394,7 +393,7 @@ class Chebyshev(Scheme):
 
     def __init__(self, equation: Equation, cable: Cable, n_threads: int = 1) -> None:
         self.equation, self.cable = equation, cable
-        self.kinds = end_kinds(cable)
+        self.kinds = cable.end_kinds
         self._facts = _no_facts(1)
         self._workers = Workers(n_threads)
 

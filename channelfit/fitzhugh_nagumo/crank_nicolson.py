@@ -18,8 +18,8 @@ tolerance, without an iteration to confirm.
 
 By default the cable is cut into 16 pieces that are solved side by side in the lanes of vector
 registers (`crank_nicolson_lanes`); short cables are solved row by row (`row_by_row`). Long cables
-are advanced tile by tile inside the cache, several steps a pass, with overlaps after which a tile's
-invented ends are no longer felt.
+are advanced tile by tile inside the cache, several steps a pass, with overlaps beyond which the cut
+ends of a tile have no influence.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ Solver = Literal["lanes", "thomas", "cyclic_reduction"]
 
 #: The error of v that Newton's method may leave.
 TOLERANCE = 1e-12
-#: The error, of values of the order of one, at which distant nodes no longer count.
+#: The error, of values of the order of one, below which an influence is neglected.
 NEGLIGIBLE = 1e-18
 _TILE = 4096
 _STEPS_A_PASS = (64, 32, 16, 8, 4, 2, 1)
 _FEWEST_ROWS = 4
-#: From so many steps of nodes on, the control hands back what it has; about a tenth of a second.
+#: The node-steps of one call of the step control, which take about a tenth of a second.
 _NODES_A_CALL = 2**25
 
 
 @dataclass(frozen=True)
 class StepCoefficients:
-    """The coefficients of a step of length dt, (n_cables,) each; the module says what they are."""
+    """The coefficients of a step of length dt, (n_cables,) each; the module defines them."""
 
     a: Array
     r: Array
@@ -94,15 +94,11 @@ class StepCoefficients:
         return np.array([*first, self.bend(), last])
 
     def dominance(self) -> Array:
-        """Return by how much each diagonal entry at least exceeds
-        the others of its row, (n_cables,).
-        """
+        """Return the least excess of a diagonal entry over the others of its row, (n_cables,)."""
         return np.asarray(row_dominance(self.a, self.half, self.kv), float)
 
     def bend(self) -> Array:
-        """Return the factor between a squared correction and the
-        error that it leaves, (n_cables,).
-        """
+        """Return the error that a correction leaves, over its square, (n_cables,)."""
         return np.asarray(newton_bend(self.half, np.maximum(self.dominance(), 1e-300)), float)
 
     def decay(self) -> float:
@@ -163,7 +159,7 @@ class CrankNicolson(Scheme):
             raise InputError(f"a tolerance must be positive, not {tolerance}", key="tolerance")
         self.equation, self.cable, self.solver = equation, cable, solver
         self.tolerance = tolerance
-        self.kinds = end_kinds(cable)
+        self.kinds = cable.end_kinds
         self.iterations = 0  # of Newton's method in the last call, the most of any tile
         self._workers = Workers(n_threads)
 
@@ -182,18 +178,10 @@ class CrankNicolson(Scheme):
         coefficients = StepCoefficients.of(self.equation, len(v), self.cable.dx, dt)
         stimulus = np.empty(0) if drive is None else drive
         layout = self._layout(len(v))
-        if layout == "rows":
-            results = [
-                self._one_by_one(v[k], w[k], coefficients, k, n_steps, stimulus)
-                for k in range(len(v))
-            ]
-        elif layout == "cables":
+        if layout == "cables":
             return self._side_by_side(v, w, coefficients, n_steps, stimulus)
-        else:
-            results = [
-                self._in_tiles(v[k], w[k], coefficients, k, n_steps, stimulus)
-                for k in range(len(v))
-            ]
+        advanced = self._one_by_one if layout == "rows" else self._in_tiles
+        results = [advanced(v[k], w[k], coefficients, k, n_steps, stimulus) for k in range(len(v))]
         return np.array([r[0] for r in results]), np.array([r[1] for r in results])
 
     def _layout(self, n_cables: int) -> Literal["rows", "cables", "pieces"]:
@@ -221,13 +209,12 @@ class CrankNicolson(Scheme):
         largest: float,
         drive: Array | None,
     ) -> bool:
-        """Advance in place, by controlled steps,
-        to the time `edge` or for about a tenth of a second.
+        """Advance in place, by controlled steps, to the time `edge`, or for about 0.1 s.
 
         Arguments:
             v, w: (n_cables, n_nodes). drive: (n_nodes,) or None.
             past: (2, 2, n_cables, n_nodes) v and w of the two states before this one.
-            memory: (n_controls, COLUMNS) what `crank_nicolson_controlled` remembers.
+            memory: (n_controls, COLUMNS) that of `crank_nicolson_controlled`.
             tolerance: the largest local error. largest: the longest step.
 
         Returns: whether the steps met the tolerance.
@@ -321,10 +308,3 @@ class CrankNicolson(Scheme):
         )
         self._check(self.iterations)
         return v, w
-
-
-def end_kinds(cable: Cable) -> Any:
-    """Return the ends of a cable as the kernels take them: 0 no flux, 1 held, 2 periodic."""
-    names = {"no_flux": 0, "periodic": 2}
-    kinds = [names[e] if isinstance(e, str) else 1 for e in (cable.left, cable.right)]
-    return np.array(kinds, dtype=np.int64)

@@ -5,13 +5,16 @@ The pieces lie in the lanes of vector registers. Elimination down the pieces lea
     u[i] = y[i] + c[i] u[i+1] + p[i] (last node of the piece before)
 
 and the first row of each piece, accumulated on the way, closes a cyclic system of the 16 last
-nodes. The factor p, by which a node feels the far end of its piece, decays from node to node. After
-as many nodes as `crank_nicolson.reach` gives it is below the smallest digit and is left out; where
-it does not decay it is kept to the end. The solution is exact either way.
+nodes. The factor p, the influence of the far end of a piece on a node, decays from node to node.
+Beyond as many nodes as `crank_nicolson.reach` returns it is below the smallest digit and is left
+out; where it does not decay it is kept to the end. The solution is exact either way.
 
-A block of rows is one array s, 128 numbers a row: 8 fields of 16 lanes, which are v, w, the
-iterate u, c, y, p, the stimulus, and what a step knows beforehand. The coefficients q are those of
-`crank_nicolson.StepCoefficients.scaled`, each number sixteen times.
+A block of m rows is one array s, 128 numbers a row: 8 fields of 16 lanes, which are v, w, the
+iterate u, c, y, p, the stimulus, and the known side of the equation. The coefficients q are those
+of `crank_nicolson.StepCoefficients.scaled`, each number sixteen times. The conditions at the ends
+of the lanes, `ends` (112,), are 7 fields: the factors of the neighbors before and after the first
+row and the last one, whether v is held in the first and in the last row, and whether the first row
+is missing.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from channelfit.fitzhugh_nagumo.row_by_row import MOST_ITERATIONS
 from channelfit.scoring.machine.kernel_math import apart
 from channelfit.scoring.machine.machine_code import kernel
 
-# Where a loop over the lanes is short the compiler must not see that they are 16, or it unrolls the
-# loop to scalars before it could become vectors; so an argument says how many there are.
+# In short loops over the lanes the compiler must not know that there are 16, since it would unroll
+# the loop to scalars before it could make vectors of it; so the number is an argument.
 LANES = 16
 
 
@@ -73,7 +76,7 @@ def newton_bend(half: Any, dominance: Any) -> Any:
 def _known(s: Array, m: int, q: Array, ends: Array, near: Array, lanes: int) -> None:
     """Compute the known side of the equations of all rows.
 
-    near: (32,) takes v beside the first and the last rows.
+    near: (32,) takes v beside the first row and the last.
     """
     for end in range(2):
         i = 0 if end == 0 else m - 1

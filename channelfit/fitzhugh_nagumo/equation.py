@@ -155,6 +155,12 @@ class Cable:
         return self.left == "periodic"
 
     @property
+    def end_kinds(self) -> npt.NDArray[np.int64]:
+        """Return the kinds of the two ends, (2,): 0 for no flux, 1 for held, 2 for periodic."""
+        kinds = {"no_flux": 0, "periodic": 2}
+        return np.array([kinds.get(str(end), 1) for end in (self.left, self.right)], np.int64)
+
+    @property
     def x(self) -> Array:
         """(n_nodes,) places of the nodes."""
         return np.asarray(self.x_start + self.dx * np.arange(self.n_nodes), float)

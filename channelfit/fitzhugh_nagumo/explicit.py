@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, longest_stable_step
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.noise import add_noise
 from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
 from channelfit.scoring.machine.machine_code import kernel
@@ -174,7 +173,7 @@ class Explicit(Scheme):
     ) -> None:
         self.equation, self.cable = equation, cable
         self.noise, self.seed, self.steps_done = noise, seed, 0
-        self.kinds = end_kinds(cable)
+        self.kinds = cable.end_kinds
         self._workers = Workers(n_threads)
 
     def restart(self) -> None:
@@ -188,10 +187,6 @@ class Explicit(Scheme):
     def restore(self, state: Mapping[str, Array]) -> None:
         """Take in what `internal_state` has returned."""
         self.steps_done = int(state["steps_done"][0])
-
-    def largest_step(self, v: Array) -> float:
-        """Return the longest stable step; see `Scheme.largest_step`."""
-        return longest_stable_step(self.equation, self.cable, v)
 
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None

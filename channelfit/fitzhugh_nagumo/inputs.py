@@ -23,11 +23,11 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import usable_cores
 
-#: From so many nodes on, a GPU is worth the time that it takes to start.
+#: With so many nodes or more, a GPU saves more time than it takes to start.
 _ENOUGH_NODES = 100_000
 #: The schemes by name.
 NAMES = ("crank-nicolson", "chebyshev", "runge-kutta", "explicit", "adaptive")
-#: Of these `auto` chooses, and keeps the error in time below this.
+#: The schemes among which `auto` chooses, and the error in time that it allows by default.
 AUTO, AUTO_ERROR = ("runge-kutta", "chebyshev", "crank-nicolson"), 1e-4
 #: The most values that one option may list as FROM:TO:COUNT.
 _MOST_VALUES = 10_000
@@ -72,7 +72,7 @@ def sweep(texts: dict[str, str], at_most: int = 1_000_000) -> Equation:
 
 
 def cable_of(nodes: int, dx: float, left: str, right: str, pulses: tuple[Pulse, ...]) -> Cable:
-    """Return the cable, whose ends are given as no_flux, periodic or a number.
+    """Return the cable; its ends are no_flux, periodic or a number.
 
     Raises:
         InputError: another text, or what `Cable` refuses.
@@ -102,8 +102,8 @@ def pulse(text: str) -> Pulse:
     names = {"x": ("x_from", "x_to"), "t": ("start", "end"), "every": ("period",)}
     try:
         for part in rest:
-            name, _, given = part.partition("=")
-            keys, numbers = names[name.strip()], [float(n) for n in given.split(":")]
+            name, _, text_of = part.partition("=")
+            keys, numbers = names[name.strip()], [float(n) for n in text_of.split(":")]
             values |= dict(zip(keys, numbers, strict=True))
         return Pulse(float(amplitude), **values)
     except (KeyError, ValueError) as error:
@@ -120,11 +120,11 @@ def state(text: str, equation: Equation, x: np.ndarray) -> tuple[Any, Any]:
     Raises:
         InputError: another text, or a file that holds no state.
     """
-    name, *given = text.split(":")
+    name, *texts = text.split(":")
     if name not in eq.NAMED_STATES:
         return eq.from_file(Path(text), x)
     try:
-        numbers = [float(n) for n in given]
+        numbers = [float(n) for n in texts]
         least, most = eq.NAMED_STATES[name]
         if not least <= len(numbers) <= most:
             raise ValueError

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, longest_stable_step
 
 
 class Scheme:
     """A way to advance v and w of one or many cables in time.
 
-    A scheme implements `largest_step` and `advance`. The other methods do nothing special here and
-    are for schemes with an internal state beside v and w, or on a GPU. There v and w are arrays of
-    the device: `put` makes one, and `take` brings it back.
+    A scheme implements `advance`, and `largest_step` unless its steps are those of forward Euler.
+    The other methods do nothing special here and are for schemes with an internal state beside v
+    and w, or on a GPU. There v and w are arrays of the device: `put` makes one, and `take` brings
+    it back.
     """
 
     name: str
@@ -31,8 +32,11 @@ class Scheme:
     on_device = False
 
     def largest_step(self, v: Array) -> float:
-        """Return the longest step that is allowed for a state v, (n_cables, n_nodes)."""
-        raise NotImplementedError
+        """Return the longest step that is allowed for a state v, (n_cables, n_nodes).
+
+        By default it is that of forward Euler.
+        """
+        return longest_stable_step(self.equation, self.cable, v)
 
     def advance(
         self, v: Array, w: Array, dt: float, n_steps: int, drive: Array | None = None

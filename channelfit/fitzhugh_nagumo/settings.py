@@ -23,15 +23,15 @@ _NO_SETTINGS = ("out", "quiet", "json", "help", "resume")
 _PLAIN_TYPES = {"text": str, "filename": str, "choice": str, "boolean": bool}
 
 
-def of(command: click.Command, given: Mapping[str, Any]) -> dict[str, Any]:
+def of(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run as plain data, by their names, without those that are not set.
 
     Arguments:
-        given: their values, by the names of the parameters.
+        values: of all options, by the names of the parameters.
     """
     kept = {}
     for name, option in _options(command).items():
-        value = given[str(option.name)]
+        value = values[str(option.name)]
         if value is not None:
             kept[name] = list(value) if isinstance(value, tuple) else value
     return kept
@@ -45,14 +45,16 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
     """
     if file is None:
         return
-    from channelfit.reading.documents import read_json  # loads YAML, which --help does not need
+    # these load NumPy and YAML, which --help does not need
+    from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
+    from channelfit.reading.documents import read_json
 
     data = read_json(file)
-    options, given = _options(context.command), data.get("settings")
-    if not isinstance(given, dict):
+    options, saved = _options(context.command), data.get("settings")
+    if not isinstance(saved, dict):
         raise InputError("holds no settings of a run of channelfit fhn", file, "settings")
     defaults = {}
-    for key, value in given.items():
+    for key, value in saved.items():
         if key not in options:
             known = ", ".join(options)
             raise InputError(f"not an option of fhn. Known: {known}", file, f"settings.{key[:40]}")
@@ -62,7 +64,7 @@ def use(context: click.Context, _: click.Parameter, file: Path | None) -> None:
             raise error.at(file, f"settings.{key}") from None
     if "initial_state" in data:
         defaults["initial"] = str(file)
-    elif not _is_named(str(defaults.get("initial", "rest"))):
+    elif str(defaults.get("initial", "rest")).partition(":")[0] not in NAMED_STATES:
         raise InputError(
             "the run began with a state from a file, but the summary holds no initial_state",
             file,
@@ -109,10 +111,3 @@ def _checked(context: click.Context, option: click.Option, value: Any) -> Any:
 def _shown(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _is_named(initial: str) -> bool:
-    # loads NumPy, which --help does not need
-    from channelfit.fitzhugh_nagumo.equation import NAMED_STATES
-
-    return initial.partition(":")[0] in NAMED_STATES

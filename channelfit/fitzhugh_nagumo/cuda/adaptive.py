@@ -284,10 +284,6 @@ class AdaptiveCuda(DeviceScheme):
             names = ("places", "lengths")
             self._grids = tuple(self.device.array(state[name], "int32") for name in names)
 
-    def largest_step(self, v: Any) -> float:
-        """Return the longest stable step; see `Scheme.largest_step`."""
-        return self._settings.largest_step(v)
-
     def facts(self) -> dict[str, float]:
         """Return the number of nodes in use, averaged over the steps and the cables."""
         return {"mean_nodes": self._nodes_steps / max(self._steps, 1)}

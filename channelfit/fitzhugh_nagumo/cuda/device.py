@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from channelfit.fitzhugh_nagumo.crank_nicolson import end_kinds
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.memory import check_device
 from channelfit.fitzhugh_nagumo.scheme import Scheme
@@ -128,7 +127,7 @@ class DeviceScheme(Scheme):
             raise InputError(f'"{dtype}" is neither float64 nor float32', key="dtype")
         self.equation, self.cable, self.dtype = equation, cable, dtype
         self.device: CableDevice = device or CupyDevice()
-        self._kinds = tuple(np.int32(kind) for kind in end_kinds(cable))
+        self._kinds = tuple(np.int32(kind) for kind in cable.end_kinds)
         self._programs: dict[str, Launch] = {}
         self._last: tuple[tuple[int, float], Any] | None = None
         self._nothing = self.device.array(np.zeros(1), dtype)

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from channelfit.fitzhugh_nagumo.cuda.device import CableDevice, DeviceScheme, Launch, program_head
-from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, longest_stable_step
+from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 from channelfit.fitzhugh_nagumo.runge_kutta import EULER_STABLE, REACH, STABLE
 
 _EXPLICIT = """
@@ -352,10 +352,6 @@ class ExplicitCuda(DeviceScheme):
     def halo(self) -> int:
         """Return the number of nodes by which tiles overlap on either side."""
         return -(-self.reach * self.steps // self.nodes) * self.nodes
-
-    def largest_step(self, v: Any) -> float:
-        """Return the longest stable step; see `Scheme.largest_step`."""
-        return longest_stable_step(self.equation, self.cable, v)
 
     def rows(self, n_cables: int, dt: float) -> Array:
         """Return the coefficients of a step, as the kernels take them, (n_cables, 6)."""

@@ -78,7 +78,8 @@ class FhnOptions:
         default="gaussian:100",
         metavar="STATE",
         help="State at t = 0: rest; gaussian:CENTER[:WIDTH[:HEIGHT]]; step:AT[:HEIGHT]; "
-        "front:CENTER; or a file with x, v and perhaps w (.npz or summary.json of a run, or .csv).",
+        "front:CENTER; or a file with x, v and perhaps w (.npz, .h5 or summary.json of a run, or "
+        ".csv).",
     )
     stimuli: tuple[str, ...] = option(
         "--stimulus",
