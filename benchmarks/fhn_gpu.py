@@ -26,7 +26,7 @@ from report import Row, as_script, compared, finish
 
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, Explicit, RungeKutta
 from channelfit.fitzhugh_nagumo.cuda.adaptive import AdaptiveCuda
-from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda, Shape
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import BlockShape, CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, RungeKuttaCuda
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
@@ -245,7 +245,9 @@ def crank_nicolson(cp: Any, dtype: str, variants: list[Any], copy: float) -> tup
     cable = Cable(BIG, DX)
 
     def measure(nodes: int, threads: int, blocks: int, steps: int) -> float:
-        scheme = CrankNicolsonCuda(Equation(), cable, dtype, Shape(nodes, threads, blocks), steps)
+        scheme = CrankNicolsonCuda(
+            Equation(), cable, dtype, BlockShape(nodes, threads, blocks), steps
+        )
         result = rate(scheme, v, w, 8)
         scheme.take(v[:, :1])  # refuses if Newton did not converge anywhere
         return result
@@ -256,7 +258,9 @@ def crank_nicolson(cp: Any, dtype: str, variants: list[Any], copy: float) -> tup
     rows = []
     for n in (BIG, *OTHERS):
         v, w = state(cp, n, dtype)
-        scheme = CrankNicolsonCuda(Equation(), Cable(n, DX), dtype, Shape(*variant[:3]), variant[3])
+        scheme = CrankNicolsonCuda(
+            Equation(), Cable(n, DX), dtype, BlockShape(*variant[:3]), variant[3]
+        )
         ours = value if n == BIG else rate(scheme, v, w, 8)
         text = (
             f"nodes, threads, blocks, steps a pass {variant}; {note}; at most "
@@ -290,7 +294,9 @@ def wide(cp: Any, dtype: str) -> list[Row]:
     cable = Cable(BIG, float(np.sqrt(DT / 1000)))
 
     def measure(nodes: int, threads: int, blocks: int, steps: int) -> float:
-        scheme = CrankNicolsonCuda(Equation(), cable, dtype, Shape(nodes, threads, blocks), steps)
+        scheme = CrankNicolsonCuda(
+            Equation(), cable, dtype, BlockShape(nodes, threads, blocks), steps
+        )
         return rate(scheme, v, w, 4, 3)
 
     print(f"dt/dx^2 = 1000, {dtype}: (nodes a thread, threads, blocks, steps a pass): G nodes/s")
@@ -328,7 +334,7 @@ def many_cables(cp: Any, dtype: str, quick: bool) -> list[Row]:
     )
     shapes = [(4, 128, 4, 1), (4, 128, 5, 1), (8, 64, 6, 1), (14, 32, 8, 1), (2, 256, 3, 1)]
     value = max(
-        rate(CrankNicolsonCuda(equation, cable, dtype, Shape(*s[:3]), s[3]), v, w, 20)
+        rate(CrankNicolsonCuda(equation, cable, dtype, BlockShape(*s[:3]), s[3]), v, w, 20)
         for s in shapes[: 1 if quick else None]
     )
     rows.append(
@@ -344,7 +350,7 @@ def growth(cp: Any, explicit_variant: Any, implicit_variant: Any) -> list[Row]:
         cable = Cable(n, DX)
         steps = 256 if n < 10**6 else 64
         one = rate(ExplicitCuda(Equation(), cable, "float64", *explicit_variant), v, w, steps)
-        shape, a_pass = Shape(*implicit_variant[:3]), implicit_variant[3]
+        shape, a_pass = BlockShape(*implicit_variant[:3]), implicit_variant[3]
         two = rate(CrankNicolsonCuda(Equation(), cable, "float64", shape, a_pass), v, w, 16)
         rows.append(Row(f"explicit float64, N = {n:,}", one, "G node-steps/s"))
         rows.append(Row(f"Crank-Nicolson float64, N = {n:,}", two, "G nodes/s"))

@@ -177,7 +177,7 @@ class _Trials:
             if trial.rounding * steps > _AIM * error:
                 raise InputError(
                     f"{error:g} cannot be met: it takes the {trial.scheme.name} scheme "
-                    f"{steps:.2g} steps, whose rounding alone may come to "
+                    f"{steps:.2g} steps, and rounding alone may come to "
                     f"{trial.rounding * steps:.2g}",
                     key="error",
                 )

@@ -1,4 +1,4 @@
-"""The length of the next step, for schemes whose error of a step is of order three.
+"""The length of the next step, for schemes with an error of order three in a step.
 
 Plain functions in the language of kernels: `control` calls them from Python, and
 `crank_nicolson_controlled` from its kernels.

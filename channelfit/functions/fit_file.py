@@ -36,7 +36,7 @@ def _make_asynchronous_ring(
 
 @dataclass(frozen=True)
 class FunctionPlan(FitPlan):
-    """A `FitPlan` whose problem is a function: a cost, without currents, rates or protocols."""
+    """A `FitPlan` for a function: it has a cost, but no currents, rates or protocols."""
 
     has_currents: ClassVar[bool] = False
     optimizers: ClassVar[Mapping[str, Any]] = {

@@ -18,7 +18,7 @@ from channelfit.fitzhugh_nagumo import (
 )
 from channelfit.fitzhugh_nagumo.cuda import crank_nicolson as cuda_crank_nicolson
 from channelfit.fitzhugh_nagumo.cuda.adaptive import adaptive_text
-from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import CrankNicolsonCuda, Shape
+from channelfit.fitzhugh_nagumo.cuda.crank_nicolson import BlockShape, CrankNicolsonCuda
 from channelfit.fitzhugh_nagumo.cuda.crank_nicolson_source import crank_nicolson_text
 from channelfit.fitzhugh_nagumo.cuda.explicit import ExplicitCuda, RungeKuttaCuda, explicit_text
 from channelfit.reading.errors import InputError
@@ -48,9 +48,9 @@ class Case:
 
 EXACT, ROUGH = {"tolerance": 1e-15}, {"tolerance": 1e-6, "dtype": "float32"}
 #: One block of 32 threads with 4 nodes: a short ring goes around several times in a tile.
-ALONE = {"shape": Shape(4, 32, 1), **EXACT}
+ALONE = {"shape": BlockShape(4, 32, 1), **EXACT}
 #: Parts of 64 nodes, of which the last may be one node; dt/dx^2 = 400: all feel each other.
-PARTS = {"shape": Shape(4, 16, 1), "solver": "parts"}
+PARTS = {"shape": BlockShape(4, 16, 1), "solver": "parts"}
 #: By what a cable is solved in; small tiles, so that it has many. Of each two ends are tried.
 CASES = [
     *(Case(ExplicitCuda, n, 0.1, 45, {}, n_cables=7) for n in (3, 33, 64, 101, 401)),
@@ -72,15 +72,15 @@ CASES = [
     *(
         Case(CrankNicolsonCuda, 1300, dt, 8, layout | EXACT | {"steps": 3}, bound=2e-13)
         for layout, dt in (
-            ({"shape": Shape(8, 64, 1), "solver": "tiles"}, 0.1),
-            ({"shape": Shape(4, 128, 1), "solver": "tiles"}, 0.5),
-            ({"shape": Shape(8, 64, 1), "solver": "tiles"}, 0.02),
+            ({"shape": BlockShape(8, 64, 1), "solver": "tiles"}, 0.1),
+            ({"shape": BlockShape(4, 128, 1), "solver": "tiles"}, 0.5),
+            ({"shape": BlockShape(8, 64, 1), "solver": "tiles"}, 0.02),
         )
     ),
     *(
         # dt/dx^2 = 100: the usual tile is too short; wider ones, or one system over memory
         Case(CrankNicolsonCuda, 3000, 1.0, 3, ALONE | {"solver": solver}, 0.1, 1, 1e-12, wide)
-        for solver, wide in (("parts", {}), ("auto", {"_WIDE": Shape(8, 128, 1)}))
+        for solver, wide in (("parts", {}), ("auto", {"_WIDE": BlockShape(8, 128, 1)}))
     ),
 ]
 
@@ -125,7 +125,7 @@ def test_a_newton_that_fails_is_told(device):
     cable = Cable(100, 0.5)
     for solver in ("tiles", "parts"):
         scheme = CrankNicolsonCuda(
-            Equation(), cable, shape=Shape(4, 32), solver=solver, device=device
+            Equation(), cable, shape=BlockShape(4, 32), solver=solver, device=device
         )
         v = np.full((1, 100), 1e200)
         out = scheme.advance(scheme.put(v), scheme.put(0 * v), 5.0, 1)

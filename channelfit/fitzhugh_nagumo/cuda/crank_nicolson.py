@@ -24,7 +24,7 @@ from channelfit.fitzhugh_nagumo.equation import (
 from channelfit.reading.errors import InputError
 
 
-class Shape(NamedTuple):
+class BlockShape(NamedTuple):
     """The nodes of a thread (2 to 16), the threads of a block (a power of two), and the number of
     blocks that a multiprocessor must have room for.
     """
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
 
 #: The shapes of usual tiles, and of wide ones for cables on which the influence of an end extends
 #: over many nodes; and the shares of a usual and of a wide tile that must not be overlap.
-_USUAL, _WIDE = Shape(), Shape(16, 512, 1)
+_USUAL, _WIDE = BlockShape(), BlockShape(16, 512, 1)
 _FEWEST_USEFUL, _FEWEST_USEFUL_WIDE = 0.6, 0.25
 #: The number of Newton's iterations that are queued where nothing waits for the host, and of the
 #: threads that solve the system that joins the parts.
@@ -62,7 +62,7 @@ class _Tiles:
         whole: whether one tile holds the whole cable.
     """
 
-    shape: Shape
+    shape: BlockShape
     steps: int
     halo: int
     whole: bool
@@ -96,7 +96,7 @@ class CrankNicolsonCuda(DeviceScheme):
         equation: Equation,
         cable: Cable,
         dtype: str = "float64",
-        shape: Shape = _USUAL,
+        shape: BlockShape = _USUAL,
         steps: int = 4,
         solver: str = "auto",
         tolerance: float | None = None,
