@@ -1,1 +1,1 @@
-"""The front door: the functions that Python users call, and the command line over them."""
+"""The functions that Python users call, and the command line over them."""

@@ -89,7 +89,7 @@ class Batch:
 
     @property
     def units(self) -> dict[str, str]:
-        """By column its unit, where it has one."""
+        """Units by column, where there is one."""
         return {name: about.unit for name, about in self._wells.about.items() if about.unit}
 
     def where(self, condition: str) -> Batch:
@@ -229,7 +229,7 @@ def names_of(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def parameters_of(table: WellTable) -> list[str]:
-    """Return the names of the parameters of a table: what has a standard error beside it."""
+    """Return the parameters of a table, which are the columns with a standard error."""
     return [name for name in table.columns if f"{name}_error" in table.columns]
 
 
@@ -279,5 +279,5 @@ class BatchScreen(BatchListener):
             self.screen.stage = f"{progress.stage} {progress.done} of {progress.wells} wells"
 
     def finishing(self) -> None:
-        """Let no signal disturb what is written now."""
+        """Ignore signals from now on, while the results are written."""
         all_is_done()

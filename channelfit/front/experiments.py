@@ -21,7 +21,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.units import shown
 
-#: The file of messages about a call that has none.
+#: The file in messages about a call from Python, which has none.
 CALL = Path("fit()")
 
 

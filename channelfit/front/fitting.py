@@ -198,7 +198,7 @@ def _channel(
     else:
         fit_file = read_fit_file(Path(model))
         kinds.refuse_function(fit_file)
-    beside = replace(fit_file, document=_beside(fit_file.document, section))
+    beside = replace(fit_file, document=_with_section(fit_file.document, section))
     channel = model.channel if isinstance(model, Model) else beside.build_model()
     first = next((one for one in temperatures if one is not None), None)
     if first is not None:
@@ -206,7 +206,7 @@ def _channel(
     return channel, fit_file.model_document
 
 
-def _beside(document: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
+def _with_section(document: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with a fit section, whose clamps may use parameters of their own."""
     return {**document, "fit": {**(document.get("fit") or {}), **section}}
 

@@ -20,7 +20,7 @@ from typing import Any
 
 #: The exit code of a command that Ctrl-C has ended.
 INTERRUPTED = 128 + signal.SIGINT
-#: Seconds after which a signal is given again that came where no exception can be raised.
+#: Seconds after which a signal is sent again that came where no exception can be raised.
 _AGAIN = 0.05
 
 
@@ -82,7 +82,7 @@ def begin() -> None:
 
 
 def _unraisable(unraisable: Any) -> None:
-    """Give an interrupt again that came within a `__del__` or a callback, and show other errors.
+    """Send an interrupt again that came within a `__del__` or a callback, and show other errors.
 
     Python would print a traceback and go on.
     """
@@ -116,7 +116,7 @@ def acted_upon() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Let signals wait until the end of the block, which does what must not be done by half."""
+    """Let signals wait until the end of the block, which must not be interrupted."""
     before = _interrupts.act(False)
     try:
         yield

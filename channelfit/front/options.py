@@ -1,11 +1,11 @@
-"""Options of the command line: each is declared once, and all that uses it is derived from there.
+"""Options of the command line: each is declared once, and all else is derived from that.
 
-The options of a verb with many of them are a dataclass (`verbs.optimize.OptimizeOptions`). Each
-field declares an option by `option` or `argument`: how it is typed, its help, the key of the fit
-file that it overrides, and the argument of the Python function that means the same. `declared`
-gives a click command the options of such a class, `kept_options` lists those that a resumed run
-needs again, `overrides_of` what they change in the fit file, and `python_names` what Python calls
-each of them.
+The options of a verb are a dataclass (`verbs.optimize.OptimizeOptions`). Each field declares an
+option by `option`, `argument` or one of the functions below: how it is typed, its help, the key of
+the fit file that it overrides, and the argument of the Python function that means the same.
+`declared` gives a click command the options of such a class, `kept_options` lists those that a
+resumed run needs again, `overrides_of` the values that they set in the fit file, and `python_names`
+their names in Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import click
 
-#: A command of click before it is one: the function, to which declarations are added.
+#: A function to which declarations are added, and which click makes a command.
 Declared: TypeAlias = Callable[..., Any]
 #: The ending of the folder of a run of `channelfit curves`, while it goes on.
 UNFINISHED = "-unfinished"
@@ -149,6 +149,23 @@ def prefix_of(folder: Path) -> Path:
 
 
 # --- options of several verbs ---------------------------------------------------------------------
+
+
+def resume_option(metavar: str, result: str, **more: Any) -> Any:
+    """Return the option by which an interrupted run goes on.
+
+    Arguments:
+        result: the result of the run, and a sentence on its other options.
+        more: as of `option`.
+    """
+    what = f"Go on with a run that was interrupted or killed, to the {result}"
+    return file_path("--resume", metavar, what, kept=False, **more)
+
+
+def results_option(name: str = "NAME", python: str | None = "folder") -> Any:
+    """Return the option of the run folder, whose name begins with `name` by default."""
+    what = f"Folder for the results; must be new or empty. [default: runs/{name}-DATE-TIME]"
+    return file_path("--out", "DIR", what, python=python, kept=False)
 
 
 def set_option() -> Any:

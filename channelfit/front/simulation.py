@@ -78,7 +78,7 @@ class Simulation:
 
     @cached_property
     def states(self) -> dict[str, np.ndarray]:
-        """Occupancies by state, and of gates how likely they are open: (n_sweeps, n_times) each.
+        """Occupancies by state, and open probabilities of gates, (n_sweeps, n_times) each.
 
         They are computed when they are first needed, by the reference backend. NaN after the
         end of a shorter sweep.
@@ -93,7 +93,7 @@ class Simulation:
 
     @cached_property
     def open_probabilities(self) -> dict[str, np.ndarray]:
-        """By current, how likely its channel is open at each sample, (n_sweeps, n_times)."""
+        """The open probability at each sample by current, (n_sweeps, n_times) each."""
         found: dict[str, np.ndarray] = {}
         for term in self._model.terms:
             for k in term.chains:
@@ -125,7 +125,7 @@ class Simulation:
 
     @cached_property
     def _occupied(self) -> list[np.ndarray]:
-        """For each chain (n_sweeps, n_times, n_states)."""
+        """The occupancies of each chain, (n_sweeps, n_times, n_states)."""
         problem = Problem(self._model, (Experiment(self.protocol),))
         assert self.values is not None
         (found,) = ReferenceScorer(problem).occupancies(self.values)

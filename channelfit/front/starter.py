@@ -69,7 +69,7 @@ def current_kind(found: Inspection) -> CurrentKind:
             text = "its samples are not those of its protocol"
         raise InputError(f"{text}; look at it with `channelfit inspect`", found.file)
     held, v = protocol.holding_mV, peak.voltage_mV
-    segment, before = _around(protocol, peak.sweep, peak.time_ms)
+    segment, before = _segment_at(protocol, peak.sweep, peak.time_ms)
     is_tail = before - v > _DRIVE and before > held + _DRIVE
     opens_down = v < held - _DRIVE and not is_tail
     inward = peak.current_pA < 0
@@ -85,7 +85,7 @@ def current_kind(found: Inspection) -> CurrentKind:
             words.append("it needs more open channels than the step before it had")
     else:
         reversal = _reversal(found, opens_down, inward)
-        left = _left(found, segment[1])
+        left = _share_left(found, segment[1])
         words.append(f"{100 * max(left, 0.0):.0f} % of it is left at the end of its step")
         inactivating = left < _LEFT and segment[1] - peak.time_ms > 2 * found.sampling_ms
     if opens_down:
@@ -114,8 +114,8 @@ def rest_ms(found: Inspection) -> float:
     return rest if min(samples, default=0) >= _LEAST_REST else 0.0
 
 
-def _around(protocol: Protocol, sweep: int, time: float) -> tuple[tuple[float, float], float]:
-    """Start and end, ms, of the segment at a time, and the voltage just before it, mV."""
+def _segment_at(protocol: Protocol, sweep: int, time: float) -> tuple[tuple[float, float], float]:
+    """Return start and end, ms, of the segment at a time, and the voltage just before it, mV."""
     before = protocol.holding_mV
     for s in protocol.sweeps[sweep]:
         if s.start_ms <= time < s.end_ms or s is protocol.sweeps[sweep][-1]:
@@ -124,7 +124,7 @@ def _around(protocol: Protocol, sweep: int, time: float) -> tuple[tuple[float, f
     raise AssertionError("a sweep without segments")
 
 
-def _apart(found: Inspection, start: float, end: float) -> float:
+def _mean_current(found: Inspection, start: float, end: float) -> float:
     """Return the mean current of the peak's sweep between two times, less that at rest, pA."""
     assert found.peak is not None
     sweep, h = found.peak.sweep, found.sampling_ms
@@ -133,17 +133,17 @@ def _apart(found: Inspection, start: float, end: float) -> float:
     return float(np.nanmean(values) - np.nan_to_num(found.held_pA[sweep]))
 
 
-def _left(found: Inspection, end: float) -> float:
+def _share_left(found: Inspection, end: float) -> float:
     """Return which share of the peak is left at the end of its segment."""
     assert found.peak is not None
     room = max(0.1 * (end - found.peak.time_ms), 2 * found.sampling_ms)
-    return _apart(found, end - room, end) / found.peak.current_pA
+    return _mean_current(found, end - room, end) / found.peak.current_pA
 
 
 def _step_before(found: Inspection, start: float) -> float:
     """Return the size of the current just before a segment begins, pA."""
     room = max(5 * found.sampling_ms, 0.5)
-    return abs(_apart(found, max(start - room, 0.0), start))
+    return abs(_mean_current(found, max(start - room, 0.0), start))
 
 
 def _drive(v: float, reversal: tuple[float, float]) -> float:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 #: A cost this much lower than before refining is worth a file of its own.
 _REFINED = 1 - 1e-4
-#: Steps of the walkers from one look at them to the next.
+#: Steps of the walkers between two reports of progress.
 _STEPS = 50
 
 

@@ -60,7 +60,7 @@ def check(
 
 
 def check_address_space() -> None:
-    """Refuse to begin within a limit that the libraries cannot even be loaded in.
+    """Raise InputError where the address space is too small to load the libraries.
 
     Some of them then end the process, or try for ever. Within a limit that leaves no room for the
     threads of BLAS, the environment requests a single one, which BLAS reads when it is loaded.

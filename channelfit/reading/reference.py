@@ -13,7 +13,7 @@ from channelfit.reading.keys.shapes import Key, Keys, Shape
 from channelfit.reading.schema import FILES, SECTIONS
 from channelfit.reading.units import base_unit, known_units
 
-#: With which the page begins.
+#: The beginning of the page.
 OPENING = """# Every key of every file
 
 This page is made from the table by which the readers check a file, so that what stands here is

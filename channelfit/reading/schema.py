@@ -30,7 +30,7 @@ FILES = {
 }
 #: All sections by name: those that `Section` reads, and those that a search reads.
 SECTIONS: dict[str, Keys] = {**KEYS, "stop": STOP, "optimizer": OPTIMIZER}
-#: With which the title of every schema begins.
+#: The beginning of the title of every schema.
 TITLE = "channelfit: "
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 _TEXT = ("string", "number")
@@ -74,7 +74,7 @@ class _SchemaWriter:
         self.definitions: Schema = {}
 
     def whole(self, title: str, root: Schema) -> Schema:
-        """Return a schema with all definitions that were asked for."""
+        """Return a schema with all definitions to which it refers."""
         found = dict(sorted(self.definitions.items()))
         root = {"allOf": [root]} if "$ref" in root else root
         return {"$schema": _DRAFT, "title": title, **root, "definitions": found}

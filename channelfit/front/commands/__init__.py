@@ -1,1 +1,1 @@
-"""The verbs of the command line, a file each: parse, call the public function, print."""
+"""The work of the verbs, a file each: it calls the public function, writes files and prints."""

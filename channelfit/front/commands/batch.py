@@ -50,7 +50,7 @@ def batch(options: BatchOptions) -> int:
     if options.quiet and not options.as_json:
         click.echo(printable(str(folder)))
     elif not options.as_json:
-        _tell(table, summary, folder)
+        _print_summary(table, summary, folder)
     if lacking:
         click.echo(f"Error: {lacking}", err=True)
     return TOO_FEW if lacking else 0
@@ -120,7 +120,7 @@ def _resumed_request(run: Path) -> BatchRequest:
     return replace(request_of(arguments, directory), listed=run)
 
 
-def _tell(table: WellTable, summary: dict[str, Any], folder: Path) -> None:
+def _print_summary(table: WellTable, summary: dict[str, Any], folder: Path) -> None:
     """Print the summary: how many are good, why others are not, and where values lie."""
     console = terminal.PlainConsole(highlight=False)
     counts = Counter(map(str, table["quality"]))

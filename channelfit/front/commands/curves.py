@@ -58,7 +58,7 @@ def curves(options: CurvesOptions) -> int:
 
 
 def _fit(lines: JsonLines, options: CurvesOptions) -> str:
-    """Do the work; return why too few fits are ok, where they are."""
+    """Fit the curve and write the results; return why too few fits are ok, or an empty text."""
     curve, data, sigma = options.curve, options.data, options.sigma
     formula, files = formula_and_inputs(options)
     if sigma is not None and data.suffix.lower() == ".npy":
@@ -107,12 +107,12 @@ def _fit(lines: JsonLines, options: CurvesOptions) -> str:
                 table = _tabled(work, executor, kept, run, screen, prefix, data, profiles)
             seconds = time.perf_counter() - began
             n_sets = sum(len(group.values) for group in groups)
-            written = [_beside(prefix, ".csv")]
+            written = [_result_file(prefix, ".csv")]
             if options.covariance:
-                written.append(_beside(prefix, "-covariance.npy"))
+                written.append(_result_file(prefix, "-covariance.npy"))
             figure = fits_figure(table, f"{formula.name}, {n_sets:,} data sets of {data.name}")
             if figure is not None:
-                written.append(_beside(prefix, ".png"))
+                written.append(_result_file(prefix, ".png"))
                 plots.save(figure, written[-1])
             all_is_done()
             run.discard()
@@ -125,7 +125,7 @@ def _fit(lines: JsonLines, options: CurvesOptions) -> str:
     if lines.enabled:
         return lacking
     if not options.quiet:
-        _tell(formula, summary)
+        _print_summary(formula, summary)
     for file in written[:1] if options.quiet else written:
         click.echo(printable(str(file)))
     return lacking
@@ -145,13 +145,13 @@ def _prefix(out: Path | None, data: Path, formula: Curve) -> Path:
     return prefix / file_name(f"{data.stem}-{formula.name}") if prefix.is_dir() else prefix
 
 
-def _beside(prefix: Path, ending: str) -> Path:
+def _result_file(prefix: Path, ending: str) -> Path:
     return prefix.with_name(prefix.name + ending)
 
 
 def _refuse_to_replace(prefix: Path, given: Sequence[Path]) -> None:
     """Raise InputError where results would be written over what they are computed from."""
-    for file in (_beside(prefix, ending) for ending in (".csv", ".png", "-covariance.npy")):
+    for file in (_result_file(prefix, ending) for ending in (".csv", ".png", "-covariance.npy")):
         for source in given:
             if file.exists() and source.exists() and file.samefile(source):
                 raise InputError("the results would replace this file; choose another --out", file)
@@ -169,23 +169,23 @@ def _tabled(
 ) -> FitTable:
     """Return the table of all fits, and the covariances if requested, written in order."""
     groups, settings, earlier = work.groups, work.settings, kept.keys
-    pieces = WorkProgress(screen, sum(len(group.values) for group in groups), "data sets")
+    progress = WorkProgress(screen, sum(len(group.values) for group in groups), "data sets")
     swarm, several = settings.method == "swarm", len(groups) > 1
     with ExitStack() as files:
-        file = files.enter_context(whole(_beside(prefix, ".csv"), run.path))
+        file = files.enter_context(whole(_result_file(prefix, ".csv"), run.path))
         table = FitTable(file, work.curve, swarm, several, profiles)
         covariances = None
         if settings.covariances:
-            file = files.enter_context(whole(_beside(prefix, "-covariance.npy"), run.path))
+            file = files.enter_context(whole(_result_file(prefix, "-covariance.npy"), run.path))
             covariances = CovarianceFile(file, groups)
         for key, found in task_results(work, work.keys, executor, kept):
             if key in earlier or not isinstance(executor, SerialExecutor):
                 work.check(key, found, data)
             piece = work.piece(key, found)
-            _count(pieces, piece, table.add(piece), key in earlier)
+            _count(progress, piece, table.add(piece), key in earlier)
             if covariances is not None and piece.fits.covariances is not None:
                 covariances.add(piece.fits.covariances)
-            run.progress(pieces.counted, screen)
+            run.progress(progress.counted, screen)
         table.finish()
         if covariances is not None:
             covariances.finish()
@@ -193,19 +193,19 @@ def _tabled(
 
 
 def _count(
-    pieces: WorkProgress, piece: FittedSets, failed: list[tuple[str, str]], kept: bool
+    progress: WorkProgress, task: FittedSets, failed: list[tuple[str, str]], kept: bool
 ) -> None:
-    """Show that a piece is done; where few of its data sets failed, each of these by its name."""
-    n_sets = piece.last - piece.first
+    """Count a task that is done, and show its failures, by name where they are few."""
+    n_sets = task.last - task.first
     if len(failed) <= _BY_NAME:
         for label, reason in failed:
-            pieces.done(label, reason=reason, kept=kept)
-        pieces.done(count=n_sets - len(failed), kept=kept)
+            progress.done(label, reason=reason, kept=kept)
+        progress.done(count=n_sets - len(failed), kept=kept)
         return
     reasons = Counter(reason for _, reason in failed).most_common(_REASONS)
     listed = ", ".join(f"{reason} ({count:,})" for reason, count in reasons)
-    name = f"data sets {piece.first + 1:,} to {piece.last:,}"
-    pieces.done(name, n_sets, kept=kept, failed=len(failed), reason=listed)
+    name = f"data sets {task.first + 1:,} to {task.last:,}"
+    progress.done(name, n_sets, kept=kept, failed=len(failed), reason=listed)
 
 
 def _summary(
@@ -255,7 +255,7 @@ def _number(name: str, value: str) -> float:
         raise error.at(None, f"--fix {name}") from None
 
 
-def _tell(curve: Curve, summary: dict[str, Any]) -> None:
+def _print_summary(curve: Curve, summary: dict[str, Any]) -> None:
     """Print the summary: how many are good, why others are not, and where values lie."""
     console = terminal.PlainConsole(highlight=False)
     words = ". ".join(filter(None, (curve.description, curve.source)))

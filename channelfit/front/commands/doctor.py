@@ -54,7 +54,7 @@ def cupy() -> State:
 
 
 def graphics() -> dict[str, State]:
-    """Return the GPU as CUDA sees it, row by row; one row where there is none."""
+    """Return the state of the GPU and its driver, row by row; one row where there is none."""
     found = cupy()
     if not found.usable:
         return {"GPU": found}
@@ -111,7 +111,7 @@ def nrnivmodl() -> State:
 
 
 def compiler() -> State:
-    """Return a C++ compiler, which mechanisms need."""
+    """Return the state of the C++ compiler, which mechanisms need."""
     found = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
     if found:
         return State(True, found)
@@ -120,7 +120,7 @@ def compiler() -> State:
 
 
 def backends() -> dict[str, State]:
-    """Return every backend, fastest first."""
+    """Return the state of every backend, fastest first."""
     if "cuda" not in BACKENDS:
         cuda = State(False, "is not part of this version")
     else:
@@ -135,7 +135,7 @@ def backends() -> dict[str, State]:
 
 
 def cache() -> State:
-    """Return the folder of compiled kernels, and what it holds."""
+    """Return the state of the folder of compiled kernels."""
     folder = cache_folder()
     if not folder.exists():
         return State(True, f"{folder} (not made yet)")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def export(options: ExportOptions) -> None:
-    """Write one file, and say which."""
+    """Write one file, and print its path."""
     kind, out, suffix = options.kind, options.out, options.suffix
     if kind is None:
         if out is None:

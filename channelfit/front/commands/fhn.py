@@ -68,7 +68,7 @@ def fhn(options: FhnOptions) -> None:
 
 
 def _solve(lines: JsonLines, options: FhnOptions) -> None:
-    """Do the work of the command."""
+    """Solve the equation, judge the error, write the run folder and print the results."""
     problem = problem_of(options)
     solvers = _solvers(options, problem)
     solved = kept_options(options) | {"backend": "cuda" if solvers[0].on_device else "cpu"}
@@ -164,7 +164,7 @@ def _run(
     unfinished: UnfinishedRun,
     kept: ResultStore,
 ) -> Run:
-    """Solve the equation, from where `kept` says that an earlier run has come to."""
+    """Solve the equation, from the last checkpoint in `kept` on."""
     checkpoints = Checkpoints(kept)
     v, w = problem.state["v"], problem.state["w"]
     more = (on_progress, checkpoints)

@@ -33,7 +33,7 @@ def import_model(options: ImportOptions) -> None:
         options.start == "steady",
     )
     made, proof, why = found.made, found.proof, found.why
-    _tell(made, proof, why)
+    _print_proof(made, proof, why)
     if found.differs and not options.unproven:
         click.echo(
             f"not written: the error is above {TOLERANCE:g}; --unproven writes it nevertheless",
@@ -55,7 +55,7 @@ def _out(file: Path, out: Path | None) -> Path:
     return out
 
 
-def _tell(made: Imported, proof: Proof | None, why: str) -> None:
+def _print_proof(made: Imported, proof: Proof | None, why: str) -> None:
     """Print the translation, and how far it is from the original."""
     for note in made.notes:
         click.echo(printable(f"note: {note}"))

@@ -57,7 +57,7 @@ def init(options: InitOptions) -> None:
     kinds = [current_kind(each) for each in found]
     clamps = [starter_clamp(each, options.clamp) for each in found]
     main = max(range(len(found)), key=lambda k: kinds[k].conductance_nS)
-    name = _named(recordings[main])
+    name = _safe_name(recordings[main])
     file = options.out or Path(f"{name}-fit.yaml")
     if file.suffix.lower() not in (".yaml", ".yml"):
         raise InputError("a YAML file is written; give for example --out my_cell.yaml", file)
@@ -67,7 +67,7 @@ def init(options: InitOptions) -> None:
     commands = {
         place: each.protocol
         for place, each in zip(protocols, found, strict=True)
-        if each.protocol is not None and not _is_there(each.protocol, place)
+        if each.protocol is not None and not _is_written(each.protocol, place)
     }
     texts = {}
     if model_file is None:
@@ -104,7 +104,7 @@ def _blocked(found: Sequence[Inspection]) -> Iterator[Caution]:
         for after in found:
             if before.protocol is None or after.protocol is None or after.peak is None:
                 continue
-            if before.peak is None or not _alike(before.protocol, after.protocol):
+            if before.peak is None or not _same_command(before.protocol, after.protocol):
                 continue
             share = abs(after.peak.current_pA) / max(abs(before.peak.current_pA), 1e-300)
             if share < _BLOCKED:
@@ -138,7 +138,7 @@ def _check_unit(found: Inspection) -> None:
     )
 
 
-def _named(recording: Path) -> str:
+def _safe_name(recording: Path) -> str:
     """Return the name of a recording's file without suffix, in characters that are safe."""
     return re.sub(r"[^\w .,+()-]", "_", stem_of(recording))[:60] or "recording"
 
@@ -159,9 +159,9 @@ def _tables_of(place: Path) -> Iterator[Path]:
     return place.parent.glob(f"{glob.escape(place.stem)}_command*.csv")
 
 
-def _is_there(protocol: Protocol, place: Path) -> bool:
+def _is_written(protocol: Protocol, place: Path) -> bool:
     """Return whether a file holds the same command already, so that it need not be written."""
-    return place.exists() and _alike(load_protocol(place), protocol)
+    return place.exists() and _same_command(load_protocol(place), protocol)
 
 
 def _protocol_files(found: Sequence[Inspection], folder: Path) -> list[Path]:
@@ -170,13 +170,13 @@ def _protocol_files(found: Sequence[Inspection], folder: Path) -> list[Path]:
     for k, each in enumerate(found):
         assert each.protocol is not None
         known = [(i, other.protocol) for i, other in enumerate(found[:k])]
-        same = [i for i, p in known if p is not None and _alike(p, each.protocol)]
-        name = f"{_named(each.file)}-protocol.yaml"
+        same = [i for i, p in known if p is not None and _same_command(p, each.protocol)]
+        name = f"{_safe_name(each.file)}-protocol.yaml"
         files.append(files[same[0]] if same else folder / name)
     return files
 
 
-def _alike(a: Protocol, b: Protocol) -> bool:
+def _same_command(a: Protocol, b: Protocol) -> bool:
     """Return whether two protocols are the same command, whatever they are called."""
     return a == replace(b, name=a.name, description=a.description, source=a.source)
 
@@ -266,7 +266,7 @@ def _ranges(model: ChannelModel, kind: CurrentKind) -> Iterator[str]:
         return
     rows, reversal = list[str](), model.reversal
     for p in model.parameters:
-        if _is(p, model.conductance) and not p.fixed:
+        if _is_parameter(p, model.conductance) and not p.fixed:
             low, high = conductance_range(kind)
             if p.upper < 2 * kind.conductance_nS or p.lower > kind.conductance_nS:
                 rows.append(f"# the largest current needs {kind.conductance_nS:.3g} nS, all open")
@@ -281,7 +281,7 @@ def _ranges(model: ChannelModel, kind: CurrentKind) -> Iterator[str]:
         )
         rows.append(f"{name}: {about}    # about where the current changes its sign")
     for p in model.parameters:
-        if _is(p, reversal) and (p.fixed or not p.lower <= (low + high) / 2 <= p.upper):
+        if _is_parameter(p, reversal) and (p.fixed or not p.lower <= (low + high) / 2 <= p.upper):
             own = (
                 f"fixed at {p.value:g}" if p.fixed else f"searched from {p.lower:g} to {p.upper:g}"
             )
@@ -292,7 +292,7 @@ def _ranges(model: ChannelModel, kind: CurrentKind) -> Iterator[str]:
         yield from (f"  {row}" for row in rows)
 
 
-def _is(p: Parameter, expression: sympy.Expr) -> bool:
+def _is_parameter(p: Parameter, expression: sympy.Expr) -> bool:
     """Return whether an expression is this parameter and nothing else."""
     return bool(expression.is_Symbol) and str(expression) == p.name
 

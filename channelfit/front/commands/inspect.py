@@ -1,4 +1,4 @@
-"""`channelfit inspect`: what is in files from the rig, and what a fit will see of its data."""
+"""`channelfit inspect`: the content of recordings, and the data of a fit."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _is_fit(file: Path) -> bool:
 
 
 def _pictures(files: tuple[Path, ...], out: Path | None) -> list[Path]:
-    """Return the picture of each file: as requested, or in the current folder, none twice."""
+    """Return the path of each file's picture, all distinct: as requested, or in this folder."""
     if out is not None:
         return [picture_file(out)]
     names = list[str]()
@@ -90,7 +90,7 @@ def _pictures(files: tuple[Path, ...], out: Path | None) -> list[Path]:
 
 
 def _print(title: str, rows: Iterator[tuple[str, str]]) -> None:
-    """Print a title, and below it what is known, in two columns."""
+    """Print a title, and below it labels and texts in two columns."""
     console = PlainConsole(highlight=False)
     console.print(Text(title, style="bold"), soft_wrap=True)
     table = Table.grid(padding=(0, 2))

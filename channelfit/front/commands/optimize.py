@@ -36,7 +36,7 @@ _MOST_ROWS = 64
 
 
 def optimize(options: OptimizeOptions, writer: ReportWriter) -> bool:
-    """Fit a model to its data, and print what came out; whether the search was interrupted."""
+    """Fit a model and print the result; return whether the search was interrupted."""
     with JsonLines("optimize", options.as_json) as lines:
         folder, summary = _fitted(lines, options, writer)
         interrupted = bool(summary["stop_reason"] == "interrupted")

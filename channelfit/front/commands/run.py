@@ -35,7 +35,7 @@ SOME_FAILED = 3
 
 
 def run(options: RunOptions, commands: Mapping[str, click.Command]) -> int:
-    """Do the jobs of a file, print what came out, and return the exit code.
+    """Run the jobs of a file, print the results, and return the exit code.
 
     Arguments:
         commands: the declarations of all commands of channelfit, by name.
@@ -59,7 +59,7 @@ def run(options: RunOptions, commands: Mapping[str, click.Command]) -> int:
 def _done(
     lines: JsonLines, options: RunOptions, commands: Mapping[str, click.Command]
 ) -> tuple[Path, dict[str, Any]] | None:
-    """Return the folder of a night and its summary; None where it was only looked at."""
+    """Return the folder of a night and its summary; None after `--check`."""
     resume, quiet = options.resume, options.quiet
     file = options.night if resume is None else file_of(resume)
     assert file is not None  # the verb asks for one of both
@@ -121,7 +121,7 @@ def _end(record: NightRecord, state: str) -> dict[str, Any]:
 def _begun(
     jobs: Night, calls: Mapping[str, Call], record: NightRecord, lines: JsonLines, quiet: bool
 ) -> Queue:
-    """Return a night in its folder, of which every job has been looked at.
+    """Return the queue of a night in its folder, after a check of every job.
 
     Raises:
         InputError: something cannot be done, or has changed since an earlier call; the folder is
@@ -147,7 +147,7 @@ def _begun(
 
 
 def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> dict[str, list[Path]]:
-    """Return the files that each job reads, after a look at all of them.
+    """Check every job, and return the files that each of them reads.
 
     Raises:
         InputError: jobs that cannot be done, each with why.
@@ -161,7 +161,7 @@ def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> di
     ):
         checks = Checks(calls, Path(place).resolve(), screen)
         for name in jobs.sorter().static_order():
-            screen.begin(f"looking at {name}")
+            screen.begin(f"checking {name}")
             if bad.intersection(jobs.jobs[name].after):
                 bad.add(name)  # what it would use was not made
                 continue
@@ -179,7 +179,7 @@ def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> di
 
 
 def _of_job(jobs: Night, name: str, error: InputError, stand_ins: str) -> InputError:
-    """Return a mistake with the job in which it is, and without the folder of stand-ins."""
+    """Return an error with the key of its job, and without the folder of stand-ins."""
     job = jobs.jobs[name]
     if error.file == str(jobs.file) and (error.key or "").startswith(job.key):
         return InputError(error.message, None, error.key)

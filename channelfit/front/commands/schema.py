@@ -1,4 +1,4 @@
-"""Schemas of files, for editors, and the reference of all keys: printed or written."""
+"""`channelfit schema`: JSON Schemas of files, and the reference of all keys."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _ours(path: Path) -> bool:
-    """Return whether a file has been written by this command."""
+    """Return whether this command has written a file."""
     if path.name == _PAGE:
         return read_text(path).startswith(OPENING)
     try:

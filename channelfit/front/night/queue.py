@@ -49,7 +49,7 @@ _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); sys.argv[0] = 'channelfit'; "
     "from channelfit.__main__ import program; program()"
 )
-#: Seconds between two looks at the processes.
+#: Seconds between two polls of the processes.
 _LOOK_EVERY = 0.1
 #: The length of the end of a log in which the reason of a failure is searched, bytes.
 _TAIL = 1 << 16

@@ -21,6 +21,8 @@ from channelfit.front.options import (
     min_ok_option,
     option,
     quiet_option,
+    results_option,
+    resume_option,
     set_option,
 )
 from channelfit.front.resumed import end_if_finished
@@ -38,13 +40,7 @@ class BatchOptions:
 
     fit: Path | None = argument("fit", type=click.Path(path_type=Path), required=False)
     recordings: tuple[str, ...] = argument("recordings", nargs=-1)
-    out: Path | None = file_path(
-        "--out",
-        "DIR",
-        "Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]",
-        python="folder",
-        kept=False,
-    )
+    out: Path | None = results_option()
     where: str = option(
         "--where",
         metavar="CONDITION",
@@ -67,12 +63,7 @@ class BatchOptions:
         "With --population, --shared or --groups: look at the chosen wells of an earlier run "
         "together, and fit none of them.",
     )
-    resume: Path | None = file_path(
-        "--resume",
-        "RUN",
-        "Go on with a run that was interrupted or killed, to the table that it would have had.",
-        kept=False,
-    )
+    resume: Path | None = resume_option("RUN", "table that it would have had.")
     show: Path | None = file_path(
         "--show",
         "RUN",

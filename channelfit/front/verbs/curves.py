@@ -23,6 +23,7 @@ from channelfit.front.options import (
     option,
     prefix_of,
     quiet_option,
+    resume_option,
     unfinished_folder,
 )
 from channelfit.front.resumed import arguments_again, end_if_finished
@@ -34,13 +35,11 @@ class CurvesOptions:
 
     curve: str = argument("curve", required=False)
     data: Path = argument("data", type=click.Path(path_type=Path), required=False)
-    resume: Path | None = file_path(
-        "--resume",
+    resume: Path | None = resume_option(
         "PREFIX",
-        "Go on with a run that was interrupted or killed, to the results that it would have "
-        "had. PREFIX is that of its results; all else is that of the run.",
+        "results that it would have had. PREFIX is that of its results; all else is that of the "
+        "run.",
         python=None,
-        kept=False,
     )
     out: Path | None = file_path(
         "--out",

@@ -14,11 +14,12 @@ from channelfit.front.options import (
     choice,
     declared,
     dtype_option,
-    file_path,
     integer,
     json_option,
     option,
     quiet_option,
+    results_option,
+    resume_option,
 )
 from channelfit.front.resumed import arguments_again
 
@@ -141,21 +142,10 @@ class FhnOptions:
         help="Value of v at which a wave counts as arrived.",
         python=None,
     )
-    resume: Path | None = file_path(
-        "--resume",
-        "RUN",
-        "Go on with a run that was interrupted or killed, to the results that it would have "
-        "had; all options are those of that run.",
-        python=None,
-        kept=False,
+    resume: Path | None = resume_option(
+        "RUN", "results that it would have had; all options are those of that run.", python=None
     )
-    out: Path | None = file_path(
-        "--out",
-        "DIR",
-        "Folder for the results; must be new or empty. [default: runs/fhn-DATE-TIME]",
-        python=None,
-        kept=False,
-    )
+    out: Path | None = results_option("fhn", python=None)
     suffix: str = option(
         "--format",
         "suffix",

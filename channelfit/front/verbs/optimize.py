@@ -17,12 +17,13 @@ from channelfit.front.options import (
     cluster_option,
     declared,
     dtype_option,
-    file_path,
     integer,
     json_option,
     option,
     path_option,
     quiet_option,
+    results_option,
+    resume_option,
     set_option,
 )
 from channelfit.front.resumed import arguments_again
@@ -33,20 +34,10 @@ class OptimizeOptions:
     """The options of `channelfit optimize`; in Python those of `channelfit.fit`."""
 
     model: Path = argument("model", type=click.Path(path_type=Path), required=False)
-    resume: Path | None = file_path(
-        "--resume",
-        "RUN",
-        "Go on with a run that was interrupted or killed, to the result that it would have had. "
-        "MODEL and options are those of that run.",
-        kept=False,
+    resume: Path | None = resume_option(
+        "RUN", "result that it would have had. MODEL and options are those of that run."
     )
-    out: Path | None = file_path(
-        "--out",
-        "DIR",
-        "Folder for the results; must be new or empty. [default: runs/NAME-DATE-TIME]",
-        python="folder",
-        kept=False,
-    )
+    out: Path | None = results_option()
     seed: int | None = integer(
         "--seed",
         "Seed of the search: the same seed gives the same result. [default: the file's, or 0]",

@@ -42,8 +42,8 @@ _POLICY = (
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-#: A report is one file that holds its own scripts; it is shown as that of a stranger, which may run
-#: them, and neither load nor send anything, nor see the pages of this server.
+#: A report is one file that holds its own scripts. It is shown in a sandbox, where it may run them,
+#: and neither load nor send anything, nor see the pages of this server.
 _REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; "
     "script-src 'unsafe-inline' 'unsafe-eval'; "
@@ -280,7 +280,7 @@ class _Figure(_Handler):
 
 
 class _Report(_Handler):
-    """The report of a finished run, as that of a stranger."""
+    """The report of a finished run, in a sandbox."""
 
     async def get(self, *parts: str) -> None:
         body = self.server.watched.report(self.run_folder(parts[1]))

@@ -55,7 +55,7 @@ def read(path: Path) -> Contents:
 
 
 def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
-    """Return the contents of an ABF file, packed for another process (`apart`)."""
+    """Return the contents of an ABF file, packed for another process (`second_process`)."""
     try:
         import pyabf  # optional
     except ImportError:

@@ -67,7 +67,7 @@ def read(path: Path) -> Contents:
 
 
 def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
-    """Return the contents of an NWB file, packed for another process (`apart`)."""
+    """Return the contents of an NWB file, packed for another process (`second_process`)."""
     with opened(path, "an NWB file") as file:
         if not as_text(file.attrs.get("nwb_version", "")):
             raise InputError("an HDF5 file without an NWB version; is it NWB 2?", path)

@@ -33,7 +33,7 @@ def read(path: Path) -> Contents:
 
 
 def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
-    """Return the contents of a WinWCP file, packed for another process (`apart`)."""
+    """Return the contents of a WinWCP file, packed for another process (`second_process`)."""
     try:
         from neo.rawio.winwcprawio import WinWcpRawIO  # optional
     except ImportError:
