@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,30 +59,15 @@ def curves(options: CurvesOptions) -> int:
 
 def _fit(lines: JsonLines, options: CurvesOptions) -> str:
     """Fit the curve and write the results; return why too few fits are ok, or an empty text."""
-    curve, data, sigma = options.curve, options.data, options.sigma
+    data, sigma = options.data, options.sigma
     formula, files = formula_and_inputs(options)
     if sigma is not None and data.suffix.lower() == ".npy":
         sigma = str(Path(sigma).absolute())
-    settings = CurveSettings(
-        options.backend,
-        options.dtype,
-        options.method,
-        options.covariance,
-        options.seed,
-        options.particles,
-        options.iterations,
-    )
+    settings = _settings(options)
     chosen = settings.chosen_backend()
     folder = unfinished_folder(options.resume or _prefix(options.out, data, formula))
     prefix = prefix_of(folder)
-    arguments = kept_options(options) | {
-        "curve": str(Path(curve).absolute()) if Path(curve).is_file() else curve,
-        "data": str(data.absolute()),
-        "sigma": sigma,
-        "inputs": [f"{name}={file.absolute()}" for name, file in files.items()],
-        "backend": chosen,
-    }
-    read = [Path(curve), data, *files.values(), *([Path(sigma)] if sigma else [])]
+    read = [Path(options.curve), data, *files.values(), *([Path(sigma)] if sigma else [])]
     _refuse_to_replace(prefix, read)
     began = time.perf_counter()
     with (
@@ -98,7 +83,7 @@ def _fit(lines: JsonLines, options: CurvesOptions) -> str:
             screen.warn(cautions(formula, groups, str(data)))
             screen.begin(f"fitting on {chosen}")
             work = CurveTasks(formula, groups, settings)
-            run.checkpoint.begin(work.identity, arguments, "curves")
+            run.checkpoint.begin(work.identity, _arguments(options, files, sigma, chosen), "curves")
             kept = run.checkpoint.open_results(CurveFitStore)
             with open_cluster(options.cluster, screen.say) as executor:
                 if options.cluster is None:  # a GPU leaves the processor free to write
@@ -107,21 +92,29 @@ def _fit(lines: JsonLines, options: CurvesOptions) -> str:
                 table = _tabled(work, executor, kept, run, screen, prefix, data, profiles)
             seconds = time.perf_counter() - began
             n_sets = sum(len(group.values) for group in groups)
-            written = [_result_file(prefix, ".csv")]
-            if options.covariance:
-                written.append(_result_file(prefix, "-covariance.npy"))
             figure = fits_figure(table, f"{formula.name}, {n_sets:,} data sets of {data.name}")
             if figure is not None:
-                written.append(_result_file(prefix, ".png"))
-                plots.save(figure, written[-1])
+                plots.save(figure, _result_file(prefix, ".png"))
             all_is_done()
             run.discard()
+    endings = [".csv", *["-covariance.npy"] * options.covariance, *[".png"] * (figure is not None)]
     summary = _summary(formula, table, n_sets, seconds, chosen)
     summary |= {"inputs": dict(zip(formula.inputs, groups[0].columns, strict=False))}
-    lacking = too_few(
-        {q: summary[q] for q in ("ok", "check", "failed")}, options.min_ok, "data sets"
-    )
-    lines.result(prefix.parent, written, summary, failed=(TOO_FEW, lacking) if lacking else None)
+    return _reported(lines, options, formula, summary, [_result_file(prefix, e) for e in endings])
+
+
+def _reported(
+    lines: JsonLines,
+    options: CurvesOptions,
+    formula: Curve,
+    summary: dict[str, Any],
+    written: Sequence[Path],
+) -> str:
+    """Print the summary and the files; return why too few fits are ok, or an empty text."""
+    counts = {quality: summary[quality] for quality in ("ok", "check", "failed")}
+    lacking = too_few(counts, options.min_ok, "data sets")
+    failed = (TOO_FEW, lacking) if lacking else None
+    lines.result(written[0].parent, written, summary, failed=failed)
     if lines.enabled:
         return lacking
     if not options.quiet:
@@ -129,6 +122,32 @@ def _fit(lines: JsonLines, options: CurvesOptions) -> str:
     for file in written[:1] if options.quiet else written:
         click.echo(printable(str(file)))
     return lacking
+
+
+def _settings(options: CurvesOptions) -> CurveSettings:
+    return CurveSettings(
+        options.backend,
+        options.dtype,
+        options.method,
+        options.covariance,
+        options.seed,
+        options.particles,
+        options.iterations,
+    )
+
+
+def _arguments(
+    options: CurvesOptions, files: Mapping[str, Path], sigma: str | None, backend: str
+) -> dict[str, Any]:
+    """Return the arguments with which the run is resumed, with whole paths."""
+    curve = Path(options.curve)
+    return kept_options(options) | {
+        "curve": str(curve.absolute()) if curve.is_file() else options.curve,
+        "data": str(options.data.absolute()),
+        "sigma": sigma,
+        "inputs": [f"{name}={file.absolute()}" for name, file in files.items()],
+        "backend": backend,
+    }
 
 
 def formula_and_inputs(options: CurvesOptions) -> tuple[Curve, dict[str, Path]]:
