@@ -1,1 +1,1 @@
-"""The command line's verbs, a file each: options and help. What a verb does is in `commands`."""
+"""The verbs of the command line, a file each: options and help. Their work is in `commands`."""

@@ -34,12 +34,6 @@ class NamedArray:
     values: np.ndarray
 
 
-def check_layout(layout: str | None, path: Path) -> None:
-    """Raise InputError for a layout that is none of `LAYOUTS`."""
-    if layout is not None and layout not in LAYOUTS:
-        raise InputError(f"{shown(layout)} is not one of {', '.join(LAYOUTS)}", path, "layout")
-
-
 def contents_of(
     path: Path,
     kind: str,
@@ -61,7 +55,8 @@ def contents_of(
     Raises:
         InputError: no vector or matrix, or matrices whose axis of time is not clear.
     """
-    check_layout(layout, path)
+    if layout not in (None, *LAYOUTS):
+        raise InputError(f"{shown(layout)} is not one of {', '.join(LAYOUTS)}", path, "layout")
     long = [_squeezed(array) for array in arrays if array.values.size > 1]
     if not long:
         why = "".join(f"; {reason}" for reason in refused)
