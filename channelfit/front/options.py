@@ -91,6 +91,11 @@ def argument(name: str, *, python: str | None = "", **settings: Any) -> Any:
     return dataclasses.field(metadata={_KEY: own})
 
 
+def path_argument(name: str, **settings: Any) -> Any:
+    """Return an argument whose value is a path; `settings` as of `argument`."""
+    return argument(name, type=_PATH, **settings)
+
+
 # --- what is derived ------------------------------------------------------------------------------
 
 
@@ -179,11 +184,6 @@ def set_option() -> Any:
         "fit.optimizer.mutation_rate=0.02. May be given several times.",
         python=None,
     )
-
-
-def model_argument() -> Any:
-    """Return the argument that names a model file."""
-    return argument("model", type=_PATH)
 
 
 def backend_option(what: str = "What computes the currents.", **more: Any) -> Any:

@@ -20,6 +20,7 @@ from channelfit.front.options import (
     json_option,
     min_ok_option,
     option,
+    path_argument,
     quiet_option,
     results_option,
     resume_option,
@@ -38,7 +39,7 @@ _TOGETHER = (
 class BatchOptions:
     """The options of `channelfit batch`; in Python those of `channelfit.fit_batch`."""
 
-    fit: Path | None = argument("fit", type=click.Path(path_type=Path), required=False)
+    fit: Path | None = path_argument("fit", required=False)
     recordings: tuple[str, ...] = argument("recordings", nargs=-1)
     out: Path | None = results_option()
     where: str = option(

@@ -8,16 +8,14 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import argument, backend_option, declared, file_path, option
+from channelfit.front.options import backend_option, declared, file_path, option, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
     """The options of `channelfit compare`; in Python those of `channelfit.compare`."""
 
-    fits: tuple[Path, ...] = argument(
-        "fits", type=click.Path(path_type=Path), nargs=-1, required=True
-    )
+    fits: tuple[Path, ...] = path_argument("fits", nargs=-1, required=True)
     out: Path = file_path(
         "--out",
         "DIR",

@@ -21,6 +21,7 @@ from channelfit.front.options import (
     json_option,
     min_ok_option,
     option,
+    path_argument,
     prefix_of,
     quiet_option,
     resume_option,
@@ -34,7 +35,7 @@ class CurvesOptions:
     """The options of `channelfit curves`; in Python those of `channelfit.fit_curves`."""
 
     curve: str = argument("curve", required=False)
-    data: Path = argument("data", type=click.Path(path_type=Path), required=False)
+    data: Path = path_argument("data", required=False)
     resume: Path | None = resume_option(
         "PREFIX",
         "results that it would have had. PREFIX is that of its results; all else is that of the "

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import argument, declared, file_path, option, set_option
+from channelfit.front.options import declared, file_path, option, path_argument, set_option
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """The options of `channelfit export`; in Python those of `channelfit.export`."""
 
-    fit: Path = argument("fit", python="model", type=click.Path(path_type=Path))
+    fit: Path = path_argument("fit", python="model")
     kind: str | None = option(
         "--to",
         "kind",

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import argument, choice, declared, file_path, option
+from channelfit.front.options import choice, declared, file_path, option, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
     """The options of `channelfit import`."""
 
-    file: Path = argument("file", type=click.Path(path_type=Path), metavar="FILE")
+    file: Path = path_argument("file", metavar="FILE")
     fit: str = option(
         "--fit",
         metavar="NAME,..",

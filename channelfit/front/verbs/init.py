@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import argument, declared, file_path, option
+from channelfit.front.options import declared, file_path, option, path_argument
 from channelfit.front.verbs.inspect import RecordingOptions
 
 
@@ -16,9 +16,7 @@ from channelfit.front.verbs.inspect import RecordingOptions
 class InitOptions(RecordingOptions):
     """The options of `channelfit init`."""
 
-    recordings: tuple[Path, ...] = argument(
-        "recordings", type=click.Path(path_type=Path), nargs=-1, required=True
-    )
+    recordings: tuple[Path, ...] = path_argument("recordings", nargs=-1, required=True)
     model: str | None = option(
         "--model",
         metavar="NAME",

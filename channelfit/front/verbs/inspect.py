@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import argument, choice, declared, file_path, option
+from channelfit.front.options import choice, declared, file_path, option, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,7 @@ class RecordingOptions:
 class InspectOptions(RecordingOptions):
     """The options of `channelfit inspect`."""
 
-    files: tuple[Path, ...] = argument(
-        "files", type=click.Path(path_type=Path), nargs=-1, required=True
-    )
+    files: tuple[Path, ...] = path_argument("files", nargs=-1, required=True)
     protocol: Path | None = file_path(
         "--protocol", "OUT.yaml", "Write the protocol that was found."
     )

@@ -11,7 +11,6 @@ import click
 
 from channelfit.front import interrupts
 from channelfit.front.options import (
-    argument,
     backend_option,
     beside_resume,
     cluster_option,
@@ -20,6 +19,7 @@ from channelfit.front.options import (
     integer,
     json_option,
     option,
+    path_argument,
     path_option,
     quiet_option,
     results_option,
@@ -33,7 +33,7 @@ from channelfit.front.resumed import arguments_again
 class OptimizeOptions:
     """The options of `channelfit optimize`; in Python those of `channelfit.fit`."""
 
-    model: Path = argument("model", type=click.Path(path_type=Path), required=False)
+    model: Path = path_argument("model", required=False)
     resume: Path | None = resume_option(
         "RUN", "result that it would have had. MODEL and options are those of that run."
     )

@@ -8,16 +8,14 @@ from typing import Any
 
 import click
 
-from channelfit.front.options import argument, backend_option, declared, file_path, option
+from channelfit.front.options import backend_option, declared, file_path, option, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     """The options of `channelfit report`."""
 
-    runs: tuple[Path, ...] = argument(
-        "runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN..."
-    )
+    runs: tuple[Path, ...] = path_argument("runs", nargs=-1, required=True, metavar="RUN...")
     out: Path | None = file_path(
         "--out",
         "FILE.html",

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from channelfit.front.options import (
-    argument,
     declared,
     file_path,
     json_option,
     option,
+    path_argument,
     quiet_option,
 )
 
@@ -23,7 +23,7 @@ from channelfit.front.options import (
 class RunOptions:
     """The options of `channelfit run`."""
 
-    night: Path | None = argument("night", type=click.Path(path_type=Path), required=False)
+    night: Path | None = path_argument("night", required=False)
     resume: Path | None = file_path(
         "--resume",
         "FOLDER",

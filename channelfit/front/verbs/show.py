@@ -13,7 +13,7 @@ from channelfit.front.options import (
     declared,
     dtype_option,
     file_path,
-    model_argument,
+    path_argument,
     set_option,
 )
 
@@ -22,7 +22,7 @@ from channelfit.front.options import (
 class ShowOptions:
     """The options of `channelfit show`."""
 
-    model: Path = model_argument()
+    model: Path = path_argument("model")
     source: str | None = choice(
         "--source",
         ["cpu", "cuda", "nmodl"],

@@ -9,13 +9,12 @@ from typing import Any
 import click
 
 from channelfit.front.options import (
-    argument,
     backend_option,
     declared,
     dtype_option,
     file_path,
-    model_argument,
     option,
+    path_argument,
     path_option,
     set_option,
 )
@@ -25,8 +24,8 @@ from channelfit.front.options import (
 class SimulateOptions:
     """The options of `channelfit simulate`; in Python those of `channelfit.simulate`."""
 
-    model: Path = model_argument()
-    protocol: Path = argument("protocol", type=click.Path(path_type=Path))
+    model: Path = path_argument("model")
+    protocol: Path = path_argument("protocol")
     out: Path | None = file_path(
         "--out",
         "PREFIX",

@@ -13,7 +13,7 @@ from channelfit.front.options import (
     dtype_option,
     file_path,
     integer,
-    model_argument,
+    path_argument,
     path_option,
     set_option,
 )
@@ -23,7 +23,7 @@ from channelfit.front.options import (
 class TuneOptions:
     """The options of `channelfit tune`."""
 
-    model: Path = model_argument()
+    model: Path = path_argument("model")
     population: int | None = integer(
         "--population",
         "Candidates to score each time. [default: the file's]",

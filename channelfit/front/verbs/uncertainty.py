@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from channelfit.front.options import (
-    argument,
     backend_option,
     cluster_option,
     declared,
@@ -17,6 +16,7 @@ from channelfit.front.options import (
     integer,
     json_option,
     option,
+    path_argument,
     set_option,
 )
 
@@ -25,7 +25,7 @@ from channelfit.front.options import (
 class UncertaintyOptions:
     """The options of `channelfit uncertainty`; in Python those of `channelfit.uncertainty`."""
 
-    fit: Path = argument("fit", type=click.Path(path_type=Path))
+    fit: Path = path_argument("fit")
     profiles: str = option(
         "--profiles",
         metavar="NAMES",

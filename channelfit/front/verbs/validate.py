@@ -13,8 +13,8 @@ from channelfit.front.options import (
     declared,
     file_path,
     integer,
-    model_argument,
     option,
+    path_argument,
     set_option,
 )
 
@@ -23,7 +23,7 @@ from channelfit.front.options import (
 class ValidateOptions:
     """The options of `channelfit validate`."""
 
-    model: Path = model_argument()
+    model: Path = path_argument("model")
     candidates: int = integer(
         "--candidates",
         "Parameter sets to compare: the file's values and others drawn from the ranges.",
