@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from channelfit.batch.table import CSV, WellTable
 from channelfit.reading.errors import InputError
-from channelfit.reading.files import writing
+from channelfit.reading.files import write_text, writing
 from channelfit.reading.texts import names_in
 from channelfit.results.comparison import distinct_labels, file_names
 from channelfit.results.files import make_folder
@@ -44,7 +44,6 @@ def save_report(
     """
     # Bokeh and Matplotlib load slowly
     from channelfit.results.report.page import report_page
-    from channelfit.results.report.page_shell import save_page
     from channelfit.results.report.print_figures import save_figures
     from channelfit.results.report.traces import save_tables
 
@@ -59,7 +58,8 @@ def save_report(
     reported = [_run(fit, label) for fit, label in zip(fits, labels, strict=True)]
     try:
         tables = save_tables(reported[0].panels, file.parent) if len(fits) == 1 else []
-        save_page(report_page(reported, [[table.name for table in tables]] if tables else ()), file)
+        names_of_tables = [[table.name for table in tables]] if tables else ()
+        write_text(file, report_page(reported, names_of_tables))
         files = [file, *tables]
         if kinds:
             make_folder(file.parent / FIGURES, follows=False)

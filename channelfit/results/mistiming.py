@@ -162,18 +162,16 @@ class _Trial:
             delays = [best]
         return cost, best
 
-    def _currents(self, units: np.ndarray, delay: float) -> list[np.ndarray]:
-        """Return (n_samples, n_candidates) pA of each experiment, later by a delay, ms."""
-        simulated = self.scorer.simulate(self.objective.physical(units))
-        return [self._later(simulated[one.place], one, delay) for one in self.samples]
-
     @staticmethod
     def _later(currents: np.ndarray, one: _TrialSamples, delay: float) -> np.ndarray:
+        """Return the currents (n_samples, n_candidates) pA at the samples, later by a delay, ms."""
         return np.asarray(currents[one.sweep, one.sample - round(delay / one.sampling_ms)])
 
     def _costs(self, units: np.ndarray, delay: float) -> np.ndarray:
+        simulated = self.scorer.simulate(self.objective.physical(units))
         total = np.zeros(units.shape[1])
-        for one, currents in zip(self.samples, self._currents(units, delay), strict=True):
+        for one in self.samples:
+            currents = self._later(simulated[one.place], one, delay)
             total += one.weight @ (currents - one.data[:, None]) ** 2
         return np.where(np.isfinite(total), total / self.weight, np.inf)
 

@@ -22,7 +22,6 @@ from channelfit.reading import files
 from channelfit.reading.errors import InputError
 from channelfit.results.processes import host
 from channelfit.results.report import plots, print_figures
-from channelfit.results.report.page_shell import save_page
 from channelfit.results.run_folder import RunFolder
 from channelfit.tasks.records import Records
 from support.places import ROOT
@@ -40,7 +39,6 @@ def table(folder: Path) -> None:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "a.txt": lambda folder: files.write_text(folder / "a.txt", "text"),
     "model.yaml": lambda folder: cf.Model.load(MODEL).save(folder / "model.yaml", True),
-    "page.html": lambda folder: save_page("<p>", folder / "page.html"),
     "x.png": lambda folder: plots.save(Figure(), folder / "x.png"),
     "x.svg": lambda folder: print_figures.save_named([("x", Figure())], folder, ["svg"]),
     "x.pdf": lambda folder: print_figures.save_named([("x", Figure())], folder, ["pdf"]),

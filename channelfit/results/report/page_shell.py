@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader
 
-from channelfit.reading.files import whole
 from channelfit.reading.texts import printable
 
 #: By this line a page of this program is recognized.
@@ -67,12 +66,6 @@ def page_text(
 def rendered(template: Path, context: Mapping[str, Any]) -> str:
     """Return the text of a template, in which the texts of the context are escaped."""
     return _environment(template.parent).get_template(template.name).render(context)
-
-
-def save_page(text: str, file: Path) -> None:
-    """Write a page to a file, which is never seen half written."""
-    with whole(file) as page:
-        page.write(text.encode())
 
 
 @cache

@@ -29,6 +29,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from channelfit.reading.files import write_text
 from channelfit.scoring.machine.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -221,12 +222,11 @@ def write_report(picture: TracePicture | None, facts: Facts, file: Path) -> None
     """
     from channelfit.results.report.page import report_page  # loads Bokeh
     from channelfit.results.report.page_content import reported_fit
-    from channelfit.results.report.page_shell import save_page
     from channelfit.results.report.traces import save_tables
 
     run = reported_fit(file.absolute().parent.name, picture, facts)
     tables = save_tables(run.panels, file.parent)
-    save_page(report_page([run], [[table.name for table in tables]]), file)
+    write_text(file, report_page([run], [[table.name for table in tables]]))
 
 
 def _sketch() -> TracePicture:

@@ -12,7 +12,7 @@ import numpy as np
 
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.csv_tables import csv_table
-from channelfit.reading.files import whole
+from channelfit.reading.files import write_text
 from channelfit.results.quality import Quality, explained, quality
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ def save_tables(panels: Sequence[Traces], folder: Path) -> list[Path]:
     files = []
     for name, panel in zip(table_names(len(panels)), panels, strict=True):
         file = folder / name
-        with whole(file) as table:
-            table.write(table_text(panel).encode())
+        write_text(file, table_text(panel))
         files.append(file)
     return files
 
