@@ -32,11 +32,11 @@ from channelfit.results.uncertainty.assessment import (
 )
 from channelfit.results.uncertainty.estimate import Estimate
 from channelfit.results.uncertainty.families import (
-    INSTALL,
     FitFamily,
     families,
     good_fits,
 )
+from channelfit.results.uncertainty.k_means import INSTALL
 from channelfit.results.uncertainty.posterior import Posterior
 from channelfit.results.uncertainty.profiles import Profile, profiles
 from channelfit.results.uncertainty.summary import profile_table, summary_of, table_text

@@ -241,8 +241,7 @@ def _add_parameter_of_current(
     texts = [str(text) for one in given if isinstance(one, dict) for text in one.values()]
     if not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
         return False
-    row.expect(KEYS["parameter"])
-    document["parameters"] = (known or {}) | {name: {key: row.take(key) for key in row.given()}}
+    document["parameters"] = (known or {}) | {name: _given(row, "parameter")}
     return True
 
 
@@ -260,13 +259,13 @@ def _change_parameter(document: dict[str, Any], name: str, row: Section, model_f
         and name not in known
         and name in words_of_clamps(document.get("fit"))
     ):
-        known[name] = {key: row.take(key) for key in _announced(row)}
+        known[name] = _given(row, "parameter")
         return
     if not isinstance(known, dict) or not isinstance(known.get(name), dict):
         listed = ", ".join(map(str, known)) if isinstance(known, dict) else "none that has a name"
         raise row.error(f"the model has no such parameter. Known: {listed}")
-    row.expect(KEYS["function parameter" if is_function(document) else "parameter"])
-    model, given = known[name], {key: row.take(key) for key in row.given()}
+    given = _given(row, "function parameter" if is_function(document) else "parameter")
+    model = known[name]
     if "unit" in given and str(given["unit"]) != str(model.get("unit", "")):
         left = [key for key in ("range", "value", "prior") if key in model and key not in given]
         if left:
@@ -288,10 +287,10 @@ def _change_parameter(document: dict[str, Any], name: str, row: Section, model_f
     known[name] = joined
 
 
-def _announced(row: Section) -> list[str]:
-    """Return the keys of a parameter's row. Raises InputError for one that no parameter has."""
-    row.expect(KEYS["parameter"])
-    return row.given()
+def _given(row: Section, table: str) -> dict[str, Any]:
+    """Return the raw values of a row. Raises InputError for a key that is not in its table."""
+    row.expect(KEYS[table])
+    return {key: row.take(key) for key in row.given()}
 
 
 def _inside(row: Mapping[str, Any]) -> bool:

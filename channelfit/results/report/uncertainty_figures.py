@@ -29,7 +29,8 @@ from channelfit.results.report.plots import (
     styled,
 )
 from channelfit.results.uncertainty.estimate import LEVEL, Estimate, quantile
-from channelfit.results.uncertainty.families import INSTALL, FitFamily
+from channelfit.results.uncertainty.families import FitFamily
+from channelfit.results.uncertainty.k_means import INSTALL
 from channelfit.results.uncertainty.posterior import Posterior
 from channelfit.results.uncertainty.profiles import Profile
 

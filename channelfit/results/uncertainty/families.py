@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.estimate import Estimate
-from channelfit.results.uncertainty.k_means import k_means
+from channelfit.results.uncertainty.k_means import k_means, scikit_learn
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.least_squares import refine
 
@@ -35,8 +34,6 @@ _FAR = 1e300
 _REPRESENTATIVES = 4
 #: Digits of unit coordinates to which two fits are the same.
 _PLACES = 4
-
-INSTALL = 'python -m pip install "channelfit[sure]"'
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +91,7 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[FitFam
 
     Raises: InputError if scikit-learn is missing, or no fit is good enough.
     """
-    agglomerative = _agglomerative()
+    clusters = scikit_learn("families need")
     tolerance = found.threshold(n=len(found.unit))
     chi_square = np.asarray(found.chi_square(cost))
     chi_square = chi_square - chi_square.min(initial=0.0)
@@ -115,7 +112,7 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[FitFam
             bent = _bent(found, unit[:, a], unit[:, b], limit, _BENDS)
             barriers[a, b] = barriers[b, a] = min(barriers[a, b], bent)
     labels = (
-        agglomerative(
+        clusters.AgglomerativeClustering(
             n_clusters=None, metric="precomputed", linkage="single", distance_threshold=limit
         )
         .fit(barriers)
@@ -152,14 +149,6 @@ def representatives(family: FitFamily) -> list[tuple[int, int]]:
         int(np.where(found.labels == k, apart, np.inf).argmin()) for k in range(len(found.centers))
     ]
     return list(zip(nearest, found.sizes.tolist(), strict=True))
-
-
-def _agglomerative() -> Any:
-    try:
-        from sklearn.cluster import AgglomerativeClustering  # an optional package
-    except ImportError:
-        raise InputError(f"families need scikit-learn; {INSTALL} installs it") from None
-    return AgglomerativeClustering
 
 
 def _cost(found: Estimate, unit: np.ndarray) -> np.ndarray:

@@ -35,6 +35,8 @@ from channelfit.tasks.result_store import Arrays, Key
 
 WAYS = ("auto", "scikit-learn", "sums", "cuda")
 RESTARTS, ITERATIONS = 10, 300
+INSTALL = 'python -m pip install "channelfit[sure]"'
+_NEEDED = "this way to k-means needs"
 #: Points among which initial centers are drawn, and points from which on a GPU is faster.
 _DRAWN_FROM, _FOR_GPU = 100_000, 50_000
 #: Numbers in a part, 64 MB: sums of fewer take less time than a worker takes to answer.
@@ -155,7 +157,7 @@ def _best_way(n: int, executor: Executor | None) -> str:
     if executor is None and n >= _FOR_GPU and gpu.is_available():
         return "cuda"
     try:
-        _scikit_learn()
+        scikit_learn(_NEEDED)
     except InputError:
         return "sums"
     return "sums" if executor is not None else "scikit-learn"
@@ -320,22 +322,26 @@ def _sums_by_tasks(
 # --- scikit-learn, and the result -----------------------------------------------------------------
 
 
-def _scikit_learn() -> Any:
+def scikit_learn(needed: str) -> Any:
+    """Return the module of clusters of scikit-learn, an optional package.
+
+    Arguments:
+        needed: the beginning of the message if it is not installed, such as "families need".
+
+    Raises: InputError if it is not installed.
+    """
     try:
-        from sklearn.cluster import KMeans  # an optional package
+        import sklearn.cluster
     except ImportError:
-        raise InputError(
-            'this way to k-means needs scikit-learn; python -m pip install "channelfit[sure]" '
-            "installs it"
-        ) from None
-    return KMeans
+        raise InputError(f"{needed} scikit-learn; {INSTALL} installs it") from None
+    return sklearn.cluster
 
 
 def _by_scikit_learn(
     points: np.ndarray, weights: np.ndarray | None, starts: np.ndarray, iterations: int
 ) -> tuple[np.ndarray, float, int, np.ndarray]:
     """Return centers, inertia and iterations as `lloyd` does, and the labels (n,)."""
-    make, k = _scikit_learn(), starts.shape[1]
+    make, k = scikit_learn(_NEEDED).KMeans, starts.shape[1]
     fits = [
         make(k, init=start, n_init=1, max_iter=iterations, tol=0.0, algorithm="lloyd").fit(
             points, sample_weight=weights

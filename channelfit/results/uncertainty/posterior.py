@@ -15,7 +15,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.estimate import LEVEL, Estimate
-from channelfit.results.uncertainty.families import INSTALL
+from channelfit.results.uncertainty.k_means import INSTALL
 from channelfit.scoring.machine.arrays import to_host
 
 #: The least length of a chain in autocorrelation times (as emcee advises).
