@@ -19,9 +19,9 @@ class Agreement:
     """The costs at which the independent starts of a search ended.
 
     Attributes:
-        starts: how many were followed to their end, or until they fell hopelessly behind.
-        arrived: how many of them arrived at the lowest cost of the search.
-        required: how many were to arrive there.
+        starts: the number that were followed to their end, or until they fell hopelessly behind.
+        arrived: the number of them that arrived at the lowest cost of the search.
+        required: the number that should arrive there.
         lowest: the lowest cost of the search, then the next ones that independent starts came to;
             costs that count as the same stand there once.
         perfect: whether the lowest cost is nothing but rounding.
@@ -56,7 +56,7 @@ def agreement(best: float, costs: np.ndarray, required: int, floor: float = 0.0)
     Arguments:
         best: the lowest cost of the search, whether an independent start found it or not.
         costs: (n_starts,) of the independent starts; those not finite do not count.
-        required: how many are to arrive at the lowest cost.
+        required: the number that should arrive at the lowest cost.
         floor: costs below it differ by rounding alone.
     """
     ordered = np.sort(costs[np.isfinite(costs)])

@@ -96,7 +96,7 @@ class CmaEs(Optimizer):
         return None if self._best is None else self.xp.asarray(self._best)
 
     def ask(self) -> Any:
-        """See `Optimizer.ask`; how many candidates they are changes from descent to descent.
+        """See `Optimizer.ask`; the number of candidates changes from descent to descent.
 
         Asking again before telling gives the same candidates.
         """

@@ -64,7 +64,7 @@ class CostScorer(Scorer):
 
     Arguments:
         scorer: simulates.
-        cost: says how far currents are from the recorded ones.
+        cost: compares currents with the recorded ones.
         problem: the model and its experiments.
     """
 

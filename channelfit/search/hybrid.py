@@ -110,7 +110,7 @@ class Hybrid(Search):
         n_parameters: free parameters.
         seed: of all random numbers.
         scan: points scored in a round; 0 for a number that suits the time of a score.
-        starts: how many of them are refined.
+        starts: the number of them that are refined.
         agree: the number of independent starts that must arrive at the lowest cost.
         patience: rounds without a gain after which the search ends anyway.
         initial: (n_parameters, n_points) points of the unit cube that are refined first. They
@@ -194,7 +194,7 @@ class Hybrid(Search):
         self.agreement = agreement(_least(found), found.cost[found.fresh], self.agree, floor)
 
     def _conclusion(self, idle: int) -> str:
-        """Say why the search ended, where the fit was not perfect."""
+        """Say why a search ended that found no perfect fit."""
         one = self.agreement
         if one is not None and one.agree and idle < self.patience:
             return f"{one.arrived} independent starts agree"
@@ -256,7 +256,7 @@ class Hybrid(Search):
 
 
 def _points(objective: Objective) -> int:
-    """Return how many points a scan has for each parameter.
+    """Return the number of points that a scan has for each parameter.
 
     They are few where a core steps through every sample, so that scanning costs less than refining.
     """

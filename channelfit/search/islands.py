@@ -29,9 +29,9 @@ from channelfit.tasks.result_store import Arrays
 _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
 
 
-#: Computes an epoch: the states of all islands and how many generations -> for each island its
-#: state afterwards, and of every generation costs and statuses (n_generations, population) and the
-#: best parameters (n_generations, n_parameters).
+#: Computes an epoch from its number, the states of all islands, and the number of generations. It
+#: returns for each island its state afterwards, and of every generation costs and statuses
+#: (n_generations, population) and the best parameters (n_generations, n_parameters).
 Epoch = Callable[[int, Sequence[Arrays], int], Sequence[Arrays]]
 
 
@@ -43,7 +43,7 @@ class Islands(Optimizer):
         seed: of the first island, 0 .. 2**64-1; those of the others follow from it.
         n_islands: 2 or more.
         migrate_every: generations between two migrations, 1 or more.
-        migrants: how many candidates leave each island then; less than the population.
+        migrants: the candidates that leave each island then, fewer than the population.
         initial: (n_parameters, n_points) starting points, dealt out in blocks of a population; None
             where there are none.
         population: candidates of an island.

@@ -42,11 +42,11 @@ class StopRules:
     None switches a rule off.
 
     Arguments:
-        generations: how many have been scored; the first, random one counts.
+        generations: the number that have been scored; the first, random one counts.
         cost: the target to which the best cost has come down.
-        seconds: how much time has passed.
-        evaluations: how many candidates have been scored; a generation is never cut short.
-        stagnation: how many generations in a row have passed without a gain in the best cost of
+        seconds: the time that has passed.
+        evaluations: the candidates that have been scored; a generation is never cut short.
+        stagnation: the generations in a row that have passed without a gain in the best cost of
             more than `tolerance` times that cost.
         tolerance: the relative gain that counts.
 
@@ -86,9 +86,9 @@ class Progress:
     """The state of a search after a generation.
 
     Attributes:
-        generation: how many generations have been scored.
+        generation: the number of generations that have been scored.
         best_cost: the lowest cost so far, inf while there is none.
-        evaluations: how many candidates have been scored.
+        evaluations: the number of candidates that have been scored.
         seconds: time since the search began.
         seconds_left: the least time that the rules on generations, evaluations and seconds leave at
             this pace; None when none of them is on.
@@ -122,8 +122,8 @@ class FitResult:
         names, values: of all parameters of the model, fixed ones too; values in base units.
         notes: for each parameter "", "fixed", "at lower bound" or "at upper bound".
         cost: of the best candidate, by the scorer's `rescore`.
-        generations: how many were scored.
-        evaluations: how many candidates were scored, not how many calls it took.
+        generations: the number that were scored.
+        evaluations: the number of candidates that were scored, not of calls.
         seconds: duration of the search.
         history: one row for each generation with the fields of `HISTORY_COLUMNS`. best_cost there
             is the best so far; median_cost is that of the generation's finite costs, or of an
@@ -131,7 +131,7 @@ class FitResult:
             one.
         stop_reason: the rule that ended the search, in words.
         seed, optimizer, settings: how it was searched.
-        failures: how many candidates failed, by the reason in words.
+        failures: the number of candidates that failed, by the reason in words.
         backend, dtype, source_hash: of the scorer.
         agreement: of independent starts, as `Agreement.as_plain` gives it; None for a search
             without.
@@ -236,7 +236,7 @@ def optimize(
 
 
 def _most_generations(stop: StopRules, optimizer: Search) -> float:
-    """Return how many generations there are at most, as far as the rules say in advance."""
+    """Return the most generations that there can be, as far as the rules tell in advance."""
     most = math.inf if stop.generations is None else stop.generations
     if stop.evaluations is not None:
         population = int(optimizer.settings.get("population", 1))
@@ -266,7 +266,7 @@ def _record(tally: _Tally, generation: Generation, tolerance: float) -> None:
 
 
 def _target_reached(stop: StopRules, tally: _Tally, objective: Objective) -> str | None:
-    """Say in words that the best cost is down to the target; None where it is not.
+    """Say in words that the best cost is down to the target; None if it is not.
 
     The scorer's `rescore` must be as well, since that is the cost which the user sees.
     """

@@ -45,11 +45,11 @@ class Generation:
     """A summary of the scores of some candidates.
 
     Attributes:
-        n_candidates: how many candidates it cost; a derivative costs several.
+        n_candidates: the number of candidates scored; a derivative counts as several.
         median: of the finite costs, NaN without one.
         best: the lowest cost, or the lowest so far.
         values: (n_parameters,) of the candidate of this cost, base units.
-        failures: (n_status,) how many failed, by status.
+        failures: (n_status,) the candidates that failed, by status.
         stage: the stage of a search of several stages; empty where there is one.
     """
 
@@ -304,7 +304,7 @@ def summarized(
         unit: (n_free, n_points), in the unit cube.
         score: cost and status (n_points,), of the same array module.
         stage: the stage of the search, for displays of its progress.
-        n_candidates: how many candidates the generation cost; None for one each point.
+        n_candidates: the number of candidates scored; None for one each point.
     """
     xp = array_module(score.cost)
     finite = xp.isfinite(score.cost)
@@ -321,7 +321,7 @@ def summarized(
 
 
 def count_failures(status: Any, finite: Any, xp: Any) -> np.ndarray:
-    """Count how many candidates failed in which way: (n_status,).
+    """Count the candidates that failed, by status: (n_status,).
 
     A cost that is not finite though its status is good counts as "not finite".
 

@@ -69,9 +69,9 @@ class Search(ABC):
 
         Arguments:
             objective: scores points of the unit cube.
-            target: the cost at which the search will be stopped, None where there is none.
-            most: how many generations will be taken at most; a search that computes ahead computes
-                no more than these.
+            target: the cost at which the search will be stopped, None for none.
+            most: the most generations that will be taken; a search that computes ahead computes no
+                more than these.
         """
 
 
@@ -84,7 +84,7 @@ class Optimizer(Search):
     lower end of a parameter's range and 1 the upper end, in the parameter's own scale.
 
     Arguments:
-        n_parameters: how many parameters are searched.
+        n_parameters: the number of parameters that are searched.
         seed: decides all random numbers, so that the same seed gives the same result.
 
     Attributes:

@@ -58,7 +58,7 @@ class Changes:
         for text in list(self._texts(document)):
             override(document, text, file)
         if document.get("fit") is not None:
-            Section(document["fit"], file, "fit")  # whatever is done with it, it is a mapping
+            Section(document["fit"], file, "fit")  # raises unless it is a mapping
         if self.section:
             document["fit"] = {**(document.get("fit") or {}), **self.section}
 

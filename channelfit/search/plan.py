@@ -33,7 +33,8 @@ from channelfit.search.projection import Linear
 from channelfit.search.sampling import sample_allowed
 from channelfit.search.space import SearchSpace, middle
 
-#: Of the unit cube: how far beside values on a bound the search may begin, and tries of each.
+#: Distances, in the unit cube, from values on a bound at which the search may begin, and the tries
+#: of each.
 _HAIRS, _TRIES = (1e-14, 1e-12, 1e-10, 1e-8), 20
 #: Candidates among which reasons for failures are looked for.
 _EXAMPLES = 256
@@ -53,7 +54,7 @@ class FitPlan:
         surrogate: whether the data are simulated from the parameters' values.
         noise_pA, data_seed: standard deviation and seed of the Gaussian noise of such data.
         seed: of the search.
-        seeds: how many whole searches there are, with the seeds from `seed` on.
+        seeds: the number of whole searches, with the seeds from `seed` on.
         section: the raw `fit` section.
         model_file: where the model stands.
         constraints: bounds that candidates must keep besides the parameters' ranges.

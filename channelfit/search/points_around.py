@@ -1,6 +1,6 @@
 """Points around a minimum, where a lower one may lie that least squares did not find.
 
-Along each direction of the Hessian the parabola says how far away the cost has risen by how much.
+Along each direction of the Hessian the parabola gives the distance for each rise of the cost.
 In loose directions that is far, and ripples and bends there may hide what a profile would find.
 """
 

@@ -29,7 +29,7 @@ class PopulationSearch(Optimizer):
             draw.
         xp: numpy or cupy, the array module of the population.
         initial: (n_parameters, n_points) points of the unit cube that take the first places of the
-            first generation, the rest is drawn uniformly; None where there are none.
+            first generation, the rest is drawn uniformly; None for none.
 
     Raises: InputError for a setting out of its range.
     """
@@ -173,7 +173,7 @@ def starting_points(initial: Any, n_parameters: int, population: int) -> np.ndar
 
     Arguments:
         initial: (n_parameters, n_points), or (n_parameters,) for a single point, in the unit cube;
-            None where the search begins anywhere.
+            None for a search that begins anywhere.
 
     Raises: InputError for points outside the unit cube, of another dimension, or more of them than
     the population has candidates.

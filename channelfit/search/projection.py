@@ -68,7 +68,7 @@ def solve(
         linear: the parameter.
         exact: score the lowest points where the parabola cannot tell their cost.
 
-    Returns: a cost of inf, and a status, where a candidate fails.
+    Returns: values, costs and statuses; the cost of a candidate that fails is inf.
     """
     xp = array_module(physical)
     probe = physical.copy()

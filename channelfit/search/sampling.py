@@ -16,7 +16,7 @@ import numpy as np
 from channelfit.reading.errors import InputError
 from channelfit.search.space import SearchSpace
 
-#: Draws of one attempt, and how many of them may go without a single allowed point.
+#: Draws of one attempt, and the most attempts without a single allowed point.
 _DRAWS, _ATTEMPTS = 1 << 15, 64
 #: A group is sampled by random walks where less than this share of all draws is allowed.
 _RARE = 0.01

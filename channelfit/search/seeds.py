@@ -176,7 +176,7 @@ class _MergedSearches:
     """The results of searches with several seeds, which come one by one.
 
     Attributes:
-        seeds: how many there will be.
+        seeds: the number of searches.
         on_generation: called after each generation of a search in this process.
         best: of the searches that are done. lowest: the lowest cost that they met.
         generations, evaluations, seconds: of these searches, together.

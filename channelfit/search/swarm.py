@@ -2,8 +2,8 @@
 
     v <- inertia v + cognitive r1 (own best - x) + social r2 (leader's best - x),   x <- x + v
 
-with r1, r2 drawn anew for every particle, parameter and move. Who leads a particle is the
-topology: the best of the whole swarm, of its neighbors on a ring, or of its group.
+with r1, r2 drawn anew for every particle, parameter and move. The leader of a particle follows from
+the topology: the best of the whole swarm, of its neighbors on a ring, or of its group.
 
 Sources: J. Kennedy, R. Eberhart, "Particle swarm optimization", ICNN (1995), and, in the order of
 the topologies: R. T. Kneusel, "Curve-fitting on graphics processors using particle swarm
@@ -47,9 +47,9 @@ class Topology(ABC):
         """Return the particle (n_particles,) to which each is drawn.
 
         Arguments:
-            cost: (n_particles,) of their own bests, inf where there is none; of equal ones the
+            cost: (n_particles,) of their own bests, inf if there is none yet; of equal ones the
                 particle itself, else the first, leads.
-            iteration: how often the swarm has moved.
+            iteration: the number of moves of the swarm so far.
             xp: the array module of cost.
         """
 
@@ -70,7 +70,7 @@ class RingTopology(Topology):
     """A particle is led by the best among itself and its nearest on either side.
 
     Arguments:
-        neighbors: how many on either side, 1 or more.
+        neighbors: their number on either side, 1 or more.
     """
 
     neighbors: int = 1

@@ -562,7 +562,7 @@ class _Distribution:
                 task.cancel()
 
     def _note_loss(self, key: Key, why: str, most: int) -> None:
-        """Queue a task again that was lost. most: how often it may be lost for such a reason."""
+        """Queue a lost task again; `most` is how often it may be lost for such a reason."""
         if key not in self._unfinished:
             return
         if self._client.status == "running":

@@ -28,8 +28,8 @@ class ClusterPlan:
         job_class: a class of dask-jobqueue. job: its arguments.
         least, most: limits of the number of jobs.
         ca, certificate, key: the files for TLS; None without TLS.
-        worker_ttl: after how many seconds without a sign of life a worker counts as dead.
-        wait: for how many seconds to wait for a scheduler.
+        worker_ttl: seconds without a sign of life after which a worker counts as dead.
+        wait: seconds to wait for a scheduler.
     """
 
     local: int | None = None

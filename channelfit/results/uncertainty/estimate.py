@@ -216,7 +216,7 @@ class Estimate:
         return float(n * special.fdtri(n, freedom, level))
 
     def around(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return points a little below and above in each coordinate, and how far apart the two are.
+        """Return points a little below and above in each coordinate, and the distances of the two.
 
         They serve derivatives by differences and lie inside the cube: (n_free, n_free), (n_free,
         n_free) and (n_free,).
@@ -300,7 +300,7 @@ def estimate(
 
 
 def quantile(level: float, degrees_of_freedom: Any) -> Any:
-    """Return how many standard errors to either side hold a share of Student's distribution."""
+    """Return the standard errors to either side that hold a share of Student's distribution."""
     from scipy import special  # as above
 
     tail, freedom = 0.5 + level / 2, np.asarray(degrees_of_freedom, float)

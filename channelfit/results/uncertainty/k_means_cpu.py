@@ -24,7 +24,7 @@ _INFINITE = float("inf")
 
 
 def _load(points, weights, first, last, x, w):
-    """Spread rows from `first` to before `last` over groups of lanes; return how many groups.
+    """Spread rows from `first` to before `last` over groups of lanes; return the number of groups.
 
     x: (groups, coordinates, LANES), where coordinates beyond those of the points are left as they
     are. w: (groups, LANES), the weights; rows behind the last one repeat it with weight 0.

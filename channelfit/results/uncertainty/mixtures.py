@@ -31,7 +31,7 @@ _ITERATIONS, _STILL = 300, 1e-6
 _TRIED, _GO_ON = 6, 4
 #: Degrees of freedom that are tried for heavy tails.
 _TAILS = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0)
-#: Powers of transformations that are tried, 1 for none, and how often round the coordinates.
+#: Powers of transformations that are tried, 1 for none, and the most rounds over the coordinates.
 _POWERS, _ROUNDS = np.linspace(-2.0, 4.0, 25), 3
 #: Eigenvalues of a covariance count down to this share of the largest.
 _FLOOR = 1e-9

@@ -488,7 +488,7 @@ def _colored(bands: Bands) -> _Likelihood | None:
 
 
 def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
-    """Return how many residuals carry as much information as one independent one, at most.
+    """Return the most residuals that carry as much information as one independent one.
 
     It is the largest ratio of their spectrum to that of independent residuals; 1 if they look
     independent.

@@ -22,7 +22,7 @@ from channelfit.search.objective import Local, Objective
 
 #: Points on either side of the fit.
 _POINTS = 10
-#: How often the length of a side is adapted, and how often points restart from their neighbors.
+#: The most changes of the length of a side, and the most restarts of points from their neighbors.
 _ROUNDS, _PASSES = 8, 4
 #: A decrease of chi square that is worth another restart from the neighbors.
 _GAIN = 1e-2

@@ -70,7 +70,7 @@ def bounds_in_the_way(found: Estimate) -> str | None:
 
 
 def _refined(objective: Objective, unit: np.ndarray) -> tuple[np.ndarray, float]:
-    """Refine some points; return the best (n_free, 1) and its cost, inf where there is none."""
+    """Refine some points; return the best (n_free, 1) and its cost, inf if there is none."""
     if not unit.shape[1]:
         return unit, math.inf
     starts = refine(objective, unit, iterations=300)
