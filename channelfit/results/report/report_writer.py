@@ -97,7 +97,7 @@ class ReportWriter:
             return
         # a process that is gone has drawn nothing, which `finish` will see
         with contextlib.suppress(OSError):
-            message = packed(content, file)
+            message = encoded(content, file)
             self._child.stdin.write(len(message).to_bytes(_LENGTH, "big") + message)
             self._child.stdin.flush()
             self._sent = True
@@ -195,7 +195,7 @@ def serve(reports: bool = True) -> None:
         importlib.import_module("channelfit.results.report.page")
     picture = None
     while message := messages.get():
-        content, file = unpacked(message)
+        content, file = decoded(message)
         if hasattr(content, "panels"):
             picture = content
             draw(picture, file)
@@ -261,28 +261,28 @@ def draw(picture: TracePicture, file: Path | io.BytesIO) -> None:
 # --- from one process to the other -------------------------------------------------------------
 
 
-def packed(content: TracePicture | Facts, file: Path) -> bytes:
-    """Pack a picture or facts, and the file to write, as bytes for `unpacked`."""
+def encoded(content: TracePicture | Facts, file: Path) -> bytes:
+    """Return a picture or facts, and the file to write, as bytes for `decoded`."""
     import numpy as np  # see above
 
     arrays: dict[str, Any] = {}
-    text = json.dumps([str(file.absolute()), _plain(content, arrays)])
+    text = json.dumps([str(file.absolute()), _as_json(content, arrays)])
     out = io.BytesIO()
     np.savez(out, allow_pickle=False, text=np.frombuffer(text.encode(), np.uint8), **arrays)
     return out.getvalue()
 
 
-def unpacked(sent: bytes) -> tuple[Any, Path]:
-    """Return the picture or the facts, and the file, that `packed` has packed."""
+def decoded(sent: bytes) -> tuple[Any, Path]:
+    """Return the picture or the facts, and the file, that `encoded` has written."""
     import numpy as np  # see above
 
     with np.load(io.BytesIO(sent), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     file, content = json.loads(arrays.pop("text").tobytes())
-    return _built(content, arrays), Path(file)
+    return _from_json(content, arrays), Path(file)
 
 
-def _plain(value: Any, arrays: dict[str, Any]) -> Any:
+def _as_json(value: Any, arrays: dict[str, Any]) -> Any:
     """Turn a value into lists, mappings and scalars; arrays are collected in `arrays` by name."""
     import numpy as np  # see above
 
@@ -293,21 +293,21 @@ def _plain(value: Any, arrays: dict[str, Any]) -> Any:
         return {"array": name}
     if kind in _KINDS:
         return {"kind": kind} | {
-            one.name: _plain(getattr(value, one.name), arrays) for one in fields(value)
+            one.name: _as_json(getattr(value, one.name), arrays) for one in fields(value)
         }
     if isinstance(value, tuple):
-        return [_plain(one, arrays) for one in value]
+        return [_as_json(one, arrays) for one in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _built(value: Any, arrays: dict[str, Any]) -> Any:
-    """Build the value that `_plain` has turned into lists and mappings."""
+def _from_json(value: Any, arrays: dict[str, Any]) -> Any:
+    """Build the value that `_as_json` has turned into lists and mappings."""
     if isinstance(value, list):
-        return tuple(_built(one, arrays) for one in value)
+        return tuple(_from_json(one, arrays) for one in value)
     if not isinstance(value, dict):
         return value
     if "array" in value:
         return arrays[value["array"]]
     kind = value.pop("kind")
-    fields = {name: _built(one, arrays) for name, one in value.items()}
+    fields = {name: _from_json(one, arrays) for name, one in value.items()}
     return getattr(importlib.import_module(_KINDS[kind]), kind)(**fields)
