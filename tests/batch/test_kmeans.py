@@ -389,8 +389,8 @@ def test_wells_of_two_kinds_are_two_groups_with_physical_centers() -> None:
     assert text[0].split() == ["group", "wells", "a", "(1/ms)", "z", "(1/mV)"]
     assert text[1].split()[:2] == ["1", "60"]
     found = groups(fits, 3, parameters=[RATE, CHARGE, SIZE], names=["a", "z"])
-    told = [n for n in found.notes if "2 groups are better by" in n and "3 were asked for" in n]
-    assert len(told) == 1
+    notes = [n for n in found.notes if "2 groups are better by" in n and "3 were asked for" in n]
+    assert len(notes) == 1
     found = groups(fits, 3, parameters=[RATE, CHARGE, SIZE], names=["z"])
     assert found.suggested == 1
     assert len(found.centers) == 3

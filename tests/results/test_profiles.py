@@ -35,10 +35,10 @@ def test_the_profile_of_a_quadratic_is_a_parabola(place):
     assert one.upper == pytest.approx(upper[place], rel=1e-6)
     assert not one.open_below
     assert not one.open_above
-    told: list[str] = []
-    same, some = profiles(found, [place], on_profile=told.append)
+    names: list[str] = []
+    same, some = profiles(found, [place], on_profile=names.append)
     assert same is found
-    assert told == [p.name for p in some] == ["abc"[place]]
+    assert names == [p.name for p in some] == ["abc"[place]]
 
 
 def exponential(upper: float = 50.0):

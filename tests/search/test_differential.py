@@ -12,7 +12,7 @@ LEVEL = 1e-3
 
 
 def started(cost, n_parameters=3, **more) -> Differential:
-    """A search whose first generation has been told `cost` (n_candidates,)."""
+    """A search that has learned the costs (n_candidates,) of its first generation."""
     search = Differential(n_parameters, len(cost), seed=more.pop("seed", 1), **more)
     search.tell(search.ask(), np.asarray(cost, dtype=float))
     return search

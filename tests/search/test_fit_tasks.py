@@ -54,8 +54,8 @@ class Others:
             if len(self.done) >= self.dies_after:
                 raise KeyboardInterrupt
             self.done.append(key)
-            told = (work.arguments(key),) if isinstance(work, EpochTasks) else ()
-            yield key, copy.compute(key, *pickle.loads(pickle.dumps(told)))
+            arguments = (work.arguments(key),) if isinstance(work, EpochTasks) else ()
+            yield key, copy.compute(key, *pickle.loads(pickle.dumps(arguments)))
 
 
 def searched(plan: FitPlan, executor: Others | None, kept: ResultStore | None = None) -> FitResult:
@@ -66,7 +66,7 @@ def searched(plan: FitPlan, executor: Others | None, kept: ResultStore | None = 
     return optimize(optimizer, plan.objective(scorer), StopRules(generations=11))
 
 
-def told(result: FitResult) -> tuple[object, ...]:
+def outcome(result: FitResult) -> tuple[object, ...]:
     names = [name for name in result.history.dtype.names or () if name != "seconds"]
     return result.cost, result.values.tolist(), result.history[names].tolist()
 
@@ -85,11 +85,11 @@ def test_the_plan_travels_once_for_all_epochs_of_a_length(islands: FitPlan) -> N
 
 
 def test_epochs_that_were_kept_are_not_computed_again(islands: FitPlan, tmp_path: Path) -> None:
-    whole = told(searched(islands, None))
+    whole = outcome(searched(islands, None))
     kept = ResultStore(tmp_path / "pieces.bin")
     assert searched(islands, Others(dies_after=5), kept).stop_reason == "interrupted"
     kept.close(keep=True)
     kept, others = ResultStore(tmp_path / "pieces.bin"), Others()
-    assert told(searched(islands, others, kept)) == whole
+    assert outcome(searched(islands, others, kept)) == whole
     assert len(others.done) == 9 - 5
     kept.close(keep=False)

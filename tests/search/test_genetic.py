@@ -19,7 +19,7 @@ def binomial_is_plausible(hits: int, draws: int, probability: float) -> bool:
 
 
 def labelled(population: int, n_parameters: int, cost=None, **more) -> Genetic:
-    """A search told a population where each value names its candidate: value = index / 2**20."""
+    """A search with a population where each value names its candidate: value = index / 2**20."""
     candidates = np.tile(np.arange(population) / 2**20, (n_parameters, 1))
     genetic = Genetic(n_parameters, population, **more)
     genetic.tell(candidates, np.arange(population, dtype=float) if cost is None else cost)

@@ -29,8 +29,8 @@ class Hills(Scorer):
 
 
 def islands(name: str, **more: Any) -> Any:
-    told = {"population": 30, "islands": 4, "migrate_every": 5, "migrants": 3, **more}
-    return make_optimizer(name, told, 3, seed=7)
+    settings = {"population": 30, "islands": 4, "migrate_every": 5, "migrants": 3, **more}
+    return make_optimizer(name, settings, 3, seed=7)
 
 
 def run(optimizer: Any, generations: int = 23) -> FitResult:
@@ -52,7 +52,7 @@ def apart(optimizer: Any, name: str, order: int = 1, **more: Any) -> Any:
     return optimizer
 
 
-def told(result: FitResult) -> tuple[Any, ...]:
+def outcome(result: FitResult) -> tuple[Any, ...]:
     kept = [name for name in result.history.dtype.names or () if name != "seconds"]
     rows = [tuple(row) for row in result.history[kept].tolist()]
     return result.cost, result.values.tolist(), rows, result.evaluations, result.failures
@@ -61,7 +61,7 @@ def told(result: FitResult) -> tuple[Any, ...]:
 @pytest.mark.parametrize("name", NAMES)
 def test_who_computes_the_epochs_does_not_matter(name: str) -> None:
     here, there = run(islands(name)), run(apart(islands(name), name, -1))
-    assert told(here) == told(there)
+    assert outcome(here) == outcome(there)
     assert here.failures  # the corner was visited, so that failures are compared as well
 
 

@@ -184,7 +184,7 @@ def test_it_arrives_from_every_seed(seed):
 
 
 def returned(stages: Generator[Any, None, Any]) -> Any:
-    """What a generator returns when it has ended."""
+    """Return the value of a generator that has ended."""
     while True:
         try:
             next(stages)

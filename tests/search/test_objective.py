@@ -1,4 +1,4 @@
-"""What optimizers minimize: constraints kept before anything is scored, points drawn evenly."""
+"""The objective of optimizers: constraints kept before anything is scored, points drawn evenly."""
 
 from __future__ import annotations
 
@@ -242,13 +242,13 @@ class Resident(ResidentOptimizer):
     settings: ClassVar = {"population": 50}
 
     def __init__(self) -> None:
-        self.told: list[np.ndarray] = []
+        self.costs: list[np.ndarray] = []
 
     def ask(self) -> np.ndarray:
-        return np.random.default_rng(len(self.told)).random((5, 50))
+        return np.random.default_rng(len(self.costs)).random((5, 50))
 
     def tell(self, candidates: np.ndarray, cost: np.ndarray) -> None:
-        self.told.append(cost)
+        self.costs.append(cost)
 
     def breed(self, space: SearchSpace) -> np.ndarray:
         raise AssertionError("scored without the constraints")
@@ -263,8 +263,8 @@ class Resident(ResidentOptimizer):
 def test_a_search_on_a_device_keeps_to_the_constraints(tmp_path):
     resident, objective = Resident(), objective_of(tmp_path)
     result = optimize(resident, objective, StopRules(generations=3))
-    assert len(resident.told) == 3
-    assert result.failures["outside bounds"] == sum(np.isinf(cost).sum() for cost in resident.told)
+    assert len(resident.costs) == 3
+    assert result.failures["outside bounds"] == sum(np.isinf(cost).sum() for cost in resident.costs)
     assert allowed(objective.constraints, result.values[:, None]).all()
 
 

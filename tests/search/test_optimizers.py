@@ -1,4 +1,4 @@
-"""What every optimizer keeps: bounds, seeds, its best, failures, starting points; that it finds."""
+"""Rules of every optimizer: bounds, seeds, its best, failures, starting points; that it finds."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_bounds_hold_and_only_what_was_told_and_finite_becomes_the_best(name: st
         if np.isfinite(cost).any() and np.nanmin(np.where(np.isfinite(cost), cost, np.nan)) < best:
             lowest = int(np.where(np.isfinite(cost), cost, np.inf).argmin())
             best, place = cost[lowest], candidates[:, lowest].copy()
-        candidates[:] = 0.5  # a best outlives the array that it was told in
+        candidates[:] = 0.5  # a best outlives the array in which it came
         assert search.best_cost == best
         assert (search.best is None) == (place is None)
         if place is not None:

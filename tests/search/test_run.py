@@ -238,24 +238,24 @@ def test_a_search_in_which_everything_fails_says_how():
     assert scorer.calls == 2
 
 
-# What is told on the way and in the end
+# Progress and result
 
 
 def test_progress_tells_each_generation():
-    told = []
-    result = fit(StopRules(generations=12, seconds=1e6), on_generation=told.append)
-    assert [progress.generation for progress in told] == list(range(1, 13))
-    assert [progress.evaluations for progress in told] == list(range(50, 601, 50))
-    assert [progress.best_cost for progress in told] == result.history["best_cost"].tolist()
+    reports = []
+    result = fit(StopRules(generations=12, seconds=1e6), on_generation=reports.append)
+    assert [progress.generation for progress in reports] == list(range(1, 13))
+    assert [progress.evaluations for progress in reports] == list(range(50, 601, 50))
+    assert [progress.best_cost for progress in reports] == result.history["best_cost"].tolist()
     first = SPACE.to_physical(genetic().ask())
-    assert told[-1].parameters.tobytes() == result.values.tobytes()
+    assert reports[-1].parameters.tobytes() == result.values.tobytes()
     history = result.history
     assert history["generation"].tolist() == list(range(1, 13))
     assert (np.diff(history["best_cost"]) <= 0).all()
     assert (np.diff(history["seconds"]) >= 0).all()
     assert (history["failed"] == 0).all()
     assert history["median_cost"][0] == np.median(Bowl().cost(first))
-    for progress in told:
+    for progress in reports:
         assert progress.best_cost == Bowl().cost(progress.parameters[:, None])[0]
         rate = progress.evaluations / progress.seconds
         assert progress.candidates_per_second == pytest.approx(rate)

@@ -58,7 +58,7 @@ def elsewhere(plan: FitPlan, executor: Backwards, store: ResultStore | None = No
     return search_seeds(replace(fit_of(plan), own_objective=None), executor, store)
 
 
-def told(found: FitResult) -> tuple[Any, ...]:
+def outcome(found: FitResult) -> tuple[Any, ...]:
     names = [name for name in found.history.dtype.names or () if name != "seconds"]
     plain = {k: v for k, v in vars(found).items() if k not in ("seconds", "history", "values")}
     return plain, found.values.tolist(), found.history[names].tolist()
@@ -91,7 +91,7 @@ def test_a_target_that_is_reached_ends_them_all(plan: FitPlan) -> None:
     easy = replace(plan, stop={"generations": 6, "cost": first * 1.0001})
     found = here(easy)
     assert "best of 1 searches has seed 3" in found.stop_reason
-    assert told(found) == told(elsewhere(easy, Backwards()))
+    assert outcome(found) == outcome(elsewhere(easy, Backwards()))
 
 
 def test_searches_that_were_stored_are_not_repeated(plan: FitPlan, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_searches_that_were_stored_are_not_repeated(plan: FitPlan, tmp_path: Pat
     assert partial.agreement["independent_starts"] == 2  # type: ignore[index]
     kept.close(keep=True)
     kept, rest = ResultStore(tmp_path / "pieces.bin"), Backwards()
-    assert told(elsewhere(plan, rest, kept)) == told(here(plan))
+    assert outcome(elsewhere(plan, rest, kept)) == outcome(here(plan))
     assert rest.done == [("seed", 4), ("seed", 3)]
     kept.close(keep=False)
 
@@ -117,7 +117,7 @@ def test_searches_without_a_score(plan: FitPlan, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(seeds, "optimize", failing)
     bad = {4}
     assert here(plan).agreement["independent_starts"] == 3  # type: ignore[index]
-    assert told(here(plan)) == told(elsewhere(plan, Backwards()))
+    assert outcome(here(plan)) == outcome(elsewhere(plan, Backwards()))
     bad = {3, 4, 5, 6}
     for search in (here, lambda plan: elsewhere(plan, Backwards())):
         with pytest.raises(InputError, match="no candidate could be scored"):

@@ -22,7 +22,7 @@ from support.landscapes import run, sphere
 # Every statistical test has a fixed seed; this is how unlikely a sound generator misses it.
 LEVEL = 1e-3
 
-# Who leads
+# Leaders
 
 
 def python_leader(topology, cost, particle: int, iteration: int) -> float:

@@ -184,7 +184,7 @@ def test_a_worker_that_hangs_costs_its_task_alone(tmp_path: Path) -> None:
 
 
 def runs(process: int) -> bool:
-    """Whether a process is there and is no corpse."""
+    """Return whether a process is there and is no zombie."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -264,7 +264,7 @@ def test_a_scheduler_that_is_not_there_is_an_error() -> None:
 
 
 @contextmanager
-def no_scheduler(port: int, told: bytes) -> Iterator[int]:
+def no_scheduler(port: int, answer: bytes) -> Iterator[int]:
     """A program that accepts connections, and says something else than a scheduler, or nothing."""
     with socket.create_server(("127.0.0.1", port)) as server:
 
@@ -272,7 +272,7 @@ def no_scheduler(port: int, told: bytes) -> Iterator[int]:
             with suppress(OSError):  # the end of the server
                 while True:
                     connections.append(server.accept()[0])
-                    connections[-1].sendall(told)
+                    connections[-1].sendall(answer)
 
         connections: list[socket.socket] = []
         thread = threading.Thread(target=serve, daemon=True)
@@ -284,11 +284,11 @@ def no_scheduler(port: int, told: bytes) -> Iterator[int]:
             one.close()
 
 
-@pytest.mark.parametrize("told", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
 @pytest.mark.filterwarnings("error")
-def test_what_is_no_scheduler(told: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_scheduler(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_ANSWERING", 0.5)
-    with no_scheduler(0, told) as port:
+    with no_scheduler(0, answer) as port:
         plan = ClusterPlan(scheduler=f"tcp://127.0.0.1:{port}", wait=1)
         with pytest.raises(InputError, match="does not answer as a scheduler of Dask does"):
             with Cluster(plan):
@@ -303,10 +303,10 @@ def certificates(folder: Path) -> dict[str, str]:
     """A certificate that signs itself, and its key."""
     security = pytest.importorskip("distributed").Security
     pytest.importorskip("cryptography")
-    told = security.temporary()
-    (folder / "ca.pem").write_text(told.tls_ca_file)
-    (folder / "me.pem").write_text(told.tls_client_cert)
-    (folder / "me.key").write_text(told.tls_client_key)
+    keys = security.temporary()
+    (folder / "ca.pem").write_text(keys.tls_ca_file)
+    (folder / "me.pem").write_text(keys.tls_client_cert)
+    (folder / "me.key").write_text(keys.tls_client_key)
     return {"ca": "ca.pem", "certificate": "me.pem", "key": "me.key"}
 
 
@@ -418,9 +418,9 @@ def test_no_process_outlives_the_command(tmp_path: Path, how: signal.Signals) ->
         os.killpg(process.pid, how)
     else:
         process.send_signal(how)
-    _, told = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == (-9 if how == signal.SIGKILL else 128 + how)
-    assert b"Traceback" not in told, told
+    assert b"Traceback" not in errors, errors
     wait_until(lambda: not any(map(runs, members)))
 
 

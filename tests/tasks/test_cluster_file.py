@@ -1,4 +1,4 @@
-"""What is given to --cluster: keys of its file, what they make of jobs, and what is refused."""
+"""The value of --cluster: keys of its file, what they make of jobs, and what is refused."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_every_key_acts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ({}, "one of local, scheduler and class was expected, not none"),
         ({"local": 1, "jobs": 2}, '"jobs" has no meaning beside local'),
@@ -118,10 +118,10 @@ def test_every_key_acts(tmp_path: Path) -> None:
         ({**QUEUE, "job": {**QUEUE["job"], "worker_extra_args": [["a"]]}}, "text was expected"),
     ],
 )
-def test_what_a_file_may_not_say(tmp_path: Path, document: dict[str, Any], told: str) -> None:
+def test_what_a_file_may_not_say(tmp_path: Path, document: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         read_cluster(written(tmp_path, document))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "cluster.yaml" in str(caught.value)
 
 
@@ -164,10 +164,10 @@ def test_encryption_without_certificates_says_what_is_missing() -> None:
 def test_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_start, "gpus", lambda: ["3", "5"])
     security = cluster_start.security_of(ClusterPlan(scheduler="tcp://a:1"))
-    told = cluster_start.local_cluster(ClusterPlan(local=0), security)
-    seen = [w["options"]["env"]["CUDA_VISIBLE_DEVICES"] for w in told["workers"].values()]
+    arguments = cluster_start.local_cluster(ClusterPlan(local=0), security)
+    seen = [w["options"]["env"]["CUDA_VISIBLE_DEVICES"] for w in arguments["workers"].values()]
     assert seen == ["3", "5"]
-    assert told["scheduler"]["options"]["host"] == "127.0.0.1"
+    assert arguments["scheduler"]["options"]["host"] == "127.0.0.1"
 
 
 def test_gpus_are_those_that_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,12 +50,12 @@ def test_results_come_in_the_order_of_their_keys_with_every_executor():
         for key in reversed(keys):
             yield key, work.compute(key)
 
-    told = []
+    done = []
     found = values(
-        task_results(Squares(), KEYS, backwards, on_done=lambda key, _: told.append(key))
+        task_results(Squares(), KEYS, backwards, on_done=lambda key, _: done.append(key))
     )
     assert found == values(task_results(Squares(), KEYS, SerialExecutor()))
-    assert told == KEYS[::-1]
+    assert done == KEYS[::-1]
 
 
 def test_a_task_is_computed_while_the_result_before_is_used():
