@@ -1,4 +1,4 @@
-"""The two kinds of what can be fitted, channels and functions, chosen here and nowhere else.
+"""The two kinds of problems, channels and functions, which are distinguished here alone.
 
 A channel has currents under protocols; a function has a cost. The same optimizers search both, and
 everything else that differs between them stands in a `Kind`.
@@ -91,7 +91,7 @@ def load_plan(
     changes: Changes | Sequence[str] = (),
     backend: str = "auto",
 ) -> FitPlan:
-    """Read what to fit: from a model file with a `fit` section, or a fit file that names its model.
+    """Read a plan from a model file with a `fit` section, or a fit file that names its model.
 
     Arguments:
         path: the file.
@@ -120,7 +120,7 @@ def plan_of(fit_file: FitFile, backend: str = "auto") -> FitPlan:
 def make_scorer(
     plan: FitPlan, backend: str = "auto", dtype: str = "float64", path: str = "auto"
 ) -> Scorer:
-    """Return what scores the candidates of a plan; see `scoring.scorer.make_scorer`."""
+    """Return the scorer of a plan; see `scoring.scorer.make_scorer`."""
     scorer: Scorer = _kind(plan).make_scorer(plan.problem, backend, dtype, path)
     return scorer
 

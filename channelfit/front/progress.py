@@ -107,7 +107,7 @@ class NotebookScreen(PythonScreen):
 
 
 def screen_for(title: str, progress: bool | None) -> SearchScreen:
-    """Return what shows the work of a Python call.
+    """Return the screen of a Python call.
 
     Arguments:
         progress: whether to show it; None shows it in notebooks and on terminals.
@@ -189,7 +189,7 @@ class WorkProgress:
 
 
 class _Notice:
-    """Shows on a screen what is announced, and then again what was there before."""
+    """Shows announcements on a screen, and restores its stage after them."""
 
     def __init__(self, screen: SearchScreen) -> None:
         self.screen, self.depth, self.said, self.before = screen, 0, False, ""
@@ -211,7 +211,7 @@ class _Notice:
 
 @contextmanager
 def compilations_shown(screen: SearchScreen) -> Iterator[None]:
-    """Say so when something is really compiled, which is done once for each model.
+    """Show on a screen when something is compiled, which is done once for each model.
 
     An interrupt inside the compiler can come out of it as any error; here it is an interrupt again.
     """
@@ -229,7 +229,7 @@ def compilations_shown(screen: SearchScreen) -> Iterator[None]:
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Keep the garbage collector from searching, over and over, what is built once and stays."""
+    """Switch the garbage collector off, which would search lasting objects over and over."""
     before = gc.isenabled()
     gc.disable()
     try:

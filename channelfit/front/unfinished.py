@@ -1,7 +1,6 @@
-"""The folder of a run of tasks whose results stand elsewhere, or speak for themselves.
+"""The run folder of `channelfit curves` and `channelfit fhn`, until the results are whole.
 
-What makes it the folder of a run goes when the results are whole; of `channelfit curves` that is
-all of it.
+Then the files by which a run is resumed are removed; of `channelfit curves`, the whole folder.
 """
 
 from __future__ import annotations

@@ -27,9 +27,7 @@ _FIRST = (
 
 
 def summary_of(record: NightRecord) -> dict[str, Any]:
-    """Return the night as plain data: how it ended, how many jobs are in each state, and a row a
-    job.
-    """
+    """Return the night as plain data: its state, the number of jobs in each state, and all jobs."""
     content = record.content
     rows = []
     for name, row in record.jobs.items():
@@ -73,7 +71,7 @@ def _places(folder: Path, name: str) -> dict[str, Any]:
 
 
 def write_summary(record: NightRecord, summary: Mapping[str, Any]) -> list[Path]:
-    """Write both files; returns them. Raises InputError where they cannot be written."""
+    """Write both files, and return them. Raises InputError where they cannot be written."""
     rows = [{**row, "time": _duration(row["seconds"])} for row in summary["jobs"]]
     context = {
         "night": summary,
@@ -94,7 +92,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """Print the table of jobs, and what failed and why."""
+    """Print the table of jobs, and the reasons of failures."""
     console = terminal.PlainConsole(highlight=False)
     rows = [
         [row["name"], row["command"], row["state"], _duration(row["seconds"]), _see(row)]

@@ -75,8 +75,7 @@ class Watched:
             self.only = self._id(self.place)
 
     def runs(self) -> list[tuple[str, FoundRun]]:
-        """Return all runs with their ids: first those that go on, then the others, each newest
-        first.
+        """Return all runs with their ids: running ones first, and the newest of each kind first.
 
         Raises:
             InputError: the folder is no longer there.
@@ -163,9 +162,7 @@ class Watched:
         return one.answer()
 
     def figure(self, folder: Path, of: str) -> Any:
-        """Return a figure of Bokeh with the costs or the traces of a run; None where there are
-        none.
-        """
+        """Return a figure of Bokeh with the costs or the traces of a run; None without any."""
         if of == "cost":
             history = self.run(folder).get("history")
             return cost_figure(history) if history else None
@@ -180,9 +177,7 @@ class Watched:
             return None
 
     def table(self, folder: Path, name: str) -> bytes | None:
-        """Return a table of traces by its name, found among those in the folder; None for any
-        other.
-        """
+        """Return the table of traces in the folder that has this name; None for any other."""
         tables = {file.name: file for file in folder.glob("traces*.csv")}
         return read_plain(tables[name], _TABLE_BYTES) if name in tables else None
 
@@ -374,9 +369,7 @@ def _left(run: FoundRun) -> str:
 
 
 def _done(run: FoundRun) -> float | None:
-    """Return the share of the wells that are done, or of the time that has passed; None where the
-    end is not known.
-    """
+    """Return the share of the wells or of the time that is done; None if the end is not known."""
     done, wells = run.number("wells_done"), run.number("wells")
     if run.state == RUNNING and done is not None and wells:
         return min(1.0, done / wells)
