@@ -46,6 +46,7 @@ class Differential(PopulationSearch):
 
     name = "differential"
     least_population = 4
+    own_settings = ("elite",)
 
     def __init__(
         self,
@@ -63,11 +64,6 @@ class Differential(PopulationSearch):
         self._weights = xp.full(_MEMORIES, _FIRST_WEIGHT)
         self._crossovers = xp.full(_MEMORIES, _FIRST_CROSSOVER)
         self._learned = 0
-
-    @property
-    def settings(self) -> dict[str, float]:
-        """The settings in force, by the names that a user writes."""
-        return {"population": self.population_size, "elite": self.elite}
 
     @property
     def _known(self) -> tuple[Any, Any]:

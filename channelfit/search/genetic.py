@@ -44,6 +44,7 @@ class Genetic(PopulationSearch):
     """
 
     name = "genetic"
+    own_settings = ("crossover_rate", "mutation_rate")
     _state = ("_population", "_cost", "_elite", "_elite_cost")
 
     def __init__(
@@ -65,15 +66,6 @@ class Genetic(PopulationSearch):
         self._cost: Any = None
         self._elite: Any = None
         self._elite_cost = float("inf")
-
-    @property
-    def settings(self) -> dict[str, float]:
-        """The settings in force, by the names that a user writes."""
-        return {
-            "population": self.population_size,
-            "crossover_rate": self.crossover_rate,
-            "mutation_rate": self.mutation_rate,
-        }
 
     @property
     def best_cost(self) -> float:

@@ -19,8 +19,8 @@ class PopulationSearch(Optimizer):
     """A search that is written once over an array module: NumPy on the host, CuPy on a GPU.
 
     Every random word is a pure function of the seed and of its purpose, generation, candidate and
-    parameter, so a run is the same bit for bit on both. Asking again before telling
-    gives the same candidates. A cost that is not finite counts as inf.
+    parameter, so a run is the same bit for bit on both. Asking again before telling gives the same
+    candidates. A cost that is not finite counts as inf.
 
     Arguments:
         n_parameters: free parameters, 1 or more.
@@ -35,6 +35,8 @@ class PopulationSearch(Optimizer):
     """
 
     least_population: ClassVar[int] = 1
+    #: Its settings besides the population: names of attributes.
+    own_settings: ClassVar[tuple[str, ...]] = ()
     #: The arrays that make up its state, besides the generation; a number is one of no dimension.
     _state: ClassVar[tuple[str, ...]] = ()
 
@@ -49,6 +51,12 @@ class PopulationSearch(Optimizer):
         self.generation = 0
         self._initial = starting_points(initial, n_parameters, population)
         self._key = philox.split_seed(seed)
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The settings in force, by the names that a user writes."""
+        own = {name: getattr(self, name) for name in self.own_settings}
+        return {"population": self.population_size, **own}
 
     @property
     @abstractmethod
