@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation, largest_explicit_step
-from channelfit.fitzhugh_nagumo.explicit import copy_in, row_length
+from channelfit.fitzhugh_nagumo.explicit import copy_in, row_length, set_ghosts
 from channelfit.fitzhugh_nagumo.scheme import Scheme, Workers
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.kernel_math import apart, bits_of, from_bits
@@ -88,12 +88,6 @@ def _largest(x: Array) -> float:
     for i in range(len(x)):
         top = max(top, bits_of(x[i]))
     return from_bits(top)
-
-
-def _ghosts(v: Array, n: int, ring: bool) -> None:
-    """Set the places beyond the nodes, 0 and n + 1, to the nodes that they stand for."""
-    v[0] = v[n] if ring else v[2]
-    v[n + 1] = v[1] if ring else v[n - 1]
 
 
 @apart
@@ -167,7 +161,7 @@ def _chain(
         now, then = then, now
     _first(state, now, then, rows[_RATE, :n], n, q, h, table[1, 2])
     for j in range(2, s + 1):
-        _ghosts(now[0], n, kinds[0] == 2)
+        set_ghosts(now[0], n, kinds[0] == 2)
         _stage(state, now, then, rows[_STIMULUS : _RATE + 1], n, q, h, table[j])
         if kinds[0] == 1:
             then[0, 1] = state[0, 1]
@@ -178,7 +172,7 @@ def _chain(
 
 def _start(rows: Array, n: int, start: int, q: Array, kinds: Any) -> None:
     """Write the rate of v in the state in the rows `start`; at a held end it is 0."""
-    _ghosts(rows[start], n, kinds[0] == 2)
+    set_ghosts(rows[start], n, kinds[0] == 2)
     _force(rows[start, : n + 2], rows[start + 1, :n], rows[_STIMULUS], q, rows[_RATE])
     if kinds[0] == 1:
         rows[_RATE, 0] = 0.0

@@ -220,20 +220,13 @@ class CrankNicolson(Scheme):
         Returns: whether the steps met the tolerance.
         """
         limits = np.array([tolerance, largest, self.tolerance, self.cable.dx, edge])
+        most = max(1, _NODES_A_CALL // self.cable.n_nodes)
+        pieces = self._layout(len(v)) == "pieces"
+        stimulus = np.empty(0) if drive is None else drive
+        cables = stimulus, self.equation.table(len(v)), self.kinds
+        state = v, w, past, memory
         found = self._workers.share(
-            control,
-            len(memory),
-            v,
-            w,
-            past,
-            memory,
-            np.empty(0) if drive is None else drive,
-            self.equation.table(len(v)),
-            self.kinds,
-            limits,
-            max(1, _NODES_A_CALL // self.cable.n_nodes),
-            self._layout(len(v)) == "pieces",
-            LANES,
+            control, len(memory), *state, *cables, limits, most, pieces, LANES
         )
         return all(found)
 
@@ -260,26 +253,14 @@ class CrankNicolson(Scheme):
                 if felt <= _TILE / 16 or (count == 1 and felt < _TILE / 2):
                     a_pass, tile, overlap = min(n_steps, count), _TILE, int(felt)
                     break
-        most = 0
+        most, n_tiles = 0, -(-len(v) // tile)
+        newton = n_spikes, self.tolerance, LANES
         while n_steps > 0:
             count = min(a_pass, n_steps)
             v_new, w_new = np.empty_like(v), np.empty_like(w)
+            states = v, w, drive, v_new, w_new
             most += self._share(
-                advance_tiles,
-                -(-len(v) // tile),
-                tile,
-                overlap,
-                v,
-                w,
-                drive,
-                v_new,
-                w_new,
-                q,
-                self.kinds,
-                count,
-                n_spikes,
-                self.tolerance,
-                LANES,
+                advance_tiles, n_tiles, tile, overlap, *states, q, self.kinds, count, *newton
             )
             v, w, n_steps = v_new, w_new, n_steps - count
         self.iterations = most

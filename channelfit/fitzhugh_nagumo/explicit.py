@@ -88,6 +88,12 @@ def copy_in(
             push[i] = drive[g]
 
 
+def set_ghosts(v: Array, n: int, ring: bool) -> None:
+    """Set the places beyond the nodes, 0 and n + 1, to the nodes that they stand for."""
+    v[0] = v[n] if ring else v[2]
+    v[n + 1] = v[1] if ring else v[n - 1]
+
+
 @kernel
 def _tiles(
     first: int,
@@ -108,40 +114,20 @@ def _tiles(
     first_step: int,
 ) -> None:
     """Advance the jobs first .. last-1, each of which is a tile of one of the cables."""
-    size = v.shape[1]
+    size, driven, amplitude = v.shape[1], len(drive) > 0, sigma * np.sqrt(dt / dx)
     scratch = np.zeros((4, row_length(min(size, tile + 2 * n_steps) + 2, 4)))
     for job in range(first, last):
         cable, begin, end, low, high = tile_bounds(job, tile, n_steps, size, kinds[0] == 2)
-        n = high - low
-        whole = n == size
-        q = table[cable]
+        n, q = high - low, table[cable]
+        ring, r = kinds[0] == 2 and n == size, q[3] * dt / (dx * dx)
         one, two, recovery, stimulus = scratch[0], scratch[1], scratch[2, :n], scratch[3, :n]
         copy_in(v[cable], w[cable], drive, low, one, recovery, stimulus)
         for k in range(n_steps):
-            ring = kinds[0] == 2 and whole
-            one[0] = one[n] if ring else one[2]
-            one[n + 1] = one[1] if ring else one[n - 1]
-            _step(
-                one[: n + 2],
-                two[: n + 2],
-                recovery,
-                stimulus,
-                q,
-                q[3] * dt / (dx * dx),
-                dt,
-                len(drive) > 0,
-            )
+            set_ghosts(one, n, ring)
+            _step(one[: n + 2], two[: n + 2], recovery, stimulus, q, r, dt, driven)
             if sigma > 0:
-                add_noise(
-                    two[1 : n + 1],
-                    low + size,
-                    size,
-                    kinds,
-                    sigma * np.sqrt(dt / dx),
-                    seed,
-                    cable,
-                    first_step + k,
-                )
+                inner, step = two[1 : n + 1], first_step + k
+                add_noise(inner, low + size, size, kinds, amplitude, seed, cable, step)
             if kinds[0] == 1 and low == 0:
                 two[1] = one[1]
             if kinds[1] == 1 and high == size:

@@ -25,7 +25,13 @@ from typing import Any
 import numpy as np
 
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
-from channelfit.fitzhugh_nagumo.explicit import Explicit, copy_in, row_length, tile_bounds
+from channelfit.fitzhugh_nagumo.explicit import (
+    Explicit,
+    copy_in,
+    row_length,
+    set_ghosts,
+    tile_bounds,
+)
 from channelfit.scoring.machine.kernel_math import apart
 from channelfit.scoring.machine.machine_code import kernel
 
@@ -41,8 +47,7 @@ def _ends(v: Array, n: int, ring: bool, holds_left: bool, holds_right: bool, hel
         v[1] = held[1]
     if holds_right:
         v[n] = held[n]
-    v[0] = v[n] if ring else v[2]
-    v[n + 1] = v[1] if ring else v[n - 1]
+    set_ghosts(v, n, ring)
 
 
 @apart

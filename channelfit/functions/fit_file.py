@@ -61,7 +61,7 @@ class FunctionPlan(FitPlan):
         return []
 
     def _floor(self, scorer: Any) -> float:
-        """Return None: no cost is known to be the least, it may be below 0."""
+        """Return minus infinity: the cost of a function may be below 0."""
         return -math.inf
 
 

@@ -32,7 +32,12 @@ from typing import Any
 import numpy as np
 import sympy
 
-from channelfit.functions.indexed_expressions import IndexedScope, check_indexed_name, parse_indexed
+from channelfit.functions.indexed_expressions import (
+    IndexedScope,
+    check_indexed_name,
+    in_words,
+    parse_indexed,
+)
 from channelfit.model.channel import Parameter
 from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import ExpressionError
@@ -498,3 +503,30 @@ def fitted_document(
         own = np.asarray(values[array.first : array.first + array.size], dtype=np.float64)
         out["parameters"][array.name]["value"] = own.reshape(array.shape).tolist()
     return out
+
+
+def describe(problem: FunctionProblem) -> str:
+    """Describe a function file: parameters, definitions, cost or outputs."""
+    model = problem.model
+    lines = [model.name, *filter(None, (model.description, model.source)), ""]
+    for array in model.arrays:
+        first = model.parameters[array.first]
+        shape = " x ".join(map(str, array.shape))
+        span = f"{first.lower:g} .. {first.upper:g} {first.unit}".rstrip()
+        own = model.parameters[array.first : array.first + array.size]
+        values = {p.value for p in own if p.value is not None}
+        value = f", value {min(values):g}" if values else ""
+        value += f" .. {max(values):g}" if len(values) > 1 else ""
+        lines.append(f"{array.name}{f' ({shape})' if shape else ''}: {span}{value}")
+    lines += [f"{len(model.parameters)} parameters", ""]
+    for definition in (*model.definitions, *model.outputs):
+        ranges = zip(definition.indices, definition.shape, strict=True)
+        head = ", ".join(f"{index} = 1 .. {size}" for index, size in ranges)
+        lines.append(
+            f"{definition.name}{f' [{head}]' if head else ''} = {in_words(definition.value)}"
+        )
+    if problem.data is None:
+        lines.append(f"cost = {in_words(model.cost)}")
+    else:
+        lines.append(f"cost = mean square of (output - target)/scale, {problem.data.n_rows} rows")
+    return "\n".join(lines) + "\n"

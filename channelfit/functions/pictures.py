@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from channelfit.functions.function import FunctionProblem
-from channelfit.functions.indexed_expressions import in_words
 from channelfit.results.report.picture_texts import finish_layout
 from channelfit.results.report.plots import COLORS, MUTED, SINGLE, new_figure, styled
 from channelfit.search.loop import FitResult
@@ -26,33 +25,6 @@ def convergence_figure(problem: FunctionProblem, result: FitResult) -> Figure:
             _outputs(axes[1], problem, result.values)
         finish_layout(figure)
     return figure
-
-
-def describe(problem: FunctionProblem) -> str:
-    """Describe a function file: parameters, definitions, cost or outputs."""
-    model = problem.model
-    lines = [model.name, *filter(None, (model.description, model.source)), ""]
-    for array in model.arrays:
-        first = model.parameters[array.first]
-        shape = " x ".join(map(str, array.shape))
-        span = f"{first.lower:g} .. {first.upper:g} {first.unit}".rstrip()
-        own = model.parameters[array.first : array.first + array.size]
-        values = {p.value for p in own if p.value is not None}
-        value = f", value {min(values):g}" if values else ""
-        value += f" .. {max(values):g}" if len(values) > 1 else ""
-        lines.append(f"{array.name}{f' ({shape})' if shape else ''}: {span}{value}")
-    lines += [f"{len(model.parameters)} parameters", ""]
-    for definition in (*model.definitions, *model.outputs):
-        ranges = zip(definition.indices, definition.shape, strict=True)
-        head = ", ".join(f"{index} = 1 .. {size}" for index, size in ranges)
-        lines.append(
-            f"{definition.name}{f' [{head}]' if head else ''} = {in_words(definition.value)}"
-        )
-    if problem.data is None:
-        lines.append(f"cost = {in_words(model.cost)}")
-    else:
-        lines.append(f"cost = mean square of (output - target)/scale, {problem.data.n_rows} rows")
-    return "\n".join(lines) + "\n"
 
 
 def _convergence(axes: Axes, result: FitResult) -> None:

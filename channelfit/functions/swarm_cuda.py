@@ -345,22 +345,11 @@ class AsynchronousRing(DeviceSwarm):
     def fly(self, n_iterations: int) -> None:
         """Queue so many moves of every particle in one launch, without waiting for it."""
         first, self.iteration = self.iteration, self.iteration + n_iterations
+        numbers = np.uint64(self.seed), np.uint32(first), np.uint32(self.iteration)
+        swarm = self._flight, self._version, self._cost, self._best
         with gpu.gpu_errors():
-            self._kernel(
-                self._grid,
-                (WARP,),
-                (
-                    self._range,
-                    self.scorer.columns,
-                    np.uint64(self.seed),
-                    np.uint32(first),
-                    np.uint32(self.iteration),
-                    self._flight,
-                    self._version,
-                    self._cost,
-                    self._best,
-                ),
-            )
+            arguments = (self._range, self.scorer.columns, *numbers, *swarm)
+            self._kernel(self._grid, (WARP,), arguments)
 
 
 class RingSearch(Search):

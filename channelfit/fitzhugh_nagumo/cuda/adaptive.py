@@ -302,33 +302,13 @@ class AdaptiveCuda(DeviceScheme):
         v, w = device.array(v, self.dtype), device.array(w, self.dtype)
         done = device.array(np.zeros(n_cables), "int64")
         launch = self._program(adaptive_text(self.dtype, self.threads, drive is not None))
-        real = self._real
-        launch(
-            "adaptive_steps",
-            n_cables,
-            self.threads,
-            (
-                v,
-                w,
-                self._drive(drive),
-                device.array(rows, self.dtype),
-                device.empty((n_cables, 6, n), self.dtype),
-                *self._grids,
-                done,
-                np.int32(n),
-                np.int32(n_steps),
-                *self._kinds,
-                np.int32(s.monitor == "curvature"),
-                np.int32(s.coarsest),
-                real(s.tolerance),
-                np.int32(s.every),
-                real(SLOPE),
-                real(RATE),
-                np.int32(RADIUS),
-                real(GROWTH),
-            ),
-            0,
-        )
+        push, rows = self._drive(drive), device.array(rows, self.dtype)
+        work, real = device.empty((n_cables, 6, n), self.dtype), self._real
+        sizes = np.int32(n), np.int32(n_steps), *self._kinds
+        monitor = np.int32(s.monitor == "curvature"), np.int32(s.coarsest), real(s.tolerance)
+        limits = np.int32(s.every), real(SLOPE), real(RATE), np.int32(RADIUS), real(GROWTH)
+        arguments = (v, w, push, rows, work, *self._grids, done, *sizes, *monitor, *limits)
+        launch("adaptive_steps", n_cables, self.threads, arguments, 0)
         self._nodes_steps += int(device.host(done).sum())
         self._steps += n_steps * n_cables
         return v, w

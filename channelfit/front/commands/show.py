@@ -12,7 +12,7 @@ from channelfit.front import kinds
 from channelfit.front.commands.inputs import load_channel, picture_file, save_picture
 from channelfit.front.commands.validate import protocols_of
 from channelfit.functions.function import FunctionProblem
-from channelfit.functions.pictures import describe as describe_function
+from channelfit.functions.function import describe as describe_function
 from channelfit.functions.source import FunctionSource
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.extreme_rates import extremes, voltages_of
